@@ -1,0 +1,239 @@
+"""One batch of engagements, decoded once and settled against the pinned tables; the frames that processes write.
+
+Reads only: the pinned range of the source and the pinned versions of the tables. Spark jobs of a batch without known
+ids: decode and summarize (1), look for known ids (2). With some: three more, over those ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+from functools import cached_property
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from engagement_platform.ingestion.settle import COORDINATES, ID, REASONS, VERDICTS_DDL, Verdict, content, settle
+from engagement_platform.microbatch.model import Manifest
+from engagement_platform.tables.contract import Table
+from engagement_platform.tables.engagement import MAPPING
+from engagement_platform.tables.lake import Lake, any_of
+
+QUANTILES = tuple(i / 20 for i in range(21))
+"""Of the production times of a batch's messages: 0, 5, … 100 percent."""
+
+BROADCAST_IDS = 1_000_000
+"""Up to this many ids of a batch are sent to every task instead of shuffling the Data Table (about 60 bytes each)."""
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What one pass over the decoded batch tells: counts, and the values that prune what is read next."""
+
+    rows_in: int
+    bytes_in: int
+    rejected: Mapping[str, int]
+    unknown_fields: int
+    named: int
+    organizations: Sequence[str]
+    dates: Sequence[date]
+    produced_quantiles_ms: Sequence[int]
+
+    @property
+    def accepted(self) -> int:
+        """Records that decoding let through."""
+        return self.rows_in - sum(self.rejected.values())
+
+
+@dataclass
+class EngagementBatch:
+    """Frames and figures of one batch. `decoded` is kept in memory until the batch ends."""
+
+    lake: Lake
+    data: Table
+    manifest: Manifest
+    raw: DataFrame
+    decoded: DataFrame
+    verdicts: DataFrame
+    summary: Summary
+    settled: Mapping[str, int]
+    """Verdict or reason code -> copies, of those in `verdicts`."""
+
+    @property
+    def inserted(self) -> int:
+        """Engagements that were not in the table."""
+        return self.summary.accepted - sum(self.settled.values()) + self.settled.get(Verdict.INSERT, 0)
+
+    @property
+    def updated(self) -> int:
+        """Engagements of which a newer version came."""
+        return self.settled.get(Verdict.UPDATE, 0)
+
+    @property
+    def duplicates(self) -> int:
+        """Copies that change nothing: the same again, or an older version."""
+        return self.settled.get(Verdict.DUPLICATE, 0)
+
+    @property
+    def contradictions(self) -> int:
+        """Copies that decoding accepted and the table refutes."""
+        return sum(self.settled.get(reason, 0) for reason in REASONS)
+
+    @cached_property
+    def rows(self) -> DataFrame:
+        """Accepted copies with `verdict` and `previous_person_id`."""
+        accepted = self.decoded.where(F.col("reason_code").isNull()).drop("reason_code", "reason", "key", "value")
+        if not self.settled:
+            return accepted.withColumn("verdict", F.lit(Verdict.INSERT.value)).withColumn(
+                "previous_person_id", F.lit(None).cast("string")
+            )
+        few = self.verdicts.select(*COORDINATES, "verdict", "previous_person_id")
+        return accepted.join(few, list(COORDINATES), "left").withColumn(
+            "verdict", F.coalesce("verdict", F.lit(Verdict.INSERT.value))
+        )
+
+    @cached_property
+    def mapping(self) -> DataFrame:
+        """The pinned mapping of the batch's organizations."""
+        pinned = self.lake.read(MAPPING, self.manifest.table_versions[MAPPING.name])
+        return pinned.where(any_of("organization_id", self.summary.organizations))
+
+
+Decoder = Callable[[DataFrame, Manifest], DataFrame]
+"""Raw records to one decoded row each; the columns of the decoder's DDL."""
+
+
+def open_batch(
+    lake: Lake, data: Table, manifest: Manifest, raw: DataFrame, decode: Decoder
+) -> EngagementBatch:
+    """Decode the pinned range, look up what is known of it, settle."""
+    decoded = kept(decode(raw, manifest))
+    summary = summarize(decoded)
+    lookup = _Lookup(lake, data, manifest.table_versions[data.name], decoded, summary)
+    verdicts = lookup.verdicts()
+    label = F.coalesce("reason_code", "verdict").alias("label")
+    settled = {row["label"]: int(row["count"]) for row in verdicts.groupBy(label).count().collect()}
+    return EngagementBatch(lake, data, manifest, raw, decoded, verdicts, summary, settled)
+
+
+def kept(frame: DataFrame) -> DataFrame:
+    """The frame, computed at its first use and never again; freed when nothing refers to it.
+
+    Not persist(): a persisted frame keeps its whole plan, and every frame built on it is analysed anew down to the
+    source, over Connect at each call. Behind a local checkpoint plans stay short. Losing an executor loses the
+    blocks and fails the batch, which is then replayed.
+    """
+    return frame.localCheckpoint(eager=False)
+
+
+def summarize(decoded: DataFrame) -> Summary:
+    """One aggregation per reason code, over which the batch is decoded and kept."""
+    produced_ms = F.unix_millis("produced_ts")
+    groups = (
+        decoded.groupBy("reason_code")
+        .agg(
+            F.count("*").alias("records"),
+            F.sum("value_bytes").alias("bytes"),
+            F.sum("unknown_fields").alias("unknown_fields"),
+            F.count("person_name").alias("named"),
+            F.collect_set("organization_id").alias("organizations"),
+            F.collect_set("engagement_date").alias("dates"),
+            F.percentile_approx(produced_ms, list(QUANTILES), 1000).alias("produced"),
+        )
+        .collect()
+    )
+    accepted = [row for row in groups if row["reason_code"] is None]
+    timed = accepted or groups
+    return Summary(
+        rows_in=sum(row["records"] for row in groups),
+        bytes_in=sum(row["bytes"] or 0 for row in groups),
+        rejected={row["reason_code"]: row["records"] for row in groups if row["reason_code"] is not None},
+        unknown_fields=sum(row["unknown_fields"] or 0 for row in groups),
+        named=sum(row["named"] for row in accepted),
+        organizations=sorted(accepted[0]["organizations"]) if accepted else (),
+        dates=sorted(accepted[0]["dates"]) if accepted else (),
+        produced_quantiles_ms=tuple(timed[0]["produced"] or ()) if timed else (),
+    )
+
+
+@dataclass
+class _Lookup:
+    """Finds the ids of a batch that need a second look, reading as little of the Data Table as possible."""
+
+    lake: Lake
+    data: Table
+    version: int
+    decoded: DataFrame
+    summary: Summary
+
+    def verdicts(self) -> DataFrame:
+        """Verdicts of all copies of ids that are known, repeated, or above version 1; an empty frame when none is."""
+        if not self.summary.accepted:
+            return self._none()
+        accepted = self.decoded.where(F.col("reason_code").isNull())
+        ids = accepted.groupBy(*ID).agg(F.count("*").alias("copies"), F.max("version").alias("top_version"))
+        if self.summary.accepted <= BROADCAST_IDS:
+            ids = F.broadcast(ids)
+        keys = self._pruned(self.summary.organizations, self.summary.dates).select(*ID, "engagement_date", "version")
+        known = keys.join(ids.select(*ID), list(ID)).select(
+            *ID, "engagement_date", F.col("version").alias("known_version"), F.lit(0).alias("top_version")
+        )
+        again = ids.where((F.col("copies") > 1) | (F.col("top_version") > 1)).select(
+            *ID, F.lit(None).cast("date").alias("engagement_date"), F.lit(None).cast("long").alias("known_version"),
+            F.col("top_version"),
+        )  # fmt: skip
+        doubtful = (
+            known.unionByName(again)
+            .groupBy(*ID)
+            .agg(F.max("known_version").alias("known_version"), F.max("top_version").alias("top_version"))
+        )
+        return self._settled(accepted, kept(doubtful))
+
+    def _settled(self, accepted: DataFrame, doubtful: DataFrame) -> DataFrame:
+        found = doubtful.agg(
+            F.count("*").alias("ids"),
+            F.count("known_version").alias("known"),
+            F.sum(F.when(F.col("known_version").isNull() & (F.col("top_version") > 1), 1)).alias("unfound"),
+            F.collect_set("organization_id").alias("organizations"),
+        ).collect()[0]
+        if not found["ids"]:
+            return self._none()
+        organizations = sorted(found["organizations"])
+        copies = accepted.join(doubtful.select(*ID), list(ID)).select(
+            *COORDINATES, *ID, "engagement_date", "version", content("person_id").alias("content")
+        )
+        known = self._none_known()
+        if found["known"]:
+            here = doubtful.where(F.col("known_version").isNotNull()).select(*ID)
+            known = self._standing(self._pruned(organizations, self.summary.dates), here)
+        if found["unfound"]:
+            # A version above 1 says that the id was seen before: look for it on all days of its organization.
+            unfound = doubtful.where(F.col("known_version").isNull() & (F.col("top_version") > 1)).select(*ID)
+            known = known.unionByName(self._standing(self._pruned(organizations, None), unfound))
+        return kept(settle(copies, known))
+
+    def _standing(self, data: DataFrame, ids: DataFrame) -> DataFrame:
+        rows = data.join(F.broadcast(ids), list(ID)).select(
+            *ID,
+            "engagement_date",
+            "version",
+            "person_id",
+            content("source_person_id", "engagement.").alias("content"),
+        )
+        # One row per id is an invariant; should it be broken, the newest decides and the uniqueness check tells.
+        newest = F.max_by(F.struct("engagement_date", "version", "person_id", "content"), "version")
+        return rows.groupBy(*ID).agg(newest.alias("newest")).select(*ID, "newest.*")
+
+    def _pruned(self, organizations: Sequence[str], dates: Sequence[date] | None) -> DataFrame:
+        rows = self.lake.read(self.data, self.version).where(any_of("organization_id", organizations))
+        return rows if dates is None else rows.where(any_of("engagement_date", dates))
+
+    def _none(self) -> DataFrame:
+        return self.lake.spark.createDataFrame([], VERDICTS_DDL)
+
+    def _none_known(self) -> DataFrame:
+        columns = self.lake.read(self.data, self.version).limit(0)
+        return columns.select(
+            *ID, "engagement_date", "version", "person_id", content("source_person_id", "engagement.").alias("content")
+        )

@@ -1,0 +1,122 @@
+"""Puts the ingestion jobs together: source, work, processes, leases. No work happens here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from pyspark.sql import DataFrame
+
+from engagement_platform.ingestion.batch import Decoder, EngagementBatch, open_batch
+from engagement_platform.ingestion.processes import (
+    DataProcess,
+    MappingProcess,
+    NotificationProcess,
+    QuarantineProcess,
+)
+from engagement_platform.ingestion.requests import RequestBatch, RequestProcess, RequestQuarantineProcess, open_requests
+from engagement_platform.ingestion.settle import REASONS
+from engagement_platform.microbatch.job import MicroBatchJob, Observer, Stores
+from engagement_platform.microbatch.model import Limits, Manifest, Source
+from engagement_platform.settings import DecodingSettings, Settings
+from engagement_platform.sources.decoded_batches import (
+    ENGAGEMENT_DECODED_DDL,
+    MUTATION_REQUEST_DECODED_DDL,
+    decode_batches,
+)
+from engagement_platform.sources.messages import DecodingLimits
+from engagement_platform.tables.engagement import MAPPING, MUTATION_REQUEST, NOTIFICATION, QUARANTINE, data_table
+from engagement_platform.tables.lake import Lake
+
+Reader = Callable[[Manifest], DataFrame]
+"""Raw records of a pinned range: topic, partition, offset, key, value, timestamp."""
+
+
+def engagement_decoder(settings: DecodingSettings) -> Decoder:
+    """Strict decoding of engagements as one step over Arrow batches."""
+    limits = decoding_limits(settings)
+
+    def decode(raw: DataFrame, manifest: Manifest) -> DataFrame:
+        return raw.mapInArrow(decode_batches("engagement", limits, manifest.ingestion_ts), ENGAGEMENT_DECODED_DDL)
+
+    return decode
+
+
+def request_decoder(settings: DecodingSettings) -> Decoder:
+    """Strict decoding of mutation requests."""
+    limits = decoding_limits(settings)
+
+    def decode(raw: DataFrame, manifest: Manifest) -> DataFrame:
+        step = decode_batches("mutation_request", limits, manifest.ingestion_ts)
+        return raw.mapInArrow(step, MUTATION_REQUEST_DECODED_DDL)
+
+    return decode
+
+
+def decoding_limits(settings: DecodingSettings) -> DecodingLimits:
+    """The settings as the plain value that travels to Spark's Python workers."""
+    return DecodingLimits(**settings.model_dump())
+
+
+def ingest_engagements(
+    name: str, lake: Lake, source: Source, read: Reader, stores: Stores, settings: Settings, observe: Observer
+) -> MicroBatchJob[EngagementBatch]:
+    """Engagements into quarantine, mapping, data and notification, exactly once in each.
+
+    name: also the key of its checkpoint; a re-read of old ranges runs the same job under its own name.
+    """
+    data = data_table(settings.layout.scheme)
+    lake.ensure(data, MAPPING, NOTIFICATION, QUARANTINE)
+    decode = engagement_decoder(settings.decoding)
+
+    def prepare(manifest: Manifest) -> EngagementBatch:
+        work = open_batch(lake, data, manifest, read(manifest), decode)
+        lake.accept_organizations(work.summary.organizations, data, MAPPING, NOTIFICATION)
+        return work
+
+    return MicroBatchJob(
+        name=name,
+        source=source,
+        prepare=prepare,
+        processes=(QuarantineProcess(), MappingProcess(), DataProcess(data), NotificationProcess()),
+        stores=stores,
+        limits=Limits(settings.batch.max_records, settings.batch.max_bytes),
+        pin=lambda: {table.name: lake.version(table) for table in (data, MAPPING)},
+        leased=(data.name, MAPPING.name),
+        lease_wait=settings.stores.lease_wait,
+        describe=describe,
+        observe=observe,
+    )
+
+
+def describe(work: EngagementBatch) -> Mapping[str, object]:
+    """What people want to see of a batch beside its counts."""
+    summary = work.summary
+    return {
+        "rejected": {**summary.rejected, **{code: work.settled[code] for code in REASONS if code in work.settled}},
+        "organizations": len(summary.organizations),
+        "first_date": summary.dates[0].isoformat() if summary.dates else None,
+        "last_date": summary.dates[-1].isoformat() if summary.dates else None,
+        "produced_quantiles_ms": list(summary.produced_quantiles_ms),
+    }
+
+
+def ingest_mutation_requests(
+    lake: Lake, source: Source, read: Reader, stores: Stores, settings: Settings, observe: Observer
+) -> MicroBatchJob[RequestBatch]:
+    """Mutation requests into their append-only table, and the rejected ones into quarantine."""
+    lake.ensure(MUTATION_REQUEST, QUARANTINE)
+    decode = request_decoder(settings.decoding)
+    return MicroBatchJob(
+        name="ingest-mutation-requests",
+        source=source,
+        prepare=lambda manifest: open_requests(lake, manifest, decode(read(manifest), manifest)),
+        processes=(RequestQuarantineProcess(), RequestProcess()),
+        stores=stores,
+        limits=Limits(settings.batch.max_records, settings.batch.max_bytes),
+        lease_wait=settings.stores.lease_wait,
+        describe=lambda work: {
+            "rejected": dict(work.rejected),
+            "produced_quantiles_ms": list(work.produced_quantiles_ms),
+        },
+        observe=observe,
+    )

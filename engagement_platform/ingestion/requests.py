@@ -1,0 +1,104 @@
+"""Mutation requests from their topic into their table, as they came. Applying them is not done here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from engagement_platform.ingestion.batch import QUANTILES, kept
+from engagement_platform.ingestion.processes import stamped, written
+from engagement_platform.ingestion.settle import COORDINATES
+from engagement_platform.microbatch.job import Committer
+from engagement_platform.microbatch.model import Counts, Manifest
+from engagement_platform.tables.engagement import MUTATION_REQUEST, QUARANTINE
+from engagement_platform.tables.lake import Lake
+
+
+@dataclass(frozen=True)
+class RequestBatch:
+    """Decoded requests and what one pass over them told."""
+
+    lake: Lake
+    manifest: Manifest
+    decoded: DataFrame
+    rows_in: int
+    bytes_in: int
+    rejected: Mapping[str, int]
+    unknown_fields: int
+    produced_quantiles_ms: Sequence[int]
+
+    @property
+    def quarantined(self) -> int:
+        """Records that decoding refused."""
+        return sum(self.rejected.values())
+
+
+def open_requests(lake: Lake, manifest: Manifest, decoded: DataFrame) -> RequestBatch:
+    """Decode once, keep until the batch ends. Cost: one Spark job."""
+    decoded = kept(decoded)
+    groups = (
+        decoded.groupBy("reason_code")
+        .agg(
+            F.count("*").alias("records"),
+            F.sum("value_bytes").alias("bytes"),
+            F.sum("unknown_fields").alias("unknown_fields"),
+            F.percentile_approx(F.unix_millis("produced_ts"), list(QUANTILES), 1000).alias("produced"),
+        )
+        .collect()
+    )
+    timed = sorted(groups, key=lambda row: row["reason_code"] is not None)
+    return RequestBatch(
+        lake=lake,
+        manifest=manifest,
+        decoded=decoded,
+        rows_in=sum(row["records"] for row in groups),
+        bytes_in=sum(row["bytes"] or 0 for row in groups),
+        rejected={row["reason_code"]: row["records"] for row in groups if row["reason_code"] is not None},
+        unknown_fields=sum(row["unknown_fields"] or 0 for row in groups),
+        produced_quantiles_ms=tuple(timed[0]["produced"] or ()) if timed else (),
+    )
+
+
+@dataclass(frozen=True)
+class RequestQuarantineProcess:
+    """Rejected requests, whole."""
+
+    name: str = "quarantine"
+    commits: tuple[str, ...] = ("append",)
+
+    def run(self, work: RequestBatch, commit: Committer) -> Counts:
+        """Counts: rows_in, bytes_in, quarantined, unknown_fields, files, bytes."""
+        counts = {
+            "rows_in": work.rows_in,
+            "bytes_in": work.bytes_in,
+            "quarantined": work.quarantined,
+            "unknown_fields": work.unknown_fields,
+        }
+        if not work.quarantined:
+            return counts
+        rejected = work.decoded.where(F.col("reason_code").isNotNull())
+        rejected = rejected.select(*COORDINATES, "key", "value", "reason_code", "reason")
+        with commit("append") as txn:
+            work.lake.append(stamped(rejected, work.manifest), QUARANTINE, txn)
+        return {**counts, **written(work.lake, QUARANTINE, txn)}
+
+
+@dataclass(frozen=True)
+class RequestProcess:
+    """Accepted requests, appended."""
+
+    name: str = "mutation_request"
+    commits: tuple[str, ...] = ("append",)
+
+    def run(self, work: RequestBatch, commit: Committer) -> Counts:
+        """Counts: landed, inserted, files, bytes."""
+        accepted = work.rows_in - work.quarantined
+        if not accepted:
+            return {"landed": 0}
+        rows = work.decoded.where(F.col("reason_code").isNull())
+        with commit("append") as txn:
+            work.lake.append(stamped(rows, work.manifest), MUTATION_REQUEST, txn)
+        return {"landed": accepted, "inserted": accepted, **written(work.lake, MUTATION_REQUEST, txn)}

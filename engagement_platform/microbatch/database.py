@@ -1,0 +1,348 @@
+"""The database behind the stores: connections, transactions, column types and tables, on SQLite and PostgreSQL.
+
+What the rows mean is `stores` (checkpoints, batch metadata) and `lease`.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Connection,
+    Dialect,
+    Engine,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    Text,
+    create_engine,
+    event,
+    inspect,
+    select,
+    text,
+)
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError, InterfaceError, NoSuchModuleError, OperationalError
+from sqlalchemy.pool import ConnectionPoolEntry, NullPool
+from sqlalchemy.types import TypeDecorator
+
+from engagement_platform.errors import PlatformError
+
+SCHEMA_VERSION = 1
+
+# Transactions here take milliseconds; half a minute of waiting for another writer means that it is stuck.
+LOCK_TIMEOUT_S = 30
+
+_WRITES = "engagement_platform_writes"
+
+
+class StoresUnavailable(PlatformError):
+    """The stores' database cannot be reached, or stays locked. Nothing was decided; running again is safe."""
+
+    def __init__(self, database: str, cause: str) -> None:
+        self.database, self.cause = database, cause
+        super().__init__(
+            f"the stores at {database} cannot be used: {cause}. No checkpoint was changed by this call as far as is "
+            "known, and no table. See that the database is up and ENGAGEMENT_PLATFORM_STORES__URL names it, then run "
+            "again: the batch continues where it stands"
+        )
+
+
+class StoresTooNew(PlatformError):
+    """The stores were written by another version of the platform."""
+
+    def __init__(self, database: str, found: int) -> None:
+        self.database, self.found = database, found
+        super().__init__(
+            f"the stores at {database} have schema version {found}, this platform knows {SCHEMA_VERSION}. Nothing was "
+            "changed. Run the version of the platform that wrote them"
+        )
+
+
+class UtcTimestamp(TypeDecorator[datetime]):
+    """A time with microseconds as ISO 8601 text of fixed width in UTC: sorts as it reads, the same on both databases.
+
+    Naive times are refused, because their zone would be a guess.
+    """
+
+    impl = String(32)
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> str | None:  # noqa: ARG002
+        if value is None:
+            return None
+        if value.tzinfo is None:
+            raise ValueError(f"a time without a zone cannot be stored: {value}")
+        return value.astimezone(UTC).isoformat(timespec="microseconds")
+
+    def process_result_value(self, value: str | None, dialect: Dialect) -> datetime | None:  # noqa: ARG002
+        return None if value is None else datetime.fromisoformat(value)
+
+
+class JsonObject(TypeDecorator[Mapping[str, object]]):
+    """A JSON object as text with sorted keys. NaN is refused; PostgreSQL's own json type would refuse it later."""
+
+    impl = Text
+    cache_ok = True
+
+    def process_bind_param(self, value: Mapping[str, object] | None, dialect: Dialect) -> str | None:  # noqa: ARG002
+        return None if value is None else json.dumps(dict(value), sort_keys=True, allow_nan=False)
+
+    def process_result_value(self, value: str | None, dialect: Dialect) -> Mapping[str, object] | None:  # noqa: ARG002
+        return None if value is None else json.loads(value)
+
+
+METADATA = MetaData()
+
+SCHEMA = Table("schema_version", METADATA, Column("version", Integer, primary_key=True))
+
+CHECKPOINT = Table(
+    "checkpoint",
+    METADATA,
+    Column("job_name", String(256), primary_key=True),
+    Column("app_id", String(300), nullable=False),
+    Column("batch_id", BigInteger, nullable=False),
+    Column("job_state", String(16), nullable=False),
+    Column("start_offsets", JsonObject, nullable=False),
+    Column("end_offsets", JsonObject, nullable=False),
+    Column("source_metadata", JsonObject, nullable=False),
+    Column("ingestion_ts", UtcTimestamp, nullable=False),
+    Column("table_versions", JsonObject, nullable=False),
+    Column("counts", JsonObject, nullable=False),
+    Column("reason", Text),
+    Column("updated_ts", UtcTimestamp, nullable=False),
+)
+
+BATCH = Table(
+    "batch",
+    METADATA,
+    Column("job_name", String(256), primary_key=True),
+    Column("app_id", String(300), primary_key=True),
+    Column("batch_id", BigInteger, primary_key=True),
+    # Text sorts @10 before @9, so the number is kept too.
+    Column("generation", BigInteger, nullable=False),
+    Column("job_state", String(16), nullable=False),
+    Column("attempts", Integer, nullable=False),
+    Column("start_offsets", JsonObject, nullable=False),
+    Column("end_offsets", JsonObject, nullable=False),
+    Column("source_metadata", JsonObject, nullable=False),
+    Column("ingestion_ts", UtcTimestamp, nullable=False),
+    Column("ingestion_date", String(10), nullable=False),
+    Column("table_versions", JsonObject, nullable=False),
+    Column("started_ts", UtcTimestamp, nullable=False),
+    Column("finished_ts", UtcTimestamp),
+    Column("counts", JsonObject, nullable=False),
+    Column("details", JsonObject, nullable=False),
+    Column("reason", Text),
+    Index("batch_newest_first", "job_name", "generation", "batch_id"),
+    Index("batch_by_date", "job_name", "ingestion_date"),
+)
+
+BATCH_METADATA = Table(
+    "batch_metadata",
+    METADATA,
+    Column("job_name", String(256), primary_key=True),
+    Column("process_name", String(256), primary_key=True),
+    Column("app_id", String(300), nullable=False),
+    Column("batch_id", BigInteger, nullable=False),
+    Column("modified_ts", UtcTimestamp, nullable=False),
+    Column("counts", JsonObject, nullable=False),
+)
+
+JOB_GENERATION = Table(
+    "job_generation",
+    METADATA,
+    Column("job_name", String(256), primary_key=True),
+    Column("generation", BigInteger, nullable=False),
+    Column("app_id", String(300), nullable=False),
+)
+
+# A released lease keeps its row (owner null), because its fencing number must never be given out again.
+LEASE = Table(
+    "lease",
+    METADATA,
+    Column("name", String(256), primary_key=True),
+    Column("owner", String(400)),
+    Column("place", String(400)),
+    Column("fencing", BigInteger, nullable=False),
+    Column("purpose", Text),
+    Column("acquired_ts", UtcTimestamp),
+    Column("heartbeat_ts", UtcTimestamp),
+    Column("expires_ts", UtcTimestamp),
+)
+
+LEASE_WAITER = Table(
+    "lease_waiter",
+    METADATA,
+    # SQLite numbers rows by itself only for a column that it calls INTEGER.
+    Column("ticket", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True),
+    Column("name", String(256), nullable=False, index=True),
+    Column("owner", String(400), nullable=False),
+    Column("place", String(400), nullable=False),
+    Column("purpose", Text, nullable=False),
+    Column("since_ts", UtcTimestamp, nullable=False),
+    Column("heartbeat_ts", UtcTimestamp, nullable=False),
+    sqlite_autoincrement=True,
+)
+
+
+def open_engine(url: str) -> Engine:
+    """Connect to the stores and create their tables on first use; several processes may do so at once.
+
+    url: SQLAlchemy URL, `sqlite:///<absolute path>` (the folder is created) or `postgresql+psycopg2://…`.
+    Raises StoresUnavailable when the database cannot be reached, StoresTooNew when its schema is another one.
+    """
+    parsed = _parse(url)
+    sqlite = parsed.get_backend_name() == "sqlite"
+    if sqlite and parsed.database:
+        _make_folder(parsed)
+    engine = _sqlite_engine(parsed) if sqlite else _postgres_engine(parsed)
+    try:
+        _ensure_schema(engine)
+    except BaseException:
+        engine.dispose()
+        raise
+    return engine
+
+
+@contextmanager
+def reading(engine: Engine) -> Iterator[Connection]:
+    """A transaction that only reads; never waits for a writer. Raises StoresUnavailable."""
+    try:
+        with engine.connect() as connection, connection.begin():
+            yield connection
+    except (OperationalError, InterfaceError) as error:
+        raise _unavailable(engine, error) from error
+
+
+@contextmanager
+def writing(engine: Engine, *names: str) -> Iterator[Connection]:
+    """A transaction that is alone with everything called by these names, rows that do not exist yet included.
+
+    SQLite has one writer at a time anyway: BEGIN IMMEDIATE takes that place at the start, so two transactions never
+    meet half way and deadlock. PostgreSQL takes one advisory lock a name, in one order everywhere.
+    Raises StoresUnavailable, also when the wait for the lock lasts longer than LOCK_TIMEOUT_S.
+    """
+    try:
+        with engine.connect().execution_options(**{_WRITES: True}) as connection, connection.begin():
+            if engine.dialect.name == "postgresql":
+                connection.execute(text(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT_S}s'"))
+                for name in sorted(set(names)):
+                    connection.execute(
+                        text("SELECT pg_advisory_xact_lock(hashtextextended(:name, 0))"),
+                        {"name": f"engagement-platform/{name}"},
+                    )
+            yield connection
+    except (OperationalError, InterfaceError) as error:
+        raise _unavailable(engine, error) from error
+
+
+def _parse(url: str) -> URL:
+    try:
+        parsed = make_url(url)
+        parsed.get_dialect()
+    except (ArgumentError, NoSuchModuleError, ImportError, ValueError):
+        # Without the cause: SQLAlchemy quotes the URL there, and it holds a password.
+        raise PlatformError(
+            "ENGAGEMENT_PLATFORM_STORES__URL is not a database URL that can be used here; nothing was opened. "
+            "Write sqlite:////path/stores.db or postgresql+psycopg2://user:password@host/database"
+        ) from None
+    if parsed.get_backend_name() not in ("sqlite", "postgresql"):
+        raise PlatformError(
+            f"the stores run on SQLite and PostgreSQL, not on {parsed.get_backend_name()}; nothing was opened. "
+            "Set ENGAGEMENT_PLATFORM_STORES__URL to one of the two, or leave it out for SQLite"
+        )
+    return parsed
+
+
+def _make_folder(url: URL) -> None:
+    try:
+        Path(str(url.database)).parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoresUnavailable(url.render_as_string(hide_password=True), str(error)) from error
+
+
+def _sqlite_engine(url: URL) -> Engine:
+    # A connection a transaction (0.3 ms): none is ever carried over a fork, which SQLite does not survive.
+    engine = create_engine(url, poolclass=NullPool, connect_args={"timeout": LOCK_TIMEOUT_S})
+
+    @event.listens_for(engine, "connect")
+    def _configure(dbapi_connection: object, _record: ConnectionPoolEntry) -> None:
+        # Python's own BEGIN comes late and deferred; with None the "begin" event below decides.
+        dbapi_connection.isolation_level = None  # type: ignore[attr-defined]
+        cursor = dbapi_connection.cursor()  # type: ignore[attr-defined]
+        # In WAL mode the default NORMAL may lose the last commits with the power, and a lost RUNNING row would let
+        # the next run pin another range for a batch id that Delta already holds.
+        cursor.execute("PRAGMA synchronous=FULL")
+        cursor.close()
+
+    @event.listens_for(engine, "begin")
+    def _begin(connection: Connection) -> None:
+        writes = connection.get_execution_options().get(_WRITES, False)
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN DEFERRED")
+
+    return engine
+
+
+def _postgres_engine(url: URL) -> Engine:
+    # pre_ping: a server that was restarted between two batches costs one new connection, not a failed batch.
+    return create_engine(url, pool_pre_ping=True, pool_size=2, max_overflow=8, connect_args={"connect_timeout": 10})
+
+
+def _ensure_schema(engine: Engine) -> None:
+    if engine.dialect.name == "sqlite":
+        _switch_to_wal(engine)
+    with reading(engine) as connection:
+        if _schema_is_there(engine, connection):
+            return
+    with writing(engine, "schema") as connection:
+        if not _schema_is_there(engine, connection):
+            METADATA.create_all(connection)
+            connection.execute(SCHEMA.insert().values(version=SCHEMA_VERSION))
+
+
+def _schema_is_there(engine: Engine, connection: Connection) -> bool:
+    if not inspect(connection).has_table(SCHEMA.name):
+        return False
+    version = connection.execute(select(SCHEMA.c.version)).scalar_one_or_none()
+    if version is not None and version != SCHEMA_VERSION:
+        raise StoresTooNew(engine.url.render_as_string(hide_password=True), version)
+    return version is not None
+
+
+def _switch_to_wal(engine: Engine) -> None:
+    """Turn on WAL, once for the life of the file.
+
+    The switch wants the file for itself and does not honour the busy timeout, so processes that start together
+    try again until the first of them is through.
+    """
+    deadline = time.monotonic() + LOCK_TIMEOUT_S
+    while True:
+        raw = None
+        try:
+            raw = engine.raw_connection()
+            raw.cursor().execute("PRAGMA journal_mode=WAL").close()
+        except Exception as error:
+            # raw_connection() wraps errors of the driver, a cursor does not: both are told by their text.
+            if "locked" not in str(error) or time.monotonic() > deadline:
+                raise _unavailable(engine, error) from error
+            time.sleep(0.05)
+        else:
+            return
+        finally:
+            if raw is not None:
+                raw.close()
+
+
+def _unavailable(engine: Engine, error: Exception) -> StoresUnavailable:
+    cause = str(getattr(error, "orig", error)).strip().splitlines() or [type(error).__name__]
+    return StoresUnavailable(engine.url.render_as_string(hide_password=True), cause[0].rstrip("."))

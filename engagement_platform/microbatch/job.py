@@ -1,0 +1,270 @@
+"""Runs one batch at a time, each exactly once, whatever dies in between (the resume state machine of S0-A).
+
+The order of things is here; what a batch reads is its source's business, what it writes its processes'.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Generic, Protocol, TypeVar
+
+from engagement_platform.errors import PlatformError
+from engagement_platform.microbatch.lease import Holder, Lease, LeaseStore
+from engagement_platform.microbatch.model import (
+    Counts,
+    JobState,
+    Limits,
+    Manifest,
+    Source,
+    Transaction,
+)
+from engagement_platform.microbatch.stores import BatchMetadataStore, CheckpointStore
+
+W = TypeVar("W")
+W_contra = TypeVar("W_contra", contravariant=True)
+
+Observer = Callable[[str], None]
+"""Told of every point a batch passes; tests raise or stop the process there."""
+
+
+class BooksDoNotBalance(PlatformError):
+    """A batch would lose or invent records; it is not finalized."""
+
+    def __init__(self, manifest: Manifest, counts: Counts) -> None:
+        self.counts = counts
+        received, landed = counts.get("rows_in", 0), counts.get("landed", 0)
+        duplicates, quarantined = counts.get("duplicates", 0), counts.get("quarantined", 0)
+        super().__init__(
+            f"{manifest} received {received} records but accounts for {landed + duplicates + quarantined} "
+            f"({landed} landed, {duplicates} known duplicates, {quarantined} quarantined). The batch stays unfinished "
+            "and is tried again by the next run; nothing after it is read. This is a defect: please report it with "
+            "the output of `engagement-platform verify`."
+        )
+
+
+class Committer:
+    """Hands a process the transaction of each of its commits and tells the observer what was passed."""
+
+    def __init__(self, manifest: Manifest, process: str, observe: Observer) -> None:
+        self._manifest, self._process, self._observe = manifest, process, observe
+
+    @contextmanager
+    def __call__(self, commit: str) -> Iterator[Transaction]:
+        """The transaction to write under: `<app id>/<process>/<commit>` at the batch id."""
+        self._observe(f"{self._process}.{commit}:before")
+        yield Transaction(f"{self._manifest.app_id}/{self._process}/{commit}", self._manifest.batch_id)
+        self._observe(f"{self._process}.{commit}:after")
+
+
+class Process(Protocol[W_contra]):
+    """One step of a batch: makes its declared commits and says what it did."""
+
+    @property
+    def name(self) -> str:
+        """Key in the Batch Metadata Store."""
+        ...
+
+    @property
+    def commits(self) -> tuple[str, ...]:
+        """Names of the commits it can make, in order."""
+        ...
+
+    def run(self, work: W_contra, commit: Committer) -> Counts:
+        """Do it. Reads nothing but the work, which is pinned by the manifest."""
+        ...
+
+
+@dataclass(frozen=True)
+class Stores:
+    """The three stores of the engine, on one database."""
+
+    checkpoints: CheckpointStore
+    metadata: BatchMetadataStore
+    leases: LeaseStore
+
+
+@dataclass(frozen=True)
+class BatchReport:
+    """One finished batch."""
+
+    manifest: Manifest
+    counts: Counts
+    details: Mapping[str, object]
+    process_seconds: Mapping[str, float]
+    seconds: float
+    replayed: bool
+    """The batch had been started by an earlier attempt."""
+
+
+@dataclass(frozen=True)
+class MicroBatchJob(Generic[W]):
+    """A source, a work that is prepared from a pinned range, and processes that write it in a fixed order."""
+
+    name: str
+    source: Source
+    prepare: Callable[[Manifest], W]
+    """Makes what all processes share (frames over the pinned range); called only when a process has to run."""
+    processes: tuple[Process[W], ...]
+    stores: Stores
+    limits: Limits
+    pin: Callable[[], Mapping[str, int]] = dict
+    """Versions of the tables the processes read, called under the leases."""
+    leased: tuple[str, ...] = ()
+    """Mutable tables this job writes; one writer at a time."""
+    lease_wait: timedelta = timedelta(seconds=90)
+    describe: Callable[[W], Mapping[str, object]] = lambda _: {}
+    """More of a batch than counts, for people: offsets, freshness, samples. Must be JSON-able."""
+    clock: Callable[[], datetime] = lambda: datetime.now(UTC)
+    observe: Observer = lambda _: None
+    on_wait: Callable[[str, Holder], None] = lambda _lease, _holder: None
+
+    @property
+    def crash_points(self) -> tuple[str, ...]:
+        """Every point of a batch that does all it can, in order; what a crash test has to cover."""
+        points = ["manifest:before", "manifest:after"]
+        for process in self.processes:
+            for commit in process.commits:
+                points += [f"{process.name}.{commit}:before", f"{process.name}.{commit}:after"]
+            points.append(f"{process.name}:recorded")
+        return (*points, "finalized")
+
+    @contextmanager
+    def exclusive(self) -> Iterator[Lease]:
+        """Keep a second run of this job out. Held for a whole drain."""
+        with self._lease(f"job/{self.name}", "drain") as lease:
+            yield lease
+
+    def run_batch(self, lease: Lease) -> BatchReport | None:
+        """Finish the batch that was begun, or begin and finish the next; None when nothing is waiting.
+
+        lease: of the job, from `exclusive`. The tables' leases are taken batch by batch, so that another writer of
+        the same table gets its turn in between.
+        """
+        with ExitStack() as held:
+            tables = [held.enter_context(self._lease(f"table/{table}", self.name)) for table in self.leased]
+            return _Attempt(self, lease, tables).run()
+
+    @contextmanager
+    def _lease(self, name: str, purpose: str) -> Iterator[Lease]:
+        with self.stores.leases.acquire(
+            name, purpose=purpose, wait=self.lease_wait, on_wait=lambda holder: self.on_wait(name, holder)
+        ) as lease:
+            yield lease
+
+
+class _Attempt(Generic[W]):
+    """One attempt at one batch, under the leases it needs."""
+
+    def __init__(self, job: MicroBatchJob[W], lease: Lease, tables: Sequence[Lease]) -> None:
+        self.job, self.fences = job, [held.fence for held in (lease, *tables)]
+        self.checkpoints, self.metadata = job.stores.checkpoints, job.stores.metadata
+        self.began = time.monotonic()
+        self.seconds: dict[str, float] = {}
+
+    def run(self) -> BatchReport | None:
+        begun = self._begin_or_resume()
+        if begun is None:
+            return None
+        manifest, replayed = begun
+        try:
+            report = self._work(manifest, replayed)
+        except Exception as error:
+            reason = str(error) if isinstance(error, PlatformError) else f"{type(error).__name__}: {error}"
+            self.checkpoints.fail(manifest, reason, fences=self.fences)
+            raise
+        self.job.observe("finalized")
+        return report
+
+    def _begin_or_resume(self) -> tuple[Manifest, bool] | None:
+        job = self.job
+        last = self.checkpoints.latest(job.name)
+        if last is not None and last.state is not JobState.SUCCEEDED:
+            job.source.check(last.manifest.start, last.manifest.end)
+            self.checkpoints.begin(last.manifest, fences=self.fences)
+            return last.manifest, True
+        records = last.counts.get("rows_in", 0) if last else 0
+        mean_bytes = last.counts.get("bytes_in", 0) / records if last and records else None
+        planned = job.source.plan(last.manifest.end if last else None, job.limits, mean_bytes)
+        if planned is None:
+            return None
+        manifest = Manifest(
+            job=job.name,
+            app_id=last.manifest.app_id if last else self.checkpoints.app_id(job.name),
+            batch_id=last.manifest.batch_id + 1 if last else 0,
+            start=planned[0],
+            end=planned[1],
+            ingestion_ts=job.clock(),
+            table_versions=job.pin(),
+        )
+        job.observe("manifest:before")
+        self.checkpoints.begin(manifest, fences=self.fences)
+        job.observe("manifest:after")
+        return manifest, False
+
+    def _work(self, manifest: Manifest, replayed: bool) -> BatchReport:
+        job = self.job
+        states = self.metadata.get(job.name).values()
+        done = {state.process: state.counts for state in states if state.batch_id == manifest.batch_id}
+        totals: Counter[str] = Counter()
+        details: Mapping[str, object] = {}
+        work: W | None = None
+        for process in job.processes:
+            if process.name not in done:
+                if work is None:
+                    since = time.monotonic()
+                    work = job.prepare(manifest)
+                    self.seconds["prepare"] = time.monotonic() - since
+                done[process.name] = self._run_process(process, work, manifest)
+            totals.update(done[process.name])
+        if work is not None:
+            details = job.describe(work)
+        if totals["rows_in"] != totals["landed"] + totals["duplicates"] + totals["quarantined"]:
+            raise BooksDoNotBalance(manifest, totals)
+        took = time.monotonic() - self.began
+        report = BatchReport(manifest, dict(totals), details, self.seconds, took, replayed)
+        kept = {**details, "process_seconds": self.seconds, "seconds": took, "replayed": replayed}
+        self.checkpoints.succeed(manifest, report.counts, kept, job.clock(), fences=self.fences)
+        return report
+
+    def _run_process(self, process: Process[W], work: W, manifest: Manifest) -> Counts:
+        since = time.monotonic()
+        self.job.stores.leases.check(self.fences)
+        counts = process.run(work, Committer(manifest, process.name, self.job.observe))
+        self.metadata.record(manifest, process.name, counts, self.job.clock(), fences=self.fences)
+        self.job.observe(f"{process.name}:recorded")
+        self.seconds[process.name] = time.monotonic() - since
+        return counts
+
+
+@dataclass(frozen=True)
+class DrainPolicy:
+    """When a run ends: after an idle time, after a total time; and how often it looks while idle."""
+
+    linger: timedelta = field(default=timedelta(seconds=20))
+    poll: timedelta = field(default=timedelta(seconds=1))
+    max_duration: timedelta = field(default=timedelta(minutes=10))
+
+
+def drain(job: MicroBatchJob[W], policy: DrainPolicy) -> Iterator[BatchReport]:
+    """Batch after batch until the source is idle for `linger` or `max_duration` has passed.
+
+    The job's lease is held meanwhile. A batch that was begun is always finished. Raises what a batch raises.
+    """
+    ends = time.monotonic() + policy.max_duration.total_seconds()
+    with job.exclusive() as lease:
+        idle_since: float | None = None
+        while time.monotonic() < ends:
+            report = job.run_batch(lease)
+            if report is not None:
+                idle_since = None
+                yield report
+                continue
+            idle_since = idle_since or time.monotonic()
+            if time.monotonic() - idle_since >= policy.linger.total_seconds():
+                return
+            time.sleep(policy.poll.total_seconds())

@@ -1,0 +1,247 @@
+"""Every knob of the platform, once: type, default, unit and why.
+
+Values come from `ENGAGEMENT_PLATFORM_*` variables (nested with `__`), then `platform.toml` in the working
+directory (or the file that `ENGAGEMENT_PLATFORM_CONFIG` names), then the defaults here, which run everything
+on one machine. `docs/settings.md` is generated from these classes. Nothing here opens, starts or connects.
+"""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
+
+ENV_PREFIX = "ENGAGEMENT_PLATFORM_"
+
+LayoutScheme = Literal["organization", "organization_date", "liquid"]
+
+
+def _data_home() -> Path:
+    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "engagement-platform"
+
+
+def _cache_home() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "engagement-platform"
+
+
+class Section(BaseModel):
+    """A group of settings; unknown names are refused so that a typing error is not silently a default."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+
+
+class KafkaSettings(Section):
+    bootstrap_servers: str = Field(
+        default="127.0.0.1:19092", description="Brokers, host:port, comma separated. The default is the embedded one."
+    )
+    engagements_topic: str = Field(default="engagements", description="Topic of engagement events.")
+    mutation_requests_topic: str = Field(default="mutation-requests", description="Topic of mutation requests.")
+    security: dict[str, SecretStr] = Field(
+        default_factory=dict,
+        description="Client options in Kafka's own names for SASL and TLS, such as security.protocol, sasl.mechanism, "
+        "sasl.username, sasl.password, ssl.ca.location; passed to both the Python and the Spark client, translated "
+        "where they differ. One JSON object in the environment, a table in platform.toml. Values are never printed.",
+    )
+    spark_options: dict[str, SecretStr] = Field(
+        default_factory=dict,
+        description="More options for Spark's Kafka reader only, such as kafka.sasl.jaas.config; win over `security`.",
+    )
+    timeout: timedelta = Field(
+        default=timedelta(seconds=20),
+        description="How long a call to the broker may take before the run ends with a sentence that names the broker.",
+    )
+
+
+class SparkSettings(Section):
+    remote: str | None = Field(
+        default=None,
+        description="Spark Connect endpoint, such as sc://127.0.0.1:15002. Set: runs are thin clients of a warm server "
+        "(5 to 8 s a run). Not set: every run starts Spark in its own process (20 to 50 s).",
+    )
+    master: str = Field(default="local[*]", description="Spark master of the classic mode; ignored with `remote`.")
+    driver_memory: str = Field(default="1g", description="Heap of the driver started here (classic, embedded server).")
+    default_parallelism: int = Field(
+        default=2,
+        ge=1,
+        description="spark.default.parallelism. 2 suits two cores; 400 is what the source's cluster settled on.",
+    )
+    shuffle_partitions: int = Field(
+        default=2,
+        ge=1,
+        description="spark.sql.shuffle.partitions, the one DataFrames obey. Near the number of cores for small batches.",
+    )
+    driver_max_result_size: str = Field(default="1g", description="spark.driver.maxResultSize.")
+    conf: dict[str, str] = Field(default_factory=dict, description="More Spark configuration; wins over everything.")
+    jar_cache: Path = Field(
+        default_factory=lambda: _cache_home() / "jars", description="Where the resolved jars are kept between starts."
+    )
+
+
+class StoreSettings(Section):
+    url: SecretStr | None = Field(
+        default=None,
+        description="SQLAlchemy URL of the checkpoint, batch metadata and lease stores. Not set: SQLite in "
+        "<home>/stores.db. Production: postgresql+psycopg2://user:password@host/database.",
+    )
+    lease_ttl: timedelta = Field(
+        default=timedelta(seconds=60),
+        description="A lease without a heartbeat for this long may be taken over. A holder whose process is gone from "
+        "the same machine is replaced at once.",
+    )
+    lease_wait: timedelta = Field(
+        default=timedelta(seconds=90),
+        description="How long a run waits for another holder before it ends and says who holds the lease. Longer than "
+        "`lease_ttl`, so that a crashed holder is outlived.",
+    )
+
+
+class BatchSettings(Section):
+    max_records: int = Field(
+        default=200_000,
+        ge=1,
+        description="Most messages in one batch. Above it the backlog becomes more batches; memory and time to redo "
+        "after a crash grow with it, while the fixed cost of a batch (5 to 8 s on 2 cores) is paid less often.",
+    )
+    max_bytes: int = Field(
+        default=256 * 1024 * 1024,
+        ge=1,
+        description="Most message bytes in one batch, estimated from the sizes of the messages before it.",
+    )
+
+
+class DrainSettings(Section):
+    linger: timedelta = Field(
+        default=timedelta(seconds=20),
+        description="How long a run watches an idle source before it ends. A new run costs 8 to 11 s, so a linger "
+        "much shorter than the pause between bursts pays that again and again.",
+    )
+    poll: timedelta = Field(default=timedelta(seconds=1), description="How often an idle run asks for new messages.")
+    max_duration: timedelta = Field(
+        default=timedelta(minutes=10),
+        description="A run ends after this long even when more is waiting, so that runs stay small enough to read "
+        "in the UI; the sensor starts the next one.",
+    )
+
+
+class DecodingSettings(Section):
+    max_bytes: int = Field(default=1024 * 1024, ge=2, description="Larger messages are quarantined as too_large.")
+    max_depth: int = Field(default=32, ge=1, le=200, description="Deeper nested messages are quarantined as too_deep.")
+    max_id_length: int = Field(default=256, ge=1, description="Longest id, in Unicode code points.")
+    earliest: datetime = Field(
+        default=datetime(2000, 1, 1, tzinfo=UTC), description="Times before it are quarantined as time_out_of_range."
+    )
+    max_ahead: timedelta = Field(
+        default=timedelta(days=1), description="Times further ahead of ingestion are quarantined as time_out_of_range."
+    )
+    unknown_fields: Literal["ignore", "quarantine"] = Field(
+        default="ignore", description="What happens to a message with fields nobody declared: `ignore` counts them."
+    )
+
+
+class LayoutSettings(Section):
+    scheme: LayoutScheme = Field(
+        default="organization",
+        description="How the Data Table is laid out: `organization` (partitioned by organization, clustered by date), "
+        "`organization_date` (partitioned by both: many small files) or `liquid`. Fixed when the table is created.",
+    )
+    auto_compact: bool = Field(
+        default=True, description="spark.databricks.delta.autoCompact.enabled: compact a partition after a write."
+    )
+    auto_compact_min_files: int = Field(
+        default=50, ge=2, description="Small files in one partition that start an auto compaction."
+    )
+    optimize_write: bool = Field(
+        default=True, description="The two optimized-write keys of S1-10; both name the same feature."
+    )
+    evolve: bool = Field(
+        default=False,
+        description="Add columns that a contract has and the table lacks. Any other difference always stops the job.",
+    )
+
+
+class TrafficSettings(Section):
+    rate: float = Field(default=50.0, ge=0, description="Sample engagements a second that `up` produces; 0 is off.")
+    seed: int = Field(default=20201120, description="Seed of the generator; the same seed makes the same messages.")
+    organizations: int = Field(default=48, ge=1, description="Organizations of the traffic model, 90 % of them small.")
+    persons_per_organization: int = Field(default=200, ge=1, description="Persons in a small organization.")
+    mutation_share: float = Field(default=0.2, ge=0, le=1, description="Mutation requests per engagement.")
+    update_share: float = Field(default=0.02, ge=0, le=1, description="Share of engagements sent again, next version.")
+    late_share: float = Field(default=0.02, ge=0, le=1, description="Share of engagements that are days late.")
+    duplicate_share: float = Field(default=0.01, ge=0, le=1, description="Share of messages sent twice.")
+    bad_share: float = Field(default=0.001, ge=0, le=1, description="Share of messages that must be quarantined.")
+
+
+class EmbeddedSettings(Section):
+    kafka_port: int = Field(default=19092, description="Port of the embedded broker on 127.0.0.1.")
+    kafka_controller_port: int = Field(default=19093, description="Port of the embedded broker's KRaft controller.")
+    kafka_partitions: int = Field(default=4, ge=1, description="Partitions of each topic made here.")
+    connect_port: int = Field(default=15002, description="Port of the embedded Spark Connect server.")
+    ui_port: int = Field(default=3000, description="Port of the Dagster UI.")
+    code_port: int = Field(default=4266, description="Port of the Dagster code server.")
+
+
+class QualitySettings(Section):
+    freshness: timedelta = Field(
+        default=timedelta(minutes=5),
+        description="The freshness check fails when the oldest message that waits is older than this.",
+    )
+    verify_cron: str = Field(
+        default="*/5 * * * *", description="When the checks that read whole tables run (uniqueness, notifications)."
+    )
+
+
+class Settings(BaseSettings):
+    """All settings. Construct it where a process starts and hand it on; reading it again may read other values."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=ENV_PREFIX, env_nested_delimiter="__", extra="ignore", frozen=True, validate_default=True
+    )
+
+    home: Path = Field(default_factory=_data_home, description="All local state: stores, broker data, Dagster, lake.")
+    lake_uri: str | None = Field(
+        default=None, description="Root of the Delta tables: a folder, or s3a://bucket/prefix. Not set: <home>/lake."
+    )
+    kafka: KafkaSettings = Field(default_factory=KafkaSettings)
+    spark: SparkSettings = Field(default_factory=SparkSettings)
+    stores: StoreSettings = Field(default_factory=StoreSettings)
+    batch: BatchSettings = Field(default_factory=BatchSettings)
+    drain: DrainSettings = Field(default_factory=DrainSettings)
+    decoding: DecodingSettings = Field(default_factory=DecodingSettings)
+    layout: LayoutSettings = Field(default_factory=LayoutSettings)
+    quality: QualitySettings = Field(default_factory=QualitySettings)
+    traffic: TrafficSettings = Field(default_factory=TrafficSettings)
+    embedded: EmbeddedSettings = Field(default_factory=EmbeddedSettings)
+
+    @property
+    def lake(self) -> str:
+        """Root of the Delta tables without a trailing slash: an absolute path or a URI with a scheme."""
+        uri = self.lake_uri or str(self.home / "lake")
+        return (uri if "://" in uri else str(Path(uri).expanduser().absolute())).rstrip("/")
+
+    @property
+    def store_url(self) -> str:
+        """SQLAlchemy URL of the stores; holds a password in production, so never log it."""
+        if self.stores.url is not None:
+            return self.stores.url.get_secret_value()
+        return f"sqlite:///{self.home.expanduser().absolute() / 'stores.db'}"
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        toml = Path(os.environ.get(f"{ENV_PREFIX}CONFIG", "platform.toml"))
+        return init_settings, env_settings, TomlConfigSettingsSource(settings_cls, toml)

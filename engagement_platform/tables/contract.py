@@ -1,0 +1,120 @@
+"""What a table promises: name, columns, partitioning, mode. And the difference between a promise and a table.
+
+Declarations and comparisons only. The platform's own tables are in `engagement`, creating and writing is `lake`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from engagement_platform.errors import PlatformError
+
+
+class Mode(StrEnum):
+    """How rows may change. Only append-only tables may be streamed from."""
+
+    APPEND_ONLY = "append-only"
+    MUTABLE = "mutable"
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column: its Spark SQL type, and what it holds."""
+
+    name: str
+    type: str
+    comment: str
+
+
+@dataclass(frozen=True)
+class Table:
+    """The contract of one Delta table under the lake's root."""
+
+    key: tuple[str, ...]
+    description: str
+    columns: tuple[Column, ...]
+    mode: Mode
+    partitioned_by: tuple[str, ...] = ()
+    liquid_by: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The path below the lake's root, such as `engagement/data`."""
+        return "/".join(self.key)
+
+    def uri(self, lake: str) -> str:
+        """Where the table is, given the lake's root."""
+        return f"{lake}/{self.name}"
+
+    @property
+    def column_names(self) -> tuple[str, ...]:
+        """Columns in their declared order; the leading ones carry the statistics."""
+        return tuple(column.name for column in self.columns)
+
+    @property
+    def ddl(self) -> str:
+        """The columns as a Spark DDL string, without comments."""
+        return ", ".join(f"{column.name} {column.type}" for column in self.columns)
+
+    @property
+    def properties(self) -> Mapping[str, str]:
+        """Delta table properties that the mode asks for."""
+        properties = {"delta.dataSkippingNumIndexedCols": "32"}
+        if self.mode is Mode.APPEND_ONLY:
+            properties["delta.appendOnly"] = "true"
+        return properties
+
+
+class ContractBroken(PlatformError):
+    """An existing table is not what its contract says."""
+
+    def __init__(self, table: str, differences: Sequence[str]) -> None:
+        self.table, self.differences = table, tuple(differences)
+        lines = "; ".join(differences)
+        super().__init__(
+            f"The table {table} differs from its contract: {lines}. Nothing was written. Missing columns can be added "
+            "with ENGAGEMENT_PLATFORM_LAYOUT__EVOLVE=true; for anything else move the table away (it is rebuilt by "
+            "`engagement-platform reset` and a new run) or set the layout that it was created with."
+        )
+
+
+@dataclass(frozen=True)
+class Found:
+    """What an existing table says of itself: columns as name -> Spark SQL type, in order."""
+
+    columns: Mapping[str, str]
+    partitioned_by: tuple[str, ...]
+    properties: Mapping[str, str]
+
+
+def differences(contract: Table, found: Found) -> tuple[list[Column], list[str]]:
+    """(columns that could be added, differences that cannot be healed) between a contract and a table.
+
+    Types are compared in Spark's simple form without blanks. Extra columns in the table are a difference: a
+    writer that does not know them would leave them null without anybody having decided that. Order matters
+    because statistics cover leading columns.
+    """
+    missing = [column for column in contract.columns if column.name not in found.columns]
+    problems = [
+        f"column {column.name} is {found.columns[column.name]}, declared {column.type}"
+        for column in contract.columns
+        if column.name in found.columns and _plain(found.columns[column.name]) != _plain(column.type)
+    ]
+    problems += [f"column {name} is not declared" for name in found.columns if name not in contract.column_names]
+    common = [name for name in contract.column_names if name in found.columns]
+    if not problems and common != [name for name in found.columns if name in contract.column_names]:
+        problems.append(f"columns stand in the order {', '.join(found.columns)}")
+    if tuple(found.partitioned_by) != contract.partitioned_by:
+        problems.append(
+            f"partitioned by ({', '.join(found.partitioned_by)}), declared ({', '.join(contract.partitioned_by)})"
+        )
+    append_only = found.properties.get("delta.appendOnly", "false") == "true"
+    if append_only != (contract.mode is Mode.APPEND_ONLY):
+        problems.append(f"delta.appendOnly is {str(append_only).lower()}, declared {contract.mode}")
+    return missing, problems
+
+
+def _plain(spark_type: str) -> str:
+    return "".join(spark_type.lower().split()).replace("bigint", "long").replace("integer", "int")

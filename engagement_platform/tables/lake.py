@@ -1,0 +1,172 @@
+"""Creates, reads and writes the tables of one lake; the only place that writes.
+
+Every write names the transaction it belongs to, so that Delta skips it when it is replayed (Delta protocol: txn
+action). Deciding what to write is the domain packages' work.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import reduce
+from operator import and_
+from typing import Any
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from engagement_platform.microbatch.model import Transaction
+from engagement_platform.settings import Settings
+from engagement_platform.tables import log
+from engagement_platform.tables.contract import ContractBroken, Table, differences
+
+MAX_LITERALS = 1000
+"""More values than this are not listed in a predicate: the plan would cost more than the pruning saves (a guess)."""
+
+# What is safe as a folder name everywhere: ASCII, and short enough that `column=value` with every special character
+# escaped to three stays under the 255 bytes that file systems allow.
+_PLAIN_FOLDER = re.compile(r"[A-Za-z0-9 _.@+,;!()~-]{1,120}")
+
+
+class Lake:
+    """The tables under one root, through one Spark session."""
+
+    def __init__(self, spark: SparkSession, settings: Settings) -> None:
+        self.spark, self.settings, self.root = spark, settings, settings.lake
+
+    def uri(self, table: Table) -> str:
+        """Where a table is."""
+        return table.uri(self.root)
+
+    def version(self, table: Table) -> int:
+        """Current version; the table must exist. Reads the log, starts no Spark job."""
+        found = log.version(self.uri(table))
+        assert found is not None, f"{table.name} does not exist under {self.root}"
+        return found
+
+    def ensure(self, *tables: Table) -> None:
+        """Create what is missing and compare what is there with its contract.
+
+        Raises ContractBroken with the differences; adds missing columns only with `layout.evolve`.
+        """
+        for table in tables:
+            found = log.describe(self.uri(table))
+            if found is None:
+                self._create(table)
+                continue
+            missing, problems = differences(table, found)
+            if problems or (missing and not self.settings.layout.evolve):
+                lacking = [f"column {column.name} {column.type} is missing" for column in missing]
+                raise ContractBroken(table.name, lacking + problems)
+            if missing:
+                added = ", ".join(f"{column.name} {column.type} COMMENT '{column.comment}'" for column in missing)
+                self.spark.sql(f"ALTER TABLE {self._name(table)} ADD COLUMNS ({added})").collect()
+
+    def read(self, table: Table, version: int | None = None) -> DataFrame:
+        """All rows, as of a version or now."""
+        reader = self.spark.read.format("delta")
+        if version is not None:
+            reader = reader.option("versionAsOf", version)
+        return reader.load(self.uri(table))
+
+    def append(self, frame: DataFrame, table: Table, txn: Transaction) -> None:
+        """Append rows with the table's columns; skipped by Delta when this transaction is in the table already.
+
+        With optimized writes on, Delta itself gives each partition to one task. Without, the rows are repartitioned
+        here, so that there are never more files than partitions touched.
+        """
+        rows = frame.select(*table.column_names)
+        if table.partitioned_by and not self.settings.layout.optimize_write:
+            rows = rows.repartition(*(F.col(name) for name in table.partitioned_by))
+        writer = rows.write.format("delta").mode("append")
+        writer = writer.option("txnAppId", txn.app_id).option("txnVersion", txn.version)
+        writer.option("userMetadata", txn.marker).save(self.uri(table))
+
+    def merge(
+        self,
+        frame: DataFrame,
+        table: Table,
+        txn: Transaction,
+        *,
+        on: Sequence[str],
+        update: Sequence[str],
+        update_if: Column | None = None,
+        insert: bool = False,
+        within: Mapping[str, Sequence[Any]] | None = None,
+    ) -> None:
+        """MERGE rows into a table; skipped by Delta when this transaction is in the table already.
+
+        frame: the table's columns, at most one row per key in `on`. update: columns that a match takes from the frame,
+        where update_if holds; in it the table's columns have their names, the frame's `new_<name>`.
+        insert: also insert what has no match. within: column -> values that matching rows can have; they go into the
+        condition as literals, since only the target's own conjuncts skip files.
+        """
+        columns = table.column_names
+        source = frame.select(*(F.col(name).alias(f"new_{name}") for name in columns))
+        condition = reduce(and_, (F.col(name) == F.col(f"new_{name}") for name in on))
+        for column, values in (within or {}).items():
+            condition &= any_of(column, values)
+        merge = source.mergeInto(self._name(table), condition)
+        matched = merge.whenMatched() if update_if is None else merge.whenMatched(update_if)
+        merge = matched.update({name: F.col(f"new_{name}") for name in update})
+        if insert:
+            merge = merge.whenNotMatched().insert({name: F.col(f"new_{name}") for name in columns})
+        with self._transaction(txn):
+            merge.merge()
+
+    @contextmanager
+    def _transaction(self, txn: Transaction) -> Iterator[None]:
+        conf = {
+            "spark.databricks.delta.write.txnAppId": txn.app_id,
+            "spark.databricks.delta.write.txnVersion": str(txn.version),
+            "spark.databricks.delta.commitInfo.userMetadata": txn.marker,
+        }
+        try:
+            for key, value in conf.items():
+                self.spark.conf.set(key, value)
+            yield
+        finally:
+            # Left behind, they would name every later write of this session, and Delta would skip those.
+            for key in conf:
+                self.spark.conf.unset(key)
+
+    def commit_of(self, table: Table, txn: Transaction) -> log.Commit | None:
+        """What a transaction wrote, from the table's history; also when it was written before a crash."""
+        return log.find_commit(self.uri(table), txn.marker)
+
+    def accept_organizations(self, organizations: Iterable[str], *tables: Table) -> None:
+        """Make sure that ids can be partition values of these tables, however long or strange they are.
+
+        Folders are called `organization_id=<id>` while all ids make good folder names. The first that does not (too
+        long for the file system, or outside ASCII, which a JVM in the C locale cannot write) turns the table to
+        random folder names (delta.randomizeFilePrefixes); values live in the log, readers see no difference.
+        """
+        if all(_PLAIN_FOLDER.fullmatch(organization) for organization in organizations):
+            return
+        for table in tables:
+            found = log.describe(self.uri(table))
+            if "organization_id" in table.partitioned_by and found is not None:
+                if found.properties.get("delta.randomizeFilePrefixes") == "true":
+                    continue
+                self.spark.sql(
+                    f"ALTER TABLE {self._name(table)} SET TBLPROPERTIES ('delta.randomizeFilePrefixes' = 'true')"
+                ).collect()
+
+    def _create(self, table: Table) -> None:
+        columns = ", ".join(f"{c.name} {c.type} COMMENT '{c.comment.replace(chr(39), '’')}'" for c in table.columns)
+        properties = ", ".join(f"'{key}' = '{value}'" for key, value in table.properties.items())
+        layout = f"PARTITIONED BY ({', '.join(table.partitioned_by)})" if table.partitioned_by else ""
+        layout = f"CLUSTER BY ({', '.join(table.liquid_by)})" if table.liquid_by else layout
+        self.spark.sql(
+            f"CREATE TABLE IF NOT EXISTS {self._name(table)} ({columns}) USING delta {layout} "
+            f"TBLPROPERTIES ({properties})"
+        ).collect()
+
+    def _name(self, table: Table) -> str:
+        return f"delta.`{self.uri(table).replace('`', '``')}`"
+
+
+def any_of(column: str, values: Sequence[Any]) -> Column:
+    """`column IN values` as a predicate that prunes; true for everything when there are too many to list."""
+    return F.col(column).isin(list(values)) if len(values) <= MAX_LITERALS else F.lit(True)
