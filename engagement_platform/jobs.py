@@ -5,16 +5,18 @@ Opens stores, Spark and lake for one run and closes them. What a job does is in 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from datetime import timedelta
+from dataclasses import dataclass
+from datetime import date, timedelta
+from functools import partial
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
 from engagement_platform.errors import PlatformError
-from engagement_platform.ingestion.job import ingest_engagements, ingest_mutation_requests
+from engagement_platform.ingestion.again import QuarantineSource, RecordedRanges, recorded_ranges
+from engagement_platform.ingestion.job import Parts, ingest_engagements, ingest_mutation_requests
 from engagement_platform.microbatch.database import open_engine
 from engagement_platform.microbatch.job import BatchReport, DrainPolicy, MicroBatchJob, Observer, Stores, drain
 from engagement_platform.microbatch.lease import Holder, LeaseStore
@@ -23,18 +25,32 @@ from engagement_platform.microbatch.stores import BatchMetadataStore, Checkpoint
 from engagement_platform.settings import Settings
 from engagement_platform.sources.kafka import KafkaSource
 from engagement_platform.spark.session import spark_session
+from engagement_platform.tables.engagement import QUARANTINE
 from engagement_platform.tables.lake import Lake
 
 INGEST_ENGAGEMENTS = "ingest-engagements"
 INGEST_MUTATION_REQUESTS = "ingest-mutation-requests"
 JOB_NAMES = (INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS)
+"""Jobs that read a topic and go on for ever."""
+REDRIVE_QUARANTINE = "redrive-quarantine"
+REREAD_ENGAGEMENTS = "reread-engagements"
 
 
 class UnknownJob(PlatformError):
     """No job has this name."""
 
     def __init__(self, name: str) -> None:
-        super().__init__(f"There is no job called {name!r}. Jobs: {', '.join(JOB_NAMES)}.")
+        super().__init__(f"There is no job called {name!r}. Jobs: {', '.join((*JOB_NAMES, REDRIVE_QUARANTINE))}.")
+
+
+class ReasonMissing(PlatformError):
+    """A redrive without a reason would put everything through again, good chances or not."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "redrive-quarantine needs --reason CODE: the reason code of the records to put through again, as in the "
+            "column reason_code of engagement/quarantine. Nothing was changed."
+        )
 
 
 @dataclass(frozen=True)
@@ -65,31 +81,109 @@ def topic_of(name: str, settings: Settings) -> str:
 
 
 def kafka_job(
-    name: str, spark: SparkSession, settings: Settings, stores: Stores, observe: Observer = lambda _point: None
+    name: str, spark: SparkSession, settings: Settings, stores: Stores, told: Told | None = None
 ) -> MicroBatchJob[Any]:
     """One of JOB_NAMES on an open session."""
+    told = told or Told()
     source = KafkaSource(topic_of(name, settings), settings.kafka)
-    lake = Lake(spark, settings)
+    parts = Parts(Lake(spark, settings), stores, settings, told.observe, told.on_wait)
 
     def read(manifest: Manifest) -> DataFrame:
         return source.read(spark, manifest.start, manifest.end, min_partitions=settings.spark.default_parallelism)
 
     if name == INGEST_ENGAGEMENTS:
-        return ingest_engagements(name, lake, source, read, stores, settings, observe)
-    return ingest_mutation_requests(lake, source, read, stores, settings, observe)
+        return ingest_engagements(name, source, read, parts)
+    return ingest_mutation_requests(name, source, read, parts)
+
+
+def reread_job(
+    day: date, spark: SparkSession, settings: Settings, stores: Stores, told: Told | None = None
+) -> MicroBatchJob[Any]:
+    """Engagements that were ingested on a UTC day, read once more and applied as a keyed upsert.
+
+    Changes nothing where nothing was wrong; after a decoding fix the repaired rows land and are announced.
+    """
+    told = told or Told()
+    source = KafkaSource(settings.kafka.engagements_topic, settings.kafka)
+    app_id = stores.checkpoints.app_id(INGEST_ENGAGEMENTS)
+    ranges = recorded_ranges(stores.checkpoints.history(INGEST_ENGAGEMENTS, ingestion_date=day), app_id)
+    parts = Parts(Lake(spark, settings), stores, settings, told.observe, told.on_wait)
+
+    def read(manifest: Manifest) -> DataFrame:
+        return source.read(spark, manifest.start, manifest.end, min_partitions=settings.spark.default_parallelism)
+
+    return ingest_engagements(REREAD_ENGAGEMENTS, RecordedRanges(source, ranges), read, parts)
+
+
+def redrive_jobs(
+    reason: str, spark: SparkSession, settings: Settings, stores: Stores, told: Told | None = None
+) -> list[MicroBatchJob[Any]]:
+    """Records in quarantine for a reason, put through once more: engagements, then requests.
+
+    The reason is part of the job's name, so that a batch that was interrupted is finished with the same one.
+    """
+    told = told or Told()
+    lake = Lake(spark, settings)
+    lake.ensure(QUARANTINE)
+    parts = Parts(lake, stores, settings, told.observe, told.on_wait)
+    jobs: list[MicroBatchJob[Any]] = []
+    for topic, kind, build in (
+        (settings.kafka.engagements_topic, "engagements", ingest_engagements),
+        (settings.kafka.mutation_requests_topic, "requests", ingest_mutation_requests),
+    ):
+        source = QuarantineSource(lake)
+        read = partial(source.read, topic=topic, reason=reason)
+        jobs.append(build(f"{REDRIVE_QUARANTINE}:{kind}:{reason}", source, read, parts))
+    return jobs
 
 
 @contextmanager
 def open_job(name: str, settings: Settings, told: Told | None = None) -> Iterator[MicroBatchJob[Any]]:
     """A job with its own Spark session. Raises UnknownJob and what opening Spark, stores and tables raises."""
     topic_of(name, settings)
-    told = told or Told()
     stores = open_stores(settings)
     with spark_session(settings, name) as spark:
-        yield replace(kafka_job(name, spark, settings, stores, told.observe), on_wait=told.on_wait)
+        yield kafka_job(name, spark, settings, stores, told)
 
 
-def run_until_idle(name: str, settings: Settings, told: Told | None = None) -> Iterator[BatchReport]:
-    """Batch after batch until nothing is waiting; without lingering and without a time limit."""
+def run_job(
+    name: str, settings: Settings, *, until_idle: bool, reason: str | None = None, told: Told | None = None
+) -> Iterator[BatchReport]:
+    """Batch after batch until nothing is waiting, or, not until_idle, for ever.
+
+    reason: for redrive-quarantine only. Raises UnknownJob, ReasonMissing and what batches raise.
+    """
+    if name == REDRIVE_QUARANTINE:
+        yield from _redrive(settings, reason, told)
+        return
+    policy = DrainPolicy(
+        linger=timedelta(0) if until_idle else timedelta.max, poll=settings.drain.poll, max_duration=timedelta.max
+    )
     with open_job(name, settings, told) as job:
-        yield from drain(job, DrainPolicy(linger=timedelta(0), max_duration=timedelta(days=365)))
+        yield from drain(job, policy)
+
+
+def _redrive(settings: Settings, reason: str | None, told: Told | None) -> Iterator[BatchReport]:
+    if not reason:
+        raise ReasonMissing
+    stores = open_stores(settings)
+    with spark_session(settings, REDRIVE_QUARANTINE) as spark:
+        for job in redrive_jobs(reason, spark, settings, stores, told):
+            yield from drain(job, DrainPolicy(linger=timedelta(0), max_duration=timedelta.max))
+
+
+def reread(
+    days: Sequence[date], spark: SparkSession, settings: Settings, stores: Stores, told: Told | None = None
+) -> Iterator[BatchReport]:
+    """Read what was ingested on these UTC days once more, day by day."""
+    for day in days:
+        job = reread_job(day, spark, settings, stores, told)
+        yield from drain(job, DrainPolicy(linger=timedelta(0), max_duration=timedelta.max))
+
+
+def reset_job(name: str, settings: Settings) -> str:
+    """Forget the job's checkpoint; its new application id. Raises LeaseUnavailable while the job runs."""
+    topic_of(name, settings)
+    stores = open_stores(settings)
+    with stores.leases.acquire(f"job/{name}", purpose="reset") as lease:
+        return stores.checkpoints.reset(name, fences=[lease.fence])

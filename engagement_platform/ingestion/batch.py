@@ -104,9 +104,7 @@ Decoder = Callable[[DataFrame, Manifest], DataFrame]
 """Raw records to one decoded row each; the columns of the decoder's DDL."""
 
 
-def open_batch(
-    lake: Lake, data: Table, manifest: Manifest, raw: DataFrame, decode: Decoder
-) -> EngagementBatch:
+def open_batch(lake: Lake, data: Table, manifest: Manifest, raw: DataFrame, decode: Decoder) -> EngagementBatch:
     """Decode the pinned range, look up what is known of it, settle."""
     decoded = kept(decode(raw, manifest))
     summary = summarize(decoded)

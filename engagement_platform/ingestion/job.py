@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
 
@@ -16,6 +17,7 @@ from engagement_platform.ingestion.processes import (
 from engagement_platform.ingestion.requests import RequestBatch, RequestProcess, RequestQuarantineProcess, open_requests
 from engagement_platform.ingestion.settle import REASONS
 from engagement_platform.microbatch.job import MicroBatchJob, Observer, Stores
+from engagement_platform.microbatch.lease import Holder
 from engagement_platform.microbatch.model import Limits, Manifest, Source
 from engagement_platform.settings import DecodingSettings, Settings
 from engagement_platform.sources.decoded_batches import (
@@ -57,13 +59,23 @@ def decoding_limits(settings: DecodingSettings) -> DecodingLimits:
     return DecodingLimits(**settings.model_dump())
 
 
-def ingest_engagements(
-    name: str, lake: Lake, source: Source, read: Reader, stores: Stores, settings: Settings, observe: Observer
-) -> MicroBatchJob[EngagementBatch]:
+@dataclass(frozen=True)
+class Parts:
+    """What every job is built with."""
+
+    lake: Lake
+    stores: Stores
+    settings: Settings
+    observe: Observer
+    on_wait: Callable[[str, Holder], None]
+
+
+def ingest_engagements(name: str, source: Source, read: Reader, parts: Parts) -> MicroBatchJob[EngagementBatch]:
     """Engagements into quarantine, mapping, data and notification, exactly once in each.
 
-    name: also the key of its checkpoint; a re-read of old ranges runs the same job under its own name.
+    name: also the key of its checkpoint; going over old records again is the same job under its own name.
     """
+    lake, settings = parts.lake, parts.settings
     data = data_table(settings.layout.scheme)
     lake.ensure(data, MAPPING, NOTIFICATION, QUARANTINE)
     decode = engagement_decoder(settings.decoding)
@@ -78,13 +90,14 @@ def ingest_engagements(
         source=source,
         prepare=prepare,
         processes=(QuarantineProcess(), MappingProcess(), DataProcess(data), NotificationProcess()),
-        stores=stores,
+        stores=parts.stores,
         limits=Limits(settings.batch.max_records, settings.batch.max_bytes),
-        pin=lambda: {table.name: lake.version(table) for table in (data, MAPPING)},
+        pin=lambda: {table.name: lake.version(table) for table in (data, MAPPING, QUARANTINE)},
         leased=(data.name, MAPPING.name),
         lease_wait=settings.stores.lease_wait,
         describe=describe,
-        observe=observe,
+        observe=parts.observe,
+        on_wait=parts.on_wait,
     )
 
 
@@ -100,23 +113,24 @@ def describe(work: EngagementBatch) -> Mapping[str, object]:
     }
 
 
-def ingest_mutation_requests(
-    lake: Lake, source: Source, read: Reader, stores: Stores, settings: Settings, observe: Observer
-) -> MicroBatchJob[RequestBatch]:
+def ingest_mutation_requests(name: str, source: Source, read: Reader, parts: Parts) -> MicroBatchJob[RequestBatch]:
     """Mutation requests into their append-only table, and the rejected ones into quarantine."""
+    lake, settings = parts.lake, parts.settings
     lake.ensure(MUTATION_REQUEST, QUARANTINE)
     decode = request_decoder(settings.decoding)
     return MicroBatchJob(
-        name="ingest-mutation-requests",
+        name=name,
         source=source,
         prepare=lambda manifest: open_requests(lake, manifest, decode(read(manifest), manifest)),
         processes=(RequestQuarantineProcess(), RequestProcess()),
-        stores=stores,
+        stores=parts.stores,
         limits=Limits(settings.batch.max_records, settings.batch.max_bytes),
+        pin=lambda: {table.name: lake.version(table) for table in (MUTATION_REQUEST, QUARANTINE)},
         lease_wait=settings.stores.lease_wait,
         describe=lambda work: {
             "rejected": dict(work.rejected),
             "produced_quantiles_ms": list(work.produced_quantiles_ms),
         },
-        observe=observe,
+        observe=parts.observe,
+        on_wait=parts.on_wait,
     )

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
+from operator import and_
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -67,9 +69,26 @@ class QuarantineProcess:
         rejected = work.decoded.where(F.col("reason_code").isNotNull()).select(*columns)
         if work.contradictions:
             rejected = rejected.unionByName(refuted(work).select(*columns))
+        rejected = not_quarantined(rejected, work.lake, work.manifest)
         with commit("append") as txn:
             work.lake.append(stamped(rejected, work.manifest), QUARANTINE, txn)
         return {**counts, **written(work.lake, QUARANTINE, txn)}
+
+
+def not_quarantined(rejected: DataFrame, lake: Lake, manifest: Manifest) -> DataFrame:
+    """Rejected records that quarantine does not hold already, when they may have been seen before.
+
+    The same bytes at the same coordinates are the same record, whatever it was rejected for then. A topic that was
+    made anew counts its offsets from 0 again, so coordinates alone would not do.
+    """
+    if not manifest.goes_over_again:
+        return rejected
+    held = lake.read(QUARANTINE, manifest.table_versions[QUARANTINE.name]).select(
+        *COORDINATES, F.col("value").alias("held_value")
+    )
+    same = [F.col(f"rejected.{name}") == F.col(f"held.{name}") for name in COORDINATES]
+    same.append(F.col("rejected.value").eqNullSafe(F.col("held.held_value")))
+    return rejected.alias("rejected").join(held.alias("held"), reduce(and_, same), "left_anti")
 
 
 def refuted(work: EngagementBatch) -> DataFrame:

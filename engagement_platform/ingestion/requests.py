@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from engagement_platform.ingestion.batch import QUANTILES, kept
-from engagement_platform.ingestion.processes import stamped, written
+from engagement_platform.ingestion.processes import not_quarantined, stamped, written
 from engagement_platform.ingestion.settle import COORDINATES
 from engagement_platform.microbatch.job import Committer
 from engagement_platform.microbatch.model import Counts, Manifest
@@ -81,6 +81,7 @@ class RequestQuarantineProcess:
             return counts
         rejected = work.decoded.where(F.col("reason_code").isNotNull())
         rejected = rejected.select(*COORDINATES, "key", "value", "reason_code", "reason")
+        rejected = not_quarantined(rejected, work.lake, work.manifest)
         with commit("append") as txn:
             work.lake.append(stamped(rejected, work.manifest), QUARANTINE, txn)
         return {**counts, **written(work.lake, QUARANTINE, txn)}
@@ -94,11 +95,25 @@ class RequestProcess:
     commits: tuple[str, ...] = ("append",)
 
     def run(self, work: RequestBatch, commit: Committer) -> Counts:
-        """Counts: landed, inserted, files, bytes."""
+        """Counts: landed, inserted, duplicates, files, bytes."""
         accepted = work.rows_in - work.quarantined
         if not accepted:
             return {"landed": 0}
         rows = work.decoded.where(F.col("reason_code").isNull())
+        landed = accepted
+        if work.manifest.goes_over_again:
+            rows = kept(_not_landed(rows, work))
+            landed = rows.count()
+        counts = {"landed": landed, "inserted": landed, "duplicates": accepted - landed}
+        if not landed:
+            return counts
         with commit("append") as txn:
             work.lake.append(stamped(rows, work.manifest), MUTATION_REQUEST, txn)
-        return {"landed": accepted, "inserted": accepted, **written(work.lake, MUTATION_REQUEST, txn)}
+        return {**counts, **written(work.lake, MUTATION_REQUEST, txn)}
+
+
+def _not_landed(rows: DataFrame, work: RequestBatch) -> DataFrame:
+    """Requests that have not landed from the same coordinates, by the pinned table."""
+    keys = ("organization_id", "request_id", *COORDINATES)
+    landed = work.lake.read(MUTATION_REQUEST, work.manifest.table_versions[MUTATION_REQUEST.name]).select(*keys)
+    return rows.join(landed, list(keys), "left_anti")

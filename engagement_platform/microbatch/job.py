@@ -100,6 +100,24 @@ class BatchReport:
     replayed: bool
     """The batch had been started by an earlier attempt."""
 
+    def as_json(self) -> dict[str, object]:
+        """Everything that JSON can say, flat, for machines that watch a run."""
+        manifest = self.manifest
+        return {
+            "job": manifest.job,
+            "batch_id": manifest.batch_id,
+            "application_id": manifest.app_id,
+            "start_offsets": dict(manifest.start),
+            "end_offsets": dict(manifest.end),
+            "table_versions": dict(manifest.table_versions),
+            "ingestion_ts": manifest.ingestion_ts.isoformat(),
+            "replayed": self.replayed,
+            "seconds": round(self.seconds, 3),
+            "process_seconds": {name: round(seconds, 3) for name, seconds in self.process_seconds.items()},
+            **self.counts,
+            **self.details,
+        }
+
 
 @dataclass(frozen=True)
 class MicroBatchJob(Generic[W]):
@@ -255,6 +273,7 @@ def drain(job: MicroBatchJob[W], policy: DrainPolicy) -> Iterator[BatchReport]:
 
     The job's lease is held meanwhile. A batch that was begun is always finished. Raises what a batch raises.
     """
+    # timedelta.max has more seconds than a float counts exactly; it still is "never".
     ends = time.monotonic() + policy.max_duration.total_seconds()
     with job.exclusive() as lease:
         idle_since: float | None = None

@@ -44,6 +44,11 @@ class Manifest:
     def __str__(self) -> str:
         return f"{self.job} batch {self.batch_id}"
 
+    @property
+    def goes_over_again(self) -> bool:
+        """The records may have been seen before this application id: after a reset, and in jobs that re-read."""
+        return self.app_id != f"{self.job}@1" or not self.job.startswith("ingest-")
+
 
 @dataclass(frozen=True)
 class Checkpoint:

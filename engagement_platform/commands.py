@@ -1,0 +1,139 @@
+"""Commands that run and look after jobs: run, status, verify, reset. Thin: parse, call, print."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this module to the command line."""
+    for command in (run, status, verify, reset):
+        app.command()(command)
+
+
+def run(
+    job: Annotated[str, typer.Argument(help="ingest-engagements, ingest-mutation-requests or redrive-quarantine.")],
+    until_idle: Annotated[
+        bool, typer.Option("--until-idle", help="End when nothing is waiting; without it, go on waiting for more.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per batch instead of a line.")] = False,
+    reason: Annotated[
+        str | None, typer.Option(help="redrive-quarantine: reason code of the records to put through again.")
+    ] = None,
+) -> None:
+    """Run a job in this process: the same that Dagster runs, for cron, tests and other orchestrators.
+
+    A batch that was interrupted is finished first. Exit status: 0 when idle, 1 with a one-line reason.
+    Example: engagement-platform run ingest-engagements --until-idle --json
+    """
+    from engagement_platform.jobs import Told, run_job
+    from engagement_platform.settings import Settings
+
+    told = Told(on_wait=lambda _lease, holder: typer.echo(f"Waiting: {holder}", err=True))
+    for report in run_job(job, Settings(), until_idle=until_idle, reason=reason, told=told):
+        if as_json:
+            typer.echo(json.dumps(report.as_json()))
+            continue
+        counts = report.counts
+        typer.echo(
+            f"{report.manifest}: {counts.get('rows_in', 0):,} in, {counts.get('landed', 0):,} landed, "
+            f"{counts.get('duplicates', 0):,} known, {counts.get('quarantined', 0):,} quarantined, "
+            f"{counts.get('files', 0):,} files, {report.seconds:.1f} s{' (resumed)' if report.replayed else ''}"
+        )
+    if not as_json:
+        typer.echo("Nothing is waiting.")
+
+
+def status(
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of a table.")] = False,
+) -> None:
+    """Show how far each job is, what waits, and who holds which lease. Starts no Spark; takes about a second.
+
+    Exit status: 0, or 1 with the reason when broker or stores do not answer.
+    """
+    from rich.console import Console
+    from rich.table import Table
+
+    from engagement_platform.jobs import open_stores
+    from engagement_platform.settings import Settings
+    from engagement_platform.status import job_statuses
+
+    settings = Settings()
+    jobs = job_statuses(settings)
+    holders = open_stores(settings).leases.holders()
+    if as_json:
+        typer.echo(json.dumps({"jobs": [_status_json(job) for job in jobs], "leases": [str(h) for h in holders]}))
+        return
+    table = Table("job", "batch", "state", "waiting", "batches", "landed", "known", "quarantined", "files")
+    for job in jobs:
+        shown = _status_json(job)
+        totals = job.totals
+        figures = [
+            job.backlog,
+            job.batches,
+            *(totals.get(n, 0) for n in ("landed", "duplicates", "quarantined", "files")),
+        ]
+        table.add_row(job.job, str(shown["batch_id"]), str(shown["state"]), *(f"{figure:,}" for figure in figures))
+    console = Console()
+    console.print(table)
+    for job in jobs:
+        if job.checkpoint is not None and job.checkpoint.reason:
+            console.print(f"{job.job}: {job.checkpoint.reason}", markup=False, highlight=False)
+    for holder in holders:
+        console.print(str(holder), markup=False, highlight=False)
+
+
+def _status_json(job: object) -> dict[str, object]:
+    from engagement_platform.status import JobStatus
+
+    assert isinstance(job, JobStatus)
+    last = job.checkpoint
+    return {
+        "job": job.job,
+        "batch_id": last.manifest.batch_id if last else None,
+        "state": last.state.value if last else "NEW",
+        "application_id": last.manifest.app_id if last else None,
+        "end_offsets": dict(last.manifest.end) if last else {},
+        "reason": last.reason if last else None,
+        "backlog": job.backlog,
+        "batches": job.batches,
+        "totals": dict(job.totals),
+    }
+
+
+def verify(as_json: Annotated[bool, typer.Option("--json", help="One JSON object per check.")] = False) -> None:
+    """Read the topic again and compare with the tables: nothing lost, nothing doubled, all announced. Changes nothing.
+
+    Exit status: 0 when all is right, 1 when something is wrong. Example: engagement-platform verify
+    """
+    from engagement_platform.settings import Settings
+    from engagement_platform.verify import verify as findings_of
+
+    findings = findings_of(Settings())
+    for finding in findings:
+        if as_json:
+            typer.echo(json.dumps({**vars(finding), "examples": list(finding.examples)}))
+        else:
+            verdict = "ok" if not finding.wrong else f"{finding.wrong:,} WRONG, such as {', '.join(finding.examples)}"
+            typer.echo(f"{finding.check:18} {finding.looked_at:>12,} looked at, {verdict}  ({finding.meaning})")
+    raise typer.Exit(1 if any(finding.wrong for finding in findings) else 0)
+
+
+def reset(
+    job: Annotated[str, typer.Argument(help="ingest-engagements or ingest-mutation-requests.")],
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+) -> None:
+    """Forget how far a job is, so that its next run reads the topic from its beginning; tables and history stay.
+
+    The job takes a new application id, so that Delta does not skip what is read again; engagements that landed before
+    are then known duplicates, rejected records are quarantined once more. Exit status: 0, or 1 with the reason.
+    """
+    from engagement_platform.jobs import reset_job
+    from engagement_platform.settings import Settings
+
+    if not yes:
+        typer.confirm(f"Let {job} read its topic from the beginning again?", abort=True)
+    typer.echo(f"{job} goes by {reset_job(job, Settings())} now and starts at the beginning of its topic.")

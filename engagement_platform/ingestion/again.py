@@ -1,0 +1,79 @@
+"""Sources for going over old records again: recorded offset ranges of a day, and what lies in quarantine.
+
+Each gives its batches once per run, whatever the checkpoint says: going over records again is idempotent, so a run
+that was interrupted finishes its batch and then simply starts over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from engagement_platform.microbatch.model import JobState, Limits, Manifest, Offsets, Source
+from engagement_platform.microbatch.stores import BatchRecord
+from engagement_platform.tables.engagement import QUARANTINE
+from engagement_platform.tables.lake import Lake
+
+Range = tuple[Offsets, Offsets]
+
+
+class RecordedRanges:
+    """Ranges that batches have read before, oldest first, one batch each."""
+
+    def __init__(self, kafka: Source, ranges: Sequence[Range]) -> None:
+        self._kafka = kafka
+        self._left = list(ranges)
+
+    def plan(self, start: Offsets | None, limits: Limits, mean_bytes: float | None) -> Range | None:  # noqa: ARG002
+        """The next recorded range; None after the last. Raises when the broker no longer has all of it."""
+        if not self._left:
+            return None
+        begin, end = self._left[0]
+        self._kafka.check(begin, end)
+        return self._left.pop(0)
+
+    def check(self, start: Offsets, end: Offsets) -> None:
+        """As the topic itself."""
+        self._kafka.check(start, end)
+
+
+def recorded_ranges(records: Iterable[BatchRecord], app_id: str) -> list[Range]:
+    """Ranges of the finished batches of one application id, oldest first.
+
+    Batches from before a reset are left out: their offsets may belong to a topic that is gone, and the batches after
+    it have read the same records again.
+    """
+    done = [r.manifest for r in records if r.state is JobState.SUCCEEDED and r.manifest.app_id == app_id]
+    return [(manifest.start, manifest.end) for manifest in sorted(done, key=lambda manifest: manifest.batch_id)]
+
+
+class QuarantineSource:
+    """What quarantine holds now, as one batch."""
+
+    def __init__(self, lake: Lake) -> None:
+        self._lake = lake
+        self._done = False
+
+    def plan(self, start: Offsets | None, limits: Limits, mean_bytes: float | None) -> Range | None:  # noqa: ARG002
+        """All of it up to the current version, once."""
+        if self._done:
+            return None
+        self._done = True
+        return {"version": 0}, {"version": self._lake.version(QUARANTINE)}
+
+    def check(self, start: Offsets, end: Offsets) -> None:
+        """A version that was vacuumed away fails when it is read; nothing is known before."""
+
+    def read(self, manifest: Manifest, topic: str, reason: str) -> DataFrame:
+        """Records of a topic that were rejected for a reason, once each, as they came from Kafka.
+
+        Out: topic, partition, offset, key, value, timestamp (when they were rejected).
+        """
+        rejected = self._lake.read(QUARANTINE, manifest.end["version"])
+        rejected = rejected.where((F.col("topic") == topic) & (F.col("reason_code") == reason))
+        once = rejected.groupBy("topic", "partition", "offset", "key", "value").agg(
+            F.min("ingestion_ts").alias("timestamp")
+        )
+        return once.select("topic", "partition", "offset", "key", "value", "timestamp")
