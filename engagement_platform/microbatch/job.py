@@ -1,4 +1,4 @@
-"""Runs one batch at a time, each exactly once, whatever dies in between (the resume state machine of S0-A).
+"""Runs one batch at a time, each exactly once, whatever dies in between.
 
 The order of things is here; what a batch reads is its source's business, what it writes its processes'.
 """

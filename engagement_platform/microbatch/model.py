@@ -19,7 +19,7 @@ Counts = Mapping[str, int]
 
 
 class JobState(StrEnum):
-    """Where the batch in the Checkpoint Store stands (S0-A)."""
+    """Where the batch in the Checkpoint Store stands ."""
 
     RUNNING = "RUNNING"
     SUCCEEDED = "SUCCEEDED"

@@ -43,9 +43,9 @@ def storage_uri(uri: str) -> str:
 
 
 def open_log(uri: str) -> DeltaTable | None:
-    """The table's log without its file list, or None where there is no table."""
+    """The table as its log has it now, or None where there is no table."""
     try:
-        return DeltaTable(storage_uri(uri), without_files=True)
+        return DeltaTable(storage_uri(uri))
     except TableNotFoundError:
         return None
 

@@ -1,0 +1,49 @@
+# Every target says what it does; bare `make` prints them. CI calls these and has no logic of its own.
+VENV := .venv
+BIN := $(VENV)/bin
+PYTEST := $(BIN)/python -m pytest
+
+.DEFAULT_GOAL := help
+.PHONY: help setup run test test-fast test-long test-crash lint format docs clean bench-ingest
+
+help: ## print this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: ## create .venv from the pinned lock, check Java, download the jars; starts nothing
+	@tools/setup.sh
+
+run: setup ## everything on this machine: Kafka, Spark, Dagster and its UI, sample traffic; Ctrl-C stops it
+	@exec $(BIN)/engagement-platform up
+
+test: setup lint ## lint, then every test but the slow ones (under 20 minutes on 2 cores)
+	@$(PYTEST) -m "not slow"
+
+test-fast: setup ## tests without broker, browser, PostgreSQL and process kills
+	@$(PYTEST) -m "not slow and not broker and not crash and not browser and not postgres"
+
+test-crash: setup ## only the tests that kill processes
+	@$(PYTEST) -m crash
+
+test-long: setup lint ## every test, the slow ones included
+	@$(PYTEST)
+
+lint: setup ## ruff, mypy strict, import-linter; changes nothing
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+format: setup ## rewrite the code as ruff wants it
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+docs: setup ## regenerate the reference pages that come from the code
+	@$(BIN)/python -m tools.docs
+
+bench-ingest: setup ## ingestion against a plain streaming append, per layout; prints rows/s and the ratio
+	@$(BIN)/python -m benchmarks.ingest $(ARGS)
+
+clean: ## remove caches and the virtual environment; data and jars in the home folders stay
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache spark-warehouse metastore_db \
+	  derby.log artifacts
+	find engagement_platform engagement_platform_tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,177 @@
+"""The command line: parse, call, print. What a command does is elsewhere, and imported only when it is called.
+
+Here are the commands that set up and run one machine; those that work on the lake are in `commands`.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from pathlib import Path
+from threading import Event
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from engagement_platform import commands
+from engagement_platform.errors import PlatformError
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+app = typer.Typer(
+    help="Events that change after they were written: ingested exactly once, mutated in bulk, read incrementally.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+@app.command()
+def setup() -> None:
+    """Check Java and download the jars that pyspark lacks into the user's cache. Starts nothing.
+
+    Exit status: 0 all there, 1 with the reason. 40 to 90 s the first time, one second later.
+    Example: engagement-platform setup
+    """
+    from engagement_platform.settings import Settings
+    from engagement_platform.spark.jars import find_java, resolve_jars
+
+    settings = Settings()
+    print(f"Java: {find_java()}")
+    mirror = settings.spark.conf.get("spark.jars.ivySettings")
+    jars = [
+        *resolve_jars("spark", settings.spark.jar_cache, settings=Path(mirror) if mirror else None),
+        *resolve_jars("kafka", settings.spark.jar_cache, settings=Path(mirror) if mirror else None),
+    ]
+    print(f"Jars: {len(jars)} in {jars[0].parent.parent}")
+
+
+@app.command()
+def services(
+    env_file: Annotated[
+        Path | None, typer.Option(help="Write the settings to use here as KEY=VALUE lines, once everything answers.")
+    ] = None,
+) -> None:
+    """Run Kafka and a Spark Connect server in the foreground, on 127.0.0.1, until Ctrl-C.
+
+    Data stays in ENGAGEMENT_PLATFORM_HOME from start to start. Exit status: 0 when stopped, 1 with the reason.
+    Example: engagement-platform services --env-file platform.env
+    """
+    from rich.console import Console
+
+    from engagement_platform.embedded.up import run_services
+    from engagement_platform.settings import Settings
+
+    run_services(Settings(), env_file, Console(), _stop_signals())
+
+
+@app.command()
+def up(
+    traffic: Annotated[
+        float | None, typer.Option(min=0, help="Sample engagements a second; 0 is off. Default: traffic.rate.")
+    ] = None,
+    seconds: Annotated[
+        float | None,
+        typer.Option("--for", min=1, metavar="SECONDS", help="Produce for so long, ingest all of it, sum up, end."),
+    ] = None,
+) -> None:
+    """Run everything on this machine: Kafka, Spark, Dagster with its UI, sample traffic. Ctrl-C stops it all.
+
+    Needs about 3 GB of memory; what ENGAGEMENT_PLATFORM_KAFKA__BOOTSTRAP_SERVERS or ENGAGEMENT_PLATFORM_SPARK__REMOTE
+    name is used instead of being started. Exit status: 0 when stopped; with --for, 0 only if the books balance.
+    Example: engagement-platform up --for 120 --traffic 200
+    """
+    from rich.console import Console
+
+    from engagement_platform import status
+    from engagement_platform.embedded.books import Figures
+    from engagement_platform.embedded.up import UpOptions, run_up
+    from engagement_platform.settings import Settings
+
+    settings = Settings()
+    options = UpOptions(rate=settings.traffic.rate if traffic is None else traffic, seconds=seconds)
+    figures = Figures(snapshot=status.snapshot, summary=status.summary)
+    raise typer.Exit(run_up(settings, options, figures, Console(), _stop_signals()))
+
+
+@app.command()
+def produce(
+    sample: Annotated[int | None, typer.Option(min=0, help="Produce so many messages of the traffic model.")] = None,
+    file: Annotated[
+        Path | None, typer.Option(exists=True, dir_okay=False, help="Produce each line of this file as it is.")
+    ] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Produce the traffic model's messages until Ctrl-C.")
+    ] = False,
+    topic: Annotated[
+        str | None, typer.Option(help="Topic to produce to. Default: the one each message is for.")
+    ] = None,
+    rate: Annotated[
+        float | None, typer.Option(min=0, help="Messages a second; with --follow, new engagements a second.")
+    ] = None,
+) -> None:
+    """Put messages on the broker: --sample N, --file F.jsonl, or --follow.
+
+    The same seed makes the same sample, so a second one is all known duplicates. A --file goes to the engagements
+    topic unless --topic says otherwise. Exit status: 0 when the broker took every message, 1 with the reason.
+    Example: engagement-platform produce --sample 10000
+    """
+    if sum((sample is not None, file is not None, follow)) != 1:
+        raise typer.BadParameter("give exactly one of --sample, --file and --follow")
+    from engagement_platform.embedded.producing import produce_from
+    from engagement_platform.settings import Settings
+
+    stop = _stop_signals()
+    print(produce_from(Settings(), sample=sample, file=file, topic=topic, rate=rate, stop=stop))
+
+
+commands.register(app)
+
+
+def main() -> None:
+    """Entry point of `engagement-platform`: errors meant for people become one line on stderr, never a traceback."""
+    try:
+        app()
+    except PlatformError as error:
+        print(error, file=sys.stderr)
+        sys.exit(1)
+    except ValueError as error:
+        if (reason := _unusable_settings(error)) is None:
+            raise
+        print(reason, file=sys.stderr)
+        sys.exit(2)
+
+
+def _unusable_settings(error: ValueError) -> str | None:
+    """A sentence for settings that cannot be read, None for any other error. Values are left out: some are secrets."""
+    import tomllib
+
+    from pydantic import ValidationError
+    from pydantic_settings import SettingsError
+
+    from engagement_platform.settings import ENV_PREFIX
+
+    if isinstance(error, ValidationError) and error.title == "Settings":
+        problems = error.errors(include_input=False, include_url=False)
+        wrong = (f"{ENV_PREFIX}{'__'.join(map(str, problem['loc'])).upper()}: {problem['msg']}" for problem in problems)
+        return f"Settings cannot be used (variable or line of platform.toml): {'; '.join(wrong)}. Nothing was started."
+    if isinstance(error, SettingsError | tomllib.TOMLDecodeError):
+        return f"Settings cannot be read: {error}. Nothing was started."
+    return None
+
+
+def _stop_signals() -> Event:
+    """An event that Ctrl-C, SIGTERM and a closed terminal set."""
+    stop = Event()
+
+    def hear(_number: int, _frame: FrameType | None) -> None:
+        stop.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, hear)
+    return stop
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,138 @@
+"""What a batch tells about itself in the UI: metadata for each table, and one line for the log. Values only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+
+import dagster as dg
+from dagster import MetadataValue
+
+from engagement_platform.defs.plot import Bar, markdown
+from engagement_platform.microbatch.job import BatchReport
+from engagement_platform.microbatch.model import Counts, Offsets
+from engagement_platform.microbatch.stores import BatchRecord
+from engagement_platform.status import freshness_quantiles
+
+Metadata = dict[str, dg.MetadataValue]
+
+BATCHES_SHOWN = 30
+
+DATA = "data"
+ROW_COUNTS = ("rows_in", "landed", "inserted", "updated", "duplicates", "quarantined", "unknown_fields")
+"""Counts of a whole batch, in the order in which people ask for them."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A finished batch with what the stores know beside its report."""
+
+    report: BatchReport
+    processes: Mapping[str, Counts]
+    """Process -> what it did."""
+    history: Sequence[BatchRecord]
+    """This batch and some before it, newest first."""
+
+    @property
+    def freshness(self) -> tuple[float | None, float | None]:
+        """Seconds from produced to committed: p50, p95; None where nothing was read."""
+        p50, p95 = freshness_quantiles(self.history[:1], (0.5, 0.95))
+        return p50, p95
+
+
+def table_metadata(batch: Batch, process: str) -> Metadata:
+    """Of one table: the batch, what its process wrote, and on the Data Table everything else worth seeing."""
+    shown: Metadata = {
+        "batch_id": MetadataValue.int(batch.report.manifest.batch_id),
+        "job": MetadataValue.text(batch.report.manifest.job),
+        **_written(batch.processes.get(process, {})),
+    }
+    if process == DATA:
+        shown["last_batches"] = MetadataValue.md(markdown(bars(batch.history)))
+    if process in (DATA, "mutation_request"):
+        shown |= _whole_batch(batch)
+    if process in (DATA, "quarantine", "mutation_request") and (rejected := rejected_of(batch.report)):
+        shown["rejected"] = _table("reason_code", "records", rejected)
+    shown["offsets"] = offsets_table(batch.report.manifest.start, batch.report.manifest.end)
+    shown["resumed"] = MetadataValue.bool(batch.report.replayed)
+    return shown
+
+
+def _written(counts: Counts) -> Metadata:
+    """All that a process counted; files and bytes also where it wrote nothing."""
+    figures = {"files": 0, "bytes": 0, **{name: value for name, value in counts.items() if name != "commits"}}
+    return {name: MetadataValue.int(value) for name, value in figures.items()}
+
+
+def _whole_batch(batch: Batch) -> Metadata:
+    report = batch.report
+    shown: Metadata = {
+        name: MetadataValue.int(report.counts[name]) for name in ROW_COUNTS if name in report.counts
+    }
+    for share, seconds in zip(("p50", "p95"), batch.freshness, strict=True):
+        if seconds is not None:
+            shown[f"freshness_{share}_s"] = MetadataValue.float(round(seconds, 1))
+    shown["seconds"] = MetadataValue.float(round(report.seconds, 2))
+    rounded = {name: round(seconds, 2) for name, seconds in report.process_seconds.items()}
+    shown["process_seconds"] = _table("process", "seconds", rounded)
+    return shown
+
+
+def rejected_of(report: BatchReport) -> dict[str, int]:
+    """Reason code -> records, of what the batch quarantined; empty too when a resumed batch no longer knows."""
+    rejected = report.details.get("rejected")
+    return {str(code): int(count) for code, count in rejected.items()} if isinstance(rejected, Mapping) else {}
+
+
+def bars(history: Sequence[BatchRecord]) -> list[Bar]:
+    """The batches of a history (newest first) as a plot draws them (oldest first)."""
+    return [
+        Bar(record.manifest.batch_id, record.counts.get("rows_in", 0), freshness_quantiles([record], (0.95,))[0])
+        for record in reversed(history[:BATCHES_SHOWN])
+    ]
+
+
+def offsets_table(start: Offsets, end: Offsets) -> dg.TableMetadataValue:
+    """One row a partition. Kafka partitions; a version where a table is the source."""
+    records = [
+        dg.TableRecord({"partition": name, "start": start.get(name, 0), "end": end[name]})
+        for name in sorted(end, key=lambda name: (len(name), name))
+    ]
+    columns = [dg.TableColumn("partition"), dg.TableColumn("start", "int"), dg.TableColumn("end", "int")]
+    return MetadataValue.table(records, dg.TableSchema(columns))
+
+
+def _table(name: str, figure: str, values: Mapping[str, int | float]) -> dg.TableMetadataValue:
+    records = [dg.TableRecord({name: key, figure: value}) for key, value in sorted(values.items())]
+    return MetadataValue.table(records, dg.TableSchema([dg.TableColumn(name), dg.TableColumn(figure, "float")]))
+
+
+def nothing_recorded(day: date) -> Metadata:
+    """Of a day that was to be read again and on which nothing had been ingested."""
+    text = f"No batch was recorded on {day}; there was nothing to read again."
+    return {"batches": MetadataValue.int(0), "note": MetadataValue.text(text)}
+
+
+def log_line(report: BatchReport) -> str:
+    """Id, range, rows, files and seconds of a batch; no content and no keys."""
+    manifest, counts = report.manifest, report.counts
+    ranges = ", ".join(
+        f"{name}: {manifest.start.get(name, 0)}-{manifest.end[name]}"
+        for name in sorted(manifest.end, key=lambda name: (len(name), name))
+    )
+    return (
+        f"{manifest}{' (resumed)' if report.replayed else ''}: offsets [{ranges}], {counts.get('rows_in', 0)} in, "
+        f"{counts.get('landed', 0)} landed, {counts.get('duplicates', 0)} known, "
+        f"{counts.get('quarantined', 0)} quarantined, {counts.get('files', 0)} files, {report.seconds:.1f} s"
+    )
+
+
+def unbalanced(reports: Sequence[BatchReport]) -> list[str]:
+    """Batches whose received records are not all landed, known duplicates or quarantined, as sentences."""
+    wrong = []
+    for report in reports:
+        accounted = sum(report.counts.get(name, 0) for name in ("landed", "duplicates", "quarantined"))
+        if (received := report.counts.get("rows_in", 0)) != accounted:
+            wrong.append(f"{report.manifest} received {received} and accounts for {accounted}")
+    return wrong

@@ -1,0 +1,88 @@
+"""The resource that runs are given: settings, stores and Spark, all opened while a run goes on and never before."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import dagster as dg
+
+from engagement_platform.microbatch.job import Stores
+from engagement_platform.settings import Settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@dataclass(frozen=True)
+class Opened:
+    """What one run works with."""
+
+    settings: Settings
+    stores: Stores
+    spark: SparkSession
+
+
+class Platform(dg.ConfigurableResource[None]):
+    """Everything a run needs of the platform. Has no configuration of its own: that is `settings.py`."""
+
+    def settings(self) -> Settings:
+        """The settings as they are now, in this process."""
+        return Settings()
+
+    @contextmanager
+    def open(self, app_name: str) -> Iterator[Opened]:
+        """Settings, stores and a Spark session for one run.
+
+        Raises SparkUnavailable, StoresUnavailable, and what resolving jars and reading settings raises.
+        """
+        from engagement_platform.jobs import open_stores
+
+        settings = self.settings()
+        stores = open_stores(settings)
+        with open_spark(settings, app_name) as spark:
+            yield Opened(settings, stores, spark)
+
+
+@contextmanager
+def open_spark(settings: Settings, app_name: str) -> Iterator[SparkSession]:
+    """A client session where `spark.remote` is set, else Spark in this process through dagster-pyspark.
+
+    A session that this process runs already is used and left running: there is one driver to a process, and it is
+    its starter's to stop.
+    """
+    from engagement_platform.spark.session import spark_session
+
+    if settings.spark.remote is not None:
+        with spark_session(settings, app_name) as spark:
+            yield spark
+        return
+    from pyspark.sql import SparkSession as Classic
+
+    if (running := Classic.getActiveSession()) is not None:
+        yield running
+        return
+    spark = _start_spark(settings, app_name)
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+def _start_spark(settings: Settings, app_name: str) -> SparkSession:
+    from dagster_pyspark import LazyPySparkResource
+
+    from engagement_platform.spark.jars import find_java, resolve_jars
+    from engagement_platform.spark.session import classic_conf
+
+    find_java()
+    # Workers run this Python, which has the packages; without it they take the first python3 on the PATH.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    conf = classic_conf(settings, resolve_jars("spark", settings.spark.jar_cache))
+    spark: SparkSession = LazyPySparkResource(spark_config={"spark.app.name": app_name, **conf}).spark_session
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark

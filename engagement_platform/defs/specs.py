@@ -1,0 +1,82 @@
+"""Asset keys, partitions and asset specs, all made from the tables' contracts. What fills the assets is `engagement`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import dagster as dg
+
+from engagement_platform.tables.contract import Mode, Table
+from engagement_platform.tables.engagement import MAPPING, MUTATION_REQUEST, NOTIFICATION, QUARANTINE, data_table
+
+GROUP = "engagement"
+OWNERS = ("team:engagement-platform",)
+
+# Days on which batches were ingested, not days of engagements: years-old engagements that arrive today belong to
+# today. So nothing can be older than the platform; it is pinned to packages that came out in October 2026.
+DAYS = dg.DailyPartitionsDefinition(start_date="2026-10-01", timezone="UTC", end_offset=1)
+
+ENGAGEMENTS_TOPIC = dg.AssetKey(["kafka", "engagements"])
+MUTATION_REQUESTS_TOPIC = dg.AssetKey(["kafka", "mutation-requests"])
+
+# Columns and description do not depend on the layout, which is a setting and unknown when definitions load.
+DATA_TABLE = data_table("organization")
+
+
+def key_of(table: Table) -> dg.AssetKey:
+    """A table's asset key: its path under the lake's root."""
+    return dg.AssetKey(list(table.key))
+
+
+def column_schema(table: Table) -> dg.TableSchema:
+    """The declared columns as the UI shows them."""
+    return dg.TableSchema(
+        columns=[dg.TableColumn(column.name, column.type, description=column.comment) for column in table.columns]
+    )
+
+
+def table_spec(table: Table, deps: Sequence[dg.AssetKey]) -> dg.AssetSpec:
+    """One table as an asset. Skippable: runs report each batch themselves while they go on, and no result at the end."""
+    rows = "Append-only: consumers may stream it." if table.mode is Mode.APPEND_ONLY else "Mutable: rows change."
+    return dg.AssetSpec(
+        key_of(table),
+        deps=deps,
+        description=f"{table.description} {rows}",
+        group_name=GROUP,
+        owners=list(OWNERS),
+        kinds={"deltalake", "spark"},
+        metadata={"dagster/column_schema": column_schema(table)},
+        skippable=True,
+    )
+
+
+def topic_specs() -> list[dg.AssetSpec]:
+    """The topics that everything comes from; filled by others."""
+    return [
+        dg.AssetSpec(
+            key,
+            description=f"Kafka topic of {what}; its name on the broker is the setting `kafka.{setting}`.",
+            group_name=GROUP,
+            owners=list(OWNERS),
+            kinds={"kafka"},
+        )
+        for key, what, setting in (
+            (ENGAGEMENTS_TOPIC, "engagement events", "engagements_topic"),
+            (MUTATION_REQUESTS_TOPIC, "requests to convert, delete, rename or update", "mutation_requests_topic"),
+        )
+    ]
+
+
+def engagement_specs() -> list[dg.AssetSpec]:
+    """The tables that one batch of engagements fills, in the order in which it does."""
+    return [
+        table_spec(QUARANTINE, [ENGAGEMENTS_TOPIC, MUTATION_REQUESTS_TOPIC]),
+        table_spec(MAPPING, [ENGAGEMENTS_TOPIC]),
+        table_spec(DATA_TABLE, [ENGAGEMENTS_TOPIC]),
+        table_spec(NOTIFICATION, [key_of(DATA_TABLE)]),
+    ]
+
+
+def request_specs() -> list[dg.AssetSpec]:
+    """The table that a batch of mutation requests fills."""
+    return [table_spec(MUTATION_REQUEST, [MUTATION_REQUESTS_TOPIC])]

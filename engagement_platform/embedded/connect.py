@@ -1,0 +1,77 @@
+"""The command that runs a Spark Connect server for one machine. Its configuration is `spark/session`'s."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from engagement_platform.embedded.ports import LOCALHOST, answers
+from engagement_platform.embedded.process import Child
+from engagement_platform.settings import Settings
+from engagement_platform.spark.jars import find_java, pyspark_home, resolve_jars
+
+NAME = "spark-connect"
+# Seen: port open after 9 s (2 cores, Spark 4.2.0).
+UP_WITHIN_S = 120.0
+_MAIN = "org.apache.spark.sql.connect.service.SparkConnectServer"
+_LOG4J = """\
+status = error
+appender.out.type = Console
+appender.out.name = out
+appender.out.layout.type = PatternLayout
+appender.out.layout.pattern = %d{ISO8601} %p %c{1}: %m%n
+rootLogger.level = warn
+rootLogger.appenderRef.out.ref = out
+"""
+
+
+def remote(settings: Settings) -> str:
+    """The address clients use."""
+    return f"sc://{LOCALHOST}:{settings.embedded.connect_port}"
+
+
+def connect_child(settings: Settings, work_dir: Path) -> Child:
+    """The server as a process to supervise; `work_dir` takes its scratch files. Raises what resolving jars raises.
+
+    spark-submit is a shell script that becomes the JVM (exec twice), so the child's process is the server itself.
+    """
+    from engagement_platform.spark.session import server_conf
+
+    work_dir.mkdir(parents=True, exist_ok=True)
+    # A server that was killed leaves its blocks and artifacts behind; nobody else uses this folder.
+    shutil.rmtree(work_dir / "local", ignore_errors=True)
+    log4j = work_dir / "log4j2.properties"
+    log4j.write_text(_LOG4J)
+    jars = resolve_jars("spark", settings.spark.jar_cache)
+    conf = {
+        "spark.local.dir": str(work_dir / "local"),
+        "spark.sql.warehouse.dir": str(work_dir / "warehouse"),
+        **server_conf(settings),
+        "spark.connect.grpc.binding.address": LOCALHOST,
+        "spark.connect.grpc.binding.port": str(settings.embedded.connect_port),
+    }
+    # An application's own options come last on the JVM's command line, so theirs win where both name one.
+    java_options = conf.pop("spark.driver.extraJavaOptions", "")
+    conf["spark.driver.extraJavaOptions"] = f"-Dlog4j2.configurationFile={log4j} {java_options}".strip()
+    home = pyspark_home()
+    return Child(
+        name=NAME,
+        command=[
+            *(str(home / "bin" / "spark-submit"), "--master", settings.spark.master),
+            *("--jars", ",".join(map(str, jars))),
+            *(part for key, value in conf.items() for part in ("--conf", f"{key}={value}")),
+            *("--class", _MAIN, "--name", NAME, "spark-internal"),
+        ],
+        env={
+            "SPARK_HOME": str(home),
+            "JAVA_HOME": str(find_java().resolve().parent.parent),
+            # Spark binds what no conf names to the host's address otherwise.
+            "SPARK_LOCAL_IP": LOCALHOST,
+            # Clients' settings; with the first of them spark-submit refuses to start a server.
+            "SPARK_REMOTE": None,
+            "SPARK_CONNECT_MODE_ENABLED": None,
+            # Session windows and file names use it; the platform is UTC everywhere.
+            "TZ": "UTC",
+        },
+        ready=lambda: answers(settings.embedded.connect_port),
+    )

@@ -1,0 +1,183 @@
+"""A real Kafka broker for one machine: one KRaft node that listens on 127.0.0.1 and keeps its data between starts.
+
+Clients of any broker are `sources/kafka`; what is produced into this one is `traffic`.
+"""
+
+from __future__ import annotations
+
+import base64
+import subprocess
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+
+from engagement_platform.embedded.ports import LOCALHOST, answers
+from engagement_platform.embedded.process import Child, Supervisor
+from engagement_platform.errors import PlatformError
+from engagement_platform.spark.jars import find_java, logging_jars
+
+NAME = "kafka"
+LARGEST_MESSAGE_BYTES = 4 * 1024 * 1024
+RETENTION_HOURS = 7 * 24
+# Seen: formatted in 0.7 s, up in 2.3 s (2 cores, Kafka 4.1.1); the rest is for a machine that is busy starting Spark.
+UP_WITHIN_S = 90.0
+CALL_S = 20.0
+
+# Kafka says a lot at INFO; of that only the lines that tell a start from a stop are kept.
+_LOG4J = """\
+status = error
+shutdownHook = disable
+appender.out.type = Console
+appender.out.name = out
+appender.out.layout.type = PatternLayout
+appender.out.layout.pattern = %d{ISO8601} %p %m (%c{1})%n
+rootLogger.level = warn
+rootLogger.appenderRef.out.ref = out
+logger.server.name = kafka.server.KafkaRaftServer
+logger.server.level = info
+"""
+
+
+class BrokerSetupFailed(PlatformError):
+    """The broker's data folder could not be prepared."""
+
+    def __init__(self, data_dir: Path, output: str) -> None:
+        self.data_dir = data_dir
+        lines = [line for line in output.splitlines() if line.strip()]
+        super().__init__(
+            f"Kafka's storage tool could not format {data_dir}: {lines[-1] if lines else 'it gave no reason'}. "
+            "Nothing else was touched."
+        )
+
+
+class TopicsNotMade(PlatformError):
+    """The embedded broker refused to make a topic."""
+
+
+class EmbeddedKafka:
+    """The broker in `data_dir`: formatted on first use, its messages kept from start to start.
+
+    jars: what `resolve_jars("kafka", …)` returned. heap: of the JVM, in Java's notation.
+    `child()` is for a supervisor shared with other services; start, wait_ready and stop run it alone.
+    """
+
+    def __init__(
+        self, data_dir: Path, port: int, controller_port: int, jars: Sequence[Path], heap: str = "512m"
+    ) -> None:
+        self.data_dir = data_dir.expanduser().absolute()
+        self.port, self.controller_port, self.heap = port, controller_port, heap
+        self.bootstrap_servers = f"{LOCALHOST}:{port}"
+        # pyspark's log4j first: a newer slf4j than the broker's own, and one with a backend.
+        self._class_path = ":".join(map(str, [*logging_jars(), *jars]))
+        self._supervisor: Supervisor | None = None
+
+    def prepare(self) -> None:
+        """Write the configuration, format the folder when that was not done yet. Raises BrokerSetupFailed."""
+        self.data_dir.mkdir(parents=True, exist_ok=True)
+        (self.data_dir / "log4j2.properties").write_text(_LOG4J)
+        config = self.data_dir / "server.properties"
+        config.write_text("".join(f"{key}={value}\n" for key, value in self._properties().items()))
+        if (self.data_dir / "log" / "meta.properties").exists():
+            return
+        cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        arguments = ("format", "--cluster-id", cluster, "--config", str(config), "--ignore-formatted")
+        run = subprocess.run(
+            [*self._java(), "kafka.tools.StorageTool", *arguments], capture_output=True, text=True, check=False
+        )
+        if run.returncode != 0:
+            raise BrokerSetupFailed(self.data_dir, run.stdout + run.stderr)
+
+    def child(self, topics: Mapping[str, int] | None = None) -> Child:
+        """The broker as a process to supervise; call `prepare` before. Ready once it answers and has the topics."""
+
+        def ready() -> bool:
+            if answers(self.port):
+                self.create_topics(topics or {})
+                return True
+            return False
+
+        return Child(
+            name=NAME, command=[*self._java(), "kafka.Kafka", str(self.data_dir / "server.properties")], ready=ready
+        )
+
+    def start(self) -> None:
+        """Start the broker under a supervisor of its own; returns at once."""
+        self.prepare()
+        self._supervisor = Supervisor(self.data_dir / "logs")
+        self._supervisor.start(self.child())
+
+    def wait_ready(self, timeout_s: float = UP_WITHIN_S) -> None:
+        """Return when the broker takes connections; raises ChildFailed with the end of its log."""
+        assert self._supervisor is not None, "start() comes first"
+        self._supervisor.wait_ready(timeout_s)
+
+    def stop(self) -> None:
+        """Stop the broker; its data stays."""
+        if self._supervisor is not None:
+            self._supervisor.stop()
+            self._supervisor = None
+
+    def __enter__(self) -> EmbeddedKafka:
+        self.start()
+        self.wait_ready()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def create_topics(self, topics: Mapping[str, int]) -> None:
+        """Make each topic (name -> partitions) that does not exist; those that do are left as they are.
+
+        Raises TopicsNotMade.
+        """
+        if not topics:
+            return
+        from confluent_kafka import KafkaError, KafkaException
+        from confluent_kafka.admin import AdminClient
+        from confluent_kafka.cimpl import NewTopic
+
+        # Its lines about a broker that is just coming up would land in the middle of the console.
+        admin = AdminClient({"bootstrap.servers": self.bootstrap_servers, "log_level": 0})
+        wanted = [NewTopic(name, num_partitions=count, replication_factor=1) for name, count in topics.items()]
+        for name, made in admin.create_topics(wanted, operation_timeout=CALL_S, request_timeout=CALL_S).items():
+            try:
+                made.result(timeout=CALL_S)
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                    raise TopicsNotMade(f"The embedded broker did not make topic {name}: {error.args[0]}") from error
+
+    def _java(self) -> list[str]:
+        quick = ("-XX:+UseSerialGC", "-XX:+ExitOnOutOfMemoryError")
+        logging = f"-Dlog4j2.configurationFile={self.data_dir / 'log4j2.properties'}"
+        return [str(find_java()), f"-Xmx{self.heap}", *quick, logging, "-cp", self._class_path]
+
+    def _properties(self) -> dict[str, str | int]:
+        return {
+            "process.roles": "broker,controller",
+            "node.id": 1,
+            # Voters by configuration, not in the metadata log, so that another controller port is only a setting.
+            "controller.quorum.voters": f"1@{LOCALHOST}:{self.controller_port}",
+            "listeners": f"PLAINTEXT://{LOCALHOST}:{self.port},CONTROLLER://{LOCALHOST}:{self.controller_port}",
+            "advertised.listeners": f"PLAINTEXT://{LOCALHOST}:{self.port}",
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+            "controller.listener.names": "CONTROLLER",
+            "inter.broker.listener.name": "PLAINTEXT",
+            "log.dirs": str(self.data_dir / "log"),
+            "auto.create.topics.enable": "false",
+            "message.max.bytes": LARGEST_MESSAGE_BYTES,
+            "replica.fetch.max.bytes": LARGEST_MESSAGE_BYTES,
+            "log.retention.hours": RETENTION_HOURS,
+            "log.segment.bytes": 128 * 1024 * 1024,
+            "offsets.topic.replication.factor": 1,
+            "offsets.topic.num.partitions": 1,
+            "transaction.state.log.replication.factor": 1,
+            "transaction.state.log.min.isr": 1,
+            "transaction.state.log.num.partitions": 1,
+            "share.coordinator.state.topic.replication.factor": 1,
+            "share.coordinator.state.topic.min.isr": 1,
+            "share.coordinator.state.topic.num.partitions": 1,
+            "group.initial.rebalance.delay.ms": 0,
+        }

@@ -1,0 +1,133 @@
+"""The Dagster processes of one machine: code server, webserver, daemon, and what a stop left unfinished.
+
+What Dagster runs is `defs/`; this module only starts its programs and never imports it.
+"""
+
+from __future__ import annotations
+
+import json
+import sysconfig
+import urllib.request
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import engagement_platform
+from engagement_platform.embedded.ports import LOCALHOST, PortNeed, answers
+from engagement_platform.embedded.process import Child
+from engagement_platform.errors import PlatformError
+from engagement_platform.settings import Settings
+
+CODE_SERVER, WEBSERVER, DAEMON = "code-server", "webserver", "daemon"
+LOCATION = "engagement_platform"
+STAGE = 1
+
+_IN_PROGRESS = """query { runsOrError(filter: {statuses: [STARTING, STARTED, CANCELING]})
+  { ... on Runs { results { runId updateTime } } } }"""
+_CANCEL = """mutation($ids: [String!]!) { terminateRuns(runIds: $ids, terminatePolicy: MARK_AS_CANCELED_IMMEDIATELY)
+  { __typename } }"""
+
+
+class DagsterConfigMissing(PlatformError):
+    """dagster.yaml is neither beside the package nor in it."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "Found no dagster.yaml for the Dagster instance. Run from a checkout, or reinstall the package."
+        )
+
+
+def ui_address(settings: Settings) -> str:
+    """Where the Dagster UI is."""
+    return f"http://{LOCALHOST}:{settings.embedded.ui_port}"
+
+
+def dagster_needs(settings: Settings) -> list[PortNeed]:
+    """The ports that Dagster will listen on."""
+    return [
+        PortNeed(settings.embedded.ui_port, "ui_port", "Dagster UI"),
+        PortNeed(settings.embedded.code_port, "code_port", "Dagster code server"),
+    ]
+
+
+def dagster_children(settings: Settings, variables: Mapping[str, str], after: tuple[str, ...]) -> list[Child]:
+    """The three programs. One code server serves both others, so definitions load once. Writes <home>/dagster.
+
+    after: services without which the daemon's sensors would only fail.
+    """
+    home = settings.home / "dagster"
+    home.mkdir(parents=True, exist_ok=True)
+    (home / "dagster.yaml").write_text(f"# Copied by `engagement-platform up`; edits are lost.\n{_instance_config()}")
+    workspace = home / "workspace.yaml"
+    port = settings.embedded.code_port
+    server = {"host": LOCALHOST, "port": port, "location_name": LOCATION}
+    workspace.write_text(json.dumps({"load_from": [{"grpc_server": server}]}))  # JSON is YAML
+    env = {**variables, "DAGSTER_HOME": str(home)}
+    scripts = Path(sysconfig.get_path("scripts"))
+    code = ("api", "grpc", "--module-name", "engagement_platform.definitions", "--location-name", LOCATION)
+    ui = ("--host", LOCALHOST, "--port", str(settings.embedded.ui_port), "--workspace", str(workspace))
+    return [
+        Child(
+            name=CODE_SERVER,
+            command=[str(scripts / "dagster"), *code, "--host", LOCALHOST, "--port", str(port)],
+            ready=lambda: answers(port),
+            env=env,
+            stage=STAGE,
+        ),
+        Child(
+            name=WEBSERVER,
+            command=[str(scripts / "dagster-webserver"), *ui],
+            ready=lambda: _ui_answers(settings),
+            env=env,
+            # Asked before the code server answers, it would show an error and ask again only after 10 s.
+            after=(CODE_SERVER,),
+            stage=STAGE,
+        ),
+        Child(
+            name=DAEMON,
+            command=[str(scripts / "dagster-daemon"), "run", "--workspace", str(workspace), "--log-level", "warning"],
+            ready=lambda: True,
+            env=env,
+            after=(CODE_SERVER, *after),
+            stage=STAGE,
+        ),
+    ]
+
+
+def cancel_abandoned_runs(settings: Settings, before: float) -> int:
+    """Mark runs as canceled that were in progress when their code server ended at or before `before` (Unix time).
+
+    Their processes are gone with it, but nobody was left to write that down, and a sensor that launches a run only
+    while none is in progress would wait for ever. Queued runs stay queued. Returns how many there were.
+    """
+    found = _ask(settings, _IN_PROGRESS, {})["runsOrError"]
+    ids = [run["runId"] for run in found.get("results", []) if (run["updateTime"] or 0) < before]
+    if ids:
+        _ask(settings, _CANCEL, {"ids": ids})
+    return len(ids)
+
+
+def _ask(settings: Settings, query: str, variables: Mapping[str, object]) -> dict[str, Any]:
+    request = urllib.request.Request(  # noqa: S310 - the address is ours and on this machine
+        f"{ui_address(settings)}/graphql",
+        data=json.dumps({"query": query, "variables": variables}).encode(),
+        headers={"Content-Type": "application/json"},
+    )
+    with urllib.request.urlopen(request, timeout=10) as answer:  # noqa: S310
+        return dict(json.load(answer)["data"])
+
+
+def _ui_answers(settings: Settings) -> bool:
+    try:
+        with urllib.request.urlopen(f"{ui_address(settings)}/server_info", timeout=1) as answer:  # noqa: S310
+            return bool(answer.status == 200)
+    except OSError:
+        return False
+
+
+def _instance_config() -> str:
+    package = Path(engagement_platform.__file__).parent
+    for folder in (package.parent, package):
+        if (folder / "dagster.yaml").exists():
+            return (folder / "dagster.yaml").read_text()
+    raise DagsterConfigMissing

@@ -1,0 +1,103 @@
+"""Which services one machine runs for the platform, where they listen, and the settings their clients need.
+
+The broker and Spark themselves are `kafka` and `connect`; Dagster is `orchestrator`.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from engagement_platform.embedded.connect import connect_child, remote
+from engagement_platform.embedded.kafka import EmbeddedKafka
+from engagement_platform.embedded.ports import LOCALHOST, PortNeed
+from engagement_platform.embedded.process import Child
+from engagement_platform.settings import ENV_PREFIX, Settings
+from engagement_platform.spark.jars import resolve_jars
+
+
+@dataclass(frozen=True)
+class Services:
+    """What is run here, and the settings as every client of it must see them."""
+
+    settings: Settings
+    kafka: bool
+    connect: bool
+
+    @property
+    def needs(self) -> list[PortNeed]:
+        """The ports that will be listened on."""
+        embedded = self.settings.embedded
+        kafka = [
+            PortNeed(embedded.kafka_port, "kafka_port", "Kafka"),
+            PortNeed(embedded.kafka_controller_port, "kafka_controller_port", "Kafka's controller"),
+        ]
+        return [
+            *(kafka if self.kafka else []),
+            *([PortNeed(embedded.connect_port, "connect_port", "Spark Connect")] if self.connect else []),
+        ]
+
+    def children(self) -> list[Child]:
+        """The processes to supervise. Resolves jars and formats the broker's folder when that was not done yet."""
+        children = []
+        settings, home = self.settings, self.settings.home
+        # Spark first: it takes longest to come up.
+        if self.connect:
+            children.append(connect_child(settings, home / "spark"))
+        if self.kafka:
+            ports = settings.embedded
+            jars = resolve_jars("kafka", settings.spark.jar_cache)
+            broker = EmbeddedKafka(home / "kafka", ports.kafka_port, ports.kafka_controller_port, jars)
+            broker.prepare()
+            topics = (settings.kafka.engagements_topic, settings.kafka.mutation_requests_topic)
+            children.append(broker.child(dict.fromkeys(topics, ports.kafka_partitions)))
+        return children
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """The settings as environment variables, for children and for those who call from elsewhere. No secrets."""
+        settings = self.settings
+        named = {
+            "HOME": str(settings.home),
+            "LAKE_URI": settings.lake,
+            "KAFKA__BOOTSTRAP_SERVERS": settings.kafka.bootstrap_servers,
+            "SPARK__REMOTE": settings.spark.remote,
+        }
+        return {f"{ENV_PREFIX}{name}": value for name, value in named.items() if value is not None}
+
+
+def all_services(settings: Settings) -> Services:
+    """Broker and Spark server both run here, whatever the settings point at now."""
+    home = settings.home.expanduser().absolute()
+    bootstrap = f"{LOCALHOST}:{settings.embedded.kafka_port}"
+    kafka = settings.kafka.model_copy(update={"bootstrap_servers": bootstrap})
+    spark = settings.spark.model_copy(update={"remote": remote(settings)})
+    return Services(settings.model_copy(update={"home": home, "kafka": kafka, "spark": spark}), True, True)
+
+
+def missing_services(settings: Settings) -> Services:
+    """Only what the settings do not name runs here: whoever sets bootstrap_servers or spark.remote brings their own."""
+    ours = all_services(settings).settings
+    own_kafka = "bootstrap_servers" in settings.kafka.model_fields_set and (
+        settings.kafka.bootstrap_servers != ours.kafka.bootstrap_servers
+    )
+    own_spark = settings.spark.remote is not None and settings.spark.remote != ours.spark.remote
+    update = {
+        "kafka": settings.kafka if own_kafka else ours.kafka,
+        "spark": settings.spark if own_spark else ours.spark,
+    }
+    return Services(ours.model_copy(update=update), kafka=not own_kafka, connect=not own_spark)
+
+
+def write_env_file(path: Path, variables: Mapping[str, str]) -> None:
+    """Write KEY=VALUE lines; whoever waits for the file sees it whole or not at all."""
+    path = path.absolute()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, scratch = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    with os.fdopen(handle, "w") as file:
+        file.writelines(f"{key}={value}\n" for key, value in variables.items())
+    Path(scratch).chmod(0o644)
+    Path(scratch).replace(path)

@@ -1,0 +1,230 @@
+"""`up` and `services`: everything one machine needs in the foreground, until Ctrl-C or for a given time.
+
+The parts are `services`, `orchestrator` and `books`; here is the order they appear in.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from rich.console import Console
+
+from engagement_platform.embedded import display
+from engagement_platform.embedded.books import Figures, Opening, Watch, balance, messages_on_broker
+from engagement_platform.embedded.house import locked_home
+from engagement_platform.embedded.orchestrator import (
+    CODE_SERVER,
+    WEBSERVER,
+    cancel_abandoned_runs,
+    dagster_children,
+    dagster_needs,
+)
+from engagement_platform.embedded.ports import PortNeed, check_ports
+from engagement_platform.embedded.process import TICK_S, Child, Supervisor
+from engagement_platform.embedded.services import Services, all_services, missing_services, write_env_file
+from engagement_platform.errors import PlatformError
+from engagement_platform.settings import Settings
+
+TRAFFIC = "traffic"
+UP_WITHIN_S = 180.0
+# After the last message: a sensor tick, a run's start and whatever is still waiting. A guess, generous on purpose.
+INGESTED_WITHIN_S = 300.0
+
+
+class StoppedEarly(Exception):  # noqa: N818 - a wish, not an error
+    """Ctrl-C or SIGTERM came while something was awaited."""
+
+
+class NotIngested(PlatformError):
+    """A bounded run gave up waiting for the backlog."""
+
+    def __init__(self, backlog: int, within_s: float) -> None:
+        self.backlog = backlog
+        super().__init__(
+            f"{backlog:,} messages were still waiting {within_s:.0f} s after the last was produced. They stay on the "
+            "broker; the next start goes on with them."
+        )
+
+
+class Foreground:
+    """What a foreground command waits with: it looks after the children and hears a wish to stop."""
+
+    def __init__(self, supervisor: Supervisor, stop: threading.Event) -> None:
+        self.supervisor, self._stop = supervisor, stop
+
+    def turn(self) -> None:
+        """A tenth of a second of looking after the children. Raises StoppedEarly."""
+        self.supervisor.poll()
+        if self._stop.wait(TICK_S):
+            raise StoppedEarly
+
+    def wait_ready(self) -> None:
+        """Return when all children are ready. Raises ChildFailed, StoppedEarly."""
+        self.supervisor.wait_ready(UP_WITHIN_S, tick=self._hear)
+
+    def _hear(self) -> None:
+        if self._stop.is_set():
+            raise StoppedEarly
+
+
+class CodeServerWatch:
+    """Notices that the code server was restarted. Its runs died with it, and nobody else writes that down."""
+
+    def __init__(self, supervisor: Supervisor, settings: Settings, console: Console) -> None:
+        self._supervisor, self._settings, self._console = supervisor, settings, console
+        self._pid = supervisor.pid(CODE_SERVER)
+        self._since: float | None = None
+
+    def look(self) -> None:
+        """Call it every turn; cancels the abandoned runs once code server and webserver answer again."""
+        pid = self._supervisor.pid(CODE_SERVER)
+        if pid not in (None, self._pid):
+            self._pid, self._since = pid, time.time()
+        if self._since and self._supervisor.is_ready(CODE_SERVER) and self._supervisor.is_ready(WEBSERVER):
+            count, self._since = cancel_abandoned_runs(self._settings, self._since), None
+            if count:
+                self._console.print(f"Runs that ended with the code server: {count}. The sensors start new ones.")
+
+
+@dataclass(frozen=True)
+class UpOptions:
+    """What to do once everything runs."""
+
+    rate: float
+    """Sample engagements a second; 0 for none."""
+    seconds: float | None = None
+    """Produce for so long, wait until all is ingested, end. None: until stopped."""
+
+
+def run_services(settings: Settings, env_file: Path | None, console: Console, stop: threading.Event) -> None:
+    """Broker and Spark Connect until `stop`; once both answer, their settings are printed and written to `env_file`.
+
+    Raises PortInUse, HomeInUse, ChildFailed and what resolving jars raises; nothing is left running then.
+    """
+    services = all_services(settings)
+    with _supervised(services, services.needs, console) as supervisor:
+        foreground = Foreground(supervisor, stop)
+        try:
+            supervisor.start(*services.children())
+            foreground.wait_ready()
+            if env_file is not None:
+                write_env_file(env_file, services.variables)
+            for key, value in services.variables.items():
+                console.print(f"{key}={value}", highlight=False, soft_wrap=True)
+            while True:
+                foreground.turn()
+        except StoppedEarly:
+            console.print("Stopping …")
+
+
+def run_up(settings: Settings, options: UpOptions, figures: Figures, console: Console, stop: threading.Event) -> int:
+    """Everything, until `stop` or for `options.seconds`. Returns the exit status: 0 when stopped as asked.
+
+    A bounded run returns 0 only when the books balance, 1 also when it was stopped before. Raises as run_services,
+    and NotIngested.
+    """
+    services = missing_services(settings)
+    with _supervised(services, [*services.needs, *dagster_needs(settings)], console) as supervisor:
+        foreground = Foreground(supervisor, stop)
+        try:
+            console.print("Starting. The first time takes a minute, later about fifteen seconds.")
+            opening = _start(foreground, services, figures)
+            display.welcome(console, services, options.rate, services.settings.home / "logs")
+            return _work(foreground, services, options, figures, opening, console)
+        except StoppedEarly:
+            return 0 if options.seconds is None else 1
+        finally:
+            console.print("Stopping …")
+
+
+@contextmanager
+def _supervised(services: Services, needs: Sequence[PortNeed], console: Console) -> Iterator[Supervisor]:
+    """A supervisor for this home alone, after a look at the ports; whatever happens inside, it stops all at the end."""
+    home = services.settings.home
+
+    def say(text: str) -> None:
+        console.print(
+            f"{datetime.now(UTC):%H:%M:%S} {text}", style="yellow", highlight=False, markup=False, soft_wrap=True
+        )
+
+    with locked_home(home) as lock:
+        check_ports(needs)
+        with Supervisor(home / "logs", say, keep_open=(lock,)) as supervisor:
+            yield supervisor
+
+
+def _start(foreground: Foreground, services: Services, figures: Figures) -> Opening:
+    """Start everything but the traffic; return once all is ready, with the books as they were found."""
+    settings, supervisor, began = services.settings, foreground.supervisor, time.time()
+    children = services.children()
+    names = tuple(child.name for child in children)
+    *servers, daemon = dagster_children(settings, services.variables, names)
+    # The code server first: the UI waits for it.
+    supervisor.start(*servers, *children)
+    foreground.wait_ready()
+    # The books open before anything is ingested or produced, so the daemon waits for them.
+    snapshot = figures.snapshot(settings)
+    opening = Opening(datetime.now(UTC), messages_on_broker(settings.kafka), snapshot)
+    cancel_abandoned_runs(settings, began)
+    supervisor.start(daemon)
+    foreground.wait_ready()
+    return opening
+
+
+def _work(
+    foreground: Foreground, services: Services, options: UpOptions, figures: Figures, opening: Opening, console: Console
+) -> int:
+    settings, supervisor = services.settings, foreground.supervisor
+    if options.rate:
+        supervisor.start(_traffic(services, options.rate))
+    watch = Watch(settings, figures.snapshot)
+    watch.start()
+    code_server = CodeServerWatch(supervisor, settings, console)
+    until = None if options.seconds is None else time.monotonic() + options.seconds
+    try:
+        with display.line(console) as show:
+            while until is None or time.monotonic() < until:
+                foreground.turn()
+                code_server.look()
+                left = None if until is None else until - time.monotonic()
+                show(display.progress(watch, opening, left))
+            if options.rate:
+                supervisor.end(TRAFFIC)
+            _wait_until_ingested(foreground, watch, opening, show)
+    finally:
+        watch.stop()
+    on_broker = messages_on_broker(settings.kafka)
+    summary = figures.summary(settings, opening.at)
+    missing = balance(opening, on_broker, summary)
+    console.print(display.summary_table(summary, opening, on_broker, missing))
+    return 0 if missing == 0 else 1
+
+
+def _wait_until_ingested(foreground: Foreground, watch: Watch, opening: Opening, show: display.Show) -> None:
+    deadline = time.monotonic() + INGESTED_WITHIN_S
+    # The answer under way may be from before the last message.
+    enough = watch.asked + 2
+    while watch.asked < enough or watch.latest is None or watch.latest.backlog > 0:
+        foreground.turn()
+        show(display.progress(watch, opening, None))
+        if time.monotonic() > deadline:
+            raise NotIngested(watch.latest.backlog if watch.latest else 0, INGESTED_WITHIN_S)
+
+
+def _traffic(services: Services, rate: float) -> Child:
+    return Child(
+        name=TRAFFIC,
+        command=[sys.executable, "-m", "engagement_platform.cli", "produce", "--follow", "--rate", str(rate)],
+        ready=lambda: True,
+        env=services.variables,
+        # Stopped first of all, so that what it has produced is on the broker.
+        stage=2,
+        stop_s=4.0,
+    )

@@ -1,0 +1,131 @@
+"""Decoding of whole Arrow batches, for DataFrame.mapInArrow: one record in, one record out, whatever it holds.
+
+The rules of a message are `decoding`; this module only turns rows into columns. Runs in Spark's Python workers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import datetime
+from typing import Any, Literal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from engagement_platform.sources.decoding import engagement_decoder, mutation_request_decoder
+from engagement_platform.sources.messages import DecodingLimits, Engagement, MutationRequest, Rejection
+
+MessageKind = Literal["engagement", "mutation_request"]
+
+_COORDINATES_DDL = (
+    "topic string, partition int, offset long, produced_ts timestamp, value_bytes int, key binary, value binary, "
+    "reason_code string, reason string, unknown_fields int, "
+)
+ENGAGEMENT_DECODED_DDL = _COORDINATES_DDL + (
+    "organization_id string, engagement_date date, engagement_ts timestamp, engagement_id string, person_id string, "
+    "person_name string, version long, type string, channel string, subject string, attributes map<string,string>"
+)
+MUTATION_REQUEST_DECODED_DDL = _COORDINATES_DDL + (
+    "request_id string, organization_id string, operation string, from_id string, to_id string, name string, "
+    "engagement_id string, type string, channel string, subject string, attributes map<string,string>, "
+    "set_null array<string>, engagement_date_from date, engagement_date_to date, execution_ts timestamp"
+)
+
+_TIMESTAMP = pa.timestamp("us", tz="UTC")
+_TEXT_MAP = pa.map_(pa.string(), pa.string())
+# Everything that is not named here is a string.
+_TYPES: dict[str, pa.DataType] = {
+    "unknown_fields": pa.int32(),
+    "version": pa.int64(),
+    "engagement_ts": _TIMESTAMP,
+    "execution_ts": _TIMESTAMP,
+    "engagement_date": pa.date32(),
+    "engagement_date_from": pa.date32(),
+    "engagement_date_to": pa.date32(),
+    "attributes": _TEXT_MAP,
+    "set_null": pa.list_(pa.string()),
+}
+
+
+def decode_batches(
+    kind: MessageKind, limits: DecodingLimits, ingestion_ts: datetime
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """A function for DataFrame.mapInArrow that decodes the records of a Kafka read.
+
+    In:  topic, partition, offset, key, value, timestamp; more columns are dropped.
+    Out: ENGAGEMENT_DECODED_DDL or MUTATION_REQUEST_DECODED_DDL, one row per record in the same order. key and value
+         (whole) only where reason_code is not null, the decoded columns only where it is null. value_bytes always.
+    ingestion_ts: the manifest's, with an offset.
+    """
+
+    def decode(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        # Made in the worker: the parser inside cannot be pickled.
+        if kind == "engagement":
+            for batch in batches:
+                yield _decoded(batch, engagement_decoder(limits, ingestion_ts), Engagement._fields)
+        else:
+            for batch in batches:
+                yield _decoded(batch, mutation_request_decoder(limits, ingestion_ts), MutationRequest._fields)
+
+    return decode
+
+
+def _decoded(
+    batch: pa.RecordBatch,
+    decode: Callable[[bytes | None], Engagement | MutationRequest | Rejection],
+    fields: Sequence[str],
+) -> pa.RecordBatch:
+    value = batch.column("value")
+    decoded: list[Any] = list(map(decode, value.to_pylist()))
+    rejections = [row if type(row) is Rejection else None for row in decoded]
+    if any(rejections):
+        nothing = (None,) * len(fields)
+        decoded = [row if rejection is None else nothing for row, rejection in zip(decoded, rejections, strict=True)]
+    codes = pa.array([rejection and rejection.code.value for rejection in rejections], pa.string())
+    rejected = codes.is_valid()
+    columns = list(zip(*decoded, strict=True)) if decoded else [()] * len(fields)
+    arrays = {
+        "topic": batch.column("topic"),
+        "partition": batch.column("partition"),
+        "offset": batch.column("offset"),
+        "produced_ts": batch.column("timestamp").cast(_TIMESTAMP),
+        "value_bytes": pc.fill_null(pc.binary_length(value), 0).cast(pa.int32()),
+        "key": _only_where(rejected, batch.column("key")),
+        "value": _only_where(rejected, value),
+        "reason_code": codes,
+        "reason": pa.array([rejection and rejection.sentence for rejection in rejections], pa.string()),
+    }
+    for field, column in zip(fields, columns, strict=True):
+        arrays[field] = _array(column, _TYPES.get(field, pa.string()))
+    return pa.RecordBatch.from_arrays(list(arrays.values()), names=list(arrays))
+
+
+def _only_where(mask: pa.Array, column: pa.Array) -> pa.Array:
+    if not mask.true_count:
+        return pa.nulls(len(column), column.type)
+    return pc.if_else(mask, column, pa.scalar(None, column.type))
+
+
+def _array(column: Sequence[Any], arrow_type: pa.DataType) -> pa.Array:
+    return _map_array(column) if arrow_type == _TEXT_MAP else pa.array(column, arrow_type)
+
+
+def _map_array(maps: Iterable[dict[str, str | None] | None]) -> pa.Array:
+    """Flat keys and values with offsets: 0.28 us a row where pa.array on lists of pairs takes 0.46 (pyarrow 26).
+
+    A null offset marks a null map, which stays different from an empty one.
+    """
+    offsets: list[int | None] = []
+    keys: list[str] = []
+    values: list[str | None] = []
+    for entries in maps:
+        if entries is None:
+            offsets.append(None)
+        else:
+            offsets.append(len(keys))
+            keys.extend(entries)
+            values.extend(entries.values())
+    offsets.append(len(keys))
+    return pa.MapArray.from_arrays(
+        pa.array(offsets, pa.int32()), pa.array(keys, pa.string()), pa.array(values, pa.string()), type=_TEXT_MAP
+    )

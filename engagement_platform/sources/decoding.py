@@ -1,0 +1,335 @@
+"""The rules of one message: which fields an engagement and a mutation request must have, and what they may hold.
+
+Bytes to a JSON object is `strict_json`; whole Arrow batches are `decoded_batches`. Nothing here raises on any bytes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import UTC, date, datetime
+from typing import TypeVar
+
+from engagement_platform.sources.messages import DecodingLimits, Engagement, MutationRequest, Reason, Rejection
+from engagement_platform.sources.strict_json import JsonObject, Refused, object_parser
+
+Decoded = TypeVar("Decoded", Engagement, MutationRequest)
+
+MAX_VERSION = 2**63 - 1
+RESERVED_ORGANIZATION_ID = "__HIVE_DEFAULT_PARTITION__"
+
+_REQUEST_FIELDS = frozenset(MutationRequest._fields) - {"unknown_fields", "set_null"}
+# Unicode category Cc, all of it.
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+# Hours end at 23 and seconds at 59 here, because fromisoformat takes 24:00 in later Pythons only.
+_TIME = re.compile(
+    r"\d{4}-\d\d-\d\dT(?:[01]\d|2[0-3]):[0-5]\d(?::[0-5]\d(?:[.,]\d{1,9})?)?"
+    r"(Z|[+-](?:[01]\d|2[0-3])(?::?[0-5]\d)?)?",
+    re.ASCII,
+)
+_DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
+
+
+def decode_engagement(value: bytes | None, limits: DecodingLimits, ingestion_ts: datetime) -> Engagement | Rejection:
+    """The engagement in a message of the topic `engagements`, or why it is none. Never raises on any bytes.
+
+    ingestion_ts: the manifest's, with an offset; times may lie up to limits.max_ahead after it.
+    """
+    return engagement_decoder(limits, ingestion_ts)(value)
+
+
+def decode_mutation_request(
+    value: bytes | None, limits: DecodingLimits, ingestion_ts: datetime
+) -> MutationRequest | Rejection:
+    """The request in a message of the topic `mutation-requests`, or why it is none. Never raises on any bytes."""
+    return mutation_request_decoder(limits, ingestion_ts)(value)
+
+
+def engagement_decoder(
+    limits: DecodingLimits, ingestion_ts: datetime
+) -> Callable[[bytes | None], Engagement | Rejection]:
+    """decode_engagement for many messages: what depends on the limits only is made once."""
+    read_time = _time_reader(limits, ingestion_ts)
+    id_length = limits.max_id_length
+
+    def read(fields: JsonObject) -> Engagement:
+        # pop: what is left in the end are the fields that nobody declared.
+        take = fields.pop
+        engagement_id = _id(take("engagement_id", None), "engagement_id", id_length)
+        organization_id = _organization_id(take("organization_id", None), id_length)
+        person_id = _id(take("person_id", None), "person_id", id_length)
+        engagement_ts = read_time(take("engagement_ts", None), "engagement_ts")
+        kind = take("type", None)
+        if type(kind) is not str:
+            raise _wrong(kind, "type")
+        person_name = _optional_text(take("person_name", None), "person_name")
+        version = _version(take("version", None))
+        channel = _optional_text(take("channel", None), "channel")
+        subject = _optional_text(take("subject", None), "subject")
+        attributes = _attributes(take("attributes", None))
+        # Positional, in the declared order: keywords cost a tenth of the whole decoding.
+        return Engagement(
+            len(fields),
+            organization_id,
+            engagement_ts.date(),
+            engagement_ts,
+            engagement_id,
+            person_id,
+            person_name,
+            version,
+            kind,
+            channel,
+            subject,
+            attributes,
+        )
+
+    return _decoder(limits, read)
+
+
+def mutation_request_decoder(
+    limits: DecodingLimits, ingestion_ts: datetime
+) -> Callable[[bytes | None], MutationRequest | Rejection]:
+    """decode_mutation_request for many messages: what depends on the limits only is made once."""
+    read_time = _time_reader(limits, ingestion_ts)
+    id_length = limits.max_id_length
+
+    def read(fields: JsonObject) -> MutationRequest:
+        request_id = _id(fields.get("request_id"), "request_id", id_length)
+        organization_id = _organization_id(fields.get("organization_id"), id_length)
+        operation = fields.get("operation")
+        if type(operation) is not str:
+            raise _wrong(operation, "operation")
+        use = _OPERATIONS.get(operation)
+        if use is None:
+            raise Refused(Reason.UNKNOWN_OPERATION, "operation")
+        execution_ts = read_time(fields.get("execution_ts"), "execution_ts")
+        request = MutationRequest(
+            unknown_fields=len(fields.keys() - _REQUEST_FIELDS),
+            request_id=request_id,
+            organization_id=organization_id,
+            operation=operation,
+            from_id=None,
+            to_id=None,
+            name=None,
+            engagement_id=None,
+            type=None,
+            channel=None,
+            subject=None,
+            attributes=None,
+            set_null=None,
+            engagement_date_from=None,
+            engagement_date_to=None,
+            execution_ts=execution_ts,
+        )
+        return use(request, fields, id_length)
+
+    return _decoder(limits, read)
+
+
+def _decoder(
+    limits: DecodingLimits, read: Callable[[JsonObject], Decoded]
+) -> Callable[[bytes | None], Decoded | Rejection]:
+    parse = object_parser(limits.max_bytes, limits.max_depth)
+    refuse_unknown = limits.unknown_fields == "quarantine"
+
+    def decode(value: bytes | None) -> Decoded | Rejection:
+        try:
+            decoded = read(parse(value))
+            if refuse_unknown and decoded.unknown_fields:
+                raise Refused(Reason.UNKNOWN_FIELDS)
+        except Refused as refused:
+            return refused.rejection
+        return decoded
+
+    return decode
+
+
+def _convert(request: MutationRequest, fields: JsonObject, id_length: int) -> MutationRequest:
+    from_id = _needed_id(fields, "from_id", id_length, Reason.MISSING_FROM_ID)
+    to_id = _needed_id(fields, "to_id", id_length, Reason.MISSING_TO_ID)
+    if from_id == to_id:
+        raise Refused(Reason.SELF_CONVERSION)
+    first, last = _date_range(fields)
+    return request._replace(
+        from_id=from_id,
+        to_id=to_id,
+        engagement_id=_optional_id(fields, "engagement_id", id_length),
+        engagement_date_from=first,
+        engagement_date_to=last,
+    )
+
+
+def _delete(request: MutationRequest, fields: JsonObject, id_length: int) -> MutationRequest:
+    from_id = _optional_id(fields, "from_id", id_length)
+    engagement_id = _optional_id(fields, "engagement_id", id_length)
+    if from_id is None and engagement_id is None:
+        raise Refused(Reason.NO_TARGET)
+    first, last = _date_range(fields)
+    return request._replace(
+        from_id=from_id, engagement_id=engagement_id, engagement_date_from=first, engagement_date_to=last
+    )
+
+
+def _rename(request: MutationRequest, fields: JsonObject, id_length: int) -> MutationRequest:
+    from_id = _needed_id(fields, "from_id", id_length, Reason.MISSING_FROM_ID)
+    name = _optional_text(fields.get("name"), "name")
+    if name is None:
+        raise Refused(Reason.MISSING_NAME, "name")
+    return request._replace(from_id=from_id, name=name)
+
+
+def _update(request: MutationRequest, fields: JsonObject, id_length: int) -> MutationRequest:
+    """A null clears channel or subject, so it is told apart from a field that is absent; it leaves the type."""
+    return request._replace(
+        engagement_id=_needed_id(fields, "engagement_id", id_length, Reason.MISSING_ENGAGEMENT_ID),
+        type=_optional_text(fields.get("type"), "type"),
+        channel=_optional_text(fields.get("channel"), "channel"),
+        subject=_optional_text(fields.get("subject"), "subject"),
+        attributes=_attribute_patch(fields.get("attributes")),
+        set_null=[field for field in ("channel", "subject") if field in fields and fields[field] is None],
+    )
+
+
+_OPERATIONS: dict[str, Callable[[MutationRequest, JsonObject, int], MutationRequest]] = {
+    "CONVERT": _convert,
+    "DELETE": _delete,
+    "RENAME": _rename,
+    "UPDATE": _update,
+}
+
+
+def _wrong(value: object, field: str) -> Refused:
+    return Refused(Reason.MISSING_FIELD if value is None else Reason.WRONG_TYPE, field)
+
+
+def _id(value: object, field: str, max_length: int) -> str:
+    """An id, verbatim: 1 to max_length code points, no control characters, no blank ends, otherwise any Unicode."""
+    if type(value) is not str:
+        raise _wrong(value, field)
+    # Printable text has no control character, and the ASCII space is the only blank in it: nearly every id ends here.
+    if value.isprintable() and 0 < len(value) <= max_length and value[0] != " " and value[-1] != " ":
+        return value
+    if not value:
+        raise Refused(Reason.EMPTY_ID, field)
+    if len(value) > max_length:
+        raise Refused(Reason.ID_TOO_LONG, field)
+    if _CONTROL.search(value):
+        raise Refused(Reason.CONTROL_CHARACTER, field)
+    if value.strip() != value:
+        raise Refused(Reason.BLANK_END, field)
+    return value
+
+
+def _organization_id(value: object, max_length: int) -> str:
+    checked = _id(value, "organization_id", max_length)
+    if checked == RESERVED_ORGANIZATION_ID:
+        raise Refused(Reason.RESERVED_ID, "organization_id")
+    return checked
+
+
+def _optional_id(fields: JsonObject, field: str, max_length: int) -> str | None:
+    value = fields.get(field)
+    return None if value is None else _id(value, field, max_length)
+
+
+def _needed_id(fields: JsonObject, field: str, max_length: int, missing: Reason) -> str:
+    value = _optional_id(fields, field, max_length)
+    if value is None:
+        raise Refused(missing, field)
+    return value
+
+
+def _optional_text(value: object, field: str) -> str | None:
+    if value is None or type(value) is str:
+        return value
+    raise Refused(Reason.WRONG_TYPE, field)
+
+
+def _version(value: object) -> int:
+    if value is None:
+        return 1
+    # type() and not isinstance(): true is an int to Python.
+    if type(value) is not int:
+        raise Refused(Reason.WRONG_TYPE, "version")
+    if not 1 <= value <= MAX_VERSION:
+        raise Refused(Reason.BAD_VERSION, "version")
+    return value
+
+
+def _attributes(value: object) -> dict[str, str] | None:
+    if value is None:
+        return None
+    if type(value) is not dict:
+        raise Refused(Reason.WRONG_TYPE, "attributes")
+    for entry in value.values():
+        if type(entry) is not str:
+            raise Refused(Reason.WRONG_TYPE, "attributes")
+    return value
+
+
+def _attribute_patch(value: object) -> dict[str, str | None] | None:
+    if value is None:
+        return None
+    if type(value) is not dict:
+        raise Refused(Reason.WRONG_TYPE, "attributes")
+    for entry in value.values():
+        if entry is not None and type(entry) is not str:
+            raise Refused(Reason.WRONG_TYPE, "attributes")
+    return value
+
+
+def _time_reader(limits: DecodingLimits, ingestion_ts: datetime) -> Callable[[object, str], datetime]:
+    """A function from a field's value to a UTC time within the limits, both ends included."""
+    if ingestion_ts.tzinfo is None:
+        raise ValueError("ingestion_ts has no offset; the manifest's is UTC")
+    earliest = limits.earliest.replace(tzinfo=limits.earliest.tzinfo or UTC).astimezone(UTC)
+    try:
+        latest = ingestion_ts.astimezone(UTC) + limits.max_ahead
+    except OverflowError:
+        latest = datetime.max.replace(tzinfo=UTC)
+    matches = _TIME.fullmatch
+
+    def read_time(value: object, field: str) -> datetime:
+        if type(value) is not str:
+            raise _wrong(value, field)
+        match = matches(value)
+        if match is None:
+            raise Refused(Reason.BAD_TIME, field)
+        try:
+            # Cuts what is finer than microseconds.
+            time = datetime.fromisoformat(value)
+        except ValueError:
+            raise Refused(Reason.BAD_TIME, field) from None
+        if time.tzinfo is not UTC:
+            if time.tzinfo is None:
+                raise Refused(Reason.TIME_WITHOUT_OFFSET, field)
+            try:
+                time = time.astimezone(UTC)
+            except OverflowError:
+                raise Refused(Reason.TIME_OUT_OF_RANGE, field) from None
+        if not earliest <= time <= latest:
+            raise Refused(Reason.TIME_OUT_OF_RANGE, field)
+        return time
+
+    return read_time
+
+
+def _date_range(fields: JsonObject) -> tuple[date | None, date | None]:
+    first = _date(fields.get("engagement_date_from"), "engagement_date_from")
+    last = _date(fields.get("engagement_date_to"), "engagement_date_to")
+    if first is not None and last is not None and first > last:
+        raise Refused(Reason.REVERSED_RANGE)
+    return first, last
+
+
+def _date(value: object, field: str) -> date | None:
+    if value is None:
+        return None
+    if type(value) is not str:
+        raise Refused(Reason.WRONG_TYPE, field)
+    if _DATE.fullmatch(value) is None:
+        raise Refused(Reason.BAD_DATE, field)
+    try:
+        return date.fromisoformat(value)
+    except ValueError:
+        raise Refused(Reason.BAD_DATE, field) from None

@@ -1,0 +1,317 @@
+"""A Kafka topic as a source of bounded batches: which offsets a batch takes, and the frame that holds them.
+
+Offsets are planned here and kept in the Checkpoint Store; no consumer group, nothing is ever committed to the broker.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
+
+from confluent_kafka import (
+    Consumer,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    TopicCollection,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
+
+from engagement_platform.errors import PlatformError
+from engagement_platform.microbatch.model import Limits, Offsets
+from engagement_platform.settings import KafkaSettings
+from engagement_platform.sources.kafka_errors import (
+    BrokerRefused,
+    BrokerUnavailable,
+    KafkaOptionRefused,
+    OffsetsExpired,
+    PartitionsVanished,
+    TopicMissing,
+    TopicRecreated,
+)
+from engagement_platform.sources.kafka_options import client_options, spark_options, without_secrets
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_SAMPLE_RECORDS = 200
+_COLUMNS = ("topic", "partition", "offset", "key", "value", "timestamp")
+# Answers that another moment changes: a topic that was just made has no leader yet, a leader moves.
+_PASSING = frozenset(
+    {
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+        KafkaError.OFFSET_NOT_AVAILABLE,
+        KafkaError.FENCED_LEADER_EPOCH,
+        KafkaError.UNKNOWN_LEADER_EPOCH,
+    }
+)
+_UNREACHABLE = frozenset(
+    {
+        KafkaError._TRANSPORT,
+        KafkaError._TIMED_OUT,
+        KafkaError._ALL_BROKERS_DOWN,
+        KafkaError._RESOLVE,
+        KafkaError._TIMED_OUT_QUEUE,
+        KafkaError._WAIT_COORD,
+        KafkaError.REQUEST_TIMED_OUT,
+        *_PASSING,
+    }
+)
+_PAUSE_S = 0.2
+
+
+class _Kept(NamedTuple):
+    """What the broker has of a partition: offsets low (included) to high (excluded, the last stable offset)."""
+
+    low: int
+    high: int
+
+
+class KafkaSource:
+    """One topic, read in ranges of offsets keyed by the partition's number as text.
+
+    Every method that asks the broker raises BrokerUnavailable within settings.timeout, BrokerRefused,
+    KafkaOptionRefused or TopicMissing; those that take offsets also PartitionsVanished, TopicRecreated and
+    OffsetsExpired. The counts are of offsets: with transactional producers some hold markers, not records.
+    """
+
+    def __init__(self, topic: str, settings: KafkaSettings) -> None:
+        self.topic, self.settings = topic, settings
+        self._complaint: KafkaError | None = None
+
+    def __repr__(self) -> str:
+        return f"KafkaSource({self.topic!r}, {self.settings.bootstrap_servers!r})"
+
+    def plan(self, start: Offsets | None, limits: Limits, mean_bytes: float | None) -> tuple[Offsets, Offsets] | None:
+        """The next range (start, end) of at most limits.max_records and about limits.max_bytes; None when idle.
+
+        start None: the earliest offsets. A partition that `start` does not know begins at its very first record.
+        mean_bytes: of the batch before; None takes a sample of up to 200 records.
+        """
+        kept = self._kept()
+        begin = self._begin(start, kept)
+        backlog = {partition: kept[partition].high - offset for partition, offset in begin.items()}
+        if not any(backlog.values()):
+            return None
+        if mean_bytes is None:
+            mean_bytes = self._sampled_mean_bytes({p: begin[p] for p, waiting in backlog.items() if waiting})
+        budget = limits.max_records
+        if mean_bytes:
+            budget = min(budget, max(1, int(limits.max_bytes / mean_bytes)))
+        taken = share_budget(backlog, budget)
+        end = {partition: offset + taken[partition] for partition, offset in begin.items()}
+        return _as_offsets(begin), _as_offsets(end)
+
+    def check(self, start: Offsets, end: Offsets) -> None:
+        """Raise when the pinned range can no longer be read whole."""
+        kept = self._kept()
+        first, last = _as_partitions(start), _as_partitions(end)
+        self._refuse_vanished(first, kept)
+        for partition, offset in first.items():
+            low, high = kept[partition]
+            if last[partition] > high:
+                raise TopicRecreated(self.topic, partition, last[partition], high)
+            # An empty range has lost nothing, whatever has expired since.
+            if offset < last[partition] and offset < low:
+                raise OffsetsExpired(self.topic, partition, offset, min(low, last[partition]))
+
+    def backlog(self, start: Offsets | None) -> int:
+        """How many offsets wait at or after `start`. Raises what plan would, so that a lost range is not idleness."""
+        kept = self._kept()
+        return sum(kept[partition].high - offset for partition, offset in self._begin(start, kept).items())
+
+    def end_offsets(self) -> Offsets:
+        """Per partition the offset after the last record that a reader of committed records sees."""
+        return _as_offsets({partition: kept.high for partition, kept in self._kept().items()})
+
+    def earliest_offsets(self) -> Offsets:
+        """Per partition the first offset that the broker still has."""
+        return _as_offsets({partition: kept.low for partition, kept in self._kept().items()})
+
+    def read(
+        self, spark: SparkSession, start: Offsets, end: Offsets, *, min_partitions: int | None = None
+    ) -> DataFrame:
+        """The records of a range: topic, partition, offset, key, value, timestamp. Lazy; fails on lost records.
+
+        min_partitions: ranges are split into at least so many tasks; without it one task per topic partition.
+        """
+        first, last = _as_partitions(start), _as_partitions(end)
+        # Spark must not look at partitions without anything to read: what they had may have expired.
+        wanted = sorted(p for p in first if first[p] < last[p]) or sorted(first)
+        reader = spark.read.format("kafka")
+        for name, value in spark_options(self.settings).items():
+            reader = reader.option(name, value)
+        if min_partitions is not None:
+            reader = reader.option("minPartitions", min_partitions)
+        return (
+            reader.option("assign", json.dumps({self.topic: wanted}))
+            .option("startingOffsets", json.dumps({self.topic: {str(p): first[p] for p in wanted}}))
+            .option("endingOffsets", json.dumps({self.topic: {str(p): last[p] for p in wanted}}))
+            .option("failOnDataLoss", "true")
+            .load()
+            .select(*_COLUMNS)
+        )
+
+    @cached_property
+    def _admin(self) -> AdminClient:
+        try:
+            options = client_options(self.settings) | {"error_cb": self._complained}
+            return AdminClient(options)  # type: ignore[arg-type]
+        except KafkaException as refused:
+            raise KafkaOptionRefused(without_secrets(_error(refused).str(), self.settings)) from None
+
+    def _complained(self, error: KafkaError) -> None:
+        """librdkafka's own reason, such as a refused connection; a call that fails says just "timed out"."""
+        if error.code() != KafkaError._ALL_BROKERS_DOWN:
+            self._complaint = error
+
+    def _kept(self) -> dict[int, _Kept]:
+        """What the broker has of each partition, in their order."""
+        deadline = time.monotonic() + self.settings.timeout.total_seconds()
+        while True:
+            try:
+                kept = self._ask(deadline)
+            except KafkaException as failed:
+                if _error(failed).code() not in _PASSING or time.monotonic() + _PAUSE_S > deadline:
+                    raise self._named(_error(failed)) from None
+                time.sleep(_PAUSE_S)
+            else:
+                # What was wrong until now must not be given as the reason for what goes wrong later.
+                self._admin.poll(0)
+                self._complaint = None
+                return kept
+
+    def _ask(self, deadline: float) -> dict[int, _Kept]:
+        described = self._admin.describe_topics(TopicCollection([self.topic]), request_timeout=_left(deadline))
+        try:
+            topic = described[self.topic].result()
+        except KafkaException as failed:
+            if _error(failed).code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                raise TopicMissing(self.settings.bootstrap_servers, self.topic) from None
+            raise
+        partitions = [TopicPartition(self.topic, partition.id) for partition in topic.partitions]
+        lows, highs = (
+            self._admin.list_offsets(
+                dict.fromkeys(partitions, spec),
+                isolation_level=IsolationLevel.READ_COMMITTED,
+                request_timeout=_left(deadline),
+            )
+            for spec in (OffsetSpec.earliest(), OffsetSpec.latest())  # type: ignore[no-untyped-call]
+        )
+        return {
+            asked.partition: _Kept(lows[asked].result().offset, highs[asked].result().offset)
+            for asked in sorted(partitions, key=lambda asked: asked.partition)
+        }
+
+    def _named(self, error: KafkaError) -> PlatformError:
+        self._admin.poll(0)  # delivers what librdkafka complained about meanwhile
+        cause = self._complaint if error.code() in _UNREACHABLE and self._complaint else error
+        reason = without_secrets(cause.str(), self.settings)
+        if cause.code() in _UNREACHABLE:
+            return BrokerUnavailable(self.settings.bootstrap_servers, self.settings.timeout.total_seconds(), reason)
+        return BrokerRefused(self.settings.bootstrap_servers, self.topic, cause.name(), reason)
+
+    def _begin(self, start: Offsets | None, kept: Mapping[int, _Kept]) -> dict[int, int]:
+        """Where to go on in every partition of today, after a look whether everything since `start` is still there."""
+        if start is None:
+            return {partition: low for partition, (low, _high) in kept.items()}
+        known = _as_partitions(start)
+        self._refuse_vanished(known, kept)
+        # A partition that came later is read from 0 and not from what is left of it, so that a loss is told.
+        begin = {partition: known.get(partition, 0) for partition in kept}
+        for partition, offset in begin.items():
+            low, high = kept[partition]
+            if offset > high:
+                raise TopicRecreated(self.topic, partition, offset, high)
+            if offset < low:
+                raise OffsetsExpired(self.topic, partition, offset, low)
+        return begin
+
+    def _refuse_vanished(self, known: Mapping[int, int], kept: Mapping[int, _Kept]) -> None:
+        vanished = sorted(known.keys() - kept.keys())
+        if vanished:
+            raise PartitionsVanished(self.topic, vanished)
+
+    def _sampled_mean_bytes(self, begin: Mapping[int, int]) -> float | None:
+        """Mean bytes of key and value over the next records of the partitions; None when there are only markers."""
+        options: dict[str, str | int | float | bool] = client_options(self.settings) | {
+            # Required by the client; never joined and never committed to.
+            "group.id": "engagement-platform-sample",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "isolation.level": "read_committed",
+            "auto.offset.reset": "error",
+            "queued.max.messages.kbytes": 4096,
+        }
+        deadline = time.monotonic() + self.settings.timeout.total_seconds()
+        consumer = Consumer(options)
+        try:
+            consumer.assign([TopicPartition(self.topic, partition, offset) for partition, offset in begin.items()])
+            sizes: list[int] = []
+            finished: set[int | None] = set()
+            while len(sizes) < _SAMPLE_RECORDS and len(finished) < len(begin) and time.monotonic() < deadline:
+                message = consumer.poll(_left(deadline))
+                if message is None:
+                    break
+                error = message.error()
+                if error is None:
+                    sizes.append(len(message.value() or b"") + len(message.key() or b""))
+                elif error.code() == KafkaError._PARTITION_EOF:
+                    finished.add(message.partition())
+                elif error.code() not in _UNREACHABLE:
+                    raise self._named(error)
+        finally:
+            consumer.close()
+        if not sizes and len(finished) < len(begin):
+            raise BrokerUnavailable(
+                self.settings.bootstrap_servers, self.settings.timeout.total_seconds(), "no record came"
+            )
+        return sum(sizes) / len(sizes) if sizes else None
+
+
+def share_budget(backlog: Mapping[int, int], budget: int) -> dict[int, int]:
+    """How much of its backlog each partition gives to a batch of at most `budget`.
+
+    All of it when it fits. Otherwise in proportion, every partition that waits at least 1 as long as the budget
+    lasts, the longest backlog first; the sum is the budget exactly. Integers only, so a replayed plan is the same.
+    """
+    total = sum(backlog.values())
+    if total <= budget:
+        return dict(backlog)
+    longest_first = sorted((p for p in backlog if backlog[p]), key=lambda p: (-backlog[p], p))
+    taken = dict.fromkeys(backlog, 0)
+    for partition in longest_first[:budget]:
+        taken[partition] = 1
+    left = budget - sum(taken.values())
+    beyond = total - sum(taken.values())
+    for partition in longest_first:
+        taken[partition] += left * (backlog[partition] - taken[partition]) // beyond
+    # What rounding down left over is less than one a partition, and each of them has more.
+    rest = budget - sum(taken.values())
+    for partition in longest_first[:rest]:
+        taken[partition] += 1
+    return taken
+
+
+def _error(failed: KafkaException) -> KafkaError:
+    error: KafkaError = failed.args[0]
+    return error
+
+
+def _left(deadline: float) -> float:
+    # librdkafka takes no timeout of 0.
+    return max(0.1, deadline - time.monotonic())
+
+
+def _as_partitions(offsets: Offsets) -> dict[int, int]:
+    return {int(partition): offset for partition, offset in offsets.items()}
+
+
+def _as_offsets(offsets: Mapping[int, int]) -> dict[str, int]:
+    return {str(partition): offsets[partition] for partition in sorted(offsets)}

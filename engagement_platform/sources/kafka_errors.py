@@ -1,0 +1,92 @@
+"""What can be wrong between a job and its Kafka topic, each cause its own error. Raised by `kafka`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from engagement_platform.errors import PlatformError
+
+_SERVERS_SETTING = "ENGAGEMENT_PLATFORM_KAFKA__BOOTSTRAP_SERVERS"
+
+
+class BrokerUnavailable(PlatformError):
+    """No broker answered in time."""
+
+    def __init__(self, bootstrap_servers: str, seconds: float, reason: str) -> None:
+        self.bootstrap_servers, self.seconds, self.reason = bootstrap_servers, seconds, reason
+        super().__init__(
+            f"No Kafka broker at {bootstrap_servers} answered within {seconds:g} s ({reason}). No table was changed "
+            f"and no offset lost; the next run goes on from the checkpoint. Start the broker, or correct "
+            f"{_SERVERS_SETTING}."
+        )
+
+
+class BrokerRefused(PlatformError):
+    """A broker answered and said no, most often to credentials or for want of an ACL."""
+
+    def __init__(self, bootstrap_servers: str, topic: str, code: str, reason: str) -> None:
+        self.bootstrap_servers, self.topic, self.code, self.reason = bootstrap_servers, topic, code, reason
+        super().__init__(
+            f"The Kafka broker at {bootstrap_servers} refused to describe topic {topic}: {code} ({reason}). No table "
+            f"was changed. Check kafka.security and that its user may read and describe the topic."
+        )
+
+
+class KafkaOptionRefused(PlatformError):
+    """The Kafka client does not take one of the configured options."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(
+            f"The Kafka client refused its configuration: {reason}. Nothing was read or written. Correct "
+            "kafka.security; its names are librdkafka's."
+        )
+
+
+class TopicMissing(PlatformError):
+    """The broker does not have the topic."""
+
+    def __init__(self, bootstrap_servers: str, topic: str) -> None:
+        self.bootstrap_servers, self.topic = bootstrap_servers, topic
+        super().__init__(
+            f"The Kafka broker at {bootstrap_servers} has no topic {topic}. No table was changed. Create the topic, or "
+            "name the right one in kafka.engagements_topic or kafka.mutation_requests_topic."
+        )
+
+
+class PartitionsVanished(PlatformError):
+    """The checkpoint knows partitions that the topic no longer has; partitions never go away from a living topic."""
+
+    def __init__(self, topic: str, partitions: Sequence[int]) -> None:
+        self.topic, self.partitions = topic, tuple(partitions)
+        names = ", ".join(map(str, self.partitions))
+        super().__init__(
+            f"The checkpoint has read from partition {names} of topic {topic}, which the broker no longer has: the "
+            f"topic was recreated. No table was changed. Read the new topic from its beginning, what is already there "
+            f"counts as duplicate: engagement-platform reset JOB"
+        )
+
+
+class TopicRecreated(PlatformError):
+    """The offsets went backwards: another topic of the same name, or one that lost its tail."""
+
+    def __init__(self, topic: str, partition: int, offset: int, high: int) -> None:
+        self.topic, self.partition, self.offset, self.high = topic, partition, offset, high
+        super().__init__(
+            f"The checkpoint stands at offset {offset} of {topic}[{partition}], but the broker's last one is {high}: "
+            f"the topic was recreated or truncated. No table was changed. Read the new topic from its beginning, what "
+            f"is already there counts as duplicate: engagement-platform reset JOB"
+        )
+
+
+class OffsetsExpired(PlatformError):
+    """Records that were not read yet are gone from the broker: offsets lost_from (included) to lost_to (excluded)."""
+
+    def __init__(self, topic: str, partition: int, lost_from: int, lost_to: int) -> None:
+        self.topic, self.partition, self.lost_from, self.lost_to = topic, partition, lost_from, lost_to
+        super().__init__(
+            f"{topic}[{partition}] is needed from offset {lost_from}, but the broker keeps it from {lost_to}: the "
+            f"{lost_to - lost_from} records in [{lost_from}, {lost_to}) can no longer be read. No table was changed. "
+            f"Send them to the topic again if you have them, then accept the gap and read what the broker still has, "
+            f"what is already there counts as duplicate: engagement-platform reset JOB"
+        )

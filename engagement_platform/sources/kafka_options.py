@@ -1,0 +1,151 @@
+"""The settings of a Kafka connection in the words of its two clients: librdkafka here, Kafka's own in Spark.
+
+Pure translation; nothing here connects. What comes out holds secrets: never log it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from engagement_platform.errors import PlatformError
+
+if TYPE_CHECKING:
+    from pydantic import SecretStr
+
+    from engagement_platform.settings import KafkaSettings
+
+_LOGIN_MODULES = {
+    "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
+    "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
+    "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
+}
+# Names whose values are no secrets and would tear holes into a client's message ("SSL handshake failed").
+_SPEAKABLE = ("security.protocol", "sasl.mechanism", "sasl.mechanisms", ".location", ".type", ".algorithm")
+_JAAS = "kafka.sasl.jaas.config"
+# librdkafka's name -> Kafka's own, and what that needs beside it.
+_STORES: dict[str, tuple[str, dict[str, str]]] = {
+    "ssl.ca.location": ("ssl.truststore.location", {"ssl.truststore.type": "PEM"}),
+    "ssl.ca.pem": ("ssl.truststore.certificates", {"ssl.truststore.type": "PEM"}),
+    "ssl.certificate.pem": ("ssl.keystore.certificate.chain", {"ssl.keystore.type": "PEM"}),
+    "ssl.key.pem": ("ssl.keystore.key", {"ssl.keystore.type": "PEM"}),
+    "ssl.keystore.location": ("ssl.keystore.location", {"ssl.keystore.type": "PKCS12"}),
+}
+# Said to Spark in other words, or without a counterpart there: Kafka's own client always verifies certificates.
+_TRANSLATED = frozenset(
+    {
+        *_STORES,
+        "sasl.mechanism",
+        "sasl.mechanisms",
+        "sasl.username",
+        "sasl.password",
+        "security.protocol",
+        "ssl.certificate.location",
+        "ssl.key.location",
+        "ssl.endpoint.identification.algorithm",
+        "enable.ssl.certificate.verification",
+    }
+)
+
+
+class UntranslatableSecurity(PlatformError):
+    """A security option that Spark's Kafka client cannot be told in its own words."""
+
+    def __init__(self, option: str, remedy: str) -> None:
+        self.option = option
+        super().__init__(
+            f"kafka.security has {option}, which Spark's Kafka client does not know in this form. Nothing was read. "
+            f"{remedy}"
+        )
+
+
+def client_options(settings: KafkaSettings) -> dict[str, str | int | float | bool]:
+    """Options of confluent-kafka: the brokers, and `security` as it stands. Holds secrets."""
+    return {
+        # librdkafka writes to stderr by itself otherwise; what matters comes back as errors.
+        "log_level": 0,
+        **{name: secret.get_secret_value() for name, secret in settings.security.items()},
+        "bootstrap.servers": settings.bootstrap_servers,
+    }
+
+
+def spark_options(settings: KafkaSettings) -> dict[str, str]:
+    """Connection options of Spark's Kafka reader. Holds secrets."""
+    timeout_ms = str(int(settings.timeout.total_seconds() * 1000))
+    return {
+        # Otherwise a broker that goes away in the middle is noticed after 60 s on the driver, 120 s in a task.
+        "kafka.request.timeout.ms": timeout_ms,
+        "kafka.default.api.timeout.ms": timeout_ms,
+        "kafkaConsumer.pollTimeoutMs": timeout_ms,
+        # The planned end is the last stable offset; without this Spark would hand out aborted transactions.
+        "kafka.isolation.level": "read_committed",
+        **spark_security_options(settings.security, settings.spark_options),
+        "kafka.bootstrap.servers": settings.bootstrap_servers,
+    }
+
+
+def spark_security_options(security: Mapping[str, SecretStr], overrides: Mapping[str, SecretStr]) -> dict[str, str]:
+    """`security`, in librdkafka's names, as options of Spark's reader (prefix `kafka.`); `overrides` win.
+
+    Translated: SASL PLAIN and SCRAM credentials to a JAAS line, PEM files and texts and PKCS#12 to Kafka's stores.
+    Everything else keeps its name. Raises UntranslatableSecurity, unless an override says the same in Spark's words.
+    """
+    known = {name: secret.get_secret_value() for name, secret in security.items()}
+    forced = {name: secret.get_secret_value() for name, secret in overrides.items()}
+    plain = {name: value for name, value in known.items() if name not in _TRANSLATED}
+    if "security.protocol" in known:
+        # Kafka's own client takes upper case only.
+        plain["security.protocol"] = known["security.protocol"].upper()
+    algorithm = known.get("ssl.endpoint.identification.algorithm")
+    if algorithm is not None:
+        plain["ssl.endpoint.identification.algorithm"] = "" if algorithm == "none" else algorithm
+    for name, (own_name, more) in _STORES.items():
+        if name in known:
+            plain |= {own_name: known[name], **more}
+    plain |= _key_files(known, forced) | _sasl(known, forced)
+    return {f"kafka.{name}": value for name, value in plain.items()} | forced
+
+
+def _sasl(known: Mapping[str, str], forced: Mapping[str, str]) -> dict[str, str]:
+    mechanism = known.get("sasl.mechanisms") or known.get("sasl.mechanism")
+    said = {"sasl.mechanism": mechanism} if mechanism else {}
+    if "sasl.username" not in known or _JAAS in forced:
+        return said
+    module = _LOGIN_MODULES.get(mechanism or "")
+    if module is None:
+        raise UntranslatableSecurity(
+            "sasl.username without sasl.mechanism PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512",
+            f"Name one of them, or set {_JAAS} in kafka.spark_options.",
+        )
+    username, password = _quoted(known["sasl.username"]), _quoted(known.get("sasl.password", ""))
+    return said | {"sasl.jaas.config": f"{module} required username={username} password={password};"}
+
+
+def _quoted(text: str) -> str:
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def _key_files(known: Mapping[str, str], forced: Mapping[str, str]) -> dict[str, str]:
+    """Kafka's own client wants certificate chain and private key in one PEM file."""
+    certificate, key = known.get("ssl.certificate.location"), known.get("ssl.key.location")
+    if (certificate is None and key is None) or any(name.startswith("kafka.ssl.keystore.") for name in forced):
+        return {}
+    if certificate is None or certificate != key:
+        raise UntranslatableSecurity(
+            "ssl.certificate.location and ssl.key.location in two files",
+            "Put the certificate chain and the PKCS#8 key into one PEM file and name it in both, or set "
+            "kafka.ssl.keystore.type and kafka.ssl.keystore.location in kafka.spark_options.",
+        )
+    return {"ssl.keystore.type": "PEM", "ssl.keystore.location": certificate}
+
+
+def without_secrets(text: str, settings: KafkaSettings) -> str:
+    """A client's own words, with the values of `security` and `spark_options` that may be secret struck out."""
+    secrets = {
+        secret.get_secret_value()
+        for name, secret in (*settings.security.items(), *settings.spark_options.items())
+        if not name.endswith(_SPEAKABLE)
+    }
+    for secret in sorted(filter(None, secrets), key=len, reverse=True):
+        text = text.replace(secret, "***")
+    return text

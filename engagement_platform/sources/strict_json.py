@@ -1,0 +1,138 @@
+"""Bytes to one JSON object, stricter than any parser's defaults. Which fields it must have is `decoding`.
+
+Strict means: UTF-8 without a byte order mark, one object and nothing after it, no duplicate keys, no NaN, no half
+surrogate pairs, bounded size and depth.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable
+
+from engagement_platform.sources.messages import SENTENCES, Reason, Rejection
+
+JsonObject = dict[str, object]
+
+# The four characters that JSON calls white space; str.strip() alone would also take U+00A0 and friends.
+_BLANKS = " \t\n\r"
+# Decoding UTF-8 already refuses encoded surrogates, so only an escape can bring one in.
+_SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
+# A whole string, or to the end of the text when it is not closed, or one bracket.
+_STRING_OR_BRACKET = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"?|[\[\]{}]', re.DOTALL)
+# Digits of the largest double. The interpreter's own limit (4,300) can be switched off from outside, and then a
+# message of a million digits would take seconds.
+_MAX_DIGITS = 308
+
+
+class Refused(Exception):
+    """Leaves the rules on the first broken one; caught where a message ends, never seen by callers of `decoding`."""
+
+    def __init__(self, reason: Reason, field: str = "") -> None:
+        super().__init__(reason)
+        self.rejection = Rejection(reason, SENTENCES[reason].format(field=field))
+
+
+def object_parser(max_bytes: int, max_depth: int) -> Callable[[bytes | None], JsonObject]:
+    """A function from a message's bytes to its object, which raises Refused and nothing else.
+
+    max_depth: the outermost object is level 1; exactly max_bytes and max_depth are fine.
+    """
+    # raw_decode: decode() would look for white space with a regular expression, twice per message.
+    scan = json.JSONDecoder(
+        object_pairs_hook=_without_duplicates,
+        parse_int=_bounded_int,
+        parse_float=_finite_float,
+        parse_constant=_no_constant,
+    ).raw_decode
+
+    def parse(value: bytes | None) -> JsonObject:
+        text = _text(value, max_bytes)
+        # Counting first: a typical message has two brackets, and only one with many can be deep.
+        if text.count("{") + text.count("[") > max_depth and _depth_exceeds(text, max_depth):
+            raise Refused(Reason.TOO_DEEP)
+        try:
+            parsed, end = scan(text)
+        except ValueError:
+            raise Refused(Reason.NOT_JSON) from None
+        except RecursionError:
+            raise Refused(Reason.TOO_DEEP) from None
+        if end != len(text) and text[end:].strip(_BLANKS):
+            raise Refused(Reason.TRAILING_CONTENT)
+        if type(parsed) is not dict:
+            raise Refused(Reason.NOT_AN_OBJECT)
+        if "\\u" in text and _SURROGATE_ESCAPE.search(text):
+            _refuse_half_pairs(parsed)
+        return parsed
+
+    return parse
+
+
+def _text(value: bytes | None, max_bytes: int) -> str:
+    """The message as text that begins with its first character that is not white space."""
+    if not value:
+        raise Refused(Reason.EMPTY)
+    if len(value) > max_bytes:
+        raise Refused(Reason.TOO_LARGE)
+    try:
+        text = value.decode()
+    except UnicodeDecodeError:
+        raise Refused(Reason.NOT_UTF8) from None
+    if text[0] == "{":
+        return text
+    text = text.lstrip(_BLANKS)
+    if not text:
+        raise Refused(Reason.EMPTY)
+    if text[0] == "\ufeff":
+        raise Refused(Reason.BYTE_ORDER_MARK)
+    return text
+
+
+def _without_duplicates(pairs: list[tuple[str, object]]) -> JsonObject:
+    parsed = dict(pairs)
+    if len(parsed) != len(pairs):
+        raise Refused(Reason.DUPLICATE_KEY)
+    return parsed
+
+
+def _bounded_int(digits: str) -> int:
+    if len(digits) > _MAX_DIGITS:
+        raise Refused(Reason.BAD_NUMBER)
+    return int(digits)
+
+
+def _finite_float(text: str) -> float:
+    number = float(text)
+    if math.isinf(number):
+        raise Refused(Reason.BAD_NUMBER)
+    return number
+
+
+def _no_constant(_name: str) -> object:
+    raise Refused(Reason.BAD_NUMBER)
+
+
+def _depth_exceeds(text: str, max_depth: int) -> bool:
+    """Whether brackets outside of strings nest deeper than max_depth.
+
+    Read off the text, because the parser's own limit depends on how deep its caller stands, and a replay must find
+    the same reason.
+    """
+    depth = 0
+    for token in _STRING_OR_BRACKET.finditer(text):
+        first = text[token.start()]
+        if first in "{[":
+            depth += 1
+            if depth > max_depth:
+                return True
+        elif first in "}]":
+            depth -= 1
+    return False
+
+
+def _refuse_half_pairs(parsed: JsonObject) -> None:
+    try:
+        json.dumps(parsed, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise Refused(Reason.UNPAIRED_SURROGATE) from None

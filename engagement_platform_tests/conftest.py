@@ -1,0 +1,83 @@
+"""What tests share: real services, each started once per run, on first use. Everything listens on 127.0.0.1."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from engagement_platform.embedded.kafka import EmbeddedKafka
+from engagement_platform.embedded.ports import free_ports
+from engagement_platform.settings import Settings, SparkSettings
+from engagement_platform.spark.jars import resolve_jars
+from engagement_platform.spark.session import build_classic, classic_conf
+
+CALL_S = 20.0
+
+
+class Broker:
+    """A running broker, with what tests need to do to it."""
+
+    def __init__(self, kafka: EmbeddedKafka) -> None:
+        self._kafka = kafka
+        self.bootstrap_servers = kafka.bootstrap_servers
+
+    def create_topic(self, name: str, partitions: int = 1) -> None:
+        """Make a topic that does not exist."""
+        self._kafka.create_topics({name: partitions})
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic and return when the broker has forgotten it."""
+        from confluent_kafka.admin import AdminClient
+
+        admin = AdminClient({"bootstrap.servers": self.bootstrap_servers})
+        admin.delete_topics([name], operation_timeout=CALL_S)[name].result(timeout=CALL_S)
+
+    def produce(self, topic: str, messages: Sequence[tuple[int | None, bytes | None, bytes | None]]) -> None:
+        """Write (partition or None, key, value) in order; return when the broker has all of them."""
+        from confluent_kafka import KafkaError, Message, Producer
+
+        failed: list[str] = []
+
+        def delivered(error: KafkaError | None, _message: Message) -> None:
+            if error is not None:
+                failed.append(str(error))
+
+        producer = Producer({"bootstrap.servers": self.bootstrap_servers, "acks": "all"})
+        for partition, key, value in messages:
+            producer.produce(topic, value, key, -1 if partition is None else partition, on_delivery=delivered)
+            producer.poll(0)
+        assert producer.flush(CALL_S) == 0, f"messages to {topic} were not delivered within {CALL_S} s"
+        assert not failed, f"the broker refused messages to {topic}: {failed[0]}"
+
+
+@pytest.fixture(scope="session")
+def kafka_jars() -> list[Path]:
+    """The broker's jars, from the cache that `make setup` fills."""
+    return resolve_jars("kafka", SparkSettings().jar_cache)
+
+
+@pytest.fixture(scope="session")
+def spark_jars() -> list[Path]:
+    """The jars Spark needs beside pyspark's, from the cache that `make setup` fills."""
+    return resolve_jars("spark", SparkSettings().jar_cache)
+
+
+@pytest.fixture(scope="session")
+def broker(kafka_jars: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """One Kafka broker for the whole run; tests keep apart by topic."""
+    port, controller_port = free_ports(2)
+    with EmbeddedKafka(tmp_path_factory.mktemp("kafka"), port, controller_port, kafka_jars) as kafka:
+        yield Broker(kafka)
+
+
+@pytest.fixture(scope="session")
+def spark(spark_jars: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """One classic Spark session for the whole run, configured as the platform configures its own."""
+    warehouse = {"spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse"))}
+    settings = Settings(spark=SparkSettings(conf=warehouse))
+    session = build_classic(classic_conf(settings, spark_jars), "tests")
+    yield session
+    session.stop()

@@ -1,0 +1,44 @@
+"""Two starts on one home folder keep out of each other's way."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from engagement_platform.embedded.house import HomeInUse, locked_home
+
+HOLD = """
+    import pathlib, sys
+    from engagement_platform.embedded.house import locked_home
+    with locked_home(pathlib.Path(sys.argv[1])):
+        print("held", flush=True)
+        sys.stdin.read()
+"""
+
+
+def test_a_home_in_use_is_refused_and_the_holder_named(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", textwrap.dedent(HOLD), str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        holder.stdout.readline()
+        with pytest.raises(HomeInUse, match=f"process {holder.pid}.*ENGAGEMENT_PLATFORM_HOME"), locked_home(tmp_path):
+            pass
+        assert holder.stdin is not None
+        holder.stdin.close()
+    with locked_home(tmp_path):
+        pass
+
+
+def test_a_home_whose_holder_was_killed_is_taken_over(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", textwrap.dedent(HOLD), str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        holder.stdout.readline()
+        holder.kill()
+    with locked_home(tmp_path):
+        assert (tmp_path / "embedded.lock").read_text() == str(os.getpid())

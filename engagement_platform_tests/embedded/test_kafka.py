@@ -1,0 +1,84 @@
+"""The embedded broker: what it keeps, what it refuses. Reading from any broker is tested with the Kafka source."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from engagement_platform.embedded.kafka import EmbeddedKafka
+from engagement_platform.embedded.ports import answers, free_ports
+from engagement_platform_tests.conftest import Broker
+
+pytestmark = pytest.mark.broker
+
+
+def values(bootstrap_servers: str, topic: str, count: int) -> list[bytes | None]:
+    """The first `count` values of partition 0."""
+    consumer = Consumer({"bootstrap.servers": bootstrap_servers, "group.id": "test"})
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    try:
+        return [message.value() for message in consumer.consume(count, timeout=20)]
+    finally:
+        consumer.close()
+
+
+def partitions(bootstrap_servers: str) -> Mapping[str, int]:
+    topics = AdminClient({"bootstrap.servers": bootstrap_servers}).list_topics(timeout=20).topics
+    return {name: len(topic.partitions) for name, topic in topics.items() if not name.startswith("__")}
+
+
+def test_messages_outlive_a_restart_on_other_ports(kafka_jars: list[Path], tmp_path: Path) -> None:
+    port, controller_port, next_port, next_controller_port = free_ports(4)
+    first = EmbeddedKafka(tmp_path, port, controller_port, kafka_jars)
+    with first:
+        first.create_topics({"kept": 1, "other": 3})
+        Broker(first).produce("kept", [(None, b"key", b"one"), (None, None, b"two")])
+    assert not answers(port)
+    with EmbeddedKafka(tmp_path, next_port, next_controller_port, kafka_jars) as second:
+        assert values(second.bootstrap_servers, "kept", 2) == [b"one", b"two"]
+        assert partitions(second.bootstrap_servers) == {"kept": 1, "other": 3}
+
+
+def test_making_a_topic_again_leaves_it_as_it_is(broker: Broker) -> None:
+    broker.create_topic("made-twice", partitions=2)
+    broker.create_topic("made-twice", partitions=5)
+    assert partitions(broker.bootstrap_servers)["made-twice"] == 2
+
+
+def test_a_message_of_three_megabytes_is_taken(broker: Broker) -> None:
+    from confluent_kafka import Producer
+
+    broker.create_topic("large")
+    value = b"x" * (3 * 1024 * 1024)
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "message.max.bytes": 4 * 1024 * 1024})
+    producer.produce("large", value)
+    assert producer.flush(20) == 0
+    assert values(broker.bootstrap_servers, "large", 1) == [value]
+
+
+def test_a_topic_is_not_made_by_writing_to_it(broker: Broker) -> None:
+    from confluent_kafka import Producer
+
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "message.timeout.ms": 1000})
+    outcome: list[object] = []
+
+    def delivered(error: object, _message: object) -> None:
+        outcome.append(error)
+
+    producer.produce("never-made", b"lost", on_delivery=delivered)
+    assert producer.flush(20) == 0
+    assert outcome[0] is not None  # compared by identity: KafkaError == None leaves a stray exception behind
+    assert "never-made" not in partitions(broker.bootstrap_servers)
+
+
+def test_a_deleted_topic_can_be_made_again_empty(broker: Broker) -> None:
+    broker.create_topic("again")
+    broker.produce("again", [(None, None, b"old")])
+    broker.delete_topic("again")
+    broker.create_topic("again")
+    broker.produce("again", [(0, None, b"new")])
+    assert values(broker.bootstrap_servers, "again", 1) == [b"new"]

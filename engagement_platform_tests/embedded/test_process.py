@@ -1,0 +1,242 @@
+"""Children live, are restarted, and are all gone at the end, whoever dies first. The processes are real."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from engagement_platform.embedded.process import Child, ChildFailed, Supervisor
+
+pytestmark = pytest.mark.crash
+
+# Starts a grandchild in its own group, as servers with workers do, then waits.
+FAMILY = """
+import subprocess, sys, time, pathlib
+worker = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+pathlib.Path(sys.argv[1]).write_text(str(worker.pid))
+time.sleep(600)
+"""
+
+
+def wait_for(condition: Callable[[], bool], or_say: str, timeout_s: float = 15) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, f"{or_say} within {timeout_s} s"
+        time.sleep(0.05)
+
+
+def exists(pid: int) -> bool:
+    """Whether a process runs; one that ended and waits to be collected does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def python(name: str, code: str, *arguments: object, ready: Callable[[], bool] = lambda: True, **more: object) -> Child:
+    command = [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)]
+    return Child(name=name, command=command, ready=ready, **more)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def said() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def supervisor(tmp_path: Path, said: list[str]) -> Iterator[Supervisor]:
+    with Supervisor(tmp_path / "logs", said.append) as supervisor:
+        yield supervisor
+
+
+def pid_in(file: Path) -> int:
+    wait_for(lambda: file.exists() and file.read_text().isdigit(), f"{file.name} was never written")
+    return int(file.read_text())
+
+
+def test_a_killed_child_is_restarted_and_the_console_says_so(
+    supervisor: Supervisor, said: list[str], tmp_path: Path
+) -> None:
+    supervisor.start(python("server", "import time; print('the last words', flush=True); time.sleep(600)"))
+    log = tmp_path / "logs" / "server.log"
+    wait_for(lambda: "last words" in log.read_text(), "the child never spoke")
+    first = supervisor.pid("server")
+    assert first is not None
+    os.kill(first, signal.SIGKILL)
+
+    def restarted() -> bool:
+        supervisor.poll()
+        return supervisor.pid("server") not in (None, first)
+
+    wait_for(restarted, "it was not restarted")
+    assert len(said) == 1
+    assert "server ended with signal SIGKILL" in said[0]
+    assert said[0].endswith("the last words")
+
+
+def test_workers_of_a_child_that_died_are_ended_before_it_is_restarted(supervisor: Supervisor, tmp_path: Path) -> None:
+    file = tmp_path / "worker"
+    supervisor.start(python("server", FAMILY, file))
+    worker = pid_in(file)
+    os.kill(supervisor.pid("server") or 0, signal.SIGKILL)
+
+    def worker_gone() -> bool:
+        supervisor.poll()
+        return not exists(worker)
+
+    wait_for(worker_gone, "the worker lived on")
+
+
+def test_a_child_that_dies_while_starting_fails_with_the_end_of_its_log(
+    supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("engagement_platform.embedded.process.FIRST_PAUSE_S", 0.05)
+    supervisor.start(python("server", "import sys; sys.exit('no such port')", ready=lambda: False))
+    with pytest.raises(ChildFailed, match=r"server ended 3 times.*server\.log.*no such port"):
+        supervisor.wait_ready(15)
+
+
+def test_a_child_that_is_never_ready_fails_when_the_time_is_over(supervisor: Supervisor) -> None:
+    supervisor.start(python("server", "import time; time.sleep(600)", ready=lambda: False))
+    with pytest.raises(ChildFailed, match="not ready after 0 s"):
+        supervisor.wait_ready(0.3)
+
+
+def test_a_command_that_does_not_exist_is_named(supervisor: Supervisor) -> None:
+    supervisor.start(Child(name="server", command=["no-such-program"], ready=lambda: False))
+    with pytest.raises(ChildFailed, match="cannot run no-such-program: No such file or directory"):
+        supervisor.wait_ready(15)
+
+
+def test_a_child_starts_only_after_what_it_needs_is_ready(supervisor: Supervisor) -> None:
+    open_for_business = False
+    supervisor.start(
+        python("first", "import time; time.sleep(600)", ready=lambda: open_for_business),
+        python("second", "import time; time.sleep(600)", after=("first",)),
+    )
+    supervisor.poll()
+    assert supervisor.pid("second") is None
+    open_for_business = True
+    supervisor.wait_ready(5)
+    assert supervisor.pid("second") is not None
+
+
+def test_a_child_that_may_end_is_not_restarted(supervisor: Supervisor, said: list[str]) -> None:
+    supervisor.start(python("job", "", may_end=True))
+
+    def ended() -> bool:
+        supervisor.poll()
+        return supervisor.ended("job")
+
+    wait_for(ended, "it did not end")
+    assert said == []
+
+
+def test_stopping_ends_the_highest_stage_first(supervisor: Supervisor, tmp_path: Path) -> None:
+    order = tmp_path / "order"
+    code = """
+        import pathlib, signal, sys, time
+        def leave(*_):
+            with open(sys.argv[1], "a") as file:
+                file.write(sys.argv[2] + "\\n")
+            sys.exit(0)
+        signal.signal(signal.SIGTERM, leave)
+        pathlib.Path(sys.argv[1] + sys.argv[2]).touch()
+        time.sleep(600)
+    """
+    for name, stage in (("broker", 0), ("daemon", 1), ("traffic", 2)):
+        supervisor.start(python(name, code, order, name, stage=stage))
+        wait_for(Path(f"{order}{name}").exists, f"{name} did not start")
+    supervisor.stop()
+    assert order.read_text().split() == ["traffic", "daemon", "broker"]
+
+
+def test_a_child_that_ignores_sigterm_is_killed_in_bounded_time(
+    supervisor: Supervisor, said: list[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "deaf"
+    code = """
+        import os, pathlib, signal, sys, time
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        pathlib.Path(sys.argv[1]).write_text(str(os.getpid()))
+        time.sleep(600)
+    """
+    supervisor.start(python("deaf", code, file, stop_s=0.5))
+    pid = pid_in(file)
+    before = time.monotonic()
+    supervisor.stop()
+    assert not exists(pid)
+    assert time.monotonic() - before < 3
+    assert "deaf did not stop" in said[0]
+
+
+def test_children_have_default_signals_even_when_their_parent_ignores_them(tmp_path: Path) -> None:
+    # What a background shell does to its jobs; the child would then be deaf to Ctrl-C, and Dagster's to SIGTERM.
+    out = tmp_path / "dispositions"
+    show = "import signal, sys; print([signal.getsignal(n) == signal.SIG_DFL for n in (1, 15)], flush=True)"
+    code = f"""
+        import pathlib, signal, time
+        from engagement_platform.embedded.process import Child, Supervisor
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)
+        with Supervisor(pathlib.Path({str(tmp_path)!r})) as supervisor:
+            command = {[sys.executable, "-c", show]!r}
+            supervisor.start(Child(name="dispositions", command=command, ready=lambda: True, may_end=True))
+            while not supervisor.ended("dispositions"):
+                supervisor.poll()
+                time.sleep(0.05)
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True, timeout=30)
+    assert out.with_suffix(".log").read_text().strip() == "[True, True]"
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_nothing_is_left_when_the_parent_dies(tmp_path: Path, how: signal.Signals) -> None:
+    file, leader = tmp_path / "worker", tmp_path / "leader"
+    code = f"""
+        import pathlib, sys, time
+        from engagement_platform.embedded.process import Child, Supervisor
+        supervisor = Supervisor(pathlib.Path({str(tmp_path)!r}))
+        family = [sys.executable, "-c", {FAMILY!r}, {str(file)!r}]
+        supervisor.start(Child(name="server", command=family, ready=lambda: True))
+        pathlib.Path({str(leader)!r}).write_text(str(supervisor.pid("server")))
+        time.sleep(600)
+    """
+    with subprocess.Popen([sys.executable, "-c", textwrap.dedent(code)]) as parent:
+        family = [pid_in(leader), pid_in(file)]
+        assert all(map(exists, family))
+        parent.send_signal(how)
+    wait_for(lambda: not any(map(exists, family)), f"processes {family} outlived their parent")
+
+
+def test_a_killed_reaper_is_replaced_and_knows_all_children(supervisor: Supervisor, tmp_path: Path) -> None:
+    supervisor.start(python("server", "import time; time.sleep(600)"))
+    first = supervisor._reaper
+    assert first is not None
+    first.kill()
+    first.wait()
+    supervisor.poll()
+    assert supervisor._reaper is not first
+    pid = supervisor.pid("server")
+    assert pid is not None
+    os.close(supervisor._pipe)  # what the end of this process would look like to the reaper
+    wait_for(lambda: not exists(pid), "the new reaper did not know the child")
+    supervisor._pipe = os.open(os.devnull, os.O_WRONLY)
+
+
+def test_a_large_log_makes_room_for_a_new_one(supervisor: Supervisor, tmp_path: Path) -> None:
+    log = tmp_path / "logs" / "server.log"
+    log.parent.mkdir()
+    with log.open("wb") as file:
+        file.truncate(21 * 1024 * 1024)
+    supervisor.start(python("server", "import time; time.sleep(600)"))
+    assert log.stat().st_size < 1024
+    assert log.with_suffix(".log.1").stat().st_size == 21 * 1024 * 1024

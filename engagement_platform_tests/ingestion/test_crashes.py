@@ -1,0 +1,149 @@
+"""Killed anywhere, ingestion leaves what an undisturbed run leaves: every row and every notification once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from engagement_platform.ingestion.job import ingest_engagements
+from engagement_platform.microbatch.job import MicroBatchJob, drain
+from engagement_platform.microbatch.model import JobState, Manifest, Transaction
+from engagement_platform.tables.lake import Lake
+from engagement_platform_tests.ingestion.oracle import Oracle, engagement
+from engagement_platform_tests.ingestion.world import AT_ONCE, World
+
+pytestmark = [pytest.mark.broker]
+
+
+class Crash(Exception):
+    """Stands for the end of the process."""
+
+
+def crash_at(point: str) -> Any:
+    """An observer that raises at one point."""
+
+    def observe(passed: str) -> None:
+        if passed == point:
+            raise Crash(point)
+
+    return observe
+
+
+def everything(organization: str, before: str | None) -> Sequence[dict[str, Any] | None]:
+    """A batch in which every process has every commit to make: new, newer, known, contradicting, bad, named."""
+    messages: list[dict[str, Any] | None] = [
+        engagement(organization, "e1", person_name="Ann"),
+        engagement(organization, "e2", person_id="lead-2", person_name="Bo"),
+        engagement(organization, "e2", person_id="lead-2", person_name="Bo"),
+        engagement(organization, "e1", subject="another copy"),
+        None,
+    ]
+    if before is not None:
+        later = {"engagement_ts": "2026-11-20T10:00:00+00:00", "version": 2, "person_name": "Cy", "person_id": "lead-9"}
+        messages += [engagement(before, "e1", **later), engagement(before, "e2", person_id="lead-2")]
+    return messages
+
+
+def crash_points(job: MicroBatchJob[Any]) -> Sequence[str]:
+    """From the job's own declaration, so that a new process is covered the day it appears."""
+    assert len(job.crash_points) >= 14
+    return job.crash_points
+
+
+def test_an_exception_at_any_point_leaves_what_an_undisturbed_run_leaves(world: World) -> None:
+    oracle = Oracle()
+    oracle.batch(0, world.produce(everything("org-first", None)))
+    world.run()
+    before = "org-first"
+    for batch_id, point in enumerate(crash_points(world.job()), start=1):
+        organization = f"org-{point}"
+        oracle.batch(batch_id, world.produce(everything(organization, before)))
+        with pytest.raises(Crash):
+            world.run(crash_at(point))
+        (resumed, *more) = world.run() or [None]
+        assert not more, f"after a crash at {point} there was more than one batch to do"
+        if point == "finalized":
+            assert resumed is None, "a finalized batch was done again"
+        else:
+            assert resumed is not None
+            assert resumed.replayed == (point != "manifest:before")
+            assert resumed.manifest.batch_id == batch_id
+        before = organization
+    world.assert_equals(oracle)
+
+
+def test_a_finished_process_is_not_run_again(world: World) -> None:
+    world.produce(everything("org", None))
+    with pytest.raises(Crash):
+        world.run(crash_at("data:recorded"))
+    passed: list[str] = []
+    world.run(passed.append)
+    assert passed == ["notification.append:before", "notification.append:after", "notification:recorded", "finalized"]
+
+
+def test_processes_run_in_the_declared_order_and_the_checkpoint_moves_last(world: World) -> None:
+    world.produce(everything("org", None))
+    seen: list[tuple[str, JobState | None]] = []
+
+    def observe(point: str) -> None:
+        last = world.stores.checkpoints.latest("ingest-engagements")
+        seen.append((point, last.state if last else None))
+
+    world.run(observe)
+    recorded = [point for point, _ in seen if point.endswith(":recorded")]
+    assert recorded == ["quarantine:recorded", "mapping:recorded", "data:recorded", "notification:recorded"]
+    assert seen[0] == ("manifest:before", None)
+    assert {state for point, state in seen[1:-1]} == {JobState.RUNNING}
+    assert seen[-1] == ("finalized", JobState.SUCCEEDED)
+
+
+class NamelessLake(Lake):
+    """A build in which appends forget to name their transaction."""
+
+    def append(self, frame: Any, table: Any, txn: Transaction) -> None:
+        frame.select(*table.column_names).write.format("delta").mode("append").save(self.uri(table))
+
+
+def test_a_build_without_transaction_ids_is_caught(world: World) -> None:
+    """The test of the tests: with txnAppId left out, the same comparison fails."""
+    oracle = Oracle()
+    oracle.batch(0, world.produce(everything("org", None)))
+    job = world.job(crash_at("notification.append:after"))
+    with pytest.raises(Crash):
+        list(drain(_on_lake(world, job, NamelessLake(world.spark, world.settings)), AT_ONCE))
+    list(drain(_on_lake(world, world.job(), NamelessLake(world.spark, world.settings)), AT_ONCE))
+    with pytest.raises(AssertionError):
+        world.assert_equals(oracle)
+
+
+def test_a_build_that_pins_nothing_is_caught(world: World) -> None:
+    """The other one: a replay that looks at the latest version sees its own rows and takes them for known."""
+    oracle = Oracle()
+    oracle.batch(0, world.produce(everything("org", None)))
+
+    class LatestLake(Lake):
+        def read(self, table: Any, version: int | None = None) -> Any:
+            return super().read(table)
+
+    with pytest.raises(Crash):
+        world.run(crash_at("data.insert:after"))
+    list(drain(_on_lake(world, world.job(), LatestLake(world.spark, world.settings)), AT_ONCE))
+    with pytest.raises(AssertionError):
+        world.assert_equals(oracle)
+
+
+def _on_lake(world: World, job: MicroBatchJob[Any], lake: Lake) -> MicroBatchJob[Any]:
+    from engagement_platform.ingestion.job import Parts
+
+    parts = Parts(lake, world.stores, world.settings, job.observe, job.on_wait)
+
+    def read(manifest: Manifest) -> Any:
+        from engagement_platform.sources.kafka import KafkaSource
+
+        source = KafkaSource(world.topics[0], world.settings.kafka)
+        return source.read(world.spark, manifest.start, manifest.end)
+
+    return replace(ingest_engagements(job.name, job.source, read, parts), clock=job.clock)

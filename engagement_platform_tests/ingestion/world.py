@@ -1,0 +1,154 @@
+"""A fresh lake, fresh stores and a fresh topic for one test, on the shared Spark and broker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from pyspark.sql import SparkSession
+
+from engagement_platform.jobs import INGEST_ENGAGEMENTS, Told, kafka_job, open_stores
+from engagement_platform.microbatch.job import BatchReport, DrainPolicy, MicroBatchJob, Observer, Stores, drain
+from engagement_platform.settings import (
+    BatchSettings,
+    DecodingSettings,
+    KafkaSettings,
+    LayoutSettings,
+    Settings,
+    StoreSettings,
+)
+from engagement_platform.tables.contract import Table
+from engagement_platform.tables.engagement import MAPPING, NOTIFICATION, QUARANTINE, data_table
+from engagement_platform.tables.lake import Lake
+from engagement_platform_tests.conftest import Broker
+from engagement_platform_tests.ingestion.oracle import Key, Oracle, as_bytes
+
+NOW = datetime(2026, 11, 21, 9, 30, 0, 123456, tzinfo=UTC)
+AT_ONCE = DrainPolicy(linger=timedelta(0), max_duration=timedelta(hours=1))
+
+
+def ignore(_point: str) -> None:
+    """An observer that lets everything pass."""
+
+
+@dataclass
+class World:
+    """One lake and what stands beside it. Messages go to partition 0 unless said otherwise, so offsets are known."""
+
+    spark: SparkSession
+    broker: Broker
+    home: Path
+    partitions: int = 1
+    layout: LayoutSettings = field(default_factory=lambda: LayoutSettings(auto_compact=False))
+    batch: BatchSettings = field(default_factory=BatchSettings)
+    decoding: DecodingSettings = field(default_factory=DecodingSettings)
+    produced: int = 0
+
+    def __post_init__(self) -> None:
+        name = uuid4().hex[:12]
+        self.topics = (f"engagements-{name}", f"requests-{name}")
+        for topic in self.topics:
+            self.broker.create_topic(topic, self.partitions)
+
+    @cached_property
+    def settings(self) -> Settings:
+        """Settings of this world; environment variables do not reach them."""
+        kafka = KafkaSettings(
+            bootstrap_servers=self.broker.bootstrap_servers,
+            engagements_topic=self.topics[0],
+            mutation_requests_topic=self.topics[1],
+        )
+        return Settings(
+            home=self.home,
+            kafka=kafka,
+            stores=StoreSettings(lease_wait=timedelta(seconds=20)),
+            layout=self.layout,
+            batch=self.batch,
+            decoding=self.decoding,
+        )
+
+    @cached_property
+    def stores(self) -> Stores:
+        """The stores of this world."""
+        return open_stores(self.settings)
+
+    @cached_property
+    def lake(self) -> Lake:
+        """The lake of this world."""
+        return Lake(self.spark, self.settings)
+
+    @property
+    def data(self) -> Table:
+        """The Data Table's contract in this world's layout."""
+        return data_table(self.settings.layout.scheme)
+
+    def produce(self, messages: Sequence[dict[str, Any] | None], partition: int = 0) -> list[tuple[int, Any]]:
+        """Put messages on the engagements topic; (offset, message) of each, when only partition 0 is used."""
+        self.broker.produce(self.topics[0], [(partition, None, as_bytes(message)) for message in messages])
+        first = self.produced
+        self.produced += len(messages)
+        return list(enumerate(messages, first))
+
+    def job(self, observe: Observer = ignore, name: str = INGEST_ENGAGEMENTS) -> MicroBatchJob[Any]:
+        """The ingestion job, with a clock that stands still: then equal runs leave equal rows."""
+        job = kafka_job(name, self.spark, self.settings, self.stores, Told(observe=observe))
+        return replace(job, clock=lambda: NOW)
+
+    def run(self, observe: Observer = ignore, name: str = INGEST_ENGAGEMENTS) -> list[BatchReport]:
+        """Everything that waits."""
+        return list(drain(self.job(observe, name), AT_ONCE))
+
+    def rows(self, table: Table) -> list[dict[str, Any]]:
+        """All rows of a table."""
+        return [utc(row.asDict(recursive=True)) for row in self.lake.read(table).collect()]
+
+    def assert_equals(self, oracle: Oracle) -> None:
+        """Every table, row for row."""
+        assert self.data_rows() == sorted(
+            (o, i, r["ts"], r["person"], r["version"], r["batch_id"], r["type"], r["subject"])
+            for (o, i), r in oracle.data.items()
+        )
+        names = sorted(
+            (r["organization_id"], r["id"], r["name_ts"], r["name"], r["batch_id"]) for r in self.rows(MAPPING)
+        )
+        assert names == sorted((o, p, ts, name, batch) for (o, p), (ts, name, batch) in oracle.names.items())
+        assert sorted(self.notified(), key=repr) == sorted(oracle.notifications, key=repr)
+        ids = [row["notification_id"] for row in self.rows(NOTIFICATION)]
+        assert len(ids) == len(set(ids)), "a notification stands twice"
+        quarantined = self.rows(QUARANTINE)
+        assert sorted(row["offset"] for row in quarantined) == sorted(oracle.quarantined)
+        for row in quarantined:
+            reason = oracle.quarantined[row["offset"]]
+            assert not reason or row["reason_code"] == reason
+
+    def data_rows(self) -> list[tuple[Any, ...]]:
+        """The Data Table, sorted, as the oracle knows it."""
+        return sorted(
+            (
+                row["organization_id"],
+                row["engagement_id"],
+                row["engagement_ts"],
+                row["person_id"],
+                row["version"],
+                row["batch_id"],
+                row["engagement"]["type"],
+                row["engagement"]["subject"],
+            )
+            for row in self.rows(self.data)
+        )
+
+    def notified(self) -> Iterator[tuple[int, str, Key, str | None]]:
+        """The notification table as the oracle knows it."""
+        for row in self.rows(NOTIFICATION):
+            key = (row["organization_id"], row["engagement_id"])
+            yield row["batch_id"], row["change_type"], key, row["previous_person_id"]
+
+
+def utc(values: dict[str, Any]) -> dict[str, Any]:
+    """With aware UTC times: collect() gives naive ones in the zone of this machine."""
+    return {name: value.astimezone(UTC) if isinstance(value, datetime) else value for name, value in values.items()}

@@ -1,0 +1,144 @@
+"""How one set of security settings is said to both Kafka clients. No broker is needed."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from confluent_kafka.admin import AdminClient
+from pydantic import SecretStr
+
+from engagement_platform.settings import KafkaSettings
+from engagement_platform.sources.kafka_options import (
+    UntranslatableSecurity,
+    client_options,
+    spark_options,
+    spark_security_options,
+    without_secrets,
+)
+
+PLAIN_MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
+SCRAM_MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
+
+
+def secrets(**options: str) -> dict[str, SecretStr]:
+    return {name.replace("_", "."): SecretStr(value) for name, value in options.items()}
+
+
+def translated(overrides: dict[str, SecretStr] | None = None, **options: str) -> dict[str, str]:
+    return spark_security_options(secrets(**options), overrides or {})
+
+
+def test_without_security_spark_is_told_nothing() -> None:
+    assert translated() == {}
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "module"),
+    [("PLAIN", PLAIN_MODULE), ("SCRAM-SHA-256", SCRAM_MODULE), ("SCRAM-SHA-512", SCRAM_MODULE)],
+)
+@pytest.mark.parametrize("option", ["sasl_mechanism", "sasl_mechanisms"])
+def test_sasl_credentials_become_a_jaas_line(mechanism: str, module: str, option: str) -> None:
+    options = {option: mechanism, "security_protocol": "sasl_ssl", "sasl_username": "ada", "sasl_password": "pw"}
+    assert translated(None, **options) == {
+        "kafka.security.protocol": "SASL_SSL",
+        "kafka.sasl.mechanism": mechanism,
+        "kafka.sasl.jaas.config": f'{module} required username="ada" password="pw";',
+    }
+
+
+def test_quotes_and_backslashes_in_a_password_stay_inside_it() -> None:
+    line = translated(sasl_mechanism="PLAIN", sasl_username="ada", sasl_password='a"b\\c; x="1')
+    assert line["kafka.sasl.jaas.config"].endswith(r'password="a\"b\\c; x=\"1";')
+
+
+def test_credentials_without_a_known_mechanism_are_refused_unless_the_jaas_line_is_given() -> None:
+    with pytest.raises(UntranslatableSecurity, match=r"kafka\.sasl\.jaas\.config") as told:
+        translated(sasl_mechanism="OAUTHBEARER", sasl_username="ada", sasl_password="pw-123")
+    assert "pw-123" not in str(told.value)
+    own = secrets(kafka_sasl_jaas_config="my line")
+    assert translated(own, sasl_mechanism="GSSAPI", sasl_username="ada") == {
+        "kafka.sasl.mechanism": "GSSAPI",
+        "kafka.sasl.jaas.config": "my line",
+    }
+
+
+def test_certificates_become_stores_of_kafkas_own_client() -> None:
+    options = translated(
+        security_protocol="SSL",
+        ssl_ca_location="/ca.pem",
+        ssl_certificate_location="/me.pem",
+        ssl_key_location="/me.pem",
+        ssl_key_password="pw",
+        ssl_endpoint_identification_algorithm="none",
+        enable_ssl_certificate_verification="true",
+    )
+    assert options == {
+        "kafka.security.protocol": "SSL",
+        "kafka.ssl.truststore.type": "PEM",
+        "kafka.ssl.truststore.location": "/ca.pem",
+        "kafka.ssl.keystore.type": "PEM",
+        "kafka.ssl.keystore.location": "/me.pem",
+        "kafka.ssl.key.password": "pw",
+        "kafka.ssl.endpoint.identification.algorithm": "",
+    }
+
+
+def test_pem_texts_and_pkcs12_are_translated_too() -> None:
+    assert translated(ssl_ca_pem="CA", ssl_certificate_pem="CERT", ssl_key_pem="KEY") == {
+        "kafka.ssl.truststore.type": "PEM",
+        "kafka.ssl.truststore.certificates": "CA",
+        "kafka.ssl.keystore.type": "PEM",
+        "kafka.ssl.keystore.certificate.chain": "CERT",
+        "kafka.ssl.keystore.key": "KEY",
+    }
+    assert translated(ssl_keystore_location="/me.p12", ssl_keystore_password="pw") == {
+        "kafka.ssl.keystore.type": "PKCS12",
+        "kafka.ssl.keystore.location": "/me.p12",
+        "kafka.ssl.keystore.password": "pw",
+    }
+
+
+def test_certificate_and_key_in_two_files_are_refused_unless_spark_has_its_own() -> None:
+    with pytest.raises(UntranslatableSecurity, match="one PEM file"):
+        translated(ssl_certificate_location="/cert.pem", ssl_key_location="/key.pem")
+    own = secrets(kafka_ssl_keystore_location="/both.pem")
+    assert translated(own, ssl_certificate_location="/cert.pem", ssl_key_location="/key.pem") == {
+        "kafka.ssl.keystore.location": "/both.pem"
+    }
+
+
+def test_sparks_own_options_win() -> None:
+    own = secrets(kafka_security_protocol="PLAINTEXT", maxOffsetsPerTrigger="5")
+    assert translated(own, security_protocol="SSL") == {
+        "kafka.security.protocol": "PLAINTEXT",
+        "maxOffsetsPerTrigger": "5",
+    }
+
+
+def test_spark_waits_as_long_as_the_settings_say_and_sees_committed_records_only() -> None:
+    options = spark_options(KafkaSettings(bootstrap_servers="a:1,b:2", timeout=timedelta(seconds=7)))
+    assert options["kafka.bootstrap.servers"] == "a:1,b:2"
+    assert options["kafka.isolation.level"] == "read_committed"
+    assert options["kafkaConsumer.pollTimeoutMs"] == "7000"
+
+
+def test_the_python_client_takes_the_names_as_they_stand() -> None:
+    settings = KafkaSettings(
+        security=secrets(
+            security_protocol="SASL_PLAINTEXT", sasl_mechanism="PLAIN", sasl_username="u", sasl_password="p"
+        )
+    )
+    options = client_options(settings)
+    assert options["sasl.password"] == "p"
+    assert AdminClient(options) is not None
+
+
+def test_secrets_are_struck_out_of_a_clients_own_words() -> None:
+    settings = KafkaSettings(
+        security=secrets(sasl_password="hunter2", security_protocol="SSL"),
+        spark_options=secrets(kafka_sasl_jaas_config="line with hunter2"),
+    )
+    said = without_secrets("SSL handshake: hunter2 in 'line with hunter2'", settings)
+    assert said == "SSL handshake: *** in '***'"
+    assert "hunter2" not in repr(settings)
