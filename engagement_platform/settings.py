@@ -160,7 +160,7 @@ class LayoutSettings(Section):
         default=50, ge=2, description="Small files in one partition that start an auto compaction."
     )
     optimize_write: bool = Field(
-        default=True, description="The two optimized-write keys of S1-10; both name the same feature."
+        default=True, description="Both optimized-write keys (autoOptimize.optimizeWrite, optimizeWrite.enabled): one task writes a partition."
     )
     evolve: bool = Field(
         default=False,

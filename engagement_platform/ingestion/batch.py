@@ -14,7 +14,7 @@ from functools import cached_property
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from engagement_platform.ingestion.settle import COORDINATES, ID, REASONS, VERDICTS_DDL, Verdict, content, settle
+from engagement_platform.ingestion.settle import COORDINATES, ID, REASONS, Verdict, content, settle
 from engagement_platform.microbatch.model import Manifest
 from engagement_platform.tables.contract import Table
 from engagement_platform.tables.engagement import MAPPING
@@ -23,8 +23,9 @@ from engagement_platform.tables.lake import Lake, any_of
 QUANTILES = tuple(i / 20 for i in range(21))
 """Of the production times of a batch's messages: 0, 5, … 100 percent."""
 
-BROADCAST_IDS = 1_000_000
-"""Up to this many ids of a batch are sent to every task instead of shuffling the Data Table (about 60 bytes each)."""
+BROADCAST_ROWS = 1_000_000
+"""Up to this many keys of a batch (about 60 bytes each) go to every task, and neither the batch nor the Data Table is
+shuffled. Kept frames have no statistics, so Spark would not find that out before it has shuffled both."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,8 @@ class EngagementBatch:
     manifest: Manifest
     raw: DataFrame
     decoded: DataFrame
-    verdicts: DataFrame
+    verdicts: DataFrame | None
+    """VERDICTS_DDL of the copies that needed a second look; None when every engagement is new and alone."""
     summary: Summary
     settled: Mapping[str, int]
     """Verdict or reason code -> copies, of those in `verdicts`."""
@@ -84,12 +86,12 @@ class EngagementBatch:
     def rows(self) -> DataFrame:
         """Accepted copies with `verdict` and `previous_person_id`."""
         accepted = self.decoded.where(F.col("reason_code").isNull()).drop("reason_code", "reason", "key", "value")
-        if not self.settled:
+        if self.verdicts is None:
             return accepted.withColumn("verdict", F.lit(Verdict.INSERT.value)).withColumn(
                 "previous_person_id", F.lit(None).cast("string")
             )
         few = self.verdicts.select(*COORDINATES, "verdict", "previous_person_id")
-        return accepted.join(few, list(COORDINATES), "left").withColumn(
+        return accepted.join(small(few, sum(self.settled.values())), list(COORDINATES), "left").withColumn(
             "verdict", F.coalesce("verdict", F.lit(Verdict.INSERT.value))
         )
 
@@ -110,8 +112,10 @@ def open_batch(lake: Lake, data: Table, manifest: Manifest, raw: DataFrame, deco
     summary = summarize(decoded)
     lookup = _Lookup(lake, data, manifest.table_versions[data.name], decoded, summary)
     verdicts = lookup.verdicts()
-    label = F.coalesce("reason_code", "verdict").alias("label")
-    settled = {row["label"]: int(row["count"]) for row in verdicts.groupBy(label).count().collect()}
+    settled: dict[str, int] = {}
+    if verdicts is not None:
+        label = F.coalesce("reason_code", "verdict").alias("label")
+        settled = {row["label"]: int(row["count"]) for row in verdicts.groupBy(label).count().collect()}
     return EngagementBatch(lake, data, manifest, raw, decoded, verdicts, summary, settled)
 
 
@@ -123,6 +127,11 @@ def kept(frame: DataFrame) -> DataFrame:
     blocks and fails the batch, which is then replayed.
     """
     return frame.localCheckpoint(eager=False)
+
+
+def small(frame: DataFrame, rows: int) -> DataFrame:
+    """The frame with a broadcast hint when it has few enough rows."""
+    return F.broadcast(frame) if rows <= BROADCAST_ROWS else frame
 
 
 def summarize(decoded: DataFrame) -> Summary:
@@ -165,16 +174,14 @@ class _Lookup:
     decoded: DataFrame
     summary: Summary
 
-    def verdicts(self) -> DataFrame:
-        """Verdicts of all copies of ids that are known, repeated, or above version 1; an empty frame when none is."""
+    def verdicts(self) -> DataFrame | None:
+        """Verdicts of all copies of ids that are known, repeated, or above version 1; None when there is none."""
         if not self.summary.accepted:
-            return self._none()
+            return None
         accepted = self.decoded.where(F.col("reason_code").isNull())
         ids = accepted.groupBy(*ID).agg(F.count("*").alias("copies"), F.max("version").alias("top_version"))
-        if self.summary.accepted <= BROADCAST_IDS:
-            ids = F.broadcast(ids)
         keys = self._pruned(self.summary.organizations, self.summary.dates).select(*ID, "engagement_date", "version")
-        known = keys.join(ids.select(*ID), list(ID)).select(
+        known = keys.join(small(ids.select(*ID), self.summary.accepted), list(ID)).select(
             *ID, "engagement_date", F.col("version").alias("known_version"), F.lit(0).alias("top_version")
         )
         again = ids.where((F.col("copies") > 1) | (F.col("top_version") > 1)).select(
@@ -188,7 +195,7 @@ class _Lookup:
         )
         return self._settled(accepted, kept(doubtful))
 
-    def _settled(self, accepted: DataFrame, doubtful: DataFrame) -> DataFrame:
+    def _settled(self, accepted: DataFrame, doubtful: DataFrame) -> DataFrame | None:
         found = doubtful.agg(
             F.count("*").alias("ids"),
             F.count("known_version").alias("known"),
@@ -196,23 +203,24 @@ class _Lookup:
             F.collect_set("organization_id").alias("organizations"),
         ).collect()[0]
         if not found["ids"]:
-            return self._none()
+            return None
         organizations = sorted(found["organizations"])
-        copies = accepted.join(doubtful.select(*ID), list(ID)).select(
+        copies = accepted.join(small(doubtful.select(*ID), found["ids"]), list(ID)).select(
             *COORDINATES, *ID, "engagement_date", "version", content("person_id").alias("content")
         )
         known = self._none_known()
         if found["known"]:
             here = doubtful.where(F.col("known_version").isNotNull()).select(*ID)
-            known = self._standing(self._pruned(organizations, self.summary.dates), here)
+            known = self._standing(self._pruned(organizations, self.summary.dates), small(here, found["known"]))
         if found["unfound"]:
             # A version above 1 says that the id was seen before: look for it on all days of its organization.
             unfound = doubtful.where(F.col("known_version").isNull() & (F.col("top_version") > 1)).select(*ID)
+            unfound = small(unfound, found["unfound"])
             known = known.unionByName(self._standing(self._pruned(organizations, None), unfound))
         return kept(settle(copies, known))
 
     def _standing(self, data: DataFrame, ids: DataFrame) -> DataFrame:
-        rows = data.join(F.broadcast(ids), list(ID)).select(
+        rows = data.join(ids, list(ID)).select(
             *ID,
             "engagement_date",
             "version",
@@ -226,9 +234,6 @@ class _Lookup:
     def _pruned(self, organizations: Sequence[str], dates: Sequence[date] | None) -> DataFrame:
         rows = self.lake.read(self.data, self.version).where(any_of("organization_id", organizations))
         return rows if dates is None else rows.where(any_of("engagement_date", dates))
-
-    def _none(self) -> DataFrame:
-        return self.lake.spark.createDataFrame([], VERDICTS_DDL)
 
     def _none_known(self) -> DataFrame:
         columns = self.lake.read(self.data, self.version).limit(0)

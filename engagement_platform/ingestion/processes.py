@@ -96,6 +96,7 @@ def refuted(work: EngagementBatch) -> DataFrame:
     reason: Column = F.lit(None).cast("string")
     for code, sentence in REASONS.items():
         reason = F.when(F.col("reason_code") == code, sentence).otherwise(reason)
+    assert work.verdicts is not None, "no verdicts, no contradictions"
     few = work.verdicts.where(F.col("reason_code").isNotNull()).select(*COORDINATES, "reason_code")
     return work.raw.join(F.broadcast(few), list(COORDINATES)).withColumn("reason", reason)
 

@@ -147,3 +147,9 @@ def _on_lake(world: World, job: MicroBatchJob[Any], lake: Lake) -> MicroBatchJob
         return source.read(world.spark, manifest.start, manifest.end)
 
     return replace(ingest_engagements(job.name, job.source, read, parts), clock=job.clock)
+
+
+def test_processes_are_killed_at_every_declared_point(world: World) -> None:
+    from engagement_platform_tests.ingestion.test_whole_path import POINTS
+
+    assert world.job().crash_points == POINTS

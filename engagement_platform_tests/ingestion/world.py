@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import copy
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from engagement_platform.jobs import INGEST_ENGAGEMENTS, Told, kafka_job, open_stores
@@ -23,7 +25,7 @@ from engagement_platform.settings import (
     StoreSettings,
 )
 from engagement_platform.tables.contract import Table
-from engagement_platform.tables.engagement import MAPPING, NOTIFICATION, QUARANTINE, data_table
+from engagement_platform.tables.engagement import MAPPING, MUTATION_REQUEST, NOTIFICATION, QUARANTINE, data_table
 from engagement_platform.tables.lake import Lake
 from engagement_platform_tests.conftest import Broker
 from engagement_platform_tests.ingestion.oracle import Key, Oracle, as_bytes
@@ -94,6 +96,42 @@ class World:
         self.produced += len(messages)
         return list(enumerate(messages, first))
 
+    def produce_raw(self, records: Sequence[tuple[bytes | None, bytes | None]], topic: int = 0) -> None:
+        """Put (key, value) records as they stand on partition 0 of one of the two topics; up to 4 MiB each."""
+        from confluent_kafka import KafkaError, Message, Producer
+
+        refused: list[str] = []
+
+        def delivered(error: KafkaError | None, _message: Message) -> None:
+            if error is not None:
+                refused.append(str(error))
+
+        servers = self.broker.bootstrap_servers
+        producer = Producer({"bootstrap.servers": servers, "acks": "all", "message.max.bytes": 4 * 1024 * 1024})
+        for key, value in records:
+            producer.produce(self.topics[topic], value, key, 0, on_delivery=delivered)
+        assert producer.flush(20) == 0, "records were not delivered within 20 s"
+        assert not refused, f"the broker refused a record: {refused[0]}"
+        self.produced += len(records) if topic == 0 else 0
+
+    def under(self, **options: Any) -> World:
+        """The same lake, stores and topics under other settings (fields of this class, or `spark`)."""
+        other = copy.copy(self)
+        for made in ("settings", "stores", "lake"):
+            other.__dict__.pop(made, None)
+        for name, value in options.items():
+            assert hasattr(other, name), f"a world has no {name}"
+            setattr(other, name, value)
+        return other
+
+    def run_all(self, jobs: Iterable[MicroBatchJob[Any]]) -> list[BatchReport]:
+        """Everything these jobs find, with the clock that stands still."""
+        return [report for job in jobs for report in drain(replace(job, clock=lambda: NOW), AT_ONCE)]
+
+    def told(self, observe: Observer = ignore) -> Told:
+        """For jobs that are not made by `job`."""
+        return Told(observe=observe)
+
     def job(self, observe: Observer = ignore, name: str = INGEST_ENGAGEMENTS) -> MicroBatchJob[Any]:
         """The ingestion job, with a clock that stands still: then equal runs leave equal rows."""
         job = kafka_job(name, self.spark, self.settings, self.stores, Told(observe=observe))
@@ -106,6 +144,15 @@ class World:
     def rows(self, table: Table) -> list[dict[str, Any]]:
         """All rows of a table."""
         return [utc(row.asDict(recursive=True)) for row in self.lake.read(table).collect()]
+
+    def contents(self) -> dict[str, list[str]]:
+        """Every row of every table as text, sorted, read without Spark; equal when no row changed."""
+        found = {}
+        for table in (self.data, MAPPING, NOTIFICATION, QUARANTINE, MUTATION_REQUEST):
+            if DeltaTable.is_deltatable(self.lake.uri(table)):
+                rows = DeltaTable(self.lake.uri(table)).to_pyarrow_table().to_pylist()
+                found[table.name] = sorted(map(repr, rows))
+        return found
 
     def assert_equals(self, oracle: Oracle) -> None:
         """Every table, row for row."""

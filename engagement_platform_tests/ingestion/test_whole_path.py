@@ -1,0 +1,191 @@
+"""The command line as a stranger uses it: services, produce, run, kill -9, run, verify; over Spark Connect."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from engagement_platform.embedded.ports import free_ports
+from engagement_platform_tests.ingestion.oracle import Oracle, as_bytes, engagement
+from engagement_platform_tests.ingestion.test_crashes import everything
+
+pytestmark = [pytest.mark.broker, pytest.mark.crash]
+
+POINTS = (
+    "manifest:before",
+    "manifest:after",
+    "quarantine.append:before",
+    "quarantine.append:after",
+    "quarantine:recorded",
+    "mapping.merge:before",
+    "mapping.merge:after",
+    "mapping:recorded",
+    "data.update:before",
+    "data.update:after",
+    "data.insert:before",
+    "data.insert:after",
+    "data:recorded",
+    "notification.append:before",
+    "notification.append:after",
+    "notification:recorded",
+    "finalized",
+)
+# Other points every day, the same within one, so that a failure can be looked into.
+SEED = int(os.environ.get("ENGAGEMENT_PLATFORM_TEST_SEED", time.strftime("%Y%m%d")))
+A_FEW = random.Random(SEED).sample(POINTS, 2)
+
+
+@dataclass
+class Machine:
+    """Services in processes of their own, and the environment to use them."""
+
+    folder: Path
+    environment: Mapping[str, str]
+    oracle: Oracle = field(default_factory=Oracle)
+    batches: int = 0
+    offset: int = 0
+
+    def cli(self, *arguments: str, expect: int = 0) -> str:
+        """Run the command line; its standard output."""
+        done = self._python("-m", "engagement_platform.cli", *arguments)
+        assert done.returncode == expect, f"{arguments} ended with {done.returncode}: {done.stdout}\n{done.stderr}"
+        return done.stdout
+
+    def killed_at(self, point: str) -> None:
+        """Run the job until it kills itself at the point."""
+        done = self._python("-m", "engagement_platform_tests.ingestion.killable", "ingest-engagements", point)
+        assert done.returncode == -signal.SIGKILL, f"never reached {point}: {done.stdout}\n{done.stderr}"
+
+    def produce(self, messages: Sequence[dict[str, object] | None]) -> None:
+        """One more batch, for the broker and for the oracle."""
+        file = self.folder / "messages.jsonl"
+        file.write_bytes(b"".join(as_bytes(message) + b"\n" for message in messages))
+        self.cli("produce", "--file", str(file), "--topic", "engagements")
+        self.oracle.batch(self.batches, list(enumerate(messages, self.offset)))
+        self.batches += 1
+        self.offset += len(messages)
+
+    def rows(self, table: str, *columns: str) -> list[tuple[object, ...]]:
+        """Columns of a table, read without Spark."""
+        read = DeltaTable(str(self.folder / "home" / "lake" / table)).to_pyarrow_table(columns=list(columns))
+        return sorted(zip(*(read[column].to_pylist() for column in columns), strict=True), key=repr)
+
+    def assert_as_the_oracle_says(self) -> None:
+        """All four tables."""
+        data = self.rows("engagement/data", "organization_id", "engagement_id", "person_id", "version", "batch_id")
+        assert data == sorted(
+            ((o, i, r["person"], r["version"], r["batch_id"]) for (o, i), r in self.oracle.data.items()), key=repr
+        )
+        names = self.rows("engagement/mapping", "organization_id", "id", "name", "batch_id")
+        assert names == sorted(((o, p, name, b) for (o, p), (_, name, b) in self.oracle.names.items()), key=repr)
+        notified = self.rows("engagement/notification", "batch_id", "change_type", "organization_id", "engagement_id")
+        assert notified == sorted(((b, c, *key) for b, c, key, _ in self.oracle.notifications), key=repr)
+        quarantined = [offset for (offset,) in self.rows("engagement/quarantine", "offset")]
+        assert sorted(quarantined, key=repr) == sorted(self.oracle.quarantined, key=repr)
+
+    def _python(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, *arguments],
+            env=dict(self.environment),
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+
+
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
+    """`engagement-platform services` with one partition a topic, so that offsets follow the messages."""
+    folder = tmp_path_factory.mktemp("machine")
+    kafka, controller, connect = free_ports(3)
+    inherited = {key: value for key, value in os.environ.items() if not key.startswith("ENGAGEMENT_PLATFORM_")}
+    environment = {
+        **inherited,
+        "ENGAGEMENT_PLATFORM_HOME": str(folder / "home"),
+        "ENGAGEMENT_PLATFORM_EMBEDDED__KAFKA_PORT": str(kafka),
+        "ENGAGEMENT_PLATFORM_EMBEDDED__KAFKA_CONTROLLER_PORT": str(controller),
+        "ENGAGEMENT_PLATFORM_EMBEDDED__CONNECT_PORT": str(connect),
+        "ENGAGEMENT_PLATFORM_EMBEDDED__KAFKA_PARTITIONS": "1",
+    }
+    env_file = folder / "services.env"
+    with (folder / "services.log").open("wb") as log:
+        command = [sys.executable, "-m", "engagement_platform.cli", "services", "--env-file", str(env_file)]
+        services = subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
+        try:
+            deadline = time.monotonic() + 180
+            while not env_file.exists():
+                said = (folder / "services.log").read_text()
+                assert services.poll() is None, f"the services ended: {said}"
+                assert time.monotonic() < deadline, f"the services were not up within 180 s: {said}"
+                time.sleep(0.2)
+            given = dict(line.split("=", 1) for line in env_file.read_text().splitlines())
+            assert given["ENGAGEMENT_PLATFORM_SPARK__REMOTE"] == f"sc://127.0.0.1:{connect}"
+            yield Machine(folder, {**environment, **given})
+        finally:
+            services.send_signal(signal.SIGINT)
+            assert services.wait(timeout=20) == 0, "the services did not stop in order"
+
+
+def test_messages_become_rows_and_each_batch_is_told_as_json(machine: Machine) -> None:
+    machine.produce([*everything("org-begin", None), engagement("org-begin", "e3")])
+    (line,) = machine.cli("run", "ingest-engagements", "--until-idle", "--json").splitlines()
+    batch = json.loads(line)
+    told = {
+        name: batch[name] for name in ("batch_id", "rows_in", "landed", "duplicates", "quarantined", "notifications")
+    }
+    assert told == {"batch_id": 0, "rows_in": 6, "landed": 3, "duplicates": 1, "quarantined": 2, "notifications": 3}
+    machine.assert_as_the_oracle_says()
+    assert machine.cli("run", "ingest-engagements", "--until-idle", "--json") == ""
+
+
+def kill_and_run_again(machine: Machine, point: str) -> None:
+    before = f"org-before-{machine.batches}"
+    machine.produce(everything(before, None))
+    machine.cli("run", "ingest-engagements", "--until-idle")
+    machine.produce(everything(f"org-{machine.batches}", before))
+    machine.killed_at(point)
+    machine.cli("run", "ingest-engagements", "--until-idle")
+    machine.assert_as_the_oracle_says()
+
+
+@pytest.mark.parametrize("point", A_FEW)
+def test_a_killed_process_leaves_nothing_lost_or_doubled(machine: Machine, point: str) -> None:
+    kill_and_run_again(machine, point)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("point", POINTS)
+def test_killed_at_every_point_nothing_is_lost_or_doubled(machine: Machine, point: str) -> None:
+    kill_and_run_again(machine, point)
+
+
+def test_verify_and_status_agree_that_all_is_well(machine: Machine) -> None:
+    if not machine.batches:
+        machine.produce(everything("org-alone", None))
+        machine.cli("run", "ingest-engagements", "--until-idle")
+    findings = [json.loads(line) for line in machine.cli("verify", "--json").splitlines()]
+    assert {finding["check"] for finding in findings} >= {"ledger", "lost", "doubled", "announced"}
+    assert not any(finding["wrong"] for finding in findings)
+    status = json.loads(machine.cli("status", "--json"))
+    (engagements,) = [job for job in status["jobs"] if job["job"] == "ingest-engagements"]
+    assert engagements["backlog"] == 0
+    assert engagements["state"] == "SUCCEEDED"
+
+
+def test_a_job_that_does_not_exist_is_one_line_and_status_1(machine: Machine) -> None:
+    done = machine._python("-m", "engagement_platform.cli", "run", "ingest-nothing", "--until-idle")
+    assert done.returncode == 1
+    assert "no job called" in done.stderr
+    assert "Traceback" not in done.stderr
