@@ -125,15 +125,21 @@ def verify(as_json: Annotated[bool, typer.Option("--json", help="One JSON object
 def reset(
     job: Annotated[str, typer.Argument(help="ingest-engagements or ingest-mutation-requests.")],
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    abandon: Annotated[
+        bool, typer.Option("--abandon", help="Also when a batch is unfinished; what it landed may stay unannounced.")
+    ] = False,
 ) -> None:
     """Forget how far a job is, so that its next run reads the topic from its beginning; tables and history stay.
 
     The job takes a new application id, so that Delta does not skip what is read again; engagements that landed before
-    are then known duplicates, rejected records are quarantined once more. Exit status: 0, or 1 with the reason.
+    are then known duplicates, and what quarantine holds is not put there again. An unfinished batch is refused.
+    Exit status: 0, or 1 with the reason. Example: engagement-platform reset ingest-engagements --yes
     """
     from engagement_platform.jobs import reset_job
     from engagement_platform.settings import Settings
 
     if not yes:
         typer.confirm(f"Let {job} read its topic from the beginning again?", abort=True)
-    typer.echo(f"{job} goes by {reset_job(job, Settings())} now and starts at the beginning of its topic.")
+    typer.echo(
+        f"{job} goes by {reset_job(job, Settings(), abandon=abandon)} now and starts at the beginning of its topic."
+    )

@@ -20,7 +20,7 @@ from engagement_platform.ingestion.job import Parts, ingest_engagements, ingest_
 from engagement_platform.microbatch.database import open_engine
 from engagement_platform.microbatch.job import BatchReport, DrainPolicy, MicroBatchJob, Observer, Stores, drain
 from engagement_platform.microbatch.lease import Holder, LeaseStore
-from engagement_platform.microbatch.model import Manifest
+from engagement_platform.microbatch.model import JobState, Manifest
 from engagement_platform.microbatch.stores import BatchMetadataStore, CheckpointStore
 from engagement_platform.settings import Settings
 from engagement_platform.sources.kafka import KafkaSource
@@ -50,6 +50,17 @@ class ReasonMissing(PlatformError):
         super().__init__(
             "redrive-quarantine needs --reason CODE: the reason code of the records to put through again, as in the "
             "column reason_code of engagement/quarantine. Nothing was changed."
+        )
+
+
+class UnfinishedBatch(PlatformError):
+    """A reset now would leave half a batch."""
+
+    def __init__(self, manifest: Manifest) -> None:
+        super().__init__(
+            f"{manifest} is unfinished: rows that have landed may not have been announced yet, and after a reset they "
+            f"never would be. Nothing was changed. Run `engagement-platform run {manifest.job} --until-idle` first; "
+            "if it cannot be finished (its topic is gone), add --abandon."
         )
 
 
@@ -181,9 +192,15 @@ def reread(
         yield from drain(job, DrainPolicy(linger=timedelta(0), max_duration=timedelta.max))
 
 
-def reset_job(name: str, settings: Settings) -> str:
-    """Forget the job's checkpoint; its new application id. Raises LeaseUnavailable while the job runs."""
+def reset_job(name: str, settings: Settings, *, abandon: bool = False) -> str:
+    """Forget the job's checkpoint; its new application id.
+
+    abandon: also when the last batch is unfinished. Raises UnfinishedBatch otherwise, LeaseUnavailable while it runs.
+    """
     topic_of(name, settings)
     stores = open_stores(settings)
     with stores.leases.acquire(f"job/{name}", purpose="reset") as lease:
+        last = stores.checkpoints.latest(name)
+        if last is not None and last.state is not JobState.SUCCEEDED and not abandon:
+            raise UnfinishedBatch(last.manifest)
         return stores.checkpoints.reset(name, fences=[lease.fence])

@@ -47,7 +47,7 @@ class KafkaSettings(Section):
     mutation_requests_topic: str = Field(default="mutation-requests", description="Topic of mutation requests.")
     security: dict[str, SecretStr] = Field(
         default_factory=dict,
-        description="Client options in Kafka's own names for SASL and TLS, such as security.protocol, sasl.mechanism, "
+        description="Client options in librdkafka's names for SASL and TLS, such as security.protocol, sasl.mechanism, "
         "sasl.username, sasl.password, ssl.ca.location; passed to both the Python and the Spark client, translated "
         "where they differ. One JSON object in the environment, a table in platform.toml. Values are never printed.",
     )
@@ -77,10 +77,12 @@ class SparkSettings(Section):
     shuffle_partitions: int = Field(
         default=2,
         ge=1,
-        description="spark.sql.shuffle.partitions, the one DataFrames obey. Near the number of cores for small batches.",
+        description="spark.sql.shuffle.partitions, the one DataFrames obey. Near the number of cores.",
     )
     driver_max_result_size: str = Field(default="1g", description="spark.driver.maxResultSize.")
-    conf: dict[str, str] = Field(default_factory=dict, description="More Spark configuration; wins over everything.")
+    conf: dict[str, str] = Field(
+        default_factory=dict, description="More configuration of a Spark that is started here."
+    )
     jar_cache: Path = Field(
         default_factory=lambda: _cache_home() / "jars", description="Where the resolved jars are kept between starts."
     )
@@ -150,7 +152,7 @@ class DecodingSettings(Section):
 class LayoutSettings(Section):
     scheme: LayoutScheme = Field(
         default="organization",
-        description="How the Data Table is laid out: `organization` (partitioned by organization, clustered by date), "
+        description="How the Data Table is laid out: `organization` (partitioned by organization), "
         "`organization_date` (partitioned by both: many small files) or `liquid`. Fixed when the table is created.",
     )
     auto_compact: bool = Field(
@@ -160,7 +162,9 @@ class LayoutSettings(Section):
         default=50, ge=2, description="Small files in one partition that start an auto compaction."
     )
     optimize_write: bool = Field(
-        default=True, description="Both optimized-write keys (autoOptimize.optimizeWrite, optimizeWrite.enabled): one task writes a partition."
+        default=True,
+        description="Both keys for optimized writes (autoOptimize.optimizeWrite, optimizeWrite.enabled): one task "
+        "writes a partition.",
     )
     evolve: bool = Field(
         default=False,
@@ -193,9 +197,6 @@ class QualitySettings(Section):
     freshness: timedelta = Field(
         default=timedelta(minutes=5),
         description="The freshness check fails when the oldest message that waits is older than this.",
-    )
-    verify_cron: str = Field(
-        default="*/5 * * * *", description="When the checks that read whole tables run (uniqueness, notifications)."
     )
 
 
@@ -240,8 +241,8 @@ class Settings(BaseSettings):
         settings_cls: type[BaseSettings],
         init_settings: PydanticBaseSettingsSource,
         env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         toml = Path(os.environ.get(f"{ENV_PREFIX}CONFIG", "platform.toml"))
         return init_settings, env_settings, TomlConfigSettingsSource(settings_cls, toml)

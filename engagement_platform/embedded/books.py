@@ -79,6 +79,17 @@ class Opening:
     snapshot: Snapshot
 
 
+@dataclass(frozen=True)
+class Unknown:
+    """A snapshot for when there is none: `up` still has to show the UI in which one can see why."""
+
+    landed: int = 0
+    duplicates: int = 0
+    quarantined: int = 0
+    batches: int = 0
+    backlog: int = 0
+
+
 def balance(opening: Opening, on_broker: int, summary: Summary) -> int:
     """Messages that are unaccounted for; 0 is right, negative means that some were counted twice.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from pathlib import Path
 
 from engagement_platform.embedded.ports import LOCALHOST, answers
@@ -65,6 +66,9 @@ def connect_child(settings: Settings, work_dir: Path) -> Child:
         env={
             "SPARK_HOME": str(home),
             "JAVA_HOME": str(find_java().resolve().parent.parent),
+            # A Connect server asks only the environment which Python its workers are, and would take any python3.
+            "PYSPARK_PYTHON": sys.executable,
+            "PYSPARK_DRIVER_PYTHON": sys.executable,
             # Spark binds what no conf names to the host's address otherwise.
             "SPARK_LOCAL_IP": LOCALHOST,
             # Clients' settings; with the first of them spark-submit refuses to start a server.

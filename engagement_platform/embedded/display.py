@@ -85,8 +85,10 @@ def summary_table(summary: Summary, opening: Opening, on_broker: int, missing: i
     def seconds(value: float | None) -> str:
         return "-" if value is None else f"{value:.1f} s"
 
-    table = Table(title="Summary")
-    columns = {
+    # One line a figure: eleven columns do not fit a terminal of 80.
+    table = Table("Summary", "")
+    table.columns[1].justify = "right"
+    rows = {
         "produced": f"{on_broker - opening.on_broker:,}",
         **({"waiting before": f"{opening.snapshot.backlog:,}"} if opening.snapshot.backlog else {}),
         "landed": f"{summary.landed:,}",
@@ -98,7 +100,6 @@ def summary_table(summary: Summary, opening: Opening, on_broker: int, missing: i
         "files": f"{summary.files:,}",
         "books": "balance" if missing == 0 else f"{abs(missing):,} {'missing' if missing > 0 else 'too many'}",
     }
-    for name in columns:
-        table.add_column(name, justify="right")
-    table.add_row(*columns.values())
+    for name, value in rows.items():
+        table.add_row(name, value)
     return table

@@ -136,8 +136,9 @@ def produce_from(
 ) -> ProduceReport:
     """What `engagement-platform produce` does: a file, a sample of so many messages, or (neither) traffic until `stop`.
 
-    topic: everything goes there. rate: messages a second for file and sample; for endless traffic new engagements a
-    second (default traffic.rate, 0 sends nothing), as the setting counts, whatever else comes with them.
+    topic: a file goes there whole, of sample and traffic the kind of message that the topic is for.
+    rate: messages a second for file and sample; for endless traffic new engagements a second (default traffic.rate, 0
+    sends nothing), as the setting counts, whatever else comes with them.
     The same settings make the same sample. Raises NotDelivered when a message was not taken, and what `produce` does.
     """
     topics: dict[Kind, str] | None = {"engagements": topic, "mutation-requests": topic} if topic else None
@@ -152,6 +153,10 @@ def produce_from(
             return ProduceReport()
         rate = engagements * traffic.messages_per_engagement
         messages = traffic.messages()
+    if topic is not None and file is None:
+        # Of the sample only what the topic is for: requests among engagements would all be quarantined.
+        kind: Kind = "mutation-requests" if topic == settings.kafka.mutation_requests_topic else "engagements"
+        messages = (message for message in messages if message.kind == kind)
     report = produce(
         settings.kafka, messages, topics=topics, rate=rate, limit=sample, stop=stop, on_progress=on_progress
     )

@@ -47,6 +47,18 @@ class BooksDoNotBalance(PlatformError):
         )
 
 
+class BatchFailed(PlatformError):
+    """Spark gave up in the middle of a batch."""
+
+    def __init__(self, manifest: Manifest, error: Exception) -> None:
+        first = next((line.strip() for line in str(error).splitlines() if line.strip()), "no reason given")
+        super().__init__(
+            f"{manifest} stopped: {type(error).__name__}: {first[:300]}. What its finished processes wrote stays and "
+            "is not written again; the next run finishes the batch. The whole text is with the batch in the stores "
+            "and in the log of Spark."
+        )
+
+
 class Committer:
     """Hands a process the transaction of each of its commits and tells the observer what was passed."""
 
@@ -192,11 +204,22 @@ class _Attempt(Generic[W]):
         try:
             report = self._work(manifest, replayed)
         except Exception as error:
-            reason = str(error) if isinstance(error, PlatformError) else f"{type(error).__name__}: {error}"
-            self.checkpoints.fail(manifest, reason, fences=self.fences)
-            raise
+            self._note_failure(manifest, error)
+            if isinstance(error, PlatformError) or not type(error).__module__.startswith(("pyspark", "py4j", "grpc")):
+                raise
+            # Spark says so at length when the broker went away in the middle; the source says it in a sentence.
+            self.job.source.check(manifest.start, manifest.end)
+            raise BatchFailed(manifest, error) from error
         self.job.observe("finalized")
         return report
+
+    def _note_failure(self, manifest: Manifest, error: Exception) -> None:
+        """Leave the reason in the store; a store that cannot take it must not hide the error itself."""
+        reason = str(error) if isinstance(error, PlatformError) else f"{type(error).__name__}: {error}"
+        try:
+            self.checkpoints.fail(manifest, reason, fences=self.fences)
+        except PlatformError as untold:
+            error.add_note(f"The stores could not be told: {untold}")
 
     def _begin_or_resume(self) -> tuple[Manifest, bool] | None:
         job = self.job

@@ -47,7 +47,7 @@ class Manifest:
     @property
     def goes_over_again(self) -> bool:
         """The records may have been seen before this application id: after a reset, and in jobs that re-read."""
-        return self.app_id != f"{self.job}@1" or not self.job.startswith("ingest-")
+        return not self.app_id.startswith(f"{self.job}@1.") or not self.job.startswith("ingest-")
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ Every change is one transaction that first proves it is based on what is stored;
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -73,6 +74,11 @@ class BatchRecord:
     reason: str | None = None
 
 
+def random_token() -> str:
+    """The end of an application id, by which these stores' transactions differ from any others'."""
+    return secrets.token_hex(4)
+
+
 def utc_now() -> datetime:
     """This machine's clock, UTC."""
     return datetime.now(UTC)
@@ -85,9 +91,12 @@ class CheckpointStore:
     the same transaction (LeaseLost). clock: for started and updated times only; no decision rests on it.
     """
 
-    def __init__(self, engine: Engine, *, clock: Callable[[], datetime] = utc_now) -> None:
+    def __init__(
+        self, engine: Engine, *, clock: Callable[[], datetime] = utc_now, token: Callable[[], str] = random_token
+    ) -> None:
         self._engine = engine
         self._clock = clock
+        self._token = token
 
     def latest(self, job: str) -> Checkpoint | None:
         """The last batch of the job; None before the first one and after a reset."""
@@ -98,9 +107,14 @@ class CheckpointStore:
         return Checkpoint(_manifest(row), JobState(row.job_state), row.updated_ts, row.counts, row.reason)
 
     def app_id(self, job: str) -> str:
-        """The application id that the job's transactions carry now, such as `ingest-engagements@1`."""
-        with reading(self._engine) as connection:
-            return _generation(connection, job)[1]
+        """The application id that the job's transactions carry now, such as `ingest-engagements@1.5f0c9a2e`.
+
+        Drawn once for a job and kept. Its random end tells these stores from others that wrote the same tables
+        before: with the id of those, Delta would take new batches for old ones and skip them.
+        """
+        with _job_transaction(self._engine, job, ()) as connection:
+            generation, app_id = _generation(connection, job)
+            return app_id or _keep_generation(connection, job, generation, self._new_app_id(job, generation))
 
     def begin(
         self, manifest: Manifest, *, source_metadata: Mapping[str, object] | None = None, fences: Sequence[Fence] = ()
@@ -113,9 +127,7 @@ class CheckpointStore:
         """
         _check_manifest(manifest)
         with _job_transaction(self._engine, manifest.job, fences) as connection:
-            generation, app_id = _generation(connection, manifest.job)
-            if manifest.app_id != app_id:
-                raise StaleBatch(manifest, f"the job goes by {app_id} now")
+            generation = _require_generation(connection, manifest)
             stored = _checkpoint_row(connection, manifest.job)
             now = self._clock()
             if _is_next(manifest, stored):
@@ -190,14 +202,14 @@ class CheckpointStore:
             return sorted(date.fromisoformat(day) for day in connection.execute(query).scalars())
 
     def reset(self, job: str, fences: Sequence[Fence] = ()) -> str:
-        """Forget how far the job is and return its new application id, such as `ingest-engagements@2`.
+        """Forget how far the job is and return its new application id, such as `ingest-engagements@2.77ab03c1`.
 
         The next batch is 0, at the source's configured start. The history stays; a batch that was still RUNNING
         becomes FAILED there. A run that is under way is refused at its next write to the stores (StaleBatch).
         """
         with _job_transaction(self._engine, job, fences) as connection:
             generation, old = _generation(connection, job)
-            new = _app_id(job, generation + 1)
+            new = self._new_app_id(job, generation + 1)
             unfinished = (BATCH.c.job_name == job, BATCH.c.app_id == old, BATCH.c.job_state == JobState.RUNNING)
             connection.execute(
                 BATCH.update()
@@ -206,9 +218,10 @@ class CheckpointStore:
             )
             connection.execute(CHECKPOINT.delete().where(CHECKPOINT.c.job_name == job))
             connection.execute(BATCH_METADATA.delete().where(BATCH_METADATA.c.job_name == job))
-            values = {"job_name": job, "generation": generation + 1, "app_id": new}
-            _upsert(connection, JOB_GENERATION, values, "job_name")
-        return new
+            return _keep_generation(connection, job, generation + 1, new)
+
+    def _new_app_id(self, job: str, generation: int) -> str:
+        return f"{job}@{generation}.{self._token()}"
 
 
 class BatchMetadataStore:
@@ -233,15 +246,13 @@ class BatchMetadataStore:
         batch again replaces counts and time. Raises LeaseLost when a fence is not its holder's.
         """
         with _job_transaction(self._engine, manifest.job, fences) as connection:
-            app_id = _generation(connection, manifest.job)[1]
-            if manifest.app_id != app_id:
-                raise StaleBatch(manifest, f"the job goes by {app_id} now")
+            _require_generation(connection, manifest)
             key = and_(BATCH_METADATA.c.job_name == manifest.job, BATCH_METADATA.c.process_name == process)
             stored = connection.execute(select(BATCH_METADATA.c.batch_id).where(key)).scalar_one_or_none()
             if stored is not None and manifest.batch_id not in (stored, stored + 1):
                 raise StaleBatch(manifest, f"process {process} is at batch {stored}")
             values = {
-                "job_name": manifest.job, "process_name": process, "app_id": app_id,
+                "job_name": manifest.job, "process_name": process, "app_id": manifest.app_id,
                 "batch_id": manifest.batch_id, "modified_ts": now, "counts": counts,
             }  # fmt: skip
             _upsert(connection, BATCH_METADATA, values, "job_name", "process_name")
@@ -294,13 +305,25 @@ def _checkpoint_row(connection: Connection, job: str) -> Row[tuple[object, ...]]
     return connection.execute(select(CHECKPOINT).where(CHECKPOINT.c.job_name == job)).one_or_none()
 
 
-def _generation(connection: Connection, job: str) -> tuple[int, str]:
+def _generation(connection: Connection, job: str) -> tuple[int, str | None]:
     row = connection.execute(select(JOB_GENERATION).where(JOB_GENERATION.c.job_name == job)).one_or_none()
-    return (1, _app_id(job, 1)) if row is None else (row.generation, row.app_id)
+    return (1, None) if row is None else (row.generation, row.app_id)
 
 
-def _app_id(job: str, generation: int) -> str:
-    return f"{job}@{generation}"
+def _keep_generation(connection: Connection, job: str, generation: int, app_id: str) -> str:
+    values = {"job_name": job, "generation": generation, "app_id": app_id}
+    _upsert(connection, JOB_GENERATION, values, "job_name")
+    return app_id
+
+
+def _require_generation(connection: Connection, manifest: Manifest) -> int:
+    """The generation of the manifest's application id, which has to be the job's; a job's first batch brings it."""
+    generation, app_id = _generation(connection, manifest.job)
+    if app_id is None:
+        app_id = _keep_generation(connection, manifest.job, generation, manifest.app_id)
+    if manifest.app_id != app_id:
+        raise StaleBatch(manifest, f"the job goes by {app_id} now")
+    return generation
 
 
 def _manifest(row: Row[tuple[object, ...]]) -> Manifest:

@@ -42,6 +42,9 @@ def session_conf(settings: Settings) -> dict[str, str]:
         # Two keys for one feature, both named by the source; neither of them is auto compaction.
         "spark.databricks.delta.autoOptimize.optimizeWrite": on,
         "spark.databricks.delta.optimizeWrite.enabled": on,
+        # Optimized writes start one task per table partition otherwise; with few cores, 48 small tasks take longer
+        # than as many as there are cores. A partition still is written by one task.
+        "spark.databricks.delta.optimizeWrite.maxShufflePartitions": str(settings.spark.shuffle_partitions),
         "spark.databricks.delta.autoCompact.enabled": str(layout.auto_compact).lower(),
         "spark.databricks.delta.autoCompact.minNumFiles": str(layout.auto_compact_min_files),
         "spark.databricks.delta.autoCompact.maxFileSize": str(128 * 1024 * 1024),

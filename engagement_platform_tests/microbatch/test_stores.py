@@ -28,10 +28,15 @@ JOB = "ingest-engagements"
 INGESTED = datetime(2026, 3, 1, 12, 0, 0, 7, tzinfo=UTC)
 
 
+def token() -> str:
+    """The end of every application id here."""
+    return "t"
+
+
 def manifest(batch_id: int = 0, *, generation: int = 1, until: int = 10) -> Manifest:
     return Manifest(
         job=JOB,
-        app_id=f"{JOB}@{generation}",
+        app_id=f"{JOB}@{generation}.t",
         batch_id=batch_id,
         start={"0": batch_id * 10, "1": 0},
         end={"0": batch_id * 10 + until, "1": 2**40},
@@ -46,9 +51,9 @@ def run(store: CheckpointStore, batch: Manifest) -> None:
 
 
 def test_a_job_that_never_ran_has_no_checkpoint_and_its_first_application_id(engine: Engine) -> None:
-    store = CheckpointStore(engine)
+    store = CheckpointStore(engine, token=token)
     assert store.latest(JOB) is None
-    assert store.app_id(JOB) == "ingest-engagements@1"
+    assert store.app_id(JOB).startswith("ingest-engagements@1.")
     assert store.history(JOB) == []
     assert store.ingestion_dates(JOB) == []
     assert BatchMetadataStore(engine).get(JOB) == {}
@@ -56,17 +61,17 @@ def test_a_job_that_never_ran_has_no_checkpoint_and_its_first_application_id(eng
 
 def test_the_manifest_comes_back_as_it_was_written_also_after_a_restart(store_url: str, clock: FakeClock) -> None:
     first = open_engine(store_url)
-    CheckpointStore(first, clock=clock).begin(manifest())
+    CheckpointStore(first, token=token, clock=clock).begin(manifest())
     first.dispose()
     again = open_engine(store_url)
-    assert CheckpointStore(again).latest(JOB) == Checkpoint(manifest(), JobState.RUNNING, clock.now)
+    assert CheckpointStore(again, token=token).latest(JOB) == Checkpoint(manifest(), JobState.RUNNING, clock.now)
     again.dispose()
 
 
 def test_a_batch_that_succeeded_shows_counts_and_details_and_keeps_its_source_metadata(
     engine: Engine, clock: FakeClock
 ) -> None:
-    store = CheckpointStore(engine, clock=clock)
+    store = CheckpointStore(engine, token=token, clock=clock)
     store.begin(manifest(), source_metadata={"topic": "engagements"})
     finished = clock.now + timedelta(seconds=5, microseconds=1)
     store.succeed(manifest(), {"rows_in": 3, "landed": 3}, {"freshness": {"p95": 1.5}, "name": "Zoë"}, finished)
@@ -82,7 +87,7 @@ def test_a_batch_that_succeeded_shows_counts_and_details_and_keeps_its_source_me
 
 
 def test_an_unfinished_batch_is_begun_again_only_with_an_identical_manifest(engine: Engine) -> None:
-    store = CheckpointStore(engine)
+    store = CheckpointStore(engine, token=token)
     store.begin(manifest())
     store.fail(manifest(), "the broker went away \x00 \ud800")
     failed = store.latest(JOB)
@@ -105,7 +110,7 @@ def test_an_unfinished_batch_is_begun_again_only_with_an_identical_manifest(engi
 
 @pytest.mark.parametrize("batch_id", [0, 1, 3])
 def test_after_a_batch_only_the_next_one_may_begin(engine: Engine, batch_id: int) -> None:
-    store = CheckpointStore(engine)
+    store = CheckpointStore(engine, token=token)
     run(store, manifest(0))
     run(store, manifest(1))
     with pytest.raises(StaleBatch):
@@ -114,7 +119,7 @@ def test_after_a_batch_only_the_next_one_may_begin(engine: Engine, batch_id: int
 
 
 def test_a_batch_cannot_succeed_twice_or_fail_afterwards_or_without_having_begun(engine: Engine) -> None:
-    store = CheckpointStore(engine)
+    store = CheckpointStore(engine, token=token)
     with pytest.raises(StaleBatch):
         store.succeed(manifest(), {}, {}, INGESTED)
     run(store, manifest())
@@ -126,16 +131,16 @@ def test_a_batch_cannot_succeed_twice_or_fail_afterwards_or_without_having_begun
 
 def test_the_first_batch_is_zero(engine: Engine) -> None:
     with pytest.raises(StaleBatch, match="its next batch is 0"):
-        CheckpointStore(engine).begin(manifest(1))
+        CheckpointStore(engine, token=token).begin(manifest(1))
 
 
 def test_a_reset_forgets_the_checkpoint_takes_a_new_application_id_and_keeps_the_history(engine: Engine) -> None:
-    store, processes = CheckpointStore(engine), BatchMetadataStore(engine)
+    store, processes = CheckpointStore(engine, token=token), BatchMetadataStore(engine)
     run(store, manifest(0))
     store.begin(manifest(1))
     processes.record(manifest(1), "data", {}, INGESTED)
-    assert store.reset(JOB) == "ingest-engagements@2"
-    assert store.app_id(JOB) == "ingest-engagements@2"
+    assert store.reset(JOB) == "ingest-engagements@2.t"
+    assert store.app_id(JOB) == "ingest-engagements@2.t"
     assert (store.latest(JOB), processes.get(JOB)) == (None, {})
     for refused in (manifest(0), manifest(1)):
         with pytest.raises(StaleBatch):
@@ -146,24 +151,24 @@ def test_a_reset_forgets_the_checkpoint_takes_a_new_application_id_and_keeps_the
         processes.record(manifest(1), "notification", {}, INGESTED)
     run(store, manifest(0, generation=2))
     assert [(r.manifest.app_id, r.manifest.batch_id, r.state) for r in store.history(JOB)] == [
-        ("ingest-engagements@2", 0, JobState.SUCCEEDED),
-        ("ingest-engagements@1", 1, JobState.FAILED),
-        ("ingest-engagements@1", 0, JobState.SUCCEEDED),
+        ("ingest-engagements@2.t", 0, JobState.SUCCEEDED),
+        ("ingest-engagements@1.t", 1, JobState.FAILED),
+        ("ingest-engagements@1.t", 0, JobState.SUCCEEDED),
     ]
-    assert store.app_id("another-job") == "another-job@1"
+    assert store.app_id("another-job").startswith("another-job@1.")
 
 
 def test_history_is_newest_first_past_ten_generations_and_can_be_cut(engine: Engine) -> None:
-    store = CheckpointStore(engine)
+    store = CheckpointStore(engine, token=token)
     for generation in range(1, 12):
         store.begin(manifest(0, generation=generation))
         store.reset(JOB)
     generations = [r.manifest.app_id for r in store.history(JOB, limit=3)]
-    assert generations == [f"{JOB}@11", f"{JOB}@10", f"{JOB}@9"]
+    assert generations == [f"{JOB}@11.t", f"{JOB}@10.t", f"{JOB}@9.t"]
 
 
 def test_batches_are_found_by_the_utc_date_of_their_ingestion(engine: Engine) -> None:
-    store = CheckpointStore(engine)
+    store = CheckpointStore(engine, token=token)
     east = timezone(timedelta(hours=14))
     first = replace(manifest(0), ingestion_ts=datetime(2026, 3, 2, 1, 0, tzinfo=east))
     run(store, first)
@@ -192,7 +197,7 @@ def test_a_process_goes_batch_by_batch_and_may_repeat_its_last(engine: Engine, c
 
 
 def test_a_writer_whose_lease_went_to_somebody_else_writes_nothing(engine: Engine, clock: FakeClock) -> None:
-    store, processes = CheckpointStore(engine, clock=clock), BatchMetadataStore(engine)
+    store, processes = CheckpointStore(engine, token=token, clock=clock), BatchMetadataStore(engine)
     leases = LeaseStore(engine, ttl=timedelta(seconds=60), clock=clock, sleep=clock.sleep)
     old = leases.acquire("job/x", purpose="first")
     store.begin(manifest(), fences=[old.fence])
@@ -216,7 +221,7 @@ def test_a_writer_whose_lease_went_to_somebody_else_writes_nothing(engine: Engin
 
 
 def test_of_two_runs_that_begin_different_batches_at_once_one_is_refused(engine: Engine) -> None:
-    store, barrier = CheckpointStore(engine), threading.Barrier(2)
+    store, barrier = CheckpointStore(engine, token=token), threading.Barrier(2)
 
     def begin(until: int) -> bool:
         barrier.wait(timeout=30)
@@ -282,7 +287,7 @@ def test_stores_that_cannot_be_opened_are_named_without_the_password(url: str) -
 
 def test_a_time_without_a_zone_is_refused(engine: Engine) -> None:
     with pytest.raises(ValueError, match="needs a zone"):
-        CheckpointStore(engine).begin(replace(manifest(), ingestion_ts=INGESTED.replace(tzinfo=None)))
+        CheckpointStore(engine, token=token).begin(replace(manifest(), ingestion_ts=INGESTED.replace(tzinfo=None)))
 
 
 class CheckpointTransitions(RuleBasedStateMachine):
@@ -292,7 +297,7 @@ class CheckpointTransitions(RuleBasedStateMachine):
         super().__init__()
         self.folder = tempfile.TemporaryDirectory()
         self.engine = open_engine(f"sqlite:///{self.folder.name}/stores.db")
-        self.store = CheckpointStore(self.engine)
+        self.store = CheckpointStore(self, token=token.engine)
         self.generation = 1
         self.last: tuple[Manifest, JobState] | None = None
         self.finished: list[tuple[Manifest, JobState]] = []
@@ -307,7 +312,7 @@ class CheckpointTransitions(RuleBasedStateMachine):
             allowed = batch.batch_id == at + 1
         else:
             allowed = batch == self.last[0]
-        if allowed and batch.app_id == f"{JOB}@{self.generation}":
+        if allowed and batch.app_id == f"{JOB}@{self.generation}.t":
             self.store.begin(batch)
             self.last = (batch, JobState.RUNNING)
         else:
@@ -342,13 +347,15 @@ class CheckpointTransitions(RuleBasedStateMachine):
     def reset(self) -> None:
         self.generation += 1
         self.last = None
-        assert self.store.reset(JOB) == f"{JOB}@{self.generation}"
+        assert self.store.reset(JOB) == f"{JOB}@{self.generation}.t"
 
     @invariant()
     def the_store_holds_what_the_model_holds(self) -> None:
         latest = self.store.latest(JOB)
         assert (None if latest is None else (latest.manifest, latest.state)) == self.last
-        ids = [r.manifest.batch_id for r in self.store.history(JOB) if r.manifest.app_id == f"{JOB}@{self.generation}"]
+        ids = [
+            r.manifest.batch_id for r in self.store.history(JOB) if r.manifest.app_id == f"{JOB}@{self.generation}.t"
+        ]
         assert ids == (list(range(self.last[0].batch_id, -1, -1)) if self.last else [])
 
     def teardown(self) -> None:
@@ -360,3 +367,10 @@ TestCheckpointTransitions = CheckpointTransitions.TestCase
 TestCheckpointTransitions.settings = settings(
     max_examples=15, stateful_step_count=20, deadline=None, suppress_health_check=list(HealthCheck)
 )
+
+
+def test_two_stores_never_give_the_same_application_id(engine: Engine, tmp_path: Path) -> None:
+    """Delta would take the batches of new stores for those it knows from the lost ones, and skip them."""
+    other = open_engine(f"sqlite:///{tmp_path / 'other.db'}")
+    assert CheckpointStore(engine).app_id(JOB) != CheckpointStore(other).app_id(JOB)
+    assert CheckpointStore(engine).app_id(JOB) == CheckpointStore(engine).app_id(JOB)

@@ -1,0 +1,78 @@
+"""The books of a bounded run: everything that waited or was produced is accounted for exactly once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from engagement_platform.embedded.books import BrokerSilent, Opening, balance, messages_on_broker
+from engagement_platform.embedded.display import summary_table
+from engagement_platform.embedded.ports import free_ports
+from engagement_platform.settings import KafkaSettings
+from engagement_platform_tests.conftest import Broker
+
+
+@dataclass(frozen=True)
+class Counted:
+    landed: int = 0
+    duplicates: int = 0
+    quarantined: int = 0
+    batches: int = 1
+    backlog: int = 0
+    files: int = 1
+    freshness_p50_s: float | None = None
+    freshness_p95_s: float | None = None
+
+
+def opening(on_broker: int, backlog: int) -> Opening:
+    return Opening(datetime(2026, 11, 21, tzinfo=UTC), on_broker, Counted(backlog=backlog))
+
+
+counts = st.integers(0, 10**9)
+
+
+@given(counts, counts, counts, counts, counts, st.integers(-5, 5))
+def test_what_is_missing_or_doubled_is_what_the_balance_says(
+    before: int, waiting: int, landed: int, known: int, bad: int, lost: int
+) -> None:
+    produced = landed + known + bad + lost - waiting
+    found = balance(opening(before, waiting), before + produced, Counted(landed, known, bad))
+    assert found == lost
+
+
+@pytest.mark.parametrize(("missing", "verdict"), [(0, "balance"), (2, "2 missing"), (-3, "3 too many")])
+def test_the_summary_fits_a_narrow_terminal_and_tells_the_verdict(missing: int, verdict: str) -> None:
+    console = Console(width=60, record=True, quiet=False, force_terminal=False)
+    table = summary_table(
+        Counted(landed=19_990, quarantined=4, duplicates=6, freshness_p50_s=4.25), opening(7, 0), 20_007, missing
+    )
+    with console.capture() as capture:
+        console.print(table)
+    lines = [" ".join(line.strip("│┃ ").split("│")).split() for line in capture.get().splitlines()]
+    shown = {" ".join(words[:-1]): words[-1] for words in lines if len(words) > 1}
+    assert shown["produced"] == "20,000"
+    assert shown["landed"] == "19,990"
+    assert verdict in capture.get()
+    assert "…" not in capture.get()
+
+
+@pytest.mark.broker
+def test_messages_of_both_topics_are_counted_and_a_topic_that_is_not_there_is_none(broker: Broker) -> None:
+    settings = KafkaSettings(
+        bootstrap_servers=broker.bootstrap_servers, engagements_topic="counted", mutation_requests_topic="counted-not"
+    )
+    broker.create_topic("counted", partitions=2)
+    broker.produce("counted", [(0, None, b"a"), (1, None, b"b"), (1, None, b"c")])
+    assert messages_on_broker(settings) == 3
+
+
+def test_a_broker_that_is_not_there_is_named() -> None:
+    (port,) = free_ports(1)
+    settings = KafkaSettings.model_validate({"bootstrap_servers": f"127.0.0.1:{port}", "timeout": "PT1S"})
+    with pytest.raises(BrokerSilent, match=f"127.0.0.1:{port}.*KAFKA__BOOTSTRAP_SERVERS"):
+        messages_on_broker(settings)

@@ -1,0 +1,51 @@
+"""Dagster's programs on one machine: their configuration is what Dagster accepts, their ports are the settings'."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+from dagster import DagsterInstance
+
+from engagement_platform.embedded.orchestrator import dagster_children, dagster_needs, ui_address
+from engagement_platform.settings import Settings
+
+TOP = Path(__file__).parents[2]
+
+
+def test_the_instance_is_what_dagster_accepts(tmp_path: Path) -> None:
+    shutil.copy(TOP / "dagster.yaml", tmp_path)
+    with DagsterInstance.from_config(str(tmp_path)) as instance:
+        assert not instance.telemetry_enabled
+        assert instance.get_concurrency_config().pool_config.default_pool_limit == 1
+        assert instance.run_monitoring_enabled
+        queue = instance.get_concurrency_config().run_queue_config
+        assert queue is not None
+        assert queue.max_concurrent_runs == 4
+
+
+def test_both_workspaces_name_the_same_code_location(tmp_path: Path) -> None:
+    settings = Settings(home=tmp_path)
+    dagster_children(settings, {}, ())
+    generated = json.loads((tmp_path / "dagster" / "workspace.yaml").read_text())["load_from"][0]["grpc_server"]
+    assert f"location_name: {generated['location_name']}\n" in (TOP / "workspace.yaml").read_text()
+    assert generated["host"] == "127.0.0.1"
+
+
+def test_every_server_listens_on_this_machine_only(tmp_path: Path) -> None:
+    settings = Settings.model_validate({"home": tmp_path, "embedded": {"ui_port": 3111, "code_port": 4111}})
+    code, web, daemon = dagster_children(settings, {"A": "1"}, ("kafka",))
+    for child, port in ((code, "4111"), (web, "3111")):
+        command = list(child.command)
+        assert command[command.index("--host") + 1] == "127.0.0.1"
+        assert command[command.index("--port") + 1] == port
+        assert child.env["A"] == "1"
+        assert child.env["DAGSTER_HOME"] == str(tmp_path / "dagster")
+    assert daemon.after == ("code-server", "kafka")
+    assert [need.port for need in dagster_needs(settings)] == [3111, 4111]
+    assert ui_address(settings) == "http://127.0.0.1:3111"
+
+
+def test_the_daemon_stops_before_the_services_it_uses(tmp_path: Path) -> None:
+    assert all(child.stage > 0 for child in dagster_children(Settings(home=tmp_path), {}, ()))

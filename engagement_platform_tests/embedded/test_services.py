@@ -1,0 +1,152 @@
+"""What runs here and what is somebody else's; then the command itself, with a real broker and a real Spark server."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from engagement_platform.embedded.ports import answers, free_ports
+from engagement_platform.embedded.services import all_services, missing_services, write_env_file
+from engagement_platform.settings import Settings
+from engagement_platform_tests.embedded.test_process import exists, wait_for
+
+
+@pytest.fixture(autouse=True)
+def no_settings_of_the_caller(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in [name for name in os.environ if name.startswith("ENGAGEMENT_PLATFORM_") and "JAR_CACHE" not in name]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("ENGAGEMENT_PLATFORM_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+
+
+def test_without_settings_everything_runs_here() -> None:
+    services = missing_services(Settings())
+    assert (services.kafka, services.connect) == (True, True)
+    assert services.variables["ENGAGEMENT_PLATFORM_SPARK__REMOTE"] == "sc://127.0.0.1:15002"
+    assert [need.name for need in services.needs] == ["kafka_port", "kafka_controller_port", "connect_port"]
+
+
+def test_another_port_moves_the_address_that_clients_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ENGAGEMENT_PLATFORM_EMBEDDED__KAFKA_PORT", "29999")
+    services = missing_services(Settings())
+    assert services.kafka
+    assert services.variables["ENGAGEMENT_PLATFORM_KAFKA__BOOTSTRAP_SERVERS"] == "127.0.0.1:29999"
+
+
+def test_a_broker_that_is_named_is_used_and_none_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ENGAGEMENT_PLATFORM_KAFKA__BOOTSTRAP_SERVERS", "kafka.example.org:9092")
+    services = missing_services(Settings())
+    assert (services.kafka, services.connect) == (False, True)
+    assert services.variables["ENGAGEMENT_PLATFORM_KAFKA__BOOTSTRAP_SERVERS"] == "kafka.example.org:9092"
+    assert all_services(Settings()).kafka
+
+
+def test_a_spark_that_is_named_is_used_and_none_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ENGAGEMENT_PLATFORM_SPARK__REMOTE", "sc://spark.example.org:15002")
+    services = missing_services(Settings())
+    assert (services.kafka, services.connect) == (True, False)
+    assert services.variables["ENGAGEMENT_PLATFORM_SPARK__REMOTE"] == "sc://spark.example.org:15002"
+
+
+def test_what_an_env_file_told_means_the_same_services(monkeypatch: pytest.MonkeyPatch) -> None:
+    for key, value in all_services(Settings()).variables.items():
+        monkeypatch.setenv(key, value)
+    services = missing_services(Settings())
+    assert (services.kafka, services.connect) == (True, True)
+
+
+def test_the_variables_hold_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ENGAGEMENT_PLATFORM_KAFKA__SECURITY", '{"sasl.password": "hunter2"}')
+    monkeypatch.setenv("ENGAGEMENT_PLATFORM_STORES__URL", "postgresql+psycopg2://me:hunter2@localhost/db")
+    assert "hunter2" not in repr(all_services(Settings()).variables)
+
+
+def test_an_env_file_is_replaced_whole(tmp_path: Path) -> None:
+    file = tmp_path / "deep" / "platform.env"
+    write_env_file(file, {"A": "1", "B": "two words"})
+    write_env_file(file, {"A": "2"})
+    assert file.read_text() == "A=2\n"
+    assert [path.name for path in file.parent.iterdir()] == ["platform.env"]
+
+
+def services_command(env: Mapping[str, str], env_file: Path) -> subprocess.Popen[str]:
+    env_file.unlink(missing_ok=True)
+    command = [sys.executable, "-m", "engagement_platform.cli", "services", "--env-file", str(env_file)]
+    process = subprocess.Popen(
+        command, env={**os.environ, **env}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    wait_for(lambda: env_file.exists() or process.poll() is not None, "services were not ready", timeout_s=180)
+    if process.poll() is not None:
+        assert process.stdout is not None
+        pytest.fail(f"services ended with {process.returncode}: {process.stdout.read()}")
+    return process
+
+
+def descendants(parent: int) -> list[int]:
+    """Processes below this one, children of children included."""
+    parents = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parents[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            continue
+    found, look = [], [parent]
+    while look:
+        below = [pid for pid, above in parents.items() if above in look]
+        found += below
+        look = below
+    return found
+
+
+@pytest.mark.broker
+@pytest.mark.crash
+@pytest.mark.usefixtures("kafka_jars", "spark_jars")
+def test_services_answer_restart_a_killed_broker_and_stop_within_fifteen_seconds_without_orphans(
+    tmp_path: Path,
+) -> None:
+    ports = dict(zip(("KAFKA", "KAFKA_CONTROLLER", "CONNECT"), free_ports(3), strict=True))
+    env = {f"ENGAGEMENT_PLATFORM_EMBEDDED__{name}_PORT": str(port) for name, port in ports.items()}
+    env_file, log = tmp_path / "platform.env", tmp_path / "home" / "logs" / "kafka.log"
+    process = services_command(env, env_file)
+    told = dict(line.split("=", 1) for line in env_file.read_text().splitlines())
+    assert told["ENGAGEMENT_PLATFORM_SPARK__REMOTE"] == f"sc://127.0.0.1:{ports['CONNECT']}"
+    assert answers(ports["CONNECT"])
+
+    produce = [sys.executable, "-m", "engagement_platform.cli", "produce", "--sample", "500"]
+    subprocess.run(produce, env={**os.environ, **told}, check=True, capture_output=True, timeout=60)
+
+    again = [sys.executable, "-m", "engagement_platform.cli", "services"]
+    refused = subprocess.run(again, env={**os.environ, **env}, capture_output=True, text=True, timeout=60, check=False)
+    assert refused.returncode == 1
+    assert refused.stderr.count("\n") == 1
+    assert f"process {process.pid}" in refused.stderr
+
+    family = descendants(process.pid)
+    broker = next(pid for pid in family if b"kafka.Kafka" in Path(f"/proc/{pid}/cmdline").read_bytes())
+    os.kill(broker, signal.SIGKILL)
+    wait_for(lambda: log.read_text().count("Kafka Server started") == 2, "the broker was not restarted", timeout_s=60)
+    subprocess.run(produce, env={**os.environ, **told}, check=True, capture_output=True, timeout=60)
+
+    family = descendants(process.pid)
+    before = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    said = process.communicate(timeout=20)[0]
+    assert time.monotonic() - before < 15
+    assert process.returncode == 0
+    assert "kafka ended with signal SIGKILL" in said
+    assert [pid for pid in family if exists(pid)] == []
+
+    # Killed this time: what it started goes too, and the home is free for the next.
+    process = services_command(env, env_file)
+    family = descendants(process.pid)
+    assert len(family) >= 3
+    process.kill()
+    process.communicate()
+    wait_for(lambda: not any(map(exists, family)), "the services outlived a killed parent", timeout_s=15)

@@ -1,0 +1,71 @@
+"""The command line as a user meets it: one line for an error, the exit status, no traceback, a quick start."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+def call(home: Path, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+    clean = {key: value for key, value in os.environ.items() if not key.startswith("ENGAGEMENT_PLATFORM_")}
+    return subprocess.run(
+        [sys.executable, "-m", "engagement_platform.cli", *arguments],
+        env={**clean, "ENGAGEMENT_PLATFORM_HOME": str(home), **env},
+        cwd=home,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("command", ["services", "up"])
+def test_a_port_in_use_is_one_line_on_stderr_and_nothing_was_started(tmp_path: Path, command: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        done = call(tmp_path, command, ENGAGEMENT_PLATFORM_EMBEDDED__CONNECT_PORT=port)
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    assert f"port {port} (Spark Connect) is in use: set ENGAGEMENT_PLATFORM_EMBEDDED__CONNECT_PORT" in done.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["embedded.lock"]
+
+
+def test_a_setting_of_the_wrong_type_is_named_and_its_value_is_not_shown(tmp_path: Path) -> None:
+    done = call(tmp_path, "services", ENGAGEMENT_PLATFORM_EMBEDDED__UI_PORT="hunter2")
+    assert done.returncode == 2
+    assert "ENGAGEMENT_PLATFORM_EMBEDDED__UI_PORT: Input should be a valid integer" in done.stderr
+    assert "hunter2" not in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_misspelled_setting_is_not_silently_a_default(tmp_path: Path) -> None:
+    done = call(tmp_path, "services", ENGAGEMENT_PLATFORM_EMBEDDED__KAFKA_PROT="1")
+    assert done.returncode == 2
+    assert "ENGAGEMENT_PLATFORM_EMBEDDED__KAFKA_PROT" in done.stderr
+
+
+def test_a_broken_settings_file_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "platform.toml").write_text("[kafka\n")
+    done = call(tmp_path, "services")
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+
+
+def test_produce_wants_exactly_one_source(tmp_path: Path) -> None:
+    assert call(tmp_path, "produce").returncode == 2
+    assert call(tmp_path, "produce", "--sample", "1", "--follow").returncode == 2
+
+
+def test_help_lists_every_command_and_imports_nothing_heavy(tmp_path: Path) -> None:
+    done = call(tmp_path, "--help")
+    for command in ("up", "services", "produce", "setup", "run", "status", "verify", "reset"):
+        assert f" {command} " in done.stdout
+    heavy = ("pyspark", "dagster", "pandas", "sqlalchemy", "pydantic", "confluent_kafka")
+    code = f"import sys, engagement_platform.cli; print([name for name in {heavy} if name in sys.modules])"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert loaded.stdout.strip() == "[]"
