@@ -297,7 +297,8 @@ class CheckpointTransitions(RuleBasedStateMachine):
         super().__init__()
         self.folder = tempfile.TemporaryDirectory()
         self.engine = open_engine(f"sqlite:///{self.folder.name}/stores.db")
-        self.store = CheckpointStore(self, token=token.engine)
+        self.store = CheckpointStore(self.engine, token=token)
+        self.store.app_id(JOB)
         self.generation = 1
         self.last: tuple[Manifest, JobState] | None = None
         self.finished: list[tuple[Manifest, JobState]] = []
