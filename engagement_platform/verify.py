@@ -16,10 +16,11 @@ from engagement_platform.ingestion.job import engagement_decoder
 from engagement_platform.ingestion.settle import COORDINATES, ID
 from engagement_platform.jobs import INGEST_ENGAGEMENTS, open_stores
 from engagement_platform.microbatch.model import JobState, Manifest, Offsets
-from engagement_platform.microbatch.stores import BatchRecord
+from engagement_platform.microbatch.stores import BatchRecord, CheckpointStore
 from engagement_platform.settings import Settings
 from engagement_platform.sources.kafka import KafkaSource
 from engagement_platform.spark.session import spark_session
+from engagement_platform.tables import log
 from engagement_platform.tables.engagement import NOTIFICATION, QUARANTINE, data_table
 from engagement_platform.tables.lake import Lake
 
@@ -41,18 +42,50 @@ def verify(settings: Settings, spark: SparkSession | None = None) -> list[Findin
     Finishing a batch meanwhile is no error: only what finished batches have read is expected.
     Raises what opening Spark, the broker and the stores raise.
     """
-    stores = open_stores(settings)
-    app_id = stores.checkpoints.app_id(INGEST_ENGAGEMENTS)
-    records = [r for r in stores.checkpoints.history(INGEST_ENGAGEMENTS) if r.manifest.app_id == app_id]
-    records.reverse()
-    findings = [ledger(records)]
-    done = [record for record in records if record.state is JobState.SUCCEEDED]
-    if not done:
+    cut = _cut(settings, open_stores(settings).checkpoints)
+    findings = [ledger(cut.records)]
+    if not cut.done:
         return findings
     if spark is not None:
-        return findings + _tables(settings, spark, done)
+        return findings + _tables(settings, spark, cut)
     with spark_session(settings, "verify") as own:
-        return findings + _tables(settings, own, done)
+        return findings + _tables(settings, own, cut)
+
+
+@dataclass(frozen=True)
+class _Cut:
+    """A moment between two batches: what had finished, and the table versions of that moment."""
+
+    records: Sequence[BatchRecord]
+    """All batches of the current application id, oldest first."""
+    data_version: int | None
+
+    @property
+    def done(self) -> list[BatchRecord]:
+        """Finished batches, oldest first."""
+        return [record for record in self.records if record.state is JobState.SUCCEEDED]
+
+    def announced(self, notifications: DataFrame) -> DataFrame:
+        """Without those of batches that had not finished then."""
+        last = self.done[-1].manifest
+        later = F.col("notification_id").startswith(f"{last.app_id}/") & (F.col("batch_id") > last.batch_id)
+        return notifications.where(~later)
+
+
+def _cut(settings: Settings, checkpoints: CheckpointStore) -> _Cut:
+    """Look until no batch began or ended meanwhile; a batch under way pinned the version from before itself."""
+    data = data_table(settings.layout.scheme)
+    while True:
+        before = checkpoints.latest(INGEST_ENGAGEMENTS)
+        version = log.version(data.uri(settings.lake))
+        app_id = checkpoints.app_id(INGEST_ENGAGEMENTS)
+        records = [r for r in checkpoints.history(INGEST_ENGAGEMENTS) if r.manifest.app_id == app_id]
+        if checkpoints.latest(INGEST_ENGAGEMENTS) == before:
+            break
+    records.reverse()
+    if before is None or before.state is JobState.SUCCEEDED:
+        return _Cut(records, version)
+    return _Cut(records, before.manifest.table_versions.get(data.name))
 
 
 def ledger(records: Sequence[BatchRecord]) -> Finding:
@@ -71,10 +104,10 @@ def ledger(records: Sequence[BatchRecord]) -> Finding:
     return Finding("ledger", meaning, len(records), len(wrong), wrong[:5])
 
 
-def _tables(settings: Settings, spark: SparkSession, done: Sequence[BatchRecord]) -> list[Finding]:
-    lake = Lake(spark, settings)
-    data = lake.read(data_table(settings.layout.scheme)).select(*ID, "version")
-    notified = lake.read(NOTIFICATION).select(*ID, "change_type", "notification_id")
+def _tables(settings: Settings, spark: SparkSession, cut: _Cut) -> list[Finding]:
+    lake, done = Lake(spark, settings), cut.done
+    notified = cut.announced(lake.read(NOTIFICATION)).select(*ID, "change_type", "notification_id")
+    data = lake.read(data_table(settings.layout.scheme), cut.data_version).select(*ID, "version")
     quarantined = lake.read(QUARANTINE).where(F.col("topic") == settings.kafka.engagements_topic)
     last = done[-1].manifest
     accepted = _accepted_messages(settings, spark, done[0].manifest, last).join(

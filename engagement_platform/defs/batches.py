@@ -43,18 +43,16 @@ class Batch:
 
 def table_metadata(batch: Batch, process: str) -> Metadata:
     """Of one table: the batch, what its process wrote, and on the Data Table everything else worth seeing."""
-    shown: Metadata = {
-        "batch_id": MetadataValue.int(batch.report.manifest.batch_id),
-        "job": MetadataValue.text(batch.report.manifest.job),
-        **_written(batch.processes.get(process, {})),
-    }
+    shown: Metadata = {"batch_id": MetadataValue.int(batch.report.manifest.batch_id)}
     if process == DATA:
         shown["last_batches"] = MetadataValue.md(markdown(bars(batch.history)))
     if process in (DATA, "mutation_request"):
         shown |= _whole_batch(batch)
+    shown |= _written(batch.processes.get(process, {}))
     if process in (DATA, "quarantine", "mutation_request") and (rejected := rejected_of(batch.report)):
         shown["rejected"] = _table("reason_code", "records", rejected)
     shown["offsets"] = offsets_table(batch.report.manifest.start, batch.report.manifest.end)
+    shown["job"] = MetadataValue.text(batch.report.manifest.job)
     shown["resumed"] = MetadataValue.bool(batch.report.replayed)
     return shown
 
@@ -67,9 +65,7 @@ def _written(counts: Counts) -> Metadata:
 
 def _whole_batch(batch: Batch) -> Metadata:
     report = batch.report
-    shown: Metadata = {
-        name: MetadataValue.int(report.counts[name]) for name in ROW_COUNTS if name in report.counts
-    }
+    shown: Metadata = {name: MetadataValue.int(report.counts[name]) for name in ROW_COUNTS if name in report.counts}
     for share, seconds in zip(("p50", "p95"), batch.freshness, strict=True):
         if seconds is not None:
             shown[f"freshness_{share}_s"] = MetadataValue.float(round(seconds, 1))

@@ -42,19 +42,20 @@ def svg(bars: Sequence[Bar]) -> str:
     """Bars for rows (left scale) and a line for freshness (right scale), oldest batch first. Any number of bars."""
     most_rows = nice_ceiling(max((bar.rows for bar in bars), default=0))
     most_s = nice_ceiling(max((bar.freshness_s for bar in bars if bar.freshness_s is not None), default=0))
-    step = (WIDTH - LEFT - RIGHT) / max(1, len(bars))
+    # The first few batches would be drawn as walls.
+    step = (WIDTH - LEFT - RIGHT) / max(10, len(bars))
     base, height = HEIGHT - BOTTOM, HEIGHT - BOTTOM - TOP
 
     def middle(index: int) -> float:
         return LEFT + (index + 0.5) * step
 
+    size = f'width="{WIDTH}" height="{HEIGHT}"'
+    what = "freshness p95, seconds from produced to committed"
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{HEIGHT}" '
-        f'font-family="sans-serif" font-size="11" fill="{TEXT_COLOR}">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" font-size="11" fill="{TEXT_COLOR}">',
         '<rect width="100%" height="100%" rx="6" fill="#fff"/>',
         f'<text x="{LEFT}" y="18" fill="{ROWS_COLOR}" font-weight="bold">rows in</text>',
-        f'<text x="{WIDTH - RIGHT}" y="18" fill="{FRESHNESS_COLOR}" font-weight="bold" text-anchor="end">'
-        "freshness p95, seconds from produced to committed</text>",
+        f'<text x="{WIDTH - RIGHT}" y="18" fill="{FRESHNESS_COLOR}" font-weight="bold" text-anchor="end">{what}</text>',
         *_scales(most_rows, most_s, base, height),
     ]
     for index, bar in enumerate(bars):
@@ -68,15 +69,12 @@ def svg(bars: Sequence[Bar]) -> str:
         for index, bar in enumerate(bars)
         if bar.freshness_s is not None
     ]
-    parts.append(
-        f'<polyline points="{" ".join(points)}" fill="none" stroke="{FRESHNESS_COLOR}" stroke-width="2"/>'
-    )
-    parts += [f'<circle cx="{x}" cy="{y}" r="2.5" fill="{FRESHNESS_COLOR}"/>' for x, y in (p.split(",") for p in points)]
+    parts.append(f'<polyline points="{" ".join(points)}" fill="none" stroke="{FRESHNESS_COLOR}" stroke-width="2"/>')
+    parts += [
+        f'<circle cx="{x}" cy="{y}" r="2.5" fill="{FRESHNESS_COLOR}"/>' for x, y in (p.split(",") for p in points)
+    ]
     if bars:
-        parts.append(f'<text x="{LEFT}" y="{HEIGHT - 9}">batch {bars[0].batch_id}</text>')
-        parts.append(
-            f'<text x="{WIDTH - RIGHT}" y="{HEIGHT - 9}" text-anchor="end">batch {bars[-1].batch_id}</text>'
-        )
+        parts.append(f'<text x="{LEFT}" y="{HEIGHT - 9}">batches {bars[0].batch_id} to {bars[-1].batch_id}</text>')
     return "".join([*parts, "</svg>"])
 
 

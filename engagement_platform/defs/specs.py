@@ -1,4 +1,4 @@
-"""Asset keys, partitions and asset specs, all made from the tables' contracts. What fills the assets is `engagement`."""
+"""Asset keys, partitions and asset specs, made from the tables' contracts. What fills the assets is `engagement`."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ GROUP = "engagement"
 OWNERS = ("team:engagement-platform",)
 
 # Days on which batches were ingested, not days of engagements: years-old engagements that arrive today belong to
-# today. So nothing can be older than the platform; it is pinned to packages that came out in October 2026.
-DAYS = dg.DailyPartitionsDefinition(start_date="2026-10-01", timezone="UTC", end_offset=1)
+# today. So nothing is older than the platform, whose first version is of November 2026. `end_offset`: today counts.
+DAYS = dg.DailyPartitionsDefinition(start_date="2026-11-01", timezone="UTC", end_offset=1)
 
 ENGAGEMENTS_TOPIC = dg.AssetKey(["kafka", "engagements"])
 MUTATION_REQUESTS_TOPIC = dg.AssetKey(["kafka", "mutation-requests"])
@@ -36,7 +36,7 @@ def column_schema(table: Table) -> dg.TableSchema:
 
 
 def table_spec(table: Table, deps: Sequence[dg.AssetKey]) -> dg.AssetSpec:
-    """One table as an asset. Skippable: runs report each batch themselves while they go on, and no result at the end."""
+    """One table as an asset. Skippable: runs report each batch while they go on, and yield no result at the end."""
     rows = "Append-only: consumers may stream it." if table.mode is Mode.APPEND_ONLY else "Mutable: rows change."
     return dg.AssetSpec(
         key_of(table),

@@ -81,7 +81,8 @@ class EmbeddedKafka:
         if (self.data_dir / "log" / "meta.properties").exists():
             return
         cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-        arguments = ("format", "--cluster-id", cluster, "--config", str(config), "--ignore-formatted")
+        # With an equals sign, since an id may begin with a dash.
+        arguments = ("format", f"--cluster-id={cluster}", "--config", str(config), "--ignore-formatted")
         run = subprocess.run(
             [*self._java(), "kafka.tools.StorageTool", *arguments], capture_output=True, text=True, check=False
         )

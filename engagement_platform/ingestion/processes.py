@@ -101,6 +101,22 @@ def refuted(work: EngagementBatch) -> DataFrame:
     return work.raw.join(F.broadcast(few), list(COORDINATES)).withColumn("reason", reason)
 
 
+def heard(work: EngagementBatch) -> DataFrame:
+    """Copies whose word about names counts: all but the refuted ones, now or earlier.
+
+    Once a newer version stands, a copy that was refuted looks like any older one when it is read again. Quarantine
+    remembers it by its place and its bytes.
+    """
+    rows = work.rows.where(F.col("verdict") != Verdict.QUARANTINE.value)
+    if not work.manifest.goes_over_again:
+        return rows
+    held = work.lake.read(QUARANTINE, work.manifest.table_versions[QUARANTINE.name])
+    held = held.where(F.col("reason_code").isin(list(REASONS))).select(*COORDINATES, "value").distinct()
+    again = work.raw.join(held, [*COORDINATES, "value"]).select(*COORDINATES)
+    settled = F.col("verdict").isin(*LANDING)
+    return rows.where(settled).unionByName(rows.where(~settled).join(again, list(COORDINATES), "left_anti"))
+
+
 @dataclass(frozen=True)
 class MappingProcess:
     """Names, newest evidence first; a batch whose names are all known and older writes nothing."""
@@ -112,7 +128,7 @@ class MappingProcess:
         """Counts: names_new, names_changed, files, bytes."""
         if not work.summary.named:
             return {}
-        said = newest_names(work.rows.where(F.col("verdict") != Verdict.QUARANTINE.value))
+        said = newest_names(heard(work))
         changes = kept(changed_names(said, work.mapping))
         new = {row["is_new"]: int(row["count"]) for row in changes.groupBy("is_new").count().collect()}
         counts = {"names_new": new.get(True, 0), "names_changed": new.get(False, 0)}

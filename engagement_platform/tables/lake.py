@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 
 from engagement_platform.microbatch.model import Transaction
 from engagement_platform.settings import Settings
-from engagement_platform.tables import log
+from engagement_platform.tables import contract, log
 from engagement_platform.tables.contract import ContractBroken, Table, differences
 
 MAX_LITERALS = 1000
@@ -60,8 +60,7 @@ class Lake:
                 lacking = [f"column {column.name} {column.type} is missing" for column in missing]
                 raise ContractBroken(table.name, lacking + problems)
             if missing:
-                added = ", ".join(f"{column.name} {column.type} COMMENT '{column.comment}'" for column in missing)
-                self.spark.sql(f"ALTER TABLE {self._name(table)} ADD COLUMNS ({added})").collect()
+                self.spark.sql(f"ALTER TABLE {self._name(table)} ADD COLUMNS ({_declared(missing)})").collect()
 
     def read(self, table: Table, version: int | None = None) -> DataFrame:
         """All rows, as of a version or now."""
@@ -154,17 +153,21 @@ class Lake:
                 ).collect()
 
     def _create(self, table: Table) -> None:
-        columns = ", ".join(f"{c.name} {c.type} COMMENT '{c.comment.replace(chr(39), '’')}'" for c in table.columns)
         properties = ", ".join(f"'{key}' = '{value}'" for key, value in table.properties.items())
         layout = f"PARTITIONED BY ({', '.join(table.partitioned_by)})" if table.partitioned_by else ""
         layout = f"CLUSTER BY ({', '.join(table.liquid_by)})" if table.liquid_by else layout
         self.spark.sql(
-            f"CREATE TABLE IF NOT EXISTS {self._name(table)} ({columns}) USING delta {layout} "
+            f"CREATE TABLE IF NOT EXISTS {self._name(table)} ({_declared(table.columns)}) USING delta {layout} "
             f"TBLPROPERTIES ({properties})"
         ).collect()
 
     def _name(self, table: Table) -> str:
         return f"delta.`{self.uri(table).replace('`', '``')}`"
+
+
+def _declared(columns: Iterable[contract.Column]) -> str:
+    """Columns as DDL. A comment stands between single quotes, so it is given typographic ones."""
+    return ", ".join(f"{c.name} {c.type} COMMENT '{c.comment.replace(chr(39), '’')}'" for c in columns)
 
 
 def any_of(column: str, values: Sequence[Any]) -> Column:

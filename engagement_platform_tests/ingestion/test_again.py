@@ -89,9 +89,12 @@ def test_a_redrive_lands_what_is_right_now_and_a_second_one_changes_nothing(make
     with pytest.raises(Crash):
         redrive(relaxed, REFUSED, crash_at("data.insert:after"))
     reports = redrive(relaxed, REFUSED)
-    assert [report.replayed for report in reports if report.counts["rows_in"]] == [True]
-    totals = summed(reports)
-    assert (totals["rows_in"], totals["landed"], totals["duplicates"], totals["quarantined"]) == (3, 1, 1, 1)
+    # The batch that was begun is finished, and then quarantine is gone over once more.
+    engagements = [report for report in reports if report.counts["rows_in"]]
+    assert [report.replayed for report in engagements] == [True, False]
+    for report, expected in zip(engagements, ((3, 1, 1, 1), (3, 0, 2, 1)), strict=True):
+        counts = report.counts
+        assert (counts["rows_in"], counts["landed"], counts["duplicates"], counts["quarantined"]) == expected
     assert [(row[1], row[4]) for row in relaxed.data_rows()] == [("known", 1), ("late", 2)]
     assert changes(relaxed) == [("known", "INSERT"), ("late", "INSERT")]
     assert {row["id"]: row["name"] for row in relaxed.rows(MAPPING)} == {"lead-1": "Ann", "lead-2": "Bo"}
@@ -144,11 +147,12 @@ def test_reading_a_day_again_changes_nothing_where_nothing_was_wrong(world: Worl
 def test_a_reset_reads_everything_again_and_doubles_nothing(world: World) -> None:
     mixed(world)
     before = world.contents()
-    assert world.stores.checkpoints.reset("ingest-engagements") == "ingest-engagements@2"
+    app_id = world.stores.checkpoints.reset("ingest-engagements")
+    assert app_id.startswith("ingest-engagements@2.")
     with pytest.raises(Crash):
         world.run(crash_at("quarantine.append:after"))
     (report,) = world.run()
-    assert (report.manifest.app_id, report.manifest.batch_id, report.replayed) == ("ingest-engagements@2", 0, True)
+    assert (report.manifest.app_id, report.manifest.batch_id, report.replayed) == (app_id, 0, True)
     assert (report.counts["rows_in"], report.counts["landed"]) == (10, 0)
     assert report.counts["duplicates"] + report.counts["quarantined"] == 10
     assert world.contents() == before
@@ -194,7 +198,6 @@ def test_the_same_offsets_of_a_topic_that_was_made_anew_are_other_records(world:
     found = sorted((row["offset"], bytes(row["value"])) for row in world.rows(QUARANTINE))
     assert found == [(0, b"first"), (0, b"second")]
     assert [row[1] for row in world.data_rows()] == ["e1", "e2"]
-    assert_verified(world)
 
 
 def test_what_a_refuted_copy_says_about_names_stays_unsaid_when_it_is_read_again(world: World) -> None:

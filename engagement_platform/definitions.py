@@ -1,0 +1,22 @@
+"""The one Dagster entry point: merges what `defs/` declares and binds the platform's resource.
+
+Importing it, and loading the definitions, opens nothing: settings are read by the runs and sensors themselves.
+"""
+
+from __future__ import annotations
+
+import dagster as dg
+
+from engagement_platform.defs import checks, engagement, quarantine, sensors
+from engagement_platform.defs.platform import Platform
+
+# Named one by one rather than found by walking a folder: that needs a project file beside the package, and an
+# installed package has none.
+_PARTS = (engagement, checks, quarantine, sensors)
+
+
+@dg.definitions
+def defs() -> dg.Definitions:
+    """Everything that Dagster runs. In-process: each run is one Spark client, not one for each step."""
+    bound = dg.Definitions(resources={"platform": Platform()}, executor=dg.in_process_executor)
+    return dg.Definitions.merge(*(part.definitions() for part in _PARTS), bound)

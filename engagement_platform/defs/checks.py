@@ -1,0 +1,205 @@
+"""Asset checks: those that read the tables run together as one job, those that need no Spark are reported by a sensor.
+
+What is right is decided in `verify` and by the pure functions here. Conservation comes with the runs: `engagement`.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+
+import dagster as dg
+
+from engagement_platform.defs.evaluations import report
+from engagement_platform.defs.platform import Platform
+from engagement_platform.defs.specs import DATA_TABLE, key_of
+from engagement_platform.defs.waiting import Waiting, waiting
+from engagement_platform.errors import PlatformError
+from engagement_platform.jobs import INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS, JOB_NAMES
+from engagement_platform.status import succeeded, summed
+from engagement_platform.tables.engagement import MUTATION_REQUEST, NOTIFICATION, QUARANTINE
+from engagement_platform.verify import Finding
+
+DATA, NOTIFIED, REQUESTS, REJECTED = map(key_of, (DATA_TABLE, NOTIFICATION, MUTATION_REQUEST, QUARANTINE))
+
+FRESH = "fresh"
+QUARANTINE_SHARE = "quarantine_share"
+# A guess: sample traffic rejects 0.1 %, a producer that changed its format nearly all.
+QUARANTINE_WARN_PERCENT = 5
+QUARANTINE_BATCHES = 100
+
+ENGAGEMENT_CHECKS = (
+    dg.AssetCheckKey(DATA, FRESH), dg.AssetCheckKey(REJECTED, QUARANTINE_SHARE),
+    dg.AssetCheckKey(DATA, "unique_engagement_id"), dg.AssetCheckKey(DATA, "nothing_lost"),
+    dg.AssetCheckKey(NOTIFIED, "announced"), dg.AssetCheckKey(REJECTED, "rejected_once"),
+)  # fmt: skip
+"""Checks of the tables that engagement runs write, other than those they yield themselves."""
+REQUEST_CHECKS = (dg.AssetCheckKey(REQUESTS, FRESH),)
+
+TABLE_CHECKS: Mapping[tuple[dg.AssetKey, str], tuple[Sequence[str], str]] = {
+    (DATA, "unique_engagement_id"): (("doubled",), "Every engagement stands once."),
+    (DATA, "nothing_lost"): (
+        ("ledger", "lost"),
+        "Each batch begins where the one before ended, and every accepted message of the topic is in the table.",
+    ),
+    (NOTIFIED, "announced"): (
+        ("announced", "notified_twice"),
+        "Every engagement that landed was announced once, and nothing else was.",
+    ),
+    (REJECTED, "rejected_once"): (("quarantined_twice",), "Every rejected record stands once."),
+}
+"""(asset, check) -> the findings of `verify` that decide it, and what it says."""
+
+
+def table_check_results(findings: Sequence[Finding]) -> list[dg.AssetCheckResult]:
+    """One result a check. A finding that is missing had nothing to look at, before the first batch."""
+    found = {finding.check: finding for finding in findings}
+    return [
+        _table_check_result(asset, check, [found[name] for name in names if name in found])
+        for (asset, check), (names, _says) in TABLE_CHECKS.items()
+    ]
+
+
+def _table_check_result(asset: dg.AssetKey, check: str, findings: Sequence[Finding]) -> dg.AssetCheckResult:
+    wrong = [
+        f"{finding.wrong:,} of {finding.looked_at:,} break the rule that {finding.meaning}, such as "
+        f"{', '.join(finding.examples)}"
+        for finding in findings
+        if finding.wrong
+    ]
+    return dg.AssetCheckResult(
+        passed=not wrong,
+        asset_key=asset,
+        check_name=check,
+        description="; ".join(wrong) or None,
+        metadata={
+            "looked_at": max((finding.looked_at for finding in findings), default=0),
+            "wrong": sum(finding.wrong for finding in findings),
+        },
+    )
+
+
+def freshness_result(
+    asset: dg.AssetKey, oldest: datetime | None, backlog: int, now: datetime, limit: timedelta
+) -> dg.AssetCheckResult:
+    """Passed when nothing waits for longer than the limit; exactly the limit is fine."""
+    age = now - oldest if oldest else timedelta(0)
+    late = age > limit
+    return dg.AssetCheckResult(
+        passed=not late,
+        asset_key=asset,
+        check_name=FRESH,
+        description=f"The oldest of {backlog:,} waiting messages is {age.total_seconds():.0f} s old; the limit "
+        f"is {limit.total_seconds():.0f} s. Look at the sensors and at the last runs." if late else None,
+        metadata={"oldest_waiting_s": round(max(0.0, age.total_seconds()), 1), "waiting": backlog},
+    )  # fmt: skip
+
+
+def freshness(job: str, asset: dg.AssetKey, looked: Waiting) -> dg.AssetCheckResult:
+    """Age of the oldest message that no finished batch has read. A warning, not a failure, where nobody can tell."""
+    try:
+        oldest, backlog = looked.oldest(job), looked.backlog(job)
+    except PlatformError as error:
+        return dg.AssetCheckResult(
+            passed=False,
+            asset_key=asset,
+            check_name=FRESH,
+            severity=dg.AssetCheckSeverity.WARN,
+            description=f"Nobody can tell: {error}",
+        )
+    return freshness_result(asset, oldest, backlog, datetime.now(UTC), looked.settings.quality.freshness)
+
+
+def quarantine_share_result(rows_in: int, quarantined: int, warn_percent: int) -> dg.AssetCheckResult:
+    """Passed when at most warn_percent of the records were rejected. Nothing received is fine."""
+    too_many = quarantined * 100 > warn_percent * rows_in
+    return dg.AssetCheckResult(
+        passed=not too_many,
+        asset_key=REJECTED,
+        check_name=QUARANTINE_SHARE,
+        severity=dg.AssetCheckSeverity.WARN,
+        description=f"{quarantined:,} of the last {rows_in:,} records were rejected, more than {warn_percent} %. The "
+        "column reason of engagement/quarantine says why." if too_many else None,
+        metadata={"rows_in": rows_in, "quarantined": quarantined},
+    )  # fmt: skip
+
+
+def quarantine_share(looked: Waiting) -> dg.AssetCheckResult:
+    """Rejected records among those of the last batches of all jobs."""
+    history = looked.stores.checkpoints.history
+    totals = summed(record for job in JOB_NAMES for record in succeeded(history(job, limit=QUARANTINE_BATCHES)))
+    return quarantine_share_result(totals["rows_in"], totals["quarantined"], QUARANTINE_WARN_PERCENT)
+
+
+def watched(looked: Waiting) -> list[dg.AssetCheckResult]:
+    """The checks that need no Spark, as they stand now. Within PATIENCE for each when the broker is down."""
+    return [
+        freshness(INGEST_ENGAGEMENTS, DATA, looked),
+        freshness(INGEST_MUTATION_REQUESTS, REQUESTS, looked),
+        quarantine_share(looked),
+    ]
+
+
+def selected(
+    context: dg.AssetCheckExecutionContext, results: Sequence[dg.AssetCheckResult]
+) -> Iterator[dg.AssetCheckResult]:
+    """Those a run asked for: one that materializes some assets by hand asks for the checks of those."""
+    for result in results:
+        if dg.AssetCheckKey(result.asset_key or DATA, result.check_name or "") in context.selected_asset_check_keys:
+            yield result
+
+
+@dg.multi_asset_check(
+    name="verify_tables",
+    can_subset=True,
+    specs=[
+        dg.AssetCheckSpec(check, asset=asset, description=says) for (asset, check), (_, says) in TABLE_CHECKS.items()
+    ],
+)
+def verify_tables(context: dg.AssetCheckExecutionContext, platform: Platform) -> Iterator[dg.AssetCheckResult]:
+    """Read the topic again and compare it with the tables. Reads keys of the whole Data Table once."""
+    from engagement_platform.verify import verify
+
+    with platform.open("verify") as opened:
+        yield from selected(context, table_check_results(verify(opened.settings, opened.spark)))
+
+
+@dg.multi_asset_check(
+    name="watch_stores_and_broker",
+    can_subset=True,
+    specs=[
+        dg.AssetCheckSpec(FRESH, asset=DATA, description="No message waits longer than `quality.freshness`."),
+        dg.AssetCheckSpec(FRESH, asset=REQUESTS, description="No message waits longer than `quality.freshness`."),
+        dg.AssetCheckSpec(
+            QUARANTINE_SHARE, asset=REJECTED,
+            description=f"At most {QUARANTINE_WARN_PERCENT} % of the last {QUARANTINE_BATCHES} batches were rejected.",
+        ),
+    ],
+)  # fmt: skip
+def watch_stores_and_broker(
+    context: dg.AssetCheckExecutionContext, platform: Platform
+) -> Iterator[dg.AssetCheckResult]:
+    """Freshness and quarantine from broker and stores; the sensor `watch` reports the same without a run."""
+    yield from selected(context, watched(waiting(platform.settings())))
+
+
+@dg.op
+def verify(context: dg.OpExecutionContext, platform: Platform) -> None:
+    """The same as the check `verify_tables`, reported to the runs that wrote the tables, where it stays in sight."""
+    from engagement_platform.verify import verify as look
+
+    with platform.open("verify") as opened:
+        results = table_check_results(look(opened.settings, opened.spark))
+    for result in results:
+        name = f"{result.asset_key.to_user_string() if result.asset_key else ''} {result.check_name}"
+        context.log.info(f"{name}: {'passed' if result.passed else result.description}")
+    report(context.instance, results)
+
+
+@dg.job
+def verify_engagements() -> None:
+    """Compare the tables with the topic: nothing lost, nothing doubled, all announced. Changes nothing."""
+    verify()
+
+
+def definitions() -> dg.Definitions:
+    """Checks and job of this module."""
+    return dg.Definitions(asset_checks=[verify_tables, watch_stores_and_broker], jobs=[verify_engagements])

@@ -1,0 +1,98 @@
+"""What waits on the broker: how much and since when. Clients are kept between calls; nothing is consumed. No Dagster.
+
+Kept because sensors of one code server ask every few seconds: a new client costs a connection and its threads.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from datetime import UTC, datetime, timedelta
+
+from confluent_kafka import Consumer, TopicPartition
+
+from engagement_platform.jobs import open_stores, topic_of
+from engagement_platform.microbatch.job import Stores
+from engagement_platform.microbatch.model import Checkpoint, JobState, Offsets
+from engagement_platform.settings import Settings
+from engagement_platform.sources.kafka import KafkaSource
+from engagement_platform.sources.kafka_options import client_options
+
+# A tick of a sensor has a minute, but a broker that is down must not hold up the other sensors for its 20 s.
+PATIENCE = timedelta(seconds=5)
+
+
+class Waiting:
+    """Looks at the stores and the broker of one set of settings."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.given = settings
+        patient = {"timeout": min(settings.kafka.timeout, PATIENCE)}
+        self.settings = settings.model_copy(update={"kafka": settings.kafka.model_copy(update=patient)})
+        self.stores: Stores = open_stores(settings)
+        self._sources: dict[str, KafkaSource] = {}
+
+    def source(self, job: str) -> KafkaSource:
+        """The topic of a job."""
+        topic = topic_of(job, self.settings)
+        return self._sources.setdefault(topic, KafkaSource(topic, self.settings.kafka))
+
+    def checkpoint(self, job: str) -> Checkpoint | None:
+        """The last batch of a job."""
+        return self.stores.checkpoints.latest(job)
+
+    def backlog(self, job: str) -> int:
+        """Messages that no finished batch has read; a batch under way counts. Raises what the source raises."""
+        return self.source(job).backlog(unread_from(self.checkpoint(job)))
+
+    def oldest(self, job: str) -> datetime | None:
+        """When the oldest waiting message was produced, UTC; None when nothing waits. Raises what the source raises.
+
+        Reads one message of each partition in which something waits.
+        """
+        source = self.source(job)
+        end, begin = source.end_offsets(), {**source.earliest_offsets()}
+        begin |= {p: max(o, begin.get(p, 0)) for p, o in (unread_from(self.checkpoint(job)) or {}).items()}
+        waiting = {partition: begin.get(partition, 0) for partition in end if begin.get(partition, 0) < end[partition]}
+        return self._first_produced(source.topic, waiting) if waiting else None
+
+    def _first_produced(self, topic: str, offsets: Offsets) -> datetime | None:
+        options: dict[str, str | int | float | bool] = client_options(self.settings.kafka) | {
+            # Required by the client; never joined and never committed to.
+            "group.id": "engagement-platform-freshness",
+            "enable.auto.commit": False,
+            "auto.offset.reset": "earliest",
+            "queued.max.messages.kbytes": 1024,
+        }
+        consumer = Consumer(options)
+        try:
+            consumer.assign([TopicPartition(topic, int(partition), offset) for partition, offset in offsets.items()])
+            first: dict[int | None, int] = {}
+            deadline = time.monotonic() + PATIENCE.total_seconds()
+            while len(first) < len(offsets) and time.monotonic() < deadline:
+                message = consumer.poll(0.2)
+                if message is not None and message.error() is None:
+                    first.setdefault(message.partition(), message.timestamp()[1])
+        finally:
+            consumer.close()
+        return datetime.fromtimestamp(min(first.values()) / 1000, UTC) if first else None
+
+
+def unread_from(checkpoint: Checkpoint | None) -> Offsets | None:
+    """Where what no finished batch has read begins; None before the first batch."""
+    if checkpoint is None:
+        return None
+    done = checkpoint.state is JobState.SUCCEEDED
+    return checkpoint.manifest.end if done else checkpoint.manifest.start
+
+
+_lock = threading.Lock()
+_kept: list[Waiting] = []
+
+
+def waiting(settings: Settings) -> Waiting:
+    """The one of this process for these settings; another one when the settings have changed."""
+    with _lock:
+        if not _kept or _kept[0].given != settings:
+            _kept[:] = [Waiting(settings)]
+        return _kept[0]

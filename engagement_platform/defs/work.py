@@ -1,0 +1,82 @@
+"""Which batches a run of an ingestion asset makes: new messages, or days that are read once more. No Dagster here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import date
+from typing import TYPE_CHECKING, Literal
+
+from engagement_platform.errors import PlatformError
+from engagement_platform.microbatch.job import BatchReport, DrainPolicy
+from engagement_platform.settings import DrainSettings
+
+if TYPE_CHECKING:
+    from engagement_platform.defs.platform import Opened
+    from engagement_platform.jobs import Told
+
+Mode = Literal["auto", "drain", "reread"]
+
+
+class NoReread(PlatformError):
+    """Days of a job were asked for that only reads on."""
+
+    def __init__(self, job: str, days: Sequence[date]) -> None:
+        self.job, self.days = job, tuple(days)
+        super().__init__(
+            f"{job} cannot read {', '.join(map(str, days))} again: requests stand as they came. Nothing was changed. "
+            "For requests that were rejected and would pass now, run the job redrive_quarantine; for new ones "
+            "materialize today's partition."
+        )
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a run does: first the days to read again, then what is new."""
+
+    reread: Sequence[date]
+    drain: bool
+
+
+def work_of(mode: Mode, days: Sequence[date], today: date) -> Work:
+    """What the partitions of a run ask for.
+
+    days: the run's partitions, none for a run without. auto: days before today are read again, today (or no
+    partition) drains. drain: always just that; a run that was launched before midnight starts after it with
+    yesterday's partition. reread: all days, today when there is none.
+    """
+    if mode == "drain":
+        return Work((), drain=True)
+    if mode == "reread":
+        return Work(sorted(days) or [today], drain=False)
+    return Work(sorted(day for day in days if day < today), drain=not days or any(day >= today for day in days))
+
+
+def drain_policy(settings: DrainSettings) -> DrainPolicy:
+    """The settings as the engine wants them."""
+    return DrainPolicy(settings.linger, settings.poll, settings.max_duration)
+
+
+def batches(job: str, work: Work, opened: Opened, told: Told) -> Iterator[tuple[date, BatchReport | None]]:
+    """Finished batches, each with the day it belongs to: the one that is read again, else that of its ingestion.
+
+    A day on which nothing was recorded comes with None. Raises NoReread before anything is done, and what batches
+    raise.
+    """
+    from engagement_platform import jobs
+
+    spark, settings, stores = opened.spark, opened.settings, opened.stores
+    if work.reread and job != jobs.INGEST_ENGAGEMENTS:
+        raise NoReread(job, work.reread)
+    for day in work.reread:
+        nothing = True
+        for report in jobs.reread([day], spark, settings, stores, told):
+            nothing = False
+            yield day, report
+        if nothing:
+            yield day, None
+    if work.drain:
+        from engagement_platform.microbatch.job import drain
+
+        for report in drain(jobs.kafka_job(job, spark, settings, stores, told), drain_policy(settings.drain)):
+            yield report.manifest.ingestion_ts.date(), report

@@ -1,0 +1,99 @@
+"""What a batch tells about itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import dagster as dg
+
+from engagement_platform.defs.batches import Batch, bars, log_line, table_metadata, unbalanced
+from engagement_platform.defs.engagement import conservation
+from engagement_platform.defs.specs import DATA_TABLE
+from engagement_platform.microbatch.job import BatchReport
+from engagement_platform.microbatch.model import JobState, Manifest
+from engagement_platform.microbatch.stores import BatchRecord
+
+NOW = datetime(2026, 11, 21, 9, 30, tzinfo=UTC)
+COUNTS = {"rows_in": 10, "landed": 7, "inserted": 6, "updated": 1, "duplicates": 1, "quarantined": 2, "files": 5}
+
+
+def report(batch_id: int = 3, counts: Mapping[str, int] = COUNTS, replayed: bool = False) -> BatchReport:
+    manifest = Manifest(
+        "ingest-engagements", "ingest-engagements@1", batch_id, {"0": 5, "10": 0}, {"0": 12, "2": 1, "10": 2}, NOW
+    )
+    details = {"rejected": {"not_json": 2}, "produced_quantiles_ms": [NOW.timestamp() * 1000]}
+    return BatchReport(manifest, counts, details, {"prepare": 0.5, "data": 1.25}, 2.5, replayed)
+
+
+def record(of: BatchReport, finished_after_s: float = 4) -> BatchRecord:
+    finished = NOW + timedelta(seconds=finished_after_s)
+    return BatchRecord(of.manifest, JobState.SUCCEEDED, NOW.date(), NOW, finished, 1, of.counts, of.details)
+
+
+def batch(**options: Any) -> Batch:
+    said = report(**options)
+    processes = {"data": {"landed": 7, "files": 3, "bytes": 900}, "quarantine": {"quarantined": 2, "files": 1}}
+    return Batch(said, processes, [record(said)])
+
+
+def values(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value.value for name, value in metadata.items() if not isinstance(value.value, list)}
+
+
+def test_the_data_table_tells_all_of_a_batch() -> None:
+    told = table_metadata(batch(), "data")
+    assert values(told).items() >= (
+        {"batch_id": 3, "job": "ingest-engagements", "resumed": False, "files": 3, "bytes": 900}
+        | {name: COUNTS[name] for name in COUNTS if name != "files"}
+        | {"freshness_p50_s": 4.0, "freshness_p95_s": 4.0, "seconds": 2.5}
+    ).items()  # fmt: skip
+    assert {"last_batches", "process_seconds", "rejected", "offsets"} <= told.keys()
+
+
+def test_other_tables_tell_what_was_written_to_them_only() -> None:
+    told = table_metadata(batch(), "mapping")
+    assert values(told).items() >= {"batch_id": 3, "files": 0, "bytes": 0}.items()
+    assert not {"landed", "last_batches", "rejected", "seconds"} & told.keys()
+
+
+def test_offsets_are_listed_in_the_order_of_partitions_and_a_new_one_starts_at_0() -> None:
+    table = table_metadata(batch(), "data")["offsets"]
+    assert isinstance(table, dg.TableMetadataValue)
+    rows = [record.data for record in table.records]
+    assert rows == [
+        {"partition": "0", "start": 5, "end": 12},
+        {"partition": "2", "start": 0, "end": 1},
+        {"partition": "10", "start": 0, "end": 2},
+    ]
+
+
+def test_a_resumed_batch_says_so() -> None:
+    assert table_metadata(batch(replayed=True), "data")["resumed"].value is True
+    assert "batch 3 (resumed)" in log_line(report(replayed=True))
+
+
+def test_the_log_line_has_id_range_rows_files_and_seconds() -> None:
+    assert log_line(report()) == (
+        "ingest-engagements batch 3: offsets [0: 5-12, 2: 0-1, 10: 0-2], 10 in, 7 landed, 1 known, 2 quarantined, "
+        "5 files, 2.5 s"
+    )
+
+
+def test_bars_run_from_the_oldest_to_the_newest_batch() -> None:
+    history = [record(report(5), 6), record(report(4), 2)]
+    assert [(bar.batch_id, bar.freshness_s) for bar in bars(history)] == [(4, 2.0), (5, 6.0)]
+
+
+def test_balanced_batches_conserve_and_one_that_loses_a_record_is_named() -> None:
+    lossy = report(4, {**COUNTS, "landed": 6})
+    assert unbalanced([report(), lossy]) == ["ingest-engagements batch 4 received 10 and accounts for 9"]
+    assert conservation(DATA_TABLE, [report(), report(4)]).passed is True
+    refused = conservation(DATA_TABLE, [report(), lossy])
+    assert (refused.passed, refused.description) == (False, "ingest-engagements batch 4 received 10 and accounts for 9")
+
+
+def test_a_batch_that_the_engine_refused_fails_the_check() -> None:
+    result = conservation(DATA_TABLE, [report()], "batch 4 received 10 records but accounts for 9")
+    assert result.passed is False

@@ -1,0 +1,74 @@
+"""What the checks make of findings and figures."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from engagement_platform.defs.checks import (
+    DATA,
+    QUARANTINE_WARN_PERCENT,
+    TABLE_CHECKS,
+    freshness_result,
+    quarantine_share_result,
+    table_check_results,
+)
+from engagement_platform.defs.sensors import to_report
+from engagement_platform.verify import Finding
+
+NOW = datetime(2026, 11, 21, 9, 30, tzinfo=UTC)
+LIMIT = timedelta(minutes=5)
+
+
+def finding(check: str, wrong: int = 0) -> Finding:
+    return Finding(check, f"{check} means", 100, wrong, ["e-1", "e-2"] if wrong else [])
+
+
+ALL = ("ledger", "lost", "doubled", "announced", "notified_twice", "quarantined_twice")
+
+
+def test_every_finding_of_verify_decides_a_check() -> None:
+    assert sorted(name for names, _ in TABLE_CHECKS.values() for name in names) == sorted(ALL)
+
+
+@pytest.mark.parametrize("broken", ALL)
+def test_one_broken_rule_fails_its_own_check_alone_and_says_which_rows(broken: str) -> None:
+    results = table_check_results([finding(name, wrong=2 if name == broken else 0) for name in ALL])
+    failed = [result for result in results if not result.passed]
+    assert len(failed) == 1
+    assert broken in next(names for (_, check), (names, _) in TABLE_CHECKS.items() if check == failed[0].check_name)
+    assert failed[0].description == f"2 of 100 break the rule that {broken} means, such as e-1, e-2"
+
+
+def test_before_the_first_batch_everything_passes() -> None:
+    assert all(result.passed for result in table_check_results([finding("ledger")]))
+
+
+@pytest.mark.parametrize(
+    ("age", "passed"),
+    [(None, True), (timedelta(0), True), (LIMIT, True), (LIMIT + timedelta(seconds=1), False)],
+)
+def test_exactly_the_limit_is_fresh(age: timedelta | None, passed: bool) -> None:
+    oldest = None if age is None else NOW - age
+    assert freshness_result(DATA, oldest, 7, NOW, LIMIT).passed is passed
+
+
+def test_exactly_the_limit_of_rejected_records_is_fine_and_so_is_no_record() -> None:
+    assert quarantine_share_result(0, 0, QUARANTINE_WARN_PERCENT).passed
+    assert quarantine_share_result(100, 5, 5).passed
+    assert not quarantine_share_result(100, 6, 5).passed
+
+
+def test_a_sensor_reports_changes_at_once_and_the_same_again_only_after_a_while() -> None:
+    good, late = (freshness_result(DATA, NOW - age, 1, NOW, LIMIT) for age in (timedelta(0), 2 * LIMIT))
+    news, cursor = to_report([good], None, 1000.0)
+    assert news == [good]
+    news, cursor = to_report([good], cursor, 1030.0)
+    assert news == []
+    news, cursor = to_report([late], cursor, 1060.0)
+    assert news == [late]
+    news, cursor = to_report([late], cursor, 1060.0 + 300)
+    assert news == [late]
+    assert json.loads(cursor) == {"engagement/data:fresh": [False, 1360.0]}

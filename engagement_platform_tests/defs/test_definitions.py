@@ -1,0 +1,86 @@
+"""All that Dagster is told, as text that is read in review; and that telling it starts nothing."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import dagster as dg
+
+from engagement_platform.definitions import defs
+
+SNAPSHOT = Path(__file__).with_name("definitions.txt")
+REGENERATE = "ENGAGEMENT_PLATFORM_TESTS_REGENERATE"
+
+
+def described(definitions: dg.Definitions) -> str:
+    """Assets with dependencies, partitions, pools and checks; jobs with their ops; sensors; schedules."""
+    repository = definitions.get_repository_def()
+    graph = repository.asset_graph
+    lines = []
+    for key in sorted(graph.get_all_asset_keys()):
+        node = graph.get(key)
+        lines.append(f"asset {key.to_user_string()}")
+        lines += [f"  after {parent.to_user_string()}" for parent in sorted(node.parent_keys)]
+        lines.append(f"  group {node.group_name}, kinds {', '.join(sorted(node.kinds))}, owners {node.owners}")
+        if node.partitions_def:
+            lines.append(f"  partitions {node.partitions_def}")
+            lines.append(f"  backfill {node.backfill_policy.policy_type.value if node.backfill_policy else None}")
+        lines += [f"  pool {pool}" for pool in sorted(node.pools or ())]
+        for check in sorted(node.check_keys, key=lambda check: check.name):
+            spec = graph.get(check)
+            lines.append(f"  check {check.name}{', blocking' if spec.blocking else ''}")
+    for job in sorted(repository.get_all_jobs(), key=lambda job: job.name):
+        if job.name.startswith("__"):
+            continue
+        ops = ", ".join(f"{op.name} (pool {op.definition.pool})" for op in job.graph.nodes)  # type: ignore[attr-defined]
+        lines.append(f"job {job.name}: {ops}; {job.executor_def.name}")
+    for sensor in sorted(repository.sensor_defs, key=lambda sensor: sensor.name):
+        targets = ", ".join(target.job_name for target in sensor.targets) or "nothing"
+        every = f"every {sensor.minimum_interval_seconds} s"
+        lines.append(f"sensor {sensor.name}: {every}, {sensor.default_status.value}, launches {targets}")
+    lines += [f"schedule {schedule.name}" for schedule in repository.schedule_defs]
+    return "\n".join(lines) + "\n"
+
+
+def test_dagster_is_told_what_the_snapshot_says() -> None:
+    text = described(defs())
+    if os.environ.get(REGENERATE):
+        SNAPSHOT.write_text(text)
+    assert text == SNAPSHOT.read_text(), (
+        f"Definitions changed. If that is meant, write the snapshot anew and review its diff: {REGENERATE}=1 pytest "
+        f"engagement_platform_tests/defs/test_definitions.py"
+    )
+
+
+def test_every_table_shows_its_columns_with_comments() -> None:
+    graph = defs().get_repository_def().asset_graph
+    for key in graph.materializable_asset_keys:
+        schema = graph.get(key).metadata["dagster/column_schema"]
+        assert isinstance(schema, dg.TableSchema)
+        assert all(column.description for column in schema.columns)
+
+
+def test_loading_definitions_starts_no_jvm_no_thread_no_connection_and_writes_no_file(tmp_path: Path) -> None:
+    script = """
+import socket, subprocess, sys, threading
+import dagster  # asks the program `file` about the interpreter; not ours to mend
+before = threading.active_count()
+def refuse(*_args, **_options): raise AssertionError("something was started")
+subprocess.Popen.__init__ = socket.socket.connect = refuse
+from engagement_platform.definitions import defs
+defs().get_repository_def()
+from pyspark import SparkContext
+assert SparkContext._gateway is None
+assert threading.active_count() == before, threading.enumerate()
+assert "matplotlib" not in sys.modules
+"""
+    folders = {"HOME": tmp_path, "ENGAGEMENT_PLATFORM_HOME": tmp_path / "home", "DAGSTER_HOME": tmp_path}
+    env = {**os.environ, **{name: str(folder) for name, folder in folders.items()}, "PYTHONDONTWRITEBYTECODE": "1"}
+    ran = subprocess.run(
+        [sys.executable, "-c", script], cwd=tmp_path, env=env, capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert list(tmp_path.iterdir()) == []

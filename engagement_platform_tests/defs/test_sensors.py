@@ -1,0 +1,201 @@
+"""When sensors launch runs: decisions as pure functions, then a real broker and a real Dagster instance."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from uuid import uuid4
+
+import dagster as dg
+import pytest
+
+from engagement_platform.definitions import defs
+from engagement_platform.defs.checks import DATA, FRESH, QUARANTINE_SHARE, REJECTED, freshness_result
+from engagement_platform.defs.engagement import engagement_tables, ingest_engagements
+from engagement_platform.defs.evaluations import report
+from engagement_platform.defs.platform import Platform
+from engagement_platform.defs.sensors import (
+    Recent,
+    Verified,
+    engagements_backlog,
+    recent_runs,
+    verification_due,
+    verify_after_batches,
+    watch,
+    why_not,
+)
+from engagement_platform.embedded.ports import free_ports
+from engagement_platform_tests.conftest import Broker
+
+SHARE = dg.AssetCheckKey(REJECTED, QUARANTINE_SHARE)
+IDLE = Recent(None, 0, None)
+
+
+def test_nothing_waits_nothing_runs() -> None:
+    assert why_not(0, IDLE, 0) == "Nothing is waiting."
+
+
+def test_backlog_launches_a_run() -> None:
+    assert why_not(1, IDLE, 0) is None
+
+
+def test_one_run_at_a_time() -> None:
+    assert why_not(1234, Recent("STARTED", 0, None), 0) == "1,234 messages are waiting; a run is STARTED already."
+
+
+def test_a_run_that_failed_once_is_tried_again_at_once_and_later_ones_ever_more_slowly() -> None:
+    assert why_not(1, Recent(None, 1, 1000.0), 1000.0) is None
+    assert why_not(1, Recent(None, 3, 1000.0), 1019.0) is not None
+    assert why_not(1, Recent(None, 3, 1000.0), 1020.0) is None
+    assert why_not(1, Recent(None, 10, 1000.0), 1299.0) is not None
+    assert why_not(1, Recent(None, 10, 1000.0), 1300.0) is None
+
+
+@pytest.mark.parametrize(
+    ("last_batch", "verified", "launched"),
+    [
+        (None, None, False),
+        (950.0, None, True),
+        (950.0, Verified(created=800.0, started=801.0, ended=None), False),
+        (790.0, Verified(created=800.0, started=801.0, ended=811.0), False),
+        (950.0, Verified(created=870.0, started=871.0, ended=881.0), False),
+        (950.0, Verified(created=860.0, started=870.0, ended=880.0), True),
+        (950.0, Verified(created=860.0, started=867.0, ended=880.0), False),
+    ],
+    ids=["no batch", "first batch", "under way", "nothing new", "too soon", "due", "a longer one rests longer"],
+)
+def test_tables_are_verified_after_new_batches_and_not_too_often(
+    last_batch: float | None, verified: Verified | None, launched: bool
+) -> None:
+    assert (verification_due(last_batch, verified, now=1000.0) is None) is launched
+
+
+@pytest.fixture
+def instance() -> Iterator[dg.DagsterInstance]:
+    with dg.DagsterInstance.ephemeral() as ephemeral:
+        yield ephemeral
+
+
+def platform_of(monkeypatch: pytest.MonkeyPatch, home: Path, servers: str, topic: str) -> Platform:
+    for name, value in {
+        "HOME": str(home),
+        "KAFKA__BOOTSTRAP_SERVERS": servers,
+        "KAFKA__ENGAGEMENTS_TOPIC": topic,
+        "KAFKA__MUTATION_REQUESTS_TOPIC": topic,
+        "KAFKA__TIMEOUT": "PT2S",
+    }.items():
+        monkeypatch.setenv(f"ENGAGEMENT_PLATFORM_{name}", value)
+    return Platform()
+
+
+def tick(instance: dg.DagsterInstance, platform: Platform) -> dg.RunRequest | dg.SkipReason:
+    context = dg.build_sensor_context(instance, resources={"platform": platform}, definitions=defs())
+    result = engagements_backlog(context)
+    assert isinstance(result, dg.RunRequest | dg.SkipReason)
+    return result
+
+
+@pytest.mark.broker
+def test_a_sensor_launches_one_drain_run_of_today_when_messages_wait(
+    instance: dg.DagsterInstance, broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = f"engagements-{uuid4().hex[:8]}"
+    broker.create_topic(topic, 2)
+    platform = platform_of(monkeypatch, tmp_path, broker.bootstrap_servers, topic)
+    idle = tick(instance, platform)
+    assert isinstance(idle, dg.SkipReason)
+    assert idle.skip_message == "Nothing is waiting."
+
+    broker.produce(topic, [(0, None, b"{}"), (1, None, b"{}")])
+    request = tick(instance, platform)
+    assert isinstance(request, dg.RunRequest)
+    assert request.partition_key == datetime.now(UTC).date().isoformat()
+    assert request.run_key is None
+    assert request.run_config["ops"] == {"ingest_engagement_tables": {"config": {"mode": "drain"}}}
+
+    run = instance.create_run_for_job(
+        defs().resolve_job_def(ingest_engagements.name), status=dg.DagsterRunStatus.STARTED
+    )
+    busy = tick(instance, platform)
+    assert isinstance(busy, dg.SkipReason)
+    assert busy.skip_message == "2 messages are waiting; a run is STARTED already."
+    instance.report_run_canceled(instance.get_run_by_id(run.run_id) or run)
+    assert isinstance(tick(instance, platform), dg.RunRequest)
+
+
+@pytest.mark.broker
+def test_a_topic_that_lost_what_was_to_be_read_next_gets_a_run_that_says_so(
+    instance: dg.DagsterInstance, broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from engagement_platform.jobs import open_stores
+    from engagement_platform.microbatch.model import Manifest
+
+    topic = f"engagements-{uuid4().hex[:8]}"
+    broker.create_topic(topic)
+    platform = platform_of(monkeypatch, tmp_path, broker.bootstrap_servers, topic)
+    checkpoints = open_stores(platform.settings()).checkpoints
+    read = Manifest("ingest-engagements", "ingest-engagements@1", 0, {"0": 0}, {"0": 99}, datetime.now(UTC))
+    checkpoints.begin(read)
+    checkpoints.succeed(read, {})
+    request = tick(instance, platform)
+    assert isinstance(request, dg.RunRequest)
+    assert request.tags["engagement_platform/backlog"] == "unknown"
+
+
+def test_a_broker_that_is_down_is_a_skipped_tick_and_not_an_error(
+    instance: dg.DagsterInstance, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    servers = f"127.0.0.1:{free_ports(1)[0]}"
+    skipped = tick(instance, platform_of(monkeypatch, tmp_path, servers, "engagements"))
+    assert isinstance(skipped, dg.SkipReason)
+    assert servers in str(skipped.skip_message)
+
+
+def test_freshness_that_nobody_can_tell_is_a_warning(
+    instance: dg.DagsterInstance, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    servers = f"127.0.0.1:{free_ports(1)[0]}"
+    platform = platform_of(monkeypatch, tmp_path, servers, "engagements")
+    reported = watch(dg.build_sensor_context(instance, resources={"platform": platform}))
+    assert isinstance(reported, dg.SkipReason)
+    fresh, share = (evaluated(instance, key) for key in (dg.AssetCheckKey(DATA, FRESH), SHARE))
+    assert (fresh.passed, fresh.severity) == (False, dg.AssetCheckSeverity.WARN)
+    assert servers in str(fresh.description)
+    assert share.passed
+
+
+def evaluated(instance: dg.DagsterInstance, check: dg.AssetCheckKey) -> dg.AssetCheckEvaluation:
+    [record] = instance.event_log_storage.get_asset_check_execution_history(check, limit=1)
+    assert record.evaluation is not None
+    return record.evaluation
+
+
+def test_a_result_is_reported_to_the_run_that_wrote_the_table(instance: dg.DagsterInstance) -> None:
+    @dg.asset(key=DATA)
+    def data() -> None: ...
+
+    ran = dg.materialize([data], instance=instance)
+    report(instance, [freshness_result(DATA, None, 0, datetime.now(UTC), timedelta(minutes=5))])
+    [record] = instance.event_log_storage.get_asset_check_execution_history(dg.AssetCheckKey(DATA, FRESH), limit=5)
+    assert record.run_id == ran.run_id
+    assert record.evaluation is not None
+    assert record.evaluation.passed
+
+
+def test_no_verification_before_the_first_batch(
+    instance: dg.DagsterInstance, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    platform = platform_of(monkeypatch, tmp_path, "127.0.0.1:1", "engagements")
+    skipped = verify_after_batches(dg.build_sensor_context(instance, resources={"platform": platform}))
+    assert isinstance(skipped, dg.SkipReason)
+    assert skipped.skip_message == "No batch has finished yet."
+
+
+def test_failed_runs_are_counted_back_from_the_newest(instance: dg.DagsterInstance) -> None:
+    job = defs().resolve_job_def(ingest_engagements.name)
+    statuses = dg.DagsterRunStatus
+    for status in (statuses.FAILURE, statuses.SUCCESS, statuses.FAILURE, statuses.FAILURE):
+        instance.create_run_for_job(job, status=status)
+    recent = recent_runs(instance, ingest_engagements.name, engagement_tables)
+    assert (recent.under_way, recent.failures) == (None, 2)
