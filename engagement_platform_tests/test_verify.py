@@ -92,9 +92,8 @@ def test_every_planted_fault_is_found_and_nothing_else(
 ) -> None:
     examples = tuple(sorted(faulty[check].examples))
     if wrong is None:
-        wrong = (
-            f"{world.stores.checkpoints.app_id('ingest-engagements')}/{world.topics[0]}/0/{IDS.index('announced twice')}",
-        )
+        app_id = world.stores.checkpoints.app_id("ingest-engagements")
+        wrong = (f"{app_id}/{world.topics[0]}/0/{IDS.index('announced twice')}",)
     assert examples == wrong
     assert faulty[check].wrong == len(wrong)
 
