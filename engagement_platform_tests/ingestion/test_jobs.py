@@ -20,6 +20,7 @@ from engagement_platform.jobs import (
     INGEST_ENGAGEMENTS,
     REDRIVE_QUARANTINE,
     ReasonMissing,
+    UnfinishedBatch,
     UnknownJob,
     kafka_job,
     open_stores,
@@ -133,6 +134,9 @@ def test_a_pinned_batch_whose_offsets_expired_is_refused_and_stays_unfinished(ma
     delete_records(world, 2)
     with nothing_changes(world), pytest.raises(OffsetsExpired, match=r"\[0, 2\)"):
         world.run()
+    with nothing_changes(world), pytest.raises(UnfinishedBatch, match="--abandon"):
+        reset_job(INGEST_ENGAGEMENTS, world.settings)
+    assert reset_job(INGEST_ENGAGEMENTS, world.settings, abandon=True).startswith("ingest-engagements@2.")
 
 
 def test_a_recreated_topic_stops_the_run_until_the_job_is_reset(make_world: MakeWorld) -> None:
