@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 from itertools import pairwise
+from operator import and_
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -110,9 +112,9 @@ def _tables(settings: Settings, spark: SparkSession, cut: _Cut) -> list[Finding]
     data = lake.read(data_table(settings.layout.scheme), cut.data_version).select(*ID, "version")
     quarantined = lake.read(QUARANTINE).where(F.col("topic") == settings.kafka.engagements_topic)
     last = done[-1].manifest
-    accepted = _accepted_messages(settings, spark, done[0].manifest, last).join(
-        quarantined.select(*COORDINATES), list(COORDINATES), "left_anti"
-    )
+    messages = _messages(settings, spark, done[0].manifest, last, quarantined).localCheckpoint(eager=False)
+    refused = F.col("reason_code").isNotNull()
+    accepted = messages.where(~refused)
     newest = accepted.groupBy(*ID).agg(F.max("version").alias("said"))
     rows = data.groupBy(*ID).agg(F.count("*").alias("rows"), F.max("version").alias("stands"))
     changes = notified.groupBy(*ID).agg(
@@ -126,10 +128,17 @@ def _tables(settings: Settings, spark: SparkSession, cut: _Cut) -> list[Finding]
     # A deleted engagement may have come back: one INSERT more than DELETEs for a row that stands.
     announced = F.col("inserts") == F.col("deletes") + F.when(F.col("stands").isNotNull(), 1).otherwise(0)
     known = F.col("stands").isNotNull() | (F.col("inserts") > 0)
-    again = quarantined.groupBy(*COORDINATES, "job_name", "batch_id").count().where("count > 1")
+    again = quarantined.groupBy(*COORDINATES, "value", "job_name", "batch_id").count().where("count > 1")
     twice = notified.groupBy("notification_id").count().where("count > 1")
     return [
         _finding("lost", "every accepted message of a finished batch is in the Data Table", joined, lost),
+        _count(
+            "vanished",
+            "every message that is refused stands in quarantine",
+            messages,
+            messages.where(refused),
+            "offset",
+        ),
         _finding("doubled", "every engagement stands in the Data Table once", joined, F.col("rows") > 1),
         _finding("announced", "every engagement that landed was announced once", joined, known & ~announced),
         _count("notified_twice", "every notification stands once", notified, twice, "notification_id"),
@@ -137,13 +146,20 @@ def _tables(settings: Settings, spark: SparkSession, cut: _Cut) -> list[Finding]
     ]
 
 
-def _accepted_messages(settings: Settings, spark: SparkSession, first: Manifest, last: Manifest) -> DataFrame:
-    """Messages of the finished batches, as far as the broker has them, that decoding lets through."""
+def _messages(
+    settings: Settings, spark: SparkSession, first: Manifest, last: Manifest, quarantined: DataFrame
+) -> DataFrame:
+    """Messages of the finished batches that quarantine does not hold, decoded; as far as the broker has them.
+
+    Whatever quarantine holds is accounted for: the same bytes at the same place. Refused ones have a reason_code.
+    """
     source = KafkaSource(settings.kafka.engagements_topic, settings.kafka)
     start = _held(source, first.start, last.end)
     raw = source.read(spark, start, last.end, min_partitions=settings.spark.default_parallelism)
-    decoded = engagement_decoder(settings.decoding)(raw, last)
-    return decoded.where(F.col("reason_code").isNull()).select(*COORDINATES, *ID, "version")
+    held = quarantined.select(*(F.col(name).alias(f"held_{name}") for name in (*COORDINATES, "value")))
+    same = reduce(and_, (F.col(name).eqNullSafe(F.col(f"held_{name}")) for name in (*COORDINATES, "value")))
+    decoded = engagement_decoder(settings.decoding)(raw.join(held, same, "left_anti"), last)
+    return decoded.select(*COORDINATES, *ID, "version", "reason_code")
 
 
 def _held(source: KafkaSource, start: Offsets, end: Offsets) -> dict[str, int]:

@@ -52,6 +52,8 @@ def faulty(world: World, sound: dict[str, Finding]) -> dict[str, Finding]:
     spoil(world, NOTIFICATION, "DELETE FROM {} WHERE engagement_id = 'not announced'")
     spoil(world, NOTIFICATION, "INSERT INTO {0} SELECT * FROM {0} WHERE engagement_id = 'announced twice'")
     spoil(world, QUARANTINE, "INSERT INTO {0} SELECT * FROM {0} WHERE offset = 6")
+    spoil(world, QUARANTINE, "ALTER TABLE {} SET TBLPROPERTIES ('delta.appendOnly' = 'false')")
+    spoil(world, QUARANTINE, "DELETE FROM {} WHERE offset = 10")
     return found(world)
 
 
@@ -65,7 +67,7 @@ def found(world: World) -> dict[str, Finding]:
 
 @pytest.mark.broker
 def test_nothing_is_wrong_after_a_normal_history(sound: dict[str, Finding]) -> None:
-    checks = ["ledger", "lost", "doubled", "announced", "notified_twice", "quarantined_twice"]
+    checks = ["ledger", "lost", "vanished", "doubled", "announced", "notified_twice", "quarantined_twice"]
     assert list(sound) == checks
     assert {check: finding.wrong for check, finding in sound.items()} == dict.fromkeys(checks, 0)
     looked_at = {check: finding.looked_at for check, finding in sound.items()}
@@ -85,6 +87,7 @@ def test_nothing_is_wrong_after_a_normal_history(sound: dict[str, Finding]) -> N
         ("announced", ("announced twice", "lost", "not announced")),
         ("notified_twice", None),
         ("quarantined_twice", ("6",)),
+        ("vanished", ("10",)),
     ],
 )
 def test_every_planted_fault_is_found_and_nothing_else(

@@ -44,7 +44,10 @@ TABLE_CHECKS: Mapping[tuple[dg.AssetKey, str], tuple[Sequence[str], str]] = {
         ("announced", "notified_twice"),
         "Every engagement that landed was announced once, and nothing else was.",
     ),
-    (REJECTED, "rejected_once"): (("quarantined_twice",), "Every rejected record stands once."),
+    (REJECTED, "rejected_once"): (
+        ("vanished", "quarantined_twice"),
+        "Every rejected record stands in quarantine, once.",
+    ),
 }
 """(asset, check) -> the findings of `verify` that decide it, and what it says."""
 

@@ -16,10 +16,11 @@ from typing import Any
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from engagement_platform.errors import PlatformError
 from engagement_platform.microbatch.model import Transaction
 from engagement_platform.settings import Settings
 from engagement_platform.tables import contract, log
-from engagement_platform.tables.contract import ContractBroken, Table, differences
+from engagement_platform.tables.contract import ContractBroken, Mode, Table, differences
 
 MAX_LITERALS = 1000
 """More values than this are not listed in a predicate: the plan would cost more than the pruning saves (a guess)."""
@@ -27,6 +28,18 @@ MAX_LITERALS = 1000
 # What is safe as a folder name everywhere: ASCII, and short enough that `column=value` with every special character
 # escaped to three stays under the 255 bytes that file systems allow.
 _PLAIN_FOLDER = re.compile(r"[A-Za-z0-9 _.@+,;!()~-]{1,120}")
+
+
+class NotAStreamSource(PlatformError):
+    """A table whose rows change was asked for as a stream."""
+
+    def __init__(self, table: Table) -> None:
+        self.table = table.name
+        super().__init__(
+            f"The table {table.name} changes rows that were written, so it cannot be streamed from: a stream would "
+            "fail at the first change, or miss it. Nothing was started. Stream engagement/notification, which has a "
+            "row for every change, and fetch the rows it names from the table."
+        )
 
 
 class Lake:
@@ -68,6 +81,15 @@ class Lake:
         if version is not None:
             reader = reader.option("versionAsOf", version)
         return reader.load(self.uri(table))
+
+    def stream(self, table: Table) -> DataFrame:
+        """An append-only table as a streaming source, from its first row on.
+
+        Raises NotAStreamSource for a mutable one: Delta's streams fail at the first rewritten file, or skip changes.
+        """
+        if table.mode is not Mode.APPEND_ONLY:
+            raise NotAStreamSource(table)
+        return self.spark.readStream.format("delta").load(self.uri(table))
 
     def append(self, frame: DataFrame, table: Table, txn: Transaction) -> None:
         """Append rows with the table's columns; skipped by Delta when this transaction is in the table already.

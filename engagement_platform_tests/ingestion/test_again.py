@@ -198,6 +198,7 @@ def test_the_same_offsets_of_a_topic_that_was_made_anew_are_other_records(world:
     found = sorted((row["offset"], bytes(row["value"])) for row in world.rows(QUARANTINE))
     assert found == [(0, b"first"), (0, b"second")]
     assert [row[1] for row in world.data_rows()] == ["e1", "e2"]
+    assert_verified(world)
 
 
 def test_what_a_refuted_copy_says_about_names_stays_unsaid_when_it_is_read_again(world: World) -> None:
