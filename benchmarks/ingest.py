@@ -53,7 +53,7 @@ PLAIN_SCHEMA = (
     "engagement_id string, organization_id string, person_id string, person_name string, engagement_ts timestamp, "
     "version long, type string, channel string, subject string, attributes map<string,string>"
 )
-console = Console()
+console = Console(width=120)
 
 
 @dataclass

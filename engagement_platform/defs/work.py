@@ -54,7 +54,7 @@ def work_of(mode: Mode, days: Sequence[date], today: date) -> Work:
 
 def drain_policy(settings: DrainSettings) -> DrainPolicy:
     """The settings as the engine wants them."""
-    return DrainPolicy(settings.linger, settings.poll, settings.max_duration)
+    return DrainPolicy(settings.linger, settings.poll, settings.max_duration, settings.pace)
 
 
 def batches(job: str, work: Work, opened: Opened, told: Told) -> Iterator[tuple[date, BatchReport | None]]:

@@ -289,6 +289,8 @@ class DrainPolicy:
     linger: timedelta = field(default=timedelta(seconds=20))
     poll: timedelta = field(default=timedelta(seconds=1))
     max_duration: timedelta = field(default=timedelta(minutes=10))
+    pace: timedelta = field(default=timedelta(0))
+    """A batch begins at the earliest this long after the one before, unless that one was full."""
 
 
 def drain(job: MicroBatchJob[W], policy: DrainPolicy) -> Iterator[BatchReport]:
@@ -301,10 +303,13 @@ def drain(job: MicroBatchJob[W], policy: DrainPolicy) -> Iterator[BatchReport]:
     with job.exclusive() as lease:
         idle_since: float | None = None
         while time.monotonic() < ends:
+            began = time.monotonic()
             report = job.run_batch(lease)
             if report is not None:
                 idle_since = None
                 yield report
+                if report.counts.get("rows_in", 0) < job.limits.max_records:
+                    time.sleep(max(0.0, began + policy.pace.total_seconds() - time.monotonic()))
                 continue
             idle_since = idle_since or time.monotonic()
             if time.monotonic() - idle_since >= policy.linger.total_seconds():

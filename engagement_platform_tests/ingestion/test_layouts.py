@@ -76,25 +76,29 @@ def laid(
     session = session_with(spark, Settings(layout=layout))
     world = World(session, broker, tmp_path_factory.mktemp(scheme), layout=layout)
     reports: list[BatchReport] = []
-    before = 0
+    before = -1
     for messages in batches():
-        before = executions(spark)
+        before = newest(spark)
         world.produce(messages)
         reports += world.run()
     return Laid(world, reports, plans(spark, before))
 
 
-def executions(spark: SparkSession) -> int:
-    """How many queries this Spark has run, as far as it still lists them."""
+def executions(spark: SparkSession) -> list[Any]:
+    """Queries that this Spark has run, as far as it still lists them (the last thousand)."""
     spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()
-    return int(spark._jsparkSession.sharedState().statusStore().executionsList().size())
+    listing = spark._jsparkSession.sharedState().statusStore().executionsList()
+    return [listing.apply(number) for number in range(listing.size())]
+
+
+def newest(spark: SparkSession) -> int:
+    """The id of the query that was run last; ids only grow, whatever the listing forgets."""
+    return max((int(execution.executionId()) for execution in executions(spark)), default=-1)
 
 
 def plans(spark: SparkSession, after: int) -> list[str]:
-    """Executed plans since then. A listing that forgets old ones would make this empty, and the tests fail."""
-    until = executions(spark)
-    listing = spark._jsparkSession.sharedState().statusStore().executionsList()
-    return [str(listing.apply(number).physicalPlanDescription()) for number in range(after, until)]
+    """Executed plans of the queries since then."""
+    return [str(one.physicalPlanDescription()) for one in executions(spark) if int(one.executionId()) > after]
 
 
 def commits(world: World, table: Table) -> list[dict[str, Any]]:
