@@ -57,7 +57,7 @@ class EngagementBatch:
     raw: DataFrame
     decoded: DataFrame
     verdicts: DataFrame | None
-    """VERDICTS_DDL of the copies that needed a second look; None when every engagement is new and alone."""
+    """What `settle` says of the copies that needed a second look; None when every engagement is new and alone."""
     summary: Summary
     settled: Mapping[str, int]
     """Verdict or reason code -> copies, of those in `verdicts`."""

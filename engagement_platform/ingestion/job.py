@@ -35,7 +35,7 @@ Reader = Callable[[Manifest], DataFrame]
 
 def engagement_decoder(settings: DecodingSettings) -> Decoder:
     """Strict decoding of engagements as one step over Arrow batches."""
-    limits = decoding_limits(settings)
+    limits = DecodingLimits.of(settings)
 
     def decode(raw: DataFrame, manifest: Manifest) -> DataFrame:
         return raw.mapInArrow(decode_batches("engagement", limits, manifest.ingestion_ts), ENGAGEMENT_DECODED_DDL)
@@ -45,18 +45,13 @@ def engagement_decoder(settings: DecodingSettings) -> Decoder:
 
 def request_decoder(settings: DecodingSettings) -> Decoder:
     """Strict decoding of mutation requests."""
-    limits = decoding_limits(settings)
+    limits = DecodingLimits.of(settings)
 
     def decode(raw: DataFrame, manifest: Manifest) -> DataFrame:
         step = decode_batches("mutation_request", limits, manifest.ingestion_ts)
         return raw.mapInArrow(step, MUTATION_REQUEST_DECODED_DDL)
 
     return decode
-
-
-def decoding_limits(settings: DecodingSettings) -> DecodingLimits:
-    """The settings as the plain value that travels to Spark's Python workers."""
-    return DecodingLimits(**settings.model_dump())
 
 
 @dataclass(frozen=True)

@@ -29,11 +29,6 @@ REASONS = {
     "moved_in_time": "This engagement stands on another day; all versions must carry the same engagement_ts.",
 }
 
-VERDICTS_DDL = (
-    "topic string, partition int, offset long, organization_id string, engagement_id string, verdict string, "
-    "reason_code string, previous_person_id string"
-)
-
 
 def content(person_id: str, prefix: str = "") -> Column:
     """What makes two copies of a version the same: person, time and content; not the name, which is kept apart.
@@ -54,7 +49,8 @@ def settle(copies: DataFrame, known: DataFrame) -> DataFrame:
 
     In:  copies: topic, partition, offset, organization_id, engagement_id, engagement_date, version, content.
          known: organization_id, engagement_id, engagement_date, version, person_id, content; one row per id.
-    Out: VERDICTS_DDL, one row per copy. reason_code is set for QUARANTINE only, previous_person_id for UPDATE only.
+    Out: topic, partition, offset, organization_id, engagement_id, verdict, reason_code (QUARANTINE only),
+         previous_person_id (UPDATE only); one row per copy.
     The day of an id is the day where it stands; for a new id, the day of its first copy by coordinates. Of one
     version, the copy in the table or else the first by coordinates counts; of several new versions the highest lands.
     Cost: one shuffle and two windows over `copies`.
