@@ -145,3 +145,17 @@ def test_totals_are_over_all_jobs_and_a_summary_over_what_finished_since(broker:
     assert (since.freshness_p50_s, since.freshness_p95_s) == (5, 5)
     nothing = summary(settings, NOON + timedelta(seconds=1))
     assert (nothing.batches, nothing.freshness_p50_s) == (0, None)
+
+
+@pytest.mark.broker
+def test_freshness_once_running_leaves_out_the_first_two_batches_of_each_job(
+    broker: Broker, settings: Settings
+) -> None:
+    stores = open_stores(settings)
+    for nth, seconds in enumerate((60, 30, 4, 6)):
+        done = manifest(nth, nth, nth + 1)
+        produced = {"produced_quantiles_ms": [int(NOON.timestamp() * 1000) - seconds * 1000] * 21}
+        stores.checkpoints.begin(done)
+        stores.checkpoints.succeed(done, {"rows_in": 1, "landed": 1}, produced, NOON)
+    told = summary(settings, NOON)
+    assert (told.freshness_p95_s, told.freshness_running_p95_s) == (60, 6)

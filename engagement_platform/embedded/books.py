@@ -59,6 +59,10 @@ class Summary(Protocol):
 
     @property
     def freshness_p95_s(self) -> float | None: ...
+    @property
+    def freshness_running_p95_s(self) -> float | None:
+        """Without the first batches after a start."""
+        ...
 
 
 @dataclass(frozen=True)

@@ -97,6 +97,7 @@ def summary_table(summary: Summary, opening: Opening, on_broker: int, missing: i
         "batches": f"{summary.batches:,}",
         "freshness p50": seconds(summary.freshness_p50_s),
         "freshness p95": seconds(summary.freshness_p95_s),
+        "p95 once running": seconds(summary.freshness_running_p95_s),
         "files": f"{summary.files:,}",
         "books": "balance" if missing == 0 else f"{abs(missing):,} {'missing' if missing > 0 else 'too many'}",
     }

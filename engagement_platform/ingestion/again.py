@@ -38,6 +38,10 @@ class RecordedRanges:
         """As the topic itself."""
         self._kafka.check(start, end)
 
+    def size(self, start: Offsets, end: Offsets) -> int | None:
+        """As the topic itself."""
+        return self._kafka.size(start, end)
+
 
 def recorded_ranges(records: Iterable[BatchRecord], app_id: str) -> list[Range]:
     """Ranges of the finished batches of one application id, oldest first.
@@ -65,6 +69,9 @@ class QuarantineSource:
 
     def check(self, start: Offsets, end: Offsets) -> None:
         """A version that was vacuumed away fails when it is read; nothing is known before."""
+
+    def size(self, start: Offsets, end: Offsets) -> None:
+        """Not known before it is read."""
 
     def read(self, manifest: Manifest, topic: str, reason: str) -> DataFrame:
         """Records of a topic that were rejected for a reason, once each, as they came from Kafka.

@@ -14,11 +14,29 @@ from functools import cached_property
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from engagement_platform.ingestion.settle import COORDINATES, ID, REASONS, Verdict, content, settle
+from engagement_platform.ingestion.rows import (
+    as_data,
+    as_notifications,
+    not_quarantined,
+    refuted,
+    refuted_before,
+    stamped,
+)
+from engagement_platform.ingestion.settle import (
+    COORDINATES,
+    ID,
+    LANDING,
+    REASONS,
+    Verdict,
+    changed_names,
+    content,
+    newest_names,
+    settle,
+)
 from engagement_platform.microbatch.model import Manifest
 from engagement_platform.tables.contract import Table
 from engagement_platform.tables.engagement import MAPPING
-from engagement_platform.tables.lake import Lake, any_of
+from engagement_platform.tables.lake import Lake, Rows, any_of
 
 QUANTILES = tuple(i / 20 for i in range(21))
 """Of the production times of a batch's messages: 0, 5, … 100 percent."""
@@ -45,6 +63,15 @@ class Summary:
     def accepted(self) -> int:
         """Records that decoding let through."""
         return self.rows_in - sum(self.rejected.values())
+
+
+@dataclass(frozen=True)
+class NameChanges:
+    """Rows for the mapping and what they do."""
+
+    rows: Rows
+    new: int
+    changed: int
 
 
 @dataclass
@@ -97,9 +124,44 @@ class EngagementBatch:
 
     @cached_property
     def mapping(self) -> DataFrame:
-        """The pinned mapping of the batch's organizations."""
+        """The pinned mapping, of the batch's organizations or less."""
         pinned = self.lake.read(MAPPING, self.manifest.table_versions[MAPPING.name])
         return pinned.where(any_of("organization_id", self.summary.organizations))
+
+    def rejected_rows(self) -> Rows:
+        """Rows for quarantine; those that it may hold from an earlier reading are left out."""
+        columns = (*COORDINATES, "key", "value", "reason_code", "reason")
+        rejected = self.decoded.where(F.col("reason_code").isNotNull()).select(*columns)
+        if self.contradictions:
+            assert self.verdicts is not None, "no verdicts, no contradictions"
+            rejected = rejected.unionByName(refuted(self.raw, self.verdicts).select(*columns))
+        return stamped(not_quarantined(rejected, self.lake, self.manifest), self.manifest)
+
+    def name_changes(self) -> NameChanges:
+        """Rows for the mapping, from all copies whose word about names counts: not the refuted ones, now or earlier."""
+        rows = self.rows.where(F.col("verdict") != Verdict.QUARANTINE.value)
+        if self.manifest.goes_over_again:
+            again = refuted_before(self.raw, self.lake, self.manifest)
+            lands = F.col("verdict").isin(*LANDING)
+            rows = rows.where(lands).unionByName(rows.where(~lands).join(again, list(COORDINATES), "left_anti"))
+        changes = kept(changed_names(newest_names(rows), self.mapping))
+        count = {row["is_new"]: int(row["count"]) for row in changes.groupBy("is_new").count().collect()}
+        return NameChanges(stamped(changes, self.manifest), count.get(True, 0), count.get(False, 0))
+
+    def data_rows(self, verdict: Verdict) -> Rows:
+        """Rows for the Data Table of the copies with this verdict."""
+        return as_data(self.rows.where(F.col("verdict") == verdict.value), self.manifest)
+
+    def notification_rows(self) -> Rows:
+        """One row for each copy that lands."""
+        return as_notifications(self.rows.where(F.col("verdict").isin(*LANDING)), self.manifest)
+
+    def touched(self) -> dict[str, Sequence[object]]:
+        """Organizations and days of the updates; what literal pruning of a MERGE needs."""
+        columns = ("organization_id", "engagement_date")
+        updates = self.rows.where(F.col("verdict") == Verdict.UPDATE.value)
+        touched = updates.agg(*(F.collect_set(name).alias(name) for name in columns)).collect()[0]
+        return {column: sorted(touched[column]) for column in columns}
 
 
 Decoder = Callable[[DataFrame, Manifest], DataFrame]

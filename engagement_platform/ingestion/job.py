@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame
 
 from engagement_platform.ingestion.batch import Decoder, EngagementBatch, open_batch
+from engagement_platform.ingestion.few import open_few
 from engagement_platform.ingestion.processes import (
     DataProcess,
     MappingProcess,
@@ -76,7 +77,12 @@ def ingest_engagements(name: str, source: Source, read: Reader, parts: Parts) ->
     decode = engagement_decoder(settings.decoding)
 
     def prepare(manifest: Manifest) -> EngagementBatch:
-        work = open_batch(lake, data, manifest, read(manifest), decode)
+        raw = read(manifest)
+        planned = source.size(manifest.start, manifest.end)
+        if planned is not None and planned <= settings.layout.light_write_rows:
+            work: EngagementBatch = open_few(lake, data, manifest, raw, decode(raw, manifest))
+        else:
+            work = open_batch(lake, data, manifest, raw, decode)
         lake.accept_organizations(work.summary.organizations, data, MAPPING, NOTIFICATION)
         return work
 

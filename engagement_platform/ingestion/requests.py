@@ -9,7 +9,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from engagement_platform.ingestion.batch import QUANTILES, kept
-from engagement_platform.ingestion.processes import not_quarantined, stamped, written
+from engagement_platform.ingestion.processes import written
+from engagement_platform.ingestion.rows import not_quarantined, stamped
 from engagement_platform.ingestion.settle import COORDINATES
 from engagement_platform.microbatch.job import Committer
 from engagement_platform.microbatch.model import Counts, Manifest
@@ -83,7 +84,7 @@ class RequestQuarantineProcess:
         rejected = rejected.select(*COORDINATES, "key", "value", "reason_code", "reason")
         rejected = not_quarantined(rejected, work.lake, work.manifest)
         with commit("append") as txn:
-            work.lake.append(stamped(rejected, work.manifest), QUARANTINE, txn)
+            work.lake.append(stamped(rejected, work.manifest), QUARANTINE, txn, rows=work.quarantined)
         return {**counts, **written(work.lake, QUARANTINE, txn)}
 
 
@@ -108,7 +109,7 @@ class RequestProcess:
         if not landed:
             return counts
         with commit("append") as txn:
-            work.lake.append(stamped(rows, work.manifest), MUTATION_REQUEST, txn)
+            work.lake.append(stamped(rows, work.manifest), MUTATION_REQUEST, txn, rows=landed)
         return {**counts, **written(work.lake, MUTATION_REQUEST, txn)}
 
 

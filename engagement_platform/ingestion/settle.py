@@ -24,6 +24,8 @@ class Verdict(StrEnum):
     QUARANTINE = "QUARANTINE"
 
 
+LANDING = (Verdict.INSERT.value, Verdict.UPDATE.value)
+
 REASONS = {
     "version_conflict": "The same version of this engagement landed before with different content; the first stays.",
     "moved_in_time": "This engagement stands on another day; all versions must carry the same engagement_ts.",

@@ -108,3 +108,7 @@ class Source(Protocol):
     def check(self, start: Offsets, end: Offsets) -> None:
         """Raise a PlatformError when the pinned range can no longer be read whole."""
         ...
+
+    def size(self, start: Offsets, end: Offsets) -> int | None:
+        """At most how many records a range has; None when that is not known before it is read."""
+        ...

@@ -121,6 +121,10 @@ class KafkaSource:
             if offset < last[partition] and offset < low:
                 raise OffsetsExpired(self.topic, partition, offset, min(low, last[partition]))
 
+    def size(self, start: Offsets, end: Offsets) -> int:
+        """How many offsets a range has; asks nobody."""
+        return sum(end[partition] - offset for partition, offset in start.items())
+
     def backlog(self, start: Offsets | None) -> int:
         """How many offsets wait at or after `start`. Raises what plan would, so that a lost range is not idleness."""
         kept = self._kept()

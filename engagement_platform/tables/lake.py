@@ -11,19 +11,32 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import reduce
 from operator import and_
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from engagement_platform.errors import PlatformError
 from engagement_platform.microbatch.model import Transaction
 from engagement_platform.settings import Settings
-from engagement_platform.tables import contract, log
+from engagement_platform.tables import contract, light, log
 from engagement_platform.tables.contract import ContractBroken, Mode, Table, differences
+from engagement_platform.tables.turns import turn
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+Rows: TypeAlias = DataFrame | pa.Table
+"""Rows to write: in Spark, or few enough to be in this process."""
 
 MAX_LITERALS = 1000
 """More values than this are not listed in a predicate: the plan would cost more than the pruning saves (a guess)."""
+
+THROUGH_SPARK_EVERY = 16
+"""One batch in so many writes through Spark even when its rows are few: auto compaction is a step of Spark's commits
+only, and small files would pile up without it."""
 
 # What is safe as a folder name everywhere: ASCII, and short enough that `column=value` with every special character
 # escaped to three stays under the 255 bytes that file systems allow.
@@ -82,6 +95,27 @@ class Lake:
             reader = reader.option("versionAsOf", version)
         return reader.load(self.uri(table))
 
+    def find(self, table: Table, version: int, columns: Sequence[str], where: Mapping[str, Sequence[Any]]) -> pa.Table:
+        """The rows of a pinned version whose columns have one of the given values, in this process; for few rows.
+
+        Reads only the given columns of files that can hold such values, without Spark where delta-rs can.
+        """
+        found = None if "://" in self.root else light.opened(self.uri(table), table, version)
+        if found is not None:
+            return light.find(found, columns, where)
+        rows = self.read(table, version)
+        for column, values in where.items():
+            rows = rows.where(F.col(column).isin(list(values)))
+        return rows.select(*columns).toArrow()
+
+    def frame(self, rows: Rows) -> DataFrame:
+        """Rows as a frame, wherever they are; also when there is none of them."""
+        if not isinstance(rows, pa.Table):
+            return rows
+        if rows.num_rows:
+            return self.spark.createDataFrame(rows)
+        return self.spark.createDataFrame([], from_arrow_schema(rows.schema))
+
     def stream(self, table: Table) -> DataFrame:
         """An append-only table as a streaming source, from its first row on.
 
@@ -91,50 +125,87 @@ class Lake:
             raise NotAStreamSource(table)
         return self.spark.readStream.format("delta").load(self.uri(table))
 
-    def append(self, frame: DataFrame, table: Table, txn: Transaction) -> None:
-        """Append rows with the table's columns; skipped by Delta when this transaction is in the table already.
+    def append(self, frame: Rows, table: Table, txn: Transaction, *, rows: int | None = None) -> None:
+        """Append rows with the table's columns; skipped when this transaction is in the table already.
 
-        With optimized writes on, Delta itself gives each partition to one task. Without, the rows are repartitioned
-        here, so that there are never more files than partitions touched.
+        rows: how many there are, where the caller knows; few enough are collected and committed without a Spark job
+        (`layout.light_write_rows`). Otherwise Delta's optimized writes give each partition to one task; with them
+        switched off the rows are repartitioned here, so that there are never more files than partitions touched.
         """
-        rows = frame.select(*table.column_names)
-        if table.partitioned_by and not self.settings.layout.optimize_write:
-            rows = rows.repartition(*(F.col(name) for name in table.partitioned_by))
-        writer = rows.write.format("delta").mode("append")
-        writer = writer.option("txnAppId", txn.app_id).option("txnVersion", txn.version)
-        writer.option("userMetadata", txn.marker).save(self.uri(table))
+        selected = _select(frame, table.column_names)
+        with turn(self.root, table.name):
+            found = self._light(table, txn, rows)
+            if found is not None:
+                if not light.written(found, txn):
+                    light.append(found, here(selected), txn)
+                return
+            selected = self.frame(selected)
+            if table.partitioned_by and not self.settings.layout.optimize_write:
+                selected = selected.repartition(*(F.col(name) for name in table.partitioned_by))
+            writer = selected.write.format("delta").mode("append")
+            writer = writer.option("txnAppId", txn.app_id).option("txnVersion", txn.version)
+            writer.option("userMetadata", txn.marker).save(self.uri(table))
 
     def merge(
         self,
-        frame: DataFrame,
+        frame: Rows,
         table: Table,
         txn: Transaction,
         *,
         on: Sequence[str],
         update: Sequence[str],
-        update_if: Column | None = None,
+        newer_by: str | None = None,
         insert: bool = False,
         within: Mapping[str, Sequence[Any]] | None = None,
+        rows: int | None = None,
     ) -> None:
-        """MERGE rows into a table; skipped by Delta when this transaction is in the table already.
+        """MERGE rows into a table; skipped when this transaction is in the table already.
 
-        frame: the table's columns, at most one row per key in `on`. update: columns that a match takes from the frame,
-        where update_if holds; in it the table's columns have their names, the frame's `new_<name>`.
+        frame: the table's columns, at most one row per key in `on`. update: columns that a match takes from the frame;
+        with newer_by only where that column is greater in the frame than in the table.
         insert: also insert what has no match. within: column -> values that matching rows can have; they go into the
-        condition as literals, since only the target's own conjuncts skip files.
+        condition as literals, since only the target's own conjuncts skip files. rows: as for `append`.
         """
         columns = table.column_names
-        source = frame.select(*(F.col(name).alias(f"new_{name}") for name in columns))
-        condition = reduce(and_, (F.col(name) == F.col(f"new_{name}") for name in on))
-        for column, values in (within or {}).items():
-            condition &= any_of(column, values)
-        merge = source.mergeInto(self._name(table), condition)
-        matched = merge.whenMatched() if update_if is None else merge.whenMatched(update_if)
-        merge = matched.update({name: F.col(f"new_{name}") for name in update})
-        if insert:
-            merge = merge.whenNotMatched().insert({name: F.col(f"new_{name}") for name in columns})
-        with self._transaction(txn):
-            merge.merge()
+        with turn(self.root, table.name):
+            found = self._light(table, txn, rows, (within or {}).get("organization_id"))
+            if found is not None:
+                if not light.written(found, txn):
+                    few = here(_select(frame, columns))
+                    light.merge(found, few, table, txn, on=on, update=update, newer_by=newer_by, insert=insert)
+                return
+            source = self.frame(frame).select(*(F.col(name).alias(f"new_{name}") for name in columns))
+            condition = reduce(and_, (F.col(name) == F.col(f"new_{name}") for name in on))
+            for column, values in (within or {}).items():
+                condition &= any_of(column, values)
+            merge = source.mergeInto(self._name(table), condition)
+            newer = None if newer_by is None else F.col(newer_by) < F.col(f"new_{newer_by}")
+            matched = merge.whenMatched() if newer is None else merge.whenMatched(newer)
+            merge = matched.update({name: F.col(f"new_{name}") for name in update})
+            if insert:
+                merge = merge.whenNotMatched().insert({name: F.col(f"new_{name}") for name in columns})
+            with self._transaction(txn):
+                merge.merge()
+
+    def _light(
+        self, table: Table, txn: Transaction, rows: int | None, organizations: Sequence[str] | None = None
+    ) -> DeltaTable | None:
+        """The table opened for a write without Spark, or None where Spark has to do it.
+
+        On a local file system only: there both engines can be made to take turns by a lock. organizations: those
+        whose files a merge may rewrite; None for an append.
+        """
+        layout = self.settings.layout
+        few = rows is not None and rows <= layout.light_write_rows
+        if not few or "://" in self.root:
+            return None
+        if layout.auto_compact and txn.version % THROUGH_SPARK_EVERY == THROUGH_SPARK_EVERY - 1:
+            return None
+        found = light.opened(self.uri(table), table)
+        if found is not None and organizations is not None:
+            touched = log.bytes_of(found, organizations)
+            return found if touched <= layout.light_merge_bytes else None
+        return found
 
     @contextmanager
     def _transaction(self, txn: Transaction) -> Iterator[None]:
@@ -185,6 +256,15 @@ class Lake:
 
     def _name(self, table: Table) -> str:
         return f"delta.`{self.uri(table).replace('`', '``')}`"
+
+
+def here(rows: Rows) -> pa.Table:
+    """Rows in this process."""
+    return rows if isinstance(rows, pa.Table) else rows.toArrow()
+
+
+def _select(rows: Rows, columns: Sequence[str]) -> Rows:
+    return rows.select(list(columns)) if isinstance(rows, pa.Table) else rows.select(*columns)
 
 
 def _declared(columns: Iterable[contract.Column]) -> str:

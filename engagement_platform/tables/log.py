@@ -7,10 +7,13 @@ asks a dozen times.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
@@ -93,23 +96,49 @@ def find_commit(uri: str, marker: str) -> Commit | None:
         return None
     for entry in table.history(limit=HISTORY_LOOKBACK):
         if entry.get("userMetadata") == marker:
-            return _commit(entry)
+            return _commit(entry, uri)
     return None
 
 
-def _commit(entry: Mapping[str, Any]) -> Commit:
+def bytes_of(table: DeltaTable, organizations: Sequence[str]) -> int:
+    """Bytes of the files in the partitions of these organizations; of all files where that is no partition column."""
+    files = pa.table(table.get_add_actions(flatten=True))
+    column = "partition.organization_id"
+    if column in files.column_names:
+        files = files.filter(pc.is_in(files.column(column), pa.array(organizations, pa.string())))
+    return int(pc.sum(files.column("size_bytes")).as_py() or 0)
+
+
+def _commit(entry: Mapping[str, Any], uri: str) -> Commit:
+    """Spark and delta-rs count the same things under different names; delta-rs does not count bytes."""
     metrics = entry.get("operationMetrics") or {}
 
     def figure(*names: str) -> int:
         return next((int(metrics[name]) for name in names if name in metrics), 0)
 
+    version = int(entry["version"])
+    merged = any(name in metrics for name in ("numTargetRowsInserted", "num_target_rows_inserted"))
     return Commit(
-        version=int(entry["version"]),
+        version=version,
         operation=str(entry.get("operation", "")),
-        files_added=figure("numFiles", "numTargetFilesAdded", "numAddedFiles"),
-        files_removed=figure("numTargetFilesRemoved", "numRemovedFiles"),
-        bytes_added=figure("numOutputBytes", "numTargetBytesAdded", "numAddedBytes"),
-        rows_added=figure("numTargetRowsInserted") if "numTargetRowsInserted" in metrics else figure("numOutputRows"),
-        rows_updated=figure("numTargetRowsUpdated"),
-        rows_deleted=figure("numTargetRowsDeleted", "numDeletedRows"),
+        files_added=figure(
+            *("numFiles", "numTargetFilesAdded", "numAddedFiles", "num_added_files", "num_target_files_added")
+        ),
+        files_removed=figure(
+            *("numTargetFilesRemoved", "numRemovedFiles", "num_removed_files", "num_target_files_removed")
+        ),
+        bytes_added=figure("numOutputBytes", "numTargetBytesAdded", "numAddedBytes")
+        or (_bytes_in_commit(uri, version) if str(entry.get("engineInfo", "")).startswith("delta-rs") else 0),
+        rows_added=figure("numTargetRowsInserted", "num_target_rows_inserted")
+        if merged
+        else figure("numOutputRows", "num_added_rows"),
+        rows_updated=figure("numTargetRowsUpdated", "num_target_rows_updated"),
+        rows_deleted=figure("numTargetRowsDeleted", "numDeletedRows", "num_target_rows_deleted", "num_deleted_rows"),
     )
+
+
+def _bytes_in_commit(uri: str, version: int) -> int:
+    """Sizes of the files a commit added, from its own entry in the log of a table on this machine."""
+    entry = Path(uri) / "_delta_log" / f"{version:020}.json"
+    actions = (json.loads(line) for line in entry.read_text().splitlines()) if entry.exists() else ()
+    return sum(int(action["add"]["size"]) for action in actions if "add" in action)

@@ -27,6 +27,7 @@ class Counted:
     files: int = 1
     freshness_p50_s: float | None = None
     freshness_p95_s: float | None = None
+    freshness_running_p95_s: float | None = None
 
 
 def opening(on_broker: int, backlog: int) -> Opening:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import date
 from typing import Any
 
 import pytest
@@ -11,11 +13,15 @@ import pytest
 from engagement_platform.ingestion.job import ingest_engagements
 from engagement_platform.microbatch.job import MicroBatchJob, drain
 from engagement_platform.microbatch.model import JobState, Manifest, Transaction
+from engagement_platform.settings import LayoutSettings
 from engagement_platform.tables.lake import Lake
 from engagement_platform_tests.ingestion.oracle import Oracle, engagement
 from engagement_platform_tests.ingestion.world import AT_ONCE, World
 
 pytestmark = [pytest.mark.broker]
+
+
+IN_SPARK = LayoutSettings(auto_compact=False, light_write_rows=0)
 
 
 class Crash(Exception):
@@ -54,11 +60,28 @@ def crash_points(job: MicroBatchJob[Any]) -> Sequence[str]:
 
 
 def test_an_exception_at_any_point_leaves_what_an_undisturbed_run_leaves(world: World) -> None:
+    assert_the_same_after_a_crash_at(crash_points(world.job()), world)
+
+
+def test_an_exception_in_a_batch_of_many_rows_leaves_what_an_undisturbed_run_leaves(world: World) -> None:
+    """All through Spark; other points each day, and all of them among the slow tests."""
+    points = crash_points(world.job())
+    rotated = random.Random(date.today().toordinal()).sample(points, 4)
+    assert_the_same_after_a_crash_at(rotated, world.under(layout=IN_SPARK))
+
+
+@pytest.mark.slow
+def test_an_exception_at_any_point_of_a_batch_of_many_rows(world: World) -> None:
+    assert_the_same_after_a_crash_at(crash_points(world.job()), world.under(layout=IN_SPARK))
+
+
+def assert_the_same_after_a_crash_at(points: Sequence[str], world: World) -> None:
+    """A batch for each point, crashed there and resumed; in the end every table equals the oracle's."""
     oracle = Oracle()
     oracle.batch(0, world.produce(everything("org-first", None)))
     world.run()
     before = "org-first"
-    for batch_id, point in enumerate(crash_points(world.job()), start=1):
+    for batch_id, point in enumerate(points, start=1):
         organization = f"org-{point}"
         oracle.batch(batch_id, world.produce(everything(organization, before)))
         with pytest.raises(Crash):
@@ -104,24 +127,35 @@ def test_processes_run_in_the_declared_order_and_the_checkpoint_moves_last(world
 class NamelessLake(Lake):
     """A build in which appends forget to name their transaction."""
 
-    def append(self, frame: Any, table: Any, txn: Transaction) -> None:
+    def append(self, frame: Any, table: Any, txn: Transaction, *, rows: int | None = None) -> None:
         frame.select(*table.column_names).write.format("delta").mode("append").save(self.uri(table))
 
 
-def test_a_build_without_transaction_ids_is_caught(world: World) -> None:
-    """The test of the tests: with txnAppId left out, the same comparison fails."""
+@pytest.mark.parametrize("before_the_crash", [0, 1000], ids=["Spark, then light", "light, then Spark"])
+def test_a_commit_of_one_engine_is_skipped_by_the_other(world: World, before_the_crash: int) -> None:
+    """A setting that changes between the crash and the resume changes who writes, not what is written."""
+    few = LayoutSettings(auto_compact=False, light_write_rows=1000)
+    first, second = (
+        world.under(layout=layout) for layout in ((few, IN_SPARK) if before_the_crash else (IN_SPARK, few))
+    )
     oracle = Oracle()
-    oracle.batch(0, world.produce(everything("org", None)))
-    job = world.job(crash_at("notification.append:after"))
-    with pytest.raises(Crash):
-        list(drain(_on_lake(world, job, NamelessLake(world.spark, world.settings)), AT_ONCE))
-    list(drain(_on_lake(world, world.job(), NamelessLake(world.spark, world.settings)), AT_ONCE))
-    with pytest.raises(AssertionError):
-        world.assert_equals(oracle)
+    oracle.batch(0, world.produce(everything("org-first", None)))
+    world.run()
+    before = "org-first"
+    for batch_id, point in enumerate(("mapping.merge:after", "data.insert:after"), start=1):
+        oracle.batch(batch_id, world.produce(everything(f"org-{point}", before)))
+        with pytest.raises(Crash):
+            first.run(crash_at(point))
+        (resumed,) = second.run()
+        assert resumed.replayed
+        before = f"org-{point}"
+    world.assert_equals(oracle)
 
 
-def test_a_build_that_pins_nothing_is_caught(world: World) -> None:
-    """The other one: a replay that looks at the latest version sees its own rows and takes them for known."""
+@pytest.mark.parametrize("light_write_rows", [0, 1000], ids=["in Spark", "few rows"])
+def test_a_build_that_pins_nothing_is_caught(world: World, light_write_rows: int) -> None:
+    """A test of the tests: a replay that looks at the latest version sees its own rows and takes them for known."""
+    world = world.under(layout=LayoutSettings(auto_compact=False, light_write_rows=light_write_rows))
     oracle = Oracle()
     oracle.batch(0, world.produce(everything("org", None)))
 
@@ -129,9 +163,24 @@ def test_a_build_that_pins_nothing_is_caught(world: World) -> None:
         def read(self, table: Any, version: int | None = None) -> Any:
             return super().read(table)
 
+        def find(self, table: Any, version: int, columns: Any, where: Any) -> Any:
+            return super().find(table, self.version(table), columns, where)
+
     with pytest.raises(Crash):
         world.run(crash_at("data.insert:after"))
     list(drain(_on_lake(world, world.job(), LatestLake(world.spark, world.settings)), AT_ONCE))
+    with pytest.raises(AssertionError):
+        world.assert_equals(oracle)
+
+
+def test_a_build_without_transaction_ids_is_caught(world: World) -> None:
+    """The other one: with txnAppId left out, the same comparison fails."""
+    oracle = Oracle()
+    oracle.batch(0, world.produce(everything("org", None)))
+    job = world.job(crash_at("notification.append:after"))
+    with pytest.raises(Crash):
+        list(drain(_on_lake(world, job, NamelessLake(world.spark, world.settings)), AT_ONCE))
+    list(drain(_on_lake(world, world.job(), NamelessLake(world.spark, world.settings)), AT_ONCE))
     with pytest.raises(AssertionError):
         world.assert_equals(oracle)
 

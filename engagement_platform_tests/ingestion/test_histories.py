@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from engagement_platform.microbatch.job import BatchReport
-from engagement_platform.settings import BatchSettings
+from engagement_platform.settings import BatchSettings, LayoutSettings
 from engagement_platform.tables.engagement import MAPPING
 from engagement_platform_tests.ingestion.conftest import MakeWorld
 from engagement_platform_tests.ingestion.oracle import Oracle, engagement
@@ -68,8 +68,10 @@ def assert_books_balance(reports: list[BatchReport]) -> None:
         assert counts["rows_in"] == accounted, report
 
 
+@pytest.mark.parametrize("light_write_rows", [0, 1000], ids=["in Spark", "few rows"])
 @pytest.mark.parametrize("seed", [20261121])
-def test_a_random_history_ends_where_a_loop_over_it_ends(world: World, seed: int) -> None:
+def test_a_random_history_ends_where_a_loop_over_it_ends(world: World, seed: int, light_write_rows: int) -> None:
+    world = world.under(layout=LayoutSettings(auto_compact=False, light_write_rows=light_write_rows))
     rng = random.Random(seed)
     oracle = Oracle()
     for batch_id, size in enumerate((120, 200, 150)):

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import pytest
 from pyspark.sql import SparkSession
 
-from engagement_platform.ingestion.settle import REASONS, changed_names, content, newest_names, settle
+from engagement_platform.ingestion.few import settle_id
+from engagement_platform.ingestion.settle import COORDINATES, REASONS, changed_names, content, newest_names, settle
 
 ORGANIZATIONS = 150
 DAYS = (date(2026, 11, 18), date(2026, 11, 19), date(2026, 11, 20))
@@ -133,6 +134,61 @@ def test_every_copy_gets_the_verdict_that_a_loop_over_its_id_gives(spark: SparkS
     seen = {(verdict, reason) for verdict, reason, _ in found.values()}
     wanted = {("INSERT", None), ("UPDATE", None), ("DUPLICATE", None)} | {("QUARANTINE", code) for code in REASONS}
     assert seen == wanted, "the cases leave a verdict out"
+
+
+def settled_here(copies: Sequence[Copy], known: Known | None) -> dict[Coordinates, Outcome]:
+    """The same question to the code for few rows; its content is person, time and what was said."""
+    rows = {
+        nth: {
+            **dict(zip(COORDINATES, copy.coordinates, strict=True)),
+            "engagement_date": copy.day,
+            "version": copy.version,
+            "person_id": "lead-s",
+            "engagement_ts": copy.day,
+            "type": copy.content,
+            "channel": None,
+            "subject": None,
+            "attributes": None,
+        }
+        for nth, copy in enumerate(copies)
+    }
+    row = known and {
+        "engagement_date": known.day,
+        "version": known.version,
+        "person_id": known.person,
+        "source_person_id": "lead-s",
+        "engagement_ts": known.day,
+        "type": known.content,
+        "channel": None,
+        "subject": None,
+        "attributes": None,
+    }
+    found = settle_id(rows, row)
+    return {copies[nth].coordinates: (outcome[0].value, *outcome[1:]) for nth, outcome in found.items()}
+
+
+def test_few_copies_get_the_same_verdicts_without_spark() -> None:
+    rng = random.Random(20261122)
+    for _ in range(2_000):
+        copies, known = random_case(rng, "org", "e1")
+        assert settled_here(copies, known) == verdicts(copies, known), f"{sorted(copies)} on {known}"
+
+
+def test_content_is_the_same_without_spark() -> None:
+    base = {"engagement_ts": NOON, "type": "email", "channel": None, "subject": "Hi", "attributes": [("a", "1")]}
+    place = {"topic": "t", "partition": 0, "engagement_date": DAYS[1], "version": 1, "person_id": "p"}
+    others: list[dict[str, Any]] = [
+        {"attributes": {"a": "1"}},
+        {"attributes": [("a", "2")]},
+        {"attributes": []},
+        {"attributes": None},
+        {"channel": ""},
+        {"person_id": "q"},
+        {"engagement_ts": NOON + timedelta(microseconds=1)},
+    ]
+    copies = {n: {**place, **base, **other, "offset": n} for n, other in enumerate([{}, *others])}
+    outcomes = settle_id(copies, None)
+    assert [outcomes[n][1] for n in copies] == [None, None, *["version_conflict"] * 6]
 
 
 def copy(organization: str, offset: int, version: int, content: str = "same", day: date = DAYS[1]) -> Copy:

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 
 from engagement_platform.microbatch.model import Transaction
 from engagement_platform.settings import LayoutSettings, Settings
@@ -144,7 +143,7 @@ def test_a_merge_that_is_done_again_changes_nothing(lake: Lake) -> None:
             txn,
             on=("organization_id", "id"),
             update=("version", "word"),
-            update_if=F.col("version") < F.col("new_version"),
+            newer_by="version",
             insert=True,
             within={"organization_id": within},
         )

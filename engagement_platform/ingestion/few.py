@@ -1,0 +1,297 @@
+"""A batch of few engagements, decoded by Spark and then settled in this process.
+
+The same rules as `batch` and `settle` for what fits into memory many times over: Spark's fixed cost of half a second
+for each lookup would be most of a small batch. Tests hold the two ways together.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame
+
+from engagement_platform.ingestion.batch import QUANTILES, EngagementBatch, NameChanges, Summary
+from engagement_platform.ingestion.rows import not_quarantined, refuted, refuted_before
+from engagement_platform.ingestion.settle import COORDINATES, ID, Verdict
+from engagement_platform.microbatch.model import Manifest
+from engagement_platform.tables.contract import Table
+from engagement_platform.tables.engagement import MAPPING
+from engagement_platform.tables.lake import Lake, Rows
+
+Row = dict[str, Any]
+Key = tuple[str, str]
+Outcome = tuple[Verdict, str | None, str | None]
+"""Verdict, reason code, previous person."""
+
+CONTENT = ("type", "channel", "subject", "attributes")
+
+
+@dataclass
+class FewEngagements(EngagementBatch):
+    """A batch whose rows are in this process."""
+
+    rejected: pa.Table
+    accepted: pa.Table
+    outcomes: Mapping[int, Outcome]
+    """Of the rows of `accepted` (by position) that needed a second look; the others are new and alone."""
+
+    def rejected_rows(self) -> Rows:
+        """Rows for quarantine. Records that the table refutes are read from the source again, since they are few."""
+        columns = [*COORDINATES, "key", "value", "reason_code", "reason"]
+        rows = self.rejected.select(columns)
+        if self.contradictions:
+            few = self._coordinates_of(Verdict.QUARANTINE)
+            refuted_ones = refuted(self.raw, self.lake.frame(few)).select(*columns).toArrow()
+            rows = pa.concat_tables([rows, refuted_ones.cast(rows.schema)])
+        if self.manifest.goes_over_again:
+            rows = not_quarantined(self.lake.frame(rows), self.lake, self.manifest).toArrow()
+        return stamped_here(rows, self.manifest)
+
+    def name_changes(self) -> NameChanges:
+        """The newest name of each person, where it is newer than what the pinned mapping has."""
+        said = self._newest_names()
+        where = {
+            "organization_id": sorted({organization for organization, _ in said}),
+            "id": sorted({person for _, person in said}),
+        }
+        pinned = self.manifest.table_versions[MAPPING.name]
+        known = self.lake.find(MAPPING, pinned, ("organization_id", "id", "name", "name_ts"), where)
+        stands = {(row["organization_id"], row["id"]): (row["name_ts"], row["name"]) for row in known.to_pylist()}
+        changed = {key: name for key, name in said.items() if key not in stands or name > stands[key]}
+        new = sum(key not in stands for key in changed)
+        columns = [[key[i] for key in changed] for i in (0, 1)] + [[n[i] for n in changed.values()] for i in (1, 0)]
+        types = (pa.string(), pa.string(), pa.string(), self.accepted.schema.field("engagement_ts").type)
+        arrays = [pa.array(column, kind) for column, kind in zip(columns, types, strict=True)]
+        rows = pa.table(dict(zip(("organization_id", "id", "name", "name_ts"), arrays, strict=True)))
+        return NameChanges(stamped_here(rows, self.manifest), new, len(changed) - new)
+
+    def data_rows(self, verdict: Verdict) -> Rows:
+        """Rows for the Data Table; the identity is what the event said."""
+        rows = self._with(verdict).combine_chunks()
+        told = pa.StructArray.from_arrays([_chunk(rows, name) for name in CONTENT], list(CONTENT))
+        rows = rows.append_column("source_person_id", rows.column("person_id")).append_column("engagement", told)
+        return stamped_here(rows, self.manifest)
+
+    def notification_rows(self) -> Rows:
+        """One row for each copy that lands, inserts first."""
+        changes = [(verdict, self._with(verdict)) for verdict in (Verdict.INSERT, Verdict.UPDATE)]
+        rows = pa.concat_tables([rows for _, rows in changes])
+        place = [rows.column(name).cast(pa.string()) for name in COORDINATES]
+        rows = rows.append_column("notification_id", pc.binary_join_element_wise(self.manifest.app_id, *place, "/"))
+        kinds = [verdict.value for verdict, of_kind in changes for _ in range(of_kind.num_rows)]
+        rows = rows.append_column("change_type", pa.array(kinds, pa.string()))
+        previous: list[str | None] = [None] * changes[0][1].num_rows
+        previous += [self.outcomes[nth][2] for nth in self._positions(Verdict.UPDATE)]
+        rows = rows.append_column("previous_person_id", pa.array(previous, pa.string()))
+        return stamped_here(rows, self.manifest)
+
+    def touched(self) -> dict[str, Sequence[object]]:
+        """Organizations and days of the updates."""
+        rows = self._with(Verdict.UPDATE)
+        return {name: _distinct(rows, name) for name in ("organization_id", "engagement_date")}
+
+    def _positions(self, verdict: Verdict) -> list[int]:
+        """Where the copies with a verdict stand in `accepted`, of those that needed a second look."""
+        return sorted(nth for nth, outcome in self.outcomes.items() if outcome[0] is verdict)
+
+    def _with(self, verdict: Verdict) -> pa.Table:
+        """The copies with a verdict."""
+        if verdict is not Verdict.INSERT:
+            return self.accepted.take(pa.array(self._positions(verdict), pa.int64()))
+        mask = np.ones(self.accepted.num_rows, dtype=bool)
+        mask[[nth for nth, outcome in self.outcomes.items() if outcome[0] is not Verdict.INSERT]] = False
+        return self.accepted.filter(pa.array(mask))
+
+    def _coordinates_of(self, verdict: Verdict) -> pa.Table:
+        """Coordinates and reason of the copies with a verdict."""
+        codes = [self.outcomes[nth][1] for nth in self._positions(verdict)]
+        return self._with(verdict).select(list(COORDINATES)).append_column("reason_code", pa.array(codes, pa.string()))
+
+    def _newest_names(self) -> dict[Key, tuple[datetime, str]]:
+        """(organization, person) -> (time, name), from all copies but those refuted, now or earlier."""
+        unheard = set(self._positions(Verdict.QUARANTINE))
+        if self.manifest.goes_over_again:
+            again = refuted_before(self.raw, self.lake, self.manifest).toArrow()
+            places = set(zip(*(again.column(name).to_pylist() for name in COORDINATES), strict=True))
+            lands = {*self._positions(Verdict.INSERT), *self._positions(Verdict.UPDATE)}
+            mine = zip(*(self.accepted.column(name).to_pylist() for name in COORDINATES), strict=True)
+            plain = self.outcomes.keys()
+            unheard |= {nth for nth, at in enumerate(mine) if at in places and nth in plain and nth not in lands}
+        newest: dict[Key, tuple[datetime, str]] = {}
+        columns = (self.accepted.column(name).to_pylist() for name in ("organization_id", "person_id", "person_name"))
+        times = self.accepted.column("engagement_ts").to_pylist()
+        for nth, (organization, person, name) in enumerate(zip(*columns, strict=True)):
+            if name is None or nth in unheard:
+                continue
+            said, key = (times[nth], name), (organization, person)
+            if key not in newest or said > newest[key]:
+                newest[key] = said
+        return newest
+
+
+def stamped_here(rows: pa.Table, manifest: Manifest) -> pa.Table:
+    """As `rows.stamped`: with batch_id, job_name, ingestion_ts and ingestion_date of the manifest."""
+    stamps = {
+        "batch_id": pa.scalar(manifest.batch_id, pa.int64()),
+        "job_name": pa.scalar(manifest.job, pa.string()),
+        "ingestion_ts": pa.scalar(manifest.ingestion_ts, pa.timestamp("us", tz="UTC")),
+        "ingestion_date": pa.scalar(manifest.ingestion_ts.date(), pa.date32()),
+    }
+    for name, value in stamps.items():
+        rows = rows.append_column(name, pa.repeat(value, rows.num_rows))
+    return rows
+
+
+def _chunk(rows: pa.Table, column: str) -> pa.Array:
+    """A column of a table that was made one chunk."""
+    chunks = rows.column(column)
+    return chunks.chunk(0) if chunks.num_chunks else pa.array([], chunks.type)
+
+
+def open_few(lake: Lake, data: Table, manifest: Manifest, raw: DataFrame, decoded: DataFrame) -> FewEngagements:
+    """Decode, look up what is known, settle. Cost: one Spark job, and reading keys of the Data Table without Spark."""
+    table = decoded.toArrow()
+    rejected = pc.is_valid(table.column("reason_code"))
+    accepted = table.filter(pc.invert(rejected)).drop_columns(["reason_code", "reason", "key", "value"])
+    summary = summarize(table, accepted)
+    outcomes = _settled(lake, data, manifest, accepted)
+    counts: dict[str, int] = defaultdict(int)
+    for verdict, reason, _previous in outcomes.values():
+        counts[reason or verdict.value] += 1
+    return FewEngagements(
+        lake=lake,
+        data=data,
+        manifest=manifest,
+        raw=raw,
+        decoded=decoded,
+        verdicts=None,
+        summary=summary,
+        settled=dict(counts),
+        rejected=table.filter(rejected),
+        accepted=accepted,
+        outcomes=outcomes,
+    )
+
+
+def summarize(table: pa.Table, accepted: pa.Table) -> Summary:
+    """What `batch.summarize` finds, from rows in this process."""
+    codes = table.column("reason_code").drop_null().value_counts().to_pylist()
+    timed = accepted if accepted.num_rows else table
+    produced = timed.column("produced_ts").cast(pa.int64()).drop_null()
+    quantiles = pc.quantile(produced, list(QUANTILES), interpolation="lower").to_pylist() if len(produced) else []
+    return Summary(
+        rows_in=table.num_rows,
+        bytes_in=pc.sum(table.column("value_bytes")).as_py() or 0,
+        rejected={code["values"]: code["counts"] for code in codes},
+        unknown_fields=pc.sum(table.column("unknown_fields")).as_py() or 0,
+        named=accepted.num_rows - accepted.column("person_name").null_count,
+        organizations=_distinct(accepted, "organization_id"),
+        dates=_distinct(accepted, "engagement_date"),
+        produced_quantiles_ms=tuple(int(microseconds) // 1000 for microseconds in quantiles),
+    )
+
+
+def _settled(lake: Lake, data: Table, manifest: Manifest, accepted: pa.Table) -> dict[int, Outcome]:
+    """Outcomes of the copies whose id is known, repeated or above version 1, by their position in `accepted`."""
+    if not accepted.num_rows:
+        return {}
+    version = manifest.table_versions[data.name]
+    keys = list(zip(*(accepted.column(name).to_pylist() for name in ID), strict=True))
+    versions = accepted.column("version").to_pylist()
+    copies: dict[Key, list[int]] = defaultdict(list)
+    for nth, key in enumerate(keys):
+        copies[key].append(nth)
+    where = {
+        "organization_id": _distinct(accepted, "organization_id"),
+        "engagement_date": _distinct(accepted, "engagement_date"),
+        "engagement_id": _distinct(accepted, "engagement_id"),
+    }
+    found = {_key(row) for row in lake.find(data, version, ID, where).to_pylist()} & copies.keys()
+    raised = {key for key, of_key in copies.items() if max(versions[nth] for nth in of_key) > 1}
+    repeated = {key for key, of_key in copies.items() if len(of_key) > 1}
+    doubtful = found | raised | repeated
+    if not doubtful:
+        return {}
+    # On the day of the copies first; a version above 1 says that the id was seen before, so then on all days.
+    known = _standing(lake, data, version, found, where["engagement_date"])
+    known |= _standing(lake, data, version, raised - found, None)
+    positions = sorted(nth for key in doubtful for nth in copies[key])
+    rows = dict(zip(positions, accepted.take(pa.array(positions, pa.int64())).to_pylist(), strict=True))
+    outcomes: dict[int, Outcome] = {}
+    for key in doubtful:
+        outcomes |= settle_id({nth: rows[nth] for nth in copies[key]}, known.get(key))
+    return outcomes
+
+
+def settle_id(copies: Mapping[int, Row], known: Row | None) -> dict[int, Outcome]:
+    """One outcome per copy of one id, as `settle.settle` decides it.
+
+    copies: name -> row with the coordinates, engagement_date, version, person_id, engagement_ts and content.
+    known: the row that stands, or None.
+    """
+    in_order = sorted(copies, key=lambda nth: tuple(copies[nth][name] for name in COORDINATES))
+    day = known["engagement_date"] if known else copies[in_order[0]]["engagement_date"]
+    counts_as = {known["version"]: _content(known, known["source_person_id"])} if known else {}
+    outcomes: dict[int, Outcome] = {}
+    new: dict[int, int] = {}
+    for nth in in_order:
+        copy = copies[nth]
+        said = _content(copy, copy["person_id"])
+        if copy["engagement_date"] != day:
+            outcomes[nth] = (Verdict.QUARANTINE, "moved_in_time", None)
+        elif counts_as.setdefault(copy["version"], said) != said:
+            outcomes[nth] = (Verdict.QUARANTINE, "version_conflict", None)
+        else:
+            outcomes[nth] = (Verdict.DUPLICATE, None, None)
+            if known is None or copy["version"] > known["version"]:
+                new.setdefault(copy["version"], nth)
+    if new:
+        landing = new[max(new)]
+        outcomes[landing] = (Verdict.UPDATE, None, known["person_id"]) if known else (Verdict.INSERT, None, None)
+    return outcomes
+
+
+def _content(row: Row, person: str) -> tuple[object, ...]:
+    attributes = row["attributes"]
+    entries = None if attributes is None else frozenset(dict(attributes).items())
+    return person, row["engagement_ts"], row["type"], row["channel"], row["subject"], entries
+
+
+def _standing(lake: Lake, data: Table, version: int, ids: set[Key], days: Sequence[date] | None) -> dict[Key, Row]:
+    """The rows that stand for these ids, on these days or on any."""
+    if not ids:
+        return {}
+    where: dict[str, Sequence[object]] = {
+        "organization_id": sorted({organization for organization, _ in ids}),
+        "engagement_id": sorted({engagement for _, engagement in ids}),
+    }
+    if days is not None:
+        where["engagement_date"] = days
+    columns = (*ID, "engagement_date", "engagement_ts", "version", "person_id", "source_person_id", "engagement")
+    standing: dict[Key, Row] = {}
+    for row in _flattened(lake.find(data, version, columns, where)):
+        key = _key(row)
+        # One row per id is an invariant; should it be broken, the newest decides and the uniqueness check tells.
+        if key in ids and (key not in standing or row["version"] > standing[key]["version"]):
+            standing[key] = row
+    return standing
+
+
+def _flattened(rows: pa.Table) -> Iterator[Row]:
+    for row in rows.to_pylist():
+        yield {**row, **row["engagement"]}
+
+
+def _key(row: Row) -> Key:
+    return row["organization_id"], row["engagement_id"]
+
+
+def _distinct(table: pa.Table, column: str) -> list[Any]:
+    return sorted(value for value in pc.unique(table.column(column)).to_pylist() if value is not None)

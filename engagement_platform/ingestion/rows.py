@@ -1,0 +1,85 @@
+"""Frames as the tables take them: stamped, shaped, and without what is there already. Nothing is decided here."""
+
+from __future__ import annotations
+
+from functools import reduce
+from operator import and_
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from engagement_platform.ingestion.settle import COORDINATES, REASONS
+from engagement_platform.microbatch.model import Manifest
+from engagement_platform.tables.engagement import QUARANTINE
+from engagement_platform.tables.lake import Lake
+
+
+def stamped(frame: DataFrame, manifest: Manifest) -> DataFrame:
+    """With batch_id, job_name, ingestion_ts and ingestion_date of the manifest: a replay writes the same."""
+    moment = F.lit(manifest.ingestion_ts)
+    return frame.withColumns(
+        {
+            "batch_id": F.lit(manifest.batch_id).cast("long"),
+            "job_name": F.lit(manifest.job),
+            "ingestion_ts": moment,
+            "ingestion_date": F.lit(manifest.ingestion_ts.date()),
+        }
+    )
+
+
+def not_quarantined(rejected: DataFrame, lake: Lake, manifest: Manifest) -> DataFrame:
+    """Rejected records that quarantine does not hold already, when they may have been seen before.
+
+    The same bytes at the same coordinates are the same record, whatever it was rejected for then. A topic that was
+    made anew counts its offsets from 0 again, so coordinates alone would not do.
+    """
+    if not manifest.goes_over_again:
+        return rejected
+    held = lake.read(QUARANTINE, manifest.table_versions[QUARANTINE.name]).select(
+        *COORDINATES, F.col("value").alias("held_value")
+    )
+    same = [F.col(f"rejected.{name}") == F.col(f"held.{name}") for name in COORDINATES]
+    same.append(F.col("rejected.value").eqNullSafe(F.col("held.held_value")))
+    return rejected.alias("rejected").join(held.alias("held"), reduce(and_, same), "left_anti")
+
+
+def refuted(raw: DataFrame, verdicts: DataFrame) -> DataFrame:
+    """Contradictions as raw records with their reason; read from the source again, since they are few."""
+    reason: Column = F.lit(None).cast("string")
+    for code, sentence in REASONS.items():
+        reason = F.when(F.col("reason_code") == code, sentence).otherwise(reason)
+    few = verdicts.where(F.col("reason_code").isNotNull()).select(*COORDINATES, "reason_code")
+    return raw.join(F.broadcast(few), list(COORDINATES)).withColumn("reason", reason)
+
+
+def refuted_before(raw: DataFrame, lake: Lake, manifest: Manifest) -> DataFrame:
+    """Coordinates of records that were refuted when they were read before.
+
+    Once a newer version stands, such a copy looks like any older one when it is read again. Quarantine remembers it by
+    its place and its bytes.
+    """
+    held = lake.read(QUARANTINE, manifest.table_versions[QUARANTINE.name])
+    held = held.where(F.col("reason_code").isin(list(REASONS))).select(*COORDINATES, "value").distinct()
+    return raw.join(held, [*COORDINATES, "value"]).select(*COORDINATES)
+
+
+def as_data(rows: DataFrame, manifest: Manifest) -> DataFrame:
+    """Accepted copies as rows of the Data Table. The identity is what the event said."""
+    return rows.select(
+        "organization_id",
+        "engagement_date",
+        "engagement_ts",
+        "engagement_id",
+        "person_id",
+        F.col("person_id").alias("source_person_id"),
+        "version",
+        F.lit(manifest.batch_id).cast("long").alias("batch_id"),
+        F.struct("type", "channel", "subject", "attributes").alias("engagement"),
+    )
+
+
+def as_notifications(landed: DataFrame, manifest: Manifest) -> DataFrame:
+    """Landing copies, with `verdict`, as rows of the notification table."""
+    # Coordinates name the change for good and compress to almost nothing, unlike a hash.
+    identity = F.concat_ws("/", F.lit(manifest.app_id), "topic", "partition", "offset")
+    return stamped(landed, manifest).withColumns({"notification_id": identity, "change_type": F.col("verdict")})

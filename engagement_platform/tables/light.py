@@ -1,0 +1,177 @@
+"""Finds and commits few rows without Spark, through delta-rs: 0.02 s for an append into 48 partitions instead of 1 s.
+
+Same tables, transaction ids and marks in the history as in Spark's commits, so that each skips what the other wrote.
+When a write is light is decided in `lake`, and so is keeping two writers of one table apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import date
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, WriterProperties, write_deltalake
+from deltalake import Transaction as TxnAction
+
+from engagement_platform.errors import PlatformError
+from engagement_platform.microbatch.model import Transaction
+from engagement_platform.tables.contract import Mode, Table
+
+_BEYOND = {"delta.randomizeFilePrefixes": "true", "delta.enableDeletionVectors": "true"}
+"""Table properties under which delta-rs would write something else than Spark, or refuse."""
+
+MAX_LITERALS = 1000
+"""More values are not listed in a predicate but looked up in what was read: a literal costs 0.13 ms to plan, and with
+50,000 of them the planner's stack overflows, which ends the process (deltalake 1.6.6)."""
+
+_NO_HOOKS = PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=False)
+
+
+class AmbiguousMerge(PlatformError):
+    """Two rows of a merge's source have the same key."""
+
+    def __init__(self, table: Table, key: Sequence[object]) -> None:
+        self.table, self.key = table.name, tuple(key)
+        super().__init__(
+            f"Two changes of {table.name} have the same key {self.key}; which one should win is not said. Nothing was "
+            "written."
+        )
+
+
+def opened(uri: str, table: Table, version: int | None = None) -> DeltaTable | None:
+    """The table, as of a version or now, when delta-rs reads and writes it as Spark would; otherwise None."""
+    if table.liquid_by:
+        return None
+    found = DeltaTable(uri, version=version)
+    properties = found.metadata().configuration
+    return None if any(properties.get(key) == value for key, value in _BEYOND.items()) else found
+
+
+def written(found: DeltaTable, txn: Transaction) -> bool:
+    """Whether the table holds this transaction, or a later one of its application (as Delta in Spark decides it)."""
+    last = found.transaction_version(txn.app_id)
+    return last is not None and last >= txn.version
+
+
+def find(found: DeltaTable, columns: Sequence[str], where: Mapping[str, Sequence[Any]]) -> pa.Table:
+    """The given columns of the rows whose columns have one of the given values.
+
+    Files are skipped by partition and by the bounds in the log; of the others the given columns and those in `where`
+    are read, batch after batch. Not through a pyarrow dataset: that missed rows here (deltalake 1.6.6, pyarrow 26:
+    `isin` on strings against bounds of another string type).
+    """
+    wanted = {name: pa.array(values) for name, values in where.items() if len(values) > MAX_LITERALS}
+    read = [*columns, *(name for name in wanted if name not in columns)]
+    reader = pa.RecordBatchReader.from_stream(found.scan(columns=read, predicate=_condition(where)))
+    plain = pa.schema([pa.field(field.name, _plain(field.type)) for field in reader.schema])
+    batches = []
+    for batch in reader:
+        rows = pa.table(batch).cast(plain)
+        for name, values in wanted.items():
+            rows = rows.filter(pc.is_in(rows.column(name), values.cast(plain.field(name).type)))
+        batches.append(rows.select(list(columns)))
+    return pa.concat_tables(batches) if batches else plain.empty_table().select(list(columns))
+
+
+def _condition(where: Mapping[str, Sequence[Any]]) -> str:
+    """As SQL; of too many values only the bounds."""
+    parts = []
+    for name, values in where.items():
+        if len(values) <= MAX_LITERALS:
+            parts.append(f'"{name}" IN ({", ".join(map(_literal, values))})' if values else "FALSE")
+        else:
+            parts.append(f'"{name}" BETWEEN {_literal(min(values))} AND {_literal(max(values))}')
+    return " AND ".join(parts)
+
+
+def _literal(value: object) -> str:
+    """A value as DataFusion reads it; in its strings only the quote is special."""
+    if isinstance(value, date):
+        return f"DATE '{value.isoformat()}'"
+    if isinstance(value, str):
+        return "'" + value.replace("'", "''") + "'"
+    raise TypeError(f"{type(value).__name__} is not looked for yet")
+
+
+def _plain(arrow_type: pa.DataType) -> pa.DataType:
+    """The type without views, which not every Arrow function takes."""
+    if pa.types.is_string_view(arrow_type) or pa.types.is_large_string(arrow_type):
+        return pa.string()
+    if pa.types.is_struct(arrow_type):
+        return pa.struct([pa.field(field.name, _plain(field.type)) for field in arrow_type.fields])
+    if pa.types.is_map(arrow_type):
+        return pa.map_(_plain(arrow_type.key_type), _plain(arrow_type.item_type))
+    if pa.types.is_dictionary(arrow_type):
+        return _plain(arrow_type.value_type)
+    return arrow_type
+
+
+def append(found: DeltaTable, rows: pa.Table, txn: Transaction) -> None:
+    """Add rows with the table's columns; one file for each partition."""
+    write_deltalake(
+        found,
+        rows,
+        mode="append",
+        writer_properties=_writer(),
+        commit_properties=_named(txn),
+        post_commithook_properties=_NO_HOOKS,
+    )
+
+
+def merge(
+    found: DeltaTable,
+    rows: pa.Table,
+    table: Table,
+    txn: Transaction,
+    *,
+    on: Sequence[str],
+    update: Sequence[str],
+    newer_by: str | None,
+    insert: bool,
+) -> None:
+    """Update the rows that match on the key, where `newer_by` is greater in the source; insert the others if told so.
+
+    Raises AmbiguousMerge when a key stands twice in `rows`.
+    """
+    if table.mode is Mode.APPEND_ONLY:
+        raise ValueError(f"{table.name} is append-only")
+    _refuse_repeated(rows, table, on)
+    condition = " AND ".join(f'target."{name}" = source."{name}"' for name in on)
+    merger = found.merge(
+        rows,
+        condition,
+        source_alias="source",
+        target_alias="target",
+        # The source is small and in memory; read as a whole it gives delta-rs bounds by which it skips target files.
+        streamed_exec=False,
+        writer_properties=_writer(),
+        commit_properties=_named(txn),
+        post_commithook_properties=_NO_HOOKS,
+    )
+    newer = None if newer_by is None else f'target."{newer_by}" < source."{newer_by}"'
+    merger = merger.when_matched_update({name: f'source."{name}"' for name in update}, predicate=newer)
+    if insert:
+        merger = merger.when_not_matched_insert({name: f'source."{name}"' for name in table.column_names})
+    merger.execute()
+
+
+def _writer() -> WriterProperties:
+    return WriterProperties(compression="SNAPPY")
+
+
+def _named(txn: Transaction) -> CommitProperties:
+    return CommitProperties(
+        custom_metadata={"userMetadata": txn.marker},
+        app_transactions=[TxnAction(txn.app_id, txn.version)],
+        # The writers of a table take turns; a conflict means that one does not, and must be heard of.
+        max_commit_retries=0,
+    )
+
+
+def _refuse_repeated(rows: pa.Table, table: Table, on: Sequence[str]) -> None:
+    counted = rows.select(list(on)).group_by(list(on)).aggregate([([], "count_all")])
+    if counted.num_rows < rows.num_rows:
+        repeated = counted.filter(pc.greater(counted.column("count_all"), 1)).slice(0, 1).to_pylist()[0]
+        raise AmbiguousMerge(table, [repeated[name] for name in on])

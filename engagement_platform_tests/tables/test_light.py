@@ -1,0 +1,257 @@
+"""Light commits and lookups beside Spark's: the same rows, the same transactions, the same skipping of a replay."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import DataFrame, SparkSession
+
+from engagement_platform.microbatch.model import Transaction
+from engagement_platform.settings import LayoutSettings, Settings
+from engagement_platform.tables import light
+from engagement_platform.tables.contract import Column, Mode, Table
+from engagement_platform.tables.lake import THROUGH_SPARK_EVERY, Lake
+from engagement_platform.tables.light import AmbiguousMerge
+from engagement_platform.tables.turns import TableBusy, turn
+
+THINGS = Table(
+    key=("test", "things"),
+    description="For tests.",
+    mode=Mode.MUTABLE,
+    partitioned_by=("organization_id",),
+    columns=(
+        Column("organization_id", "string", "Tenant."),
+        Column("day", "date", "Of the thing."),
+        Column("id", "string", "Which thing."),
+        Column("version", "long", "Highest seen."),
+        Column("more", "struct<word:string,words:map<string,string>>", "What it says."),
+    ),
+)
+DAYS = (date(2026, 11, 19), date(2026, 11, 20), date(2026, 11, 21))
+# All make good folder names, and each has something that a path, a URI or SQL might take for its own.
+ORGANIZATIONS = ("org", "Org 2", "a@b.c", "x+y,z;", "(!~)_-", "o" * 120)
+IDS = ("it's", 'say "hi"', "back\\slash", "100%", "a/b?c=d&e", "日本", "😀", "tab-less", "'; DROP", "%27", "a%20b")
+Row = tuple[str, date, str, int, tuple[str | None, dict[str, str | None] | None] | None]
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("light")
+
+
+def lake_at(spark: SparkSession, home: Path, **layout: Any) -> Lake:
+    return Lake(spark, Settings(home=home, layout=LayoutSettings(**{"auto_compact": False, **layout})))
+
+
+def named(name: str) -> Table:
+    return replace(THINGS, key=("test", name))
+
+
+def frame(lake: Lake, rows: Sequence[Row]) -> DataFrame:
+    return lake.spark.createDataFrame(rows, THINGS.ddl)
+
+
+def rows_of(lake: Lake, table: Table) -> list[Any]:
+    return sorted((row.asDict(recursive=True) for row in lake.read(table).collect()), key=repr)
+
+
+def engines(lake: Lake, table: Table) -> list[str]:
+    """Who wrote each commit, but for compactions."""
+    history = [entry for entry in DeltaTable(lake.uri(table)).history() if entry["operation"] != "OPTIMIZE"]
+    return ["light" if entry["engineInfo"].startswith("delta-rs") else "Spark" for entry in reversed(history)]
+
+
+def random_rows(rng: random.Random, count: int, version: int = 1) -> list[Row]:
+    """One row per key at most."""
+    keys = [(o, d, i) for o in ORGANIZATIONS for d in DAYS for i in IDS]
+    says: list[Any] = [("word", {"k": "v", "empty": None}), (None, {}), ("", None), None]
+    return [(*key, version, rng.choice(says)) for key in rng.sample(keys, count)]
+
+
+def test_both_engines_leave_the_same_rows_and_read_what_the_other_wrote(spark: SparkSession, home: Path) -> None:
+    """The same appends and merges, by Spark alone, light alone, and taking turns."""
+    table = named("both")
+    found = []
+    for nth, ways in enumerate(((0, 0), (1000, 1000), (0, 1000), (1000, 0))):
+        rng = random.Random(20261121)
+        lakes = [lake_at(spark, home / str(nth), light_write_rows=way) for way in ways]
+        lakes[0].ensure(table)
+        for version in range(1, 6):
+            lake = lakes[version % 2]
+            changes = random_rows(rng, 60, version=rng.randint(1, 5))
+            if version == 1:
+                lake.append(frame(lake, changes), table, Transaction("job/insert", version), rows=len(changes))
+                continue
+            lake.merge(
+                frame(lake, changes),
+                table,
+                Transaction("job/merge", version),
+                on=("organization_id", "day", "id"),
+                update=("version", "more"),
+                newer_by="version",
+                insert=version % 2 == 0,
+                within={"organization_id": ORGANIZATIONS},
+                rows=len(changes),
+            )
+        found.append(rows_of(lakes[0], table))
+        assert len(found[-1]) > 60
+        assert found[-1] == found[0]
+        assert set(engines(lakes[0], table)[1:]) == {("light" if way else "Spark") for way in ways}
+
+
+@pytest.mark.parametrize(("first", "second"), [(0, 1000), (1000, 0), (1000, 1000)])
+def test_a_transaction_of_one_engine_is_skipped_by_the_other(
+    spark: SparkSession, home: Path, first: int, second: int
+) -> None:
+    table = named(f"skipped_{first}_{second}")
+    ours, theirs = lake_at(spark, home, light_write_rows=first), lake_at(spark, home, light_write_rows=second)
+    ours.ensure(table)
+    row: Row = ("org", DAYS[0], "a", 1, None)
+    ours.append(frame(ours, [row]), table, Transaction("job@1/insert", 4), rows=1)
+    after = ours.version(table)
+    for version in (3, 4):
+        txn = Transaction("job@1/insert", version)
+        theirs.append(frame(theirs, [("org", DAYS[0], "b", 1, None)]), table, txn, rows=1)
+        theirs.merge(
+            frame(theirs, [("org", DAYS[0], "a", 9, None)]), table, txn, on=("id",), update=("version",), rows=1
+        )
+    assert ours.version(table) == after
+    theirs.append(frame(theirs, [("org", DAYS[0], "b", 1, None)]), table, Transaction("job@2/insert", 4), rows=1)
+    assert [row["id"] for row in rows_of(ours, table)] == ["a", "b"]
+    commit = ours.commit_of(table, Transaction("job@1/insert", 4))
+    assert commit is not None
+    assert (commit.files_added, commit.rows_added, commit.bytes_added > 0) == (1, 1, True)
+
+
+@pytest.mark.parametrize("max_literals", [light.MAX_LITERALS, 2, 0])
+def test_a_lookup_finds_exactly_the_rows_that_a_loop_finds(
+    spark: SparkSession, home: Path, max_literals: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At a pinned version, over many small files, for any mix of values that are there and values that are not."""
+    monkeypatch.setattr(light, "MAX_LITERALS", max_literals)
+    table = named(f"looked_up_{max_literals}")
+    lake = lake_at(spark, home)
+    lake.ensure(table)
+    rng = random.Random(7)
+    rows: list[Row] = []
+    for nth in range(12):
+        more = [row for row in random_rows(rng, 30) if row[:3] not in {known[:3] for known in rows}]
+        rows += more
+        lake.append(frame(lake, more), table, Transaction("job/insert", nth), rows=len(more))
+    pinned = lake.version(table)
+    lake.append(frame(lake, [("org", DAYS[0], "later", 1, None)]), table, Transaction("job/insert", 12), rows=1)
+    for _ in range(60):
+        where: dict[str, Sequence[Any]] = {
+            "organization_id": rng.sample((*ORGANIZATIONS, "nobody"), rng.randint(1, 4)),
+            "id": rng.sample((*IDS, "later", "nothing"), rng.randint(1, 8)),
+        }
+        if rng.random() < 0.7:
+            where["day"] = rng.sample(DAYS, rng.randint(1, 2))
+        found = lake.find(table, pinned, ("organization_id", "day", "id", "version"), where)
+        expected = [
+            row[:4]
+            for row in rows
+            if row[0] in where["organization_id"] and row[2] in where["id"] and row[1] in where.get("day", DAYS)
+        ]
+        assert sorted(tuple(row.values()) for row in found.to_pylist()) == sorted(expected)
+
+
+def test_a_hundred_thousand_values_are_looked_up_without_harm(spark: SparkSession, home: Path) -> None:
+    table = named("many_values")
+    lake = lake_at(spark, home)
+    lake.ensure(table)
+    lake.append(frame(lake, [("org", DAYS[0], "a", 1, None)]), table, Transaction("job/insert", 0), rows=1)
+    ids = ["a", *(f"e-{number}" for number in range(100_000))]
+    assert lake.find(table, 1, ("id",), {"organization_id": ["org"], "id": ids}).to_pylist() == [{"id": "a"}]
+    assert lake.find(table, 1, ("id",), {"organization_id": ["org"], "id": ids[1:]}).num_rows == 0
+
+
+def test_many_rows_liquid_tables_and_every_sixteenth_batch_go_through_spark(spark: SparkSession, home: Path) -> None:
+    lake = lake_at(spark, home, auto_compact=True, light_write_rows=2)
+    table, liquid = named("mixed"), replace(named("liquid"), partitioned_by=(), liquid_by=("organization_id",))
+    lake.ensure(table, liquid)
+    row: Row = ("org", DAYS[0], "a", 1, None)
+    one = frame(lake, [row])
+    for version, rows in ((0, 1), (1, 2), (2, 3), (3, None), (THROUGH_SPARK_EVERY - 1, 1), (THROUGH_SPARK_EVERY, 1)):
+        lake.append(one, table, Transaction("job/insert", version), rows=rows)
+    lake.append(one, liquid, Transaction("job/insert", 0), rows=1)
+    assert engines(lake, table)[1:7] == ["light", "light", "Spark", "Spark", "Spark", "light"]
+    assert engines(lake, liquid)[:2] == ["Spark", "Spark"]
+    assert len(rows_of(lake, table)) == 6
+
+
+def test_an_update_that_would_read_too_much_here_goes_through_spark(spark: SparkSession, home: Path) -> None:
+    table = named("large")
+    lake, wary = lake_at(spark, home), lake_at(spark, home, light_merge_bytes=1)
+    lake.ensure(table)
+    lake.append(frame(lake, [("org", DAYS[0], "a", 1, None)]), table, Transaction("job/insert", 0), rows=1)
+    for version, chosen in ((1, wary), (2, lake)):
+        change: Row = ("org", DAYS[0], "a", version + 1, None)
+        chosen.merge(
+            frame(lake, [change]),
+            table,
+            Transaction("job/update", version),
+            on=("organization_id", "id"),
+            update=("version",),
+            within={"organization_id": ["org"]},
+            rows=1,
+        )
+    assert engines(lake, table) == ["Spark", "light", "Spark", "light"]
+    assert [row["version"] for row in rows_of(lake, table)] == [3]
+
+
+def test_two_changes_of_one_key_are_refused_and_nothing_is_written(spark: SparkSession, home: Path) -> None:
+    table = named("ambiguous")
+    lake = lake_at(spark, home)
+    lake.ensure(table)
+    lake.append(frame(lake, [("org", DAYS[0], "a", 1, None)]), table, Transaction("job/insert", 0), rows=1)
+    twice = frame(lake, [("org", DAYS[0], "a", 2, None), ("org", DAYS[0], "a", 3, None)])
+    with pytest.raises(AmbiguousMerge, match="same key"):
+        lake.merge(
+            twice, table, Transaction("job/update", 1), on=("organization_id", "id"), update=("version",), rows=2
+        )
+    assert lake.version(table) == 1
+
+
+def test_a_conflict_with_another_writer_is_raised_and_not_retried(spark: SparkSession, home: Path) -> None:
+    """The writers take turns, so a conflict means that one does not; the batch is replayed instead."""
+    table = named("conflict")
+    lake = lake_at(spark, home)
+    lake.ensure(table)
+    rows = pa.table(frame(lake, [("org", DAYS[0], "a", 1, None)]).toArrow())
+    lake.append(frame(lake, [("org", DAYS[0], "a", 1, None)]), table, Transaction("job/insert", 0), rows=1)
+    stale = DeltaTable(lake.uri(table))
+    lake.append(frame(lake, [("org", DAYS[0], "b", 1, None)]), table, Transaction("job/insert", 1), rows=1)
+    with pytest.raises(Exception, match=r"(?i)commit|transaction"):
+        light.append(stale, rows, Transaction("job/insert", 1))
+    assert [row["id"] for row in rows_of(lake, table)] == ["a", "b"]
+
+
+def test_writers_of_a_table_take_turns_and_do_not_wait_for_ever(tmp_path: Path) -> None:
+    entered: list[str] = []
+    with turn(str(tmp_path), "engagement/data"):
+        with pytest.raises(TableBusy, match="engagement/data"), turn(str(tmp_path), "engagement/data", patience_s=0.05):
+            entered.append("second")
+        with turn(str(tmp_path), "engagement/mapping", patience_s=0.05):
+            entered.append("other table")
+
+        def wait() -> None:
+            with turn(str(tmp_path), "engagement/data"):
+                entered.append("third")
+
+        waiting = threading.Thread(target=wait)
+        waiting.start()
+        time.sleep(0.05)
+        assert entered == ["other table"]
+    waiting.join(timeout=10)
+    assert entered == ["other table", "third"]
