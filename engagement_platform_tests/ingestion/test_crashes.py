@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import date
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -66,7 +66,7 @@ def test_an_exception_at_any_point_leaves_what_an_undisturbed_run_leaves(world: 
 def test_an_exception_in_a_batch_of_many_rows_leaves_what_an_undisturbed_run_leaves(world: World) -> None:
     """All through Spark; other points each day, and all of them among the slow tests."""
     points = crash_points(world.job())
-    rotated = random.Random(date.today().toordinal()).sample(points, 4)
+    rotated = random.Random(datetime.now(UTC).toordinal()).sample(points, 4)
     assert_the_same_after_a_crash_at(rotated, world.under(layout=IN_SPARK))
 
 
