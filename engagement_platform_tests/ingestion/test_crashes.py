@@ -128,7 +128,7 @@ class NamelessLake(Lake):
     """A build in which appends forget to name their transaction."""
 
     def append(self, frame: Any, table: Any, txn: Transaction, *, rows: int | None = None) -> None:
-        frame.select(*table.column_names).write.format("delta").mode("append").save(self.uri(table))
+        self.frame(frame).select(*table.column_names).write.format("delta").mode("append").save(self.uri(table))
 
 
 @pytest.mark.parametrize("before_the_crash", [0, 1000], ids=["Spark, then light", "light, then Spark"])
