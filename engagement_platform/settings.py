@@ -162,7 +162,9 @@ class LayoutSettings(Section):
         "`organization_date` (partitioned by both: many small files) or `liquid`. Fixed when the table is created.",
     )
     auto_compact: bool = Field(
-        default=True, description="spark.databricks.delta.autoCompact.enabled: compact a partition after a write."
+        default=True,
+        description="Compact a partition after a write that left it with many small files: Spark's own auto compaction "
+        "(spark.databricks.delta.autoCompact.enabled), and the same for commits through delta-rs.",
     )
     auto_compact_min_files: int = Field(
         default=50, ge=2, description="Small files in one partition that start an auto compaction."
@@ -177,8 +179,7 @@ class LayoutSettings(Section):
         ge=0,
         description="A batch of at most so many records, on this machine's disk, is settled in the run's process and "
         "committed through delta-rs, without a Spark job: 0.02 s instead of about 1 s a commit. 0 does everything in "
-        "Spark. Liquid tables, deletion vectors, object stores, and every 16th batch (for auto compaction) are "
-        "always written by Spark.",
+        "Spark. Liquid tables, tables with deletion vectors and lakes on object stores are always written by Spark.",
     )
     light_merge_bytes: int = Field(
         default=256 * 1024 * 1024,

@@ -34,10 +34,6 @@ Rows: TypeAlias = DataFrame | pa.Table
 MAX_LITERALS = 1000
 """More values than this are not listed in a predicate: the plan would cost more than the pruning saves (a guess)."""
 
-THROUGH_SPARK_EVERY = 16
-"""One batch in so many writes through Spark even when its rows are few: auto compaction is a step of Spark's commits
-only, and small files would pile up without it."""
-
 # What is safe as a folder name everywhere: ASCII, and short enough that `column=value` with every special character
 # escaped to three stays under the 255 bytes that file systems allow.
 _PLAIN_FOLDER = re.compile(r"[A-Za-z0-9 _.@+,;!()~-]{1,120}")
@@ -134,10 +130,11 @@ class Lake:
         """
         selected = _select(frame, table.column_names)
         with turn(self.root, table.name):
-            found = self._light(table, txn, rows)
+            found = self._light(table, rows)
             if found is not None:
                 if not light.written(found, txn):
                     light.append(found, here(selected), txn)
+                    self._compact(found, table)
                 return
             selected = self.frame(selected)
             if table.partitioned_by and not self.settings.layout.optimize_write:
@@ -168,11 +165,12 @@ class Lake:
         """
         columns = table.column_names
         with turn(self.root, table.name):
-            found = self._light(table, txn, rows, (within or {}).get("organization_id"))
+            found = self._light(table, rows, (within or {}).get("organization_id"))
             if found is not None:
                 if not light.written(found, txn):
                     few = here(_select(frame, columns))
                     light.merge(found, few, table, txn, on=on, update=update, newer_by=newer_by, insert=insert)
+                    self._compact(found, table)
                 return
             source = self.frame(frame).select(*(F.col(name).alias(f"new_{name}") for name in columns))
             condition = reduce(and_, (F.col(name) == F.col(f"new_{name}") for name in on))
@@ -187,9 +185,12 @@ class Lake:
             with self._transaction(txn):
                 merge.merge()
 
-    def _light(
-        self, table: Table, txn: Transaction, rows: int | None, organizations: Sequence[str] | None = None
-    ) -> DeltaTable | None:
+    def _compact(self, found: DeltaTable, table: Table) -> None:
+        """What Spark does of itself after its commits."""
+        if self.settings.layout.auto_compact:
+            light.compact(found, table, self.settings.layout.auto_compact_min_files)
+
+    def _light(self, table: Table, rows: int | None, organizations: Sequence[str] | None = None) -> DeltaTable | None:
         """The table opened for a write without Spark, or None where Spark has to do it.
 
         On a local file system only: there both engines can be made to take turns by a lock. organizations: those
@@ -198,8 +199,6 @@ class Lake:
         layout = self.settings.layout
         few = rows is not None and rows <= layout.light_write_rows
         if not few or "://" in self.root:
-            return None
-        if layout.auto_compact and txn.version % THROUGH_SPARK_EVERY == THROUGH_SPARK_EVERY - 1:
             return None
         found = light.opened(self.uri(table), table)
         if found is not None and organizations is not None:

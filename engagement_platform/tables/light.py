@@ -6,6 +6,7 @@ When a write is light is decided in `lake`, and so is keeping two writers of one
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from datetime import date
 from typing import Any
@@ -14,13 +15,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, WriterProperties, write_deltalake
 from deltalake import Transaction as TxnAction
+from deltalake.exceptions import DeltaError
 
 from engagement_platform.errors import PlatformError
 from engagement_platform.microbatch.model import Transaction
 from engagement_platform.tables.contract import Mode, Table
 
+_LOG = logging.getLogger(__name__)
+
 _BEYOND = {"delta.randomizeFilePrefixes": "true", "delta.enableDeletionVectors": "true"}
 """Table properties under which delta-rs would write something else than Spark, or refuse."""
+
+COMPACTED_BYTES = 128 * 1024 * 1024
+"""Target of a compaction, as of Spark's auto compaction."""
 
 MAX_LITERALS = 1000
 """More values are not listed in a predicate but looked up in what was read: a literal costs 0.13 ms to plan, and with
@@ -155,6 +162,36 @@ def merge(
     if insert:
         merger = merger.when_not_matched_insert({name: f'source."{name}"' for name in table.column_names})
     merger.execute()
+
+
+def compact(found: DeltaTable, table: Table, min_files: int) -> int:
+    """Compact the partitions that hold at least `min_files` small files; how many partitions that were.
+
+    What auto compaction does after a commit of Spark, with the same bounds. The rows are committed by then, so a
+    compaction that fails is only told of; the next commit tries again.
+    """
+    found.update_incremental()
+    crowded = _crowded(found, table, min_files)
+    if not crowded:
+        return 0
+    filters = [(column, "in", sorted({part[column] for part in crowded})) for column in table.partitioned_by]
+    try:
+        found.optimize.compact(
+            partition_filters=filters or None, target_size=COMPACTED_BYTES, post_commithook_properties=_NO_HOOKS
+        )
+    except DeltaError as error:
+        _LOG.warning("The small files of %s could not be compacted: %s", table.name, error)
+    return len(crowded)
+
+
+def _crowded(found: DeltaTable, table: Table, min_files: int) -> list[dict[str, str]]:
+    """Partition values, as text, of the partitions with at least `min_files` files below half of COMPACTED_BYTES."""
+    files = pa.table(found.get_add_actions(flatten=True))
+    files = files.filter(pc.less(files.column("size_bytes"), COMPACTED_BYTES // 2))
+    columns = [f"partition.{column}" for column in table.partitioned_by]
+    counted = files.group_by(columns).aggregate([([], "count_all")])
+    crowded = counted.filter(pc.greater_equal(counted.column("count_all"), min_files)).select(columns)
+    return [{name.removeprefix("partition."): str(value) for name, value in row.items()} for row in crowded.to_pylist()]
 
 
 def _writer() -> WriterProperties:

@@ -20,7 +20,7 @@ from engagement_platform.microbatch.model import Transaction
 from engagement_platform.settings import LayoutSettings, Settings
 from engagement_platform.tables import light
 from engagement_platform.tables.contract import Column, Mode, Table
-from engagement_platform.tables.lake import THROUGH_SPARK_EVERY, Lake
+from engagement_platform.tables.lake import Lake
 from engagement_platform.tables.light import AmbiguousMerge
 from engagement_platform.tables.turns import TableBusy, turn
 
@@ -176,18 +176,39 @@ def test_a_hundred_thousand_values_are_looked_up_without_harm(spark: SparkSessio
     assert lake.find(table, 1, ("id",), {"organization_id": ["org"], "id": ids[1:]}).num_rows == 0
 
 
-def test_many_rows_liquid_tables_and_every_sixteenth_batch_go_through_spark(spark: SparkSession, home: Path) -> None:
-    lake = lake_at(spark, home, auto_compact=True, light_write_rows=2)
+def test_many_rows_and_liquid_tables_go_through_spark(spark: SparkSession, home: Path) -> None:
+    lake = lake_at(spark, home, light_write_rows=2)
     table, liquid = named("mixed"), replace(named("liquid"), partitioned_by=(), liquid_by=("organization_id",))
     lake.ensure(table, liquid)
     row: Row = ("org", DAYS[0], "a", 1, None)
     one = frame(lake, [row])
-    for version, rows in ((0, 1), (1, 2), (2, 3), (3, None), (THROUGH_SPARK_EVERY - 1, 1), (THROUGH_SPARK_EVERY, 1)):
+    for version, rows in enumerate((1, 2, 3, None)):
         lake.append(one, table, Transaction("job/insert", version), rows=rows)
     lake.append(one, liquid, Transaction("job/insert", 0), rows=1)
-    assert engines(lake, table)[1:7] == ["light", "light", "Spark", "Spark", "Spark", "light"]
+    assert engines(lake, table)[1:] == ["light", "light", "Spark", "Spark"]
     assert engines(lake, liquid)[:2] == ["Spark", "Spark"]
-    assert len(rows_of(lake, table)) == 6
+    assert len(rows_of(lake, table)) == 4
+
+
+@pytest.mark.parametrize("partitioned_by", [("organization_id",), ("organization_id", "day"), ()])
+def test_partitions_with_many_small_files_are_compacted_and_nothing_else_changes(
+    spark: SparkSession, home: Path, partitioned_by: tuple[str, ...]
+) -> None:
+    """Also in append-only tables, and streams of those do not see it."""
+    table = replace(named(f"compacted_{len(partitioned_by)}"), partitioned_by=partitioned_by, mode=Mode.APPEND_ONLY)
+    lake = lake_at(spark, home, auto_compact=True, auto_compact_min_files=4)
+    lake.ensure(table)
+    rows: list[Row] = [("Org 2", DAYS[nth % 2], str(nth), 1, None) for nth in range(10)]
+    for nth, row in enumerate(rows):
+        with_other = [row, ("other", DAYS[0], "0", 1, None)] if nth == 0 else [row]
+        lake.append(frame(lake, with_other), table, Transaction("job/insert", nth), rows=2)
+    operations = [entry["operation"] for entry in DeltaTable(lake.uri(table)).history()]
+    assert operations.count("OPTIMIZE") == {0: 3, 1: 3, 2: 2}[len(partitioned_by)]
+    assert sorted(row["id"] for row in rows_of(lake, table)) == sorted(["0", *(str(nth) for nth in range(10))])
+    assert len(DeltaTable(lake.uri(table)).file_uris()) <= 5
+    query = lake.stream(table).writeStream.format("memory").queryName(f"seen_{len(partitioned_by)}")
+    query.trigger(availableNow=True).start().awaitTermination()
+    assert spark.table(f"seen_{len(partitioned_by)}").count() == 11
 
 
 def test_an_update_that_would_read_too_much_here_goes_through_spark(spark: SparkSession, home: Path) -> None:
