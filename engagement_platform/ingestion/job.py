@@ -79,7 +79,7 @@ def ingest_engagements(name: str, source: Source, read: Reader, parts: Parts) ->
     def prepare(manifest: Manifest) -> EngagementBatch:
         raw = read(manifest)
         planned = source.size(manifest.start, manifest.end)
-        if planned is not None and planned <= settings.layout.light_write_rows:
+        if lake.is_local and planned is not None and planned <= settings.layout.light_write_rows:
             work: EngagementBatch = open_few(lake, data, manifest, raw, decode(raw, manifest))
         else:
             work = open_batch(lake, data, manifest, raw, decode)

@@ -34,9 +34,17 @@ Rows: TypeAlias = DataFrame | pa.Table
 MAX_LITERALS = 1000
 """More values than this are not listed in a predicate: the plan would cost more than the pruning saves (a guess)."""
 
-# What is safe as a folder name everywhere: ASCII, and short enough that `column=value` with every special character
-# escaped to three stays under the 255 bytes that file systems allow.
-_PLAIN_FOLDER = re.compile(r"[A-Za-z0-9 _.@+,;!()~-]{1,120}")
+# What is safe as a folder name everywhere: ASCII, and short enough that `column=value` stays under the 255 bytes that
+# file systems allow when each character outside the second class is escaped to three, as delta-rs does.
+_PLAIN_FOLDER = re.compile(r"[A-Za-z0-9 _.@+,;!()~-]+")
+_ESCAPED = re.compile(r"[^A-Za-z0-9_.~-]")
+_FOLDER_BYTES = 200
+
+
+def makes_folder_name(organization: str) -> bool:
+    """Whether both engines can call a folder `organization_id=<organization>` on any file system."""
+    escaped_bytes = len(organization) + 2 * len(_ESCAPED.findall(organization))
+    return _PLAIN_FOLDER.fullmatch(organization) is not None and escaped_bytes <= _FOLDER_BYTES
 
 
 class NotAStreamSource(PlatformError):
@@ -56,6 +64,11 @@ class Lake:
 
     def __init__(self, spark: SparkSession, settings: Settings) -> None:
         self.spark, self.settings, self.root = spark, settings, settings.lake
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the tables are on this machine's disk."""
+        return "://" not in self.root
 
     def uri(self, table: Table) -> str:
         """Where a table is."""
@@ -96,12 +109,16 @@ class Lake:
 
         Reads only the given columns of files that can hold such values, without Spark where delta-rs can.
         """
-        found = None if "://" in self.root else light.opened(self.uri(table), table, version)
+        found = light.opened(self.uri(table), table, version) if self.is_local else None
         if found is not None:
             return light.find(found, columns, where)
         rows = self.read(table, version)
         for column, values in where.items():
-            rows = rows.where(F.col(column).isin(list(values)))
+            if len(values) <= MAX_LITERALS:
+                rows = rows.where(F.col(column).isin(list(values)))
+            else:
+                wanted = F.broadcast(self.frame(pa.table({column: pa.array(values)})))
+                rows = rows.where(F.col(column).between(min(values), max(values))).join(wanted, column, "left_semi")
         return rows.select(*columns).toArrow()
 
     def frame(self, rows: Rows) -> DataFrame:
@@ -198,7 +215,7 @@ class Lake:
         """
         layout = self.settings.layout
         few = rows is not None and rows <= layout.light_write_rows
-        if not few or "://" in self.root:
+        if not few or not self.is_local:
             return None
         found = light.opened(self.uri(table), table)
         if found is not None and organizations is not None:
@@ -233,7 +250,7 @@ class Lake:
         long for the file system, or outside ASCII, which a JVM in the C locale cannot write) turns the table to
         random folder names (delta.randomizeFilePrefixes); values live in the log, readers see no difference.
         """
-        if all(_PLAIN_FOLDER.fullmatch(organization) for organization in organizations):
+        if all(map(makes_folder_name, organizations)):
             return
         for table in tables:
             found = log.describe(self.uri(table))

@@ -15,7 +15,7 @@ from engagement_platform.settings import LayoutSettings, Settings
 from engagement_platform.tables import log
 from engagement_platform.tables.contract import Column, ContractBroken, Mode, Table
 from engagement_platform.tables.engagement import MAPPING, MUTATION_REQUEST, NOTIFICATION, QUARANTINE, data_table
-from engagement_platform.tables.lake import MAX_LITERALS, Lake, any_of
+from engagement_platform.tables.lake import MAX_LITERALS, Lake, any_of, makes_folder_name
 
 THINGS = Table(
     key=("test", "things"),
@@ -199,6 +199,26 @@ def test_a_predicate_lists_values_until_they_are_too_many(lake: Lake) -> None:
     assert rows.where(any_of("word", [])).count() == 0
     assert rows.where(any_of("word", ["none"] * MAX_LITERALS)).count() == 0
     assert rows.where(any_of("word", ["none"] * (MAX_LITERALS + 1))).count() == 3
+
+
+@pytest.mark.parametrize(
+    ("organization", "expected"),
+    [
+        ("org", True),
+        ("Org 2 (EU)", True),
+        ("o" * 200, True),
+        ("o" * 201, False),
+        # Escaped by delta-rs, each to three bytes.
+        ("(" * 66, True),
+        ("(" * 67, False),
+        ("../up", False),
+        ("a=b", False),
+        ("日本", False),
+        ("", False),
+    ],
+)
+def test_what_makes_a_folder_name(organization: str, expected: bool) -> None:
+    assert makes_folder_name(organization) is expected
 
 
 def test_organizations_that_make_no_folder_name_turn_a_table_to_random_ones_once(lake: Lake) -> None:
