@@ -27,6 +27,8 @@ class StatusSnapshot:
     quarantined: int
     batches: int
     backlog: int
+    failing: str | None
+    """Which job's last batch failed, and why; None when all is well."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,12 @@ class JobStatus:
     batches: int
     totals: Mapping[str, int]
 
+    @property
+    def failure(self) -> str | None:
+        """Why the last batch failed; None while it runs and when it succeeded."""
+        failed = self.checkpoint is not None and self.checkpoint.state is JobState.FAILED
+        return self.checkpoint.reason if failed and self.checkpoint else None
+
 
 def backlog(job: str, settings: Settings, checkpoint: Checkpoint | None) -> int:
     """Messages on the broker that no finished batch has read. A batch under way counts as waiting.
@@ -79,6 +87,7 @@ def snapshot(settings: Settings) -> StatusSnapshot:
         quarantined=totals["quarantined"],
         batches=sum(job.batches for job in jobs),
         backlog=sum(job.backlog for job in jobs),
+        failing=next((f"{job.job} failed: {why}" for job in jobs if (why := job.failure)), None),
     )
 
 

@@ -111,7 +111,9 @@ def test_a_batch_under_way_counts_as_waiting_until_it_is_finished(broker: Broker
     stores.checkpoints.begin(second)
     stores.checkpoints.fail(second, "a reason")
     assert waiting() == 4
+    assert snapshot(settings).failing == "ingest-engagements failed: a reason"
     stores.checkpoints.begin(second)
+    assert snapshot(settings).failing is None
     stores.checkpoints.succeed(second, {"rows_in": 4, "landed": 4})
     assert waiting() == 0
     produce(broker, settings.kafka.engagements_topic, 1)

@@ -38,6 +38,11 @@ class Snapshot(Protocol):
         """Messages on the broker behind the end of each job's last finished batch; a running batch's are included."""
         ...
 
+    @property
+    def failing(self) -> str | None:
+        """Which job's last batch failed, and why."""
+        ...
+
 
 class Summary(Protocol):
     """Totals over all jobs of the batches that finished at or after a moment."""
@@ -92,6 +97,7 @@ class Unknown:
     quarantined: int = 0
     batches: int = 0
     backlog: int = 0
+    failing: str | None = None
 
 
 def balance(opening: Opening, on_broker: int, summary: Summary) -> int:

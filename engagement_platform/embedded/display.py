@@ -18,6 +18,7 @@ from engagement_platform.embedded.services import Services
 
 # Without a terminal a line that repaints itself is noise in a log file.
 LINE_EVERY_S = 10.0
+REASON_LENGTH = 160
 
 Show = Callable[[str], None]
 
@@ -57,8 +58,15 @@ def progress(watch: Watch, opening: Opening, left_s: float | None) -> str:
         f"backlog {now.backlog:,}",
         *([f"{max(left_s, 0):.0f} s left"] if left_s is not None else []),
         *([watch.trouble] if watch.trouble else []),
+        *([_shortened(now.failing)] if now.failing else []),
     ]
     return "  ".join(parts)
+
+
+def _shortened(reason: str) -> str:
+    """The first line of a reason; all of it is in `engagement-platform status`."""
+    first = reason.splitlines()[0]
+    return first if len(first) <= REASON_LENGTH else f"{first[:REASON_LENGTH]} …"
 
 
 @contextmanager

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from engagement_platform.embedded.books import BrokerSilent, Opening, balance, messages_on_broker
-from engagement_platform.embedded.display import summary_table
+from engagement_platform.embedded.books import BrokerSilent, Opening, Watch, balance, messages_on_broker
+from engagement_platform.embedded.display import progress, summary_table
 from engagement_platform.embedded.ports import free_ports
-from engagement_platform.settings import KafkaSettings
+from engagement_platform.settings import KafkaSettings, Settings
 from engagement_platform_tests.conftest import Broker
 
 
@@ -24,6 +24,7 @@ class Counted:
     quarantined: int = 0
     batches: int = 1
     backlog: int = 0
+    failing: str | None = None
     files: int = 1
     freshness_p50_s: float | None = None
     freshness_p95_s: float | None = None
@@ -60,6 +61,18 @@ def test_the_summary_fits_a_narrow_terminal_and_tells_the_verdict(missing: int, 
     assert shown["landed"] == "19,990"
     assert verdict in capture.get()
     assert "…" not in capture.get()
+
+
+def test_the_line_of_progress_says_in_short_why_a_job_fails() -> None:
+    watch = Watch(Settings(), lambda _settings: Counted())
+    watch.latest, watch.on_broker = Counted(landed=3, failing="ingest-engagements failed: " + "x" * 300 + "\nmore"), 8
+    shown = progress(watch, opening(5, 0), 10)
+    assert "produced 3" in shown
+    assert "ingest-engagements failed: xxx" in shown
+    assert shown.endswith("x …")
+    assert "more" not in shown
+    watch.latest = Counted(landed=3)
+    assert "failed" not in progress(watch, opening(5, 0), 10)
 
 
 @pytest.mark.broker
