@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -51,6 +53,18 @@ class Broker:
             producer.poll(0)
         assert producer.flush(CALL_S) == 0, f"messages to {topic} were not delivered within {CALL_S} s"
         assert not failed, f"the broker refused messages to {topic}: {failed[0]}"
+
+
+@contextmanager
+def max_result_size(spark: SparkSession, size: str) -> Iterator[None]:
+    """Let Spark hand out no more bytes than this for one query; in classic mode the context's own settings say so."""
+    conf: Any = spark.sparkContext._jsc.sc().conf()
+    before = conf.get("spark.driver.maxResultSize")
+    conf.set("spark.driver.maxResultSize", size)
+    try:
+        yield
+    finally:
+        conf.set("spark.driver.maxResultSize", before)
 
 
 @pytest.fixture(scope="session")

@@ -23,7 +23,7 @@ from engagement_platform.ingestion.settle import COORDINATES, ID, Verdict
 from engagement_platform.microbatch.model import Manifest
 from engagement_platform.tables.contract import Table
 from engagement_platform.tables.engagement import MAPPING
-from engagement_platform.tables.lake import Lake, Rows
+from engagement_platform.tables.lake import Lake, Rows, here
 
 Row = dict[str, Any]
 Key = tuple[str, str]
@@ -155,9 +155,14 @@ def _chunk(rows: pa.Table, column: str) -> pa.Array:
     return chunks.chunk(0) if chunks.num_chunks else pa.array([], chunks.type)
 
 
-def open_few(lake: Lake, data: Table, manifest: Manifest, raw: DataFrame, decoded: DataFrame) -> FewEngagements:
-    """Decode, look up what is known, settle. Cost: one Spark job, and reading keys of the Data Table without Spark."""
-    table = decoded.toArrow()
+def open_few(lake: Lake, data: Table, manifest: Manifest, raw: DataFrame, decoded: DataFrame) -> FewEngagements | None:
+    """Decode, look up what is known, settle; None when the batch has too many bytes to be in this process.
+
+    Cost: one Spark job, and reading keys of the Data Table without Spark.
+    """
+    table = here(decoded)
+    if table is None:
+        return None
     rejected = pc.is_valid(table.column("reason_code"))
     accepted = table.filter(pc.invert(rejected)).drop_columns(["reason_code", "reason", "key", "value"])
     summary = summarize(table, accepted)

@@ -79,9 +79,10 @@ def ingest_engagements(name: str, source: Source, read: Reader, parts: Parts) ->
     def prepare(manifest: Manifest) -> EngagementBatch:
         raw = read(manifest)
         planned = source.size(manifest.start, manifest.end)
+        work: EngagementBatch | None = None
         if lake.is_local and planned is not None and planned <= settings.layout.light_write_rows:
-            work: EngagementBatch = open_few(lake, data, manifest, raw, decode(raw, manifest))
-        else:
+            work = open_few(lake, data, manifest, raw, decode(raw, manifest))
+        if work is None:
             work = open_batch(lake, data, manifest, raw, decode)
         lake.accept_organizations(work.summary.organizations, data, MAPPING, NOTIFICATION)
         return work

@@ -36,9 +36,11 @@ MAX_LITERALS = 1000
 
 # What is safe as a folder name everywhere: ASCII, and short enough that `column=value` stays under the 255 bytes that
 # file systems allow when each character outside the second class is escaped to three, as delta-rs does.
-_PLAIN_FOLDER = re.compile(r"[A-Za-z0-9 _.@+,;!()~-]+")
-_ESCAPED = re.compile(r"[^A-Za-z0-9_.~-]")
+# Without ~, which delta-rs escapes when it compacts but not when it writes.
+_PLAIN_FOLDER = re.compile(r"[A-Za-z0-9 _.@+,;!()-]+")
+_ESCAPED = re.compile(r"[^A-Za-z0-9_.-]")
 _FOLDER_BYTES = 200
+_UNSAFE_IN_ROOT = "%#?[]"
 
 
 def makes_folder_name(organization: str) -> bool:
@@ -59,11 +61,24 @@ class NotAStreamSource(PlatformError):
         )
 
 
+class LakePathRefused(PlatformError):
+    """A folder name that one of the two engines takes for something else."""
+
+    def __init__(self, root: str) -> None:
+        super().__init__(
+            f"The lake cannot be in {root}: one of the characters {_UNSAFE_IN_ROOT} in a path means something else to "
+            "one of the engines that read and write tables. Nothing was written. Set ENGAGEMENT_PLATFORM_LAKE_URI or "
+            "ENGAGEMENT_PLATFORM_HOME to another folder."
+        )
+
+
 class Lake:
-    """The tables under one root, through one Spark session."""
+    """The tables under one root, through one Spark session. Raises LakePathRefused."""
 
     def __init__(self, spark: SparkSession, settings: Settings) -> None:
         self.spark, self.settings, self.root = spark, settings, settings.lake
+        if self.is_local and any(character in self.root for character in _UNSAFE_IN_ROOT):
+            raise LakePathRefused(self.root)
 
     @property
     def is_local(self) -> bool:
@@ -148,10 +163,11 @@ class Lake:
         selected = _select(frame, table.column_names)
         with turn(self.root, table.name):
             found = self._light(table, rows)
-            if found is not None:
-                if not light.written(found, txn):
-                    light.append(found, here(selected), txn)
-                    self._compact(found, table)
+            if found is not None and light.written(found, txn):
+                return
+            if found is not None and (few := here(selected)) is not None:
+                light.append(found, few, txn)
+                self._compact(found, table)
                 return
             selected = self.frame(selected)
             if table.partitioned_by and not self.settings.layout.optimize_write:
@@ -183,11 +199,12 @@ class Lake:
         columns = table.column_names
         with turn(self.root, table.name):
             found = self._light(table, rows, (within or {}).get("organization_id"))
-            if found is not None:
-                if not light.written(found, txn):
-                    few = here(_select(frame, columns))
-                    light.merge(found, few, table, txn, on=on, update=update, newer_by=newer_by, insert=insert)
-                    self._compact(found, table)
+            if found is not None and light.written(found, txn):
+                return
+            few = None if found is None else here(_select(frame, columns))
+            if found is not None and few is not None and light.spread(few, table) <= light.MAX_MERGED_PARTITIONS:
+                light.merge(found, few, table, txn, on=on, update=update, newer_by=newer_by, insert=insert)
+                self._compact(found, table)
                 return
             source = self.frame(frame).select(*(F.col(name).alias(f"new_{name}") for name in columns))
             condition = reduce(and_, (F.col(name) == F.col(f"new_{name}") for name in on))
@@ -274,9 +291,16 @@ class Lake:
         return f"delta.`{self.uri(table).replace('`', '``')}`"
 
 
-def here(rows: Rows) -> pa.Table:
-    """Rows in this process."""
-    return rows if isinstance(rows, pa.Table) else rows.toArrow()
+def here(rows: Rows) -> pa.Table | None:
+    """Rows in this process; None when they are more bytes than Spark hands out (spark.driver.maxResultSize)."""
+    if isinstance(rows, pa.Table):
+        return rows
+    try:
+        return rows.toArrow()
+    except Exception as error:
+        if "maxResultSize" in str(error):
+            return None
+        raise
 
 
 def _select(rows: Rows, columns: Sequence[str]) -> Rows:

@@ -140,5 +140,7 @@ def _commit(entry: Mapping[str, Any], uri: str) -> Commit:
 def _bytes_in_commit(uri: str, version: int) -> int:
     """Sizes of the files a commit added, from its own entry in the log of a table on this machine."""
     entry = Path(uri) / "_delta_log" / f"{version:020}.json"
-    actions = (json.loads(line) for line in entry.read_text().splitlines()) if entry.exists() else ()
+    # Not splitlines(): that splits at separators such as U+2028 too, which stand in bounds of strings as they are.
+    lines = entry.read_bytes().split(b"\n") if entry.exists() else []
+    actions = [json.loads(line) for line in lines if line.strip()]
     return sum(int(action["add"]["size"]) for action in actions if "add" in action)

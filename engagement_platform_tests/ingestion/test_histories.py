@@ -7,10 +7,12 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 
 from engagement_platform.microbatch.job import BatchReport
 from engagement_platform.settings import BatchSettings, LayoutSettings
 from engagement_platform.tables.engagement import MAPPING
+from engagement_platform_tests.conftest import max_result_size
 from engagement_platform_tests.ingestion.conftest import MakeWorld
 from engagement_platform_tests.ingestion.oracle import Oracle, engagement
 from engagement_platform_tests.ingestion.world import World
@@ -86,6 +88,18 @@ def test_a_random_history_ends_where_a_loop_over_it_ends(world: World, seed: int
         assert counts["notifications"] == len(of_batch)
     assert {"moved_in_time", "version_conflict", ""} == set(oracle.quarantined.values()), "the history is too tame"
     world.assert_equals(oracle)
+
+
+def test_a_batch_of_more_bytes_than_this_process_should_hold_ends_in_the_same_rows(world: World) -> None:
+    """Few records, as their number says, and yet too many bytes: the batch goes through Spark."""
+    oracle = Oracle()
+    for batch_id in range(2):
+        messages = [engagement("org", f"e{nth}", subject=f"{nth} " * 50_000, version=batch_id + 1) for nth in range(4)]
+        oracle.batch(batch_id, world.produce([*messages, None]))
+        with max_result_size(world.spark, "200k"):
+            assert_books_balance(world.run())
+    world.assert_equals(oracle)
+    assert {entry.get("engineInfo", "")[:6] for entry in DeltaTable(world.lake.uri(world.data)).history()} == {"Apache"}
 
 
 def test_another_order_and_batching_of_the_same_messages_ends_in_the_same_rows(make_world: MakeWorld) -> None:

@@ -20,9 +20,10 @@ from engagement_platform.microbatch.model import Transaction
 from engagement_platform.settings import LayoutSettings, Settings
 from engagement_platform.tables import light
 from engagement_platform.tables.contract import Column, Mode, Table
-from engagement_platform.tables.lake import Lake
+from engagement_platform.tables.lake import Lake, here
 from engagement_platform.tables.light import AmbiguousMerge
 from engagement_platform.tables.turns import TableBusy, turn
+from engagement_platform_tests.conftest import max_result_size
 
 THINGS = Table(
     key=("test", "things"),
@@ -39,8 +40,25 @@ THINGS = Table(
 )
 DAYS = (date(2026, 11, 19), date(2026, 11, 20), date(2026, 11, 21))
 # All make good folder names, and each has something that a path, a URI or SQL might take for its own.
-ORGANIZATIONS = ("org", "Org 2", "a@b.c", "x+y,z;", "(!~)_-", "(" * 66, "o" * 200)
-IDS = ("it's", 'say "hi"', "back\\slash", "100%", "a/b?c=d&e", "日本", "😀", "tab-less", "'; DROP", "%27", "a%20b")
+ORGANIZATIONS = ("org", "Org 2", "a@b.c", "x+y,z;", "(!)_-", "(" * 66, "o" * 200)
+# The last ones differ only beyond what is kept of a string's bounds, or have no greater string of that length.
+IDS = (
+    *(
+        "it's",
+        'say "hi"',
+        "back\\slash",
+        "100%",
+        "a/b?c=d&e",
+        "日本",
+        "😀",
+        "'; DROP",
+        "%27",
+        "a%20b",
+        "\u2028",
+        "\x85",
+    ),
+    *("x" * 40 + "a", "x" * 40 + "b", "\U0010ffff" * 40),
+)
 Row = tuple[str, date, str, int, tuple[str | None, dict[str, str | None] | None] | None]
 
 
@@ -233,6 +251,53 @@ def test_an_update_that_would_read_too_much_here_goes_through_spark(spark: Spark
         )
     assert engines(lake, table) == ["Spark", "light", "Spark", "light"]
     assert [row["version"] for row in rows_of(lake, table)] == [3]
+
+
+def test_an_update_of_many_partitions_goes_through_spark(spark: SparkSession, home: Path) -> None:
+    table = named("spread")
+    lake = lake_at(spark, home)
+    lake.ensure(table)
+    for version, count in ((1, light.MAX_MERGED_PARTITIONS), (2, light.MAX_MERGED_PARTITIONS + 1)):
+        rows: list[Row] = [(f"org-{nth}", DAYS[0], "a", version, None) for nth in range(count)]
+        lake.merge(
+            frame(lake, rows),
+            table,
+            Transaction("job/merge", version),
+            on=("organization_id", "id"),
+            update=("version",),
+            newer_by="version",
+            insert=True,
+            rows=count,
+        )
+    assert engines(lake, table)[1:] == ["light", "Spark"]
+    assert {row["version"] for row in rows_of(lake, table)} == {2}
+    assert len(rows_of(lake, table)) == light.MAX_MERGED_PARTITIONS + 1
+
+
+@pytest.mark.parametrize("word", ["x\u2028y", "\u2029", "\x85", "long " * 100_000])
+def test_whatever_a_text_holds_its_commit_is_found_and_stays_small(spark: SparkSession, home: Path, word: str) -> None:
+    table = named(f"texts_{len(word)}_{ord(word[0])}")
+    lake = lake_at(spark, home)
+    lake.ensure(table)
+    txn = Transaction("job/insert", 0)
+    lake.append(frame(lake, [("org", DAYS[0], "a", 1, (word, None))]), table, txn, rows=1)
+    commit = lake.commit_of(table, txn)
+    assert commit is not None
+    assert (commit.rows_added, commit.bytes_added > 0) == (1, True)
+    assert Path(lake.uri(table), "_delta_log", f"{commit.version:020}.json").stat().st_size < 5_000
+    assert rows_of(lake, table)[0]["more"]["word"] == word
+
+
+def test_rows_of_more_bytes_than_spark_hands_out_go_through_spark(spark: SparkSession, home: Path) -> None:
+    table = named("heavy")
+    lake = lake_at(spark, home)
+    lake.ensure(table)
+    rows: list[Row] = [("org", DAYS[0], str(nth), 1, (f"{nth} " * 50_000, None)) for nth in range(3)]
+    with max_result_size(spark, "200k"):
+        lake.append(frame(lake, rows), table, Transaction("job/insert", 0), rows=3)
+        assert here(frame(lake, rows)) is None
+    assert engines(lake, table)[1:] == ["Spark"]
+    assert [row["id"] for row in rows_of(lake, table)] == ["0", "1", "2"]
 
 
 def test_two_changes_of_one_key_are_refused_and_nothing_is_written(spark: SparkSession, home: Path) -> None:
