@@ -124,7 +124,7 @@ class EngagementBatch:
 
     @cached_property
     def mapping(self) -> DataFrame:
-        """The pinned mapping, of the batch's organizations or less."""
+        """The pinned mapping of the batch's organizations."""
         pinned = self.lake.read(MAPPING, self.manifest.table_versions[MAPPING.name])
         return pinned.where(any_of("organization_id", self.summary.organizations))
 

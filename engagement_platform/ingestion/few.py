@@ -120,10 +120,11 @@ class FewEngagements(EngagementBatch):
         if self.manifest.goes_over_again:
             again = refuted_before(self.raw, self.lake, self.manifest).toArrow()
             places = set(zip(*(again.column(name).to_pylist() for name in COORDINATES), strict=True))
-            lands = {*self._positions(Verdict.INSERT), *self._positions(Verdict.UPDATE)}
-            mine = zip(*(self.accepted.column(name).to_pylist() for name in COORDINATES), strict=True)
-            plain = self.outcomes.keys()
-            unheard |= {nth for nth, at in enumerate(mine) if at in places and nth in plain and nth not in lands}
+            # Only a copy that changes nothing now can be one that was refuted then.
+            known = self._positions(Verdict.DUPLICATE)
+            copies = self._with(Verdict.DUPLICATE)
+            mine = zip(*(copies.column(name).to_pylist() for name in COORDINATES), strict=True)
+            unheard |= {nth for nth, at in zip(known, mine, strict=True) if at in places}
         newest: dict[Key, tuple[datetime, str]] = {}
         columns = (self.accepted.column(name).to_pylist() for name in ("organization_id", "person_id", "person_name"))
         times = self.accepted.column("engagement_ts").to_pylist()

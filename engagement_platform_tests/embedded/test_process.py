@@ -85,14 +85,20 @@ def test_a_killed_child_is_restarted_and_the_console_says_so(
 def test_workers_of_a_child_that_died_are_ended_before_it_is_restarted(supervisor: Supervisor, tmp_path: Path) -> None:
     file = tmp_path / "worker"
     supervisor.start(python("server", FAMILY, file))
-    worker = pid_in(file)
-    os.kill(supervisor.pid("server") or 0, signal.SIGKILL)
+    worker, first = pid_in(file), supervisor.pid("server")
+    assert first is not None
+    os.kill(first, signal.SIGKILL)
+    lived_on_beside: list[int] = []
 
-    def worker_gone() -> bool:
+    def restarted() -> bool:
         supervisor.poll()
-        return not exists(worker)
+        if supervisor.pid("server") in (None, first):
+            return False
+        lived_on_beside.extend([worker] if exists(worker) else [])
+        return True
 
-    wait_for(worker_gone, "the worker lived on")
+    wait_for(restarted, "it was not restarted")
+    assert not lived_on_beside, "the worker lived on beside the new server"
 
 
 def test_a_child_that_dies_while_starting_fails_with_the_end_of_its_log(
