@@ -33,7 +33,7 @@ from engagement_platform.embedded.kafka import EmbeddedKafka
 from engagement_platform.embedded.ports import free_ports
 from engagement_platform.embedded.producing import produce
 from engagement_platform.embedded.traffic import Traffic
-from engagement_platform.jobs import INGEST_ENGAGEMENTS, kafka_job, open_stores
+from engagement_platform.jobs import INGEST_ENGAGEMENTS, build_job, open_stores
 from engagement_platform.microbatch.job import DrainPolicy, drain
 from engagement_platform.settings import (
     BatchSettings,
@@ -156,7 +156,7 @@ def ingest(spark: SparkSession, settings: Settings) -> Measured:
     """This platform's job, from an empty lake until nothing waits."""
     before = jobs_started(spark)
     began = time.monotonic()
-    job = kafka_job(INGEST_ENGAGEMENTS, spark, settings, open_stores(settings))
+    job = build_job(INGEST_ENGAGEMENTS, spark, settings, open_stores(settings))
     reports = list(drain(job, DrainPolicy(linger=timedelta(0))))
     seconds = time.monotonic() - began
     phases: dict[str, float] = {}

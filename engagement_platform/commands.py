@@ -29,10 +29,14 @@ def run(
     A batch that was interrupted is finished first. Exit status: 0 when idle, 1 with a one-line reason.
     Example: engagement-platform run ingest-engagements --until-idle --json
     """
-    from engagement_platform.jobs import Told, run_job
+    from engagement_platform.jobs import run_job
+    from engagement_platform.microbatch.job import Told
     from engagement_platform.settings import Settings
 
-    told = Told(on_wait=lambda _lease, holder: typer.echo(f"Waiting: {holder}", err=True))
+    def say(why: object) -> None:
+        typer.echo(f"Waiting: {why}", err=True)
+
+    told = Told(on_wait=lambda _lease, holder: say(holder), on_blocked=say)
     for report in run_job(job, Settings(), until_idle=until_idle, reason=reason, told=told):
         if as_json:
             typer.echo(json.dumps(report.as_json()))

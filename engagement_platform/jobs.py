@@ -5,9 +5,8 @@ Opens stores, Spark and lake for one run and closes them. What a job does is in 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import date, timedelta
 from functools import partial
 from typing import Any
@@ -18,10 +17,11 @@ from engagement_platform.errors import PlatformError
 from engagement_platform.ingestion.again import QuarantineSource, RecordedRanges, recorded_ranges
 from engagement_platform.ingestion.job import Parts, ingest_engagements, ingest_mutation_requests
 from engagement_platform.microbatch.database import open_engine
-from engagement_platform.microbatch.job import BatchReport, DrainPolicy, MicroBatchJob, Observer, Stores, drain
-from engagement_platform.microbatch.lease import Holder, LeaseStore
+from engagement_platform.microbatch.job import BatchReport, DrainPolicy, MicroBatchJob, Stores, Told, drain
+from engagement_platform.microbatch.lease import LeaseStore
 from engagement_platform.microbatch.model import JobState, Manifest
 from engagement_platform.microbatch.stores import BatchMetadataStore, CheckpointStore
+from engagement_platform.mutation.job import APPLY_MUTATIONS, apply_mutations
 from engagement_platform.settings import Settings
 from engagement_platform.sources.kafka import KafkaSource
 from engagement_platform.spark.session import spark_session
@@ -30,8 +30,10 @@ from engagement_platform.tables.lake import Lake
 
 INGEST_ENGAGEMENTS = "ingest-engagements"
 INGEST_MUTATION_REQUESTS = "ingest-mutation-requests"
-JOB_NAMES = (INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS)
+TOPIC_JOBS = (INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS)
 """Jobs that read a topic and go on for ever."""
+JOB_NAMES = (*TOPIC_JOBS, APPLY_MUTATIONS)
+"""Jobs that go on for ever."""
 REDRIVE_QUARANTINE = "redrive-quarantine"
 REREAD_ENGAGEMENTS = "reread-engagements"
 
@@ -64,14 +66,6 @@ class UnfinishedBatch(PlatformError):
         )
 
 
-@dataclass(frozen=True)
-class Told:
-    """Who is told what while a job runs."""
-
-    observe: Observer = lambda _point: None
-    on_wait: Callable[[str, Holder], None] = lambda _lease, _holder: None
-
-
 def open_stores(settings: Settings) -> Stores:
     """The three stores on the database of the settings."""
     engine = open_engine(settings.store_url)
@@ -91,13 +85,15 @@ def topic_of(name: str, settings: Settings) -> str:
     return topics[name]
 
 
-def kafka_job(
+def build_job(
     name: str, spark: SparkSession, settings: Settings, stores: Stores, told: Told | None = None
 ) -> MicroBatchJob[Any]:
-    """One of JOB_NAMES on an open session."""
+    """One of JOB_NAMES on an open session. Raises UnknownJob."""
     told = told or Told()
+    if name == APPLY_MUTATIONS:
+        return apply_mutations(Lake(spark, settings), stores, settings, told)
     source = KafkaSource(topic_of(name, settings), settings.kafka)
-    parts = Parts(Lake(spark, settings), stores, settings, told.observe, told.on_wait)
+    parts = Parts(Lake(spark, settings), stores, settings, told)
 
     def read(manifest: Manifest) -> DataFrame:
         return source.read(spark, manifest.start, manifest.end, min_partitions=settings.spark.default_parallelism)
@@ -118,7 +114,7 @@ def reread_job(
     source = KafkaSource(settings.kafka.engagements_topic, settings.kafka)
     app_id = stores.checkpoints.app_id(INGEST_ENGAGEMENTS)
     ranges = recorded_ranges(stores.checkpoints.history(INGEST_ENGAGEMENTS, ingestion_date=day), app_id)
-    parts = Parts(Lake(spark, settings), stores, settings, told.observe, told.on_wait)
+    parts = Parts(Lake(spark, settings), stores, settings, told)
 
     def read(manifest: Manifest) -> DataFrame:
         return source.read(spark, manifest.start, manifest.end, min_partitions=settings.spark.default_parallelism)
@@ -136,7 +132,7 @@ def redrive_jobs(
     told = told or Told()
     lake = Lake(spark, settings)
     lake.ensure(QUARANTINE)
-    parts = Parts(lake, stores, settings, told.observe, told.on_wait)
+    parts = Parts(lake, stores, settings, told)
     jobs: list[MicroBatchJob[Any]] = []
     for topic, kind, build in (
         (settings.kafka.engagements_topic, "engagements", ingest_engagements),
@@ -151,10 +147,11 @@ def redrive_jobs(
 @contextmanager
 def open_job(name: str, settings: Settings, told: Told | None = None) -> Iterator[MicroBatchJob[Any]]:
     """A job with its own Spark session. Raises UnknownJob and what opening Spark, stores and tables raises."""
-    topic_of(name, settings)
+    if name not in JOB_NAMES:
+        raise UnknownJob(name)
     stores = open_stores(settings)
     with spark_session(settings, name) as spark:
-        yield kafka_job(name, spark, settings, stores, told)
+        yield build_job(name, spark, settings, stores, told)
 
 
 def run_job(
@@ -197,8 +194,9 @@ def reset_job(name: str, settings: Settings, *, abandon: bool = False) -> str:
 
     abandon: also when the last batch is unfinished. Raises UnfinishedBatch otherwise, LeaseUnavailable while it runs.
     """
-    topic_of(name, settings)
     stores = open_stores(settings)
+    if name not in JOB_NAMES and stores.checkpoints.latest(name) is None:
+        raise UnknownJob(name)
     with stores.leases.acquire(f"job/{name}", purpose="reset") as lease:
         last = stores.checkpoints.latest(name)
         if last is not None and last.state is not JobState.SUCCEEDED and not abandon:

@@ -23,6 +23,7 @@ from pydantic_settings import (
 ENV_PREFIX = "ENGAGEMENT_PLATFORM_"
 
 LayoutScheme = Literal["organization", "organization_date", "liquid"]
+ApplyStrategy = Literal["auto", "merge", "deletion_vectors", "overwrite", "alias"]
 
 
 def _data_home() -> Path:
@@ -193,6 +194,44 @@ class LayoutSettings(Section):
     )
 
 
+class MutationSettings(Section):
+    apply: ApplyStrategy = Field(
+        default="auto",
+        description="How conversions and deletions reach the Data Table: `merge` (copy on write), `deletion_vectors` "
+        "(the same, rows marked instead of files rewritten), `overwrite` (whole partitions), `alias` (merge on read: "
+        "visible in engagement/current at once, moved later) or `auto` (chosen for each organization and batch).",
+    )
+    resolver: Literal["pointer_doubling", "graphframes"] = Field(
+        default="pointer_doubling",
+        description="Engine that follows chains of requests when a batch is too large for one process.",
+    )
+    max_lateness: timedelta = Field(
+        default=timedelta(days=7),
+        description="A request whose execution_ts is further back than this when it lands goes to quarantine as "
+        "`too_late`. Deleted rows are kept hidden for as long, since a late request may bring them back.",
+    )
+    light_edges: int = Field(
+        default=500_000,
+        ge=0,
+        description="Requests (new and former, of the organizations of a batch) that are followed in the run's "
+        "process; more are followed in Spark. 10,000 take about 20 ms.",
+    )
+    max_amplification: float = Field(
+        default=100.0,
+        gt=0,
+        description="`auto`: an organization whose files would be rewritten for so little that bytes written are more "
+        "than this many times the bytes of the changed rows waits for `rematerialize-aliases` instead.",
+    )
+    pending_bytes: int = Field(
+        default=32 * 1024 * 1024,
+        ge=0,
+        description="`auto`: an organization whose files are smaller than this never waits.",
+    )
+    rematerialize_organizations: int = Field(
+        default=100, ge=1, description="Most organizations that one batch of `rematerialize-aliases` moves."
+    )
+
+
 class TrafficSettings(Section):
     rate: float = Field(default=50.0, ge=0, description="Sample engagements a second that `up` produces; 0 is off.")
     seed: int = Field(default=20201120, description="Seed of the generator; the same seed makes the same messages.")
@@ -239,6 +278,7 @@ class Settings(BaseSettings):
     drain: DrainSettings = Field(default_factory=DrainSettings)
     decoding: DecodingSettings = Field(default_factory=DecodingSettings)
     layout: LayoutSettings = Field(default_factory=LayoutSettings)
+    mutation: MutationSettings = Field(default_factory=MutationSettings)
     quality: QualitySettings = Field(default_factory=QualitySettings)
     traffic: TrafficSettings = Field(default_factory=TrafficSettings)
     embedded: EmbeddedSettings = Field(default_factory=EmbeddedSettings)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from engagement_platform.jobs import JOB_NAMES, open_stores, topic_of
+from engagement_platform.jobs import TOPIC_JOBS, open_stores, topic_of
 from engagement_platform.microbatch.job import Stores
 from engagement_platform.microbatch.model import Checkpoint, JobState
 from engagement_platform.microbatch.stores import BatchRecord
@@ -94,7 +94,7 @@ def snapshot(settings: Settings) -> StatusSnapshot:
 def job_statuses(settings: Settings) -> list[JobStatus]:
     """Every job that reads a topic."""
     stores = open_stores(settings)
-    return [_job_status(job, settings, stores) for job in JOB_NAMES]
+    return [_job_status(job, settings, stores) for job in TOPIC_JOBS]
 
 
 def _job_status(job: str, settings: Settings, stores: Stores) -> JobStatus:
@@ -112,7 +112,7 @@ def summary(settings: Settings, since: datetime) -> StatusSummary:
             for record in succeeded(stores.checkpoints.history(job))
             if record.finished_ts is not None and record.finished_ts >= since
         ]
-        for job in JOB_NAMES
+        for job in TOPIC_JOBS
     ]
     done = [record for records in by_job for record in records]
     running = [

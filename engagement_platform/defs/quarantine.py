@@ -11,8 +11,7 @@ from engagement_platform.defs.engagement import DATA_POOL
 from engagement_platform.defs.evaluations import carry_over
 from engagement_platform.defs.platform import Opened, Platform
 from engagement_platform.defs.telling import ENGAGEMENT_TABLES, REQUEST_TABLES, tell, told_of
-from engagement_platform.jobs import Told
-from engagement_platform.microbatch.job import BatchReport
+from engagement_platform.microbatch.job import BatchReport, Told
 
 
 class RedriveConfig(dg.Config):

@@ -11,8 +11,7 @@ from engagement_platform.defs.batches import BATCHES_SHOWN as HISTORY
 from engagement_platform.defs.batches import Batch, Metadata, log_line, nothing_recorded, table_metadata
 from engagement_platform.defs.platform import Opened
 from engagement_platform.defs.specs import DATA_TABLE, key_of
-from engagement_platform.jobs import Told
-from engagement_platform.microbatch.job import BatchReport
+from engagement_platform.microbatch.job import BatchReport, Told
 from engagement_platform.microbatch.lease import Holder
 from engagement_platform.tables.contract import Table
 from engagement_platform.tables.engagement import MAPPING, MUTATION_REQUEST, NOTIFICATION, QUARANTINE
@@ -27,12 +26,12 @@ REQUEST_TABLES: Mapping[str, Table] = {"mutation_request": MUTATION_REQUEST, "qu
 
 
 def told_of(context: Context) -> Told:
-    """A run that waits for a lease says so in its log."""
+    """A run that waits for a lease or for another job's batch says so in its log."""
 
     def on_wait(lease: str, holder: Holder) -> None:
         context.log.info(f"Waiting for the lease {lease}: {holder}")
 
-    return Told(on_wait=on_wait)
+    return Told(on_wait=on_wait, on_blocked=lambda why: context.log.info(f"Waiting: {why}"))
 
 
 def tables_to_tell(tables: Mapping[str, Table], report: BatchReport) -> dict[str, Table]:

@@ -13,7 +13,7 @@ from engagement_platform.settings import DrainSettings
 
 if TYPE_CHECKING:
     from engagement_platform.defs.platform import Opened
-    from engagement_platform.jobs import Told
+    from engagement_platform.microbatch.job import Told
 
 Mode = Literal["auto", "drain", "reread"]
 
@@ -78,5 +78,5 @@ def batches(job: str, work: Work, opened: Opened, told: Told) -> Iterator[tuple[
     if work.drain:
         from engagement_platform.microbatch.job import drain
 
-        for report in drain(jobs.kafka_job(job, spark, settings, stores, told), drain_policy(settings.drain)):
+        for report in drain(jobs.build_job(job, spark, settings, stores, told), drain_policy(settings.drain)):
             yield report.manifest.ingestion_ts.date(), report

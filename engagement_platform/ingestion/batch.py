@@ -11,16 +11,17 @@ from dataclasses import dataclass
 from datetime import date
 from functools import cached_property
 
+import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from engagement_platform.ingestion.former import Former, told
 from engagement_platform.ingestion.rows import (
     as_data,
     as_notifications,
     not_quarantined,
     refuted,
     refuted_before,
-    stamped,
 )
 from engagement_platform.ingestion.settle import (
     COORDINATES,
@@ -34,9 +35,13 @@ from engagement_platform.ingestion.settle import (
     settle,
 )
 from engagement_platform.microbatch.model import Manifest
+from engagement_platform.mutation.accepted import name_ends, settled_names
+from engagement_platform.mutation.names import Said, Saying
+from engagement_platform.tables.arrow import schema_of
 from engagement_platform.tables.contract import Table
 from engagement_platform.tables.engagement import MAPPING
 from engagement_platform.tables.lake import Lake, Rows, any_of
+from engagement_platform.tables.stamps import stamped, stamped_here
 
 QUANTILES = tuple(i / 20 for i in range(21))
 """Of the production times of a batch's messages: 0, 5, … 100 percent."""
@@ -88,6 +93,7 @@ class EngagementBatch:
     summary: Summary
     settled: Mapping[str, int]
     """Verdict or reason code -> copies, of those in `verdicts`."""
+    former: Former
 
     @property
     def inserted(self) -> int:
@@ -110,7 +116,7 @@ class EngagementBatch:
         return sum(self.settled.get(reason, 0) for reason in REASONS)
 
     @cached_property
-    def rows(self) -> DataFrame:
+    def _judged(self) -> DataFrame:
         """Accepted copies with `verdict` and `previous_person_id`."""
         accepted = self.decoded.where(F.col("reason_code").isNull()).drop("reason_code", "reason", "key", "value")
         if self.verdicts is None:
@@ -121,6 +127,22 @@ class EngagementBatch:
         return accepted.join(small(few, sum(self.settled.values())), list(COORDINATES), "left").withColumn(
             "verdict", F.coalesce("verdict", F.lit(Verdict.INSERT.value))
         )
+
+    @cached_property
+    def _patched(self) -> pa.Table | None:
+        """What former patches make of landing copies."""
+        return self.former.patched(self._judged.where(F.col("verdict").isin(*LANDING)))
+
+    @cached_property
+    def rows(self) -> DataFrame:
+        """Accepted copies with `verdict`, `previous_person_id`, `now` (identity) and `told` (content)."""
+        rows = self.former.identified(self._judged, "person_id")
+        if self._patched is None:
+            rows = rows.withColumn("told", told())
+        else:
+            few = F.broadcast(self.lake.frame(self._patched).select(*COORDINATES, "patched"))
+            rows = rows.join(few, list(COORDINATES), "left").withColumn("told", F.coalesce("patched", told()))
+        return kept(rows) if self.former.has_edges or self._patched is not None else rows
 
     @cached_property
     def mapping(self) -> DataFrame:
@@ -139,14 +161,79 @@ class EngagementBatch:
 
     def name_changes(self) -> NameChanges:
         """Rows for the mapping, from all copies whose word about names counts: not the refuted ones, now or earlier."""
-        rows = self.rows.where(F.col("verdict") != Verdict.QUARANTINE.value)
+        newest = newest_names(self._heard)
+        edges = self.former.accepted.edges if self.former.has_edges else []
+        careful = self._careful(newest, name_ends(edges))
+        changes = changed_names(newest, self.mapping)
+        if careful:
+            keys = pa.table({name: [key[i] for key in careful] for i, name in enumerate(("organization_id", "id"))})
+            known = F.broadcast(self.lake.frame(keys))
+            changes = changes.join(known, ["organization_id", "id"], "left_anti").select(*_NAME)
+            heard = self._heard.withColumn("id", F.col("person_id")).join(known, ["organization_id", "id"], "left_semi")
+            sayings = [
+                Saying(row["organization_id"], row["id"], Said(row["engagement_ts"], False, "", row["person_name"]))
+                for row in heard.select("organization_id", "id", "engagement_ts", "person_name").toArrow().to_pylist()
+            ]
+            rows = settled_names(self.former.accepted, careful, sayings, self.lake, self.manifest)
+            made = pa.Table.from_pylist(rows, schema=_NAMES)
+            changes = changes.unionByName(self.lake.frame(made))
+        changes = kept(changes)
+        count = {row["is_new"]: int(row["count"]) for row in changes.groupBy("is_new").count().collect()}
+        return NameChanges(stamped(changes, self.manifest), count.get(True, 0), count.get(False, 0))
+
+    def _careful(self, newest: DataFrame, moved: set[tuple[str, str]]) -> set[tuple[str, str]]:
+        """Ids for which the newest name is not simply the one: requests moved names, or two were said at one time."""
+        found: set[tuple[str, str]] = set()
+        ids = newest.select("organization_id", "id")
+        if moved:
+            keys = pa.table({name: [key[i] for key in moved] for i, name in enumerate(("organization_id", "id"))})
+            met = ids.join(F.broadcast(self.lake.frame(keys)), ["organization_id", "id"], "left_semi")
+            found |= {(row["organization_id"], row["id"]) for row in met.collect()}
+        if self.former.has_patches:
+            stands = self.mapping.select(
+                "organization_id", "id", F.col("name_ts").alias("known_ts"), F.col("name").alias("known")
+            )
+            tied = newest.join(stands, ["organization_id", "id"]).where("name_ts = known_ts AND name > known")
+            found |= {(row["organization_id"], row["id"]) for row in tied.select("organization_id", "id").collect()}
+        return found
+
+    @cached_property
+    def _heard(self) -> DataFrame:
+        """Copies with a name whose word counts: not the refuted ones, now or earlier."""
+        rows = self.rows.where(F.col("person_name").isNotNull())
+        rows = rows.where(F.col("verdict") != Verdict.QUARANTINE.value)
         if self.manifest.goes_over_again:
             again = refuted_before(self.raw, self.lake, self.manifest)
             lands = F.col("verdict").isin(*LANDING)
             rows = rows.where(lands).unionByName(rows.where(~lands).join(again, list(COORDINATES), "left_anti"))
-        changes = kept(changed_names(newest_names(rows), self.mapping))
-        count = {row["is_new"]: int(row["count"]) for row in changes.groupBy("is_new").count().collect()}
-        return NameChanges(stamped(changes, self.manifest), count.get(True, 0), count.get(False, 0))
+        return rows
+
+    def said_names(self) -> Rows:
+        """Rows for the log of names."""
+        said = self._heard.select(
+            "organization_id", F.col("person_id").alias("id"), F.col("person_name").alias("name"),
+            F.col("engagement_ts").alias("name_ts"),
+        )  # fmt: skip
+        return stamped(said.distinct(), self.manifest)
+
+    def original_rows(self) -> Rows:
+        """What patched engagements said, before any patch."""
+        assert self._patched is not None, "nothing was patched"
+        rows = self._patched.rename_columns({"said": "engagement"})
+        return stamped_here(rows, self.manifest)
+
+    @property
+    def originals(self) -> int:
+        """How many rows that is."""
+        return 0 if self._patched is None else int(self._patched.num_rows)
+
+    @cached_property
+    def unseen(self) -> int:
+        """Copies that land and nobody sees: their person was deleted before they came."""
+        if not self.former.has_edges:
+            return 0
+        landing = self.rows.where(F.col("verdict").isin(*LANDING))
+        return landing.where("now IS NULL AND previous_person_id IS NULL").count()
 
     def data_rows(self, verdict: Verdict) -> Rows:
         """Rows for the Data Table of the copies with this verdict."""
@@ -164,6 +251,9 @@ class EngagementBatch:
         return {column: sorted(touched[column]) for column in columns}
 
 
+_NAME = ("organization_id", "id", "name", "name_ts", "is_new")
+_NAMES = pa.schema([*schema_of(MAPPING, *_NAME[:4]), pa.field("is_new", pa.bool_())])
+
 Decoder = Callable[[DataFrame, Manifest], DataFrame]
 """Raw records to one decoded row each; the columns of the decoder's DDL."""
 
@@ -172,13 +262,14 @@ def open_batch(lake: Lake, data: Table, manifest: Manifest, raw: DataFrame, deco
     """Decode the pinned range, look up what is known of it, settle."""
     decoded = kept(decode(raw, manifest))
     summary = summarize(decoded)
-    lookup = _Lookup(lake, data, manifest.table_versions[data.name], decoded, summary)
+    former = Former(lake, manifest, summary.organizations)
+    lookup = _Lookup(lake, data, manifest.table_versions[data.name], decoded, summary, former)
     verdicts = lookup.verdicts()
     settled: dict[str, int] = {}
     if verdicts is not None:
         label = F.coalesce("reason_code", "verdict").alias("label")
         settled = {row["label"]: int(row["count"]) for row in verdicts.groupBy(label).count().collect()}
-    return EngagementBatch(lake, data, manifest, raw, decoded, verdicts, summary, settled)
+    return EngagementBatch(lake, data, manifest, raw, decoded, verdicts, summary, settled, former)
 
 
 def kept(frame: DataFrame) -> DataFrame:
@@ -235,6 +326,7 @@ class _Lookup:
     version: int
     decoded: DataFrame
     summary: Summary
+    former: Former
 
     def verdicts(self) -> DataFrame | None:
         """Verdicts of all copies of ids that are known, repeated, or above version 1; None when there is none."""
@@ -282,7 +374,11 @@ class _Lookup:
         return kept(settle(copies, known))
 
     def _standing(self, data: DataFrame, ids: DataFrame) -> DataFrame:
-        rows = data.join(ids, list(ID)).select(
+        rows = self.former.unpatched(data.join(ids, list(ID)))
+        if self.former.is_pending:
+            rows = self.former.identified(rows, "source_person_id").drop("person_id")
+            rows = rows.withColumnRenamed("now", "person_id")
+        rows = rows.select(
             *ID,
             "engagement_date",
             "version",

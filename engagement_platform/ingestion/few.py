@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -18,12 +19,27 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
 from engagement_platform.ingestion.batch import QUANTILES, EngagementBatch, NameChanges, Summary
+from engagement_platform.ingestion.former import Former
 from engagement_platform.ingestion.rows import not_quarantined, refuted, refuted_before
 from engagement_platform.ingestion.settle import COORDINATES, ID, Verdict
 from engagement_platform.microbatch.model import Manifest
+from engagement_platform.mutation import names
+from engagement_platform.mutation.accepted import (
+    Accepted,
+    as_content,
+    as_struct,
+    known_originals,
+    name_ends,
+    settled_names,
+)
+from engagement_platform.mutation.content import Patch, patched
+from engagement_platform.mutation.identity import identities_of
+from engagement_platform.mutation.resolver import Identities
+from engagement_platform.tables.arrow import table_of
 from engagement_platform.tables.contract import Table
-from engagement_platform.tables.engagement import MAPPING
+from engagement_platform.tables.engagement import MAPPING, ORIGINAL, SAID_NAME
 from engagement_platform.tables.lake import Lake, Rows, here
+from engagement_platform.tables.stamps import stamped_here
 
 Row = dict[str, Any]
 Key = tuple[str, str]
@@ -39,8 +55,12 @@ class FewEngagements(EngagementBatch):
 
     rejected: pa.Table
     accepted: pa.Table
+    """With `now`: the identity after all former requests, null when deleted; and `nth`, the position."""
     outcomes: Mapping[int, Outcome]
     """Of the rows of `accepted` (by position) that needed a second look; the others are new and alone."""
+    requests: Accepted
+    patched: Mapping[int, Row]
+    """Position of a landing row -> its content after former patches, where that is not what it said."""
 
     def rejected_rows(self) -> Rows:
         """Rows for quarantine. Records that the table refutes are read from the source again, since they are few."""
@@ -54,43 +74,96 @@ class FewEngagements(EngagementBatch):
             rows = not_quarantined(self.lake.frame(rows), self.lake, self.manifest).toArrow()
         return stamped_here(rows, self.manifest)
 
+    def said_names(self) -> Rows:
+        """Rows for the log of names."""
+        rows = [(saying.organization_id, saying.id, saying.said.name, saying.said.name_ts) for saying in self._sayings]
+        columns = ("organization_id", "id", "name", "name_ts")
+        stamps = {"batch_id": self.manifest.batch_id}
+        return table_of(({**dict(zip(columns, row, strict=True)), **stamps} for row in sorted(set(rows))), SAID_NAME)
+
     def name_changes(self) -> NameChanges:
         """The newest name of each person, where it is newer than what the pinned mapping has."""
-        said = self._newest_names()
-        where = {
-            "organization_id": sorted({organization for organization, _ in said}),
-            "id": sorted({person for _, person in said}),
-        }
+        newest: dict[Key, names.Said] = {}
+        for saying in self._sayings:
+            key = (saying.organization_id, saying.id)
+            newest[key] = max(newest.get(key, saying.said), saying.said)
+        where = {"organization_id": sorted({key[0] for key in newest}), "id": sorted({key[1] for key in newest})}
         pinned = self.manifest.table_versions[MAPPING.name]
         known = self.lake.find(MAPPING, pinned, ("organization_id", "id", "name", "name_ts"), where)
         stands = {(row["organization_id"], row["id"]): (row["name_ts"], row["name"]) for row in known.to_pylist()}
-        changed = {key: name for key, name in said.items() if key not in stands or name > stands[key]}
-        new = sum(key not in stands for key in changed)
-        columns = [[key[i] for key in changed] for i in (0, 1)] + [[n[i] for n in changed.values()] for i in (1, 0)]
-        types = (pa.string(), pa.string(), pa.string(), self.accepted.schema.field("engagement_ts").type)
-        arrays = [pa.array(column, kind) for column, kind in zip(columns, types, strict=True)]
-        rows = pa.table(dict(zip(("organization_id", "id", "name", "name_ts"), arrays, strict=True)))
-        return NameChanges(stamped_here(rows, self.manifest), new, len(changed) - new)
+        careful = self._not_simply(newest, stands)
+        rows = []
+        for key, said in newest.items():
+            word = (said.name_ts, said.name)
+            if key not in careful and (key not in stands or word > stands[key]):
+                rows.append(dict(zip(_NAME, (*key, said.name, said.name_ts, key not in stands), strict=True)))
+        if careful:
+            rows += settled_names(self.requests, careful, self._sayings, self.lake, self.manifest)
+        new = sum(bool(row["is_new"]) for row in rows)
+        made = table_of(({**row, "batch_id": self.manifest.batch_id} for row in rows), MAPPING)
+        return NameChanges(made, new, len(rows) - new)
+
+    def _not_simply(self, newest: Mapping[Key, names.Said], stands: Mapping[Key, tuple[datetime, str]]) -> set[Key]:
+        """Ids for which the newest name is not simply the one: requests moved names, or two were said at one time."""
+        moved = name_ends(self.requests.edges)
+        return {
+            key for key, said in newest.items()
+            if key in moved or (key in stands and stands[key][0] == said.name_ts and stands[key][1] != said.name)
+        }  # fmt: skip
 
     def data_rows(self, verdict: Verdict) -> Rows:
-        """Rows for the Data Table; the identity is what the event said."""
+        """Rows for the Data Table, under the identity and with the content that former requests gave them."""
         rows = self._with(verdict).combine_chunks()
         told = pa.StructArray.from_arrays([_chunk(rows, name) for name in CONTENT], list(CONTENT))
         rows = rows.append_column("source_person_id", rows.column("person_id")).append_column("engagement", told)
-        return stamped_here(rows, self.manifest)
+        rows = rows.set_column(rows.schema.get_field_index("person_id"), "person_id", rows.column("now"))
+        rows = stamped_here(rows, self.manifest).select([*self.data.column_names, "nth"])
+        touched = pa.array([nth for nth in self.patched if self._verdict(nth) is verdict], pa.int64())
+        if len(touched):
+            few = rows.filter(pc.is_in(rows.column("nth"), touched)).to_pylist()
+            changed = table_of(({**row, "engagement": self.patched[row["nth"]]} for row in few), self.data)
+            rest = rows.filter(pc.invert(pc.is_in(rows.column("nth"), touched))).drop_columns(["nth"])
+            return pa.concat_tables([rest, changed.cast(rest.schema)])
+        return rows.drop_columns(["nth"])
+
+    def original_rows(self) -> Rows:
+        """What patched engagements said, before any patch."""
+        few = self.accepted.take(pa.array(sorted(self.patched), pa.int64())).to_pylist()
+        rows = (
+            {**row, "batch_id": self.manifest.batch_id, "engagement": {name: row[name] for name in CONTENT}}
+            for row in few
+        )
+        return table_of(rows, ORIGINAL)
+
+    @property
+    def originals(self) -> int:
+        """How many rows that is."""
+        return len(self.patched)
 
     def notification_rows(self) -> Rows:
-        """One row for each copy that lands, inserts first."""
+        """One row for each copy that lands and changes what readers see, inserts first."""
         changes = [(verdict, self._with(verdict)) for verdict in (Verdict.INSERT, Verdict.UPDATE)]
         rows = pa.concat_tables([rows for _, rows in changes])
         place = [rows.column(name).cast(pa.string()) for name in COORDINATES]
         rows = rows.append_column("notification_id", pc.binary_join_element_wise(self.manifest.app_id, *place, "/"))
-        kinds = [verdict.value for verdict, of_kind in changes for _ in range(of_kind.num_rows)]
-        rows = rows.append_column("change_type", pa.array(kinds, pa.string()))
         previous: list[str | None] = [None] * changes[0][1].num_rows
         previous += [self.outcomes[nth][2] for nth in self._positions(Verdict.UPDATE)]
-        rows = rows.append_column("previous_person_id", pa.array(previous, pa.string()))
-        return stamped_here(rows, self.manifest)
+        was, now = pa.array(previous, pa.string()), rows.column("now")
+        kinds = pc.if_else(pc.is_null(now), "DELETE", pc.if_else(pc.is_null(was), "INSERT", "UPDATE"))
+        rows = rows.append_column("change_type", kinds).append_column("previous_person_id", was)
+        rows = rows.set_column(rows.schema.get_field_index("person_id"), "person_id", now)
+        seen = pc.or_(pc.is_valid(rows.column("person_id")), pc.is_valid(rows.column("previous_person_id")))
+        return stamped_here(rows.filter(seen), self.manifest)
+
+    @cached_property
+    def unseen(self) -> int:
+        """Copies that land and nobody sees: their person was deleted before they came."""
+        inserted = int(self._with(Verdict.INSERT).column("now").null_count)
+        gone = [nth for nth in self._positions(Verdict.UPDATE) if self.outcomes[nth][2] is None]
+        return inserted + int(self.accepted.take(pa.array(gone, pa.int64())).column("now").null_count)
+
+    def _verdict(self, nth: int) -> Verdict:
+        return self.outcomes[nth][0] if nth in self.outcomes else Verdict.INSERT
 
     def touched(self) -> dict[str, Sequence[object]]:
         """Organizations and days of the updates."""
@@ -114,8 +187,9 @@ class FewEngagements(EngagementBatch):
         codes = [self.outcomes[nth][1] for nth in self._positions(verdict)]
         return self._with(verdict).select(list(COORDINATES)).append_column("reason_code", pa.array(codes, pa.string()))
 
-    def _newest_names(self) -> dict[Key, tuple[datetime, str]]:
-        """(organization, person) -> (time, name), from all copies but those refuted, now or earlier."""
+    @cached_property
+    def _sayings(self) -> list[names.Saying]:
+        """Every name that was said, by all copies but those refuted, now or earlier."""
         unheard = set(self._positions(Verdict.QUARANTINE))
         if self.manifest.goes_over_again:
             again = refuted_before(self.raw, self.lake, self.manifest).toArrow()
@@ -125,29 +199,36 @@ class FewEngagements(EngagementBatch):
             copies = self._with(Verdict.DUPLICATE)
             mine = zip(*(copies.column(name).to_pylist() for name in COORDINATES), strict=True)
             unheard |= {nth for nth, at in zip(known, mine, strict=True) if at in places}
-        newest: dict[Key, tuple[datetime, str]] = {}
-        columns = (self.accepted.column(name).to_pylist() for name in ("organization_id", "person_id", "person_name"))
-        times = self.accepted.column("engagement_ts").to_pylist()
-        for nth, (organization, person, name) in enumerate(zip(*columns, strict=True)):
-            if name is None or nth in unheard:
-                continue
-            said, key = (times[nth], name), (organization, person)
-            if key not in newest or said > newest[key]:
-                newest[key] = said
-        return newest
+        said = self.accepted.filter(pc.is_valid(self.accepted.column("person_name")))
+        columns = ("nth", "organization_id", "person_id", "person_name", "engagement_ts")
+        return [
+            names.Saying(organization, person, names.Said(moment, False, "", name))
+            for nth, organization, person, name, moment in zip(
+                *(said.column(column).to_pylist() for column in columns), strict=True
+            )
+            if nth not in unheard
+        ]
 
 
-def stamped_here(rows: pa.Table, manifest: Manifest) -> pa.Table:
-    """As `rows.stamped`: with batch_id, job_name, ingestion_ts and ingestion_date of the manifest."""
-    stamps = {
-        "batch_id": pa.scalar(manifest.batch_id, pa.int64()),
-        "job_name": pa.scalar(manifest.job, pa.string()),
-        "ingestion_ts": pa.scalar(manifest.ingestion_ts, pa.timestamp("us", tz="UTC")),
-        "ingestion_date": pa.scalar(manifest.ingestion_ts.date(), pa.date32()),
-    }
-    for name, value in stamps.items():
-        rows = rows.append_column(name, pa.repeat(value, rows.num_rows))
-    return rows
+_NAME = ("organization_id", "id", "name", "name_ts", "is_new")
+
+
+def _patched(
+    accepted: pa.Table, outcomes: Mapping[int, Outcome], patches: Mapping[Key, Sequence[Patch]]
+) -> dict[int, Row]:
+    """Content of the landing rows that former patches change."""
+    if not patches:
+        return {}
+    engagements = pa.array([engagement for _, engagement in patches], pa.string())
+    found = {}
+    for row in accepted.filter(pc.is_in(accepted.column("engagement_id"), engagements)).to_pylist():
+        verdict = outcomes[row["nth"]][0] if row["nth"] in outcomes else Verdict.INSERT
+        if _key(row) in patches and verdict in {Verdict.INSERT, Verdict.UPDATE}:
+            said = as_content(row)
+            content = patched(said, row["engagement_ts"], patches[_key(row)])
+            if content != said:
+                found[row["nth"]] = as_struct(content)
+    return found
 
 
 def _chunk(rows: pa.Table, column: str) -> pa.Array:
@@ -167,7 +248,13 @@ def open_few(lake: Lake, data: Table, manifest: Manifest, raw: DataFrame, decode
     rejected = pc.is_valid(table.column("reason_code"))
     accepted = table.filter(pc.invert(rejected)).drop_columns(["reason_code", "reason", "key", "value"])
     summary = summarize(table, accepted)
-    outcomes = _settled(lake, data, manifest, accepted)
+    former = Accepted(lake, manifest, _distinct(accepted, "organization_id"), lake.settings.mutation)
+    identities = Identities(request.edge() for request in former.edges)
+    as_rows = accepted.rename_columns({"person_id": "source_person_id"})
+    now = identities_of(as_rows, identities)
+    accepted = accepted.append_column("now", now).append_column("nth", pa.array(range(accepted.num_rows), pa.int64()))
+    patches = former.patches(zip(*(accepted.column(name).to_pylist() for name in ID), strict=True))
+    outcomes = _settled(lake, data, manifest, accepted, _Former(former, identities, patches))
     counts: dict[str, int] = defaultdict(int)
     for verdict, reason, _previous in outcomes.values():
         counts[reason or verdict.value] += 1
@@ -183,6 +270,9 @@ def open_few(lake: Lake, data: Table, manifest: Manifest, raw: DataFrame, decode
         rejected=table.filter(rejected),
         accepted=accepted,
         outcomes=outcomes,
+        former=Former(lake, manifest, summary.organizations),
+        requests=former,
+        patched=_patched(accepted, outcomes, patches),
     )
 
 
@@ -204,7 +294,27 @@ def summarize(table: pa.Table, accepted: pa.Table) -> Summary:
     )
 
 
-def _settled(lake: Lake, data: Table, manifest: Manifest, accepted: pa.Table) -> dict[int, Outcome]:
+@dataclass(frozen=True)
+class _Former:
+    """What former requests make of rows that stand."""
+
+    accepted: Accepted
+    identities: Identities
+    patches: Mapping[Key, Sequence[Patch]]
+
+    def seen(self, known: dict[Key, Row]) -> dict[Key, Row]:
+        """Known rows with the person that readers see and with the content that their event said."""
+        touched = [row for key, row in known.items() if key in self.patches]
+        originals = known_originals(self.accepted.lake, self.accepted.manifest, touched)
+        for key, row in known.items():
+            row.update(originals.get((key, row["version"]), {}))
+            if row["organization_id"] in self.accepted.pending:
+                place = (row["source_person_id"], row["engagement_id"], row["engagement_ts"], row["engagement_date"])
+                row["person_id"] = self.identities.follow(row["organization_id"], *place)
+        return known
+
+
+def _settled(lake: Lake, data: Table, manifest: Manifest, accepted: pa.Table, former: _Former) -> dict[int, Outcome]:
     """Outcomes of the copies whose id is known, repeated or above version 1, by their position in `accepted`."""
     if not accepted.num_rows:
         return {}
@@ -228,6 +338,7 @@ def _settled(lake: Lake, data: Table, manifest: Manifest, accepted: pa.Table) ->
     # On the day of the copies first; a version above 1 says that the id was seen before, so then on all days.
     known = _standing(lake, data, version, found, where["engagement_date"])
     known |= _standing(lake, data, version, raised - found, None)
+    known = former.seen(known)
     positions = sorted(nth for key in doubtful for nth in copies[key])
     rows = dict(zip(positions, accepted.take(pa.array(positions, pa.int64())).to_pylist(), strict=True))
     outcomes: dict[int, Outcome] = {}

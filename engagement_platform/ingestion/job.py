@@ -17,8 +17,7 @@ from engagement_platform.ingestion.processes import (
 )
 from engagement_platform.ingestion.requests import RequestBatch, RequestProcess, RequestQuarantineProcess, open_requests
 from engagement_platform.ingestion.settle import REASONS
-from engagement_platform.microbatch.job import MicroBatchJob, Observer, Stores
-from engagement_platform.microbatch.lease import Holder
+from engagement_platform.microbatch.job import MicroBatchJob, Stores, Told
 from engagement_platform.microbatch.model import Limits, Manifest, Source
 from engagement_platform.settings import DecodingSettings, Settings
 from engagement_platform.sources.decoded_batches import (
@@ -27,7 +26,17 @@ from engagement_platform.sources.decoded_batches import (
     decode_batches,
 )
 from engagement_platform.sources.messages import DecodingLimits
-from engagement_platform.tables.engagement import MAPPING, MUTATION_REQUEST, NOTIFICATION, QUARANTINE, data_table
+from engagement_platform.tables.engagement import (
+    MAPPING,
+    MUTATION_LOGS,
+    MUTATION_REQUEST,
+    NOTIFICATION,
+    ORIGINAL,
+    PENDING,
+    QUARANTINE,
+    SAID_NAME,
+    data_table,
+)
 from engagement_platform.tables.lake import Lake
 
 Reader = Callable[[Manifest], DataFrame]
@@ -62,8 +71,7 @@ class Parts:
     lake: Lake
     stores: Stores
     settings: Settings
-    observe: Observer
-    on_wait: Callable[[str, Holder], None]
+    told: Told
 
 
 def ingest_engagements(name: str, source: Source, read: Reader, parts: Parts) -> MicroBatchJob[EngagementBatch]:
@@ -73,7 +81,8 @@ def ingest_engagements(name: str, source: Source, read: Reader, parts: Parts) ->
     """
     lake, settings = parts.lake, parts.settings
     data = data_table(settings.layout.scheme)
-    lake.ensure(data, MAPPING, NOTIFICATION, QUARANTINE)
+    lake.ensure(data, MAPPING, NOTIFICATION, QUARANTINE, PENDING, *MUTATION_LOGS)
+    pinned = (data, MAPPING, QUARANTINE, PENDING, *MUTATION_LOGS)
     decode = engagement_decoder(settings.decoding)
 
     def prepare(manifest: Manifest) -> EngagementBatch:
@@ -84,7 +93,7 @@ def ingest_engagements(name: str, source: Source, read: Reader, parts: Parts) ->
             work = open_few(lake, data, manifest, raw, decode(raw, manifest))
         if work is None:
             work = open_batch(lake, data, manifest, raw, decode)
-        lake.accept_organizations(work.summary.organizations, data, MAPPING, NOTIFICATION)
+        lake.accept_organizations(work.summary.organizations, data, MAPPING, NOTIFICATION, SAID_NAME, ORIGINAL)
         return work
 
     return MicroBatchJob(
@@ -94,12 +103,13 @@ def ingest_engagements(name: str, source: Source, read: Reader, parts: Parts) ->
         processes=(QuarantineProcess(), MappingProcess(), DataProcess(data), NotificationProcess()),
         stores=parts.stores,
         limits=Limits(settings.batch.max_records, settings.batch.max_bytes),
-        pin=lambda: {table.name: lake.version(table) for table in (data, MAPPING, QUARANTINE)},
+        pin=lambda: {table.name: lake.version(table) for table in pinned},
         leased=(data.name, MAPPING.name),
         lease_wait=settings.stores.lease_wait,
         describe=describe,
-        observe=parts.observe,
-        on_wait=parts.on_wait,
+        observe=parts.told.observe,
+        on_wait=parts.told.on_wait,
+        on_blocked=parts.told.on_blocked,
     )
 
 
@@ -133,6 +143,7 @@ def ingest_mutation_requests(name: str, source: Source, read: Reader, parts: Par
             "rejected": dict(work.rejected),
             "produced_quantiles_ms": list(work.produced_quantiles_ms),
         },
-        observe=parts.observe,
-        on_wait=parts.on_wait,
+        observe=parts.told.observe,
+        on_wait=parts.told.on_wait,
+        on_blocked=parts.told.on_blocked,
     )

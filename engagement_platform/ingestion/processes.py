@@ -13,18 +13,7 @@ from engagement_platform.ingestion.settle import Verdict
 from engagement_platform.microbatch.job import Committer
 from engagement_platform.microbatch.model import Counts, Transaction
 from engagement_platform.tables.contract import Table
-from engagement_platform.tables.engagement import MAPPING, NOTIFICATION, QUARANTINE
-from engagement_platform.tables.lake import Lake
-
-
-def written(lake: Lake, table: Table, *transactions: Transaction) -> dict[str, int]:
-    """Files and bytes that commits added, from the table's history."""
-    commits = [commit for txn in transactions if (commit := lake.commit_of(table, txn)) is not None]
-    return {
-        "files": sum(commit.files_added for commit in commits),
-        "bytes": sum(commit.bytes_added for commit in commits),
-        "commits": len(commits),
-    }
+from engagement_platform.tables.engagement import MAPPING, NOTIFICATION, ORIGINAL, QUARANTINE, SAID_NAME
 
 
 @dataclass(frozen=True)
@@ -47,20 +36,22 @@ class QuarantineProcess:
             return counts
         with commit("append") as txn:
             work.lake.append(work.rejected_rows(), QUARANTINE, txn, rows=quarantined)
-        return {**counts, **written(work.lake, QUARANTINE, txn)}
+        return {**counts, **work.lake.written(QUARANTINE, txn)}
 
 
 @dataclass(frozen=True)
 class MappingProcess:
-    """Names, newest evidence first; a batch whose names are all known and older writes nothing."""
+    """Names, newest evidence first; what was said is kept, since a late request asks for the names of its time."""
 
     name: str = "mapping"
-    commits: tuple[str, ...] = ("merge",)
+    commits: tuple[str, ...] = ("said", "merge")
 
     def run(self, work: EngagementBatch, commit: Committer) -> Counts:
         """Counts: names_new, names_changed, files, bytes."""
         if not work.summary.named:
             return {}
+        with commit("said") as txn:
+            work.lake.append(work.said_names(), SAID_NAME, txn, rows=work.summary.named)
         changes = work.name_changes()
         counts = {"names_new": changes.new, "names_changed": changes.changed}
         if not changes.new + changes.changed:
@@ -79,7 +70,7 @@ class MappingProcess:
                 )
             else:
                 work.lake.append(changes.rows, MAPPING, txn, rows=changes.new)
-        return {**counts, **written(work.lake, MAPPING, txn)}
+        return {**counts, **work.lake.written(MAPPING, txn)}
 
 
 @dataclass(frozen=True)
@@ -88,7 +79,7 @@ class DataProcess:
 
     table: Table
     name: str = "data"
-    commits: tuple[str, ...] = ("update", "insert")
+    commits: tuple[str, ...] = ("original", "update", "insert")
 
     def run(self, work: EngagementBatch, commit: Committer) -> Counts:
         """Counts: landed, inserted, updated, duplicates, files, bytes."""
@@ -99,6 +90,9 @@ class DataProcess:
             "duplicates": work.duplicates,
         }
         transactions = []
+        if work.originals:
+            with commit("original") as txn:
+                work.lake.append(work.original_rows(), ORIGINAL, txn, rows=work.originals)
         if work.updated:
             with commit("update") as txn:
                 self._update(work, txn)
@@ -107,7 +101,7 @@ class DataProcess:
             with commit("insert") as txn:
                 work.lake.append(work.data_rows(Verdict.INSERT), self.table, txn, rows=work.inserted)
             transactions.append(txn)
-        return {**counts, **written(work.lake, self.table, *transactions)}
+        return {**counts, **work.lake.written(self.table, *transactions)}
 
     def _update(self, work: EngagementBatch, txn: Transaction) -> None:
         key = ("organization_id", "engagement_date", "engagement_id")
@@ -125,16 +119,16 @@ class DataProcess:
 
 @dataclass(frozen=True)
 class NotificationProcess:
-    """One row for each insert and update, after the Data Table holds it."""
+    """One row for each insert, update and delete, after the Data Table holds it."""
 
     name: str = "notification"
     commits: tuple[str, ...] = ("append",)
 
     def run(self, work: EngagementBatch, commit: Committer) -> Counts:
         """Counts: notifications, files, bytes."""
-        notifications = work.inserted + work.updated
+        notifications = work.inserted + work.updated - work.unseen
         if not notifications:
             return {"notifications": 0}
         with commit("append") as txn:
             work.lake.append(work.notification_rows(), NOTIFICATION, txn, rows=notifications)
-        return {"notifications": notifications, **written(work.lake, NOTIFICATION, txn)}
+        return {"notifications": notifications, **work.lake.written(NOTIFICATION, txn)}

@@ -9,13 +9,13 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from engagement_platform.ingestion.batch import QUANTILES, kept
-from engagement_platform.ingestion.processes import written
-from engagement_platform.ingestion.rows import not_quarantined, stamped
+from engagement_platform.ingestion.rows import not_quarantined
 from engagement_platform.ingestion.settle import COORDINATES
 from engagement_platform.microbatch.job import Committer
 from engagement_platform.microbatch.model import Counts, Manifest
 from engagement_platform.tables.engagement import MUTATION_REQUEST, QUARANTINE
 from engagement_platform.tables.lake import Lake
+from engagement_platform.tables.stamps import stamped
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class RequestQuarantineProcess:
         rejected = not_quarantined(rejected, work.lake, work.manifest)
         with commit("append") as txn:
             work.lake.append(stamped(rejected, work.manifest), QUARANTINE, txn, rows=work.quarantined)
-        return {**counts, **written(work.lake, QUARANTINE, txn)}
+        return {**counts, **work.lake.written(QUARANTINE, txn)}
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ class RequestProcess:
             return counts
         with commit("append") as txn:
             work.lake.append(stamped(rows, work.manifest), MUTATION_REQUEST, txn, rows=landed)
-        return {**counts, **written(work.lake, MUTATION_REQUEST, txn)}
+        return {**counts, **work.lake.written(MUTATION_REQUEST, txn)}
 
 
 def _not_landed(rows: DataFrame, work: RequestBatch) -> DataFrame:

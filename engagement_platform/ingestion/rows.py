@@ -12,19 +12,7 @@ from engagement_platform.ingestion.settle import COORDINATES, REASONS
 from engagement_platform.microbatch.model import Manifest
 from engagement_platform.tables.engagement import QUARANTINE
 from engagement_platform.tables.lake import Lake
-
-
-def stamped(frame: DataFrame, manifest: Manifest) -> DataFrame:
-    """With batch_id, job_name, ingestion_ts and ingestion_date of the manifest: a replay writes the same."""
-    moment = F.lit(manifest.ingestion_ts)
-    return frame.withColumns(
-        {
-            "batch_id": F.lit(manifest.batch_id).cast("long"),
-            "job_name": F.lit(manifest.job),
-            "ingestion_ts": moment,
-            "ingestion_date": F.lit(manifest.ingestion_ts.date()),
-        }
-    )
+from engagement_platform.tables.stamps import stamped
 
 
 def not_quarantined(rejected: DataFrame, lake: Lake, manifest: Manifest) -> DataFrame:
@@ -64,22 +52,25 @@ def refuted_before(raw: DataFrame, lake: Lake, manifest: Manifest) -> DataFrame:
 
 
 def as_data(rows: DataFrame, manifest: Manifest) -> DataFrame:
-    """Accepted copies as rows of the Data Table. The identity is what the event said."""
+    """Accepted copies as rows of the Data Table, under the identity and with the content that requests gave them."""
     return rows.select(
         "organization_id",
         "engagement_date",
         "engagement_ts",
         "engagement_id",
-        "person_id",
+        F.col("now").alias("person_id"),
         F.col("person_id").alias("source_person_id"),
         "version",
         F.lit(manifest.batch_id).cast("long").alias("batch_id"),
-        F.struct("type", "channel", "subject", "attributes").alias("engagement"),
+        F.col("told").alias("engagement"),
     )
 
 
 def as_notifications(landed: DataFrame, manifest: Manifest) -> DataFrame:
-    """Landing copies, with `verdict`, as rows of the notification table."""
+    """Landing copies as rows of the notification table; without those that nobody sees, now or before."""
     # Coordinates name the change for good and compress to almost nothing, unlike a hash.
     identity = F.concat_ws("/", F.lit(manifest.app_id), "topic", "partition", "offset")
-    return stamped(landed, manifest).withColumns({"notification_id": identity, "change_type": F.col("verdict")})
+    gone, new = F.col("now").isNull(), F.col("previous_person_id").isNull()
+    kind = F.when(gone, "DELETE").when(new, "INSERT").otherwise("UPDATE")
+    seen = stamped(landed.where(~(gone & new)), manifest)
+    return seen.withColumns({"notification_id": identity, "change_type": kind, "person_id": F.col("now")})

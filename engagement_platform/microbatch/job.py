@@ -14,15 +14,18 @@ from datetime import UTC, datetime, timedelta
 from typing import Generic, Protocol, TypeVar
 
 from engagement_platform.errors import PlatformError
-from engagement_platform.microbatch.lease import Holder, Lease, LeaseStore
+from engagement_platform.microbatch.lease import POLL, Holder, Lease, LeaseStore
 from engagement_platform.microbatch.model import (
+    Checkpoint,
     Counts,
     JobState,
     Limits,
     Manifest,
+    Offsets,
     Source,
     Transaction,
 )
+from engagement_platform.microbatch.others import OthersBatchUnfinished, in_the_way
 from engagement_platform.microbatch.stores import BatchMetadataStore, CheckpointStore
 
 W = TypeVar("W")
@@ -30,6 +33,15 @@ W_contra = TypeVar("W_contra", contravariant=True)
 
 Observer = Callable[[str], None]
 """Told of every point a batch passes; tests raise or stop the process there."""
+
+
+@dataclass(frozen=True)
+class Told:
+    """Who is told what while a job runs."""
+
+    observe: Observer = lambda _point: None
+    on_wait: Callable[[str, Holder], None] = lambda _lease, _holder: None
+    on_blocked: Callable[[str], None] = lambda _sentence: None
 
 
 class BooksDoNotBalance(PlatformError):
@@ -145,13 +157,16 @@ class MicroBatchJob(Generic[W]):
     pin: Callable[[], Mapping[str, int]] = dict
     """Versions of the tables the processes read, called under the leases."""
     leased: tuple[str, ...] = ()
-    """Mutable tables this job writes; one writer at a time."""
+    """Mutable tables this job writes; one writer at a time, and no new batch while another job's is half done."""
     lease_wait: timedelta = timedelta(seconds=90)
+    """How long to wait for a lease, and how long for another job to finish its batch."""
     describe: Callable[[W], Mapping[str, object]] = lambda _: {}
     """More of a batch than counts, for people: offsets, freshness, samples. Must be JSON-able."""
     clock: Callable[[], datetime] = lambda: datetime.now(UTC)
     observe: Observer = lambda _: None
     on_wait: Callable[[str, Holder], None] = lambda _lease, _holder: None
+    on_blocked: Callable[[str], None] = lambda _batch: None
+    """Told for which unfinished batch of which other job this one waits, with state and reason."""
 
     @property
     def crash_points(self) -> tuple[str, ...]:
@@ -173,11 +188,43 @@ class MicroBatchJob(Generic[W]):
         """Finish the batch that was begun, or begin and finish the next; None when nothing is waiting.
 
         lease: of the job, from `exclusive`. The tables' leases are taken batch by batch, so that another writer of
-        the same table gets its turn in between.
+        the same table gets its turn in between. A new batch is not begun while another job's is unfinished on one of
+        these tables: that job replays against the versions it pinned. Raises OthersBatchUnfinished when it still is
+        `lease_wait` after it was first met.
         """
-        with ExitStack() as held:
-            tables = [held.enter_context(self._lease(f"table/{table}", self.name)) for table in self.leased]
-            return _Attempt(self, lease, tables).run()
+        planned: tuple[Offsets, Offsets] | None = None
+        gives_up: float | None = None
+        told = ""
+        while True:
+            with ExitStack() as held:
+                # One order for everybody: two jobs that each hold what the other wants would wait for nothing.
+                tables = [held.enter_context(self._lease(f"table/{name}", self.name)) for name in sorted(self.leased)]
+                attempt = _Attempt(self, lease, tables, planned)
+                try:
+                    return attempt.run()
+                except OthersBatchUnfinished as refused:
+                    refusal, planned = refused, attempt.planned
+            gives_up = gives_up or time.monotonic() + self.lease_wait.total_seconds()
+            if refusal.waits_for != told and time.monotonic() < gives_up:
+                self.on_blocked(refusal.waits_for)
+                told = refusal.waits_for
+            self._let_finish(refusal, gives_up)
+
+    def others_unfinished(self) -> tuple[Checkpoint, ...]:
+        """Batches of other jobs that have to be finished before this one may begin a new one. None for appenders."""
+        return in_the_way(self.name, self.leased, self.stores.checkpoints.unfinished()) if self.leased else ()
+
+    def _let_finish(self, refusal: OthersBatchUnfinished, gives_up: float) -> None:
+        """Return when something happened to the batches in the way; raise the refusal once it is `gives_up`.
+
+        Looks without the leases, which those batches need. A batch that is taken up again changes its row, and from
+        then on the place in the line for its leases is the better wait.
+        """
+        while (left := gives_up - time.monotonic()) > 0:
+            time.sleep(min(POLL.total_seconds(), left))
+            if self.others_unfinished() != refusal.batches:
+                return
+        raise refusal
 
     @contextmanager
     def _lease(self, name: str, purpose: str) -> Iterator[Lease]:
@@ -188,9 +235,15 @@ class MicroBatchJob(Generic[W]):
 
 
 class _Attempt(Generic[W]):
-    """One attempt at one batch, under the leases it needs."""
+    """One attempt at one batch, under the leases it needs.
 
-    def __init__(self, job: MicroBatchJob[W], lease: Lease, tables: Sequence[Lease]) -> None:
+    planned: the range an attempt before this one would have begun; a source may give each range only once.
+    """
+
+    def __init__(
+        self, job: MicroBatchJob[W], lease: Lease, tables: Sequence[Lease], planned: tuple[Offsets, Offsets] | None
+    ) -> None:
+        self.planned = planned
         self.job, self.fences = job, [held.fence for held in (lease, *tables)]
         self.checkpoints, self.metadata = job.stores.checkpoints, job.stores.metadata
         self.began = time.monotonic()
@@ -230,9 +283,12 @@ class _Attempt(Generic[W]):
             return last.manifest, True
         records = last.counts.get("rows_in", 0) if last else 0
         mean_bytes = last.counts.get("bytes_in", 0) / records if last and records else None
-        planned = job.source.plan(last.manifest.end if last else None, job.limits, mean_bytes)
+        planned = self.planned or job.source.plan(last.manifest.end if last else None, job.limits, mean_bytes)
         if planned is None:
             return None
+        self.planned = planned
+        if others := job.others_unfinished():
+            raise OthersBatchUnfinished(job.name, job.leased, others)
         manifest = Manifest(
             job=job.name,
             app_id=last.manifest.app_id if last else self.checkpoints.app_id(job.name),

@@ -102,9 +102,13 @@ class CheckpointStore:
         """The last batch of the job; None before the first one and after a reset."""
         with reading(self._engine) as connection:
             row = _checkpoint_row(connection, job)
-        if row is None:
-            return None
-        return Checkpoint(_manifest(row), JobState(row.job_state), row.updated_ts, row.counts, row.reason)
+        return None if row is None else _checkpoint(row)
+
+    def unfinished(self) -> list[Checkpoint]:
+        """The batches of all jobs that were begun and have not succeeded, by job; none that a reset gave up."""
+        query = select(CHECKPOINT).where(CHECKPOINT.c.job_state != JobState.SUCCEEDED).order_by(CHECKPOINT.c.job_name)
+        with reading(self._engine) as connection:
+            return [_checkpoint(row) for row in connection.execute(query)]
 
     def app_id(self, job: str) -> str:
         """The application id that the job's transactions carry now, such as `ingest-engagements@1.5f0c9a2e`.
@@ -303,6 +307,10 @@ def _check_manifest(manifest: Manifest) -> None:
 
 def _checkpoint_row(connection: Connection, job: str) -> Row[tuple[object, ...]] | None:
     return connection.execute(select(CHECKPOINT).where(CHECKPOINT.c.job_name == job)).one_or_none()
+
+
+def _checkpoint(row: Row[tuple[object, ...]]) -> Checkpoint:
+    return Checkpoint(_manifest(row), JobState(row.job_state), row.updated_ts, row.counts, row.reason)
 
 
 def _generation(connection: Connection, job: str) -> tuple[int, str | None]:

@@ -35,7 +35,7 @@ def data_table(scheme: LayoutScheme) -> Table:
             Column("engagement_date", "date", "UTC day of engagement_ts; what data skipping works on."),
             Column("engagement_ts", "timestamp", "When it happened, UTC; the same in all versions."),
             Column("engagement_id", "string", "Unique within the organization."),
-            Column("person_id", "string", "Who the person is now."),
+            Column("person_id", "string", "Who the person is now; null once deleted, until the row is purged."),
             Column("source_person_id", "string", "Who the event said the person is; never changes."),
             Column("version", "long", "Highest version seen."),
             _BATCH,
@@ -59,7 +59,7 @@ NOTIFICATION = Table(
         Column("change_type", "string", "INSERT, UPDATE or DELETE."),
         Column("engagement_id", "string", "Which engagement changed."),
         Column("engagement_date", "date", "Where to find it in the Data Table."),
-        Column("person_id", "string", "Identity after the change."),
+        Column("person_id", "string", "Identity after the change; null for a DELETE."),
         Column("previous_person_id", "string", "Identity before the change; null for an INSERT."),
     ),
 )
@@ -72,7 +72,7 @@ MAPPING = Table(
     columns=(
         _ORGANIZATION,
         Column("id", "string", "Person id."),
-        Column("name", "string", "Newest name."),
+        Column("name", "string", "Newest name; null once a DELETE removed it."),
         Column("name_ts", "timestamp", "When that name was said, UTC."),
         _BATCH,
     ),
@@ -127,3 +127,106 @@ MUTATION_REQUEST = Table(
         _BATCH,
     ),
 )
+
+_REQUEST_ID = Column("request_id", "string", "Unique within the organization.")
+_EXECUTION_TS = Column("execution_ts", "timestamp", "When the request happened, UTC.")
+
+ALIAS = Table(
+    key=("engagement", "alias"),
+    description="The edges of identity: every accepted CONVERT and DELETE as it came. All identities follow from it.",
+    mode=Mode.APPEND_ONLY,
+    partitioned_by=("organization_id",),
+    columns=(
+        _ORGANIZATION,
+        _REQUEST_ID,
+        Column("operation", "string", "CONVERT or DELETE."),
+        Column("from_id", "string", "Person that the request is about; null: whoever has the engagement (DELETE)."),
+        Column("to_id", "string", "Person it becomes (CONVERT)."),
+        Column("engagement_id", "string", "One engagement instead of all of a person."),
+        Column("engagement_date_from", "date", "First day it applies to; null: no lower end."),
+        Column("engagement_date_to", "date", "Last day it applies to; null: no upper end."),
+        Column("execution_ts", "timestamp", "Applies to engagements strictly before it, UTC."),
+        _BATCH,
+    ),
+)
+
+AMENDMENT = Table(
+    key=("engagement", "amendment"),
+    description="Every accepted UPDATE and RENAME as it came; contents and names are settled from it.",
+    mode=Mode.APPEND_ONLY,
+    partitioned_by=("organization_id",),
+    columns=(
+        _ORGANIZATION,
+        _REQUEST_ID,
+        Column("operation", "string", "UPDATE or RENAME."),
+        Column("from_id", "string", "Person to rename."),
+        Column("name", "string", "New name (RENAME)."),
+        Column("engagement_id", "string", "Engagement to patch (UPDATE)."),
+        Column("type", "string", "New type (UPDATE)."),
+        Column("channel", "string", "New channel (UPDATE)."),
+        Column("subject", "string", "New subject (UPDATE)."),
+        Column("attributes", "map<string,string>", "Keys to set; a null value removes the key (UPDATE)."),
+        Column("set_null", "array<string>", "Fields to clear: channel, subject (UPDATE)."),
+        _EXECUTION_TS,
+        _BATCH,
+    ),
+)
+
+SAID_NAME = Table(
+    key=("engagement", "said_name"),
+    description="Every name that an engagement carried, so that a late request still finds the name of its time.",
+    mode=Mode.APPEND_ONLY,
+    partitioned_by=("organization_id",),
+    columns=(
+        _ORGANIZATION,
+        Column("id", "string", "Person id, as the event said it."),
+        Column("name", "string", "The name."),
+        Column("name_ts", "timestamp", "engagement_ts of the event that carried it, UTC."),
+        _BATCH,
+    ),
+)
+
+ORIGINAL = Table(
+    key=("engagement", "original"),
+    description="Contents of patched engagements as the event said them, so that patches can be settled anew.",
+    mode=Mode.APPEND_ONLY,
+    partitioned_by=("organization_id",),
+    columns=(
+        _ORGANIZATION,
+        Column("engagement_id", "string", "Unique within the organization."),
+        Column("version", "long", "Version that said so."),
+        _BATCH,
+        Column("engagement", ENGAGEMENT_STRUCT, "What happened, before any patch."),
+    ),
+)
+
+OPERATION = Table(
+    key=("engagement", "operation"),
+    description="What each mutation batch resolved to, one row for each id and time: for audit and replay.",
+    mode=Mode.APPEND_ONLY,
+    partitioned_by=("ingestion_date",),
+    columns=(
+        _ORGANIZATION,
+        Column("from_id", "string", "Identity that the event said."),
+        Column("engaged_from", "timestamp", "First engagement_ts it applies to, UTC; null: no lower end."),
+        Column("engaged_before", "timestamp", "Engagements before this time, UTC."),
+        Column("to_id", "string", "Identity after all requests; null: deleted."),
+        Column("request_id", "string", "First request that such rows meet."),
+        _BATCH,
+        _INGESTION_DATE,
+    ),
+)
+
+PENDING = Table(
+    key=("engagement", "pending"),
+    description="Organizations whose newest aliases the Data Table does not show yet; the current view does.",
+    mode=Mode.MUTABLE,
+    columns=(
+        _ORGANIZATION,
+        Column("pending_from", "long", "First mutation batch not yet moved into the Data Table; null: none."),
+        _BATCH,
+    ),
+)
+
+MUTATION_LOGS = (ALIAS, AMENDMENT, SAID_NAME, ORIGINAL)
+"""What the final tables are settled from: the requests and names that came, and contents before their patches."""

@@ -186,24 +186,27 @@ class Lake:
         update: Sequence[str],
         newer_by: str | None = None,
         insert: bool = False,
+        fill: Sequence[str] = (),
         within: Mapping[str, Sequence[Any]] | None = None,
         rows: int | None = None,
     ) -> None:
         """MERGE rows into a table; skipped when this transaction is in the table already.
 
-        frame: the table's columns, at most one row per key in `on`. update: columns that a match takes from the frame;
-        with newer_by only where that column is greater in the frame than in the table.
-        insert: also insert what has no match. within: column -> values that matching rows can have; they go into the
-        condition as literals, since only the target's own conjuncts skip files. rows: as for `append`.
+        frame: the columns that are named here (with insert the table's), at most one row per key in `on`.
+        update: columns that a match takes from the frame; with newer_by only where that column is greater in the frame
+        than in the table. fill: columns of `update` that a match keeps where the frame has null. insert: also insert
+        what has no match. within: column -> values that matching rows can have; they go into the condition as
+        literals, since only the target's own conjuncts skip files. rows: as for `append`.
         """
-        columns = table.column_names
+        needed = {*on, *update, *([newer_by] if newer_by else [])}
+        columns = [name for name in table.column_names if insert or name in needed]
         with turn(self.root, table.name):
             found = self._light(table, rows, (within or {}).get("organization_id"))
             if found is not None and light.written(found, txn):
                 return
             few = None if found is None else here(_select(frame, columns))
             if found is not None and few is not None and light.spread(few, table) <= light.MAX_MERGED_PARTITIONS:
-                light.merge(found, few, table, txn, on=on, update=update, newer_by=newer_by, insert=insert)
+                light.merge(found, few, table, txn, on=on, update=update, newer_by=newer_by, insert=insert, fill=fill)
                 self._compact(found, table)
                 return
             source = self.frame(frame).select(*(F.col(name).alias(f"new_{name}") for name in columns))
@@ -213,11 +216,65 @@ class Lake:
             merge = source.mergeInto(self._name(table), condition)
             newer = None if newer_by is None else F.col(newer_by) < F.col(f"new_{newer_by}")
             matched = merge.whenMatched() if newer is None else merge.whenMatched(newer)
-            merge = matched.update({name: F.col(f"new_{name}") for name in update})
+            taken = {name: F.col(f"new_{name}") for name in update}
+            taken |= {name: F.coalesce(F.col(f"new_{name}"), F.col(name)) for name in fill}
+            merge = matched.update(taken)
             if insert:
                 merge = merge.whenNotMatched().insert({name: F.col(f"new_{name}") for name in columns})
             with self._transaction(txn):
                 merge.merge()
+
+    def move(
+        self, operations: Rows, table: Table, txn: Transaction, *, organizations: Sequence[str], stamp: int, rows: int
+    ) -> None:
+        """Give all rows of some ids another identity; skipped when this transaction is in the table already.
+
+        operations: organization_id, from_id, engaged_from, engaged_before, to_id, as in `engagement/operation`; at
+        most one applies to a row, by its source_person_id. stamp: batch_id of the rows that change. rows: how many
+        operations. By id and not by row: with 2,600,000 rows under 13,000 operations, delta-rs took 2.2 s and, with
+        the rows themselves as its source, 40 s (2 cores).
+        """
+        columns = ("organization_id", "from_id", "engaged_from", "engaged_before", "to_id")
+        with turn(self.root, table.name):
+            found = self._light(table, rows, organizations)
+            if found is not None and light.written(found, txn):
+                return
+            few = None if found is None else here(_select(operations, columns))
+            if found is not None and few is not None and len(organizations) <= light.MAX_MERGED_PARTITIONS:
+                light.move(found, few, txn, stamp)
+                self._compact(found, table)
+                return
+            source = self.frame(operations).select(*(F.col(name).alias(f"new_{name}") for name in columns))
+            moved = (
+                any_of("organization_id", organizations)
+                & (F.col("organization_id") == F.col("new_organization_id"))
+                & (F.col("source_person_id") == F.col("new_from_id"))
+                & (F.col("new_engaged_from").isNull() | (F.col("engagement_ts") >= F.col("new_engaged_from")))
+                & (F.col("engagement_ts") < F.col("new_engaged_before"))
+                & ~F.col("person_id").eqNullSafe(F.col("new_to_id"))
+            )
+            # Matched-only and small: the one MERGE in which both phases can broadcast the source.
+            merge = F.broadcast(source).mergeInto(self._name(table), moved)
+            merge = merge.whenMatched().update({"person_id": F.col("new_to_id"), "batch_id": F.lit(stamp).cast("long")})
+            with self._transaction(txn):
+                merge.merge()
+
+    def overwrite(self, frame: DataFrame, table: Table, txn: Transaction) -> None:
+        """Replace the partitions that `frame` has rows of; skipped when this transaction is in the table already.
+
+        frame: all rows that these partitions hold afterwards, with the table's columns.
+        """
+        with turn(self.root, table.name):
+            rows = frame.select(*table.column_names).repartition(*(F.col(name) for name in table.partitioned_by))
+            writer = rows.write.format("delta").mode("overwrite").option("partitionOverwriteMode", "dynamic")
+            writer = writer.option("txnAppId", txn.app_id).option("txnVersion", txn.version)
+            writer.option("userMetadata", txn.marker).save(self.uri(table))
+
+    def set_property(self, table: Table, key: str, value: str) -> None:
+        """Give a table a property that it does not have yet."""
+        found = log.describe(self.uri(table))
+        if found is not None and found.properties.get(key) != value:
+            self.spark.sql(f"ALTER TABLE {self._name(table)} SET TBLPROPERTIES ('{key}' = '{value}')").collect()
 
     def _compact(self, found: DeltaTable, table: Table) -> None:
         """What Spark does of itself after its commits."""
@@ -259,6 +316,24 @@ class Lake:
     def commit_of(self, table: Table, txn: Transaction) -> log.Commit | None:
         """What a transaction wrote, from the table's history; also when it was written before a crash."""
         return log.find_commit(self.uri(table), txn.marker)
+
+    def written(self, table: Table, *transactions: Transaction) -> dict[str, int]:
+        """Files, bytes and commits that transactions added to a table, from its history."""
+        commits = [commit for txn in transactions if (commit := self.commit_of(table, txn)) is not None]
+        return {
+            "files": sum(commit.files_added for commit in commits),
+            "bytes": sum(commit.bytes_added for commit in commits),
+            "commits": len(commits),
+        }
+
+    def rewritten(self, table: Table, *transactions: Transaction) -> dict[str, int]:
+        """Files that transactions replaced, and the bytes written instead."""
+        commits = [commit for txn in transactions if (commit := self.commit_of(table, txn)) is not None]
+        replacing = [commit for commit in commits if commit.files_removed]
+        return {
+            "files_rewritten": sum(commit.files_removed for commit in replacing),
+            "bytes_rewritten": sum(commit.bytes_added for commit in replacing),
+        }
 
     def accept_organizations(self, organizations: Iterable[str], *tables: Table) -> None:
         """Make sure that ids can be partition values of these tables, however long or strange they are.

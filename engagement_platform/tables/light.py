@@ -149,8 +149,11 @@ def merge(
     update: Sequence[str],
     newer_by: str | None,
     insert: bool,
+    fill: Sequence[str] = (),
 ) -> None:
     """Update the rows that match on the key, where `newer_by` is greater in the source; insert the others if told so.
+
+    fill: columns that keep what stands in the table where the source has null.
 
     Raises AmbiguousMerge when a key stands twice in `rows`.
     """
@@ -170,10 +173,33 @@ def merge(
         post_commithook_properties=_NO_HOOKS,
     )
     newer = None if newer_by is None else f'target."{newer_by}" < source."{newer_by}"'
-    merger = merger.when_matched_update({name: f'source."{name}"' for name in update}, predicate=newer)
+    taken = {name: f'source."{name}"' for name in update}
+    taken |= {name: f'CASE WHEN source."{name}" IS NULL THEN target."{name}" ELSE source."{name}" END' for name in fill}
+    merger = merger.when_matched_update(taken, predicate=newer)
     if insert:
         merger = merger.when_not_matched_insert({name: f'source."{name}"' for name in table.column_names})
     merger.execute()
+
+
+def move(found: DeltaTable, operations: pa.Table, txn: Transaction, stamp: int) -> None:
+    """Give the rows of some ids another identity, as `Lake.move` says it."""
+    condition = (
+        'target."organization_id" = source."organization_id" AND target."source_person_id" = source."from_id" '
+        'AND (source."engaged_from" IS NULL OR target."engagement_ts" >= source."engaged_from") '
+        'AND target."engagement_ts" < source."engaged_before"'
+    )
+    merger = found.merge(
+        operations,
+        condition,
+        source_alias="source",
+        target_alias="target",
+        streamed_exec=False,
+        writer_properties=_writer(),
+        commit_properties=_named(txn),
+        post_commithook_properties=_NO_HOOKS,
+    )
+    changes = 'target."person_id" IS DISTINCT FROM source."to_id"'
+    merger.when_matched_update({"person_id": 'source."to_id"', "batch_id": str(stamp)}, predicate=changes).execute()
 
 
 def compact(found: DeltaTable, table: Table, min_files: int) -> int:

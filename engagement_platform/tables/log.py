@@ -7,19 +7,26 @@ asks a dozen times.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.fs as pafs
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
+from deltalake.fs import DeltaStorageHandler
 
 from engagement_platform.tables.contract import Found
 
 _SPARK_TYPES = {"integer": "int", "short": "smallint", "byte": "tinyint"}
+
+_ENTRY = re.compile(r"\d{20}\.json")
 
 HISTORY_LOOKBACK = 50
 """Commits searched for a batch's own commit. Between a batch's commit and the look there are its other commits and
@@ -107,6 +114,86 @@ def bytes_of(table: DeltaTable, organizations: Sequence[str]) -> int:
     if column in files.column_names:
         files = files.filter(pc.is_in(files.column(column), pa.array(organizations, pa.string())))
     return int(pc.sum(files.column("size_bytes")).as_py() or 0)
+
+
+def entry(uri: str, version: int) -> list[dict[str, Any]] | None:
+    """The actions of one commit, from its own entry; None where the log has no such entry (any more)."""
+    filesystem, path = opened(f"{uri}/_delta_log/{version:020}.json")
+    try:
+        with filesystem.open_input_file(path) as file:
+            # Not splitlines(): that splits at separators such as U+2028 too, which stand in bounds as they are.
+            lines = file.read().split(b"\n")
+    except FileNotFoundError:
+        return None
+    return [json.loads(line) for line in lines if line.strip()]
+
+
+def next_entry(uri: str, after: int) -> int | None:
+    """The first version after this one whose entry the log still has."""
+    filesystem, path = opened(f"{uri}/_delta_log")
+    names = [info.base_name for info in filesystem.get_file_info(pafs.FileSelector(path, allow_not_found=True))]
+    kept = [int(name.removesuffix(".json")) for name in names if _ENTRY.fullmatch(name)]
+    return min((version for version in kept if version > after), default=None)
+
+
+def committed(uri: str, version: int) -> datetime | None:
+    """When a version was committed, as its writer says; None where the log does not tell (any more)."""
+    return time_of(entry(uri, version) or [])
+
+
+def time_of(actions: Sequence[Mapping[str, Any]]) -> datetime | None:
+    """When a commit with these actions was made, as its writer says."""
+    told = next((action["commitInfo"].get("timestamp") for action in actions if "commitInfo" in action), None)
+    return None if told is None else datetime.fromtimestamp(told / 1000, UTC)
+
+
+def opened(place: str) -> tuple[pafs.FileSystem, str]:
+    """The file system of an absolute path or URI, and the path in it. Nothing is URL-encoded in either."""
+    if place.startswith("file:/") and not place.startswith("file://"):
+        place = place.removeprefix("file:")
+    if "://" not in place:
+        return pafs.LocalFileSystem(), place
+    scheme, _, rest = storage_uri(place).partition("://")
+    host, _, path = rest.partition("/")
+    return _remote(f"{scheme}://{host}/"), path
+
+
+@lru_cache(maxsize=8)
+def _remote(root: str) -> pafs.FileSystem:
+    """delta-rs's own client: the environment that leads it to the tables leads here too. Kept for its connections."""
+    return pafs.PyFileSystem(DeltaStorageHandler(root))
+
+
+@dataclass(frozen=True)
+class Stored:
+    """What some rows take up in a table: rows (0 where the log does not say), bytes and files."""
+
+    rows: int
+    bytes: int
+    files: int
+
+
+def stored(uri: str, version: int, organizations: Sequence[str]) -> dict[str, Stored]:
+    """What each of these organizations has in a table, as of a version.
+
+    Where organization_id is no partition column, an organization is said to have all files whose bounds admit it.
+    """
+    files = pa.table(DeltaTable(storage_uri(uri), version=version).get_add_actions(flatten=True))
+    rows = pc.fill_null(files.column("num_records"), 0)
+    files = pa.table({**{name: files.column(name) for name in files.column_names}, "num_records": rows})
+    column = "partition.organization_id"
+    if column in files.column_names:
+        summed = files.group_by(column).aggregate([("num_records", "sum"), ("size_bytes", "sum"), ([], "count_all")])
+        wanted = set(organizations)
+        found = {
+            row[column]: Stored(row["num_records_sum"], row["size_bytes_sum"], row["count_all"])
+            for row in summed.to_pylist()
+            if row[column] in wanted
+        }
+    else:
+        total = Stored(pc.sum(rows).as_py() or 0, pc.sum(files.column("size_bytes")).as_py() or 0, files.num_rows)
+        found = dict.fromkeys(organizations, total)
+    return {name: found.get(name, Stored(0, 0, 0)) for name in organizations}
 
 
 def _commit(entry: Mapping[str, Any], uri: str) -> Commit:

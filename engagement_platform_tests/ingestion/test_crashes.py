@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from engagement_platform.ingestion.job import ingest_engagements
-from engagement_platform.microbatch.job import MicroBatchJob, drain
+from engagement_platform.microbatch.job import MicroBatchJob, Told, drain
 from engagement_platform.microbatch.model import JobState, Manifest, Transaction
 from engagement_platform.settings import LayoutSettings
 from engagement_platform.tables.lake import Lake
@@ -188,7 +188,7 @@ def test_a_build_without_transaction_ids_is_caught(world: World) -> None:
 def _on_lake(world: World, job: MicroBatchJob[Any], lake: Lake) -> MicroBatchJob[Any]:
     from engagement_platform.ingestion.job import Parts
 
-    parts = Parts(lake, world.stores, world.settings, job.observe, job.on_wait)
+    parts = Parts(lake, world.stores, world.settings, Told(job.observe, job.on_wait))
 
     def read(manifest: Manifest) -> Any:
         from engagement_platform.sources.kafka import KafkaSource

@@ -22,7 +22,7 @@ from engagement_platform.jobs import (
     ReasonMissing,
     UnfinishedBatch,
     UnknownJob,
-    kafka_job,
+    build_job,
     open_stores,
     reset_job,
     run_job,
@@ -172,7 +172,7 @@ def _impatient(world: World, seconds: float, servers: str | None = None) -> Micr
         }
     )
     settings = world.settings.model_copy(update={"kafka": kafka})
-    return kafka_job(INGEST_ENGAGEMENTS, world.spark, settings, world.stores)
+    return build_job(INGEST_ENGAGEMENTS, world.spark, settings, world.stores)
 
 
 @pytest.mark.parametrize("held", [f"job/{INGEST_ENGAGEMENTS}", "table/engagement/data", "table/engagement/mapping"])

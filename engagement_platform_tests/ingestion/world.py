@@ -14,13 +14,15 @@ from uuid import uuid4
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from engagement_platform.jobs import INGEST_ENGAGEMENTS, Told, kafka_job, open_stores
-from engagement_platform.microbatch.job import BatchReport, DrainPolicy, MicroBatchJob, Observer, Stores, drain
+from engagement_platform.jobs import INGEST_ENGAGEMENTS, build_job, open_stores
+from engagement_platform.microbatch.job import BatchReport, DrainPolicy, MicroBatchJob, Observer, Stores, Told, drain
+from engagement_platform.mutation.current import current
 from engagement_platform.settings import (
     BatchSettings,
     DecodingSettings,
     KafkaSettings,
     LayoutSettings,
+    MutationSettings,
     Settings,
     StoreSettings,
 )
@@ -49,7 +51,11 @@ class World:
     layout: LayoutSettings = field(default_factory=lambda: LayoutSettings(auto_compact=False))
     batch: BatchSettings = field(default_factory=BatchSettings)
     decoding: DecodingSettings = field(default_factory=DecodingSettings)
+    mutation: MutationSettings = field(default_factory=MutationSettings)
     produced: int = 0
+    ticks: bool = False
+    """Whether time goes on, by a second a batch; otherwise it stands still, and equal runs leave equal rows."""
+    _ticked: list[int] = field(default_factory=lambda: [0])
 
     def __post_init__(self) -> None:
         name = uuid4().hex[:12]
@@ -72,6 +78,7 @@ class World:
             layout=self.layout,
             batch=self.batch,
             decoding=self.decoding,
+            mutation=self.mutation,
         )
 
     @cached_property
@@ -134,8 +141,21 @@ class World:
 
     def job(self, observe: Observer = ignore, name: str = INGEST_ENGAGEMENTS) -> MicroBatchJob[Any]:
         """The ingestion job, with a clock that stands still: then equal runs leave equal rows."""
-        job = kafka_job(name, self.spark, self.settings, self.stores, Told(observe=observe))
-        return replace(job, clock=lambda: NOW)
+        job = build_job(name, self.spark, self.settings, self.stores, Told(observe=observe))
+        return replace(job, clock=self.clock)
+
+    def clock(self) -> datetime:
+        """Now, in this world."""
+        self._ticked[0] += self.ticks
+        return NOW + timedelta(seconds=self._ticked[0])
+
+    def current(self) -> list[dict[str, Any]]:
+        """The rows that readers see."""
+        return [utc(row.asDict(recursive=True)) for row in current(self.lake, self.data).collect()]
+
+    def produce_requests(self, messages: Sequence[dict[str, Any] | None]) -> None:
+        """Put messages on partition 0 of the topic of mutation requests."""
+        self.broker.produce(self.topics[1], [(0, None, as_bytes(message)) for message in messages])
 
     def run(self, observe: Observer = ignore, name: str = INGEST_ENGAGEMENTS) -> list[BatchReport]:
         """Everything that waits."""

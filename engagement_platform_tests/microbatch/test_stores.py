@@ -158,6 +158,26 @@ def test_a_reset_forgets_the_checkpoint_takes_a_new_application_id_and_keeps_the
     assert store.app_id("another-job").startswith("another-job@1.")
 
 
+def test_unfinished_are_the_running_and_failed_batches_of_all_jobs_but_not_those_a_reset_gave_up(
+    engine: Engine, clock: FakeClock
+) -> None:
+    store = CheckpointStore(engine, token=token, clock=clock)
+    of = {job: replace(manifest(), job=job, app_id=f"{job}@1.t") for job in ("done", "failed", "given-up", "running")}
+    for batch in of.values():
+        store.begin(batch)
+    store.fail(of["failed"], "the broker went away")
+    run_after = replace(manifest(1), job="done", app_id="done@1.t")
+    store.succeed(of["done"], {"rows_in": 10})
+    store.reset("given-up")
+    assert store.unfinished() == [
+        Checkpoint(of["failed"], JobState.FAILED, clock.now, reason="the broker went away"),
+        Checkpoint(of["running"], JobState.RUNNING, clock.now),
+    ]
+    store.begin(run_after)
+    store.succeed(of["running"], {})
+    assert [batch.manifest for batch in store.unfinished()] == [run_after, of["failed"]]
+
+
 def test_history_is_newest_first_past_ten_generations_and_can_be_cut(engine: Engine) -> None:
     store = CheckpointStore(engine, token=token)
     for generation in range(1, 12):
@@ -354,6 +374,7 @@ class CheckpointTransitions(RuleBasedStateMachine):
     def the_store_holds_what_the_model_holds(self) -> None:
         latest = self.store.latest(JOB)
         assert (None if latest is None else (latest.manifest, latest.state)) == self.last
+        assert self.store.unfinished() == ([] if latest is None or latest.state is JobState.SUCCEEDED else [latest])
         ids = [
             r.manifest.batch_id for r in self.store.history(JOB) if r.manifest.app_id == f"{JOB}@{self.generation}.t"
         ]

@@ -1,0 +1,75 @@
+"""Puts the mutation job together: new requests of their table, resolved, applied, announced. No work happens here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from engagement_platform.microbatch.job import MicroBatchJob, Stores, Told
+from engagement_platform.microbatch.model import Limits, Manifest
+from engagement_platform.mutation.batch import MutationBatch
+from engagement_platform.mutation.few import open_few
+from engagement_platform.mutation.processes import (
+    AcceptedProcess,
+    AnnounceProcess,
+    MoveProcess,
+    NameProcess,
+    RejectionProcess,
+)
+from engagement_platform.mutation.requests import FIELDS, PLACE
+from engagement_platform.mutation.strategy import summarized
+from engagement_platform.settings import Settings
+from engagement_platform.tables.engagement import (
+    MAPPING,
+    MUTATION_LOGS,
+    MUTATION_REQUEST,
+    NOTIFICATION,
+    OPERATION,
+    PENDING,
+    QUARANTINE,
+    data_table,
+)
+from engagement_platform.tables.growth import TableSource, added, read_here
+from engagement_platform.tables.lake import Lake
+
+APPLY_MUTATIONS = "apply-mutations"
+
+
+def apply_mutations(lake: Lake, stores: Stores, settings: Settings, told: Told) -> MicroBatchJob[MutationBatch]:
+    """Requests that landed since the last batch: conversions, deletions, renames and patches, exactly once each."""
+    data = data_table(settings.layout.scheme)
+    lake.ensure(data, MAPPING, NOTIFICATION, QUARANTINE, MUTATION_REQUEST, OPERATION, PENDING, *MUTATION_LOGS)
+    uri = lake.uri(MUTATION_REQUEST)
+
+    def prepare(manifest: Manifest) -> MutationBatch:
+        files = added(uri, manifest.start["version"], manifest.end["version"])
+        rows = read_here(uri, MUTATION_REQUEST, files, (*FIELDS, *PLACE))
+        return open_few(lake, data, manifest, rows, settings.mutation)
+
+    pinned = (data, MAPPING, QUARANTINE, PENDING, *MUTATION_LOGS)
+    return MicroBatchJob(
+        name=APPLY_MUTATIONS,
+        source=TableSource(uri, MUTATION_REQUEST),
+        prepare=prepare,
+        processes=(RejectionProcess(), AcceptedProcess(), MoveProcess(data), NameProcess(), AnnounceProcess()),
+        stores=stores,
+        limits=Limits(settings.batch.max_records, settings.batch.max_bytes),
+        pin=lambda: {table.name: lake.version(table) for table in pinned},
+        leased=(data.name, MAPPING.name),
+        lease_wait=settings.stores.lease_wait,
+        describe=describe,
+        observe=told.observe,
+        on_wait=told.on_wait,
+        on_blocked=told.on_blocked,
+    )
+
+
+def describe(work: MutationBatch) -> Mapping[str, object]:
+    """What people want to see of a batch beside its counts."""
+    figures = work.figures
+    return {
+        "rejected": dict(figures.rejected),
+        "chains": figures.chains,
+        "longest_chain": figures.longest_chain,
+        "strategies": summarized(work.choices),
+        "pending_organizations": len(work.left_pending),
+    }

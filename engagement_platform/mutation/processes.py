@@ -1,0 +1,250 @@
+"""The processes of a mutation batch, in their order. Each commits rows that the batch has made and says what it wrote.
+
+Quarantine, then what was accepted, then the Data Table, the mapping, and notifications last: readers never hear of a
+change that they cannot see.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from engagement_platform.microbatch.job import Committer
+from engagement_platform.microbatch.model import Counts, Transaction
+from engagement_platform.mutation.batch import KEY, MutationBatch
+from engagement_platform.tables.arrow import table_of
+from engagement_platform.tables.contract import Table
+from engagement_platform.tables.engagement import (
+    ALIAS,
+    AMENDMENT,
+    MAPPING,
+    NOTIFICATION,
+    OPERATION,
+    ORIGINAL,
+    PENDING,
+    QUARANTINE,
+)
+from engagement_platform.tables.lake import any_of
+from engagement_platform.tables.stamps import stamped, stamped_here
+
+
+@dataclass(frozen=True)
+class RejectionProcess:
+    """Requests that contradict an accepted one or came too late, whole."""
+
+    name: str = "quarantine"
+    commits: tuple[str, ...] = ("append",)
+
+    def run(self, work: MutationBatch, commit: Committer) -> Counts:
+        """Counts: rows_in, landed, duplicates, quarantined, files, bytes."""
+        figures = work.figures
+        counts = {
+            "rows_in": figures.rows_in,
+            "landed": figures.accepted,
+            "duplicates": figures.duplicates,
+            "quarantined": figures.quarantined,
+        }
+        if not figures.quarantined:
+            return counts
+        with commit("append") as txn:
+            work.lake.append(work.rejected, QUARANTINE, txn, rows=figures.quarantined)
+        return {**counts, **work.lake.written(QUARANTINE, txn)}
+
+
+@dataclass(frozen=True)
+class AcceptedProcess:
+    """Accepted requests into the logs that everything is settled from. With its edges a conversion is visible.
+
+    An organization whose bytes move later is marked as pending before that, so that the view never misses an edge.
+    """
+
+    name: str = "alias"
+    commits: tuple[str, ...] = ("pending", "amendment", "alias", "operation")
+
+    def run(self, work: MutationBatch, commit: Committer) -> Counts:
+        """Counts: conversions, deletions, renames, patches, operations, files, bytes."""
+        by_operation = work.figures.by_operation
+        counts = {
+            "conversions": by_operation.get("CONVERT", 0),
+            "deletions": by_operation.get("DELETE", 0),
+            "renames": by_operation.get("RENAME", 0),
+            "patches": by_operation.get("UPDATE", 0),
+            "operations": work.figures.operations,
+        }
+        done = []
+        if marked := [name for name in work.left_pending if name not in work.was_pending]:
+            with commit("pending") as txn:
+                mark_pending(work, dict.fromkeys(marked, work.manifest.batch_id), txn)
+        for name, table, rows, count in (
+            ("amendment", AMENDMENT, work.amendments, work.amendments_count),
+            ("alias", ALIAS, work.aliases, work.aliases_count),
+            ("operation", OPERATION, None, work.changes.operation_rows),
+        ):
+            if not count:
+                continue
+            with commit(name) as txn:
+                work.lake.append(self._operations(work) if rows is None else rows, table, txn, rows=count)
+            done.append(work.lake.written(table, txn))
+        return {**counts, **{key: sum(one[key] for one in done) for key in ("files", "bytes", "commits")}}
+
+    def _operations(self, work: MutationBatch) -> pa.Table:
+        rows = work.changes.operations
+        return stamped_here(rows, work.manifest) if isinstance(rows, pa.Table) else stamped(rows, work.manifest)
+
+
+@dataclass(frozen=True)
+class MoveProcess:
+    """Changed rows in the Data Table: every touched row once, by the strategy that was chosen."""
+
+    table: Table
+    name: str = "data"
+    commits: tuple[str, ...] = ("original", "move", "rows", "pending")
+
+    def run(self, work: MutationBatch, commit: Committer) -> Counts:
+        """Counts: changed, bytes_changed, files, files_rewritten, bytes, bytes_rewritten."""
+        changes, transactions = work.changes, []
+        if work.originals_count:
+            with commit("original") as txn:
+                work.lake.append(work.originals, ORIGINAL, txn, rows=work.originals_count)
+        strategies = {choice.strategy for choice in work.choices.values()}
+        if "deletion_vectors" in strategies:
+            work.lake.set_property(self.table, "delta.enableDeletionVectors", "true")
+        if "overwrite" in strategies and changes.changed_rows:
+            with commit("move") as txn:
+                self._overwrite(work, txn)
+            transactions.append(txn)
+        elif changes.changed_rows:
+            if changes.by_operation:
+                with commit("move") as txn:
+                    self._move(work, txn)
+                transactions.append(txn)
+            with commit("rows") as txn:
+                self._merge(work, txn)
+            transactions.append(txn)
+        if settled := [name for name in work.moved if name in work.was_pending]:
+            with commit("pending") as txn:
+                mark_pending(work, dict.fromkeys(settled), txn)
+        written = work.lake.written(self.table, *transactions)
+        rewritten = work.lake.rewritten(self.table, *transactions)
+        return {"changed": changes.changed_rows, "bytes_changed": work.bytes_changed, **written, **rewritten}
+
+    def _move(self, work: MutationBatch, txn: Transaction) -> None:
+        work.lake.move(
+            work.changes.operations,
+            self.table,
+            txn,
+            organizations=work.moved,
+            stamp=work.manifest.batch_id,
+            rows=work.changes.operation_rows,
+        )
+
+    def _merge(self, work: MutationBatch, txn: Transaction) -> None:
+        rows = work.changes.rows
+        assert isinstance(rows, pa.Table)
+        if not rows.num_rows:
+            return
+        within = {name: _distinct(rows, name) for name in KEY[:2]}
+        work.lake.merge(
+            rows,
+            self.table,
+            txn,
+            on=KEY,
+            update=("person_id", "batch_id", "engagement"),
+            fill=("engagement",),
+            within=within,
+            rows=rows.num_rows,
+        )
+
+    def _overwrite(self, work: MutationBatch, txn: Transaction) -> None:
+        from pyspark.sql import functions as F
+
+        pinned = work.manifest.table_versions[self.table.name]
+        rows = work.lake.frame(work.changes.rows)
+        new = rows.select(*KEY, *(F.col(name).alias(f"new_{name}") for name in ("person_id", "batch_id", "engagement")))
+        new = new.withColumn("changes", F.lit(True))
+        standing = work.lake.read(self.table, pinned).where(
+            any_of("organization_id", _distinct(work.changes.rows, KEY[0]))
+        )
+        joined = standing.join(new, list(KEY), "left")
+        frame = joined.withColumns(
+            {
+                "person_id": F.when(F.col("changes"), F.col("new_person_id")).otherwise(F.col("person_id")),
+                "batch_id": F.coalesce("new_batch_id", "batch_id"),
+                "engagement": F.coalesce("new_engagement", "engagement"),
+            }
+        )
+        work.lake.overwrite(frame, self.table, txn)
+
+
+@dataclass(frozen=True)
+class NameProcess:
+    """Names that changed; a rename writes one row here and none in the Data Table."""
+
+    name: str = "mapping"
+    commits: tuple[str, ...] = ("merge",)
+
+    def run(self, work: MutationBatch, commit: Committer) -> Counts:
+        """Counts: names_changed, files, bytes."""
+        counts = {"names_changed": work.names_count}
+        if not work.names_count:
+            return counts
+        with commit("merge") as txn:
+            work.lake.merge(
+                work.names,
+                MAPPING,
+                txn,
+                on=("organization_id", "id"),
+                update=("name", "name_ts", "batch_id"),
+                insert=True,
+                within={"organization_id": _distinct(work.names, "organization_id")},
+                rows=work.names_count,
+            )
+        return {**counts, **work.lake.written(MAPPING, txn)}
+
+
+@dataclass(frozen=True)
+class AnnounceProcess:
+    """One notification for each row that looks different now, after readers can see it."""
+
+    name: str = "notification"
+    commits: tuple[str, ...] = ("append",)
+
+    def run(self, work: MutationBatch, commit: Committer) -> Counts:
+        """Counts: inserted, updated, deleted, notifications, files, bytes."""
+        changes = work.changes
+        counts = {
+            "inserted": changes.inserted,
+            "updated": changes.updated,
+            "deleted": changes.deleted,
+            "notifications": changes.announced,
+        }
+        if not changes.announced:
+            return counts
+        with commit("append") as txn:
+            work.lake.append(changes.notifications, NOTIFICATION, txn, rows=changes.announced)
+        return {**counts, **work.lake.written(NOTIFICATION, txn)}
+
+
+def mark_pending(work: MutationBatch, since: dict[str, int] | dict[str, None], txn: Transaction) -> None:
+    """Note from which batch on the Data Table does not show an organization's edges; None: it shows all."""
+    rows = table_of(
+        (
+            {"organization_id": name, "pending_from": batch_id, "batch_id": work.manifest.batch_id}
+            for name, batch_id in since.items()
+        ),
+        PENDING,
+    )
+    work.lake.merge(
+        rows, PENDING, txn, on=("organization_id",), update=("pending_from", "batch_id"), insert=True, rows=len(since)
+    )
+
+
+def _distinct(rows: object, column: str) -> Sequence[str]:
+    import pyarrow.compute as pc
+
+    if isinstance(rows, pa.Table):
+        return sorted(pc.unique(rows.column(column)).to_pylist())
+    assert hasattr(rows, "select")
+    return sorted(row[0] for row in rows.select(column).distinct().collect())

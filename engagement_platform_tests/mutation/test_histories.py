@@ -1,0 +1,117 @@
+"""Random histories of engagements and requests through real topics and tables: the rows of a loop over the messages.
+
+Many histories share one lake, each as an organization of its own, so that thirty cost little more than one.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from engagement_platform.jobs import INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS
+from engagement_platform.mutation.job import APPLY_MUTATIONS
+from engagement_platform.settings import LayoutSettings, MutationSettings
+from engagement_platform.tables.engagement import MAPPING, NOTIFICATION, QUARANTINE
+from engagement_platform_tests.ingestion.conftest import MakeWorld
+from engagement_platform_tests.ingestion.world import World
+from engagement_platform_tests.mutation.histories import Message, random_history
+from engagement_platform_tests.mutation.oracle import Row, Tables, replay
+
+pytestmark = [pytest.mark.broker]
+
+WAYS = {
+    "few": (LayoutSettings(auto_compact=False), MutationSettings()),
+    "few, seen before moved": (LayoutSettings(auto_compact=False), MutationSettings(apply="alias")),
+}
+
+
+def interleaved(histories: list[list[Message]], rng: random.Random) -> list[Message]:
+    """All messages, each history in its own order."""
+    left = [list(history) for history in histories if history]
+    mixed = []
+    while left:
+        history = rng.choice(left)
+        mixed.append(history.pop(0))
+        left = [history for history in left if history]
+    return mixed
+
+
+def send(world: World, messages: list[Message], rng: random.Random, batches: int) -> None:
+    """Messages in their order, cut into so many batches of each job, which run in random order."""
+    cuts = sorted(rng.randrange(len(messages)) for _ in range(batches - 1))
+    for begin, end in zip([0, *cuts], [*cuts, len(messages)], strict=True):
+        part = messages[begin:end]
+        world.produce([message for message in part if "request_id" not in message])
+        world.produce_requests([message for message in part if "request_id" in message])
+        jobs = [INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS, APPLY_MUTATIONS]
+        rng.shuffle(jobs)
+        for job in jobs:
+            world.run(name=job)
+    for job in (INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS, APPLY_MUTATIONS):
+        world.run(name=job)
+
+
+def oracle_rows(tables: Tables) -> dict[tuple[str, str], Row]:
+    return tables.data
+
+
+def standing_rows(world: World) -> dict[tuple[str, str], Row]:
+    """The rows that readers see."""
+    found = {}
+    for row in world.current():
+        key = (row["organization_id"], row["engagement_id"])
+        assert key not in found, f"{key} stands twice"
+        said = row["engagement"]
+        found[key] = Row(
+            person_id=row["person_id"],
+            source_person_id=row["source_person_id"],
+            engagement_ts=row["engagement_ts"],
+            version=row["version"],
+            type=said["type"],
+            channel=said["channel"],
+            subject=said["subject"],
+            attributes=said["attributes"],
+        )
+    return found
+
+
+def standing_names(world: World) -> dict[tuple[str, str], Any]:
+    rows = world.rows(MAPPING)
+    assert len({(row["organization_id"], row["id"]) for row in rows}) == len(rows), "a person stands twice"
+    return {(r["organization_id"], r["id"]): (r["name"], r["name_ts"]) for r in rows if r["name"] is not None}
+
+
+def assert_announced(world: World, rows: dict[tuple[str, str], Row]) -> None:
+    """Followed in their order, the notifications lead to the rows: nothing is announced that cannot be seen."""
+    seen: dict[tuple[str, str], str] = {}
+    ids = set()
+    for row in sorted(world.rows(NOTIFICATION), key=lambda row: row["ingestion_ts"]):
+        assert row["notification_id"] not in ids, "a notification stands twice"
+        ids.add(row["notification_id"])
+        key = (row["organization_id"], row["engagement_id"])
+        assert seen.get(key) == row["previous_person_id"], f"{key}: {row}"
+        expected = "DELETE" if row["person_id"] is None else "UPDATE" if row["previous_person_id"] else "INSERT"
+        assert row["change_type"] == expected
+        seen[key] = row["person_id"]
+    assert {key: person for key, person in seen.items() if person} == {k: row.person_id for k, row in rows.items()}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_random_histories_end_in_the_rows_of_a_loop_over_their_messages(make_world: MakeWorld, way: str) -> None:
+    layout, mutation = WAYS[way]
+    world = make_world(layout=layout, mutation=mutation)
+    world.ticks = True
+    rng = random.Random(20261121)
+    histories = [random_history(seed, conflicts=seed % 4 == 0) for seed in range(30)]
+    send(world, interleaved(histories, rng), rng, batches=4)
+    tables = [replay(history) for history in histories]
+    expected = {key: row for table in tables for key, row in table.data.items()}
+    assert standing_rows(world) == expected
+    assert standing_names(world) == {key: name for table in tables for key, name in table.names.items()}
+    assert_announced(world, expected)
+    reasons = [reason for table in tables for reason in table.refused.values()]
+    selfs = sum(m.get("operation") == "CONVERT" and m["from_id"] == m["to_id"] for h in histories for m in h)
+    quarantined = [row["reason_code"] for row in world.rows(QUARANTINE)]
+    assert sorted(quarantined) == sorted([*reasons, *["self_conversion"] * selfs])
