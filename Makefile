@@ -4,10 +4,10 @@ BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-fast test-long test-crash lint format docs clean bench-ingest
+.PHONY: help setup run test test-fast test-long test-crash lint format docs clean bench-ingest bench-cascade bench-mutation
 
 help: ## print this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## create .venv from the pinned lock, check Java, download the jars; starts nothing
 	@tools/setup.sh
@@ -42,6 +42,12 @@ docs: setup ## regenerate the reference pages that come from the code
 
 bench-ingest: setup ## ingestion against a plain streaming append, per layout; prints rows/s and the ratio
 	@$(BIN)/python -m benchmarks.ingest $(ARGS)
+
+bench-cascade: setup ## chains of requests resolved in Spark, a million by default; prints requests/s
+	@$(BIN)/python -m benchmarks.cascade $(ARGS)
+
+bench-mutation: setup ## every way of applying conversions from one layout; seconds, bytes, ratios, targets, a plot
+	@$(BIN)/python -m benchmarks.mutation $(ARGS)
 
 clean: ## remove caches and the virtual environment; data and jars in the home folders stay
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache spark-warehouse metastore_db \

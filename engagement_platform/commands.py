@@ -1,8 +1,12 @@
-"""Commands that run and look after jobs: run, status, verify, reset. Thin: parse, call, print."""
+"""Commands that run and look after jobs and read what they made: run, status, read, verify, reset.
+
+Thin: parse, call, print.
+"""
 
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -10,12 +14,14 @@ import typer
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this module to the command line."""
-    for command in (run, status, verify, reset):
+    for command in (run, status, read, verify, reset):
         app.command()(command)
 
 
 def run(
-    job: Annotated[str, typer.Argument(help="ingest-engagements, ingest-mutation-requests or redrive-quarantine.")],
+    job: Annotated[
+        str, typer.Argument(help="ingest-engagements, ingest-mutation-requests, apply-mutations or redrive-quarantine.")
+    ],
     until_idle: Annotated[
         bool, typer.Option("--until-idle", help="End when nothing is waiting; without it, go on waiting for more.")
     ] = False,
@@ -108,15 +114,90 @@ def _status_json(job: object) -> dict[str, object]:
     }
 
 
-def verify(as_json: Annotated[bool, typer.Option("--json", help="One JSON object per check.")] = False) -> None:
+SHOWN_ROWS = 20
+
+
+def read(
+    table: Annotated[str, typer.Argument(help="engagement/current, engagement/data, engagement/mapping, …")],
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write all rows here: .parquet, .csv or .jsonl. Replaces it.")
+    ] = None,
+    where: Annotated[
+        str | None, typer.Option(metavar="SQL", help="Only rows for which this Spark SQL is true.")
+    ] = None,
+    version: Annotated[int | None, typer.Option(min=0, help="The table as of this version; not for a view.")] = None,
+) -> None:
+    """Read a table of the lake, or the view engagement/current, into one file; without --out show the first 20 rows.
+
+    engagement/current is the place to read engagements: newest identities, no deleted rows. In engagement/data deleted
+    rows stand with a null person_id until they are purged. Needs Spark: seconds with ENGAGEMENT_PLATFORM_SPARK__REMOTE,
+    up to a minute without. Exit status: 0, or 1 with the reason.
+    Example: engagement-platform read engagement/current --out current.parquet --where "organization_id = 'org-7'"
+    """
+    from engagement_platform.reading import check_asked, first, rows_of, save
+    from engagement_platform.settings import Settings
+
+    settings = Settings()
+    check_asked(settings, table, version, out)
+
+    from engagement_platform.spark.session import spark_session
+    from engagement_platform.tables.lake import Lake
+
+    with spark_session(settings, "read") as spark:
+        rows = rows_of(Lake(spark, settings), table, where=where, version=version)
+        if out is not None:
+            count = save(rows, table, out)
+            typer.echo(f"{count:,} {'row' if count == 1 else 'rows'} of {table} in {out}")
+            return
+        columns, values = first(rows, table, SHOWN_ROWS + 1)
+    _show(table, columns, values)
+
+
+def _show(name: str, columns: list[str], values: list[list[object]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    shown = Table(*columns)
+    for row in values[:SHOWN_ROWS]:
+        texts = (json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list) else value for value in row)
+        shown.add_row(*(Text("null", style="dim") if text is None else Text(str(text)) for text in texts))
+    console = Console()
+    console.print(shown)
+    more = len(values) > SHOWN_ROWS
+    count = f"The first {SHOWN_ROWS} rows" if more else f"All rows: {len(values)}"
+    console.print(f"{count} of {name}.{' With --out FILE all of them.' if more else ''}", markup=False, highlight=False)
+
+
+def verify(
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per check.")] = False,
+    identity: Annotated[
+        bool,
+        typer.Option("--identity", help="Instead: recompute identities, names and patched contents. Needs no broker."),
+    ] = False,
+    sample: Annotated[
+        int | None, typer.Option(min=1, help="--identity: so many organizations, others every day. Default: all.")
+    ] = None,
+) -> None:
     """Read the topic again and compare with the tables: nothing lost, nothing doubled, all announced. Changes nothing.
 
+    With --identity: whether every identity, name and patched content follows from what events and requests said.
     Exit status: 0 when all is right, 1 when something is wrong. Example: engagement-platform verify
     """
     from engagement_platform.settings import Settings
+    from engagement_platform.verify import identity_findings
     from engagement_platform.verify import verify as findings_of
 
-    findings = findings_of(Settings())
+    if sample is not None and not identity:
+        raise typer.BadParameter("--sample goes with --identity")
+    settings = Settings()
+    if identity:
+        from engagement_platform.spark.session import spark_session
+
+        with spark_session(settings, "verify") as spark:
+            findings = identity_findings(settings, spark, sample)
+    else:
+        findings = findings_of(settings)
     for finding in findings:
         if as_json:
             typer.echo(json.dumps({**vars(finding), "examples": list(finding.examples)}))

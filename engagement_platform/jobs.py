@@ -22,6 +22,7 @@ from engagement_platform.microbatch.lease import LeaseStore
 from engagement_platform.microbatch.model import JobState, Manifest
 from engagement_platform.microbatch.stores import BatchMetadataStore, CheckpointStore
 from engagement_platform.mutation.job import APPLY_MUTATIONS, apply_mutations
+from engagement_platform.mutation.rematerialize import REMATERIALIZE_ALIASES, rematerialize_aliases
 from engagement_platform.settings import Settings
 from engagement_platform.sources.kafka import KafkaSource
 from engagement_platform.spark.session import spark_session
@@ -32,7 +33,7 @@ INGEST_ENGAGEMENTS = "ingest-engagements"
 INGEST_MUTATION_REQUESTS = "ingest-mutation-requests"
 TOPIC_JOBS = (INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS)
 """Jobs that read a topic and go on for ever."""
-JOB_NAMES = (*TOPIC_JOBS, APPLY_MUTATIONS)
+JOB_NAMES = (*TOPIC_JOBS, APPLY_MUTATIONS, REMATERIALIZE_ALIASES)
 """Jobs that go on for ever."""
 REDRIVE_QUARANTINE = "redrive-quarantine"
 REREAD_ENGAGEMENTS = "reread-engagements"
@@ -92,6 +93,8 @@ def build_job(
     told = told or Told()
     if name == APPLY_MUTATIONS:
         return apply_mutations(Lake(spark, settings), stores, settings, told)
+    if name == REMATERIALIZE_ALIASES:
+        return rematerialize_aliases(Lake(spark, settings), stores, settings, told)
     source = KafkaSource(topic_of(name, settings), settings.kafka)
     parts = Parts(Lake(spark, settings), stores, settings, told)
 
@@ -194,9 +197,9 @@ def reset_job(name: str, settings: Settings, *, abandon: bool = False) -> str:
 
     abandon: also when the last batch is unfinished. Raises UnfinishedBatch otherwise, LeaseUnavailable while it runs.
     """
-    stores = open_stores(settings)
-    if name not in JOB_NAMES and stores.checkpoints.latest(name) is None:
+    if name not in (*JOB_NAMES, REREAD_ENGAGEMENTS) and not name.startswith(f"{REDRIVE_QUARANTINE}:"):
         raise UnknownJob(name)
+    stores = open_stores(settings)
     with stores.leases.acquire(f"job/{name}", purpose="reset") as lease:
         last = stores.checkpoints.latest(name)
         if last is not None and last.state is not JobState.SUCCEEDED and not abandon:

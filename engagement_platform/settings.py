@@ -216,6 +216,12 @@ class MutationSettings(Section):
         description="Requests (new and former, of the organizations of a batch) that are followed in the run's "
         "process; more are followed in Spark. 10,000 take about 20 ms.",
     )
+    light_rows: int = Field(
+        default=5_000_000,
+        ge=0,
+        description="Rows of the Data Table, of the organizations whose identities a batch moves, that are looked "
+        "through in the run's process (about 120 bytes each); more are looked through in Spark.",
+    )
     max_amplification: float = Field(
         default=100.0,
         gt=0,

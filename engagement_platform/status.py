@@ -1,18 +1,26 @@
-"""How far the jobs are, from the stores and the broker: backlog, totals, freshness. No Spark, no JVM."""
+"""How far the jobs are, from the stores, the broker and the requests' table: backlog, totals, freshness. No Spark."""
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from engagement_platform.jobs import TOPIC_JOBS, open_stores, topic_of
+import pyarrow as pa
+
+from engagement_platform.jobs import INGEST_MUTATION_REQUESTS, JOB_NAMES, TOPIC_JOBS, open_stores, topic_of
 from engagement_platform.microbatch.job import Stores
-from engagement_platform.microbatch.model import Checkpoint, JobState
+from engagement_platform.microbatch.model import Checkpoint, JobState, Offsets
 from engagement_platform.microbatch.stores import BatchRecord
+from engagement_platform.mutation.job import APPLY_MUTATIONS
+from engagement_platform.mutation.rematerialize import REMATERIALIZE_ALIASES
 from engagement_platform.settings import Settings
 from engagement_platform.sources.kafka import KafkaSource
+from engagement_platform.tables import log
+from engagement_platform.tables.engagement import MUTATION_REQUEST, PENDING
+from engagement_platform.tables.growth import TableSource
 
 WARMING_BATCHES = 2
 """Of a job after a start: the first pays for loading classes (about 10 s), the second for what waited meanwhile."""
@@ -20,7 +28,11 @@ WARMING_BATCHES = 2
 
 @dataclass(frozen=True)
 class StatusSnapshot:
-    """Totals over all jobs since their stores exist, counted from finished batches; backlog in messages."""
+    """Totals since the stores exist, counted from finished batches.
+
+    landed to backlog: of the jobs that read a topic, in messages. A request is a message once, when it lands; what
+    becomes of it then is counted apart.
+    """
 
     landed: int
     duplicates: int
@@ -29,6 +41,11 @@ class StatusSnapshot:
     backlog: int
     failing: str | None
     """Which job's last batch failed, and why; None when all is well."""
+    mutation_batches: int = 0
+    requests_applied: int = 0
+    """Requests that finished batches have taken, known duplicates and rejected ones among them."""
+    requests_waiting: int = 0
+    """Requests that landed and that no finished batch has taken."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +61,13 @@ class StatusSummary:
     freshness_p95_s: float | None
     freshness_running_p95_s: float | None
     """The same without each job's first WARMING_BATCHES: those of a JVM that has just started."""
+    mutation_batches: int = 0
+    requests_applied: int = 0
+    rows_mutated: int = 0
+    """Rows that look different to readers: inserted, updated or deleted by requests."""
+    mutated_p50_s: float | None = None
+    """Seconds from a request's production to the end of the batch that applied it."""
+    mutated_p95_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -63,21 +87,47 @@ class JobStatus:
         return self.checkpoint.reason if failed and self.checkpoint else None
 
 
-def backlog(job: str, settings: Settings, checkpoint: Checkpoint | None) -> int:
-    """Messages on the broker that no finished batch has read. A batch under way counts as waiting.
-
-    Raises what the source raises: no broker, no topic, offsets lost.
-    """
-    unfinished = checkpoint is not None and checkpoint.state is not JobState.SUCCEEDED
-    source = KafkaSource(topic_of(job, settings), settings.kafka)
+def unread_from(checkpoint: Checkpoint | None) -> Offsets | None:
+    """Where what no finished batch has read begins; None before the first batch."""
     if checkpoint is None:
-        return source.backlog(None)
-    return source.backlog(checkpoint.manifest.start if unfinished else checkpoint.manifest.end)
+        return None
+    done = checkpoint.state is JobState.SUCCEEDED
+    return checkpoint.manifest.end if done else checkpoint.manifest.start
+
+
+def landed_requests(settings: Settings) -> TableSource:
+    """The table whose growth the mutation job follows."""
+    return TableSource(MUTATION_REQUEST.uri(settings.lake), MUTATION_REQUEST)
+
+
+def pending_organizations(settings: Settings) -> int:
+    """Organizations whose newest aliases the Data Table does not show yet. Reads one column of a small table."""
+    found = log.open_log(PENDING.uri(settings.lake))
+    if found is None:
+        return 0
+    marks = pa.table(found.to_pyarrow_table(columns=["pending_from"])).column("pending_from")
+    return int(len(marks) - marks.null_count)
+
+
+def backlog(job: str, settings: Settings, checkpoint: Checkpoint | None) -> int:
+    """What no finished batch has read: messages on the broker, for the mutation job rows of the requests' table.
+
+    For rematerialization organizations that wait. A batch under way counts as waiting. Raises what the source raises:
+    no broker, no topic, offsets lost.
+    """
+    if job == REMATERIALIZE_ALIASES:
+        return pending_organizations(settings)
+    start = unread_from(checkpoint)
+    if job == APPLY_MUTATIONS:
+        return landed_requests(settings).backlog(start)
+    return KafkaSource(topic_of(job, settings), settings.kafka).backlog(start)
 
 
 def snapshot(settings: Settings) -> StatusSnapshot:
     """Totals and backlog of all jobs now."""
-    jobs = job_statuses(settings)
+    every = job_statuses(settings)
+    jobs = [job for job in every if job.job in TOPIC_JOBS]
+    mutations = next(job for job in every if job.job == APPLY_MUTATIONS)
     totals: Counter[str] = Counter()
     for job in jobs:
         totals.update(job.totals)
@@ -87,14 +137,20 @@ def snapshot(settings: Settings) -> StatusSnapshot:
         quarantined=totals["quarantined"],
         batches=sum(job.batches for job in jobs),
         backlog=sum(job.backlog for job in jobs),
-        failing=next((f"{job.job} failed: {why}" for job in jobs if (why := job.failure)), None),
+        failing=next((f"{job.job} failed: {why}" for job in every if (why := job.failure)), None),
+        mutation_batches=mutations.batches,
+        requests_applied=mutations.totals.get("rows_in", 0),
+        requests_waiting=mutations.backlog,
     )
 
 
 def job_statuses(settings: Settings) -> list[JobStatus]:
-    """Every job that reads a topic."""
+    """Every job that goes on for ever, in the order in which messages travel.
+
+    So nothing is overlooked that moves on meanwhile: requests are counted in their table after those on the topic.
+    """
     stores = open_stores(settings)
-    return [_job_status(job, settings, stores) for job in TOPIC_JOBS]
+    return [_job_status(job, settings, stores) for job in JOB_NAMES]
 
 
 def _job_status(job: str, settings: Settings, stores: Stores) -> JobStatus:
@@ -106,32 +162,38 @@ def _job_status(job: str, settings: Settings, stores: Stores) -> JobStatus:
 def summary(settings: Settings, since: datetime) -> StatusSummary:
     """Totals and freshness of what finished since a moment."""
     stores = open_stores(settings)
-    by_job = [
-        [
-            record
-            for record in succeeded(stores.checkpoints.history(job))
-            if record.finished_ts is not None and record.finished_ts >= since
-        ]
-        for job in TOPIC_JOBS
-    ]
-    done = [record for records in by_job for record in records]
+
+    def finished(job: str) -> list[BatchRecord]:
+        done = succeeded(stores.checkpoints.history(job))
+        return [record for record in done if record.finished_ts is not None and record.finished_ts >= since]
+
+    by_job = {job: finished(job) for job in TOPIC_JOBS}
+    done = [record for records in by_job.values() for record in records]
     running = [
         record
-        for records in by_job
+        for records in by_job.values()
         for record in sorted(records, key=lambda record: record.manifest.batch_id)[WARMING_BATCHES:]
     ]
     totals = summed(done)
     p50, p95 = freshness_quantiles(done, (0.5, 0.95))
     (running_p95,) = freshness_quantiles(running, (0.95,))
+    applied = finished(APPLY_MUTATIONS)
+    mutated = summed(applied)
+    mutated_p50, mutated_p95 = mutated_quantiles(by_job[INGEST_MUTATION_REQUESTS], applied, (0.5, 0.95))
     return StatusSummary(
         landed=totals["landed"],
         duplicates=totals["duplicates"],
         quarantined=totals["quarantined"],
         batches=len(done),
-        files=totals["files"],
+        files=totals["files"] + mutated["files"],
         freshness_p50_s=p50,
         freshness_p95_s=p95,
         freshness_running_p95_s=running_p95,
+        mutation_batches=len(applied),
+        requests_applied=mutated["rows_in"],
+        rows_mutated=sum(mutated[kind] for kind in ("inserted", "updated", "deleted")),
+        mutated_p50_s=mutated_p50,
+        mutated_p95_s=mutated_p95,
     )
 
 
@@ -154,14 +216,36 @@ def freshness_quantiles(records: Sequence[BatchRecord], shares: Sequence[float])
     Each batch knows 21 quantiles of its messages' production times; each stands for a part of the batch's messages.
     Off by at most the distance of two neighbouring quantiles. All None when nothing was read.
     """
+    return _quantiles(((record, record.finished_ts) for record in records), shares)
+
+
+def mutated_quantiles(
+    landed: Iterable[BatchRecord], applied: Iterable[BatchRecord], shares: Sequence[float]
+) -> list[float | None]:
+    """Seconds from a request's production to the end of the batch that applied it, at these shares of the requests.
+
+    landed: batches that wrote requests into their table; applied: batches of the mutation job. Requests count to the
+    first batch that was planned after their own had finished. It has seen them, unless it was full; one that began
+    just before may have, so the figures are rather too long. Requests that wait still are left out.
+    """
+    plans = sorted((r.manifest.ingestion_ts, r.finished_ts) for r in applied if r.finished_ts is not None)
+    begun = [planned for planned, _ in plans]
+
+    def visible(record: BatchRecord) -> datetime | None:
+        place = bisect_left(begun, record.finished_ts) if record.finished_ts else len(plans)
+        return plans[place][1] if place < len(plans) else None
+
+    return _quantiles(((record, visible(record)) for record in landed), shares)
+
+
+def _quantiles(finished: Iterable[tuple[BatchRecord, datetime | None]], shares: Sequence[float]) -> list[float | None]:
     weighted: list[tuple[float, float]] = []
-    for record in records:
+    for record, moment in finished:
         produced = record.details.get("produced_quantiles_ms")
-        if not isinstance(produced, list) or not produced or record.finished_ts is None:
+        if not isinstance(produced, list) or not produced or moment is None:
             continue
-        committed_ms = record.finished_ts.timestamp() * 1000
         weight = record.counts.get("rows_in", 0) / len(produced)
-        weighted += [((committed_ms - float(moment)) / 1000, weight) for moment in produced]
+        weighted += [((moment.timestamp() * 1000 - float(at)) / 1000, weight) for at in produced]
     weighted.sort()
     total = sum(weight for _, weight in weighted)
     return [_at_share(weighted, share * total) for share in shares]

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from engagement_platform.commands import _show
+
 
 def call(home: Path, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
     clean = {key: value for key, value in os.environ.items() if not key.startswith("ENGAGEMENT_PLATFORM_")}
@@ -63,9 +65,38 @@ def test_produce_wants_exactly_one_source(tmp_path: Path) -> None:
 
 def test_help_lists_every_command_and_imports_nothing_heavy(tmp_path: Path) -> None:
     done = call(tmp_path, "--help")
-    for command in ("up", "services", "produce", "setup", "run", "status", "verify", "reset"):
+    for command in ("up", "services", "produce", "setup", "run", "status", "read", "verify", "reset"):
         assert f" {command} " in done.stdout
     heavy = ("pyspark", "dagster", "pandas", "sqlalchemy", "pydantic", "confluent_kafka")
     code = f"import sys, engagement_platform.cli; print([name for name in {heavy} if name in sys.modules])"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert loaded.stdout.strip() == "[]"
+
+
+def test_what_cannot_be_read_is_told_before_spark_is_opened(tmp_path: Path) -> None:
+    for arguments, says in (
+        (("read", "engagement/dta"), "There is no table called 'engagement/dta'. Tables and views: engagement/alias"),
+        (("read", "engagement/current"), "engagement/current cannot be read yet."),
+        (("read", "engagement/current", "--version", "1"), "has no version 1"),
+        (("read", "engagement/data", "--out", "nowhere/data.csv"), "there is no folder"),
+        (("read", "engagement/data", "--out", "data.txt"), "one of .parquet, .csv, .jsonl"),
+    ):
+        # Spark would not be found, so opening it would say something else.
+        done = call(tmp_path, *arguments, JAVA_HOME=str(tmp_path / "none"))
+        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1), done.stderr
+        assert says in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_sample_without_identities_is_refused(tmp_path: Path) -> None:
+    done = call(tmp_path, "verify", "--sample", "3")
+    assert done.returncode == 2
+    assert "--identity" in done.stderr
+
+
+def test_the_first_rows_are_shown_as_a_table_and_nulls_are_told_apart(capsys: pytest.CaptureFixture[str]) -> None:
+    _show("t", ["id", "name"], [[str(nth), None if nth else {"a": "[b]"}] for nth in range(21)])
+    shown = capsys.readouterr().out
+    assert '{"a": "[b]"}' in shown
+    assert shown.count("null") == 19
+    assert "The first 20 rows of t. With --out FILE all of them." in shown

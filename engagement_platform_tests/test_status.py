@@ -7,13 +7,27 @@ from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from uuid import uuid4
 
+import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 
 from engagement_platform.jobs import INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS, open_stores
 from engagement_platform.microbatch.model import JobState, Manifest
 from engagement_platform.microbatch.stores import BatchRecord
+from engagement_platform.mutation.job import APPLY_MUTATIONS
+from engagement_platform.mutation.rematerialize import REMATERIALIZE_ALIASES
 from engagement_platform.settings import KafkaSettings, Settings
-from engagement_platform.status import backlog, freshness_quantiles, job_statuses, snapshot, succeeded, summary, summed
+from engagement_platform.status import (
+    backlog,
+    freshness_quantiles,
+    job_statuses,
+    mutated_quantiles,
+    snapshot,
+    succeeded,
+    summary,
+    summed,
+)
+from engagement_platform.tables.engagement import MUTATION_REQUEST, PENDING
 from engagement_platform_tests.conftest import Broker
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -77,6 +91,26 @@ def test_only_finished_batches_are_counted() -> None:
     assert totals["never said"] == 0
 
 
+def planned(batch_id: int, at_s: float, took_s: float = 1.0) -> BatchRecord:
+    """A batch of mutations that was planned so many seconds after noon."""
+    begun = NOON + timedelta(seconds=at_s)
+    made = Manifest(APPLY_MUTATIONS, "a@1", batch_id, {"version": batch_id}, {"version": batch_id + 1}, begun)
+    done = begun + timedelta(seconds=took_s)
+    return BatchRecord(made, JobState.SUCCEEDED, date(2026, 11, 21), begun, done, 1, {"rows_in": 1})
+
+
+def test_a_request_is_visible_when_the_batch_ends_that_was_planned_after_it_had_landed() -> None:
+    landed = record(rows=21, produced_s_before=[2.0] * 21)
+    assert mutated_quantiles([landed], [planned(0, -1), planned(1, 3), planned(2, 9)], (0.5,)) == [6.0]
+    assert mutated_quantiles([landed], [planned(0, 0, took_s=0.5)], (0.5,)) == [2.5]
+
+
+def test_requests_that_wait_and_batches_that_said_nothing_of_time_are_left_out() -> None:
+    landed = record(rows=21, produced_s_before=[2.0] * 21)
+    assert mutated_quantiles([landed], [planned(0, -1)], (0.5,)) == [None]
+    assert mutated_quantiles([record()], [planned(0, 1)], (0.5,)) == [None]
+
+
 @pytest.fixture
 def settings(broker: Broker, tmp_path: Path) -> Settings:
     """Stores that hold nothing, and two empty topics."""
@@ -125,6 +159,8 @@ def test_totals_are_over_all_jobs_and_a_summary_over_what_finished_since(broker:
     assert [(job.job, job.checkpoint, job.backlog) for job in job_statuses(settings)] == [
         (INGEST_ENGAGEMENTS, None, 0),
         (INGEST_MUTATION_REQUESTS, None, 0),
+        (APPLY_MUTATIONS, None, 0),
+        (REMATERIALIZE_ALIASES, None, 0),
     ]
     stores = open_stores(settings)
     produce(broker, settings.kafka.engagements_topic, 9)
@@ -161,3 +197,27 @@ def test_freshness_once_running_leaves_out_the_first_two_batches_of_each_job(
         stores.checkpoints.succeed(done, {"rows_in": 1, "landed": 1}, produced, NOON)
     told = summary(settings, NOON)
     assert (told.freshness_p95_s, told.freshness_running_p95_s) == (60, 6)
+
+
+@pytest.mark.broker
+def test_mutations_are_counted_apart_from_messages(broker: Broker, settings: Settings) -> None:
+    write_deltalake(
+        MUTATION_REQUEST.uri(settings.lake), pa.table({"request_id": ["r-1", "r-2", "r-3"]}),
+        configuration={"delta.appendOnly": "true"},
+    )  # fmt: skip
+    write_deltalake(PENDING.uri(settings.lake), pa.table({"pending_from": pa.array([None, 4, 5], pa.int64())}))
+    stores = open_stores(settings)
+    waiting = {job.job: job.backlog for job in job_statuses(settings)}
+    assert (waiting[APPLY_MUTATIONS], waiting[REMATERIALIZE_ALIASES]) == (3, 2)
+    assert (snapshot(settings).requests_waiting, snapshot(settings).backlog) == (3, 0)
+
+    done = Manifest(APPLY_MUTATIONS, f"{APPLY_MUTATIONS}@1", 0, {"version": -1}, {"version": 0}, NOON)
+    counts = {"rows_in": 3, "landed": 1, "duplicates": 1, "quarantined": 1, "updated": 7, "deleted": 2, "files": 4}
+    stores.checkpoints.begin(done)
+    assert snapshot(settings).requests_waiting == 3
+    stores.checkpoints.succeed(done, counts, {}, NOON)
+    now, since = snapshot(settings), summary(settings, NOON)
+    assert (now.requests_waiting, now.requests_applied, now.mutation_batches) == (0, 3, 1)
+    assert (now.landed, now.duplicates, now.quarantined, now.batches) == (0, 0, 0, 0)
+    assert (since.requests_applied, since.rows_mutated, since.mutation_batches, since.files) == (3, 9, 1, 4)
+    assert (since.landed, since.duplicates, since.quarantined, since.batches) == (0, 0, 0, 0)

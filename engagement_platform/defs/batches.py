@@ -43,27 +43,48 @@ class Batch:
 
 def table_metadata(batch: Batch, process: str) -> Metadata:
     """Of one table: the batch, what its process wrote, and on the Data Table everything else worth seeing."""
-    shown: Metadata = {"batch_id": MetadataValue.int(batch.report.manifest.batch_id)}
+    shown: Metadata = {}
     if process == DATA:
-        shown["last_batches"] = MetadataValue.md(markdown(bars(batch.history)))
+        shown["last_batches"] = last_batches(batch.history)
     if process in (DATA, "mutation_request"):
-        shown |= _whole_batch(batch)
-    shown |= _written(batch.processes.get(process, {}))
-    if process in (DATA, "quarantine", "mutation_request") and (rejected := rejected_of(batch.report)):
-        shown["rejected"] = _table("reason_code", "records", rejected)
-    shown["offsets"] = offsets_table(batch.report.manifest.start, batch.report.manifest.end)
-    shown["job"] = MetadataValue.text(batch.report.manifest.job)
-    shown["resumed"] = MetadataValue.bool(batch.report.replayed)
-    return shown
+        shown |= whole_batch(batch)
+    shown |= written(batch.processes.get(process, {}))
+    if process in (DATA, "quarantine", "mutation_request"):
+        shown |= rejections(batch.report)
+    return identified(batch.report, shown)
 
 
-def _written(counts: Counts) -> Metadata:
+def identified(report: BatchReport, shown: Metadata) -> Metadata:
+    """What is shown of a batch, between its id and where it came from."""
+    manifest = report.manifest
+    return {
+        "batch_id": MetadataValue.int(manifest.batch_id),
+        **shown,
+        "offsets": offsets_table(manifest.start, manifest.end),
+        "job": MetadataValue.text(manifest.job),
+        "resumed": MetadataValue.bool(report.replayed),
+    }
+
+
+def last_batches(history: Sequence[BatchRecord]) -> dg.MarkdownMetadataValue:
+    """A picture of the newest batches; history: newest first."""
+    return MetadataValue.md(markdown(bars(history)))
+
+
+def rejections(report: BatchReport) -> Metadata:
+    """Reason codes and records, where any were rejected."""
+    rejected = rejected_of(report)
+    return {"rejected": figures_table("reason_code", "records", rejected)} if rejected else {}
+
+
+def written(counts: Counts) -> Metadata:
     """All that a process counted; files and bytes also where it wrote nothing."""
     figures = {"files": 0, "bytes": 0, **{name: value for name, value in counts.items() if name != "commits"}}
     return {name: MetadataValue.int(value) for name, value in figures.items()}
 
 
-def _whole_batch(batch: Batch) -> Metadata:
+def whole_batch(batch: Batch) -> Metadata:
+    """Rows by what became of them, freshness, and where the time went."""
     report = batch.report
     shown: Metadata = {name: MetadataValue.int(report.counts[name]) for name in ROW_COUNTS if name in report.counts}
     for share, seconds in zip(("p50", "p95"), batch.freshness, strict=True):
@@ -71,7 +92,7 @@ def _whole_batch(batch: Batch) -> Metadata:
             shown[f"freshness_{share}_s"] = MetadataValue.float(round(seconds, 1))
     shown["seconds"] = MetadataValue.float(round(report.seconds, 2))
     rounded = {name: round(seconds, 2) for name, seconds in report.process_seconds.items()}
-    shown["process_seconds"] = _table("process", "seconds", rounded)
+    shown["process_seconds"] = figures_table("process", "seconds", rounded)
     return shown
 
 
@@ -99,7 +120,8 @@ def offsets_table(start: Offsets, end: Offsets) -> dg.TableMetadataValue:
     return MetadataValue.table(records, dg.TableSchema(columns))
 
 
-def _table(name: str, figure: str, values: Mapping[str, int | float]) -> dg.TableMetadataValue:
+def figures_table(name: str, figure: str, values: Mapping[str, int | float]) -> dg.TableMetadataValue:
+    """One row for each name, in their order."""
     records = [dg.TableRecord({name: key, figure: value}) for key, value in sorted(values.items())]
     return MetadataValue.table(records, dg.TableSchema([dg.TableColumn(name), dg.TableColumn(figure, "float")]))
 
@@ -120,15 +142,29 @@ def log_line(report: BatchReport) -> str:
     return (
         f"{manifest}{' (resumed)' if report.replayed else ''}: offsets [{ranges}], {counts.get('rows_in', 0)} in, "
         f"{counts.get('landed', 0)} landed, {counts.get('duplicates', 0)} known, "
-        f"{counts.get('quarantined', 0)} quarantined, {counts.get('files', 0)} files, {report.seconds:.1f} s"
+        f"{counts.get('quarantined', 0)} quarantined, {_mutated(counts)}{counts.get('files', 0)} files, "
+        f"{report.seconds:.1f} s"
     )
 
 
+def _mutated(counts: Counts) -> str:
+    """What a batch of mutations did to readers; nothing to say of any other."""
+    if "operations" not in counts:
+        return ""
+    kinds = ", ".join(f"{counts.get(kind, 0)} rows {kind}" for kind in ("inserted", "updated", "deleted"))
+    return f"{kinds}, {counts.get('changed', 0)} written, "
+
+
 def unbalanced(reports: Sequence[BatchReport]) -> list[str]:
-    """Batches whose received records are not all landed, known duplicates or quarantined, as sentences."""
+    """Batches whose received records are not all landed, known duplicates or quarantined, as sentences.
+
+    Also those that resolved requests to more operations than came in: each request is one at most.
+    """
     wrong = []
     for report in reports:
         accounted = sum(report.counts.get(name, 0) for name in ("landed", "duplicates", "quarantined"))
         if (received := report.counts.get("rows_in", 0)) != accounted:
             wrong.append(f"{report.manifest} received {received} and accounts for {accounted}")
+        if (operations := report.counts.get("operations", 0)) > received:
+            wrong.append(f"{report.manifest} received {received} and resolved them to {operations} operations")
     return wrong

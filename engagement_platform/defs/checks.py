@@ -9,19 +9,31 @@ from datetime import UTC, datetime, timedelta
 import dagster as dg
 
 from engagement_platform.defs.evaluations import report
-from engagement_platform.defs.platform import Platform
+from engagement_platform.defs.mutated import (
+    ANNOUNCED_BATCHES,
+    SAMPLED_ORGANIZATIONS,
+    Announced,
+    announced_rows,
+    chain_findings,
+    not_announced,
+)
+from engagement_platform.defs.platform import Opened, Platform
 from engagement_platform.defs.specs import DATA_TABLE, key_of
 from engagement_platform.defs.waiting import Waiting, waiting
 from engagement_platform.errors import PlatformError
 from engagement_platform.jobs import INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS, JOB_NAMES
+from engagement_platform.mutation.job import APPLY_MUTATIONS
 from engagement_platform.status import succeeded, summed
-from engagement_platform.tables.engagement import MUTATION_REQUEST, NOTIFICATION, QUARANTINE
+from engagement_platform.tables.engagement import ALIAS, MAPPING, MUTATION_REQUEST, NOTIFICATION, QUARANTINE
 from engagement_platform.verify import Finding
 
-DATA, NOTIFIED, REQUESTS, REJECTED = map(key_of, (DATA_TABLE, NOTIFICATION, MUTATION_REQUEST, QUARANTINE))
+DATA, NAMES, NOTIFIED, REQUESTS, REJECTED, ALIASES = map(
+    key_of, (DATA_TABLE, MAPPING, NOTIFICATION, MUTATION_REQUEST, QUARANTINE, ALIAS)
+)
 
 FRESH = "fresh"
 QUARANTINE_SHARE = "quarantine_share"
+ANNOUNCED_ROWS = "announced_rows"
 # A guess: sample traffic rejects 0.1 %, a producer that changed its format nearly all.
 QUARANTINE_WARN_PERCENT = 5
 QUARANTINE_BATCHES = 100
@@ -29,16 +41,32 @@ QUARANTINE_BATCHES = 100
 ENGAGEMENT_CHECKS = (
     dg.AssetCheckKey(DATA, FRESH), dg.AssetCheckKey(REJECTED, QUARANTINE_SHARE),
     dg.AssetCheckKey(DATA, "unique_engagement_id"), dg.AssetCheckKey(DATA, "nothing_lost"),
-    dg.AssetCheckKey(NOTIFIED, "announced"), dg.AssetCheckKey(REJECTED, "rejected_once"),
+    dg.AssetCheckKey(DATA, "identity"), dg.AssetCheckKey(DATA, "contents"), dg.AssetCheckKey(NAMES, "names"),
+    dg.AssetCheckKey(NOTIFIED, "announced"), dg.AssetCheckKey(NOTIFIED, ANNOUNCED_ROWS),
+    dg.AssetCheckKey(REJECTED, "rejected_once"),
 )  # fmt: skip
 """Checks of the tables that engagement runs write, other than those they yield themselves."""
 REQUEST_CHECKS = (dg.AssetCheckKey(REQUESTS, FRESH),)
+MUTATION_CHECKS = (dg.AssetCheckKey(ALIASES, FRESH), dg.AssetCheckKey(ALIASES, "acyclic"))
 
 TABLE_CHECKS: Mapping[tuple[dg.AssetKey, str], tuple[Sequence[str], str]] = {
     (DATA, "unique_engagement_id"): (("doubled",), "Every engagement stands once."),
     (DATA, "nothing_lost"): (
         ("ledger", "lost"),
         "Each batch begins where the one before ended, and every accepted message of the topic is in the table.",
+    ),
+    (DATA, "identity"): (
+        ("identity",),
+        "Each row of some organizations has the identity that follows from what its event said and all aliases.",
+    ),
+    (DATA, "contents"): (
+        ("contents",),
+        "Each patched row of some organizations is what its event said with all patches in their order.",
+    ),
+    (NAMES, "names"): (("names",), "Each person of some organizations has the newest name that was said."),
+    (ALIASES, "acyclic"): (
+        ("acyclic", "accepted_once"),
+        "Every chain of aliases of some organizations ends, and every accepted request stands once.",
     ),
     (NOTIFIED, "announced"): (
         ("announced", "notified_twice"),
@@ -132,12 +160,30 @@ def quarantine_share(looked: Waiting) -> dg.AssetCheckResult:
     return quarantine_share_result(totals["rows_in"], totals["quarantined"], QUARANTINE_WARN_PERCENT)
 
 
+def announced_rows_result(found: Sequence[Announced]) -> dg.AssetCheckResult:
+    """Passed when every batch of mutations announced each row it changed, and no other. No batch is fine."""
+    wrong = not_announced(found)
+    return dg.AssetCheckResult(
+        passed=not wrong,
+        asset_key=NOTIFIED,
+        check_name=ANNOUNCED_ROWS,
+        description="; ".join(wrong) or None,
+        metadata={
+            "batches": len(found),
+            "rows_changed": sum(of.seen for of in found),
+            "notifications": sum(of.notifications for of in found),
+        },
+    )
+
+
 def watched(looked: Waiting) -> list[dg.AssetCheckResult]:
     """The checks that need no Spark, as they stand now. Within PATIENCE for each when the broker is down."""
     return [
         freshness(INGEST_ENGAGEMENTS, DATA, looked),
         freshness(INGEST_MUTATION_REQUESTS, REQUESTS, looked),
+        freshness(APPLY_MUTATIONS, ALIASES, looked),
         quarantine_share(looked),
+        announced_rows_result(announced_rows(looked.settings, looked.stores)),
     ]
 
 
@@ -159,10 +205,21 @@ def selected(
 )
 def verify_tables(context: dg.AssetCheckExecutionContext, platform: Platform) -> Iterator[dg.AssetCheckResult]:
     """Read the topic again and compare it with the tables. Reads keys of the whole Data Table once."""
-    from engagement_platform.verify import verify
-
     with platform.open("verify") as opened:
-        yield from selected(context, table_check_results(verify(opened.settings, opened.spark)))
+        yield from selected(context, table_check_results(findings_of(opened)))
+
+
+def findings_of(opened: Opened) -> list[Finding]:
+    """All that verification finds; identities and aliases of so many organizations that it stays short."""
+    from engagement_platform.tables.lake import Lake
+    from engagement_platform.verify import identity_findings, verify
+
+    settings, spark = opened.settings, opened.spark
+    return [
+        *verify(settings, spark),
+        *identity_findings(settings, spark, sample=SAMPLED_ORGANIZATIONS),
+        *chain_findings(Lake(spark, settings)),
+    ]
 
 
 @dg.multi_asset_check(
@@ -171,6 +228,11 @@ def verify_tables(context: dg.AssetCheckExecutionContext, platform: Platform) ->
     specs=[
         dg.AssetCheckSpec(FRESH, asset=DATA, description="No message waits longer than `quality.freshness`."),
         dg.AssetCheckSpec(FRESH, asset=REQUESTS, description="No message waits longer than `quality.freshness`."),
+        dg.AssetCheckSpec(FRESH, asset=ALIASES, description="No request waits longer than `quality.freshness`."),
+        dg.AssetCheckSpec(
+            ANNOUNCED_ROWS, asset=NOTIFIED,
+            description=f"The last {ANNOUNCED_BATCHES} batches of mutations announced every row they changed, once.",
+        ),
         dg.AssetCheckSpec(
             QUARANTINE_SHARE, asset=REJECTED,
             description=f"At most {QUARANTINE_WARN_PERCENT} % of the last {QUARANTINE_BATCHES} batches were rejected.",

@@ -6,7 +6,7 @@ the last batch and say the same again. The run's checks are its results.
 
 # No `from __future__ import annotations` beside Dagster's decorators: they read a Config class from the annotation.
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 
@@ -17,15 +17,16 @@ from engagement_platform.defs.checks import ENGAGEMENT_CHECKS, REQUEST_CHECKS
 from engagement_platform.defs.evaluations import carry_over, evaluation
 from engagement_platform.defs.platform import Platform
 from engagement_platform.defs.specs import DATA_TABLE, DAYS, engagement_specs, key_of, request_specs, topic_specs
-from engagement_platform.defs.telling import ENGAGEMENT_TABLES, REQUEST_TABLES, tell, told_of
+from engagement_platform.defs.telling import ENGAGEMENT_TABLES, REQUEST_TABLES, Tables, tell, told_of
 from engagement_platform.defs.work import Mode, batches, work_of
 from engagement_platform.jobs import INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS
 from engagement_platform.microbatch.job import BatchReport, BooksDoNotBalance
 from engagement_platform.tables.contract import Table
 from engagement_platform.tables.engagement import MUTATION_REQUEST
 
-# An op has one pool. A batch of engagements writes both mutable tables, data and mapping, so whatever else writes
-# either of them must hold this one; the leases in the stores are per table and keep the tables safe in any case.
+# An op has one pool. A batch of engagements writes both mutable tables, data and mapping; whatever reads engagements
+# once more holds this one too. Mutations have a pool of their own, `mutation` says why; the leases in the stores are
+# per table and keep the tables safe in any case.
 DATA_POOL = "engagement_data"
 REQUEST_POOL = "engagement_mutation_request"
 
@@ -74,11 +75,11 @@ def partition_days(context: dg.AssetExecutionContext) -> list[date]:
 
 @dataclass(frozen=True)
 class Ingestion:
-    """One ingestion job as Dagster sees it."""
+    """A job that drains, as Dagster sees it."""
 
     job: str
-    tables: Mapping[str, Table]
-    """Process -> the table it writes."""
+    tables: Tables
+    """What its batches are told of."""
     checked: Table
     """The table that `conservation` stands on."""
     carried: Sequence[dg.AssetCheckKey]

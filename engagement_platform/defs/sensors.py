@@ -24,11 +24,13 @@ from engagement_platform.defs.engagement import (
     mutation_request_table,
 )
 from engagement_platform.defs.evaluations import report
+from engagement_platform.defs.mutation import apply_mutations, mutation_tables
 from engagement_platform.defs.platform import Platform
 from engagement_platform.defs.specs import DAYS
 from engagement_platform.defs.waiting import Waiting, waiting
 from engagement_platform.errors import PlatformError
 from engagement_platform.jobs import INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS
+from engagement_platform.mutation.job import APPLY_MUTATIONS
 from engagement_platform.sources.kafka_errors import BrokerUnavailable, TopicMissing
 
 IN_PROGRESS = (
@@ -61,9 +63,9 @@ class Recent:
     """When the newest one ended, Unix time."""
 
 
-def recent_runs(instance: dg.DagsterInstance, job: str, assets: dg.AssetsDefinition) -> Recent:
-    """Runs of a job, and those that materialize its assets in another way (by hand, in a backfill)."""
-    ours = assets.keys
+def recent_runs(instance: dg.DagsterInstance, job: str, assets: dg.AssetsDefinition | None = None) -> Recent:
+    """Runs of a job, and those that materialize its assets, if it has any, in another way (by hand, in a backfill)."""
+    ours = assets.keys if assets else set()
     for run in instance.get_runs(dg.RunsFilter(statuses=list(IN_PROGRESS)), limit=100):
         if run.job_name == job or (run.asset_selection and ours & run.asset_selection):
             return Recent(run.status.value, 0, None)
@@ -142,6 +144,15 @@ def mutation_requests_backlog(context: dg.SensorEvaluationContext, platform: Pla
     return drain_request(INGEST_MUTATION_REQUESTS, mutation_request_table, waiting(platform.settings()), context)
 
 
+@dg.sensor(
+    job=apply_mutations, minimum_interval_seconds=5, default_status=dg.DefaultSensorStatus.RUNNING,
+    description="Launches a drain run when landed mutation requests wait to be applied and none is under way.",
+)  # fmt: skip
+def mutations_backlog(context: dg.SensorEvaluationContext, platform: Platform) -> dg.RunRequest | dg.SkipReason:
+    """Requests in their table against the checkpoint."""
+    return drain_request(APPLY_MUTATIONS, mutation_tables, waiting(platform.settings()), context)
+
+
 @dataclass(frozen=True)
 class Verified:
     """The newest verification run: Unix times of its creation, start and end; None where that did not happen yet."""
@@ -179,9 +190,10 @@ def last_verified(instance: dg.DagsterInstance) -> Verified | None:
     description="Checks the tables against the topic after new batches: at most every two minutes, never when idle.",
 )  # fmt: skip
 def verify_after_batches(context: dg.SensorEvaluationContext, platform: Platform) -> dg.RunRequest | dg.SkipReason:
-    """New batches since the last verification."""
-    history = waiting(platform.settings()).stores.checkpoints.history(INGEST_ENGAGEMENTS, limit=3)
-    finished = max((r.finished_ts.timestamp() for r in history if r.finished_ts and not r.reason), default=None)
+    """New batches of engagements or mutations since the last verification."""
+    history = waiting(platform.settings()).stores.checkpoints.history
+    records = [record for job in (INGEST_ENGAGEMENTS, APPLY_MUTATIONS) for record in history(job, limit=3)]
+    finished = max((r.finished_ts.timestamp() for r in records if r.finished_ts and not r.reason), default=None)
     reason = verification_due(finished, last_verified(context.instance), time.time())
     return dg.SkipReason(reason) if reason else dg.RunRequest()
 
@@ -215,4 +227,6 @@ def watch(context: dg.SensorEvaluationContext, platform: Platform) -> dg.SkipRea
 
 def definitions() -> dg.Definitions:
     """The sensors of this module."""
-    return dg.Definitions(sensors=[engagements_backlog, mutation_requests_backlog, verify_after_batches, watch])
+    return dg.Definitions(
+        sensors=[engagements_backlog, mutation_requests_backlog, mutations_backlog, verify_after_batches, watch]
+    )

@@ -7,7 +7,19 @@ from collections.abc import Sequence
 import dagster as dg
 
 from engagement_platform.tables.contract import Mode, Table
-from engagement_platform.tables.engagement import MAPPING, MUTATION_REQUEST, NOTIFICATION, QUARANTINE, data_table
+from engagement_platform.tables.engagement import (
+    ALIAS,
+    AMENDMENT,
+    MAPPING,
+    MUTATION_REQUEST,
+    NOTIFICATION,
+    OPERATION,
+    ORIGINAL,
+    PENDING,
+    QUARANTINE,
+    SAID_NAME,
+    data_table,
+)
 
 GROUP = "engagement"
 OWNERS = ("team:engagement-platform",)
@@ -71,6 +83,7 @@ def engagement_specs() -> list[dg.AssetSpec]:
     """The tables that one batch of engagements fills, in the order in which it does."""
     return [
         table_spec(QUARANTINE, [ENGAGEMENTS_TOPIC, MUTATION_REQUESTS_TOPIC]),
+        table_spec(SAID_NAME, [ENGAGEMENTS_TOPIC]),
         table_spec(MAPPING, [ENGAGEMENTS_TOPIC]),
         table_spec(DATA_TABLE, [ENGAGEMENTS_TOPIC]),
         table_spec(NOTIFICATION, [key_of(DATA_TABLE)]),
@@ -80,3 +93,9 @@ def engagement_specs() -> list[dg.AssetSpec]:
 def request_specs() -> list[dg.AssetSpec]:
     """The table that a batch of mutation requests fills."""
     return [table_spec(MUTATION_REQUEST, [MUTATION_REQUESTS_TOPIC])]
+
+
+def mutation_specs() -> list[dg.AssetSpec]:
+    """The tables that a batch of mutations fills alone; it changes the tables of engagements besides."""
+    sources = [key_of(MUTATION_REQUEST), key_of(DATA_TABLE)]
+    return [table_spec(table, sources) for table in (ORIGINAL, AMENDMENT, ALIAS, OPERATION, PENDING)]

@@ -2,27 +2,66 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from datetime import date
 
 import dagster as dg
 
+from engagement_platform.defs.applied import mutation_metadata
 from engagement_platform.defs.batches import BATCHES_SHOWN as HISTORY
-from engagement_platform.defs.batches import Batch, Metadata, log_line, nothing_recorded, table_metadata
+from engagement_platform.defs.batches import Batch, Metadata, identified, log_line, nothing_recorded, table_metadata
 from engagement_platform.defs.platform import Opened
 from engagement_platform.defs.specs import DATA_TABLE, key_of
 from engagement_platform.microbatch.job import BatchReport, Told
 from engagement_platform.microbatch.lease import Holder
 from engagement_platform.tables.contract import Table
-from engagement_platform.tables.engagement import MAPPING, MUTATION_REQUEST, NOTIFICATION, QUARANTINE
+from engagement_platform.tables.engagement import (
+    ALIAS,
+    AMENDMENT,
+    MAPPING,
+    MUTATION_REQUEST,
+    NOTIFICATION,
+    OPERATION,
+    ORIGINAL,
+    PENDING,
+    QUARANTINE,
+    SAID_NAME,
+)
 
 Context = dg.AssetExecutionContext | dg.OpExecutionContext
 
-ENGAGEMENT_TABLES: Mapping[str, Table] = {
-    "quarantine": QUARANTINE, "mapping": MAPPING, "data": DATA_TABLE, "notification": NOTIFICATION,
-}  # fmt: skip
-"""Process -> the table it writes, for engagements; in the order of the processes."""
-REQUEST_TABLES: Mapping[str, Table] = {"mutation_request": MUTATION_REQUEST, "quarantine": QUARANTINE}
+
+def _ingested(batch: Batch, table: Table, process: str) -> Metadata:
+    # What its process counts is of the mapping.
+    return identified(batch.report, {}) if table == SAID_NAME else table_metadata(batch, process)
+
+
+@dataclass(frozen=True)
+class Tables:
+    """The tables that the batches of a job change, each with the process that writes it."""
+
+    own: Mapping[Table, str]
+    """Each batch materializes them."""
+    others: Mapping[Table, str] = field(default_factory=dict)
+    """Tables that are another job's assets: a batch that wrote into one is told of as an observation. Two jobs that
+    materialize one asset side by side would take turns in making its checks "Not evaluated"."""
+    metadata: Callable[[Batch, Table, str], Metadata] = _ingested
+    always: bool = False
+    """Every batch has something to say of the others, too."""
+
+
+ENGAGEMENT_TABLES = Tables(
+    {QUARANTINE: "quarantine", SAID_NAME: "mapping", MAPPING: "mapping", DATA_TABLE: "data",
+     NOTIFICATION: "notification"}
+)  # fmt: skip
+REQUEST_TABLES = Tables({MUTATION_REQUEST: "mutation_request"}, {QUARANTINE: "quarantine"})
+MUTATION_TABLES = Tables(
+    {ORIGINAL: "data", AMENDMENT: "alias", ALIAS: "alias", OPERATION: "alias", PENDING: "alias"},
+    {QUARANTINE: "quarantine", DATA_TABLE: "data", MAPPING: "mapping", NOTIFICATION: "notification"},
+    mutation_metadata,
+)
+REMATERIALIZED_TABLES = Tables({}, {DATA_TABLE: "data", PENDING: "data"}, mutation_metadata, always=True)
 
 
 def told_of(context: Context) -> Told:
@@ -34,25 +73,25 @@ def told_of(context: Context) -> Told:
     return Told(on_wait=on_wait, on_blocked=lambda why: context.log.info(f"Waiting: {why}"))
 
 
-def tables_to_tell(tables: Mapping[str, Table], report: BatchReport) -> dict[str, Table]:
-    """The tables that a batch has news of: its own, and quarantine where the batch rejected something.
+def tables_to_tell(tables: Tables, batch: Batch) -> dict[Table, str]:
+    """The tables that a batch has news of: its own, and of the others those that it wrote into.
 
-    Engagement batches tell of quarantine always, for it is theirs: no rejected record is news, too.
+    The job's own are told of always: no rejected record is news, too.
     """
-    own = tables is ENGAGEMENT_TABLES
-    return {p: t for p, t in tables.items() if own or t is not QUARANTINE or report.counts.get("quarantined", 0)}
+    wrote = {t: p for t, p in tables.others.items() if tables.always or batch.processes.get(p, {}).get("commits", 0)}
+    return {**tables.own, **wrote}
 
 
 def tell(
-    context: Context, tables: Mapping[str, Table], opened: Opened, done: Iterable[tuple[date, BatchReport | None]]
+    context: Context, tables: Tables, opened: Opened, done: Iterable[tuple[date, BatchReport | None]]
 ) -> Iterator[BatchReport]:
     """Pass batches on, each told of as soon as it is committed. Partition: the day that comes with it."""
     for day, report in done:
         if report is None:
-            _tell_of_tables(context, opened, day, dict.fromkeys(tables.values(), nothing_recorded(day)), tables)
+            _tell_of_tables(context, opened, day, dict.fromkeys(tables.own, nothing_recorded(day)), tables)
             continue
         batch = batch_of(report, opened)
-        told = {t: table_metadata(batch, p) for p, t in tables_to_tell(tables, report).items()}
+        told = {t: tables.metadata(batch, t, p) for t, p in tables_to_tell(tables, batch).items()}
         _tell_of_tables(context, opened, day, told, tables)
         context.log.info(log_line(report))
         yield report
@@ -67,12 +106,9 @@ def batch_of(report: BatchReport, opened: Opened) -> Batch:
 
 
 def _tell_of_tables(
-    context: Context, opened: Opened, day: date, told: Mapping[Table, Metadata], tables: Mapping[str, Table]
+    context: Context, opened: Opened, day: date, told: Mapping[Table, Metadata], tables: Tables
 ) -> None:
     for table, metadata in told.items():
         uri = {"dagster/uri": dg.MetadataValue.text(table.uri(opened.settings.lake))}
-        # Two jobs that materialize one asset side by side would take turns in making its checks "Not evaluated", so
-        # rejected requests are an observation of quarantine.
-        foreign = table is QUARANTINE and tables is not ENGAGEMENT_TABLES
-        event = dg.AssetObservation if foreign else dg.AssetMaterialization
+        event = dg.AssetMaterialization if table in tables.own else dg.AssetObservation
         context.log_event(event(key_of(table), metadata={**metadata, **uri}, partition=day.isoformat()))

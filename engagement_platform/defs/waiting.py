@@ -1,6 +1,7 @@
-"""What waits on the broker: how much and since when. Clients are kept between calls; nothing is consumed. No Dagster.
+"""What waits, on the broker and in the requests' table: how much and since when. Nothing is consumed. No Dagster.
 
-Kept because sensors of one code server ask every few seconds: a new client costs a connection and its threads.
+Clients are kept between calls, for sensors of one code server ask every few seconds: a new client costs a connection
+and its threads.
 """
 
 from __future__ import annotations
@@ -13,10 +14,14 @@ from confluent_kafka import Consumer, TopicPartition
 
 from engagement_platform.jobs import open_stores, topic_of
 from engagement_platform.microbatch.job import Stores
-from engagement_platform.microbatch.model import Checkpoint, JobState, Offsets
+from engagement_platform.microbatch.model import Checkpoint, Offsets
+from engagement_platform.mutation.job import APPLY_MUTATIONS
 from engagement_platform.settings import Settings
 from engagement_platform.sources.kafka import KafkaSource
 from engagement_platform.sources.kafka_options import client_options
+from engagement_platform.status import landed_requests, unread_from
+from engagement_platform.tables import log
+from engagement_platform.tables.growth import BEFORE_ALL
 
 # A tick of a sensor has a minute, but a broker that is down must not hold up the other sensors for its 20 s.
 PATIENCE = timedelta(seconds=5)
@@ -42,19 +47,33 @@ class Waiting:
         return self.stores.checkpoints.latest(job)
 
     def backlog(self, job: str) -> int:
-        """Messages that no finished batch has read; a batch under way counts. Raises what the source raises."""
-        return self.source(job).backlog(unread_from(self.checkpoint(job)))
+        """Messages, or requests in their table, that no finished batch has read; a batch under way counts.
+
+        Raises what the source raises.
+        """
+        source = landed_requests(self.settings) if job == APPLY_MUTATIONS else self.source(job)
+        return source.backlog(unread_from(self.checkpoint(job)))
 
     def oldest(self, job: str) -> datetime | None:
         """When the oldest waiting message was produced, UTC; None when nothing waits. Raises what the source raises.
 
-        Reads one message of each partition in which something waits.
+        Reads one message of each partition in which something waits. Of requests in their table: when the oldest
+        commit that waits was made.
         """
+        if job == APPLY_MUTATIONS:
+            return self._first_landed()
         source = self.source(job)
         end, begin = source.end_offsets(), {**source.earliest_offsets()}
         begin |= {p: max(o, begin.get(p, 0)) for p, o in (unread_from(self.checkpoint(job)) or {}).items()}
         waiting = {partition: begin.get(partition, 0) for partition in end if begin.get(partition, 0) < end[partition]}
         return self._first_produced(source.topic, waiting) if waiting else None
+
+    def _first_landed(self) -> datetime | None:
+        source = landed_requests(self.settings)
+        current = log.version(source.uri)
+        start = unread_from(self.checkpoint(APPLY_MUTATIONS)) or {"version": BEFORE_ALL}
+        files = source.files(start, {"version": current}) if current is not None else []
+        return log.committed(source.uri, files[0].version) if files else None
 
     def _first_produced(self, topic: str, offsets: Offsets) -> datetime | None:
         options: dict[str, str | int | float | bool] = client_options(self.settings.kafka) | {
@@ -76,14 +95,6 @@ class Waiting:
         finally:
             consumer.close()
         return datetime.fromtimestamp(min(first.values()) / 1000, UTC) if first else None
-
-
-def unread_from(checkpoint: Checkpoint | None) -> Offsets | None:
-    """Where what no finished batch has read begins; None before the first batch."""
-    if checkpoint is None:
-        return None
-    done = checkpoint.state is JobState.SUCCEEDED
-    return checkpoint.manifest.end if done else checkpoint.manifest.start
 
 
 _lock = threading.Lock()

@@ -23,7 +23,7 @@ class BrokerSilent(PlatformError):
 
 
 class Snapshot(Protocol):
-    """Totals over all jobs since their stores exist, counted from finished batches."""
+    """Totals since the stores exist, counted from finished batches; landed to backlog in messages of the topics."""
 
     @property
     def landed(self) -> int: ...
@@ -43,9 +43,21 @@ class Snapshot(Protocol):
         """Which job's last batch failed, and why."""
         ...
 
+    @property
+    def mutation_batches(self) -> int: ...
+    @property
+    def requests_applied(self) -> int:
+        """Landed requests that were taken by a finished batch of mutations."""
+        ...
+
+    @property
+    def requests_waiting(self) -> int:
+        """Landed requests that were not."""
+        ...
+
 
 class Summary(Protocol):
-    """Totals over all jobs of the batches that finished at or after a moment."""
+    """Totals of the batches that finished at or after a moment; landed to batches of the topics' messages alone."""
 
     @property
     def landed(self) -> int: ...
@@ -68,6 +80,23 @@ class Summary(Protocol):
     def freshness_running_p95_s(self) -> float | None:
         """Without the first batches after a start."""
         ...
+
+    @property
+    def mutation_batches(self) -> int: ...
+    @property
+    def requests_applied(self) -> int: ...
+    @property
+    def rows_mutated(self) -> int:
+        """Rows that requests inserted, updated or deleted for readers."""
+        ...
+
+    @property
+    def mutated_p50_s(self) -> float | None:
+        """Seconds from a request's production to the end of the batch that applied it; None when none was."""
+        ...
+
+    @property
+    def mutated_p95_s(self) -> float | None: ...
 
 
 @dataclass(frozen=True)
@@ -98,12 +127,16 @@ class Unknown:
     batches: int = 0
     backlog: int = 0
     failing: str | None = None
+    mutation_batches: int = 0
+    requests_applied: int = 0
+    requests_waiting: int = 0
 
 
 def balance(opening: Opening, on_broker: int, summary: Summary) -> int:
     """Messages that are unaccounted for; 0 is right, negative means that some were counted twice.
 
-    What was waiting at the opening and what was produced since must have landed, been known or been quarantined.
+    What was waiting at the opening and what was produced since must have landed, been known or been quarantined. A
+    request is accounted for when it lands; what the mutation job makes of it is no message of its own.
     """
     expected = opening.snapshot.backlog + on_broker - opening.on_broker
     return expected - summary.landed - summary.duplicates - summary.quarantined

@@ -44,7 +44,7 @@ def welcome(console: Console, services: Services, rate: float, log_dir: Path) ->
 
 
 def progress(watch: Watch, opening: Opening, left_s: float | None) -> str:
-    """One line: produced and landed since the start, batches, backlog."""
+    """One line: produced and landed since the start, batches, backlog, requests applied and waiting to be."""
     now: Snapshot | None = watch.latest
     before = opening.snapshot
     if now is None:
@@ -56,6 +56,7 @@ def progress(watch: Watch, opening: Opening, left_s: float | None) -> str:
         f"quarantined {now.quarantined - before.quarantined:,}",
         f"batches {now.batches - before.batches:,}",
         f"backlog {now.backlog:,}",
+        f"mutations {now.requests_applied - before.requests_applied:,} (waiting {now.requests_waiting:,})",
         *([f"{max(left_s, 0):.0f} s left"] if left_s is not None else []),
         *([watch.trouble] if watch.trouble else []),
         *([_shortened(now.failing)] if now.failing else []),
@@ -93,7 +94,7 @@ def summary_table(summary: Summary, opening: Opening, on_broker: int, missing: i
     def seconds(value: float | None) -> str:
         return "-" if value is None else f"{value:.1f} s"
 
-    # One line a figure: eleven columns do not fit a terminal of 80.
+    # One line a figure: sixteen columns do not fit a terminal of 80.
     table = Table("Summary", "")
     table.columns[1].justify = "right"
     rows = {
@@ -106,6 +107,11 @@ def summary_table(summary: Summary, opening: Opening, on_broker: int, missing: i
         "freshness p50": seconds(summary.freshness_p50_s),
         "freshness p95": seconds(summary.freshness_p95_s),
         "p95 once running": seconds(summary.freshness_running_p95_s),
+        "mutations applied": f"{summary.requests_applied:,}",
+        "mutation batches": f"{summary.mutation_batches:,}",
+        "rows mutated": f"{summary.rows_mutated:,}",
+        "mutation p50": seconds(summary.mutated_p50_s),
+        "mutation p95": seconds(summary.mutated_p95_s),
         "files": f"{summary.files:,}",
         "books": "balance" if missing == 0 else f"{abs(missing):,} {'missing' if missing > 0 else 'too many'}",
     }

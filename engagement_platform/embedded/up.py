@@ -46,11 +46,12 @@ class StoppedEarly(Exception):
 class NotIngested(PlatformError):
     """A bounded run gave up waiting for the backlog."""
 
-    def __init__(self, backlog: int, within_s: float) -> None:
-        self.backlog = backlog
+    def __init__(self, backlog: int, requests: int, within_s: float) -> None:
+        self.backlog, self.requests = backlog, requests
         super().__init__(
-            f"{backlog:,} messages are waiting and no batch finished within {within_s:.0f} s. They stay on the broker; "
-            "the next start goes on with them. `engagement-platform status` tells why a batch failed."
+            f"{backlog:,} messages wait to be ingested, {requests:,} landed requests to be applied, and no batch "
+            f"finished within {within_s:.0f} s. They stay where they are; the next start goes on with them. "
+            "`engagement-platform status` tells why a batch failed."
         )
 
 
@@ -101,7 +102,7 @@ class UpOptions:
     rate: float
     """Sample engagements a second; 0 for none."""
     seconds: float | None = None
-    """Produce for so long, wait until all is ingested, end. None: until stopped."""
+    """Produce for so long, wait until all is ingested and applied, end. None: until stopped."""
 
 
 def run_services(settings: Settings, env_file: Path | None, console: Console, stop: threading.Event) -> None:
@@ -210,7 +211,7 @@ def _work(
                 show(display.progress(watch, opening, left))
             if options.rate:
                 supervisor.end(TRAFFIC)
-            _wait_until_ingested(foreground, code_server, watch, lambda: show(display.progress(watch, opening, None)))
+            _wait_until_applied(foreground, code_server, watch, lambda: show(display.progress(watch, opening, None)))
     finally:
         watch.stop()
     on_broker = messages_on_broker(settings.kafka)
@@ -220,20 +221,23 @@ def _work(
     return 0 if missing == 0 else 1
 
 
-def _wait_until_ingested(
+def _wait_until_applied(
     foreground: Foreground, code_server: CodeServerWatch, watch: Watch, show: Callable[[], None]
 ) -> None:
+    """Until nothing waits on the topics and no landed request waits to be applied. Raises NotIngested."""
     # The answer under way may be from before the last message.
     enough = watch.asked + 2
     batches, since = -1, time.monotonic()
-    while watch.asked < enough or watch.latest is None or watch.latest.backlog > 0:
+    while watch.asked < enough or watch.latest is None or watch.latest.backlog + watch.latest.requests_waiting > 0:
         foreground.turn()
         code_server.look()
         show()
-        if watch.latest is not None and watch.latest.batches != batches:
-            batches, since = watch.latest.batches, time.monotonic()
+        finished = -1 if watch.latest is None else watch.latest.batches + watch.latest.mutation_batches
+        if finished != batches:
+            batches, since = finished, time.monotonic()
         if time.monotonic() - since > NEXT_BATCH_WITHIN_S:
-            raise NotIngested(watch.latest.backlog if watch.latest else 0, NEXT_BATCH_WITHIN_S)
+            waiting = (watch.latest.backlog, watch.latest.requests_waiting) if watch.latest else (0, 0)
+            raise NotIngested(*waiting, NEXT_BATCH_WITHIN_S)
 
 
 def _traffic(services: Services, rate: float) -> Child:

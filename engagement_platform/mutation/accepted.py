@@ -162,6 +162,19 @@ def name_ends(requests: Iterable[Request]) -> set[Id]:
     return {(e.organization_id, person) for e in plain for person in (e.from_id, e.to_id) if person is not None}
 
 
+def moved_names(
+    log_: Accepted, edges: Sequence[Edge], new: Iterable[Edge], renames: Sequence[Request]
+) -> list[dict[str, Any]]:
+    """Rows for the mapping, and `is_new`, after new requests. edges: all, the new ones included."""
+    moved = {(edge.organization_id, edge.from_id) for edge in names.plain(new) if edge.from_id is not None}
+    renamed = {(request.organization_id, request.from_id or "") for request in renames}
+    ids = names.affected(edges, moved | renamed)
+    if not ids:
+        return []
+    sayings = log_.sayings(names.relevant(edges, ids)) + [said_by_request(request) for request in renames]
+    return changed_names(ids, names.names_of(ids, sayings, edges), log_.lake, log_.manifest)
+
+
 def known_originals(
     lake: Lake, manifest: Manifest, rows: Sequence[Mapping[str, Any]]
 ) -> dict[tuple[Id, int], dict[str, Any]]:

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
 
 from engagement_platform.microbatch.model import Manifest
 from engagement_platform.mutation.strategy import Choice
@@ -52,6 +55,9 @@ class Changes:
     rows: Rows
     """KEY, person_id, batch_id and engagement (null: stays) of each row that is written; with `by_operation` only
     those that no operation settles."""
+    rows_count: int
+    within: Mapping[str, Sequence[Any]]
+    """Organizations and days of `rows`; what literal pruning needs."""
     changed_rows: int
     by_operation: bool
     """Most rows are moved by `operations`, and only the others by `rows`."""
@@ -73,6 +79,7 @@ class MutationBatch:
     lake: Lake
     data: Table
     manifest: Manifest
+    organizations: Sequence[str]
     figures: Figures
     changes: Changes
     rejected: Rows
@@ -82,7 +89,7 @@ class MutationBatch:
     amendments_count: int
     originals: Rows
     originals_count: int
-    names: Rows
+    names: pa.Table
     """Rows for the mapping."""
     names_count: int
     choices: Mapping[str, Choice]

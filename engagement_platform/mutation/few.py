@@ -7,23 +7,22 @@ identity that stands, so a request that comes late needs no rule of its own. `ma
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from engagement_platform.microbatch.model import Manifest
-from engagement_platform.mutation import names
 from engagement_platform.mutation.accepted import (
     Accepted,
     Id,
     TooMany,
     as_content,
     as_struct,
-    changed_names,
     known_originals,
-    said_by_request,
+    moved_names,
 )
 from engagement_platform.mutation.batch import KEY, Changes, Figures, MutationBatch
 from engagement_platform.mutation.content import Patch, patched
@@ -47,21 +46,32 @@ from engagement_platform.tables.engagement import (
 from engagement_platform.tables.lake import Lake
 from engagement_platform.tables.stamps import stamped_here
 
-ROW = ("organization_id", "engagement_date", "engagement_ts", "engagement_id", "person_id", "source_person_id")
+PERSON = "source_person_id"
+ROW = ("organization_id", "engagement_date", "engagement_ts", "engagement_id", "person_id", PERSON)
 
 MOST_ROWS_BY_KEY = 20_000
 """Changed rows that are written in one merge by their keys. Above it they are moved by operations: delta-rs took 1.4 s
 for 260,000 rows by key and 0.3 s by 1,300 operations, and 40 s against 2.2 s for ten times as many (2 cores)."""
 
 
-def open_few(lake: Lake, data: Table, manifest: Manifest, rows: pa.Table, settings: MutationSettings) -> MutationBatch:
+def open_few(
+    lake: Lake,
+    data: Table,
+    manifest: Manifest,
+    rows: pa.Table,
+    settings: MutationSettings,
+    organizations: Sequence[str] = (),
+) -> MutationBatch:
     """Resolve the requests of a batch.
 
     rows: the batch's rows of `engagement/mutation_request`, FIELDS and PLACE, in the order of landing.
+    organizations: others that wait to be moved and have no request.
     Raises TooMany before anything large is read.
     """
     landed = [(Request.of(row), row) for row in rows.to_pylist()]
-    log_ = Accepted(lake, manifest, sorted({request.organization_id for request, _ in landed}), settings)
+    log_ = Accepted(
+        lake, manifest, sorted({request.organization_id for request, _ in landed} | set(organizations)), settings
+    )
     known = [*log_.edges, *log_.amendments_named([request.request_id for request, _ in landed])]
     result = sort_out(((request, row["ingestion_ts"]) for request, row in landed), known, settings.max_lateness)
     new = [request for request in result.accepted if request.moves_identity]
@@ -75,6 +85,7 @@ def open_few(lake: Lake, data: Table, manifest: Manifest, rows: pa.Table, settin
         lake=lake,
         data=data,
         manifest=manifest,
+        organizations=log_.organizations,
         figures=_figures(len(landed), result, new, settled),
         changes=changes,
         rejected=stamped_here(table_of(rejected, QUARANTINE, *_REJECTED), manifest),
@@ -153,13 +164,7 @@ class _Settled:
 
     def names(self) -> list[dict[str, Any]]:
         """Rows of the mapping that differ from what stands."""
-        moved = {(edge.organization_id, edge.from_id) for edge in names.plain(self._new) if edge.from_id is not None}
-        renamed = {(request.organization_id, request.from_id or "") for request in self._renames}
-        ids = names.affected(self._edges, moved | renamed)
-        if not ids:
-            return []
-        sayings = self._log.sayings(names.relevant(self._edges, ids)) + [said_by_request(r) for r in self._renames]
-        return changed_names(ids, names.names_of(ids, sayings, self._edges), self._lake, self._manifest)
+        return moved_names(self._log, self._edges, self._new, self._renames)
 
     def changes(self) -> Changes:
         """The rows that change, and what becomes of them."""
@@ -181,6 +186,9 @@ class _Settled:
         organizations = sorted({organization for organization, _ in self._sources})
         persons = sorted({person for _, person in self._sources})
         rows = schema_of(self._data, *ROW).empty_table()
+        held = log.stored(self._lake.uri(self._data), self._manifest.table_versions[self._data.name], organizations)
+        if sum(stored.rows for stored in held.values()) > self._settings.light_rows:
+            raise TooMany
         if organizations:
             rows = self._pinned({"organization_id": organizations, "source_person_id": persons})
         if walked and rows.num_rows:
@@ -273,7 +281,9 @@ class _Settled:
         operations = self._operations(direct)
         keyed = written
         if by_operation:
-            keyed = self._not_by_operation(written)
+            alone = self._told_apart(moved)
+            keyed = written.filter(_is_of(written, alone))
+            operations = operations.filter(pc.invert(_is_of(operations.rename_columns({"from_id": PERSON}), alone)))
         rows = [
             row for (org, _), row in walked.items()
             if row["engagement"] is not None or (org in direct and row["now"] != row["person_id"])
@@ -285,6 +295,8 @@ class _Settled:
             operations=operations,
             operation_rows=operations.num_rows,
             rows=data_rows,
+            rows_count=data_rows.num_rows,
+            within={name: sorted(pc.unique(data_rows.column(name)).to_pylist()) for name in KEY[:2]},
             changed_rows=written.num_rows + len(rows),
             by_operation=by_operation,
             **self._notified(announced, seen),
@@ -301,14 +313,19 @@ class _Settled:
             (dict(zip(columns, op, strict=True)) for op in found if op.organization_id in direct), OPERATION, *columns
         )
 
-    def _not_by_operation(self, rows: pa.Table) -> pa.Table:
-        """Of rows that change, those that no operation settles: they are walked one by one."""
-        branching, erased = self.identities.branching(), self.identities.erased_engagements()
-        if not branching and not erased:
-            return rows.slice(0, 0)
-        persons = pc.is_in(rows.column("source_person_id"), pa.array([p for _, p in branching], pa.string()))
-        engagements = pc.is_in(rows.column("engagement_id"), pa.array([e for _, e in erased], pa.string()))
-        return rows.filter(pc.or_(persons, engagements))
+    def _told_apart(self, rows: pa.Table) -> set[Id]:
+        """The ids (as the event said them) with rows that a request tells apart from others of their id.
+
+        No operation may move those: it would also move rows that an earlier request has taken elsewhere.
+        """
+        erased = self.identities.erased_engagements()
+        apart = set(self.identities.branching())
+        few = rows.filter(pc.is_in(rows.column("engagement_id"), pa.array([e for _, e in erased], pa.string())))
+        columns = ("organization_id", "engagement_id", PERSON)
+        for organization, engagement, person in zip(*(few.column(name).to_pylist() for name in columns), strict=True):
+            if (organization, engagement) in erased:
+                apart.add((organization, person))
+        return apart
 
     def _data_rows(self, rows: pa.Table) -> pa.Table:
         """Rows of the Data Table that get another identity and keep their content."""
@@ -362,6 +379,17 @@ class _Settled:
             "updated": counts["UPDATE"],
             "deleted": counts["DELETE"],
         }
+
+
+def _is_of(rows: pa.Table, ids: Collection[Id]) -> pa.Array:
+    """Whether each row is of one of these (organization, person as the event said it)."""
+    candidates = pc.is_in(rows.column(PERSON), pa.array(sorted({person for _, person in ids}), pa.string()))
+    at = pc.indices_nonzero(candidates)
+    few = rows.take(at)
+    keys = zip(few.column("organization_id").to_pylist(), few.column(PERSON).to_pylist(), strict=True)
+    mask = np.zeros(rows.num_rows, dtype=bool)
+    mask[[place for place, key in zip(at.to_pylist(), keys, strict=True) if key in ids]] = True
+    return pa.array(mask)
 
 
 def _key(row: Mapping[str, Any]) -> Id:

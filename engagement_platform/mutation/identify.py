@@ -19,7 +19,8 @@ def identified(rows: DataFrame, edges: DataFrame, *, engine: Engine = "pointer_d
 
     In:  rows: organization_id, engagement_id, engagement_date, engagement_ts, source_person_id and any others but
          `now`. edges: as `cascade.resolve` takes them; all count, whatever is_new says.
-    Out: the columns of rows, and now (null: deleted).
+    Out: the columns of rows, now (null: deleted), and walks: whether a request may tell the row apart from others of
+         its id, so that it was walked.
     Cost: resolving the edges, one join over the rows; for rows that some request may tell apart from others of their
     id, `walk` in addition.
     """
@@ -29,7 +30,7 @@ def identified(rows: DataFrame, edges: DataFrame, *, engine: Engine = "pointer_d
     narrow = must_walk(resolved, edges).select("organization_id", "from_id", "engagement_id").distinct()
     narrow = narrow.localCheckpoint()
     if narrow.isEmpty():
-        return _by_operation(rows, operations(resolved)).select(*given, "now")
+        return _by_operation(rows, operations(resolved)).select(*given, "now", F.lit(False).alias("walks"))
     persons = narrow.where(F.col("from_id").isNotNull()).select(
         "organization_id", F.col("from_id").alias("source_person_id"), F.lit(True).alias("of_person")
     )
@@ -43,7 +44,7 @@ def identified(rows: DataFrame, edges: DataFrame, *, engine: Engine = "pointer_d
         .drop("of_person", "of_engagement")
         .localCheckpoint()
     )
-    together = _by_operation(flagged.where(~F.col("walks")), operations(resolved)).select(*given, "now")
+    together = _by_operation(flagged.where(~F.col("walks")), operations(resolved)).select(*given, "now", "walks")
     renamed = "person_id" in given
     alone = flagged.where("walks").select(*given)
     walked = walk(alone.withColumnRenamed("person_id", "stored_person_id") if renamed else alone, edges)
@@ -52,7 +53,7 @@ def identified(rows: DataFrame, edges: DataFrame, *, engine: Engine = "pointer_d
     )
     if renamed:
         walked = walked.withColumnRenamed("stored_person_id", "person_id")
-    return together.unionByName(walked.select(*given, "now"))
+    return together.unionByName(walked.select(*given, "now", F.lit(True).alias("walks")))
 
 
 def _by_operation(rows: DataFrame, found: DataFrame) -> DataFrame:

@@ -6,8 +6,10 @@ from collections.abc import Mapping
 
 from engagement_platform.microbatch.job import MicroBatchJob, Stores, Told
 from engagement_platform.microbatch.model import Limits, Manifest
+from engagement_platform.mutation.accepted import TooMany
 from engagement_platform.mutation.batch import MutationBatch
 from engagement_platform.mutation.few import open_few
+from engagement_platform.mutation.many import open_many
 from engagement_platform.mutation.processes import (
     AcceptedProcess,
     AnnounceProcess,
@@ -19,16 +21,19 @@ from engagement_platform.mutation.requests import FIELDS, PLACE
 from engagement_platform.mutation.strategy import summarized
 from engagement_platform.settings import Settings
 from engagement_platform.tables.engagement import (
+    ALIAS,
+    AMENDMENT,
     MAPPING,
     MUTATION_LOGS,
     MUTATION_REQUEST,
     NOTIFICATION,
     OPERATION,
+    ORIGINAL,
     PENDING,
     QUARANTINE,
     data_table,
 )
-from engagement_platform.tables.growth import TableSource, added, read_here
+from engagement_platform.tables.growth import TableSource, read_frame, read_here
 from engagement_platform.tables.lake import Lake
 
 APPLY_MUTATIONS = "apply-mutations"
@@ -40,15 +45,31 @@ def apply_mutations(lake: Lake, stores: Stores, settings: Settings, told: Told) 
     lake.ensure(data, MAPPING, NOTIFICATION, QUARANTINE, MUTATION_REQUEST, OPERATION, PENDING, *MUTATION_LOGS)
     uri = lake.uri(MUTATION_REQUEST)
 
+    source = TableSource(uri, MUTATION_REQUEST)
+    columns = (*FIELDS, *PLACE)
+
     def prepare(manifest: Manifest) -> MutationBatch:
-        files = added(uri, manifest.start["version"], manifest.end["version"])
-        rows = read_here(uri, MUTATION_REQUEST, files, (*FIELDS, *PLACE))
-        return open_few(lake, data, manifest, rows, settings.mutation)
+        work = resolved(manifest)
+        lake.accept_organizations(work.organizations, ALIAS, AMENDMENT, ORIGINAL, MAPPING, NOTIFICATION)
+        return work
+
+    def resolved(manifest: Manifest) -> MutationBatch:
+        files = source.files(manifest.start, manifest.end)
+        planned = source.size(manifest.start, manifest.end)
+        if planned is not None and planned <= settings.layout.light_write_rows:
+            try:
+                return open_few(
+                    lake, data, manifest, read_here(uri, MUTATION_REQUEST, files, columns), settings.mutation
+                )
+            except TooMany:
+                pass
+        rows = read_frame(lake.spark, uri, MUTATION_REQUEST, files, columns)
+        return open_many(lake, data, manifest, rows, settings.mutation)
 
     pinned = (data, MAPPING, QUARANTINE, PENDING, *MUTATION_LOGS)
     return MicroBatchJob(
         name=APPLY_MUTATIONS,
-        source=TableSource(uri, MUTATION_REQUEST),
+        source=source,
         prepare=prepare,
         processes=(RejectionProcess(), AcceptedProcess(), MoveProcess(data), NameProcess(), AnnounceProcess()),
         stores=stores,

@@ -6,10 +6,11 @@ change that they cannot see.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import functions as F
 
 from engagement_platform.microbatch.job import Committer
 from engagement_platform.microbatch.model import Counts, Transaction
@@ -120,9 +121,10 @@ class MoveProcess:
                 with commit("move") as txn:
                     self._move(work, txn)
                 transactions.append(txn)
-            with commit("rows") as txn:
-                self._merge(work, txn)
-            transactions.append(txn)
+            if changes.rows_count:
+                with commit("rows") as txn:
+                    self._merge(work, txn)
+                transactions.append(txn)
         if settled := [name for name in work.moved if name in work.was_pending]:
             with commit("pending") as txn:
                 mark_pending(work, dict.fromkeys(settled), txn)
@@ -141,31 +143,24 @@ class MoveProcess:
         )
 
     def _merge(self, work: MutationBatch, txn: Transaction) -> None:
-        rows = work.changes.rows
-        assert isinstance(rows, pa.Table)
-        if not rows.num_rows:
-            return
-        within = {name: _distinct(rows, name) for name in KEY[:2]}
         work.lake.merge(
-            rows,
+            work.changes.rows,
             self.table,
             txn,
             on=KEY,
             update=("person_id", "batch_id", "engagement"),
             fill=("engagement",),
-            within=within,
-            rows=rows.num_rows,
+            within=work.changes.within,
+            rows=work.changes.rows_count,
         )
 
     def _overwrite(self, work: MutationBatch, txn: Transaction) -> None:
-        from pyspark.sql import functions as F
-
         pinned = work.manifest.table_versions[self.table.name]
         rows = work.lake.frame(work.changes.rows)
         new = rows.select(*KEY, *(F.col(name).alias(f"new_{name}") for name in ("person_id", "batch_id", "engagement")))
         new = new.withColumn("changes", F.lit(True))
         standing = work.lake.read(self.table, pinned).where(
-            any_of("organization_id", _distinct(work.changes.rows, KEY[0]))
+            any_of("organization_id", work.changes.within["organization_id"])
         )
         joined = standing.join(new, list(KEY), "left")
         frame = joined.withColumns(
@@ -198,7 +193,7 @@ class NameProcess:
                 on=("organization_id", "id"),
                 update=("name", "name_ts", "batch_id"),
                 insert=True,
-                within={"organization_id": _distinct(work.names, "organization_id")},
+                within={"organization_id": sorted(pc.unique(work.names.column("organization_id")).to_pylist())},
                 rows=work.names_count,
             )
         return {**counts, **work.lake.written(MAPPING, txn)}
@@ -239,12 +234,3 @@ def mark_pending(work: MutationBatch, since: dict[str, int] | dict[str, None], t
     work.lake.merge(
         rows, PENDING, txn, on=("organization_id",), update=("pending_from", "batch_id"), insert=True, rows=len(since)
     )
-
-
-def _distinct(rows: object, column: str) -> Sequence[str]:
-    import pyarrow.compute as pc
-
-    if isinstance(rows, pa.Table):
-        return sorted(pc.unique(rows.column(column)).to_pylist())
-    assert hasattr(rows, "select")
-    return sorted(row[0] for row in rows.select(column).distinct().collect())

@@ -259,6 +259,14 @@ class Lake:
             with self._transaction(txn):
                 merge.merge()
 
+    def remove(self, keys: DataFrame, table: Table, txn: Transaction, *, on: Sequence[str]) -> None:
+        """Delete the rows that match on these columns; skipped when this transaction is in the table already."""
+        with turn(self.root, table.name):
+            source = keys.select(*(F.col(name).alias(f"new_{name}") for name in on))
+            condition = reduce(and_, (F.col(name) == F.col(f"new_{name}") for name in on))
+            with self._transaction(txn):
+                source.mergeInto(self._name(table), condition).whenMatched().delete().merge()
+
     def overwrite(self, frame: DataFrame, table: Table, txn: Transaction) -> None:
         """Replace the partitions that `frame` has rows of; skipped when this transaction is in the table already.
 

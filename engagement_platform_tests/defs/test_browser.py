@@ -33,8 +33,10 @@ SEEN_WITHIN_S = 600
 STOPPED_WITHIN_S = 40
 
 CHECKS = {
-    "engagement/data": ["conservation", "fresh", "nothing_lost", "unique_engagement_id"],
-    "engagement/notification": ["announced"],
+    "engagement/data": ["conservation", "contents", "fresh", "identity", "nothing_lost", "unique_engagement_id"],
+    "engagement/mapping": ["names"],
+    "engagement/notification": ["announced", "announced_rows"],
+    "engagement/alias": ["acyclic", "conservation", "fresh"],
     "engagement/quarantine": ["quarantine_share", "rejected_once"],
     "engagement/mutation_request": ["conservation", "fresh"],
 }
@@ -150,7 +152,7 @@ def _picture(page: Any, name: str, folder: Path) -> None:
 def test_the_asset_graph_leads_from_topics_to_tables_with_green_checks(page: Any, tmp_path: Path) -> None:
     for name in ("engagements", "mutation-requests", "quarantine", "mapping", "data", "notification"):
         page.get_by_text(name, exact=True).last.wait_for()
-    page.get_by_text("4 / 4 Passed").wait_for()
+    page.get_by_text("6 / 6 Passed").wait_for()
     _picture(page, "asset-graph", tmp_path)
 
 

@@ -26,7 +26,10 @@ def finding(check: str, wrong: int = 0) -> Finding:
     return Finding(check, f"{check} means", 100, wrong, ["e-1", "e-2"] if wrong else [])
 
 
-ALL = ("ledger", "lost", "vanished", "doubled", "announced", "notified_twice", "quarantined_twice")
+ALL = (
+    "ledger", "lost", "vanished", "doubled", "announced", "notified_twice", "quarantined_twice",
+    "identity", "contents", "names", "acyclic", "accepted_once",
+)  # fmt: skip
 
 
 def test_every_finding_of_verify_decides_a_check() -> None:

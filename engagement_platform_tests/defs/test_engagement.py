@@ -3,79 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from datetime import UTC, date, datetime, timedelta
-from pathlib import Path
+from datetime import UTC, datetime, timedelta
 from typing import Any
-from uuid import uuid4
 
 import dagster as dg
 import pytest
 from deltalake import DeltaTable
-from pyspark.sql import SparkSession
 
 from engagement_platform.definitions import defs
 from engagement_platform.defs.work import NoReread
-from engagement_platform.tables.contract import Table
 from engagement_platform.tables.engagement import MAPPING, NOTIFICATION, QUARANTINE, data_table
-from engagement_platform_tests.conftest import Broker
+from engagement_platform_tests.defs.conftest import Home
 
 pytestmark = pytest.mark.broker
 
 TABLES = (data_table("organization"), MAPPING, NOTIFICATION, QUARANTINE)
-
-
-class Home:
-    """A fresh lake with its topics and a Dagster instance; the settings of this process point at it."""
-
-    def __init__(self, folder: Path, broker: Broker, instance: dg.DagsterInstance) -> None:
-        self.folder, self.broker, self.instance = folder, broker, instance
-        self.engagements, self.requests = (f"{name}-{uuid4().hex[:8]}" for name in ("engagements", "requests"))
-        for topic in (self.engagements, self.requests):
-            broker.create_topic(topic)
-
-    def run(self, job: str, partitions: list[date], mode: str = "auto", raise_on_error: bool = True) -> Any:
-        """Run a job for a day, or for all from the first to the last day in one run."""
-        first, last = partitions[0].isoformat(), partitions[-1].isoformat()
-        tags = {"dagster/asset_partition_range_start": first, "dagster/asset_partition_range_end": last}
-        op = {"ingest_engagements": "ingest_engagement_tables"}.get(job, "ingest_mutation_request_table")
-        return (
-            defs()
-            .resolve_job_def(job)
-            .execute_in_process(
-                run_config={"ops": {op: {"config": {"mode": mode}}}},
-                partition_key=first if first == last else None,
-                tags=None if first == last else tags,
-                instance=self.instance,
-                raise_on_error=raise_on_error,
-            )
-        )
-
-    def rows(self, table: Table) -> list[str]:
-        """Every row as text, sorted."""
-        uri = table.uri(str(self.folder / "lake"))
-        return sorted(map(repr, DeltaTable(uri).to_pyarrow_table().to_pylist()))
-
-    def events(self, key: str) -> list[dg.AssetMaterialization]:
-        """Materializations of an asset, newest first."""
-        found = self.instance.fetch_materializations(dg.AssetKey(key.split("/")), limit=100).records
-        return [record.asset_materialization for record in found if record.asset_materialization]
-
-
-@pytest.fixture
-def home(broker: Broker, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Home]:
-    with dg.DagsterInstance.ephemeral() as instance:
-        made = Home(tmp_path, broker, instance)
-        for name, value in {
-            "HOME": str(tmp_path),
-            "KAFKA__BOOTSTRAP_SERVERS": broker.bootstrap_servers,
-            "KAFKA__ENGAGEMENTS_TOPIC": made.engagements,
-            "KAFKA__MUTATION_REQUESTS_TOPIC": made.requests,
-            "DRAIN__LINGER": "PT0S",
-            "BATCH__MAX_RECORDS": "3",
-        }.items():
-            monkeypatch.setenv(f"ENGAGEMENT_PLATFORM_{name}", value)
-        yield made
 
 
 def engagement(number: int) -> bytes:
@@ -100,8 +42,8 @@ def test_a_run_tells_of_each_batch_and_a_backfill_of_its_day_changes_nothing(hom
     result = home.run("ingest_engagements", [today])
     assert result.success
 
-    for key in ("engagement/data", "engagement/mapping", "engagement/notification", "engagement/quarantine"):
-        newest, first = home.events(key)
+    for key in ("data", "mapping", "said_name", "notification", "quarantine"):
+        newest, first = home.events(f"engagement/{key}")
         assert (number(first, "batch_id"), number(newest, "batch_id")) == (0, 1)
         assert {newest.partition, first.partition} == {today.isoformat()}
     newest, first = home.events("engagement/data")
@@ -109,7 +51,7 @@ def test_a_run_tells_of_each_batch_and_a_backfill_of_its_day_changes_nothing(hom
     assert [number(newest, name) for name in ("rows_in", "landed", "quarantined", "files")] == [2, 1, 1, 1]
     assert 0 <= number(newest, "freshness_p95_s") < 600
     assert "data:image/svg+xml;base64," in number(newest, "last_batches")
-    assert passed(home, "engagement/data", "conservation")
+    assert home.passed("engagement/data", "conservation")
 
     assert defs().resolve_job_def("verify_engagements").execute_in_process(instance=home.instance).success
     for key, check in (
@@ -118,7 +60,7 @@ def test_a_run_tells_of_each_batch_and_a_backfill_of_its_day_changes_nothing(hom
         ("engagement/notification", "announced"),
         ("engagement/quarantine", "rejected_once"),
     ):
-        assert passed(home, key, check)
+        assert home.passed(key, check)
 
     before = [home.rows(table) for table in TABLES]
     assert home.run("ingest_engagements", [today], mode="reread").success
@@ -126,12 +68,6 @@ def test_a_run_tells_of_each_batch_and_a_backfill_of_its_day_changes_nothing(hom
     again = home.events("engagement/data")[0]
     assert (number(again, "job"), number(again, "landed")) == ("reread-engagements", 0)
     assert again.partition == today.isoformat()
-
-
-def passed(home: Home, key: str, check: str) -> bool:
-    asset = dg.AssetCheckKey(dg.AssetKey(key.split("/")), check)
-    [record] = home.instance.event_log_storage.get_asset_check_execution_history(asset, limit=1)
-    return record.evaluation is not None and record.evaluation.passed
 
 
 def test_a_backfill_of_days_without_batches_is_one_run_that_completes_them(home: Home) -> None:
@@ -154,11 +90,9 @@ def test_requests_land_and_a_rejected_one_is_told_of_on_quarantine(home: Home) -
     today = datetime.now(UTC).date()
     assert home.run("ingest_mutation_requests", [today]).success
     assert [number(event, "landed") for event in home.events("engagement/mutation_request")] == [1]
-    quarantine = dg.AssetKey(["engagement", "quarantine"])
-    [observed] = home.instance.fetch_observations(quarantine, limit=5).records
-    assert observed.asset_observation is not None
-    assert observed.asset_observation.metadata["quarantined"].value == 1
-    assert passed(home, "engagement/mutation_request", "conservation")
+    [observed] = home.observed("engagement/quarantine")
+    assert observed.metadata["quarantined"].value == 1
+    assert home.passed("engagement/mutation_request", "conservation")
 
 
 def test_days_of_requests_cannot_be_read_again_and_the_run_says_so(home: Home) -> None:

@@ -29,6 +29,12 @@ class Counted:
     freshness_p50_s: float | None = None
     freshness_p95_s: float | None = None
     freshness_running_p95_s: float | None = None
+    mutation_batches: int = 0
+    requests_applied: int = 0
+    requests_waiting: int = 0
+    rows_mutated: int = 0
+    mutated_p50_s: float | None = None
+    mutated_p95_s: float | None = None
 
 
 def opening(on_broker: int, backlog: int) -> Opening:
@@ -51,7 +57,18 @@ def test_what_is_missing_or_doubled_is_what_the_balance_says(
 def test_the_summary_fits_a_narrow_terminal_and_tells_the_verdict(missing: int, verdict: str) -> None:
     console = Console(width=60, record=True, quiet=False, force_terminal=False)
     table = summary_table(
-        Counted(landed=19_990, quarantined=4, duplicates=6, freshness_p50_s=4.25), opening(7, 0), 20_007, missing
+        Counted(
+            landed=19_990,
+            quarantined=4,
+            duplicates=6,
+            freshness_p50_s=4.25,
+            requests_applied=3_000,
+            rows_mutated=7_000,
+            mutated_p95_s=9.5,
+        ),
+        opening(7, 0),
+        20_007,
+        missing,
     )
     with console.capture() as capture:
         console.print(table)
@@ -59,6 +76,7 @@ def test_the_summary_fits_a_narrow_terminal_and_tells_the_verdict(missing: int, 
     shown = {" ".join(words[:-1]): words[-1] for words in lines if len(words) > 1}
     assert shown["produced"] == "20,000"
     assert shown["landed"] == "19,990"
+    assert (shown["mutations applied"], shown["rows mutated"]) == ("3,000", "7,000")
     assert verdict in capture.get()
     assert "…" not in capture.get()
 
@@ -73,6 +91,19 @@ def test_the_line_of_progress_says_in_short_why_a_job_fails() -> None:
     assert "more" not in shown
     watch.latest = Counted(landed=3)
     assert "failed" not in progress(watch, opening(5, 0), 10)
+
+
+def test_the_line_of_progress_tells_of_requests_that_were_applied_since_the_start_and_of_those_that_wait() -> None:
+    watch = Watch(Settings(), lambda _settings: Counted())
+    watch.latest = Counted(requests_applied=1_500, requests_waiting=20)
+    opened = Opening(datetime(2026, 11, 21, tzinfo=UTC), 0, Counted(requests_applied=500))
+    assert "mutations 1,000 (waiting 20)" in progress(watch, opened, None)
+
+
+@given(counts, counts)
+def test_what_mutations_did_is_no_message_of_its_own(landed: int, applied: int) -> None:
+    mutated = Counted(landed=landed, requests_applied=applied, rows_mutated=2 * applied, mutation_batches=3)
+    assert balance(opening(0, 0), landed, mutated) == 0
 
 
 @pytest.mark.broker

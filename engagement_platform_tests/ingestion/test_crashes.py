@@ -54,9 +54,13 @@ def everything(organization: str, before: str | None) -> Sequence[dict[str, Any]
 
 
 def crash_points(job: MicroBatchJob[Any]) -> Sequence[str]:
-    """From the job's own declaration, so that a new process is covered the day it appears."""
-    assert len(job.crash_points) >= 14
-    return job.crash_points
+    """From the job's own declaration, so that a new process is covered the day it appears.
+
+    Originals are only written where requests have patched something: those points are crashed at with mutations.
+    """
+    points = [point for point in job.crash_points if not point.startswith("data.original:")]
+    assert len(points) >= 16
+    return points
 
 
 def test_an_exception_at_any_point_leaves_what_an_undisturbed_run_leaves(world: World) -> None:
@@ -202,4 +206,4 @@ def _on_lake(world: World, job: MicroBatchJob[Any], lake: Lake) -> MicroBatchJob
 def test_processes_are_killed_at_every_declared_point(world: World) -> None:
     from engagement_platform_tests.ingestion.test_whole_path import POINTS
 
-    assert world.job().crash_points == POINTS
+    assert tuple(crash_points(world.job())) == POINTS

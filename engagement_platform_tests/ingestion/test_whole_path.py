@@ -28,6 +28,8 @@ POINTS = (
     "quarantine.append:before",
     "quarantine.append:after",
     "quarantine:recorded",
+    "mapping.said:before",
+    "mapping.said:after",
     "mapping.merge:before",
     "mapping.merge:after",
     "mapping:recorded",

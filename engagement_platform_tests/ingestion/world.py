@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 from engagement_platform.jobs import INGEST_ENGAGEMENTS, build_job, open_stores
 from engagement_platform.microbatch.job import BatchReport, DrainPolicy, MicroBatchJob, Observer, Stores, Told, drain
 from engagement_platform.mutation.current import current
+from engagement_platform.mutation.rematerialize import REMATERIALIZE_ALIASES, rematerialize_aliases
 from engagement_platform.settings import (
     BatchSettings,
     DecodingSettings,
@@ -55,6 +56,8 @@ class World:
     produced: int = 0
     ticks: bool = False
     """Whether time goes on, by a second a batch; otherwise it stands still, and equal runs leave equal rows."""
+    later: timedelta = timedelta(0)
+    """By how much it is later than at first."""
     _ticked: list[int] = field(default_factory=lambda: [0])
 
     def __post_init__(self) -> None:
@@ -141,13 +144,16 @@ class World:
 
     def job(self, observe: Observer = ignore, name: str = INGEST_ENGAGEMENTS) -> MicroBatchJob[Any]:
         """The ingestion job, with a clock that stands still: then equal runs leave equal rows."""
-        job = build_job(name, self.spark, self.settings, self.stores, Told(observe=observe))
+        told = Told(observe=observe)
+        if name == REMATERIALIZE_ALIASES:
+            return rematerialize_aliases(self.lake, self.stores, self.settings, told, self.clock)
+        job = build_job(name, self.spark, self.settings, self.stores, told)
         return replace(job, clock=self.clock)
 
     def clock(self) -> datetime:
         """Now, in this world."""
         self._ticked[0] += self.ticks
-        return NOW + timedelta(seconds=self._ticked[0])
+        return NOW + timedelta(seconds=self._ticked[0]) + self.later
 
     def current(self) -> list[dict[str, Any]]:
         """The rows that readers see."""

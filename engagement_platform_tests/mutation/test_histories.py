@@ -23,6 +23,7 @@ pytestmark = [pytest.mark.broker]
 
 WAYS = {
     "few": (LayoutSettings(auto_compact=False), MutationSettings()),
+    "in Spark": (LayoutSettings(auto_compact=False, light_write_rows=0), MutationSettings()),
     "few, seen before moved": (LayoutSettings(auto_compact=False), MutationSettings(apply="alias")),
 }
 

@@ -1,0 +1,152 @@
+"""Compares the tables with the messages they were made from, and the ledger of batches with itself.
+
+The topic is read again as far as the broker still has it; what requests made of the rows is `identity`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+from itertools import pairwise
+from operator import and_
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from engagement_platform.ingestion.job import engagement_decoder
+from engagement_platform.ingestion.settle import COORDINATES, ID
+from engagement_platform.jobs import open_stores
+from engagement_platform.microbatch.model import JobState, Manifest, Offsets
+from engagement_platform.microbatch.stores import BatchRecord
+from engagement_platform.settings import Settings
+from engagement_platform.sources.kafka import KafkaSource
+from engagement_platform.spark.session import spark_session
+from engagement_platform.tables.engagement import QUARANTINE, data_table
+from engagement_platform.tables.lake import Lake
+from engagement_platform.verify.finding import Finding, counted, where_wrong
+from engagement_platform.verify.moment import Moment, moment
+
+_EVENT = ("engagement_ts", "engagement_date")
+_ROW = (*ID, *_EVENT, "person_id", "source_person_id", "version")
+
+
+def verify(settings: Settings, spark: SparkSession | None = None) -> list[Finding]:
+    """All checks of engagement ingestion. Reads keys of the whole Data Table and the topic once.
+
+    Finishing a batch meanwhile is no error: only what finished batches have read is expected.
+    Raises what opening Spark, the broker and the stores raise.
+    """
+    then = moment(settings, open_stores(settings).checkpoints)
+    findings = [ledger(then.records)]
+    if not then.done:
+        return findings
+    if spark is not None:
+        return findings + _tables(settings, spark, then)
+    with spark_session(settings, "verify") as own:
+        return findings + _tables(settings, own, then)
+
+
+def ledger(records: Sequence[BatchRecord]) -> Finding:
+    """Batches of one application id, oldest first: each begins where the one before ended, and its books balance."""
+    wrong: list[str] = []
+    for before, record in pairwise(records):
+        lost = {p: o for p, o in before.manifest.end.items() if record.manifest.start.get(p) != o}
+        if lost or record.manifest.batch_id != before.manifest.batch_id + 1:
+            wrong.append(f"{record.manifest} does not begin where batch {before.manifest.batch_id} ended")
+    for record in records:
+        counts = record.counts
+        accounted = sum(counts.get(name, 0) for name in ("landed", "duplicates", "quarantined"))
+        if record.state is JobState.SUCCEEDED and counts.get("rows_in", 0) != accounted:
+            wrong.append(f"{record.manifest} received {counts.get('rows_in', 0)} and accounts for {accounted}")
+    meaning = "every batch begins where the one before ended and accounts for each record it received"
+    return Finding("ledger", meaning, len(records), len(wrong), wrong[:5])
+
+
+def _tables(settings: Settings, spark: SparkSession, then: Moment) -> list[Finding]:
+    lake, done = Lake(spark, settings), then.done
+    notified = then.announced(lake).select(*ID, "change_type", "notification_id")
+    quarantined = then.read(lake, QUARANTINE).where(F.col("topic") == settings.kafka.engagements_topic)
+    last = done[-1].manifest
+    messages = _messages(settings, spark, done[0].manifest, last, quarantined).localCheckpoint(eager=False)
+    refused = F.col("reason_code").isNotNull()
+    joined = _joined(lake, then, messages.where(~refused), notified)
+    # A deleted row stands hidden until it is purged; when that is done, it may be missing.
+    gone = F.coalesce("purged", F.lit(False))
+    lost = F.col("said").isNotNull() & ~gone & (F.col("stands").isNull() | (F.col("stands") < F.col("said")))
+    # Whoever is seen was inserted once more than deleted. A row that came in hidden was never announced.
+    announced = F.col("inserts") == F.col("deletes") + F.when(F.col("seen"), 1).otherwise(0)
+    known = F.col("stands").isNotNull() | (F.col("inserts") > 0) | (F.col("deletes") > 0)
+    again = quarantined.groupBy(*COORDINATES, "value", "job_name", "batch_id").count().where("count > 1")
+    twice = notified.groupBy("notification_id").count().where("count > 1")
+    return [
+        where_wrong("lost", "every accepted message of a finished batch is in the Data Table", joined, lost),
+        counted(
+            "vanished",
+            "every message that is refused stands in quarantine",
+            messages,
+            messages.where(refused),
+            "offset",
+        ),
+        where_wrong("doubled", "every engagement stands in the Data Table once", joined, F.col("rows") > 1),
+        where_wrong(
+            "announced", "every engagement that is seen was announced, every other one withdrawn", joined,
+            known & ~announced,
+        ),
+        counted("notified_twice", "every notification stands once", notified, twice, "notification_id"),
+        counted("quarantined_twice", "every rejected record stands in quarantine once", quarantined, again, "offset"),
+    ]  # fmt: skip
+
+
+def _joined(lake: Lake, then: Moment, accepted: DataFrame, notified: DataFrame) -> DataFrame:
+    """One row for each engagement of the messages, the Data Table and the notifications.
+
+    Out: ID, said (highest version of the messages), event (of that one), stands (highest version of the table), rows,
+    seen (by readers), inserts, deletes, purged (not in the table, and may be missing; else null).
+    """
+    event = F.struct(F.col("person_id").alias("source_person_id"), *_EVENT)
+    newest = accepted.groupBy(*ID).agg(F.max("version").alias("said"), F.max_by(event, "version").alias("event"))
+    data = then.read(lake, data_table(lake.settings.layout.scheme)).select(*_ROW)
+    rows = (
+        then.seen(lake, data)
+        .groupBy(*ID)
+        .agg(
+            F.count("*").alias("rows"),
+            F.max("version").alias("stands"),
+            F.bool_or(F.col("now").isNotNull()).alias("seen"),
+        )
+    )
+    changes = notified.groupBy(*ID).agg(
+        F.count_if(F.col("change_type") == "INSERT").alias("inserts"),
+        F.count_if(F.col("change_type") == "DELETE").alias("deletes"),
+    )
+    joined = newest.join(rows, list(ID), "full").join(changes, list(ID), "full").na.fill(0, ["inserts", "deletes"])
+    joined = joined.localCheckpoint(eager=True)
+    missing = joined.where("said IS NOT NULL AND stands IS NULL").select(*ID, "event.*")
+    if missing.isEmpty():
+        return joined.withColumn("purged", F.lit(False))
+    purged = then.identified(lake, missing).where("now IS NULL").select(*ID, F.lit(True).alias("purged"))
+    return joined.join(purged, list(ID), "left").localCheckpoint(eager=True)
+
+
+def _messages(
+    settings: Settings, spark: SparkSession, first: Manifest, last: Manifest, quarantined: DataFrame
+) -> DataFrame:
+    """Messages of the finished batches that quarantine does not hold, decoded; as far as the broker has them.
+
+    Whatever quarantine holds is accounted for: the same bytes at the same place. Refused ones have a reason_code.
+    """
+    source = KafkaSource(settings.kafka.engagements_topic, settings.kafka)
+    start = _held(source, first.start, last.end)
+    raw = source.read(spark, start, last.end, min_partitions=settings.spark.default_parallelism)
+    held = quarantined.select(*(F.col(name).alias(f"held_{name}") for name in (*COORDINATES, "value")))
+    same = reduce(and_, (F.col(name).eqNullSafe(F.col(f"held_{name}")) for name in (*COORDINATES, "value")))
+    decoded = engagement_decoder(settings.decoding)(raw.join(held, same, "left_anti"), last)
+    return decoded.select(*COORDINATES, *ID, "version", "person_id", *_EVENT, "reason_code")
+
+
+def _held(source: KafkaSource, start: Offsets, end: Offsets) -> dict[str, int]:
+    earliest = source.earliest_offsets()
+    return {
+        partition: min(max(start.get(partition, 0), earliest.get(partition, 0)), stop)
+        for partition, stop in end.items()
+    }

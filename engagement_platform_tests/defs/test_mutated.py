@@ -1,0 +1,116 @@
+"""What the logs tell of mutations, as pure functions: chains, announcements, when rows are moved."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engagement_platform.defs.applied import write_amplification
+from engagement_platform.defs.checks import announced_rows_result
+from engagement_platform.defs.mutated import Announced, chains, not_announced, sampled
+from engagement_platform.defs.rematerialize import ToMove, why_not_now
+from engagement_platform.microbatch.job import BatchReport
+from engagement_platform.microbatch.model import Manifest
+from engagement_platform.mutation.model import Edge
+from engagement_platform_tests.mutation.histories import at, edges, random_history
+
+NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
+GRACE = timedelta(days=7)
+
+
+def converts(request_id: str, from_id: str, to_id: str, hours: float) -> Edge:
+    executed = datetime.fromisoformat(at(hours))
+    return Edge("org", request_id, "CONVERT", from_id, to_id, None, None, None, executed)
+
+
+def wrong(found: list[Edge]) -> dict[str, int]:
+    return {finding.check: finding.wrong for finding in chains(found)}
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_chains_of_any_history_end_for_time_only_grows(seed: int) -> None:
+    first: dict[str, Edge] = {}
+    for edge in edges(random_history(seed)):
+        first.setdefault(edge.request_id, edge)
+    assert wrong(list(first.values())) == {"acyclic": 0, "accepted_once": 0}
+
+
+def test_a_circle_of_conversions_ends_where_time_does() -> None:
+    circle = [converts("1", "a", "b", 1), converts("2", "b", "a", 2), converts("3", "a", "b", 3)]
+    assert wrong(circle) == {"acyclic": 0, "accepted_once": 0}
+
+
+def test_an_alias_that_stands_twice_is_found_and_so_is_one_that_moved_to_an_earlier_time() -> None:
+    chain = [converts("1", "a", "b", 1), converts("2", "b", "c", 2)]
+    assert wrong([*chain, chain[0]]) == {"acyclic": 0, "accepted_once": 1}
+    assert wrong([*chain, replace(chain[1], execution_ts=chain[0].execution_ts - timedelta(hours=1))]) == {
+        "acyclic": 1, "accepted_once": 1,
+    }  # fmt: skip
+
+
+FINE = Announced("apply-mutations batch 3", seen=4, notifications=4, written=5, changed=5)
+
+
+def test_a_batch_that_announced_what_it_changed_is_fine_and_so_is_no_batch() -> None:
+    assert not_announced([FINE, replace(FINE, changed=None, written=0)]) == []
+    assert announced_rows_result([]).passed
+
+
+@pytest.mark.parametrize(
+    ("broken", "says"),
+    [
+        (replace(FINE, notifications=3), "apply-mutations batch 3 changed 4 rows for readers and announced 3"),
+        (
+            replace(FINE, changed=6),
+            "apply-mutations batch 3 meant to change 5 rows of the Data Table and changed 6",
+        ),
+    ],
+)
+def test_a_batch_that_announced_or_changed_something_else_is_named(broken: Announced, says: str) -> None:
+    result = announced_rows_result([FINE, broken])
+    assert (result.passed, result.description) == (False, says)
+
+
+NAMES = st.sets(st.text(max_size=3), max_size=12)
+
+
+@given(NAMES, st.integers(1, 12), st.integers(0, 10**6))
+def test_a_sample_has_no_name_twice_and_turns_lead_to_all_of_them(names: set[str], most: int, turn: int) -> None:
+    chosen = sampled(names, most, turn)
+    assert len(chosen) == len(set(chosen)) == min(most, len(names))
+    seen = {name for nth in range(len(names)) for name in sampled(names, most, turn + nth)}
+    assert seen == names
+
+
+REST = ToMove(pending=0, hidden=0, purged_before=NOON - GRACE, unfinished=False)
+
+
+@pytest.mark.parametrize(
+    ("found", "launched"),
+    [
+        (REST, False),
+        (replace(REST, pending=1), True),
+        (replace(REST, unfinished=True), True),
+        (replace(REST, hidden=9), False),
+        (replace(REST, hidden=9, purged_before=NOON - GRACE - timedelta(days=1)), True),
+        (replace(REST, purged_before=NOON - GRACE - timedelta(days=1)), False),
+    ],
+    ids=["nothing", "pending", "unfinished", "purged today", "purge due", "nothing to purge"],
+)
+def test_a_run_is_launched_when_something_waits_or_deleted_rows_have_rested(found: ToMove, launched: bool) -> None:
+    assert (why_not_now(found, None, NOON, GRACE) is None) is launched
+    assert why_not_now(found, "STARTED", NOON, GRACE) is not None
+
+
+def test_amplification_is_unknown_where_no_row_was_moved() -> None:
+    manifest = Manifest("apply-mutations", "apply-mutations@1", 0, {"version": -1}, {"version": 1}, NOON)
+
+    def amplified(counts: dict[str, int]) -> float | None:
+        return write_amplification(BatchReport(manifest, counts, {}, {}, 1.0, False))
+
+    assert amplified({"bytes_rewritten": 0, "bytes_changed": 0}) is None
+    assert amplified({"bytes_rewritten": 300, "bytes_changed": 100}) == 3

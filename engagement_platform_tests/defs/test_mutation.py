@@ -1,0 +1,176 @@
+"""Mutations as Dagster sees them: runs, what they tell, and checks; real broker, real Spark, an ephemeral instance."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import dagster as dg
+import pytest
+from deltalake import DeltaTable
+
+from engagement_platform.definitions import defs
+from engagement_platform.defs.checks import ANNOUNCED_ROWS
+from engagement_platform.defs.mutation import apply_mutations
+from engagement_platform.defs.platform import Platform
+from engagement_platform.defs.rematerialize import rematerialization
+from engagement_platform.defs.sensors import mutations_backlog, watch
+from engagement_platform.tables.engagement import PENDING, data_table
+from engagement_platform_tests.defs.conftest import Home
+
+pytestmark = pytest.mark.broker
+
+NOW = datetime.now(UTC)
+
+
+def engagement(number: int) -> bytes:
+    message = {
+        "engagement_id": f"e-{number}",
+        "organization_id": "org-1",
+        "person_id": f"p-{number}",
+        "person_name": f"Person {number}",
+        "engagement_ts": (NOW - timedelta(hours=2)).isoformat(),
+        "type": "call",
+    }
+    return json.dumps(message).encode()
+
+
+def request(request_id: str, operation: str, **said: str) -> bytes:
+    executed = (NOW - timedelta(minutes=60 - int(request_id))).isoformat()
+    named = {"request_id": request_id, "organization_id": "org-1", "operation": operation, "execution_ts": executed}
+    return json.dumps({**named, **said}).encode()
+
+
+REQUESTS = [
+    request("1", "CONVERT", from_id="p-1", to_id="p-2"),
+    request("2", "CONVERT", from_id="p-2", to_id="p-3"),
+    request("3", "DELETE", from_id="p-4"),
+    request("3", "DELETE", from_id="p-4"),
+    request("3", "DELETE", from_id="p-5"),
+    request("4", "UPDATE", engagement_id="e-5", subject="Renewal"),
+    request("5", "RENAME", from_id="p-3", name="Ada"),
+]
+"""Ends with e-1, e-2 and e-3 under p-3, e-4 deleted, e-5 patched; one known duplicate, one conflict."""
+
+
+def ingest(home: Home, requests: list[bytes]) -> None:
+    home.broker.produce(home.engagements, [(0, None, engagement(number)) for number in range(1, 6)])
+    home.broker.produce(home.requests, [(0, None, message) for message in requests])
+    today = datetime.now(UTC).date()
+    assert home.run("ingest_engagements", [today]).success
+    assert home.run("ingest_mutation_requests", [today]).success
+
+
+def number(event: dg.AssetMaterialization | dg.AssetObservation, name: str) -> Any:
+    return event.metadata[name].value
+
+
+def rows(event: dg.AssetMaterialization, name: str) -> list[dict[str, Any]]:
+    """The rows of a table in an event's metadata."""
+    shown = event.metadata[name]
+    assert isinstance(shown, dg.TableMetadataValue)
+    return [dict(record.data) for record in shown.records]
+
+
+def tick(home: Home) -> dg.RunRequest | dg.SkipReason:
+    context = dg.build_sensor_context(home.instance, resources={"platform": Platform()}, definitions=defs())
+    result = mutations_backlog(context)
+    assert isinstance(result, dg.RunRequest | dg.SkipReason)
+    return result
+
+
+def test_landed_requests_launch_a_run_that_applies_them_and_tells_of_all_it_changed(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ENGAGEMENT_PLATFORM_BATCH__MAX_RECORDS", "100")
+    idle = tick(home)
+    assert isinstance(idle, dg.SkipReason)
+    assert idle.skip_message == "Nothing is waiting."
+    ingest(home, REQUESTS)
+
+    launched = tick(home)
+    assert isinstance(launched, dg.RunRequest)
+    assert launched.tags["engagement_platform/backlog"] == "7"
+    assert launched.run_config["ops"] == {"apply_mutation_requests": {"config": {"mode": "drain"}}}
+    run = home.instance.create_run_for_job(
+        defs().resolve_job_def(apply_mutations.name), status=dg.DagsterRunStatus.STARTED
+    )
+    busy = tick(home)
+    assert isinstance(busy, dg.SkipReason)
+    home.instance.report_run_canceled(home.instance.get_run_by_id(run.run_id) or run)
+
+    today = datetime.now(UTC).date()
+    assert home.run("apply_mutations", [today]).success
+    [told] = home.events("engagement/alias")
+    assert told.partition == today.isoformat()
+    figures = {
+        "rows_in": 7, "landed": 5, "duplicates": 1, "quarantined": 1, "conversions": 2, "deletions": 1, "patches": 1,
+        "renames": 1, "chains": 1, "longest_chain": 2, "operations": 3, "updated": 3, "deleted": 1, "inserted": 0,
+        "changed": 4, "pending_organizations": 0,
+    }  # fmt: skip
+    assert {name: number(told, name) for name in figures} == figures
+    assert number(told, "bytes_rewritten") > 0
+    assert number(told, "write_amplification") == pytest.approx(
+        number(told, "bytes_rewritten") / number(told, "bytes_changed"), abs=0.01
+    )
+    [chosen] = rows(told, "strategies")
+    assert (chosen["strategy"], chosen["organizations"]) == ("merge", 1)
+    assert chosen["why"]
+    assert [row["reason_code"] for row in rows(told, "rejected")] == ["request_conflict"]
+    for key, name, figure in (
+        ("engagement/amendment", "patches", 1), ("engagement/operation", "operations", 3),
+        ("engagement/pending", "pending_organizations", 0),
+    ):  # fmt: skip
+        assert number(home.events(key)[0], name) == figure
+    for key, name, figure in (
+        ("engagement/data", "changed", 4), ("engagement/notification", "notifications", 4),
+        ("engagement/mapping", "names_changed", 2), ("engagement/quarantine", "quarantined", 1),
+    ):  # fmt: skip
+        [observed] = home.observed(key)
+        assert (number(observed, name), number(observed, "job")) == (figure, "apply-mutations")
+    assert home.passed("engagement/alias", "conservation")
+    assert isinstance(tick(home), dg.SkipReason)
+
+    watch(dg.build_sensor_context(home.instance, resources={"platform": Platform()}))
+    assert home.passed("engagement/notification", ANNOUNCED_ROWS)
+    assert home.passed("engagement/alias", "fresh")
+    assert defs().resolve_job_def("verify_engagements").execute_in_process(instance=home.instance).success
+    for key, check in (
+        ("engagement/alias", "acyclic"), ("engagement/data", "identity"), ("engagement/data", "contents"),
+        ("engagement/mapping", "names"), ("engagement/data", "nothing_lost"), ("engagement/notification", "announced"),
+    ):  # fmt: skip
+        assert home.passed(key, check), (key, check)
+
+
+def test_requests_that_wait_too_long_to_be_applied_are_not_fresh(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    ingest(home, REQUESTS[:1])
+    monkeypatch.setenv("ENGAGEMENT_PLATFORM_QUALITY__FRESHNESS", "PT0S")
+    watch(dg.build_sensor_context(home.instance, resources={"platform": Platform()}))
+    assert not home.passed("engagement/alias", "fresh")
+
+
+def scheduled(home: Home) -> dg.RunRequest | dg.SkipReason:
+    return rematerialization(home.instance, Platform().settings())
+
+
+def test_aliases_that_wait_are_moved_by_a_scheduled_run(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ENGAGEMENT_PLATFORM_MUTATION__APPLY", "alias")
+    assert isinstance(scheduled(home), dg.SkipReason)
+    ingest(home, REQUESTS[:2])
+    assert isinstance(scheduled(home), dg.SkipReason)
+    assert home.run("apply_mutations", [datetime.now(UTC).date()]).success
+    [told] = home.events("engagement/alias")
+    assert [row["strategy"] for row in rows(told, "strategies")] == ["alias"]
+    assert (number(told, "pending_organizations"), number(told, "changed"), number(told, "updated")) == (1, 0, 2)
+    assert home.observed("engagement/data") == []
+
+    assert isinstance(scheduled(home), dg.RunRequest)
+    assert defs().resolve_job_def("rematerialize_aliases").execute_in_process(instance=home.instance).success
+    moved = home.observed("engagement/data")
+    assert sum(number(event, "changed") for event in moved) == 2
+    lake = str(home.folder / "lake")
+    persons = DeltaTable(data_table("organization").uri(lake)).to_pyarrow_table().column("person_id").to_pylist()
+    assert sorted(persons) == ["p-3", "p-3", "p-3", "p-4", "p-5"]
+    assert DeltaTable(PENDING.uri(lake)).to_pyarrow_table().column("pending_from").to_pylist() == [None]
+    assert isinstance(scheduled(home), dg.SkipReason)
