@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
+from pyspark.logger import PySparkLogger
 from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import to_arrow_schema
 
@@ -46,6 +47,8 @@ GROUP_BYTES = 64 * 1024 * 1024
 
 _NAME = re.compile(r"[A-Za-z0-9_]+(/[A-Za-z0-9_]+)+")
 _ERROR_CLASS = re.compile(r"\[[A-Z][A-Z0-9_.]+\] \S[^\n]*")
+_LOGS_OF_ERRORS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
+"""Where pyspark writes each error with its whole stack before it raises it."""
 _DECLARED = (MAPPING, NOTIFICATION, QUARANTINE, MUTATION_REQUEST, OPERATION, PENDING, *MUTATION_LOGS)
 
 
@@ -89,7 +92,7 @@ class NotReadable(PlatformError):
 
     def __init__(self, name: str, said: str) -> None:
         hint = (
-            " Narrow it with --where, or raise ENGAGEMENT_PLATFORM_SPARK__DRIVER_MAX_RESULT_SIZE."
+            ". Narrow it with --where, or raise ENGAGEMENT_PLATFORM_SPARK__DRIVER_MAX_RESULT_SIZE."
             if "maxResultSize" in said
             else ""
         )
@@ -270,18 +273,24 @@ def _plain(value: Any, kind: pa.DataType) -> object:
 @contextmanager
 def _told(name: str) -> Iterator[None]:
     """What Spark says at length as one sentence."""
+    loud = [log_ for log_ in map(PySparkLogger.getLogger, _LOGS_OF_ERRORS) if not log_.disabled]
     try:
+        for log_ in loud:
+            log_.disabled = True
         yield
     except Exception as error:
         if isinstance(error, PlatformError) or not type(error).__module__.startswith(("pyspark", "py4j", "grpc")):
             raise
         raise NotReadable(name, _sentence(str(error)) or type(error).__name__) from error
+    finally:
+        for log_ in loud:
+            log_.disabled = False
 
 
 def _sentence(error: str) -> str:
     """What Spark says: the line with an error class, else the innermost cause, else the first line."""
     if said := _ERROR_CLASS.search(error):
-        return said[0][:500]
+        return said[0][:500].rstrip(" ;")
     lines = [line.strip() for line in error.splitlines() if line.strip()]
     causes = [line for line in lines if line.startswith("Caused by: ")]
     return (causes[-1].split(": ", 2)[-1] if causes else lines[0] if lines else "")[:500]

@@ -97,14 +97,22 @@ class Accepted:
     def sayings(self, ids: Iterable[Id]) -> list[names.Saying]:
         """What was said of these persons' names, by engagements and by RENAMEs."""
         persons = sorted({person for _, person in ids})
-        said = self._find(
-            SAID_NAME, ("organization_id", "id", "name", "name_ts"),
-            {"organization_id": self.organizations, "id": persons},
-        )  # fmt: skip
+        said = self._said(persons)
         renamed = self._find(
             AMENDMENT, _AMENDMENT, {"organization_id": self.organizations, "from_id": persons, "operation": ["RENAME"]}
         )
-        return [said_by_engagement(row) for row in said] + [said_by_request(Request.of(row)) for row in renamed]
+        return said + [said_by_request(Request.of(row)) for row in renamed]
+
+    def _said(self, persons: Sequence[str]) -> list[names.Saying]:
+        """Names that engagements carried. Once each: a person says its name on every engagement."""
+        columns = ["organization_id", "id", "name", "name_ts"]
+        where = {"organization_id": self.organizations, "id": persons}
+        if not all(where.values()):
+            return []
+        found = self.lake.find(SAID_NAME, pinned(self.manifest, SAID_NAME), columns, where)
+        once = found.group_by(columns).aggregate([])
+        rows = zip(*(once.column(name).to_pylist() for name in columns), strict=True)
+        return [names.Saying(org, person, names.Said(ts, False, "", name)) for org, person, name, ts in rows]
 
 
 _AMENDMENT = tuple(name for name in AMENDMENT.column_names if name != "batch_id")

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import cached_property
+from typing import Any, Protocol
 
 import pyarrow as pa
 
 from engagement_platform.microbatch.model import Manifest
 from engagement_platform.mutation.strategy import Choice
+from engagement_platform.tables.arrow import table_of
 from engagement_platform.tables.contract import Table
+from engagement_platform.tables.engagement import MAPPING, ORIGINAL
 from engagement_platform.tables.lake import Lake, Rows
 
 KEY = ("organization_id", "engagement_date", "engagement_id")
@@ -72,30 +75,74 @@ class Changes:
         return self.inserted + self.updated + self.deleted
 
 
-@dataclass(frozen=True)
+class Settled(Protocol):
+    """What a batch comes to, found out when it is asked for: what readers wait for first, what takes longest last."""
+
+    @property
+    def choices(self) -> Mapping[str, Choice]:
+        """Of the organizations whose identities change or wait; known with the changes."""
+        ...
+
+    @property
+    def originals(self) -> Sequence[Mapping[str, Any]]:
+        """Rows for `engagement/original`: what rows said before their first patch; known with the changes."""
+        ...
+
+    def names(self) -> Sequence[Mapping[str, Any]]:
+        """Rows for the mapping that differ from what stands."""
+        ...
+
+    def changes(self) -> Changes:
+        """Rows of the Data Table that change."""
+        ...
+
+
+@dataclass
 class MutationBatch:
-    """One batch of requests, resolved."""
+    """One batch of requests: sorted out at once, settled as its processes go on."""
 
     lake: Lake
     data: Table
     manifest: Manifest
     organizations: Sequence[str]
     figures: Figures
-    changes: Changes
+    settled: Settled
     rejected: Rows
     aliases: Rows
     aliases_count: int
     amendments: Rows
     amendments_count: int
-    originals: Rows
-    originals_count: int
-    names: pa.Table
-    """Rows for the mapping."""
-    names_count: int
-    choices: Mapping[str, Choice]
-    """Of the organizations whose identities change."""
+    moving: Sequence[str]
+    """Organizations whose identities the batch's own requests may move, where it is cheap to mark them as pending."""
     was_pending: Mapping[str, int] = field(default_factory=dict)
     """Organization -> first batch that the Data Table does not show."""
+
+    @cached_property
+    def changes(self) -> Changes:
+        """Rows of the Data Table that change, and how."""
+        return self.settled.changes()
+
+    @cached_property
+    def names(self) -> pa.Table:
+        """Rows for the mapping."""
+        return table_of(self.settled.names(), MAPPING)
+
+    @cached_property
+    def originals(self) -> pa.Table:
+        """Rows for `engagement/original`."""
+        assert self.changes is not None
+        return table_of(self.settled.originals, ORIGINAL)
+
+    @property
+    def choices(self) -> Mapping[str, Choice]:
+        """How each organization's changes reach the Data Table."""
+        assert self.changes is not None
+        return self.settled.choices
+
+    @property
+    def marked(self) -> Sequence[str]:
+        """Organizations to mark as pending before the batch's edges are committed, so that the view shows them."""
+        return sorted({*(self.moving or self.left_pending)} - self.was_pending.keys())
 
     @property
     def moved(self) -> Sequence[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,8 @@ from engagement_platform.mutation.accepted import (
 )
 from engagement_platform.mutation.batch import KEY, Changes, Figures, MutationBatch
 from engagement_platform.mutation.content import Patch, patched
-from engagement_platform.mutation.identity import identities_of, leading_to
+from engagement_platform.mutation.identity import identities_of, leading_to, told_apart
+from engagement_platform.mutation.model import Operation
 from engagement_platform.mutation.requests import REASONS, Request, Sorted, sort_out
 from engagement_platform.mutation.resolver import Identities
 from engagement_platform.mutation.strategy import Choice, choose
@@ -37,10 +39,8 @@ from engagement_platform.tables.contract import Table
 from engagement_platform.tables.engagement import (
     ALIAS,
     AMENDMENT,
-    MAPPING,
     NOTIFICATION,
     OPERATION,
-    ORIGINAL,
     QUARANTINE,
 )
 from engagement_platform.tables.lake import Lake
@@ -77,27 +77,20 @@ def open_few(
     new = [request for request in result.accepted if request.moves_identity]
     amendments = [request for request in result.accepted if not request.moves_identity]
     settled = _Settled(lake, data, manifest, settings, log_, new, amendments)
-    names_ = settled.names()
     rejected = [_rejected(landed[position], reason) for position, reason in result.rejected]
-    # The rows of the Data Table that change are looked for last: that is most of the work.
-    changes = settled.changes()
     return MutationBatch(
         lake=lake,
         data=data,
         manifest=manifest,
         organizations=log_.organizations,
         figures=_figures(len(landed), result, new, settled),
-        changes=changes,
+        settled=settled,
         rejected=stamped_here(table_of(rejected, QUARANTINE, *_REJECTED), manifest),
         aliases=_logged(new, ALIAS, manifest),
         aliases_count=len(new),
         amendments=_logged(amendments, AMENDMENT, manifest),
         amendments_count=len(amendments),
-        originals=table_of(settled.originals, ORIGINAL),
-        originals_count=len(settled.originals),
-        names=table_of(names_, MAPPING),
-        names_count=len(names_),
-        choices=settled.choices,
+        moving=sorted({request.organization_id for request in new}),
         was_pending=log_.pending,
     )
 
@@ -158,9 +151,25 @@ class _Settled:
         self._before = [request.edge() for request in log_.edges]
         self._edges = [*self._before, *self._new]
         self.identities = Identities(self._edges)
+        moving = sorted({edge.organization_id for edge in (*self._new, *log_.waiting)})
+        held = log.stored(lake.uri(data), manifest.table_versions[data.name], moving) if moving else {}
+        if sum(stored.rows for stored in held.values()) > settings.light_rows:
+            raise TooMany
+        self._sources = leading_to(self._edges, [*self._new, *log_.waiting])
         self.originals: list[dict[str, Any]] = []
         self.choices: dict[str, Choice] = {}
-        self.operations_for_new = 0
+
+    @cached_property
+    def _found(self) -> list[Operation]:
+        """What happens to the rows of ids that a new edge can be reached from, or one that waits."""
+        return [op for op in self.identities.operations() if (op.organization_id, op.from_id) in self._sources]
+
+    @property
+    def operations_for_new(self) -> int:
+        """Operations that begin with a new request, and new requests whose rows are walked one by one."""
+        new = {(edge.organization_id, edge.request_id) for edge in self._new}
+        begun = sum((op.organization_id, op.request_id) in new for op in self._found)
+        return begun + sum(edge.branches for edge in self._new)
 
     def names(self) -> list[dict[str, Any]]:
         """Rows of the mapping that differ from what stands."""
@@ -181,14 +190,9 @@ class _Settled:
 
         Without those that were looked up by their engagement.
         """
-        moving = [*self._new, *self._log.waiting]
-        self._sources = leading_to(self._edges, moving)
         organizations = sorted({organization for organization, _ in self._sources})
         persons = sorted({person for _, person in self._sources})
         rows = schema_of(self._data, *ROW).empty_table()
-        held = log.stored(self._lake.uri(self._data), self._manifest.table_versions[self._data.name], organizations)
-        if sum(stored.rows for stored in held.values()) > self._settings.light_rows:
-            raise TooMany
         if organizations:
             rows = self._pinned({"organization_id": organizations, "source_person_id": persons})
         if walked and rows.num_rows:
@@ -262,7 +266,8 @@ class _Settled:
         changed = Counter({count["values"]: count["counts"] for count in counted})
         changed.update(org for (org, _), row in walked.items() if row["now"] != row["person_id"])
         # Those that wait and have nothing left to move are settled, too.
-        touched = sorted(changed.keys() | {org for org in self._log.pending if org in self._log.organizations})
+        marked = {edge.organization_id for edge in self._new}
+        touched = sorted(changed.keys() | marked | self._log.pending.keys())
         pinned = self._manifest.table_versions[self._data.name]
         held = log.stored(self._lake.uri(self._data), pinned, touched) if touched else {}
         partitioned = "organization_id" in self._data.partitioned_by
@@ -303,29 +308,16 @@ class _Settled:
         )
 
     def _operations(self, direct: set[str]) -> pa.Table:
-        found = [op for op in self.identities.operations() if (op.organization_id, op.from_id) in self._sources]
-        new = {(edge.organization_id, edge.request_id) for edge in self._new}
-        self.operations_for_new = sum((op.organization_id, op.request_id) in new for op in found) + sum(
-            edge.branches for edge in self._new
-        )
         columns = ("organization_id", "from_id", "engaged_from", "engaged_before", "to_id", "request_id")
-        return table_of(
-            (dict(zip(columns, op, strict=True)) for op in found if op.organization_id in direct), OPERATION, *columns
-        )
+        moved = (op for op in self._found if op.organization_id in direct)
+        return table_of((dict(zip(columns, op, strict=True)) for op in moved), OPERATION, *columns)
 
     def _told_apart(self, rows: pa.Table) -> set[Id]:
         """The ids (as the event said them) with rows that a request tells apart from others of their id.
 
         No operation may move those: it would also move rows that an earlier request has taken elsewhere.
         """
-        erased = self.identities.erased_engagements()
-        apart = set(self.identities.branching())
-        few = rows.filter(pc.is_in(rows.column("engagement_id"), pa.array([e for _, e in erased], pa.string())))
-        columns = ("organization_id", "engagement_id", PERSON)
-        for organization, engagement, person in zip(*(few.column(name).to_pylist() for name in columns), strict=True):
-            if (organization, engagement) in erased:
-                apart.add((organization, person))
-        return apart
+        return told_apart(rows, self.identities)
 
     def _data_rows(self, rows: pa.Table) -> pa.Table:
         """Rows of the Data Table that get another identity and keep their content."""

@@ -200,3 +200,19 @@ def _text(column: pa.ChunkedArray) -> pa.ChunkedArray:
 def _microseconds(times: pa.Array | pa.ChunkedArray) -> _Integers:
     """Since 1970 in UTC; a null is any number."""
     return np.asarray(times.cast(_TIMESTAMP).cast(pa.int64()).fill_null(0).to_numpy(), np.int64)
+
+
+def told_apart(rows: pa.Table, identities: Identities) -> set[tuple[str, str]]:
+    """The (organization_id, source_person_id) with rows that a request tells apart from others of their id.
+
+    rows: at least organization_id, engagement_id and source_person_id. Of ids that are not named, every row ends where
+    `Identities.operations` says, or stays.
+    """
+    erased = identities.erased_engagements()
+    apart = set(identities.branching())
+    few = rows.filter(pc.is_in(rows.column("engagement_id"), pa.array([e for _, e in erased], pa.string())))
+    columns = ("organization_id", "engagement_id", "source_person_id")
+    for organization, engagement, person in zip(*(few.column(name).to_pylist() for name in columns), strict=True):
+        if (organization, engagement) in erased:
+            apart.add((organization, person))
+    return apart

@@ -36,7 +36,7 @@ from engagement_platform.settings import MutationSettings
 from engagement_platform.tables import log
 from engagement_platform.tables.arrow import schema_of, table_of
 from engagement_platform.tables.contract import Table
-from engagement_platform.tables.engagement import ALIAS, AMENDMENT, MAPPING, NOTIFICATION, ORIGINAL, QUARANTINE
+from engagement_platform.tables.engagement import ALIAS, AMENDMENT, NOTIFICATION, QUARANTINE
 from engagement_platform.tables.lake import Lake, Rows, any_of
 from engagement_platform.tables.stamps import stamped, stamped_here
 
@@ -64,25 +64,19 @@ def open_many(
     counts = [row.asDict() for row in judged.groupBy("verdict", "operation").count().collect()]
     accepted = judged.where("verdict = 'accepted'").select(*FIELDS)
     settled = _Settled(lake, data, manifest, settings, log_, accepted)
-    names = settled.names()
-    changes = settled.changes()
     return MutationBatch(
         lake=lake,
         data=data,
         manifest=manifest,
         organizations=log_.organizations,
         figures=_figures(counts, settled),
-        changes=changes,
+        settled=settled,
         rejected=_rejected(judged.where(F.col("verdict").isin(*REASONS)), manifest),
         aliases=stamped(accepted.where(_moves_identity()), manifest),
         aliases_count=sum(row["count"] for row in counts if _is(row, "CONVERT", "DELETE")),
         amendments=stamped(accepted.where(~_moves_identity()), manifest),
         amendments_count=sum(row["count"] for row in counts if _is(row, "RENAME", "UPDATE")),
-        originals=table_of(settled.originals, ORIGINAL),
-        originals_count=len(settled.originals),
-        names=table_of(names, MAPPING),
-        names_count=len(names),
-        choices=settled.choices,
+        moving=(),
         was_pending=log_.pending,
     )
 

@@ -39,6 +39,8 @@ def choose(changed_rows: int, stored: Stored, settings: MutationSettings, *, par
     table has partitions of its organizations. `auto` moves the bytes, unless that would rewrite much for little: then
     the view shows the change at once and the bytes wait until more has gathered.
     """
+    if not changed_rows:
+        return Choice("merge", changed_rows, stored, "no row changes")
     if settings.apply == "overwrite" and not partitioned:
         return Choice("merge", changed_rows, stored, "the table has no partitions that could be overwritten")
     if settings.apply != "auto":

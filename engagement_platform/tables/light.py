@@ -77,7 +77,7 @@ def find(found: DeltaTable, columns: Sequence[str], where: Mapping[str, Sequence
     """
     wanted = {name: pa.array(values) for name, values in where.items() if len(values) > MAX_LITERALS}
     read = [*columns, *(name for name in wanted if name not in columns)]
-    reader = pa.RecordBatchReader.from_stream(found.scan(columns=read, predicate=_condition(where)))
+    reader = pa.RecordBatchReader.from_stream(found.scan(columns=read, predicate=_condition(where) or None))
     plain = pa.schema([pa.field(field.name, _plain(field.type)) for field in reader.schema])
     batches = []
     for batch in reader:

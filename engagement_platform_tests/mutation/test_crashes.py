@@ -31,7 +31,7 @@ ALWAYS = (
     *("mapping:recorded", "notification.append:before", "notification.append:after", "notification:recorded"),
     "finalized",
 )
-OPERATION = ("alias.operation:before", "alias.operation:after")
+OPERATION = ("data.operation:before", "data.operation:after")
 MOVE = ("data.move:before", "data.move:after")
 MARK = ("alias.pending:before", "alias.pending:after")
 SETTLE = ("data.pending:before", "data.pending:after")
@@ -104,7 +104,7 @@ def waits(world: World) -> set[str]:
 
 @pytest.mark.parametrize(
     ("points", "apply", "by_key"),
-    [((*ALWAYS, *OPERATION), "merge", 1000), (MOVE, "merge", 0), ((*MARK, *ALWAYS[2:-1:4]), "alias", 1000)],
+    [((*ALWAYS, *OPERATION), "merge", 1000), ((*MOVE, *MARK, *SETTLE), "merge", 0), ((*MARK, *ALWAYS[2:-1:4]), "alias", 1000)],
     ids=["by key", "by operation", "seen before moved"],
 )
 def test_a_batch_of_few_requests_that_ends_anywhere_is_finished_once(

@@ -1,0 +1,192 @@
+"""What one batch of requests does to the tables: rows, names, notifications, files, quarantine."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+
+from engagement_platform.jobs import INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS
+from engagement_platform.mutation.job import APPLY_MUTATIONS
+from engagement_platform.mutation.requests import Request, sort_out
+from engagement_platform.mutation.strategy import choose
+from engagement_platform.settings import MutationSettings
+from engagement_platform.tables.engagement import ALIAS, MAPPING, NOTIFICATION, OPERATION, PENDING, QUARANTINE
+from engagement_platform.tables.log import Stored
+from engagement_platform_tests.ingestion.conftest import MakeWorld
+from engagement_platform_tests.ingestion.world import NOW, World
+from engagement_platform_tests.mutation.histories import Message, at, convert, delete, engagement, request
+
+broker = pytest.mark.broker
+
+
+def apply(world: World, requests: Sequence[Message], observe: Any = None) -> Any:
+    """The requests land and are applied in one batch; its report."""
+    world.produce_requests(requests)
+    world.run(name=INGEST_MUTATION_REQUESTS)
+    (report,) = world.run(observe or (lambda _point: None), name=APPLY_MUTATIONS)
+    return report
+
+
+def ingest(world: World, *engagements: Message) -> None:
+    world.produce(engagements)
+    world.run(name=INGEST_ENGAGEMENTS)
+
+
+def persons(world: World) -> dict[str, str]:
+    return {row["engagement_id"]: row["person_id"] for row in world.current()}
+
+
+@broker
+def test_a_chain_moves_each_row_once_to_its_end_and_tells_where_it_was(world: World) -> None:
+    """id1 → id2 → id3 → id4, of which a plain MERGE makes id2, id3 and id4."""
+    ingest(world, *(engagement(f"e{n}", f"id{n}", 10) for n in (1, 2, 3)))
+    passed: list[str] = []
+    report = apply(world, [convert(f"c{n}", f"id{n}", f"id{n + 1}", 10 + n) for n in (1, 2, 3)], passed.append)
+    assert persons(world) == {"e1": "id4", "e2": "id4", "e3": "id4"}
+    moved = [row for row in world.rows(NOTIFICATION) if row["change_type"] == "UPDATE"]
+    assert {(row["engagement_id"], row["previous_person_id"], row["person_id"]) for row in moved} == {
+        ("e1", "id1", "id4"),
+        ("e2", "id2", "id4"),
+        ("e3", "id3", "id4"),
+    }
+    counts, details = report.counts, report.details
+    assert (counts["conversions"], counts["operations"], counts["updated"]) == (3, 3, 3)
+    assert (details["chains"], details["longest_chain"]) == (1, 3)
+    assert counts["files_rewritten"] == 1
+    assert counts["bytes_rewritten"] > 0
+    assert counts["bytes_changed"] > 0
+    assert details["strategies"]["merge"]["organizations"] == 1
+    assert passed.index("data.rows:after") < passed.index("notification.append:before"), "told before it can be seen"
+    assert len(world.rows(OPERATION)) == 3
+    assert {row["request_id"] for row in world.rows(ALIAS)} == {"c1", "c2", "c3"}
+
+
+@broker
+def test_a_rename_writes_one_row_of_the_mapping_and_no_file_of_the_data_table(world: World) -> None:
+    ingest(world, *(engagement(f"e{n}", "p1", 10 + n, person_name="Ann") for n in range(5)))
+    data, mapping = (DeltaTable(world.lake.uri(table)).version() for table in (world.data, MAPPING))
+    report = apply(world, [request("r1", "RENAME", 30, from_id="p1", name="Anna")])
+    assert DeltaTable(world.lake.uri(world.data)).version() == data, "the Data Table got a commit"
+    (entry,) = DeltaTable(world.lake.uri(MAPPING)).history(
+        limit=DeltaTable(world.lake.uri(MAPPING)).version() - mapping
+    )
+    assert entry["operationMetrics"]["num_target_rows_updated"] == 1
+    assert entry["operationMetrics"]["num_target_rows_inserted"] == 0
+    assert report.counts["names_changed"] == 1
+    assert report.counts["notifications"] == 0
+    names = {row["id"]: row["name"] for row in world.rows(MAPPING)}
+    assert {names[row["person_id"]] for row in world.current()} == {"Anna"}
+    ingest(world, engagement("e9", "p1", 20, person_name="Ann"))
+    assert {row["id"]: row["name"] for row in world.rows(MAPPING)} == {"p1": "Anna"}, "older evidence won"
+
+
+@broker
+def test_a_late_conversion_takes_rows_out_of_a_deletion_and_they_come_back(world: World) -> None:
+    ingest(world, engagement("e1", "p1", 10), engagement("e2", "p2", 10))
+    apply(world, [delete("d1", 30, from_id="p1")])
+    assert persons(world) == {"e2": "p2"}
+    apply(world, [convert("c1", "p1", "p2", 20)])
+    assert persons(world) == {"e1": "p2", "e2": "p2"}
+    told = [(row["change_type"], row["previous_person_id"], row["person_id"]) for row in world.rows(NOTIFICATION)]
+    assert sorted(told, key=repr) == [
+        ("DELETE", "p1", None),
+        ("INSERT", None, "p1"),
+        ("INSERT", None, "p2"),
+        ("INSERT", None, "p2"),
+    ]
+
+
+@broker
+def test_requests_that_contradict_or_come_too_late_are_in_quarantine_whole(world: World) -> None:
+    ingest(world, engagement("e1", "p1", 10))
+    first = convert("c1", "p1", "p2", 20)
+    late = {**convert("c2", "p1", "p3", 20), "execution_ts": "2026-11-01T00:00:00+00:00"}
+    patch = request("u1", "UPDATE", 30, engagement_id="e1", channel=None, attributes={"a": None, "b": "1"})
+    apply(world, [first, late, patch])
+    report = apply(world, [first, {**first, "to_id": "p9"}, {**patch, "subject": "else"}])
+    assert report.details["rejected"] == {"request_conflict": 2}
+    assert report.counts["duplicates"] == 1
+    assert persons(world) == {"e1": "p2"}
+    kept: dict[str, list[Any]] = {"too_late": [], "request_conflict": []}
+    for row in world.rows(QUARANTINE):
+        kept[row["reason_code"]].append(json.loads(row["value"]))
+        assert row["topic"] == world.topics[1]
+    assert kept["too_late"] == [late]
+    assert sorted(kept["request_conflict"], key=lambda said: said["request_id"]) == [
+        {**first, "to_id": "p9"},
+        {**patch, "subject": "else"},
+    ]
+
+
+@broker
+def test_with_aliases_a_change_is_seen_before_any_byte_of_the_data_table_moves(make_world: MakeWorld) -> None:
+    world = make_world(mutation=MutationSettings(apply="alias"))
+    ingest(world, engagement("e1", "p1", 10), engagement("e2", "p2", 10))
+    before = DeltaTable(world.lake.uri(world.data)).version()
+    seen: dict[str, dict[str, str]] = {}
+
+    def observe(point: str) -> None:
+        if point in {"alias.alias:before", "alias.alias:after"}:
+            seen[point] = persons(world)
+
+    apply(world, [convert("c1", "p1", "p3", 20), delete("d1", 20, from_id="p2")], observe)
+    assert seen == {"alias.alias:before": {"e1": "p1", "e2": "p2"}, "alias.alias:after": {"e1": "p3"}}
+    assert DeltaTable(world.lake.uri(world.data)).version() == before
+    assert [row["pending_from"] for row in world.rows(PENDING)] == [0]
+    told = {
+        row["engagement_id"]: row["change_type"]
+        for row in world.rows(NOTIFICATION)
+        if row["job_name"] == APPLY_MUTATIONS
+    }
+    assert told == {"e1": "UPDATE", "e2": "DELETE"}
+    ingest(world, engagement("e3", "p1", 11), {**engagement("e1", "p1", 10), "version": 2, "subject": "newer"})
+    assert persons(world) == {"e1": "p3", "e3": "p3"}
+    told_of_e1 = [row for row in world.rows(NOTIFICATION) if row["engagement_id"] == "e1"]
+    (newest,) = [row for row in told_of_e1 if row["job_name"] == INGEST_ENGAGEMENTS and row["change_type"] == "UPDATE"]
+    assert (newest["previous_person_id"], newest["person_id"]) == ("p3", "p3"), "the stale identity was told"
+
+
+@pytest.mark.parametrize(
+    ("changed", "stored", "apply_", "expected"),
+    [
+        (1, Stored(1_000, 10_000, 1), "auto", "merge"),
+        (1, Stored(10_000_000, 10**9, 8), "auto", "alias"),
+        (5_000_000, Stored(10_000_000, 10**9, 8), "auto", "merge"),
+        (0, Stored(0, 0, 0), "auto", "merge"),
+        (1, Stored(10_000_000, 10**9, 8), "overwrite", "overwrite"),
+    ],
+)
+def test_bytes_are_moved_unless_much_would_be_written_for_little(
+    changed: int, stored: Stored, apply_: Any, expected: str
+) -> None:
+    choice = choose(changed, stored, MutationSettings(apply=apply_), partitioned=True)
+    assert choice.strategy == expected
+    assert choice.why
+
+
+def test_a_table_without_partitions_is_not_overwritten() -> None:
+    choice = choose(5, Stored(10, 10, 1), MutationSettings(apply="overwrite"), partitioned=False)
+    assert choice.strategy == "merge"
+    assert "partition" in choice.why
+
+
+def test_the_first_of_each_request_id_counts_and_a_late_one_claims_none() -> None:
+    def of(message: Message, landed: Any = NOW) -> tuple[Request, Any]:
+        from datetime import datetime
+
+        return Request.of({**message, "execution_ts": datetime.fromisoformat(message["execution_ts"])}), landed
+
+    late = {**convert("c1", "p1", "p2", 0), "execution_ts": at(-24 * 300)}
+    right = convert("c1", "p1", "p3", 0)
+    sorted_ = sort_out(
+        [of(late), of(right), of(right), of(late), of(convert("c2", "a", "b", 1))],
+        [of(convert("c2", "a", "b", 1))[0]],
+        MutationSettings().max_lateness,
+    )
+    assert [request_.to_id for request_ in sorted_.accepted] == ["p3"]
+    assert sorted_.duplicates == 2
+    assert sorted_.rejected == [(0, "too_late"), (3, "request_conflict")]
