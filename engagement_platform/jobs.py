@@ -22,7 +22,11 @@ from engagement_platform.microbatch.lease import LeaseStore
 from engagement_platform.microbatch.model import JobState, Manifest
 from engagement_platform.microbatch.stores import BatchMetadataStore, CheckpointStore
 from engagement_platform.mutation.job import APPLY_MUTATIONS, apply_mutations
-from engagement_platform.mutation.rematerialize import REMATERIALIZE_ALIASES, rematerialize_aliases
+from engagement_platform.mutation.rematerialize import (
+    REMATERIALIZE_ALIASES,
+    organizations_waiting,
+    rematerialize_aliases,
+)
 from engagement_platform.settings import Settings
 from engagement_platform.sources.kafka import KafkaSource
 from engagement_platform.spark.session import spark_session
@@ -64,6 +68,17 @@ class UnfinishedBatch(PlatformError):
             f"{manifest} is unfinished: rows that have landed may not have been announced yet, and after a reset they "
             f"never would be. Nothing was changed. Run `engagement-platform run {manifest.job} --until-idle` first; "
             "if it cannot be finished (its topic is gone), add --abandon."
+        )
+
+
+class AliasesWaiting(PlatformError):
+    """A reset now would lose track of which aliases the Data Table does not show."""
+
+    def __init__(self, organizations: int) -> None:
+        super().__init__(
+            f"{organizations:,} organizations wait for their aliases to be moved into the Data Table. That is counted "
+            f"by batches of {APPLY_MUTATIONS}, and a reset counts them from 0 again. Nothing was changed. Run "
+            f"`engagement-platform run {REMATERIALIZE_ALIASES} --until-idle` first."
         )
 
 
@@ -195,12 +210,15 @@ def reread(
 def reset_job(name: str, settings: Settings, *, abandon: bool = False) -> str:
     """Forget the job's checkpoint; its new application id.
 
-    abandon: also when the last batch is unfinished. Raises UnfinishedBatch otherwise, LeaseUnavailable while it runs.
+    abandon: also when the last batch is unfinished. Raises UnfinishedBatch otherwise, AliasesWaiting, LeaseUnavailable
+    while it runs.
     """
     if name not in (*JOB_NAMES, REREAD_ENGAGEMENTS) and not name.startswith(f"{REDRIVE_QUARANTINE}:"):
         raise UnknownJob(name)
     stores = open_stores(settings)
     with stores.leases.acquire(f"job/{name}", purpose="reset") as lease:
+        if name == APPLY_MUTATIONS and (left := organizations_waiting(settings)):
+            raise AliasesWaiting(left)
         last = stores.checkpoints.latest(name)
         if last is not None and last.state is not JobState.SUCCEEDED and not abandon:
             raise UnfinishedBatch(last.manifest)

@@ -159,13 +159,14 @@ def test_the_first_rows_are_values_that_json_knows(lake: Lake) -> None:
     ("where", "says"),
     [("nothing = 1", "`nothing`"), ("person_id ==== 1", "[PARSE_SYNTAX_ERROR]"), ("version", "FILTER_NOT_BOOLEAN")],
 )
-def test_bad_sql_is_one_sentence(lake: Lake, where: str, says: str) -> None:
+def test_bad_sql_is_one_sentence(lake: Lake, caplog: pytest.LogCaptureFixture, where: str, says: str) -> None:
     with pytest.raises(NotReadable) as refused:
         rows_of(lake, "engagement/data", where=where)
     said = str(refused.value)
     assert said.startswith("engagement/data could not be read as asked: ")
     assert says in said
     assert "\n" not in said
+    assert not caplog.records
 
 
 def test_a_value_that_cannot_be_cast_is_one_sentence_and_leaves_the_file_as_it_was(lake: Lake, tmp_path: Path) -> None:

@@ -39,9 +39,9 @@ def mutation_metadata(batch: Batch, table: Table, process: str) -> Metadata:
     if table == ALIAS:
         shown = {
             "last_batches": last_batches(batch.history),
-            **whole_batch(batch),
-            **counted(report, *REQUESTED),
+            **counted(report, "rows_in", *REQUESTED),
             **resolved(report),
+            **whole_batch(batch),
             **rejections(report),
         }
     elif table in _OF_LOGS:

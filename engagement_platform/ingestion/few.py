@@ -7,11 +7,10 @@ for each lookup would be most of a small batch. Tests hold the two ways together
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import datetime
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -22,13 +21,13 @@ from engagement_platform.ingestion.batch import QUANTILES, EngagementBatch, Name
 from engagement_platform.ingestion.former import Former
 from engagement_platform.ingestion.rows import not_quarantined, refuted, refuted_before
 from engagement_platform.ingestion.settle import COORDINATES, ID, Verdict
+from engagement_platform.ingestion.settle_few import Key, Outcome, Row, StandingAs, distinct, key_of, settle_copies
 from engagement_platform.microbatch.model import Manifest
 from engagement_platform.mutation import names
 from engagement_platform.mutation.accepted import (
     Accepted,
     as_content,
     as_struct,
-    known_originals,
     name_ends,
     settled_names,
 )
@@ -40,11 +39,6 @@ from engagement_platform.tables.contract import Table
 from engagement_platform.tables.engagement import MAPPING, ORIGINAL, SAID_NAME
 from engagement_platform.tables.lake import Lake, Rows, here
 from engagement_platform.tables.stamps import stamped_here
-
-Row = dict[str, Any]
-Key = tuple[str, str]
-Outcome = tuple[Verdict, str | None, str | None]
-"""Verdict, reason code, previous person."""
 
 CONTENT = ("type", "channel", "subject", "attributes")
 
@@ -168,7 +162,7 @@ class FewEngagements(EngagementBatch):
     def touched(self) -> dict[str, Sequence[object]]:
         """Organizations and days of the updates."""
         rows = self._with(Verdict.UPDATE)
-        return {name: _distinct(rows, name) for name in ("organization_id", "engagement_date")}
+        return {name: distinct(rows, name) for name in ("organization_id", "engagement_date")}
 
     def _positions(self, verdict: Verdict) -> list[int]:
         """Where the copies with a verdict stand in `accepted`, of those that needed a second look."""
@@ -223,9 +217,9 @@ def _patched(
     found = {}
     for row in accepted.filter(pc.is_in(accepted.column("engagement_id"), engagements)).to_pylist():
         verdict = outcomes[row["nth"]][0] if row["nth"] in outcomes else Verdict.INSERT
-        if _key(row) in patches and verdict in {Verdict.INSERT, Verdict.UPDATE}:
+        if key_of(row) in patches and verdict in {Verdict.INSERT, Verdict.UPDATE}:
             said = as_content(row)
-            content = patched(said, row["engagement_ts"], patches[_key(row)])
+            content = patched(said, row["engagement_ts"], patches[key_of(row)])
             if content != said:
                 found[row["nth"]] = as_struct(content)
     return found
@@ -248,13 +242,13 @@ def open_few(lake: Lake, data: Table, manifest: Manifest, raw: DataFrame, decode
     rejected = pc.is_valid(table.column("reason_code"))
     accepted = table.filter(pc.invert(rejected)).drop_columns(["reason_code", "reason", "key", "value"])
     summary = summarize(table, accepted)
-    former = Accepted(lake, manifest, _distinct(accepted, "organization_id"), lake.settings.mutation)
+    former = Accepted(lake, manifest, distinct(accepted, "organization_id"), lake.settings.mutation)
     identities = Identities(request.edge() for request in former.edges)
     as_rows = accepted.rename_columns({"person_id": "source_person_id"})
     now = identities_of(as_rows, identities)
     accepted = accepted.append_column("now", now).append_column("nth", pa.array(range(accepted.num_rows), pa.int64()))
     patches = former.patches(zip(*(accepted.column(name).to_pylist() for name in ID), strict=True))
-    outcomes = _settled(lake, data, manifest, accepted, _Former(former, identities, patches))
+    outcomes = settle_copies(lake, data, manifest, accepted, StandingAs(former, identities, patches))
     counts: dict[str, int] = defaultdict(int)
     for verdict, reason, _previous in outcomes.values():
         counts[reason or verdict.value] += 1
@@ -288,127 +282,7 @@ def summarize(table: pa.Table, accepted: pa.Table) -> Summary:
         rejected={code["values"]: code["counts"] for code in codes},
         unknown_fields=pc.sum(table.column("unknown_fields")).as_py() or 0,
         named=accepted.num_rows - accepted.column("person_name").null_count,
-        organizations=_distinct(accepted, "organization_id"),
-        dates=_distinct(accepted, "engagement_date"),
+        organizations=distinct(accepted, "organization_id"),
+        dates=distinct(accepted, "engagement_date"),
         produced_quantiles_ms=tuple(int(microseconds) // 1000 for microseconds in quantiles),
     )
-
-
-@dataclass(frozen=True)
-class _Former:
-    """What former requests make of rows that stand."""
-
-    accepted: Accepted
-    identities: Identities
-    patches: Mapping[Key, Sequence[Patch]]
-
-    def seen(self, known: dict[Key, Row]) -> dict[Key, Row]:
-        """Known rows with the person that readers see and with the content that their event said."""
-        touched = [row for key, row in known.items() if key in self.patches]
-        originals = known_originals(self.accepted.lake, self.accepted.manifest, touched)
-        for key, row in known.items():
-            row.update(originals.get((key, row["version"]), {}))
-            if row["organization_id"] in self.accepted.pending:
-                place = (row["source_person_id"], row["engagement_id"], row["engagement_ts"], row["engagement_date"])
-                row["person_id"] = self.identities.follow(row["organization_id"], *place)
-        return known
-
-
-def _settled(lake: Lake, data: Table, manifest: Manifest, accepted: pa.Table, former: _Former) -> dict[int, Outcome]:
-    """Outcomes of the copies whose id is known, repeated or above version 1, by their position in `accepted`."""
-    if not accepted.num_rows:
-        return {}
-    version = manifest.table_versions[data.name]
-    keys = list(zip(*(accepted.column(name).to_pylist() for name in ID), strict=True))
-    versions = accepted.column("version").to_pylist()
-    copies: dict[Key, list[int]] = defaultdict(list)
-    for nth, key in enumerate(keys):
-        copies[key].append(nth)
-    where = {
-        "organization_id": _distinct(accepted, "organization_id"),
-        "engagement_date": _distinct(accepted, "engagement_date"),
-        "engagement_id": _distinct(accepted, "engagement_id"),
-    }
-    found = {_key(row) for row in lake.find(data, version, ID, where).to_pylist()} & copies.keys()
-    raised = {key for key, of_key in copies.items() if max(versions[nth] for nth in of_key) > 1}
-    repeated = {key for key, of_key in copies.items() if len(of_key) > 1}
-    doubtful = found | raised | repeated
-    if not doubtful:
-        return {}
-    # On the day of the copies first; a version above 1 says that the id was seen before, so then on all days.
-    known = _standing(lake, data, version, found, where["engagement_date"])
-    known |= _standing(lake, data, version, raised - found, None)
-    known = former.seen(known)
-    positions = sorted(nth for key in doubtful for nth in copies[key])
-    rows = dict(zip(positions, accepted.take(pa.array(positions, pa.int64())).to_pylist(), strict=True))
-    outcomes: dict[int, Outcome] = {}
-    for key in doubtful:
-        outcomes |= settle_id({nth: rows[nth] for nth in copies[key]}, known.get(key))
-    return outcomes
-
-
-def settle_id(copies: Mapping[int, Row], known: Row | None) -> dict[int, Outcome]:
-    """One outcome per copy of one id, as `settle.settle` decides it.
-
-    copies: name -> row with the coordinates, engagement_date, version, person_id, engagement_ts and content.
-    known: the row that stands, or None.
-    """
-    in_order = sorted(copies, key=lambda nth: tuple(copies[nth][name] for name in COORDINATES))
-    day = known["engagement_date"] if known else copies[in_order[0]]["engagement_date"]
-    counts_as = {known["version"]: _content(known, known["source_person_id"])} if known else {}
-    outcomes: dict[int, Outcome] = {}
-    new: dict[int, int] = {}
-    for nth in in_order:
-        copy = copies[nth]
-        said = _content(copy, copy["person_id"])
-        if copy["engagement_date"] != day:
-            outcomes[nth] = (Verdict.QUARANTINE, "moved_in_time", None)
-        elif counts_as.setdefault(copy["version"], said) != said:
-            outcomes[nth] = (Verdict.QUARANTINE, "version_conflict", None)
-        else:
-            outcomes[nth] = (Verdict.DUPLICATE, None, None)
-            if known is None or copy["version"] > known["version"]:
-                new.setdefault(copy["version"], nth)
-    if new:
-        landing = new[max(new)]
-        outcomes[landing] = (Verdict.UPDATE, None, known["person_id"]) if known else (Verdict.INSERT, None, None)
-    return outcomes
-
-
-def _content(row: Row, person: str) -> tuple[object, ...]:
-    attributes = row["attributes"]
-    entries = None if attributes is None else frozenset(dict(attributes).items())
-    return person, row["engagement_ts"], row["type"], row["channel"], row["subject"], entries
-
-
-def _standing(lake: Lake, data: Table, version: int, ids: set[Key], days: Sequence[date] | None) -> dict[Key, Row]:
-    """The rows that stand for these ids, on these days or on any."""
-    if not ids:
-        return {}
-    where: dict[str, Sequence[object]] = {
-        "organization_id": sorted({organization for organization, _ in ids}),
-        "engagement_id": sorted({engagement for _, engagement in ids}),
-    }
-    if days is not None:
-        where["engagement_date"] = days
-    columns = (*ID, "engagement_date", "engagement_ts", "version", "person_id", "source_person_id", "engagement")
-    standing: dict[Key, Row] = {}
-    for row in _flattened(lake.find(data, version, columns, where)):
-        key = _key(row)
-        # One row per id is an invariant; should it be broken, the newest decides and the uniqueness check tells.
-        if key in ids and (key not in standing or row["version"] > standing[key]["version"]):
-            standing[key] = row
-    return standing
-
-
-def _flattened(rows: pa.Table) -> Iterator[Row]:
-    for row in rows.to_pylist():
-        yield {**row, **row["engagement"]}
-
-
-def _key(row: Row) -> Key:
-    return row["organization_id"], row["engagement_id"]
-
-
-def _distinct(table: pa.Table, column: str) -> list[Any]:
-    return sorted(value for value in pc.unique(table.column(column)).to_pylist() if value is not None)

@@ -7,7 +7,7 @@ identity that stands, so a request that comes late needs no rule of its own. `ma
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -29,8 +29,9 @@ from engagement_platform.mutation.batch import KEY, Changes, Figures, MutationBa
 from engagement_platform.mutation.content import Patch, patched
 from engagement_platform.mutation.identity import identities_of, leading_to, told_apart
 from engagement_platform.mutation.model import Operation
-from engagement_platform.mutation.requests import REASONS, Request, Sorted, sort_out
+from engagement_platform.mutation.requests import Request, Sorted, sort_out
 from engagement_platform.mutation.resolver import Identities
+from engagement_platform.mutation.rows import REJECTED, data_rows, logged, notified, rejected, walked_rows
 from engagement_platform.mutation.strategy import Choice, choose
 from engagement_platform.settings import MutationSettings
 from engagement_platform.tables import log
@@ -39,7 +40,6 @@ from engagement_platform.tables.contract import Table
 from engagement_platform.tables.engagement import (
     ALIAS,
     AMENDMENT,
-    NOTIFICATION,
     OPERATION,
     QUARANTINE,
 )
@@ -77,7 +77,7 @@ def open_few(
     new = [request for request in result.accepted if request.moves_identity]
     amendments = [request for request in result.accepted if not request.moves_identity]
     settled = _Settled(lake, data, manifest, settings, log_, new, amendments)
-    rejected = [_rejected(landed[position], reason) for position, reason in result.rejected]
+    refused = [rejected(landed[position], reason) for position, reason in result.rejected]
     return MutationBatch(
         lake=lake,
         data=data,
@@ -85,33 +85,14 @@ def open_few(
         organizations=log_.organizations,
         figures=_figures(len(landed), result, new, settled),
         settled=settled,
-        rejected=stamped_here(table_of(rejected, QUARANTINE, *_REJECTED), manifest),
-        aliases=_logged(new, ALIAS, manifest),
+        rejected=stamped_here(table_of(refused, QUARANTINE, *REJECTED), manifest),
+        aliases=logged(new, ALIAS, manifest),
         aliases_count=len(new),
-        amendments=_logged(amendments, AMENDMENT, manifest),
+        amendments=logged(amendments, AMENDMENT, manifest),
         amendments_count=len(amendments),
         moving=sorted({request.organization_id for request in new}),
         was_pending=log_.pending,
     )
-
-
-_REJECTED = ("topic", "partition", "offset", "key", "value", "reason_code", "reason")
-
-
-def _rejected(landed: tuple[Request, Mapping[str, Any]], reason: str) -> dict[str, Any]:
-    request, row = landed
-    place = {name: row[name] for name in ("topic", "partition", "offset")}
-    key = request.organization_id.encode()
-    return {**place, "key": key, "value": request.message(), "reason_code": reason, "reason": REASONS[reason]}
-
-
-def _logged(requests: Iterable[Request], table: Table, manifest: Manifest) -> pa.Table:
-    columns = [name for name in table.column_names if name != "batch_id"]
-    rows = [{**{name: getattr(r, name) for name in columns}, "batch_id": manifest.batch_id} for r in requests]
-    for row in rows:
-        if row.get("attributes") is not None:
-            row["attributes"] = list(row["attributes"].items())
-    return table_of(rows, table)
 
 
 def _figures(rows_in: int, result: Sorted, new: Sequence[Request], settled: _Settled) -> Figures:
@@ -293,18 +274,19 @@ class _Settled:
             row for (org, _), row in walked.items()
             if row["engagement"] is not None or (org in direct and row["now"] != row["person_id"])
         ]  # fmt: skip
-        data_rows = pa.concat_tables([self._data_rows(keyed), self._walked_rows(rows, direct)])
+        own = walked_rows(rows, direct, self._data, self._manifest)
+        written_rows = pa.concat_tables([data_rows(keyed, self._data, self._manifest), own])
         announced = moved.filter(pc.not_equal(now, _comparable(moved.column("previous"))))
         seen = [row for row in walked.values() if _announces(row)]
         return Changes(
             operations=operations,
             operation_rows=operations.num_rows,
-            rows=data_rows,
-            rows_count=data_rows.num_rows,
-            within={name: sorted(pc.unique(data_rows.column(name)).to_pylist()) for name in KEY[:2]},
+            rows=written_rows,
+            rows_count=written_rows.num_rows,
+            within={name: sorted(pc.unique(written_rows.column(name)).to_pylist()) for name in KEY[:2]},
             changed_rows=written.num_rows + len(rows),
             by_operation=by_operation,
-            **self._notified(announced, seen),
+            **notified(announced, seen, self._manifest),
         )
 
     def _operations(self, direct: set[str]) -> pa.Table:
@@ -318,59 +300,6 @@ class _Settled:
         No operation may move those: it would also move rows that an earlier request has taken elsewhere.
         """
         return told_apart(rows, self.identities)
-
-    def _data_rows(self, rows: pa.Table) -> pa.Table:
-        """Rows of the Data Table that get another identity and keep their content."""
-        schema = schema_of(self._data, *KEY, "person_id", "batch_id", "engagement")
-        columns = {name: rows.column(name) for name in KEY} | {"person_id": rows.column("now")}
-        columns["batch_id"] = pa.repeat(pa.scalar(self._manifest.batch_id, pa.int64()), rows.num_rows)
-        columns["engagement"] = pa.nulls(rows.num_rows, schema.field("engagement").type)
-        return pa.table(columns).cast(schema)
-
-    def _walked_rows(self, rows: Sequence[Mapping[str, Any]], direct: set[str]) -> pa.Table:
-        """Rows that were looked up by their engagement."""
-        of = [
-            {
-                **{name: row[name] for name in KEY},
-                "person_id": row["now"] if row["organization_id"] in direct else row["person_id"],
-                "batch_id": self._manifest.batch_id,
-                "engagement": row["engagement"],
-            }
-            for row in rows
-        ]
-        return table_of(of, self._data, *KEY, "person_id", "batch_id", "engagement")
-
-    def _notified(self, moved: pa.Table, walked: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """Rows for the notification table and how many of each kind, ordered so that a replay makes the same."""
-        columns = ("organization_id", "engagement_date", "engagement_id", "now", "previous")
-        schema = pa.schema([moved.schema.field(name) for name in columns])
-        few = pa.Table.from_pylist([{name: row[name] for name in columns} for row in walked], schema=schema)
-        rows = pa.concat_tables([moved.select(list(columns)), few])
-        now, previous = rows.column("now"), rows.column("previous")
-        kind = pc.if_else(pc.is_null(now), "DELETE", pc.if_else(pc.is_null(previous), "INSERT", "UPDATE"))
-        length = pc.utf8_length(rows.column("organization_id")).cast(pa.string())
-        begin = f"{self._manifest.app_id}/{self._manifest.batch_id}"
-        # The length says where the organization ends: ids may hold any character.
-        identity = pc.binary_join_element_wise(
-            begin, length, rows.column("organization_id"), rows.column("engagement_id"), "/"
-        )
-        made = pa.table(
-            {
-                "notification_id": identity,
-                **{name: rows.column(name) for name in KEY},
-                "change_type": kind,
-                "person_id": now,
-                "previous_person_id": previous,
-            }
-        )
-        counts = Counter({count["values"]: count["counts"] for count in kind.value_counts().to_pylist()})
-        stamped = stamped_here(made, self._manifest)
-        return {
-            "notifications": stamped.select(list(NOTIFICATION.column_names)),
-            "inserted": counts["INSERT"],
-            "updated": counts["UPDATE"],
-            "deleted": counts["DELETE"],
-        }
 
 
 def _is_of(rows: pa.Table, ids: Collection[Id]) -> pa.Array:

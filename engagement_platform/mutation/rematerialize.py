@@ -22,6 +22,7 @@ from engagement_platform.mutation.many import open_many
 from engagement_platform.mutation.processes import MoveProcess
 from engagement_platform.mutation.requests import FIELDS, PLACE
 from engagement_platform.settings import MutationSettings, Settings
+from engagement_platform.tables import light, log
 from engagement_platform.tables.arrow import schema_of
 from engagement_platform.tables.contract import Table
 from engagement_platform.tables.engagement import ALIAS, MUTATION_LOGS, MUTATION_REQUEST, PENDING, data_table
@@ -39,6 +40,15 @@ def waiting(lake: Lake, version: int, most: int) -> list[str]:
     rows = lake.read(PENDING, version).where("pending_from IS NOT NULL")
     found = rows.orderBy("pending_from", "organization_id").limit(most).collect()
     return [row["organization_id"] for row in found]
+
+
+def organizations_waiting(settings: Settings) -> int:
+    """How many organizations wait. Reads one small table without Spark."""
+    found = log.open_log(PENDING.uri(settings.lake))
+    if found is None:
+        return 0
+    rows = light.find(found, ("pending_from",), {})
+    return int(rows.num_rows - rows.column("pending_from").null_count)
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ CHECKS = {
     "engagement/mutation_request": ["conservation", "fresh"],
 }
 
-_CHECKS_QUERY = """{ assetNodes { assetKey { path } assetMaterializations(limit: 3) { runId }
+_CHECKS_QUERY = """{ assetNodes { assetKey { path } assetMaterializations(limit: 3) { timestamp }
   assetChecksOrError { ... on AssetChecks { checks { name executionForLatestMaterialization { status } } } } } }"""
 
 pytestmark = [
@@ -156,8 +156,15 @@ def test_the_asset_graph_leads_from_topics_to_tables_with_green_checks(page: Any
     _picture(page, "asset-graph", tmp_path)
 
 
-def test_a_batch_shows_its_counts_and_the_plot_of_the_last_ones(page: Any, tmp_path: Path) -> None:
-    page.goto("/assets/engagement/data?view=events", wait_until="domcontentloaded")
+def _newest(ui: str, key: str) -> str:
+    """When an asset was materialized last. Its page shows the newest event first, which may be an observation."""
+    nodes = {"/".join(node["assetKey"]["path"]): node for node in _ask(ui)["assetNodes"]}
+    return str(nodes[key]["assetMaterializations"][0]["timestamp"])
+
+
+def test_a_batch_shows_its_counts_and_the_plot_of_the_last_ones(page: Any, ui: str, tmp_path: Path) -> None:
+    moment = _newest(ui, "engagement/data")
+    page.goto(f"/assets/engagement/data?view=events&time={moment}", wait_until="domcontentloaded")
     for label in ("rows_in", "landed", "freshness_p95_s", "offsets"):
         page.get_by_text(label, exact=True).first.wait_for()
     _picture(page, "batch", tmp_path)
@@ -166,6 +173,14 @@ def test_a_batch_shows_its_counts_and_the_plot_of_the_last_ones(page: Any, tmp_p
     plot.wait_for()
     assert plot.evaluate("image => image.complete && image.naturalWidth") > 300
     _picture(page, "batch-plot", tmp_path)
+
+
+def test_a_batch_of_mutations_shows_what_was_chosen_and_why(page: Any, ui: str, tmp_path: Path) -> None:
+    moment = _newest(ui, "engagement/alias")
+    page.goto(f"/assets/engagement/alias?view=events&time={moment}", wait_until="domcontentloaded")
+    for label in ("operations", "longest_chain", "write_amplification", "strategies"):
+        page.get_by_text(label, exact=True).first.wait_for()
+    _picture(page, "mutation-batch", tmp_path)
 
 
 def test_all_checks_of_the_data_table_are_green_and_say_what_they_mean(page: Any, tmp_path: Path) -> None:

@@ -8,9 +8,9 @@ from datetime import UTC, date, datetime, timedelta
 from typing import Any, NamedTuple
 
 import pytest
+from engagement_platform.ingestion.settle_few import settle_id
 from pyspark.sql import SparkSession
 
-from engagement_platform.ingestion.few import settle_id
 from engagement_platform.ingestion.settle import COORDINATES, REASONS, changed_names, content, newest_names, settle
 
 ORGANIZATIONS = 150

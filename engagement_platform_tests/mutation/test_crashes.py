@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -102,22 +103,45 @@ def waits(world: World) -> set[str]:
     return {row["organization_id"] for row in world.rows(PENDING) if row["pending_from"] is not None}
 
 
+# Other points every day, the same within one; all of them among the slow tests.
+TODAY = random.Random(datetime.now(UTC).toordinal())
+BY_KEY = (*ALWAYS, *OPERATION)
+BY_OPERATION = (*MOVE, *MARK, *SETTLE)
+
+
+def few_requests(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch, points: Sequence[str], apply: ApplyStrategy, by_key: int
+) -> None:
+    monkeypatch.setattr(few, "MOST_ROWS_BY_KEY", by_key)
+    world = make_world(mutation=MutationSettings(apply=apply))
+    assert_crashes_change_nothing(world, points)
+    assert waits(world) == ({f"org-{point}" for point in points} if apply == "alias" else set())
+
+
+def test_a_batch_of_few_requests_that_ends_anywhere_is_finished_once(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few_requests(make_world, monkeypatch, TODAY.sample(BY_KEY, 4), "merge", 1000)
+
+
+def test_so_is_one_that_moves_rows_by_operation(make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    few_requests(make_world, monkeypatch, TODAY.sample(BY_OPERATION, 2), "merge", 0)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("points", "apply", "by_key"),
-    [((*ALWAYS, *OPERATION), "merge", 1000), ((*MOVE, *MARK, *SETTLE), "merge", 0), ((*MARK, *ALWAYS[2:-1:4]), "alias", 1000)],
+    [(BY_KEY, "merge", 1000), (BY_OPERATION, "merge", 0), ((*MARK, *ALWAYS), "alias", 1000)],
     ids=["by key", "by operation", "seen before moved"],
 )
-def test_a_batch_of_few_requests_that_ends_anywhere_is_finished_once(
+def test_a_batch_of_few_requests_that_ends_at_any_point_is_finished_once(
     make_world: MakeWorld,
     monkeypatch: pytest.MonkeyPatch,
     points: Sequence[str],
     apply: ApplyStrategy,
     by_key: int,
 ) -> None:
-    monkeypatch.setattr(few, "MOST_ROWS_BY_KEY", by_key)
-    world = make_world(mutation=MutationSettings(apply=apply))
-    assert_crashes_change_nothing(world, points)
-    assert waits(world) == ({f"org-{point}" for point in points} if apply == "alias" else set())
+    few_requests(make_world, monkeypatch, points, apply, by_key)
 
 
 def assert_crashes_change_nothing(world: World, points: Sequence[str]) -> None:
@@ -150,7 +174,7 @@ def test_moving_what_waits_ends_anywhere_and_changes_nothing_that_readers_see(ma
     """A batch for each point; at last the Data Table itself shows what the view showed all the time."""
     world = make_world(mutation=MutationSettings(apply="alias"))
     world.ticks = True
-    points = ("manifest:after", "data.rows:before", "data.rows:after", *SETTLE, "data:recorded", "purge:recorded")
+    points = TODAY.sample(("manifest:after", "data.rows:after", *SETTLE, "data:recorded", "purge:recorded"), 2)
     organizations = [f"org-{point}" for point in points]
     for point, organization in zip(points, organizations, strict=True):
         send(world, [*before(organization), *requests(organization), *after(organization)])

@@ -6,6 +6,7 @@ Many histories share one lake, each as an organization of its own, so that thirt
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -17,14 +18,29 @@ from engagement_platform.tables.engagement import MAPPING, NOTIFICATION, QUARANT
 from engagement_platform_tests.ingestion.conftest import MakeWorld
 from engagement_platform_tests.ingestion.world import World
 from engagement_platform_tests.mutation.histories import Message, random_history
-from engagement_platform_tests.mutation.oracle import Row, Tables, replay
+from engagement_platform_tests.mutation.oracle import Row, replay
 
 pytestmark = [pytest.mark.broker]
 
+FEW = LayoutSettings(auto_compact=False)
+IN_SPARK = LayoutSettings(auto_compact=False, light_write_rows=0)
 WAYS = {
-    "few": (LayoutSettings(auto_compact=False), MutationSettings()),
-    "in Spark": (LayoutSettings(auto_compact=False, light_write_rows=0), MutationSettings()),
-    "few, seen before moved": (LayoutSettings(auto_compact=False), MutationSettings(apply="alias")),
+    "few": (FEW, MutationSettings(), 4),
+    "few, seen before moved": (FEW, MutationSettings(apply="alias"), 4),
+    "in Spark": (IN_SPARK, MutationSettings(), 2),
+}
+LONG_WAYS = {
+    **{f"few, {apply}": (FEW, MutationSettings(apply=apply), 12) for apply in ("merge", "alias", "auto")},
+    **{
+        f"in Spark, {apply}": (IN_SPARK, MutationSettings(apply=apply), 3)
+        for apply in ("merge", "deletion_vectors", "overwrite", "alias")
+    },
+    "in Spark, liquid": (LayoutSettings(auto_compact=False, scheme="liquid"), MutationSettings(), 3),
+    "few, by organization and day": (
+        LayoutSettings(auto_compact=False, scheme="organization_date"),
+        MutationSettings(),
+        6,
+    ),
 }
 
 
@@ -52,10 +68,6 @@ def send(world: World, messages: list[Message], rng: random.Random, batches: int
             world.run(name=job)
     for job in (INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS, APPLY_MUTATIONS):
         world.run(name=job)
-
-
-def oracle_rows(tables: Tables) -> dict[tuple[str, str], Row]:
-    return tables.data
 
 
 def standing_rows(world: World) -> dict[tuple[str, str], Row]:
@@ -101,12 +113,24 @@ def assert_announced(world: World, rows: dict[tuple[str, str], Row]) -> None:
 
 @pytest.mark.parametrize("way", WAYS)
 def test_random_histories_end_in_the_rows_of_a_loop_over_their_messages(make_world: MakeWorld, way: str) -> None:
-    layout, mutation = WAYS[way]
-    world = make_world(layout=layout, mutation=mutation)
+    layout, mutation, batches = WAYS[way]
+    assert_random_histories(make_world(layout=layout, mutation=mutation), range(30), batches)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", LONG_WAYS)
+def test_hundreds_of_histories_end_in_the_rows_of_a_loop_over_their_messages(make_world: MakeWorld, way: str) -> None:
+    layout, mutation, batches = LONG_WAYS[way]
+    histories_ = range(1000, 1300 if way.startswith("few") else 1100)
+    assert_random_histories(make_world(layout=layout, mutation=mutation), histories_, batches)
+
+
+def assert_random_histories(world: World, seeds: Iterable[int], batches: int) -> None:
+    """All histories through one lake: the rows, names, notifications and refusals of a loop over each."""
     world.ticks = True
     rng = random.Random(20261121)
-    histories = [random_history(seed, conflicts=seed % 4 == 0) for seed in range(30)]
-    send(world, interleaved(histories, rng), rng, batches=4)
+    histories = [random_history(seed, conflicts=seed % 4 == 0) for seed in seeds]
+    send(world, interleaved(histories, rng), rng, batches)
     tables = [replay(history) for history in histories]
     expected = {key: row for table in tables for key, row in table.data.items()}
     assert standing_rows(world) == expected
