@@ -29,7 +29,7 @@ from engagement_platform.mutation.batch import KEY, Changes, Figures, MutationBa
 from engagement_platform.mutation.content import Patch, patched
 from engagement_platform.mutation.identity import identities_of, leading_to, told_apart
 from engagement_platform.mutation.model import Operation
-from engagement_platform.mutation.requests import Request, Sorted, sort_out
+from engagement_platform.mutation.requests import LANDING_ORDER, Request, Sorted, sort_out
 from engagement_platform.mutation.resolver import Identities
 from engagement_platform.mutation.rows import REJECTED, data_rows, logged, notified, rejected, walked_rows
 from engagement_platform.mutation.strategy import Choice, choose
@@ -64,11 +64,12 @@ def open_few(
 ) -> MutationBatch:
     """Resolve the requests of a batch.
 
-    rows: the batch's rows of `engagement/mutation_request`, FIELDS and PLACE, in the order of landing.
+    rows: the batch's rows of `engagement/mutation_request`, FIELDS and PLACE, in any order.
     organizations: others that wait to be moved and have no request.
     Raises TooMany before anything large is read.
     """
-    landed = [(Request.of(row), row) for row in rows.to_pylist()]
+    in_order = rows.sort_by([(name, "ascending") for name in LANDING_ORDER])
+    landed = [(Request.of(row), row) for row in in_order.to_pylist()]
     log_ = Accepted(
         lake, manifest, sorted({request.organization_id for request, _ in landed} | set(organizations)), settings
     )

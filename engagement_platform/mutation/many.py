@@ -30,7 +30,7 @@ from engagement_platform.mutation.batch import KEY, Changes, Figures, MutationBa
 from engagement_platform.mutation.cascade import figures, operations, resolve
 from engagement_platform.mutation.content import Patch, patched
 from engagement_platform.mutation.identify import identified
-from engagement_platform.mutation.requests import FIELDS, REASONS, Request
+from engagement_platform.mutation.requests import FIELDS, LANDING_ORDER, REASONS, Request
 from engagement_platform.mutation.strategy import Choice, choose
 from engagement_platform.settings import MutationSettings
 from engagement_platform.tables import log
@@ -111,7 +111,7 @@ def _judged(rows: DataFrame, log_: Accepted, settings: MutationSettings) -> Data
         logged = logged.select(*fields).select(*REQUEST, _content().alias("known"))
         known = logged if known is None else known.unionByName(logged)
     assert known is not None
-    first = Window.partitionBy(*REQUEST).orderBy("ingestion_ts", "topic", "partition", "offset")
+    first = Window.partitionBy(*REQUEST).orderBy(*LANDING_ORDER)
     late = F.col("execution_ts") < F.col("ingestion_ts") - F.lit(settings.max_lateness)
     said = rows.withColumn("content", _content()).withColumn("late", late)
     joined = said.join(known.join(rows.select(*REQUEST).distinct(), list(REQUEST), "left_semi"), list(REQUEST), "left")

@@ -33,6 +33,9 @@ FIELDS = (
 PLACE = ("topic", "partition", "offset", "ingestion_ts")
 """Where and when it landed."""
 
+LANDING_ORDER = ("ingestion_ts", "topic", "partition", "offset")
+"""Which of two requests landed first, as far as one batch goes; the order of a file's rows says nothing."""
+
 REASONS = {
     "request_conflict": "A request with this request_id was accepted before with different content; the first stays.",
     "too_late": "execution_ts is further back than mutation.max_lateness allowed when the request landed.",
