@@ -362,6 +362,10 @@ class Lake:
                 ).collect()
 
     def _create(self, table: Table) -> None:
+        if self.is_local and not table.liquid_by and self.settings.layout.light_write_rows:
+            with turn(self.root, table.name):
+                light.create(self.uri(table), table)
+            return
         properties = ", ".join(f"'{key}' = '{value}'" for key, value in table.properties.items())
         layout = f"PARTITIONED BY ({', '.join(table.partitioned_by)})" if table.partitioned_by else ""
         layout = f"CLUSTER BY ({', '.join(table.liquid_by)})" if table.liquid_by else layout

@@ -6,6 +6,7 @@ When a write is light is decided in `lake`, and so is keeping two writers of one
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Mapping, Sequence
 from datetime import date
@@ -13,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, WriterProperties, write_deltalake
+from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Schema, WriterProperties, write_deltalake
 from deltalake import Transaction as TxnAction
 
 from engagement_platform.errors import PlatformError
@@ -60,6 +61,59 @@ def opened(uri: str, table: Table, version: int | None = None) -> DeltaTable | N
     found = DeltaTable(uri, version=version)
     properties = found.metadata().configuration
     return None if any(properties.get(key) == value for key, value in _BEYOND.items()) else found
+
+
+def create(uri: str, table: Table) -> None:
+    """Make an empty table as Spark would; 0.01 s instead of 0.6 s. Nothing happens where one stands."""
+    if table.liquid_by:
+        raise ValueError(f"{table.name} is clustered, which only Spark declares")
+    fields = [
+        {
+            "name": column.name,
+            "type": _delta_type(column.type),
+            "nullable": True,
+            "metadata": {"comment": column.comment},
+        }
+        for column in table.columns
+    ]
+    schema = Schema.from_json(json.dumps({"type": "struct", "fields": fields}))
+    DeltaTable.create(
+        uri,
+        schema,
+        mode="ignore",
+        partition_by=list(table.partitioned_by),
+        configuration=dict(table.properties),
+    )
+
+
+def _delta_type(spark_type: str) -> object:
+    """A type of a contract in the Delta protocol's schema JSON."""
+    if spark_type.startswith("struct<"):
+        inner = [field.split(":", 1) for field in _fields(spark_type[7:-1])]
+        made = [{"name": n, "type": _delta_type(t), "nullable": True, "metadata": {}} for n, t in inner]
+        return {"type": "struct", "fields": made}
+    if spark_type.startswith("map<"):
+        key, value = _fields(spark_type[4:-1])
+        return {"type": "map", "keyType": _delta_type(key), "valueType": _delta_type(value), "valueContainsNull": True}
+    if spark_type.startswith("array<"):
+        return {"type": "array", "elementType": _delta_type(spark_type[6:-1]), "containsNull": True}
+    return {"int": "integer"}.get(spark_type, spark_type)
+
+
+def _fields(inside: str) -> list[str]:
+    """The parts of a type between its commas, those of types within it left whole.
+
+    >>> _fields("type:string,attributes:map<string,string>")
+    ['type:string', 'attributes:map<string,string>']
+    """
+    parts, depth = [""], 0
+    for character in inside:
+        depth += (character == "<") - (character == ">")
+        if character == "," and not depth:
+            parts.append("")
+        else:
+            parts[-1] += character
+    return parts
 
 
 def written(found: DeltaTable, txn: Transaction) -> bool:

@@ -99,7 +99,8 @@ def test_a_batch_of_more_bytes_than_this_process_should_hold_ends_in_the_same_ro
         with max_result_size(world.spark, "200k"):
             assert_books_balance(world.run())
     world.assert_equals(oracle)
-    assert {entry.get("engineInfo", "")[:6] for entry in DeltaTable(world.lake.uri(world.data)).history()} == {"Apache"}
+    written = DeltaTable(world.lake.uri(world.data)).history()[:-1]
+    assert {entry.get("engineInfo", "")[:6] for entry in written} == {"Apache"}
 
 
 def test_another_order_and_batching_of_the_same_messages_ends_in_the_same_rows(make_world: MakeWorld) -> None:
