@@ -47,14 +47,16 @@ def current(lake: Lake, data: Table) -> DataFrame:
     waiting = _waiting(lake, before)
     if not waiting:
         return rows.where(F.col("person_id").isNotNull())
-    these = F.col("organization_id").isin(waiting)
     try:
-        moved = _joined(rows.where(these), Accepted(lake, pins, waiting, lake.settings.mutation), data)
+        # Over all rows: one scan and a look into what is broadcast cost less than a second branch for the others.
+        shown = _joined(rows, Accepted(lake, pins, waiting, lake.settings.mutation), data)
     except TooMany:
+        these = F.col("organization_id").isin(waiting)
         edges = lake.read(ALIAS, pinned(pins, ALIAS)).where(any_of("organization_id", waiting))
         moved = identified(rows.where(these), edges, engine=lake.settings.mutation.resolver)
         moved = moved.drop("person_id").withColumnRenamed("now", "person_id").select(*rows.columns)
-    return rows.where(~these).unionByName(moved).where(F.col("person_id").isNotNull())
+        shown = rows.where(~these).unionByName(moved)
+    return shown.where(F.col("person_id").isNotNull())
 
 
 def _waiting(lake: Lake, version: int) -> list[str]:

@@ -162,7 +162,8 @@ class Lake:
         """
         selected = _select(frame, table.column_names)
         with turn(self.root, table.name):
-            found = self._light(table, rows)
+            # What is in this process already is not handed to Spark, however much it is.
+            found = self._light(table, 0 if isinstance(frame, pa.Table) else rows)
             if found is not None and light.written(found, txn):
                 return
             if found is not None and (few := here(selected)) is not None:
@@ -296,7 +297,7 @@ class Lake:
         whose files a merge may rewrite; None for an append.
         """
         layout = self.settings.layout
-        few = rows is not None and rows <= layout.light_write_rows
+        few = rows is not None and rows <= layout.light_write_rows > 0
         if not few or not self.is_local:
             return None
         found = light.opened(self.uri(table), table)
