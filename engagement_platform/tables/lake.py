@@ -328,21 +328,14 @@ class Lake:
 
     def written(self, table: Table, *transactions: Transaction) -> dict[str, int]:
         """Files, bytes and commits that transactions added to a table, from its history."""
-        commits = [commit for txn in transactions if (commit := self.commit_of(table, txn)) is not None]
-        return {
-            "files": sum(commit.files_added for commit in commits),
-            "bytes": sum(commit.bytes_added for commit in commits),
-            "commits": len(commits),
-        }
+        return log.added_by(self._commits(table, transactions))
 
     def rewritten(self, table: Table, *transactions: Transaction) -> dict[str, int]:
         """Files that transactions replaced, and the bytes written instead."""
-        commits = [commit for txn in transactions if (commit := self.commit_of(table, txn)) is not None]
-        replacing = [commit for commit in commits if commit.files_removed]
-        return {
-            "files_rewritten": sum(commit.files_removed for commit in replacing),
-            "bytes_rewritten": sum(commit.bytes_added for commit in replacing),
-        }
+        return log.replaced_by(self._commits(table, transactions))
+
+    def _commits(self, table: Table, transactions: Iterable[Transaction]) -> list[log.Commit]:
+        return [commit for txn in transactions if (commit := self.commit_of(table, txn)) is not None]
 
     def accept_organizations(self, organizations: Iterable[str], *tables: Table) -> None:
         """Make sure that ids can be partition values of these tables, however long or strange they are.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -105,6 +105,25 @@ def find_commit(uri: str, marker: str) -> Commit | None:
         if entry.get("userMetadata") == marker:
             return _commit(entry, uri)
     return None
+
+
+def added_by(commits: Iterable[Commit]) -> dict[str, int]:
+    """files, bytes and commits that these commits added."""
+    some = list(commits)
+    return {
+        "files": sum(commit.files_added for commit in some),
+        "bytes": sum(commit.bytes_added for commit in some),
+        "commits": len(some),
+    }
+
+
+def replaced_by(commits: Iterable[Commit]) -> dict[str, int]:
+    """files_rewritten: what these commits replaced; bytes_rewritten: what they wrote instead."""
+    replacing = [commit for commit in commits if commit.files_removed]
+    return {
+        "files_rewritten": sum(commit.files_removed for commit in replacing),
+        "bytes_rewritten": sum(commit.bytes_added for commit in replacing),
+    }
 
 
 def bytes_of(table: DeltaTable, organizations: Sequence[str]) -> int:
