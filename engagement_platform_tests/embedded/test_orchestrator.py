@@ -22,7 +22,7 @@ def test_the_instance_is_what_dagster_accepts(tmp_path: Path) -> None:
         assert instance.run_monitoring_enabled
         queue = instance.get_concurrency_config().run_queue_config
         assert queue is not None
-        assert queue.max_concurrent_runs == 4
+        assert queue.max_concurrent_runs == 5
 
 
 def test_both_workspaces_name_the_same_code_location(tmp_path: Path) -> None:

@@ -64,9 +64,9 @@ class Machine:
         assert done.returncode == expect, f"{arguments} ended with {done.returncode}: {done.stdout}\n{done.stderr}"
         return done.stdout
 
-    def killed_at(self, point: str) -> None:
+    def killed_at(self, point: str, job: str = "ingest-engagements") -> None:
         """Run the job until it kills itself at the point."""
-        done = self._python("-m", "engagement_platform_tests.ingestion.killable", "ingest-engagements", point)
+        done = self._python("-m", "engagement_platform_tests.ingestion.killable", job, point)
         assert done.returncode == -signal.SIGKILL, f"never reached {point}: {done.stdout}\n{done.stderr}"
 
     def produce(self, messages: Sequence[dict[str, object] | None]) -> None:
