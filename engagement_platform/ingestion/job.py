@@ -19,6 +19,7 @@ from engagement_platform.ingestion.requests import RequestBatch, RequestProcess,
 from engagement_platform.ingestion.settle import REASONS
 from engagement_platform.microbatch.job import MicroBatchJob, Stores, Told
 from engagement_platform.microbatch.model import Limits, Manifest, Source
+from engagement_platform.mutation.accepted import TooMany
 from engagement_platform.settings import DecodingSettings, Settings
 from engagement_platform.sources.decoded_batches import (
     ENGAGEMENT_DECODED_DDL,
@@ -90,7 +91,11 @@ def ingest_engagements(name: str, source: Source, read: Reader, parts: Parts) ->
         planned = source.size(manifest.start, manifest.end)
         work: EngagementBatch | None = None
         if lake.is_local and planned is not None and planned <= settings.layout.light_write_rows:
-            work = open_few(lake, data, manifest, raw, decode(raw, manifest))
+            try:
+                work = open_few(lake, data, manifest, raw, decode(raw, manifest))
+            except TooMany:
+                # More former requests of these organizations than are followed in this process.
+                work = None
         if work is None:
             work = open_batch(lake, data, manifest, raw, decode)
         lake.accept_organizations(work.summary.organizations, data, MAPPING, NOTIFICATION, SAID_NAME, ORIGINAL)

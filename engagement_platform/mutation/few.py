@@ -268,7 +268,7 @@ class _Settled:
         operations = self._operations(direct)
         keyed = written
         if by_operation:
-            alone = self._told_apart(moved)
+            alone = self._told_apart(moved, walked)
             keyed = written.filter(_is_of(written, alone))
             operations = operations.filter(pc.invert(_is_of(operations.rename_columns({"from_id": PERSON}), alone)))
         rows = [
@@ -295,12 +295,14 @@ class _Settled:
         moved = (op for op in self._found if op.organization_id in direct)
         return table_of((dict(zip(columns, op, strict=True)) for op in moved), OPERATION, *columns)
 
-    def _told_apart(self, rows: pa.Table) -> set[Id]:
+    def _told_apart(self, rows: pa.Table, walked: Mapping[Id, Mapping[str, Any]]) -> set[Id]:
         """The ids (as the event said them) with rows that a request tells apart from others of their id.
 
         No operation may move those: it would also move rows that an earlier request has taken elsewhere.
         """
-        return told_apart(rows, self.identities)
+        erased = self.identities.erased_engagements()
+        own = {(row["organization_id"], row[PERSON]) for key, row in walked.items() if key in erased}
+        return told_apart(rows, self.identities) | own
 
 
 def _is_of(rows: pa.Table, ids: Collection[Id]) -> pa.Array:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from engagement_platform.jobs import INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS
+from engagement_platform.mutation import few
 from engagement_platform.mutation.job import APPLY_MUTATIONS
 from engagement_platform.settings import LayoutSettings, MutationSettings
 from engagement_platform.tables.engagement import MAPPING, NOTIFICATION, QUARANTINE
@@ -24,8 +25,10 @@ pytestmark = [pytest.mark.broker]
 
 FEW = LayoutSettings(auto_compact=False)
 IN_SPARK = LayoutSettings(auto_compact=False, light_write_rows=0)
+MOVED_BY_OPERATION = "few, moved by operation"
 WAYS = {
     "few": (FEW, MutationSettings(), 4),
+    MOVED_BY_OPERATION: (FEW, MutationSettings(), 4),
     "few, seen before moved": (FEW, MutationSettings(apply="alias"), 4),
     "in Spark": (IN_SPARK, MutationSettings(), 2),
 }
@@ -112,15 +115,21 @@ def assert_announced(world: World, rows: dict[tuple[str, str], Row]) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_random_histories_end_in_the_rows_of_a_loop_over_their_messages(make_world: MakeWorld, way: str) -> None:
+def test_random_histories_end_in_the_rows_of_a_loop_over_their_messages(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
     layout, mutation, batches = WAYS[way]
+    monkeypatch.setattr(few, "MOST_ROWS_BY_KEY", 0 if way == MOVED_BY_OPERATION else 20_000)
     assert_random_histories(make_world(layout=layout, mutation=mutation), range(30), batches)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("way", LONG_WAYS)
-def test_hundreds_of_histories_end_in_the_rows_of_a_loop_over_their_messages(make_world: MakeWorld, way: str) -> None:
+def test_hundreds_of_histories_end_in_the_rows_of_a_loop_over_their_messages(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
     layout, mutation, batches = LONG_WAYS[way]
+    monkeypatch.setattr(few, "MOST_ROWS_BY_KEY", 0 if way == MOVED_BY_OPERATION else 20_000)
     histories_ = range(1000, 1300 if way.startswith("few") else 1100)
     assert_random_histories(make_world(layout=layout, mutation=mutation), histories_, batches)
 
