@@ -79,6 +79,11 @@ def test_an_exception_at_any_point_of_a_batch_of_many_rows(world: World) -> None
     assert_the_same_after_a_crash_at(crash_points(world.job()), world.under(layout=IN_SPARK))
 
 
+def plain(point: str) -> str:
+    """An organization whose name makes a folder: any other would send all tables through Spark."""
+    return f"org-{point.replace(':', '-')}"
+
+
 def assert_the_same_after_a_crash_at(points: Sequence[str], world: World) -> None:
     """A batch for each point, crashed there and resumed; in the end every table equals the oracle's."""
     oracle = Oracle()
@@ -86,7 +91,7 @@ def assert_the_same_after_a_crash_at(points: Sequence[str], world: World) -> Non
     world.run()
     before = "org-first"
     for batch_id, point in enumerate(points, start=1):
-        organization = f"org-{point}"
+        organization = plain(point)
         oracle.batch(batch_id, world.produce(everything(organization, before)))
         with pytest.raises(Crash):
             world.run(crash_at(point))
@@ -147,12 +152,12 @@ def test_a_commit_of_one_engine_is_skipped_by_the_other(world: World, before_the
     world.run()
     before = "org-first"
     for batch_id, point in enumerate(("mapping.merge:after", "data.insert:after"), start=1):
-        oracle.batch(batch_id, world.produce(everything(f"org-{point}", before)))
+        oracle.batch(batch_id, world.produce(everything(plain(point), before)))
         with pytest.raises(Crash):
             first.run(crash_at(point))
         (resumed,) = second.run()
         assert resumed.replayed
-        before = f"org-{point}"
+        before = plain(point)
     world.assert_equals(oracle)
 
 
