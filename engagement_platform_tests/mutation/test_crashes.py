@@ -114,7 +114,7 @@ BY_KEY = (*ALWAYS, *OPERATION)
 BY_OPERATION = (*MOVE, *MARK, *SETTLE)
 
 
-def few_requests(
+def assert_few_requests_are_finished_once(
     make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch, points: Sequence[str], apply: ApplyStrategy, by_key: int
 ) -> None:
     monkeypatch.setattr(few, "MOST_ROWS_BY_KEY", by_key)
@@ -126,11 +126,11 @@ def few_requests(
 def test_a_batch_of_few_requests_that_ends_anywhere_is_finished_once(
     make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    few_requests(make_world, monkeypatch, TODAY.sample(BY_KEY, 4), "merge", 1000)
+    assert_few_requests_are_finished_once(make_world, monkeypatch, TODAY.sample(BY_KEY, 4), "merge", 1000)
 
 
 def test_so_is_one_that_moves_rows_by_operation(make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    few_requests(make_world, monkeypatch, TODAY.sample(BY_OPERATION, 2), "merge", 0)
+    assert_few_requests_are_finished_once(make_world, monkeypatch, TODAY.sample(BY_OPERATION, 2), "merge", 0)
 
 
 @pytest.mark.slow
@@ -146,7 +146,7 @@ def test_a_batch_of_few_requests_that_ends_at_any_point_is_finished_once(
     apply: ApplyStrategy,
     by_key: int,
 ) -> None:
-    few_requests(make_world, monkeypatch, points, apply, by_key)
+    assert_few_requests_are_finished_once(make_world, monkeypatch, points, apply, by_key)
 
 
 def assert_crashes_change_nothing(world: World, points: Sequence[str]) -> None:

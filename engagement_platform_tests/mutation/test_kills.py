@@ -37,7 +37,7 @@ def numbers() -> Iterator[int]:
     return count()
 
 
-def kill_and_run_again(machine: Machine, number: int, point: str, variables: Mapping[str, str]) -> None:
+def assert_finished_once_after_a_kill(machine: Machine, number: int, point: str, variables: Mapping[str, str]) -> None:
     """Land engagements and requests of a new organization, kill, run again; its rows, names and announcements."""
     own = replace(machine, environment={**machine.environment, **variables})
     organization = f"org-{number}"
@@ -79,7 +79,7 @@ def assert_as_the_oracle_says(own: Machine, organization: str, messages: list[Me
 
 @pytest.mark.parametrize("point", A_FEW)
 def test_mutations_that_are_killed_are_finished_once(machine: Machine, numbers: Iterator[int], point: str) -> None:
-    kill_and_run_again(machine, next(numbers), point, HERE)
+    assert_finished_once_after_a_kill(machine, next(numbers), point, HERE)
     findings = [json.loads(line) for line in machine.cli("verify", "--identity", "--json").splitlines()]
     assert {finding["check"] for finding in findings} == {"identity", "names", "contents"}
     assert not any(finding["wrong"] for finding in findings)
@@ -97,4 +97,4 @@ def test_mutations_that_are_killed_are_finished_once(machine: Machine, numbers: 
 def test_mutations_killed_at_any_point_are_finished_once(
     machine: Machine, numbers: Iterator[int], point: str, variables: Mapping[str, str]
 ) -> None:
-    kill_and_run_again(machine, next(numbers), point, variables)
+    assert_finished_once_after_a_kill(machine, next(numbers), point, variables)
