@@ -13,9 +13,9 @@ import pyarrow as pa
 from engagement_platform.microbatch.job import Stores
 from engagement_platform.microbatch.model import Transaction
 from engagement_platform.microbatch.stores import BatchRecord
+from engagement_platform.mutation.accepted import edges_of
 from engagement_platform.mutation.job import APPLY_MUTATIONS
 from engagement_platform.mutation.model import Edge
-from engagement_platform.mutation.requests import Request
 from engagement_platform.mutation.resolver import Identities
 from engagement_platform.settings import Settings
 from engagement_platform.status import succeeded
@@ -56,8 +56,7 @@ def chain_findings(lake: Lake, organizations: int = SAMPLED_ORGANIZATIONS) -> li
     chosen = sampled(names, organizations, turn=version)
     if not chosen:
         return []
-    rows = lake.find(ALIAS, version, ALIAS.column_names, {"organization_id": chosen}).to_pylist()
-    return chains([Request.of(row).edge() for row in rows])
+    return chains(edges_of(lake.find(ALIAS, version, ALIAS.column_names, {"organization_id": chosen})))
 
 
 def chains(edges: Sequence[Edge]) -> list[Finding]:

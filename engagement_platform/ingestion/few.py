@@ -243,7 +243,7 @@ def open_few(lake: Lake, data: Table, manifest: Manifest, raw: DataFrame, decode
     accepted = table.filter(pc.invert(rejected)).drop_columns(["reason_code", "reason", "key", "value"])
     summary = summarize(table, accepted)
     former = Accepted(lake, manifest, distinct(accepted, "organization_id"), lake.settings.mutation)
-    identities = Identities(request.edge() for request in former.edges)
+    identities = Identities(former.edges)
     as_rows = accepted.rename_columns({"person_id": "source_person_id"})
     now = identities_of(as_rows, identities)
     accepted = accepted.append_column("now", now).append_column("nth", pa.array(range(accepted.num_rows), pa.int64()))

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import pyarrow as pa
+
 from engagement_platform.microbatch.model import Manifest
 from engagement_platform.mutation import names
 from engagement_platform.mutation.content import Content, Patch
@@ -17,6 +19,7 @@ from engagement_platform.mutation.model import Edge
 from engagement_platform.mutation.requests import Request
 from engagement_platform.settings import MutationSettings
 from engagement_platform.tables import log
+from engagement_platform.tables.arrow import moments, schema_of
 from engagement_platform.tables.contract import Table
 from engagement_platform.tables.engagement import ALIAS, AMENDMENT, MAPPING, ORIGINAL, PENDING, SAID_NAME
 from engagement_platform.tables.lake import Lake
@@ -28,6 +31,15 @@ Id = tuple[str, str]
 def pinned(manifest: Manifest, table: Table) -> int:
     """The version of a log that a batch reads. A batch planned before there was such a log finds it as it was made."""
     return manifest.table_versions.get(table.name, 0)
+
+
+def edges_of(rows: pa.Table) -> list[Edge]:
+    """CONVERTs and DELETEs as edges, in the order of rows: those have at least the fields of an edge."""
+    columns = (
+        moments(column) if name == "execution_ts" else column.to_pylist()
+        for name, column in ((name, rows.column(name)) for name in Edge._fields)
+    )
+    return list(map(Edge, *columns))
 
 
 class TooMany(Exception):
@@ -52,16 +64,20 @@ class Accepted:
         return rows
 
     @cached_property
-    def _edge_rows(self) -> list[dict[str, Any]]:
+    def aliases(self) -> pa.Table:
+        """Every accepted CONVERT and DELETE, with the columns of `engagement/alias`. Raises TooMany."""
+        if not self.organizations:
+            return schema_of(ALIAS).empty_table()
         held = log.stored(self.lake.uri(ALIAS), pinned(self.manifest, ALIAS), self.organizations)
         if sum(stored.rows for stored in held.values()) > self.settings.light_edges:
             raise TooMany
-        return self._find(ALIAS, ALIAS.column_names, {"organization_id": self.organizations})
+        where = {"organization_id": self.organizations}
+        return self.lake.find(ALIAS, pinned(self.manifest, ALIAS), ALIAS.column_names, where)
 
     @cached_property
-    def edges(self) -> list[Request]:
+    def edges(self) -> list[Edge]:
         """Every accepted CONVERT and DELETE."""
-        return [Request.of(row) for row in self._edge_rows]
+        return edges_of(self.aliases)
 
     @cached_property
     def pending(self) -> dict[str, int]:
@@ -72,16 +88,22 @@ class Accepted:
     @cached_property
     def waiting(self) -> list[Edge]:
         """Edges that the Data Table does not show yet."""
+        if not self.pending:
+            return []
+        since = self.pending
+        batch_ids = self.aliases.column("batch_id").to_pylist()
         return [
-            request.edge()
-            for request, row in zip(self.edges, self._edge_rows, strict=True)
-            if row["batch_id"] >= self.pending.get(row["organization_id"], row["batch_id"] + 1)
+            edge
+            for edge, batch_id in zip(self.edges, batch_ids, strict=True)
+            if batch_id >= since.get(edge.organization_id, batch_id + 1)
         ]
 
-    def amendments_named(self, request_ids: Iterable[str]) -> list[Request]:
-        """UPDATEs and RENAMEs with one of these request ids."""
-        where = {"organization_id": self.organizations, "request_id": sorted(set(request_ids))}
-        return [Request.of(row) for row in self._find(AMENDMENT, _AMENDMENT, where)]
+    def amendments_named(self, request_ids: Sequence[str]) -> pa.Table:
+        """UPDATEs and RENAMEs with one of these request ids, with the columns of `engagement/amendment`."""
+        if not request_ids:
+            return schema_of(AMENDMENT).empty_table()
+        where = {"organization_id": self.organizations, "request_id": request_ids}
+        return self.lake.find(AMENDMENT, pinned(self.manifest, AMENDMENT), AMENDMENT.column_names, where)
 
     def patches(self, engagements: Iterable[Id]) -> dict[Id, list[Patch]]:
         """Patches of these engagements; those without are absent."""
@@ -157,16 +179,15 @@ def settled_names(
     former: Accepted, careful: Collection[Id], sayings: Sequence[names.Saying], lake: Lake, manifest: Manifest
 ) -> list[dict[str, Any]]:
     """Rows for the mapping, and `is_new`, of ids whose names requests move, and of all that they hand names on to."""
-    edges = [request.edge() for request in former.edges]
-    ids = names.affected(edges, careful)
-    relevant = names.relevant(edges, ids)
+    ids = names.affected(former.edges, careful)
+    relevant = names.relevant(former.edges, ids)
     said = [*former.sayings(relevant), *sayings]
-    return changed_names(ids, names.names_of(ids, said, edges), lake, manifest)
+    return changed_names(ids, names.names_of(ids, said, former.edges), lake, manifest)
 
 
-def name_ends(requests: Iterable[Request]) -> set[Id]:
+def name_ends(edges: Iterable[Edge]) -> set[Id]:
     """The ids between which requests hand names on, or from which they remove them."""
-    plain = names.plain(request.edge() for request in requests)
+    plain = names.plain(edges)
     return {(e.organization_id, person) for e in plain for person in (e.from_id, e.to_id) if person is not None}
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
 
@@ -35,17 +35,22 @@ class Figures:
     """Reason code -> requests."""
     by_operation: Mapping[str, int]
     """CONVERT, DELETE, RENAME, UPDATE -> accepted requests."""
-    chains: int = 0
-    """Groups of requests that run into each other."""
-    longest_chain: int = 0
-    """Most requests that one row follows."""
-    operations: int = 0
-    """Changes of an id's rows as a whole, and requests whose rows are walked one by one; never more than requests."""
 
     @property
     def quarantined(self) -> int:
         """Requests that were rejected."""
         return sum(self.rejected.values())
+
+
+class Cascades(NamedTuple):
+    """How requests run into each other, and what they come to."""
+
+    chains: int
+    """Groups of requests that run into each other."""
+    longest_chain: int
+    """Most requests that one row follows."""
+    operations: int
+    """Changes of an id's rows as a whole, and requests whose rows are walked one by one; never more than requests."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +91,11 @@ class Settled(Protocol):
     @property
     def originals(self) -> Sequence[Mapping[str, Any]]:
         """Rows for `engagement/original`: what rows said before their first patch; known with the changes."""
+        ...
+
+    @property
+    def cascades(self) -> Cascades:
+        """Of the batch's own requests."""
         ...
 
     def names(self) -> Sequence[Mapping[str, Any]]:

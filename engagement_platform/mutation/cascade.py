@@ -92,8 +92,9 @@ def operations(resolved: DataFrame) -> DataFrame:
     In:  resolved: as `resolve` returns it.
     Out: organization_id, from_id (identity before the batch), engaged_from (inclusive, null: open), engaged_before
          (exclusive), to_id (null: deleted), request_id. Intervals of one id do not overlap: each begins at the
-         execution_ts of the plain request before it. Requests that end where they began are left out, and so are those
-         whose place another one of the same execution_ts and a smaller request_id took.
+         execution_ts of the plain request before it. Requests whose place another one of the same execution_ts and a
+         smaller request_id took are left out. Those that end where they began are not: rows may stand elsewhere by
+         what was known before, and have to come back.
     Rows that `must_walk` names are settled by `walk` and not by these. For a request that `late` names, the identity
     of now is not the identity at its execution_ts: its rows are walked too, from their source_person_id.
     Cost: one window over the requests.
@@ -250,9 +251,8 @@ def _jumped(moving: DataFrame, links: DataFrame) -> DataFrame:
 
 
 def _with_interval(resolved: DataFrame) -> DataFrame:
-    """Adds engaged_from, and applies: some row may have to change because of this request."""
+    """Adds engaged_from, and applies: no other request takes all the rows that this one could meet first."""
     leaving = Window.partitionBy(*ID, "plain").orderBy("execution_ts", "request_id")
     engaged_from = F.lag("execution_ts").over(leaving)
     reached = ~F.col("plain") | F.col("engaged_from").isNull() | (F.col("engaged_from") < F.col("execution_ts"))
-    changes = F.col("branches") | ~F.col("to_id").eqNullSafe(F.col("from_id"))
-    return resolved.withColumn("engaged_from", engaged_from).withColumn("applies", reached & changes)
+    return resolved.withColumn("engaged_from", engaged_from).withColumn("applies", reached)

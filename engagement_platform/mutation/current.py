@@ -19,9 +19,9 @@ from engagement_platform.mutation.accepted import Accepted, TooMany, pinned
 from engagement_platform.mutation.identify import identified
 from engagement_platform.mutation.identity import identities_of, leading_to, told_apart
 from engagement_platform.mutation.resolver import Identities
-from engagement_platform.tables.arrow import table_of
+from engagement_platform.mutation.rows import operation_rows
 from engagement_platform.tables.contract import Table
-from engagement_platform.tables.engagement import ALIAS, OPERATION, PENDING
+from engagement_platform.tables.engagement import ALIAS, PENDING
 from engagement_platform.tables.lake import Lake, any_of
 
 NAME = "engagement/current"
@@ -67,21 +67,14 @@ def _waiting(lake: Lake, version: int) -> list[str]:
 
 def _joined(rows: DataFrame, accepted: Accepted, data: Table) -> DataFrame:
     """Rows with the identity of now: by the operation of their id, or, where rows of an id differ, one by one."""
-    edges = [request.edge() for request in accepted.edges]
+    edges = accepted.edges
     identities = Identities(edges)
     sources = leading_to(edges, accepted.waiting)
     alone = _alone(accepted, identities, data)
     apart = {(row["organization_id"], row["source_person_id"]) for row in alone}
     apart |= identities.branching()
-    operations = table_of(
-        (
-            dict(zip(_OPERATION, op, strict=False))
-            for op in identities.operations()
-            if (op.organization_id, op.from_id) in sources and (op.organization_id, op.from_id) not in apart
-        ),
-        OPERATION,
-        *_OPERATION,
-    )
+    found = ((op, (op.organization_id, op.from_id)) for op in identities.operations())
+    operations = operation_rows(op for op, of in found if of in sources and of not in apart)
     offers = accepted.lake.frame(operations).select(
         F.xxhash64("organization_id", "from_id").alias("op_key"),
         *(F.col(name).alias(f"op_{name}") for name in _OPERATION),

@@ -22,16 +22,26 @@ from engagement_platform.mutation.accepted import (
     TooMany,
     as_content,
     as_struct,
+    edges_of,
     known_originals,
     moved_names,
 )
-from engagement_platform.mutation.batch import KEY, Changes, Figures, MutationBatch
+from engagement_platform.mutation.batch import KEY, Cascades, Changes, Figures, MutationBatch
 from engagement_platform.mutation.content import Patch, patched
 from engagement_platform.mutation.identity import identities_of, leading_to, told_apart
-from engagement_platform.mutation.model import Operation
-from engagement_platform.mutation.requests import LANDING_ORDER, Request, Sorted, sort_out
+from engagement_platform.mutation.model import Edge, Operation
+from engagement_platform.mutation.requests import LANDING_ORDER, Request
 from engagement_platform.mutation.resolver import Identities
-from engagement_platform.mutation.rows import REJECTED, data_rows, logged, notified, rejected, walked_rows
+from engagement_platform.mutation.rows import (
+    REJECTED,
+    data_rows,
+    logged,
+    notified,
+    operation_rows,
+    rejected,
+    walked_rows,
+)
+from engagement_platform.mutation.sorting import sorted_rows
 from engagement_platform.mutation.strategy import Choice, choose
 from engagement_platform.settings import MutationSettings
 from engagement_platform.tables import log
@@ -40,7 +50,6 @@ from engagement_platform.tables.contract import Table
 from engagement_platform.tables.engagement import (
     ALIAS,
     AMENDMENT,
-    OPERATION,
     QUARANTINE,
 )
 from engagement_platform.tables.lake import Lake
@@ -68,46 +77,37 @@ def open_few(
     organizations: others that wait to be moved and have no request.
     Raises TooMany before anything large is read.
     """
-    in_order = rows.sort_by([(name, "ascending") for name in LANDING_ORDER])
-    landed = [(Request.of(row), row) for row in in_order.to_pylist()]
-    log_ = Accepted(
-        lake, manifest, sorted({request.organization_id for request, _ in landed} | set(organizations)), settings
-    )
-    known = [*log_.edges, *log_.amendments_named([request.request_id for request, _ in landed])]
-    result = sort_out(((request, row["ingestion_ts"]) for request, row in landed), known, settings.max_lateness)
-    new = [request for request in result.accepted if request.moves_identity]
-    amendments = [request for request in result.accepted if not request.moves_identity]
+    landed = rows.sort_by([(name, "ascending") for name in LANDING_ORDER])
+    named = set(pc.unique(landed.column("organization_id")).to_pylist())
+    log_ = Accepted(lake, manifest, sorted(named | set(organizations)), settings)
+    amended = log_.amendments_named(pc.unique(landed.column("request_id")).to_pylist())
+    known = pa.concat_tables([log_.aliases, amended], promote_options="default")
+    result = sorted_rows(landed, known, settings.max_lateness)
+    accepted = result.accepted
+    moves_identity = pc.is_in(accepted.column("operation"), pa.array(["CONVERT", "DELETE"]))
+    new, amendments = accepted.filter(moves_identity), accepted.filter(pc.invert(moves_identity))
     settled = _Settled(lake, data, manifest, settings, log_, new, amendments)
-    refused = [rejected(landed[position], reason) for position, reason in result.rejected]
+    refused = [rejected(landed.slice(at, 1).to_pylist()[0], reason) for at, reason in result.rejected]
     return MutationBatch(
         lake=lake,
         data=data,
         manifest=manifest,
         organizations=log_.organizations,
-        figures=_figures(len(landed), result, new, settled),
+        figures=Figures(
+            rows_in=landed.num_rows,
+            accepted=accepted.num_rows,
+            duplicates=result.duplicates,
+            rejected=Counter(reason for _, reason in result.rejected),
+            by_operation=Counter(accepted.column("operation").to_pylist()),
+        ),
         settled=settled,
         rejected=stamped_here(table_of(refused, QUARANTINE, *REJECTED), manifest),
         aliases=logged(new, ALIAS, manifest),
-        aliases_count=len(new),
+        aliases_count=new.num_rows,
         amendments=logged(amendments, AMENDMENT, manifest),
-        amendments_count=len(amendments),
-        moving=sorted({request.organization_id for request in new}),
+        amendments_count=amendments.num_rows,
+        moving=sorted(pc.unique(new.column("organization_id")).to_pylist()),
         was_pending=log_.pending,
-    )
-
-
-def _figures(rows_in: int, result: Sorted, new: Sequence[Request], settled: _Settled) -> Figures:
-    hops = settled.identities.hops([request.edge() for request in new])
-    ends = Counter(end for end, count in hops.values() if count > 1)
-    return Figures(
-        rows_in=rows_in,
-        accepted=len(result.accepted),
-        duplicates=result.duplicates,
-        rejected=Counter(reason for _, reason in result.rejected),
-        by_operation=Counter(request.operation for request in result.accepted),
-        chains=len(ends),
-        longest_chain=max((count for _, count in hops.values()), default=0),
-        operations=settled.operations_for_new,
     )
 
 
@@ -121,37 +121,63 @@ class _Settled:
         manifest: Manifest,
         settings: MutationSettings,
         log_: Accepted,
-        new: Sequence[Request],
-        amendments: Sequence[Request],
+        new: pa.Table,
+        amendments: pa.Table,
     ) -> None:
         self._lake, self._data, self._manifest, self._settings, self._log = lake, data, manifest, settings, log_
-        self._new = [request.edge() for request in new]
-        if len(self._new) > settings.light_edges:
+        self._accepted, self._amendments = new, amendments
+        if new.num_rows > settings.light_edges:
             raise TooMany
-        self._updates = [request.patch() for request in amendments if request.operation == "UPDATE"]
-        self._renames = [request for request in amendments if request.operation == "RENAME"]
-        self._before = [request.edge() for request in log_.edges]
-        self._edges = [*self._before, *self._new]
-        self.identities = Identities(self._edges)
-        moving = sorted({edge.organization_id for edge in (*self._new, *log_.waiting)})
+        moving = sorted({*pc.unique(new.column("organization_id")).to_pylist(), *log_.pending})
         held = log.stored(lake.uri(data), manifest.table_versions[data.name], moving) if moving else {}
         if sum(stored.rows for stored in held.values()) > settings.light_rows:
             raise TooMany
-        self._sources = leading_to(self._edges, [*self._new, *log_.waiting])
         self.originals: list[dict[str, Any]] = []
         self.choices: dict[str, Choice] = {}
 
     @cached_property
+    def _new(self) -> list[Edge]:
+        return edges_of(self._accepted)
+
+    @cached_property
+    def _edges(self) -> list[Edge]:
+        return [*self._log.edges, *self._new]
+
+    @cached_property
+    def _identities(self) -> Identities:
+        return Identities(self._edges)
+
+    @cached_property
+    def _sources(self) -> set[Id]:
+        return leading_to(self._edges, [*self._new, *self._log.waiting])
+
+    @cached_property
+    def _updates(self) -> list[Patch]:
+        updates = self._amendments.filter(pc.equal(self._amendments.column("operation"), "UPDATE"))
+        return [Request.of(row).patch() for row in updates.to_pylist()]
+
+    @cached_property
+    def _renames(self) -> list[Request]:
+        renames = self._amendments.filter(pc.equal(self._amendments.column("operation"), "RENAME"))
+        return [Request.of(row) for row in renames.to_pylist()]
+
+    @cached_property
     def _found(self) -> list[Operation]:
         """What happens to the rows of ids that a new edge can be reached from, or one that waits."""
-        return [op for op in self.identities.operations() if (op.organization_id, op.from_id) in self._sources]
+        return [op for op in self._identities.operations() if (op.organization_id, op.from_id) in self._sources]
 
-    @property
-    def operations_for_new(self) -> int:
-        """Operations that begin with a new request, and new requests whose rows are walked one by one."""
+    @cached_property
+    def cascades(self) -> Cascades:
+        """Operations: those that begin with a new request, and new requests whose rows are walked one by one."""
+        hops = self._identities.hops(self._new)
+        ends = Counter(end for end, count in hops.values() if count > 1)
         new = {(edge.organization_id, edge.request_id) for edge in self._new}
         begun = sum((op.organization_id, op.request_id) in new for op in self._found)
-        return begun + sum(edge.branches for edge in self._new)
+        return Cascades(
+            chains=len(ends),
+            longest_chain=max((count for _, count in hops.values()), default=0),
+            operations=begun + sum(edge.branches for edge in self._new),
+        )
 
     def names(self) -> list[dict[str, Any]]:
         """Rows of the mapping that differ from what stands."""
@@ -184,9 +210,9 @@ class _Settled:
             drop = [place for place, key in zip(at.to_pylist(), keys, strict=True) if key in walked]
             keep = pc.invert(pc.is_in(pa.array(range(rows.num_rows), pa.int64()), pa.array(drop, pa.int64())))
             rows = rows.filter(keep)
-        now, previous = identities_of(rows, self.identities), rows.column("person_id")
+        now, previous = identities_of(rows, self._identities), rows.column("person_id")
         if self._log.pending and rows.num_rows:
-            previous = identities_of(rows, Identities(self._before))
+            previous = identities_of(rows, Identities(self._log.edges))
         return rows.append_column("now", now).append_column("previous", previous)
 
     def _rows_of_engagements(self) -> dict[Id, dict[str, Any]]:
@@ -202,14 +228,14 @@ class _Settled:
             "engagement_id": sorted({engagement for _, engagement in wanted}),
         }
         rows = [row for row in self._pinned(where, "version", "engagement").to_pylist() if _key(row) in wanted]
-        before = Identities(self._before) if self._log.pending else None
+        before = Identities(self._log.edges) if self._log.pending else None
         originals = known_originals(self._lake, self._manifest, [row for row in rows if _key(row) in updated])
         patches = self._patches_of(updated)
         found = {}
         for row in rows:
             key = _key(row)
             place = (row["source_person_id"], row["engagement_id"], row["engagement_ts"], row["engagement_date"])
-            row["now"] = self.identities.follow(row["organization_id"], *place)
+            row["now"] = self._identities.follow(row["organization_id"], *place)
             row["previous"] = before.follow(row["organization_id"], *place) if before else row["person_id"]
             standing = row.pop("engagement")
             row["engagement"] = self._patched(row, standing, originals, patches[key]) if key in updated else None
@@ -291,18 +317,16 @@ class _Settled:
         )
 
     def _operations(self, direct: set[str]) -> pa.Table:
-        columns = ("organization_id", "from_id", "engaged_from", "engaged_before", "to_id", "request_id")
-        moved = (op for op in self._found if op.organization_id in direct)
-        return table_of((dict(zip(columns, op, strict=True)) for op in moved), OPERATION, *columns)
+        return operation_rows(op for op in self._found if op.organization_id in direct)
 
     def _told_apart(self, rows: pa.Table, walked: Mapping[Id, Mapping[str, Any]]) -> set[Id]:
         """The ids (as the event said them) with rows that a request tells apart from others of their id.
 
         No operation may move those: it would also move rows that an earlier request has taken elsewhere.
         """
-        erased = self.identities.erased_engagements()
+        erased = self._identities.erased_engagements()
         own = {(row["organization_id"], row[PERSON]) for key, row in walked.items() if key in erased}
-        return told_apart(rows, self.identities) | own
+        return told_apart(rows, self._identities) | own
 
 
 def _is_of(rows: pa.Table, ids: Collection[Id]) -> pa.Array:

@@ -89,8 +89,8 @@ def describe(work: MutationBatch) -> Mapping[str, object]:
     figures = work.figures
     return {
         "rejected": dict(figures.rejected),
-        "chains": figures.chains,
-        "longest_chain": figures.longest_chain,
+        "chains": work.settled.cascades.chains,
+        "longest_chain": work.settled.cascades.longest_chain,
         "strategies": summarized(work.choices),
         "pending_organizations": len(work.left_pending),
     }

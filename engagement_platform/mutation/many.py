@@ -22,11 +22,12 @@ from engagement_platform.mutation.accepted import (
     Id,
     as_content,
     as_struct,
+    edges_of,
     known_originals,
     moved_names,
     pinned,
 )
-from engagement_platform.mutation.batch import KEY, Changes, Figures, MutationBatch
+from engagement_platform.mutation.batch import KEY, Cascades, Changes, Figures, MutationBatch
 from engagement_platform.mutation.cascade import figures, operations, resolve
 from engagement_platform.mutation.content import Patch, patched
 from engagement_platform.mutation.identify import identified
@@ -69,7 +70,7 @@ def open_many(
         data=data,
         manifest=manifest,
         organizations=log_.organizations,
-        figures=_figures(counts, settled),
+        figures=_figures(counts),
         settled=settled,
         rejected=_rejected(judged.where(F.col("verdict").isin(*REASONS)), manifest),
         aliases=stamped(accepted.where(_moves_identity()), manifest),
@@ -100,7 +101,7 @@ def _content() -> Column:
 
 
 def _judged(rows: DataFrame, log_: Accepted, settings: MutationSettings) -> DataFrame:
-    """Requests with `verdict`: accepted, duplicate or a reason code, as `requests.sort_out` decides it."""
+    """Requests with `verdict`, as `requests.judge` decides it."""
     known: DataFrame | None = None
     for table in (ALIAS, AMENDMENT):
         logged = log_.lake.read(table, pinned(log_.manifest, table)).where(
@@ -140,20 +141,16 @@ def _rejected(rows: DataFrame, manifest: Manifest) -> Rows:
     return stamped_here(table_of(made, QUARANTINE, *columns), manifest)
 
 
-def _figures(counts: Sequence[Mapping[str, Any]], settled: _Settled) -> Figures:
+def _figures(counts: Sequence[Mapping[str, Any]]) -> Figures:
     verdicts: Counter[str] = Counter()
     for row in counts:
         verdicts[row["verdict"]] += row["count"]
-    found = settled.figures
     return Figures(
         rows_in=sum(verdicts.values()),
         accepted=verdicts["accepted"],
         duplicates=verdicts["duplicate"],
         rejected={reason: verdicts[reason] for reason in REASONS if verdicts[reason]},
         by_operation={row["operation"]: row["count"] for row in counts if row["verdict"] == "accepted"},
-        chains=found["chains"],
-        longest_chain=found["longest_chain"],
-        operations=found["operations"],
     )
 
 
@@ -187,19 +184,19 @@ class _Settled:
         return edges.select(*_edge_columns())
 
     @cached_property
-    def figures(self) -> Mapping[str, int]:
-        """Requests in, chains, longest chain, operations: of the new edges, which run into the known ones."""
+    def cascades(self) -> Cascades:
+        """Of the new edges, which run into the known ones."""
         marked = self._new.withColumn("is_new", F.lit(True)).unionByName(
             self._known(self._moving).withColumn("is_new", F.lit(False))
         )
         row = figures(resolve(marked, engine=self.settings.resolver)).collect()[0]
-        return {name: int(row[name] or 0) for name in ("chains", "longest_chain", "operations")}
+        return Cascades(*(int(row[name] or 0) for name in Cascades._fields))
 
     def names(self) -> list[dict[str, Any]]:
         """Rows of the mapping that differ from what stands."""
         renames = [Request.of(row) for row in self.accepted.where("operation = 'RENAME'").toArrow().to_pylist()]
-        new = [Request.of(row).edge() for row in self._new.toArrow().to_pylist()]
-        edges = [*(request.edge() for request in self.log.edges), *new]
+        new = edges_of(self._new.toArrow())
+        edges = [*self.log.edges, *new]
         return moved_names(self.log, edges, new, renames)
 
     @cached_property

@@ -5,14 +5,15 @@ Values only, standard library only. Where edges end is `resolver` (plain Python)
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import date, datetime
 from typing import Literal, NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class Edge:
-    """One accepted CONVERT or DELETE, as a row of `engagement/alias` has it. Ids verbatim, dates UTC."""
+class Edge(NamedTuple):
+    """One accepted CONVERT or DELETE, as a row of `engagement/alias` has it. Ids verbatim, dates UTC.
+
+    A tuple, since a batch makes one of each row that its organizations have there.
+    """
 
     organization_id: str
     request_id: str

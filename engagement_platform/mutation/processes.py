@@ -66,14 +66,13 @@ class AcceptedProcess:
     commits: tuple[str, ...] = ("pending", "amendment", "alias")
 
     def run(self, work: MutationBatch, commit: Committer) -> Counts:
-        """Counts: conversions, deletions, renames, patches, operations, files, bytes."""
+        """Counts: conversions, deletions, renames, patches, files, bytes."""
         by_operation = work.figures.by_operation
         counts = {
             "conversions": by_operation.get("CONVERT", 0),
             "deletions": by_operation.get("DELETE", 0),
             "renames": by_operation.get("RENAME", 0),
             "patches": by_operation.get("UPDATE", 0),
-            "operations": work.figures.operations,
         }
         done = []
         if work.aliases_count and work.marked:
@@ -100,7 +99,7 @@ class MoveProcess:
     commits: tuple[str, ...] = ("operation", "original", "move", "rows", "pending")
 
     def run(self, work: MutationBatch, commit: Committer) -> Counts:
-        """Counts: changed, bytes_changed, files, files_rewritten, bytes, bytes_rewritten."""
+        """Counts: operations, changed, bytes_changed, files, files_rewritten, bytes, bytes_rewritten."""
         changes, transactions = work.changes, []
         if changes.operation_rows:
             with commit("operation") as txn:
@@ -129,7 +128,10 @@ class MoveProcess:
                 mark_pending(work, dict.fromkeys(settled), txn)
         written = work.lake.written(self.table, *transactions)
         rewritten = work.lake.rewritten(self.table, *transactions)
-        return {"changed": changes.changed_rows, "bytes_changed": work.bytes_changed, **written, **rewritten}
+        counts = {"changed": changes.changed_rows, "bytes_changed": work.bytes_changed}
+        if work.figures.rows_in:
+            counts["operations"] = work.settled.cascades.operations
+        return {**counts, **written, **rewritten}
 
     def _operations(self, work: MutationBatch) -> pa.Table:
         rows = work.changes.operations

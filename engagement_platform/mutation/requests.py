@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
+from enum import StrEnum
 from typing import Any, Literal, cast
 
 from engagement_platform.mutation.content import Patch
@@ -35,6 +36,16 @@ PLACE = ("topic", "partition", "offset", "ingestion_ts")
 
 LANDING_ORDER = ("ingestion_ts", "topic", "partition", "offset")
 """Which of two requests landed first, as far as one batch goes; the order of a file's rows says nothing."""
+
+
+class Verdict(StrEnum):
+    """What becomes of a request. Those in REASONS go to quarantine, by their value."""
+
+    ACCEPTED = "accepted"
+    DUPLICATE = "duplicate"
+    REQUEST_CONFLICT = "request_conflict"
+    TOO_LATE = "too_late"
+
 
 REASONS = {
     "request_conflict": "A request with this request_id was accepted before with different content; the first stays.",
@@ -120,34 +131,23 @@ class Request:
         return json.dumps(shown, ensure_ascii=False, default=lambda moment: moment.isoformat()).encode()
 
 
-@dataclass(frozen=True)
-class Sorted:
-    """The requests of a batch by what becomes of them, each in the order of landing."""
-
-    accepted: list[Request]
-    duplicates: int
-    rejected: list[tuple[int, str]]
-    """Position in the batch, reason code."""
-
-
-def sort_out(requests: Iterable[tuple[Request, datetime]], known: Iterable[Request], max_lateness: timedelta) -> Sorted:
-    """Which requests count: the first of each request_id, unless it came too late.
+def judge(
+    requests: Iterable[tuple[Request, datetime]], known: Iterable[Request], max_lateness: timedelta
+) -> list[Verdict]:
+    """What becomes of each request: the first of each request_id counts, unless it came too late.
 
     requests: in the order of landing, each with the time at which it landed. known: accepted before, at least those
     of the same organizations and request ids. A known duplicate is no request of its own, however late it comes.
     """
     claimed = {(request.organization_id, request.request_id): request.content for request in known}
-    accepted, rejected, duplicates = [], [], 0
-    for position, (request, landed_ts) in enumerate(requests):
+    verdicts = []
+    for request, landed_ts in requests:
         key, content = (request.organization_id, request.request_id), request.content
         if key in claimed:
-            if claimed[key] == content:
-                duplicates += 1
-            else:
-                rejected.append((position, "request_conflict"))
+            verdicts.append(Verdict.DUPLICATE if claimed[key] == content else Verdict.REQUEST_CONFLICT)
         elif request.execution_ts < landed_ts - max_lateness:
-            rejected.append((position, "too_late"))
+            verdicts.append(Verdict.TOO_LATE)
         else:
             claimed[key] = content
-            accepted.append(request)
-    return Sorted(accepted, duplicates, rejected)
+            verdicts.append(Verdict.ACCEPTED)
+    return verdicts

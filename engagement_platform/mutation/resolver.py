@@ -131,8 +131,9 @@ class Identities:
                 continue
             previous: datetime | None = None
             for edge, end in zip(leaving.edges, leaving.ends, strict=True):
-                # Of equal times the first edge takes all rows. An end at from_id is a cycle: nothing to do.
-                if edge.execution_ts != previous and end != from_id and not isinstance(end, _Depends):
+                # Of equal times the first edge takes all rows. An end at from_id is a cycle, and an operation all the
+                # same: requests that came earlier may have taken its rows elsewhere, and now they come back.
+                if edge.execution_ts != previous and not isinstance(end, _Depends):
                     found.append(Operation(organization_id, from_id, previous, edge.execution_ts, end, edge.request_id))
                 previous = edge.execution_ts
         return found

@@ -11,29 +11,41 @@ import pyarrow.compute as pc
 
 from engagement_platform.microbatch.model import Manifest
 from engagement_platform.mutation.batch import KEY
+from engagement_platform.mutation.model import Operation
 from engagement_platform.mutation.requests import REASONS, Request
 from engagement_platform.tables.arrow import schema_of, table_of
 from engagement_platform.tables.contract import Table
-from engagement_platform.tables.engagement import NOTIFICATION
+from engagement_platform.tables.engagement import NOTIFICATION, OPERATION
 from engagement_platform.tables.stamps import stamped_here
 
 REJECTED = ("topic", "partition", "offset", "key", "value", "reason_code", "reason")
 
 
-def rejected(landed: tuple[Request, Mapping[str, Any]], reason: str) -> dict[str, Any]:
-    request, row = landed
+def rejected(row: Mapping[str, Any], reason: str) -> dict[str, Any]:
+    """A row of `engagement/mutation_request` as REJECTED: the message as it could have been said."""
+    request = Request.of(row)
     place = {name: row[name] for name in ("topic", "partition", "offset")}
     key = request.organization_id.encode()
     return {**place, "key": key, "value": request.message(), "reason_code": reason, "reason": REASONS[reason]}
 
 
-def logged(requests: Iterable[Request], table: Table, manifest: Manifest) -> pa.Table:
+def logged(requests: pa.Table, table: Table, manifest: Manifest) -> pa.Table:
+    """Accepted requests as rows of the log of their operation."""
     columns = [name for name in table.column_names if name != "batch_id"]
-    rows = [{**{name: getattr(r, name) for name in columns}, "batch_id": manifest.batch_id} for r in requests]
-    for row in rows:
-        if row.get("attributes") is not None:
-            row["attributes"] = list(row["attributes"].items())
-    return table_of(rows, table)
+    stamp = pa.repeat(pa.scalar(manifest.batch_id, pa.int64()), requests.num_rows)
+    return (
+        requests.select(columns)
+        .append_column("batch_id", stamp)
+        .select(list(table.column_names))
+        .cast(schema_of(table))
+    )
+
+
+def operation_rows(operations: Iterable[Operation]) -> pa.Table:
+    """Operations as rows of `engagement/operation`, without stamps."""
+    values = list(zip(*operations, strict=True)) or [()] * len(Operation._fields)
+    schema = schema_of(OPERATION, *Operation._fields)
+    return pa.table([pa.array(of, field.type) for of, field in zip(values, schema, strict=True)], schema=schema)
 
 
 def data_rows(rows: pa.Table, data: Table, manifest: Manifest) -> pa.Table:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
@@ -32,6 +33,15 @@ def schema_of(table: Table, *columns: str) -> pa.Schema:
     """Arrow schema of these columns of a table, or of all."""
     types = {c.name: _STRUCT if c.type == ENGAGEMENT_STRUCT else _TYPES[c.type] for c in table.columns}
     return pa.schema([pa.field(name, types[name]) for name in (columns or table.column_names)])
+
+
+def moments(times: pa.ChunkedArray) -> list[datetime]:
+    """Times as datetimes in UTC; none is null.
+
+    Arrow would make a time zone of its own for each value, and those are slow to make and to compare.
+    """
+    plain = times.cast(pa.timestamp("us", tz="UTC")).cast(pa.int64()).to_numpy().astype("datetime64[us]").tolist()
+    return [moment.replace(tzinfo=UTC) for moment in plain]
 
 
 def table_of(rows: Iterable[Mapping[str, Any]], table: Table, *columns: str) -> pa.Table:

@@ -168,6 +168,8 @@ def _plain(arrow_type: pa.DataType) -> pa.DataType:
         return pa.string()
     if pa.types.is_struct(arrow_type):
         return pa.struct([pa.field(field.name, _plain(field.type)) for field in arrow_type.fields])
+    if pa.types.is_list(arrow_type) or pa.types.is_large_list(arrow_type):
+        return pa.list_(_plain(arrow_type.value_type))
     if pa.types.is_map(arrow_type):
         return pa.map_(_plain(arrow_type.key_type), _plain(arrow_type.item_type))
     if pa.types.is_dictionary(arrow_type):

@@ -47,7 +47,7 @@ def test_a_circle_of_conversions_ends_where_time_does() -> None:
 def test_an_alias_that_stands_twice_is_found_and_so_is_one_that_moved_to_an_earlier_time() -> None:
     chain = [converts("1", "a", "b", 1), converts("2", "b", "c", 2)]
     assert wrong([*chain, chain[0]]) == {"acyclic": 0, "accepted_once": 1}
-    assert wrong([*chain, replace(chain[1], execution_ts=chain[0].execution_ts - timedelta(hours=1))]) == {
+    assert wrong([*chain, chain[1]._replace(execution_ts=chain[0].execution_ts - timedelta(hours=1))]) == {
         "acyclic": 1, "accepted_once": 1,
     }  # fmt: skip
 

@@ -262,13 +262,14 @@ def test_operations_of_one_id_cover_the_times_between_its_edges() -> None:
     ]
 
 
-def test_an_operation_that_would_change_nothing_is_left_out_and_bounds_its_neighbour_still() -> None:
+def test_an_operation_that_ends_where_it_began_brings_rows_back_that_stand_elsewhere() -> None:
     cycle = [convert("r1", "a", "b", 10), convert("r3", "b", "a", 20)]
     found = Identities(edges(cycle)).operations()
-    assert [(operation.from_id, operation.to_id) for operation in found] == [("b", "a")]
+    assert [(operation.from_id, operation.to_id) for operation in found] == [("a", "a"), ("b", "a")]
     found = Identities(edges([*cycle, convert("r2", "a", "c", 15)])).operations()
     ten, fifteen, twenty = (datetime.fromisoformat(at(hours)) for hours in (10, 15, 20))
     assert found == [
+        Operation("org", "a", None, ten, "a", "r1"),
         Operation("org", "a", ten, fifteen, "c", "r2"),
         Operation("org", "b", None, twenty, "a", "r3"),
     ]
