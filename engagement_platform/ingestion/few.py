@@ -138,6 +138,11 @@ class FewEngagements(EngagementBatch):
         )
         return table_of(rows, ORIGINAL)
 
+    @property
+    def originals(self) -> int:
+        """How many rows that is."""
+        return len(self.patched)
+
     def superseded_rows(self) -> Rows:
         """What versions said that landed and do not stand: the replaced ones, and lower ones that came."""
         # What was refuted then is not the first of its version, only the first that is known here.
@@ -147,11 +152,6 @@ class FewEngagements(EngagementBatch):
         stamps = {"batch_id": self.manifest.batch_id, "ingestion_ts": self.manifest.ingestion_ts}
         said = ({**row, **stamps, "engagement": {name: row[name] for name in CONTENT}} for row in rows)
         return table_of(said, SUPERSEDED)
-
-    @property
-    def originals(self) -> int:
-        """How many rows that is."""
-        return len(self.patched)
 
     def notification_rows(self) -> Rows:
         """One row for each copy that lands and changes what readers see, inserts first."""

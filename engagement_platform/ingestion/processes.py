@@ -1,7 +1,7 @@
 """The processes of engagement ingestion, in their order: quarantine, mapping, data, notification.
 
-Each commits rows that the batch has made, most in at most two commits, and says what they wrote. Deciding is `settle`,
-making rows is `batch` and `few`.
+Each commits rows that the batch has made, and says what they wrote. Deciding is `settle`, making rows is `batch` and
+`few`.
 """
 
 from __future__ import annotations
