@@ -37,6 +37,7 @@ from engagement_platform.tables.engagement import (
     OPERATION,
     PENDING,
     QUARANTINE,
+    SUPERSEDED,
     data_table,
 )
 from engagement_platform.tables.lake import Lake
@@ -49,7 +50,7 @@ _NAME = re.compile(r"[A-Za-z0-9_]+(/[A-Za-z0-9_]+)+")
 _ERROR_CLASS = re.compile(r"\[[A-Z][A-Z0-9_.]+\] \S[^\n]*")
 _LOGS_OF_ERRORS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 """Where pyspark writes each error with its whole stack before it raises it."""
-_DECLARED = (MAPPING, NOTIFICATION, QUARANTINE, MUTATION_REQUEST, OPERATION, PENDING, *MUTATION_LOGS)
+_DECLARED = (MAPPING, NOTIFICATION, QUARANTINE, MUTATION_REQUEST, OPERATION, PENDING, SUPERSEDED, *MUTATION_LOGS)
 
 
 class UnknownTable(PlatformError):

@@ -18,6 +18,7 @@ from engagement_platform.tables.engagement import (
     PENDING,
     QUARANTINE,
     SAID_NAME,
+    SUPERSEDED,
     data_table,
 )
 
@@ -85,6 +86,7 @@ def engagement_specs() -> list[dg.AssetSpec]:
         table_spec(QUARANTINE, [ENGAGEMENTS_TOPIC, MUTATION_REQUESTS_TOPIC]),
         table_spec(SAID_NAME, [ENGAGEMENTS_TOPIC]),
         table_spec(MAPPING, [ENGAGEMENTS_TOPIC]),
+        table_spec(SUPERSEDED, [ENGAGEMENTS_TOPIC]),
         table_spec(DATA_TABLE, [ENGAGEMENTS_TOPIC]),
         table_spec(NOTIFICATION, [key_of(DATA_TABLE)]),
     ]

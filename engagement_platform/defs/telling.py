@@ -27,14 +27,15 @@ from engagement_platform.tables.engagement import (
     PENDING,
     QUARANTINE,
     SAID_NAME,
+    SUPERSEDED,
 )
 
 Context = dg.AssetExecutionContext | dg.OpExecutionContext
 
 
 def _ingested(batch: Batch, table: Table, process: str) -> Metadata:
-    # What its process counts is of the mapping.
-    return identified(batch.report, {}) if table == SAID_NAME else table_metadata(batch, process)
+    # What their processes count is of the mapping, and of the Data Table.
+    return identified(batch.report, {}) if table in {SAID_NAME, SUPERSEDED} else table_metadata(batch, process)
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class Tables:
 
 
 ENGAGEMENT_TABLES = Tables(
-    {QUARANTINE: "quarantine", SAID_NAME: "mapping", MAPPING: "mapping", DATA_TABLE: "data",
+    {QUARANTINE: "quarantine", SAID_NAME: "mapping", MAPPING: "mapping", SUPERSEDED: "data", DATA_TABLE: "data",
      NOTIFICATION: "notification"}
 )  # fmt: skip
 REQUEST_TABLES = Tables({MUTATION_REQUEST: "mutation_request"}, {QUARANTINE: "quarantine"})

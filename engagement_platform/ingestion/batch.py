@@ -16,24 +16,18 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from engagement_platform.ingestion.former import Former, told
+from engagement_platform.ingestion.frames import kept, small
+from engagement_platform.ingestion.lookup import Lookup
 from engagement_platform.ingestion.rows import (
     as_data,
     as_notifications,
+    as_replaced,
+    as_superseded,
     not_quarantined,
     refuted,
     refuted_before,
 )
-from engagement_platform.ingestion.settle import (
-    COORDINATES,
-    ID,
-    LANDING,
-    REASONS,
-    Verdict,
-    changed_names,
-    content,
-    newest_names,
-    settle,
-)
+from engagement_platform.ingestion.settle import COORDINATES, LANDING, REASONS, Verdict, changed_names, newest_names
 from engagement_platform.microbatch.model import Manifest
 from engagement_platform.mutation.accepted import name_ends, settled_names
 from engagement_platform.mutation.names import Said, Saying
@@ -45,10 +39,6 @@ from engagement_platform.tables.stamps import stamped, stamped_here
 
 QUANTILES = tuple(i / 20 for i in range(21))
 """Of the production times of a batch's messages: 0, 5, … 100 percent."""
-
-BROADCAST_ROWS = 1_000_000
-"""Up to this many keys of a batch (about 60 bytes each) go to every task, and neither the batch nor the Data Table is
-shuffled. Kept frames have no statistics, so Spark would not find that out before it has shuffled both."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +98,12 @@ class EngagementBatch:
     @property
     def duplicates(self) -> int:
         """Copies that change nothing: the same again, or an older version."""
-        return self.settled.get(Verdict.DUPLICATE, 0)
+        return self.settled.get(Verdict.DUPLICATE, 0) + self.settled.get(Verdict.SUPERSEDED, 0)
+
+    @property
+    def superseded(self) -> int:
+        """Versions that landed and do not stand, of which the contents are kept: at most so many rows."""
+        return self.updated + self.settled.get(Verdict.SUPERSEDED, 0)
 
     @property
     def contradictions(self) -> int:
@@ -227,6 +222,16 @@ class EngagementBatch:
         """How many rows that is."""
         return 0 if self._patched is None else int(self._patched.num_rows)
 
+    def superseded_rows(self) -> Rows:
+        """What versions said that landed and do not stand: the replaced ones, and lower ones that came."""
+        assert self.verdicts is not None, "no verdicts, nothing is superseded"
+        copies = self._judged.where(F.col("verdict") == Verdict.SUPERSEDED.value)
+        if self.manifest.goes_over_again:
+            # What was refuted then is not the first of its version, only the first that is known here.
+            copies = copies.join(refuted_before(self.raw, self.lake, self.manifest), list(COORDINATES), "left_anti")
+        rows = as_superseded(copies.withColumn("engagement", told())).unionByName(as_replaced(self.verdicts))
+        return stamped(rows, self.manifest)
+
     @cached_property
     def unseen(self) -> int:
         """Copies that land and nobody sees: their person was deleted before they came."""
@@ -263,28 +268,15 @@ def open_batch(lake: Lake, data: Table, manifest: Manifest, raw: DataFrame, deco
     decoded = kept(decode(raw, manifest))
     summary = summarize(decoded)
     former = Former(lake, manifest, summary.organizations)
-    lookup = _Lookup(lake, data, manifest.table_versions[data.name], decoded, summary, former)
+    accepted = decoded.where(F.col("reason_code").isNull())
+    version = manifest.table_versions[data.name]
+    lookup = Lookup(lake, data, version, accepted, summary.accepted, summary.organizations, summary.dates, former)
     verdicts = lookup.verdicts()
     settled: dict[str, int] = {}
     if verdicts is not None:
         label = F.coalesce("reason_code", "verdict").alias("label")
         settled = {row["label"]: int(row["count"]) for row in verdicts.groupBy(label).count().collect()}
     return EngagementBatch(lake, data, manifest, raw, decoded, verdicts, summary, settled, former)
-
-
-def kept(frame: DataFrame) -> DataFrame:
-    """The frame, computed at its first use and never again; freed when nothing refers to it.
-
-    Not persist(): a persisted frame keeps its whole plan, and every frame built on it is analysed anew down to the
-    source, over Connect at each call. Behind a local checkpoint plans stay short. Losing an executor loses the
-    blocks and fails the batch, which is then replayed.
-    """
-    return frame.localCheckpoint(eager=False)
-
-
-def small(frame: DataFrame, rows: int) -> DataFrame:
-    """The frame with a broadcast hint when it has few enough rows."""
-    return F.broadcast(frame) if rows <= BROADCAST_ROWS else frame
 
 
 def summarize(decoded: DataFrame) -> Summary:
@@ -315,86 +307,3 @@ def summarize(decoded: DataFrame) -> Summary:
         dates=sorted(accepted[0]["dates"]) if accepted else (),
         produced_quantiles_ms=tuple(timed[0]["produced"] or ()) if timed else (),
     )
-
-
-@dataclass
-class _Lookup:
-    """Finds the ids of a batch that need a second look, reading as little of the Data Table as possible."""
-
-    lake: Lake
-    data: Table
-    version: int
-    decoded: DataFrame
-    summary: Summary
-    former: Former
-
-    def verdicts(self) -> DataFrame | None:
-        """Verdicts of all copies of ids that are known, repeated, or above version 1; None when there is none."""
-        if not self.summary.accepted:
-            return None
-        accepted = self.decoded.where(F.col("reason_code").isNull())
-        ids = accepted.groupBy(*ID).agg(F.count("*").alias("copies"), F.max("version").alias("top_version"))
-        keys = self._pruned(self.summary.organizations, self.summary.dates).select(*ID, "engagement_date", "version")
-        known = keys.join(small(ids.select(*ID), self.summary.accepted), list(ID)).select(
-            *ID, "engagement_date", F.col("version").alias("known_version"), F.lit(0).alias("top_version")
-        )
-        again = ids.where((F.col("copies") > 1) | (F.col("top_version") > 1)).select(
-            *ID, F.lit(None).cast("date").alias("engagement_date"), F.lit(None).cast("long").alias("known_version"),
-            F.col("top_version"),
-        )  # fmt: skip
-        doubtful = (
-            known.unionByName(again)
-            .groupBy(*ID)
-            .agg(F.max("known_version").alias("known_version"), F.max("top_version").alias("top_version"))
-        )
-        return self._settled(accepted, kept(doubtful))
-
-    def _settled(self, accepted: DataFrame, doubtful: DataFrame) -> DataFrame | None:
-        found = doubtful.agg(
-            F.count("*").alias("ids"),
-            F.count("known_version").alias("known"),
-            F.sum(F.when(F.col("known_version").isNull() & (F.col("top_version") > 1), 1)).alias("unfound"),
-            F.collect_set("organization_id").alias("organizations"),
-        ).collect()[0]
-        if not found["ids"]:
-            return None
-        organizations = sorted(found["organizations"])
-        copies = accepted.join(small(doubtful.select(*ID), found["ids"]), list(ID)).select(
-            *COORDINATES, *ID, "engagement_date", "version", content("person_id").alias("content")
-        )
-        known = self._none_known()
-        if found["known"]:
-            here = doubtful.where(F.col("known_version").isNotNull()).select(*ID)
-            known = self._standing(self._pruned(organizations, self.summary.dates), small(here, found["known"]))
-        if found["unfound"]:
-            # A version above 1 says that the id was seen before: look for it on all days of its organization.
-            unfound = doubtful.where(F.col("known_version").isNull() & (F.col("top_version") > 1)).select(*ID)
-            unfound = small(unfound, found["unfound"])
-            known = known.unionByName(self._standing(self._pruned(organizations, None), unfound))
-        return kept(settle(copies, known))
-
-    def _standing(self, data: DataFrame, ids: DataFrame) -> DataFrame:
-        rows = self.former.unpatched(data.join(ids, list(ID)))
-        if self.former.is_pending:
-            rows = self.former.identified(rows, "source_person_id").drop("person_id")
-            rows = rows.withColumnRenamed("now", "person_id")
-        rows = rows.select(
-            *ID,
-            "engagement_date",
-            "version",
-            "person_id",
-            content("source_person_id", "engagement.").alias("content"),
-        )
-        # One row per id is an invariant; should it be broken, the newest decides and the uniqueness check tells.
-        newest = F.max_by(F.struct("engagement_date", "version", "person_id", "content"), "version")
-        return rows.groupBy(*ID).agg(newest.alias("newest")).select(*ID, "newest.*")
-
-    def _pruned(self, organizations: Sequence[str], dates: Sequence[date] | None) -> DataFrame:
-        rows = self.lake.read(self.data, self.version).where(any_of("organization_id", organizations))
-        return rows if dates is None else rows.where(any_of("engagement_date", dates))
-
-    def _none_known(self) -> DataFrame:
-        columns = self.lake.read(self.data, self.version).limit(0)
-        return columns.select(
-            *ID, "engagement_date", "version", "person_id", content("source_person_id", "engagement.").alias("content")
-        )

@@ -21,7 +21,16 @@ from engagement_platform.ingestion.batch import QUANTILES, EngagementBatch, Name
 from engagement_platform.ingestion.former import Former
 from engagement_platform.ingestion.rows import not_quarantined, refuted, refuted_before
 from engagement_platform.ingestion.settle import COORDINATES, ID, Verdict
-from engagement_platform.ingestion.settle_few import Key, Outcome, Row, StandingAs, distinct, key_of, settle_copies
+from engagement_platform.ingestion.settle_few import (
+    Key,
+    Outcome,
+    Row,
+    Settled,
+    StandingAs,
+    distinct,
+    key_of,
+    settle_copies,
+)
 from engagement_platform.microbatch.model import Manifest
 from engagement_platform.mutation import names
 from engagement_platform.mutation.accepted import (
@@ -36,7 +45,7 @@ from engagement_platform.mutation.identity import identities_of
 from engagement_platform.mutation.resolver import Identities
 from engagement_platform.tables.arrow import table_of
 from engagement_platform.tables.contract import Table
-from engagement_platform.tables.engagement import MAPPING, ORIGINAL, SAID_NAME
+from engagement_platform.tables.engagement import MAPPING, ORIGINAL, SAID_NAME, SUPERSEDED
 from engagement_platform.tables.lake import Lake, Rows, here
 from engagement_platform.tables.stamps import stamped_here
 
@@ -50,7 +59,7 @@ class FewEngagements(EngagementBatch):
     rejected: pa.Table
     accepted: pa.Table
     """With `now`: the identity after all former requests, null when deleted; and `nth`, the position."""
-    outcomes: Mapping[int, Outcome]
+    looked_up: Settled
     """Of the rows of `accepted` (by position) that needed a second look; the others are new and alone."""
     requests: Accepted
     patched: Mapping[int, Row]
@@ -134,6 +143,16 @@ class FewEngagements(EngagementBatch):
         """How many rows that is."""
         return len(self.patched)
 
+    def superseded_rows(self) -> Rows:
+        """What versions said that landed and do not stand: the replaced ones, and lower ones that came."""
+        # What was refuted then is not the first of its version, only the first that is known here.
+        lower = [nth for nth in self._positions(Verdict.SUPERSEDED) if nth not in self._refuted_then]
+        copies = self.accepted.take(pa.array(lower, pa.int64())).to_pylist()
+        rows = [*({**row, "source_person_id": row["person_id"]} for row in copies), *self.looked_up.replaced]
+        stamps = {"batch_id": self.manifest.batch_id, "ingestion_ts": self.manifest.ingestion_ts}
+        said = ({**row, **stamps, "engagement": {name: row[name] for name in CONTENT}} for row in rows)
+        return table_of(said, SUPERSEDED)
+
     def notification_rows(self) -> Rows:
         """One row for each copy that lands and changes what readers see, inserts first."""
         changes = [(verdict, self._with(verdict)) for verdict in (Verdict.INSERT, Verdict.UPDATE)]
@@ -141,7 +160,7 @@ class FewEngagements(EngagementBatch):
         place = [rows.column(name).cast(pa.string()) for name in COORDINATES]
         rows = rows.append_column("notification_id", pc.binary_join_element_wise(self.manifest.app_id, *place, "/"))
         previous: list[str | None] = [None] * changes[0][1].num_rows
-        previous += [self.outcomes[nth][2] for nth in self._positions(Verdict.UPDATE)]
+        previous += [self.looked_up.outcomes[nth][2] for nth in self._positions(Verdict.UPDATE)]
         was, now = pa.array(previous, pa.string()), rows.column("now")
         kinds = pc.if_else(pc.is_null(now), "DELETE", pc.if_else(pc.is_null(was), "INSERT", "UPDATE"))
         rows = rows.append_column("change_type", kinds).append_column("previous_person_id", was)
@@ -153,11 +172,11 @@ class FewEngagements(EngagementBatch):
     def unseen(self) -> int:
         """Copies that land and nobody sees: their person was deleted before they came."""
         inserted = int(self._with(Verdict.INSERT).column("now").null_count)
-        gone = [nth for nth in self._positions(Verdict.UPDATE) if self.outcomes[nth][2] is None]
+        gone = [nth for nth in self._positions(Verdict.UPDATE) if self.looked_up.outcomes[nth][2] is None]
         return inserted + int(self.accepted.take(pa.array(gone, pa.int64())).column("now").null_count)
 
     def _verdict(self, nth: int) -> Verdict:
-        return self.outcomes[nth][0] if nth in self.outcomes else Verdict.INSERT
+        return self.looked_up.outcomes[nth][0] if nth in self.looked_up.outcomes else Verdict.INSERT
 
     def touched(self) -> dict[str, Sequence[object]]:
         """Organizations and days of the updates."""
@@ -166,33 +185,25 @@ class FewEngagements(EngagementBatch):
 
     def _positions(self, verdict: Verdict) -> list[int]:
         """Where the copies with a verdict stand in `accepted`, of those that needed a second look."""
-        return sorted(nth for nth, outcome in self.outcomes.items() if outcome[0] is verdict)
+        return sorted(nth for nth, outcome in self.looked_up.outcomes.items() if outcome[0] is verdict)
 
     def _with(self, verdict: Verdict) -> pa.Table:
         """The copies with a verdict."""
         if verdict is not Verdict.INSERT:
             return self.accepted.take(pa.array(self._positions(verdict), pa.int64()))
         mask = np.ones(self.accepted.num_rows, dtype=bool)
-        mask[[nth for nth, outcome in self.outcomes.items() if outcome[0] is not Verdict.INSERT]] = False
+        mask[[nth for nth, outcome in self.looked_up.outcomes.items() if outcome[0] is not Verdict.INSERT]] = False
         return self.accepted.filter(pa.array(mask))
 
     def _coordinates_of(self, verdict: Verdict) -> pa.Table:
         """Coordinates and reason of the copies with a verdict."""
-        codes = [self.outcomes[nth][1] for nth in self._positions(verdict)]
+        codes = [self.looked_up.outcomes[nth][1] for nth in self._positions(verdict)]
         return self._with(verdict).select(list(COORDINATES)).append_column("reason_code", pa.array(codes, pa.string()))
 
     @cached_property
     def _sayings(self) -> list[names.Saying]:
         """Every name that was said, by all copies but those refuted, now or earlier."""
-        unheard = set(self._positions(Verdict.QUARANTINE))
-        if self.manifest.goes_over_again:
-            again = refuted_before(self.raw, self.lake, self.manifest).toArrow()
-            places = set(zip(*(again.column(name).to_pylist() for name in COORDINATES), strict=True))
-            # Only a copy that changes nothing now can be one that was refuted then.
-            known = self._positions(Verdict.DUPLICATE)
-            copies = self._with(Verdict.DUPLICATE)
-            mine = zip(*(copies.column(name).to_pylist() for name in COORDINATES), strict=True)
-            unheard |= {nth for nth, at in zip(known, mine, strict=True) if at in places}
+        unheard = {*self._positions(Verdict.QUARANTINE), *self._refuted_then}
         said = self.accepted.filter(pc.is_valid(self.accepted.column("person_name")))
         columns = ("nth", "organization_id", "person_id", "person_name", "engagement_ts")
         return [
@@ -202,6 +213,19 @@ class FewEngagements(EngagementBatch):
             )
             if nth not in unheard
         ]
+
+    @cached_property
+    def _refuted_then(self) -> set[int]:
+        """Copies that change nothing now and were refuted when they were read before."""
+        if not self.manifest.goes_over_again:
+            return set()
+        again = refuted_before(self.raw, self.lake, self.manifest).toArrow()
+        places = set(zip(*(again.column(name).to_pylist() for name in COORDINATES), strict=True))
+        # Only a copy that changes nothing now can be one that was refuted then.
+        positions = [nth for verdict in (Verdict.DUPLICATE, Verdict.SUPERSEDED) for nth in self._positions(verdict)]
+        copies = self.accepted.take(pa.array(positions, pa.int64()))
+        mine = zip(*(copies.column(name).to_pylist() for name in COORDINATES), strict=True)
+        return {nth for nth, at in zip(positions, mine, strict=True) if at in places}
 
 
 _NAME = ("organization_id", "id", "name", "name_ts", "is_new")
@@ -248,9 +272,9 @@ def open_few(lake: Lake, data: Table, manifest: Manifest, raw: DataFrame, decode
     now = identities_of(as_rows, identities)
     accepted = accepted.append_column("now", now).append_column("nth", pa.array(range(accepted.num_rows), pa.int64()))
     patches = former.patches(zip(*(accepted.column(name).to_pylist() for name in ID), strict=True))
-    outcomes = settle_copies(lake, data, manifest, accepted, StandingAs(former, identities, patches))
+    looked_up = settle_copies(lake, data, manifest, accepted, StandingAs(former, identities, patches))
     counts: dict[str, int] = defaultdict(int)
-    for verdict, reason, _previous in outcomes.values():
+    for verdict, reason, _previous in looked_up.outcomes.values():
         counts[reason or verdict.value] += 1
     return FewEngagements(
         lake=lake,
@@ -263,10 +287,10 @@ def open_few(lake: Lake, data: Table, manifest: Manifest, raw: DataFrame, decode
         settled=dict(counts),
         rejected=table.filter(rejected),
         accepted=accepted,
-        outcomes=outcomes,
+        looked_up=looked_up,
         former=Former(lake, manifest, summary.organizations),
         requests=former,
-        patched=_patched(accepted, outcomes, patches),
+        patched=_patched(accepted, looked_up.outcomes, patches),
     )
 
 

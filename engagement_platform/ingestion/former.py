@@ -42,26 +42,28 @@ class Former:
         unbounded = self.lake.settings.mutation.model_copy(update={"light_edges": 10**12})
         return Accepted(self.lake, self.manifest, self.organizations, unbounded)
 
-    def _has(self, table: Table) -> bool:
+    def has(self, table: Table) -> bool:
+        """Whether a log holds anything of these organizations; where it is not partitioned by them, anything."""
         held = log.stored(self.lake.uri(table), pinned(self.manifest, table), self.organizations)
         return any(stored.files for stored in held.values())
 
     @cached_property
     def has_edges(self) -> bool:
         """Whether any identity was ever moved in these organizations."""
-        return self._has(ALIAS)
+        return self.has(ALIAS)
 
     @cached_property
     def has_patches(self) -> bool:
         """Whether anything was ever patched or renamed in these organizations."""
-        return self._has(AMENDMENT)
+        return self.has(AMENDMENT)
 
     @cached_property
     def is_pending(self) -> bool:
         """Whether the Data Table does not show all edges of these organizations yet."""
-        return self._has(PENDING) and bool(self.accepted.pending)
+        return self.has(PENDING) and bool(self.accepted.pending)
 
-    def _read(self, table: Table) -> DataFrame:
+    def read(self, table: Table) -> DataFrame:
+        """A log of these organizations."""
         rows = self.lake.read(table, pinned(self.manifest, table))
         return rows.where(any_of("organization_id", self.organizations))
 
@@ -74,14 +76,14 @@ class Former:
             if source_person_id == "source_person_id"
             else rows.withColumn("source_person_id", F.col(source_person_id))
         )
-        found = identified(of, self._read(ALIAS), engine=self.lake.settings.mutation.resolver)
+        found = identified(of, self.read(ALIAS), engine=self.lake.settings.mutation.resolver)
         return found.select(*rows.columns, "now")
 
     def unpatched(self, standing: DataFrame) -> DataFrame:
         """Rows of the Data Table with the content that their event said."""
-        if not self._has(ORIGINAL):
+        if not self.has(ORIGINAL):
             return standing
-        said = self._read(ORIGINAL).groupBy(*ID, "version").agg(F.first("engagement").alias("said"))
+        said = self.read(ORIGINAL).groupBy(*ID, "version").agg(F.first("engagement").alias("said"))
         joined = standing.join(said, [*ID, "version"], "left")
         return joined.withColumn("engagement", F.coalesce("said", "engagement")).drop("said")
 
@@ -92,7 +94,7 @@ class Former:
         """
         if not self.has_patches:
             return None
-        updates = self._read(AMENDMENT).where("operation = 'UPDATE'").select(*ID).distinct()
+        updates = self.read(AMENDMENT).where("operation = 'UPDATE'").select(*ID).distinct()
         rows = landing.join(updates, list(ID), "left_semi").toArrow().to_pylist()
         patches = self.accepted.patches((row["organization_id"], row["engagement_id"]) for row in rows)
         found: list[Mapping[str, Any]] = []

@@ -36,6 +36,7 @@ from engagement_platform.tables.engagement import (
     PENDING,
     QUARANTINE,
     SAID_NAME,
+    SUPERSEDED,
     data_table,
 )
 from engagement_platform.tables.lake import Lake
@@ -82,8 +83,9 @@ def ingest_engagements(name: str, source: Source, read: Reader, parts: Parts) ->
     """
     lake, settings = parts.lake, parts.settings
     data = data_table(settings.layout.scheme)
-    lake.ensure(data, MAPPING, NOTIFICATION, QUARANTINE, PENDING, *MUTATION_LOGS)
-    pinned = (data, MAPPING, QUARANTINE, PENDING, *MUTATION_LOGS)
+    lake.ensure(data, MAPPING, NOTIFICATION, QUARANTINE, PENDING, SUPERSEDED, *MUTATION_LOGS)
+    pinned = (data, MAPPING, QUARANTINE, PENDING, SUPERSEDED, *MUTATION_LOGS)
+    written = (data, MAPPING, NOTIFICATION, SAID_NAME, ORIGINAL, SUPERSEDED)
     decode = engagement_decoder(settings.decoding)
 
     def prepare(manifest: Manifest) -> EngagementBatch:
@@ -98,7 +100,7 @@ def ingest_engagements(name: str, source: Source, read: Reader, parts: Parts) ->
                 work = None
         if work is None:
             work = open_batch(lake, data, manifest, raw, decode)
-        lake.accept_organizations(work.summary.organizations, data, MAPPING, NOTIFICATION, SAID_NAME, ORIGINAL)
+        lake.accept_organizations(work.summary.organizations, *written)
         return work
 
     return MicroBatchJob(

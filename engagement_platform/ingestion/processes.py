@@ -1,7 +1,7 @@
 """The processes of engagement ingestion, in their order: quarantine, mapping, data, notification.
 
-Each commits rows that the batch has made, in at most two commits, and says what they wrote. Deciding is `settle`,
-making rows is `batch` and `few`.
+Each commits rows that the batch has made, and says what they wrote. Deciding is `settle`, making rows is `batch` and
+`few`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from engagement_platform.ingestion.settle import Verdict
 from engagement_platform.microbatch.job import Committer
 from engagement_platform.microbatch.model import Counts, Transaction
 from engagement_platform.tables.contract import Table
-from engagement_platform.tables.engagement import MAPPING, NOTIFICATION, ORIGINAL, QUARANTINE, SAID_NAME
+from engagement_platform.tables.engagement import MAPPING, NOTIFICATION, ORIGINAL, QUARANTINE, SAID_NAME, SUPERSEDED
 
 
 @dataclass(frozen=True)
@@ -75,11 +75,14 @@ class MappingProcess:
 
 @dataclass(frozen=True)
 class DataProcess:
-    """New engagements are appended; newer versions of known ones are merged, and only then is there a MERGE."""
+    """New engagements are appended; newer versions of known ones are merged, and only then is there a MERGE.
+
+    What they replace is kept before, since afterwards it stands nowhere.
+    """
 
     table: Table
     name: str = "data"
-    commits: tuple[str, ...] = ("original", "update", "insert")
+    commits: tuple[str, ...] = ("original", "superseded", "update", "insert")
 
     def run(self, work: EngagementBatch, commit: Committer) -> Counts:
         """Counts: landed, inserted, updated, duplicates, files, bytes."""
@@ -93,6 +96,9 @@ class DataProcess:
         if work.originals:
             with commit("original") as txn:
                 work.lake.append(work.original_rows(), ORIGINAL, txn, rows=work.originals)
+        if work.superseded:
+            with commit("superseded") as txn:
+                work.lake.append(work.superseded_rows(), SUPERSEDED, txn, rows=work.superseded)
         if work.updated:
             with commit("update") as txn:
                 self._update(work, txn)

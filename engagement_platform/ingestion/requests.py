@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from engagement_platform.ingestion.batch import QUANTILES, kept
+from engagement_platform.ingestion.batch import QUANTILES
+from engagement_platform.ingestion.frames import kept
 from engagement_platform.ingestion.rows import not_quarantined
 from engagement_platform.ingestion.settle import COORDINATES
 from engagement_platform.microbatch.job import Committer

@@ -8,7 +8,7 @@ from operator import and_
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from engagement_platform.ingestion.settle import COORDINATES, REASONS
+from engagement_platform.ingestion.settle import COORDINATES, ID, REASONS, Verdict
 from engagement_platform.microbatch.model import Manifest
 from engagement_platform.tables.engagement import QUARANTINE
 from engagement_platform.tables.lake import Lake
@@ -63,6 +63,31 @@ def as_data(rows: DataFrame, manifest: Manifest) -> DataFrame:
         "version",
         F.lit(manifest.batch_id).cast("long").alias("batch_id"),
         F.col("told").alias("engagement"),
+    )
+
+
+def as_superseded(copies: DataFrame) -> DataFrame:
+    """Accepted copies that do not land as rows of the log of superseded versions, unstamped.
+
+    copies: also with `engagement`, what they said.
+    """
+    return copies.select(*ID, "version", F.col("person_id").alias("source_person_id"), "engagement_ts", "engagement")
+
+
+def as_replaced(verdicts: DataFrame) -> DataFrame:
+    """The rows that updates replace, as `as_superseded` makes them. verdicts: as `settle` gives them."""
+    said = F.struct(
+        "replaced.type",
+        "replaced.channel",
+        "replaced.subject",
+        F.map_from_entries("replaced.attributes").alias("attributes"),
+    )
+    return verdicts.where(F.col("verdict") == Verdict.UPDATE.value).select(
+        *ID,
+        F.col("replaced_version").alias("version"),
+        F.col("replaced.person_id").alias("source_person_id"),
+        F.col("replaced.engagement_ts").alias("engagement_ts"),
+        said.alias("engagement"),
     )
 
 

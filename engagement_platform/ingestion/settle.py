@@ -20,6 +20,8 @@ class Verdict(StrEnum):
 
     INSERT = "INSERT"
     UPDATE = "UPDATE"
+    SUPERSEDED = "SUPERSEDED"
+    """The first copy of a version below the one that stands or lands: it changes no row, and what it said counts."""
     DUPLICATE = "DUPLICATE"
     QUARANTINE = "QUARANTINE"
 
@@ -46,15 +48,17 @@ def content(person_id: str, prefix: str = "") -> Column:
     )
 
 
-def settle(copies: DataFrame, known: DataFrame) -> DataFrame:
+def settle(copies: DataFrame, known: DataFrame, superseded: DataFrame | None = None) -> DataFrame:
     """One verdict per copy of the ids that have several copies, or stand in the table already.
 
     In:  copies: topic, partition, offset, organization_id, engagement_id, engagement_date, version, content.
          known: organization_id, engagement_id, engagement_date, version, person_id, content; one row per id.
+         superseded: organization_id, engagement_id, version, content; one row per version that landed and does not
+         stand; needed for versions below the known one only, None when there is none of them.
     Out: topic, partition, offset, organization_id, engagement_id, verdict, reason_code (QUARANTINE only),
-         previous_person_id (UPDATE only); one row per copy.
+         previous_person_id, replaced_version and replaced (UPDATE only: of the known row); one row per copy.
     The day of an id is the day where it stands; for a new id, the day of its first copy by coordinates. Of one
-    version, the copy in the table or else the first by coordinates counts; of several new versions the highest lands.
+    version, what landed before or else the first by coordinates counts; of several new versions the highest lands.
     Cost: one shuffle and two windows over `copies`.
     """
     stands = known.select(
@@ -69,18 +73,26 @@ def settle(copies: DataFrame, known: DataFrame) -> DataFrame:
     of_version = Window.partitionBy(*ID, "on_its_day", "version").orderBy(*arrival)
     whole_id = Window.partitionBy(*ID)
 
+    copies = copies.join(stands, list(ID), "left")
+    below = F.lit(None)
+    if superseded is not None:
+        said = superseded.select(*ID, "version", F.col("content").alias("superseded_content"))
+        copies = copies.join(said, [*ID, "version"], "left")
+        # Not of versions above: those can only be from a batch that was let go before it finished.
+        below = F.when(F.col("version") < F.col("known_version"), F.col("superseded_content"))
     rows = (
-        copies.join(stands, list(ID), "left")
-        .withColumn("day", F.coalesce("known_date", F.first("engagement_date").over(of_id)))
+        copies.withColumn("day", F.coalesce("known_date", F.first("engagement_date").over(of_id)))
         .withColumn("on_its_day", F.col("engagement_date") == F.col("day"))
         .withColumn("nth", F.row_number().over(of_version))
         .withColumn("first_content", F.first("content").over(of_version))
     )
     in_table = F.coalesce(F.col("version") == F.col("known_version"), F.lit(False))
-    counts_as = F.when(in_table, F.col("known_content")).otherwise(F.col("first_content"))
+    is_held = in_table | below.isNotNull()
+    counts_as = F.when(in_table, F.col("known_content")).otherwise(F.coalesce(below, F.col("first_content")))
     same = F.col("content").eqNullSafe(counts_as)
-    is_new = (F.col("nth") == 1) & (F.col("known_version").isNull() | (F.col("version") > F.col("known_version")))
-    rows = rows.withColumn("is_new", F.col("on_its_day") & is_new)
+    is_first = F.col("on_its_day") & (F.col("nth") == 1) & ~is_held
+    is_new = is_first & (F.col("known_version").isNull() | (F.col("version") > F.col("known_version")))
+    rows = rows.withColumn("is_first", is_first).withColumn("is_new", is_new)
     highest = F.max(F.when(F.col("is_new"), F.col("version"))).over(whole_id)
     rows = rows.withColumn("lands", F.col("is_new") & (F.col("version") == highest))
 
@@ -89,15 +101,18 @@ def settle(copies: DataFrame, known: DataFrame) -> DataFrame:
         F.when(reason.isNotNull(), Verdict.QUARANTINE.value)
         .when(F.col("lands") & F.col("known_version").isNull(), Verdict.INSERT.value)
         .when(F.col("lands"), Verdict.UPDATE.value)
+        .when(F.col("is_first"), Verdict.SUPERSEDED.value)
         .otherwise(Verdict.DUPLICATE.value)
     )
-    previous = F.when(F.col("lands") & F.col("known_version").isNotNull(), F.col("known_person_id"))
+    replaces = F.col("lands") & F.col("known_version").isNotNull()
     return rows.select(
         *COORDINATES,
         *ID,
         verdict.alias("verdict"),
         reason.alias("reason_code"),
-        previous.alias("previous_person_id"),
+        F.when(replaces, F.col("known_person_id")).alias("previous_person_id"),
+        F.when(replaces, F.col("known_version")).alias("replaced_version"),
+        F.when(replaces, F.col("known_content")).alias("replaced"),
     )
 
 

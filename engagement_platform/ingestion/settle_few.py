@@ -17,16 +17,27 @@ import pyarrow.compute as pc
 
 from engagement_platform.ingestion.settle import COORDINATES, ID, Verdict
 from engagement_platform.microbatch.model import Manifest
-from engagement_platform.mutation.accepted import Accepted, known_originals
+from engagement_platform.mutation.accepted import Accepted, known_originals, pinned
 from engagement_platform.mutation.content import Patch
 from engagement_platform.mutation.resolver import Identities
 from engagement_platform.tables.contract import Table
+from engagement_platform.tables.engagement import SUPERSEDED
 from engagement_platform.tables.lake import Lake
 
 Row = dict[str, Any]
 Key = tuple[str, str]
 Outcome = tuple[Verdict, str | None, str | None]
 """Verdict, reason code, previous person."""
+
+
+@dataclass(frozen=True)
+class Settled:
+    """What becomes of copies."""
+
+    outcomes: dict[int, Outcome]
+    """Of those that needed a second look, by their position."""
+    replaced: list[Row]
+    """The rows that updates replace, with the content that their event said."""
 
 
 @dataclass(frozen=True)
@@ -49,12 +60,10 @@ class StandingAs:
         return known
 
 
-def settle_copies(
-    lake: Lake, data: Table, manifest: Manifest, accepted: pa.Table, former: StandingAs
-) -> dict[int, Outcome]:
+def settle_copies(lake: Lake, data: Table, manifest: Manifest, accepted: pa.Table, former: StandingAs) -> Settled:
     """Outcomes of the copies whose id is known, repeated or above version 1, by their position in `accepted`."""
     if not accepted.num_rows:
-        return {}
+        return Settled({}, [])
     version = manifest.table_versions[data.name]
     keys = list(zip(*(accepted.column(name).to_pylist() for name in ID), strict=True))
     versions = accepted.column("version").to_pylist()
@@ -71,41 +80,54 @@ def settle_copies(
     repeated = {key for key, of_key in copies.items() if len(of_key) > 1}
     doubtful = found | raised | repeated
     if not doubtful:
-        return {}
+        return Settled({}, [])
     # On the day of the copies first; a version above 1 says that the id was seen before, so then on all days.
     known = _standing(lake, data, version, found, where["engagement_date"])
     known |= _standing(lake, data, version, raised - found, None)
     known = former.seen(known)
     positions = sorted(nth for key in doubtful for nth in copies[key])
     rows = dict(zip(positions, accepted.take(pa.array(positions, pa.int64())).to_pylist(), strict=True))
+    lower = {key for key, row in known.items() if min(versions[nth] for nth in copies[key]) < row["version"]}
+    superseded = _superseded(lake, manifest, lower)
     outcomes: dict[int, Outcome] = {}
-    for key in doubtful:
-        outcomes |= settle_id({nth: rows[nth] for nth in copies[key]}, known.get(key))
-    return outcomes
+    replaced = []
+    for key in sorted(doubtful):
+        found_of = settle_id({nth: rows[nth] for nth in copies[key]}, known.get(key), superseded[key])
+        if any(verdict is Verdict.UPDATE for verdict, *_ in found_of.values()):
+            replaced.append(known[key])
+        outcomes |= found_of
+    return Settled(outcomes, replaced)
 
 
-def settle_id(copies: Mapping[int, Row], known: Row | None) -> dict[int, Outcome]:
+def settle_id(copies: Mapping[int, Row], known: Row | None, superseded: Sequence[Row] = ()) -> dict[int, Outcome]:
     """One outcome per copy of one id, as `settle.settle` decides it.
 
     copies: name -> row with the coordinates, engagement_date, version, person_id, engagement_ts and content.
-    known: the row that stands, or None.
+    known: the row that stands, or None. superseded: what lower versions said, the first of each first.
     """
     in_order = sorted(copies, key=lambda nth: tuple(copies[nth][name] for name in COORDINATES))
     day = known["engagement_date"] if known else copies[in_order[0]]["engagement_date"]
-    counts_as = {known["version"]: _content(known, known["source_person_id"])} if known else {}
+    counts_as: dict[int, tuple[object, ...]] = {}
+    if known:
+        for row in superseded:
+            # Not of versions above: those can only be from a batch that was let go before it finished.
+            if row["version"] < known["version"]:
+                counts_as.setdefault(row["version"], _content(row, row["source_person_id"]))
+        counts_as[known["version"]] = _content(known, known["source_person_id"])
     outcomes: dict[int, Outcome] = {}
     new: dict[int, int] = {}
     for nth in in_order:
         copy = copies[nth]
         said = _content(copy, copy["person_id"])
+        is_first = copy["version"] not in counts_as
         if copy["engagement_date"] != day:
             outcomes[nth] = (Verdict.QUARANTINE, "moved_in_time", None)
         elif counts_as.setdefault(copy["version"], said) != said:
             outcomes[nth] = (Verdict.QUARANTINE, "version_conflict", None)
         else:
-            outcomes[nth] = (Verdict.DUPLICATE, None, None)
-            if known is None or copy["version"] > known["version"]:
-                new.setdefault(copy["version"], nth)
+            outcomes[nth] = (Verdict.SUPERSEDED if is_first else Verdict.DUPLICATE, None, None)
+            if is_first and (known is None or copy["version"] > known["version"]):
+                new[copy["version"]] = nth
     if new:
         landing = new[max(new)]
         outcomes[landing] = (Verdict.UPDATE, None, known["person_id"]) if known else (Verdict.INSERT, None, None)
@@ -136,6 +158,21 @@ def _standing(lake: Lake, data: Table, version: int, ids: set[Key], days: Sequen
         if key in ids and (key not in standing or row["version"] > standing[key]["version"]):
             standing[key] = row
     return standing
+
+
+def _superseded(lake: Lake, manifest: Manifest, ids: set[Key]) -> dict[Key, list[Row]]:
+    """What versions of these ids said that landed and do not stand, the first of each version first."""
+    found: dict[Key, list[Row]] = defaultdict(list)
+    if not ids:
+        return found
+    where = {
+        "organization_id": sorted({organization for organization, _ in ids}),
+        "engagement_id": sorted({engagement for _, engagement in ids}),
+    }
+    rows = _flattened(lake.find(SUPERSEDED, pinned(manifest, SUPERSEDED), SUPERSEDED.column_names, where))
+    for row in sorted(rows, key=lambda row: (row["ingestion_ts"], row["batch_id"])):
+        found[key_of(row)].append(row)
+    return found
 
 
 def _flattened(rows: pa.Table) -> Iterator[Row]:

@@ -200,6 +200,23 @@ ORIGINAL = Table(
     ),
 )
 
+SUPERSEDED = Table(
+    key=("engagement", "superseded"),
+    description="What versions that landed and do not stand said, so that later copies of them can be compared.",
+    mode=Mode.APPEND_ONLY,
+    partitioned_by=("organization_id",),
+    columns=(
+        _ORGANIZATION,
+        Column("engagement_id", "string", "Unique within the organization."),
+        Column("version", "long", "Version that said so; the first row of a version counts."),
+        Column("source_person_id", "string", "Who the event said the person is."),
+        Column("engagement_ts", "timestamp", "When it happened, UTC."),
+        _BATCH,
+        _INGESTION_TS,
+        Column("engagement", ENGAGEMENT_STRUCT, "What happened, before any patch."),
+    ),
+)
+
 OPERATION = Table(
     key=("engagement", "operation"),
     description="What each mutation batch resolved to, one row for each id and time: for audit and replay.",

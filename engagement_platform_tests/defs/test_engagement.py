@@ -42,7 +42,7 @@ def test_a_run_tells_of_each_batch_and_a_backfill_of_its_day_changes_nothing(hom
     result = home.run("ingest_engagements", [today])
     assert result.success
 
-    for key in ("data", "mapping", "said_name", "notification", "quarantine"):
+    for key in ("data", "superseded", "mapping", "said_name", "notification", "quarantine"):
         newest, first = home.events(f"engagement/{key}")
         assert (number(first, "batch_id"), number(newest, "batch_id")) == (0, 1)
         assert {newest.partition, first.partition} == {today.isoformat()}

@@ -24,11 +24,12 @@ class Oracle:
     """(batch, change type, key, previous person)."""
     quarantined: dict[int, str] = field(default_factory=dict)
     """offset -> reason code, or "" where decoding decides."""
+    first_of_version: dict[tuple[Key, int], dict[str, Any]] = field(default_factory=dict)
+    """The first copy of each version that was not refuted, whether or not it ever stood."""
 
     def batch(self, batch_id: int, messages: Sequence[tuple[int, dict[str, Any] | None]]) -> None:
         """Take one batch, as a whole: of several new versions of an id only the highest is seen outside."""
         before = {key: dict(row) for key, row in self.data.items()}
-        first_of_version: dict[tuple[Key, int], dict[str, Any]] = {}
         day_of: dict[Key, Any] = {key: row["ts"].date() for key, row in before.items()}
         landed: dict[Key, dict[str, Any]] = {}
         for offset, message in messages:
@@ -41,8 +42,7 @@ class Oracle:
                 self.quarantined[offset] = "moved_in_time"
                 continue
             known = before.get(key)
-            at_version = known if known and known["version"] == row["version"] else None
-            first = at_version or first_of_version.setdefault((key, row["version"]), row)
+            first = self.first_of_version.setdefault((key, row["version"]), row)
             if content(first) != content(row):
                 self.quarantined[offset] = "version_conflict"
                 continue

@@ -39,17 +39,23 @@ def crash_at(point: str) -> Any:
 
 
 def everything(organization: str, before: str | None) -> Sequence[dict[str, Any] | None]:
-    """A batch in which every process has every commit to make: new, newer, known, contradicting, bad, named."""
+    """A batch in which every process has every commit to make: new, newer, older, known, contradicting, bad, named."""
     messages: list[dict[str, Any] | None] = [
         engagement(organization, "e1", person_name="Ann"),
         engagement(organization, "e2", person_id="lead-2", person_name="Bo"),
         engagement(organization, "e2", person_id="lead-2", person_name="Bo"),
         engagement(organization, "e1", subject="another copy"),
+        engagement(organization, "e3", version=3, subject="newest"),
+        engagement(organization, "e3", subject="oldest"),
         None,
     ]
     if before is not None:
         later = {"engagement_ts": "2026-11-20T10:00:00+00:00", "version": 2, "person_name": "Cy", "person_id": "lead-9"}
         messages += [engagement(before, "e1", **later), engagement(before, "e2", person_id="lead-2")]
+        messages += [
+            engagement(before, "e3", subject="not the oldest", person_name="Zz", person_id="lead-3"),
+            engagement(before, "e3", version=2, subject="between"),
+        ]
     return messages
 
 

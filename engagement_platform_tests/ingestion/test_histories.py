@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import random
+import shutil
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from deltalake import DeltaTable
 
-from engagement_platform.microbatch.job import BatchReport
+from engagement_platform.microbatch.job import BatchReport, drain
 from engagement_platform.settings import BatchSettings, LayoutSettings
-from engagement_platform.tables.engagement import MAPPING
+from engagement_platform.tables.engagement import MAPPING, SUPERSEDED
 from engagement_platform_tests.conftest import max_result_size
 from engagement_platform_tests.ingestion.conftest import MakeWorld
 from engagement_platform_tests.ingestion.oracle import Oracle, engagement
-from engagement_platform_tests.ingestion.world import World
+from engagement_platform_tests.ingestion.test_crashes import Crash, crash_at
+from engagement_platform_tests.ingestion.world import AT_ONCE, World
 
 pytestmark = [pytest.mark.broker]
 
@@ -76,8 +79,16 @@ def test_a_random_history_ends_where_a_loop_over_it_ends(world: World, seed: int
     world = world.under(layout=LayoutSettings(auto_compact=False, light_write_rows=light_write_rows))
     rng = random.Random(seed)
     oracle = Oracle()
+    late_contradictions = 0
     for batch_id, size in enumerate((120, 200, 150)):
-        oracle.batch(batch_id, world.produce([random_message(rng) for _ in range(size)]))
+        messages = world.produce([random_message(rng) for _ in range(size)])
+        stood = {key: row["version"] for key, row in oracle.data.items()}
+        oracle.batch(batch_id, messages)
+        late_contradictions += sum(
+            oracle.quarantined.get(offset) == "version_conflict" and message["version"] < stood.get(key_of(message), 0)
+            for offset, message in messages
+            if message is not None
+        )
         reports = world.run()
         assert [report.manifest.batch_id for report in reports] == [batch_id]
         assert_books_balance(reports)
@@ -87,7 +98,97 @@ def test_a_random_history_ends_where_a_loop_over_it_ends(world: World, seed: int
         assert counts["updated"] == of_batch.count("UPDATE"), f"seed {seed}, batch {batch_id}"
         assert counts["notifications"] == len(of_batch)
     assert {"moved_in_time", "version_conflict", ""} == set(oracle.quarantined.values()), "the history is too tame"
+    assert late_contradictions, "no copy contradicts a version that was superseded before its batch"
     world.assert_equals(oracle)
+
+
+def key_of(message: dict[str, Any]) -> tuple[str, str]:
+    return message["organization_id"], message["engagement_id"]
+
+
+OTHER = {"subject": "another", "person_name": "Zz", "person_id": "lead-9"}
+ACROSS_BATCHES: dict[str, list[list[dict[str, Any]]]] = {
+    "older-came-late": [[{"version": 3}], [{"version": 1}], [{"version": 1, **OTHER}]],
+    "older-stood": [[{"version": 1}], [{"version": 3}], [{"version": 1, **OTHER}, {"version": 1}]],
+    "older-never-stood": [[{"version": 1}, {"version": 3}], [{"version": 1, **OTHER}], [{"version": 2}]],
+    "all-stood": [
+        [{"version": 1}],
+        [{"version": 2}],
+        [{"version": 3}, {"version": 1, **OTHER}, {"version": 2, **OTHER}],
+    ],
+    "the-first-counts": [[{"version": 3}], [{"version": 1, **OTHER}], [{"version": 1}, {"version": 1, **OTHER}]],
+    "the-same-again": [[{"version": 1}], [{"version": 3}], [{"version": 1, "person_name": "Ann"}]],
+    "none": [[{"version": 1, "attributes": None}], [{"version": 2}], [{"version": 1, "attributes": None}]],
+    "empty": [[{"version": 1, "attributes": {}}], [{"version": 2}], [{"version": 1, "attributes": {}}]],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "light_write_rows", [(0, 0, 0), (1000, 1000, 1000), (0, 1000, 0)], ids=["Spark", "few", "both"]
+)
+def test_what_a_superseded_version_said_first_counts_in_every_later_batch(
+    world: World, light_write_rows: tuple[int, int, int]
+) -> None:
+    oracle = Oracle()
+    for batch_id, rows in enumerate(light_write_rows):
+        parts = [
+            engagement(organization, "e1", **{"attributes": {"b": "2", "a": "1"}, **fields})
+            for organization, batches in ACROSS_BATCHES.items()
+            for fields in batches[batch_id]
+        ]
+        oracle.batch(batch_id, world.produce(parts))
+        assert_books_balance(world.under(layout=LayoutSettings(auto_compact=False, light_write_rows=rows)).run())
+    assert len(oracle.quarantined) == 6
+    world.assert_equals(oracle)
+    assert superseded(world) == sorted(
+        (*key, version, row["person"], row["ts"], row["type"], row["subject"])
+        for (key, version), row in oracle.first_of_version.items()
+        if version != oracle.data[key]["version"]
+    )
+
+
+def superseded(world: World) -> list[tuple[Any, ...]]:
+    return sorted(
+        (
+            *(row[name] for name in ("organization_id", "engagement_id", "version", "source_person_id")),
+            *(row["engagement_ts"], row["engagement"]["type"], row["engagement"]["subject"]),
+        )
+        for row in world.rows(SUPERSEDED)
+    )
+
+
+def test_a_batch_that_supersedes_nothing_does_not_write_the_log(world: World) -> None:
+    world.produce([engagement("org", "e1", version=2), engagement("org", "e2")])
+    world.run()
+    before = world.lake.version(SUPERSEDED)
+    world.produce([engagement("org", "e1", version=2), engagement("org", "e3", version=7)])
+    world.run()
+    assert world.lake.version(SUPERSEDED) == before == 0
+    world.produce([engagement("org", "e1", version=1), engagement("org", "e3", version=8)])
+    world.run()
+    assert world.lake.version(SUPERSEDED) == 1
+
+
+@pytest.mark.parametrize("light_write_rows", [0, 1000], ids=["in Spark", "few rows"])
+def test_a_batch_that_was_planned_before_there_was_the_log_is_finished_with_it(
+    world: World, light_write_rows: int
+) -> None:
+    world = world.under(layout=LayoutSettings(auto_compact=False, light_write_rows=light_write_rows))
+    oracle = Oracle()
+    oracle.batch(0, world.produce([engagement("org", "e1", version=3)]))
+    world.run()
+    job = world.job(crash_at("manifest:after"))
+    pinned = {name: version for name, version in job.pin().items() if name != SUPERSEDED.name}
+    shutil.rmtree(world.lake.uri(SUPERSEDED))
+    oracle.batch(1, world.produce([engagement("org", "e1", version=1, subject="first")]))
+    with pytest.raises(Crash):
+        list(drain(replace(job, pin=lambda: pinned), AT_ONCE))
+    (report,) = world.run()
+    assert report.replayed
+    oracle.batch(2, world.produce([engagement("org", "e1", version=1, subject="second", person_name="Zz")]))
+    world.run()
+    world.assert_equals(oracle)
+    assert [row["batch_id"] for row in world.rows(SUPERSEDED)] == [1]
 
 
 def test_a_batch_of_more_bytes_than_this_process_should_hold_ends_in_the_same_rows(world: World) -> None:

@@ -15,7 +15,7 @@ from engagement_platform.embedded.spoiled import SPOILED_ENGAGEMENTS
 from engagement_platform.microbatch.job import BatchReport
 from engagement_platform.sources.messages import SENTENCES, Reason
 from engagement_platform.tables.contract import Table
-from engagement_platform.tables.engagement import MAPPING, NOTIFICATION, QUARANTINE, SAID_NAME
+from engagement_platform.tables.engagement import MAPPING, NOTIFICATION, QUARANTINE, SAID_NAME, SUPERSEDED
 from engagement_platform_tests.conftest import Broker
 from engagement_platform_tests.ingestion.oracle import as_bytes, engagement
 from engagement_platform_tests.ingestion.world import NOW, World
@@ -229,7 +229,8 @@ def test_an_unusual_organization_is_found_by_its_name(world: World, odd_batches:
 
 
 def test_no_file_leaves_the_folder_of_its_table(world: World, odd_batches: list[BatchReport]) -> None:
-    folders = [Path(world.lake.uri(table)) for table in (world.data, MAPPING, NOTIFICATION, QUARANTINE, SAID_NAME)]
+    tables = (world.data, MAPPING, NOTIFICATION, QUARANTINE, SAID_NAME, SUPERSEDED)
+    folders = [Path(world.lake.uri(table)) for table in tables]
     written = list(world.home.rglob("*.parquet"))
     outside = [path for path in written if not any(path.is_relative_to(folder) for folder in folders)]
     assert written

@@ -22,6 +22,7 @@ COPIES_DDL = (
 KNOWN_DDL = (
     "organization_id string, engagement_id string, engagement_date date, version long, person_id string, content string"
 )
+SUPERSEDED_DDL = "organization_id string, engagement_id string, version long, content string"
 NAMED_DDL = "organization_id string, person_id string, person_name string, engagement_ts timestamp"
 NAMES_DDL = "organization_id string, id string, name string, name_ts timestamp"
 
@@ -53,31 +54,50 @@ class Known(NamedTuple):
     content: str
 
 
-def verdicts(copies: Iterable[Copy], known: Known | None) -> dict[Coordinates, Outcome]:
+class Superseded(NamedTuple):
+    organization: str
+    id: str
+    version: int
+    content: str
+
+
+def verdicts(
+    copies: Iterable[Copy], known: Known | None, superseded: Iterable[Superseded] = ()
+) -> dict[Coordinates, Outcome]:
     """(verdict, reason, previous person) of each copy of one id: the rules as a loop."""
     in_order = sorted(copies)
     day = known.day if known else in_order[0].day
     counts_as = {known.version: known.content} if known else {}
+    counts_as |= {row.version: row.content for row in superseded}
     said: dict[Coordinates, Outcome] = {}
     new: dict[int, Copy] = {}
     for copy in in_order:
+        is_first = copy.version not in counts_as
         if copy.day != day:
             said[copy.coordinates] = ("QUARANTINE", "moved_in_time", None)
         elif counts_as.setdefault(copy.version, copy.content) != copy.content:
             said[copy.coordinates] = ("QUARANTINE", "version_conflict", None)
         else:
-            said[copy.coordinates] = ("DUPLICATE", None, None)
-            if known is None or copy.version > known.version:
-                new.setdefault(copy.version, copy)
+            said[copy.coordinates] = ("SUPERSEDED" if is_first else "DUPLICATE", None, None)
+            if is_first and (known is None or copy.version > known.version):
+                new[copy.version] = copy
     if new:
         landing = new[max(new)].coordinates
         said[landing] = ("UPDATE", None, known.person) if known else ("INSERT", None, None)
     return said
 
 
-def settled(spark: SparkSession, copies: Sequence[Copy], known: Sequence[Known]) -> dict[Coordinates, Outcome]:
-    rows = settle(spark.createDataFrame(copies, COPIES_DDL), spark.createDataFrame(known, KNOWN_DDL)).collect()
+def settled(
+    spark: SparkSession, copies: Sequence[Copy], known: Sequence[Known], superseded: Sequence[Superseded] | None = None
+) -> dict[Coordinates, Outcome]:
+    frames = (spark.createDataFrame(copies, COPIES_DDL), spark.createDataFrame(known, KNOWN_DDL))
+    lower = None if superseded is None else spark.createDataFrame(superseded, SUPERSEDED_DDL)
+    rows = settle(*frames, lower).collect()
     assert len(rows) == len(copies), "there is not one verdict per copy"
+    stand = {(row.organization, row.id): (row.version, row.content) for row in known}
+    for row in rows:
+        replaced = stand[row["organization_id"], row["engagement_id"]] if row["verdict"] == "UPDATE" else (None, None)
+        assert (row["replaced_version"], row["replaced"]) == replaced
     return {
         (row["topic"], row["partition"], row["offset"]): (
             row["verdict"],
@@ -88,12 +108,17 @@ def settled(spark: SparkSession, copies: Sequence[Copy], known: Sequence[Known])
     }
 
 
-def random_case(rng: random.Random, organization: str, engagement_id: str) -> tuple[list[Copy], Known | None]:
-    """Copies of one id and perhaps a row of it. Few versions, days and contents, so that they meet."""
+Case = tuple[list[Copy], Known | None, list[Superseded]]
+
+
+def random_case(rng: random.Random, organization: str, engagement_id: str) -> Case:
+    """Copies of one id, perhaps a row of it, and lower versions. Few versions, days and contents, so that they meet."""
     contents = [f"{organization}: {word}" for word in ("one", "two")]
-    known = None
+    known, superseded = None, []
     if rng.random() < 0.6:
         known = Known(organization, engagement_id, rng.choice(DAYS), rng.randint(1, 4), "lead-k", rng.choice(contents))
+        lower = [version for version in range(1, known.version) if rng.random() < 0.5]
+        superseded = [Superseded(organization, engagement_id, version, rng.choice(contents)) for version in lower]
     home = known.day if known else rng.choice(DAYS)
     copies = [
         Copy(
@@ -108,7 +133,7 @@ def random_case(rng: random.Random, organization: str, engagement_id: str) -> tu
         )
         for offset in rng.sample(range(100), rng.randint(1, 6))
     ]
-    return copies, known
+    return copies, known, superseded
 
 
 @pytest.mark.parametrize("seed", [1, 20261121, 987654])
@@ -122,21 +147,25 @@ def test_every_copy_gets_the_verdict_that_a_loop_over_its_id_gives(spark: SparkS
     ]
     # Coordinates name a record of the topic, so no two ids share one.
     cases = [
-        ([copy._replace(offset=copy.offset + 100 * nth) for copy in copies], known)
-        for nth, (copies, known) in enumerate(cases)
+        ([copy._replace(offset=copy.offset + 100 * nth) for copy in copies], known, superseded)
+        for nth, (copies, known, superseded) in enumerate(cases)
     ]
-    copies = [copy for some, _ in cases for copy in some]
+    copies = [copy for some, _, _ in cases for copy in some]
     rng.shuffle(copies)
-    found = settled(spark, copies, [known for _, known in cases if known])
-    for some, known in cases:
-        expected = verdicts(some, known)
-        assert {at: found[at] for at in expected} == expected, f"seed {seed}: {sorted(some)} on {known}"
+    lower = [row for _, _, superseded in cases for row in superseded]
+    found = settled(spark, copies, [known for _, known, _ in cases if known], lower)
+    for some, known, superseded in cases:
+        expected = verdicts(some, known, superseded)
+        assert {at: found[at] for at in expected} == expected, f"seed {seed}: {sorted(some)} on {known}, {superseded}"
     seen = {(verdict, reason) for verdict, reason, _ in found.values()}
-    wanted = {("INSERT", None), ("UPDATE", None), ("DUPLICATE", None)} | {("QUARANTINE", code) for code in REASONS}
+    verdicts_alone = {(verdict, None) for verdict in ("INSERT", "UPDATE", "SUPERSEDED", "DUPLICATE")}
+    wanted = verdicts_alone | {("QUARANTINE", code) for code in REASONS}
     assert seen == wanted, "the cases leave a verdict out"
 
 
-def settled_here(copies: Sequence[Copy], known: Known | None) -> dict[Coordinates, Outcome]:
+def settled_here(
+    copies: Sequence[Copy], known: Known | None, superseded: Sequence[Superseded]
+) -> dict[Coordinates, Outcome]:
     """The same question to the code for few rows; its content is person, time and what was said."""
     rows = {
         nth: {
@@ -163,15 +192,17 @@ def settled_here(copies: Sequence[Copy], known: Known | None) -> dict[Coordinate
         "subject": None,
         "attributes": None,
     }
-    found = settle_id(rows, row)
+    lower = [{**row, "version": other.version, "type": other.content, "person_id": None} for other in superseded if row]
+    found = settle_id(rows, row, lower)
     return {copies[nth].coordinates: (outcome[0].value, *outcome[1:]) for nth, outcome in found.items()}
 
 
 def test_few_copies_get_the_same_verdicts_without_spark() -> None:
     rng = random.Random(20261122)
     for _ in range(2_000):
-        copies, known = random_case(rng, "org", "e1")
-        assert settled_here(copies, known) == verdicts(copies, known), f"{sorted(copies)} on {known}"
+        copies, known, superseded = random_case(rng, "org", "e1")
+        expected = verdicts(copies, known, superseded)
+        assert settled_here(copies, known, superseded) == expected, f"{sorted(copies)} on {known}, {superseded}"
 
 
 def test_content_is_the_same_without_spark() -> None:
@@ -202,17 +233,23 @@ def stands(organization: str, version: int, content: str = "same") -> Known:
 NAMED_CASES: list[tuple[str, list[Copy], list[Known], list[str]]] = [
     ("the only copy of a new id", [copy("a", 1, 1)], [], ["INSERT"]),
     ("a new id twice", [copy("b", 2, 1), copy("b", 3, 1)], [], ["INSERT", "DUPLICATE"]),
-    ("two new versions", [copy("c", 4, 1), copy("c", 5, 2, "new")], [], ["DUPLICATE", "INSERT"]),
-    ("two new versions backwards", [copy("d", 6, 2, "new"), copy("d", 7, 1)], [], ["INSERT", "DUPLICATE"]),
+    ("two new versions", [copy("c", 4, 1), copy("c", 5, 2, "new")], [], ["SUPERSEDED", "INSERT"]),
+    ("two new versions backwards", [copy("d", 6, 2, "new"), copy("d", 7, 1)], [], ["INSERT", "SUPERSEDED"]),
     ("the known version", [copy("e", 8, 3)], [stands("e", 3)], ["DUPLICATE"]),
     ("the known version, other content", [copy("f", 9, 3, "other")], [stands("f", 3)], ["version_conflict"]),
-    ("an older version, other content", [copy("g", 10, 2, "older")], [stands("g", 3)], ["DUPLICATE"]),
+    ("an older version, other content", [copy("g", 10, 2, "older")], [stands("g", 3)], ["SUPERSEDED"]),
+    (
+        "an older version that contradicts itself",
+        [copy("m", 21, 2, "older"), copy("m", 22, 2, "other"), copy("m", 23, 2, "older")],
+        [stands("m", 3)],
+        ["SUPERSEDED", "version_conflict", "DUPLICATE"],
+    ),
     ("a newer version", [copy("h", 11, 4, "newer")], [stands("h", 3)], ["UPDATE"]),
     (
         "three newer versions",
         [copy("i", 12, 4, "x"), copy("i", 13, 6, "z"), copy("i", 14, 5, "y")],
         [stands("i", 3)],
-        ["DUPLICATE", "UPDATE", "DUPLICATE"],
+        ["SUPERSEDED", "UPDATE", "SUPERSEDED"],
     ),
     (
         "the highest contradicts itself",
@@ -241,6 +278,20 @@ def test_each_kind_of_copy_gets_its_verdict(spark: SparkSession) -> None:
         assert [reason or verdict for verdict, reason, _ in outcomes] == expected, case
         for verdict, _, previous in outcomes:
             assert previous == ("lead-before" if verdict == "UPDATE" else None), case
+
+
+def test_a_copy_of_a_superseded_version_is_known_or_contradicts_what_landed_first(spark: SparkSession) -> None:
+    copies = [copy("a", 1, 1), copy("b", 2, 1, "other"), copy("b", 3, 1), copy("c", 4, 2), copy("d", 5, 4, "new")]
+    known = [stands(organization, 3) for organization in "abcd"]
+    # Of the last one there is what a batch left that was let go before it finished: its version never landed.
+    lower = [Superseded(organization, "e1", 1, "same") for organization in "abc"] + [Superseded("d", "e1", 4, "gone")]
+    expected = ["DUPLICATE", "version_conflict", "DUPLICATE", "SUPERSEDED", "UPDATE"]
+    found = settled(spark, copies, known, lower)
+    assert [found[copy.coordinates][1] or found[copy.coordinates][0] for copy in copies] == expected
+    for row in known:
+        mine = [copy for copy in copies if copy.organization == row.organization]
+        of_it = [other for other in lower if other.organization == row.organization]
+        assert settled_here(mine, row, of_it) == {copy.coordinates: found[copy.coordinates] for copy in mine}
 
 
 CONTENT_DDL = (

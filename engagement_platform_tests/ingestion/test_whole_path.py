@@ -33,6 +33,8 @@ POINTS = (
     "mapping.merge:before",
     "mapping.merge:after",
     "mapping:recorded",
+    "data.superseded:before",
+    "data.superseded:after",
     "data.update:before",
     "data.update:after",
     "data.insert:before",
@@ -141,13 +143,13 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
 
 
 def test_messages_become_rows_and_each_batch_is_told_as_json(machine: Machine) -> None:
-    machine.produce([*everything("org-begin", None), engagement("org-begin", "e3")])
+    machine.produce([*everything("org-begin", None), engagement("org-begin", "e4")])
     (line,) = machine.cli("run", "ingest-engagements", "--until-idle", "--json").splitlines()
     batch = json.loads(line)
     told = {
         name: batch[name] for name in ("batch_id", "rows_in", "landed", "duplicates", "quarantined", "notifications")
     }
-    assert told == {"batch_id": 0, "rows_in": 6, "landed": 3, "duplicates": 1, "quarantined": 2, "notifications": 3}
+    assert told == {"batch_id": 0, "rows_in": 8, "landed": 4, "duplicates": 2, "quarantined": 2, "notifications": 4}
     machine.assert_as_the_oracle_says()
     assert machine.cli("run", "ingest-engagements", "--until-idle", "--json") == ""
 

@@ -18,7 +18,7 @@ from engagement_platform.settings import LayoutSettings, MutationSettings
 from engagement_platform.tables.engagement import MAPPING, NOTIFICATION, QUARANTINE
 from engagement_platform_tests.ingestion.conftest import MakeWorld
 from engagement_platform_tests.ingestion.world import World
-from engagement_platform_tests.mutation.histories import Message, random_history
+from engagement_platform_tests.mutation.histories import Message, engagement, random_history, request
 from engagement_platform_tests.mutation.oracle import Row, replay
 
 pytestmark = [pytest.mark.broker]
@@ -140,6 +140,11 @@ def assert_random_histories(world: World, seeds: Iterable[int], batches: int) ->
     rng = random.Random(20261121)
     histories = [random_history(seed, conflicts=seed % 4 == 0) for seed in seeds]
     send(world, interleaved(histories, rng), rng, batches)
+    assert_as_a_loop_over(histories, world)
+
+
+def assert_as_a_loop_over(histories: list[list[Message]], world: World) -> None:
+    """The rows, names, notifications and refusals of a loop over each history."""
     tables = [replay(history) for history in histories]
     expected = {key: row for table in tables for key, row in table.data.items()}
     assert standing_rows(world) == expected
@@ -149,3 +154,32 @@ def assert_random_histories(world: World, seeds: Iterable[int], batches: int) ->
     selfs = sum(m.get("operation") == "CONVERT" and m["from_id"] == m["to_id"] for h in histories for m in h)
     quarantined = [row["reason_code"] for row in world.rows(QUARANTINE)]
     assert sorted(quarantined) == sorted([*reasons, *["self_conversion"] * selfs])
+
+
+PATCHED = "as patched"
+SUPERSEDED_AND_PATCHED: list[list[Message]] = [
+    [engagement("e1", "p1", 10, subject="as sent"), request("r1", "UPDATE", 20, engagement_id="e1", subject=PATCHED)],
+    [engagement("e1", "p2", 10, version=3, subject="newer")],
+    # What stood said so, but no event did.
+    [engagement("e1", "p1", 10, subject=PATCHED, person_name="Zz"), engagement("e1", "p1", 10, subject="as sent")],
+]
+
+
+@pytest.mark.parametrize("layout", [FEW, IN_SPARK], ids=["few", "in Spark"])
+def test_a_copy_that_contradicts_a_superseded_version_is_refused_in_a_later_batch(
+    make_world: MakeWorld, layout: LayoutSettings
+) -> None:
+    """In the random history version 3 lands, then 1, then another 1 with a name; the other one is patched before."""
+    world = make_world(layout=layout)
+    world.ticks = True
+    drawn = random_history(1012, conflicts=True)
+    parts = [drawn[:3], drawn[3:6], drawn[6:]]
+    for part, patched in zip(parts, SUPERSEDED_AND_PATCHED, strict=True):
+        messages = [*part, *patched]
+        world.produce([message for message in messages if "request_id" not in message])
+        world.produce_requests([message for message in messages if "request_id" in message])
+        for job in (INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS, APPLY_MUTATIONS):
+            world.run(name=job)
+    by_hand = [message for part in SUPERSEDED_AND_PATCHED for message in part]
+    assert [*replay(drawn).refused.values(), *replay(by_hand).refused.values()] == ["version_conflict"] * 3
+    assert_as_a_loop_over([drawn, by_hand], world)

@@ -21,7 +21,7 @@ from engagement_platform.microbatch.model import Transaction
 from engagement_platform.settings import LayoutSettings, Settings
 from engagement_platform.tables import light
 from engagement_platform.tables.contract import Column, Mode, Table
-from engagement_platform.tables.engagement import MAPPING, MUTATION_LOGS, data_table
+from engagement_platform.tables.engagement import MAPPING, MUTATION_LOGS, SUPERSEDED, data_table
 from engagement_platform.tables.lake import Lake, here
 from engagement_platform.tables.light import AmbiguousMerge
 from engagement_platform.tables.turns import TableBusy, turn
@@ -350,7 +350,7 @@ def test_writers_of_a_table_take_turns_and_do_not_wait_for_ever(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    "declared", [data_table("organization"), data_table("organization_date"), *MUTATION_LOGS, MAPPING]
+    "declared", [data_table("organization"), data_table("organization_date"), *MUTATION_LOGS, SUPERSEDED, MAPPING]
 )
 def test_a_table_made_without_spark_is_the_one_that_spark_makes(
     spark: SparkSession, tmp_path: Path, declared: Table
