@@ -73,7 +73,10 @@ def assert_books_balance(reports: list[BatchReport]) -> None:
         assert counts["rows_in"] == accounted, report
 
 
-@pytest.mark.parametrize("light_write_rows", [0, 1000], ids=["in Spark", "few rows"])
+@pytest.mark.parametrize(
+    "light_write_rows",
+    [pytest.param(0, marks=pytest.mark.slow, id="in Spark"), pytest.param(1000, id="few rows")],
+)
 @pytest.mark.parametrize("seed", [20261121])
 def test_a_random_history_ends_where_a_loop_over_it_ends(world: World, seed: int, light_write_rows: int) -> None:
     world = world.under(layout=LayoutSettings(auto_compact=False, light_write_rows=light_write_rows))
@@ -124,7 +127,12 @@ ACROSS_BATCHES: dict[str, list[list[dict[str, Any]]]] = {
 
 
 @pytest.mark.parametrize(
-    "light_write_rows", [(0, 0, 0), (1000, 1000, 1000), (0, 1000, 0)], ids=["Spark", "few", "both"]
+    "light_write_rows",
+    [
+        pytest.param((0, 0, 0), marks=pytest.mark.slow, id="Spark"),
+        pytest.param((1000, 1000, 1000), id="few"),
+        pytest.param((0, 1000, 0), id="both"),
+    ],
 )
 def test_what_a_superseded_version_said_first_counts_in_every_later_batch(
     world: World, light_write_rows: tuple[int, int, int]
