@@ -28,8 +28,8 @@ from pyspark.sql import functions as F
 from rich.console import Console
 
 from engagement_platform.mutation.cascade import Engine, figures, resolve
-from engagement_platform.settings import Settings, SparkSettings
-from engagement_platform.spark.jars import resolve_jars
+from engagement_platform.settings import MutationSettings, Settings, SparkSettings
+from engagement_platform.spark.jars import spark_jars
 from engagement_platform.spark.session import build_classic, classic_conf
 
 SHORTEST, LONGEST = 2, 20
@@ -62,12 +62,11 @@ def main() -> None:
     parser.add_argument("--engine", nargs="+", default=["pointer_doubling"], choices=get_args(Engine))
     parser.add_argument("--rounds", type=int, default=3, help="warm rounds per engine (default 3)")
     parser.add_argument("--seed", type=int, default=20201120, help="seed of the requests (default 20201120)")
-    parser.add_argument("--jars", nargs="*", type=Path, default=[], help="more jars, such as those of GraphFrames")
     parser.add_argument("--out", type=Path, default=Path("artifacts"), help="folder for cascade.csv")
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="bench-cascade-"))
     try:
-        with spark_session(folder, options.jars) as spark:
+        with spark_session(folder, options.engine) as spark:
             edges = written(requests(spark, options.requests, options.organizations, options.seed), folder / "edges")
             measured = [one for engine in options.engine for one in measure(edges, engine, options)]
         report(measured, options)
@@ -76,14 +75,14 @@ def main() -> None:
 
 
 @contextmanager
-def spark_session(folder: Path, more_jars: list[Path]) -> Iterator[SparkSession]:
+def spark_session(folder: Path, engines: list[Engine]) -> Iterator[SparkSession]:
     """A Spark in this process, configured as the platform configures its own."""
     settings = Settings(
         home=folder,
         spark=SparkSettings(driver_memory="3g", conf={"spark.sql.warehouse.dir": str(folder / "warehouse")}),
+        mutation=MutationSettings(resolver="graphframes" if "graphframes" in engines else "pointer_doubling"),
     )
-    jars = [*resolve_jars("spark", settings.spark.jar_cache), *more_jars]
-    spark = build_classic(classic_conf(settings, jars), "bench-cascade")
+    spark = build_classic(classic_conf(settings, spark_jars(settings)), "bench-cascade")
     try:
         yield spark
     finally:

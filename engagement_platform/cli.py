@@ -35,13 +35,13 @@ def setup() -> None:
     Example: engagement-platform setup
     """
     from engagement_platform.settings import Settings
-    from engagement_platform.spark.jars import find_java, resolve_jars
+    from engagement_platform.spark.jars import find_java, resolve_jars, spark_jars
 
     settings = Settings()
     print(f"Java: {find_java()}")
     mirror = settings.spark.conf.get("spark.jars.ivySettings")
     jars = [
-        *resolve_jars("spark", settings.spark.jar_cache, settings=Path(mirror) if mirror else None),
+        *spark_jars(settings),
         *resolve_jars("kafka", settings.spark.jar_cache, settings=Path(mirror) if mirror else None),
     ]
     print(f"Jars: {len(jars)} in {jars[0].parent.parent}")

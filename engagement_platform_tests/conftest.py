@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from engagement_platform.embedded.kafka import EmbeddedKafka
 from engagement_platform.embedded.ports import free_ports
 from engagement_platform.settings import Settings, SparkSettings
-from engagement_platform.spark.jars import resolve_jars
+from engagement_platform.spark.jars import JarsUnavailable, resolve_jars
 from engagement_platform.spark.session import build_classic, classic_conf
 
 CALL_S = 20.0
@@ -80,6 +80,15 @@ def spark_jars() -> list[Path]:
 
 
 @pytest.fixture(scope="session")
+def graph_jars() -> list[Path]:
+    """GraphFrames, or nothing where no mirror that is reached has it: its tests then are skipped with that reason."""
+    try:
+        return resolve_jars("graph", SparkSettings().jar_cache)
+    except JarsUnavailable:
+        return []
+
+
+@pytest.fixture(scope="session")
 def broker(kafka_jars: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """One Kafka broker for the whole run; tests keep apart by topic."""
     port, controller_port = free_ports(2)
@@ -88,10 +97,12 @@ def broker(kafka_jars: list[Path], tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 @pytest.fixture(scope="session")
-def spark(spark_jars: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+def spark(
+    spark_jars: list[Path], graph_jars: list[Path], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[SparkSession]:
     """One classic Spark session for the whole run, configured as the platform configures its own."""
     warehouse = {"spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse"))}
     settings = Settings(spark=SparkSettings(conf=warehouse))
-    session = build_classic(classic_conf(settings, spark_jars), "tests")
+    session = build_classic(classic_conf(settings, [*spark_jars, *graph_jars]), "tests")
     yield session
     session.stop()

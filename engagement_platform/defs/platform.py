@@ -76,13 +76,13 @@ def open_spark(settings: Settings, app_name: str) -> Iterator[SparkSession]:
 def _start_spark(settings: Settings, app_name: str) -> SparkSession:
     from dagster_pyspark import LazyPySparkResource
 
-    from engagement_platform.spark.jars import find_java, resolve_jars
+    from engagement_platform.spark.jars import find_java, spark_jars
     from engagement_platform.spark.session import classic_conf
 
     find_java()
     # Workers run this Python, which has the packages; without it they take the first python3 on the PATH.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    conf = classic_conf(settings, resolve_jars("spark", settings.spark.jar_cache))
+    conf = classic_conf(settings, spark_jars(settings))
     spark: SparkSession = LazyPySparkResource(spark_config={"spark.app.name": app_name, **conf}).spark_session
     spark.sparkContext.setLogLevel("ERROR")
     return spark

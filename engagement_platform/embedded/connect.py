@@ -9,7 +9,7 @@ from pathlib import Path
 from engagement_platform.embedded.ports import LOCALHOST, answers
 from engagement_platform.embedded.process import Child
 from engagement_platform.settings import Settings
-from engagement_platform.spark.jars import find_java, pyspark_home, resolve_jars
+from engagement_platform.spark.jars import find_java, pyspark_home, spark_jars
 
 NAME = "spark-connect"
 # Seen: port open after 9 s (2 cores, Spark 4.2.0).
@@ -43,7 +43,7 @@ def connect_child(settings: Settings, work_dir: Path) -> Child:
     shutil.rmtree(work_dir / "local", ignore_errors=True)
     log4j = work_dir / "log4j2.properties"
     log4j.write_text(_LOG4J)
-    jars = resolve_jars("spark", settings.spark.jar_cache)
+    jars = spark_jars(settings)
     conf = {
         "spark.local.dir": str(work_dir / "local"),
         "spark.sql.warehouse.dir": str(work_dir / "warehouse"),

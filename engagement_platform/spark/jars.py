@@ -20,8 +20,9 @@ from pathlib import Path
 from typing import Literal
 
 from engagement_platform.errors import PlatformError
+from engagement_platform.settings import Settings
 
-JarConf = Literal["spark", "kafka"]
+JarConf = Literal["spark", "kafka", "graph"]
 
 IVY_FILE = Path(__file__).with_name("ivy.xml")
 LOGGING_JARS = ("slf4j-api", "log4j-slf4j2-impl", "log4j-api", "log4j-core")
@@ -110,6 +111,17 @@ def resolve_jars(conf: JarConf, cache: Path, *, ivy_file: Path = IVY_FILE, setti
         if (jars := _complete(folder)) is None:
             jars = _resolve(conf, folder, ivy_file, settings)
     return jars
+
+
+def spark_jars(settings: Settings) -> list[Path]:
+    """The jars of a Spark that is started here: Delta and Kafka, and GraphFrames where that resolver is chosen.
+
+    Raises what `resolve_jars` raises.
+    """
+    mirror = settings.spark.conf.get("spark.jars.ivySettings")
+    confs: list[JarConf] = ["spark", "graph"] if settings.mutation.resolver == "graphframes" else ["spark"]
+    ivy_settings = Path(mirror) if mirror else None
+    return [jar for conf in confs for jar in resolve_jars(conf, settings.spark.jar_cache, settings=ivy_settings)]
 
 
 def _complete(folder: Path) -> list[Path] | None:

@@ -110,10 +110,10 @@ def spark_session(settings: Settings, app_name: str = "engagement-platform") -> 
     if settings.spark.remote is not None:
         session = build_remote(settings.spark, session_conf(settings))
     else:
-        from engagement_platform.spark.jars import find_java, resolve_jars
+        from engagement_platform.spark.jars import find_java, spark_jars
 
         find_java()
-        session = build_classic(classic_conf(settings, resolve_jars("spark", settings.spark.jar_cache)), app_name)
+        session = build_classic(classic_conf(settings, spark_jars(settings)), app_name)
     try:
         yield session
     finally:

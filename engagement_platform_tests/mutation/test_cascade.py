@@ -18,6 +18,8 @@ from engagement_platform.mutation import cascade, components, walk
 from engagement_platform.mutation.cascade import ChainTooDeep, figures, late, must_walk, operations, resolve
 from engagement_platform.mutation.components import GraphFramesMissing, resolve_components
 from engagement_platform.mutation.model import Edge
+from engagement_platform.settings import SparkSettings
+from engagement_platform.spark.jars import JarsUnavailable, resolve_jars
 from engagement_platform_tests.mutation.histories import Message, edges, random_history
 from engagement_platform_tests.mutation.oracle import Row, is_request, replay
 
@@ -197,9 +199,11 @@ def graphframes_missing(spark: SparkSession) -> GraphFramesMissing | None:
     return None
 
 
-def test_graphframes_ends_where_doubling_ends(spark: SparkSession, world: World, resolved: DataFrame) -> None:
-    if missing := graphframes_missing(spark):
-        pytest.skip(str(missing))
+def test_graphframes_ends_where_doubling_ends(world: World, resolved: DataFrame) -> None:
+    try:
+        resolve_jars("graph", SparkSettings().jar_cache)
+    except JarsUnavailable as unavailable:
+        pytest.skip(str(unavailable))
     found = resolve(world.edges, engine="graphframes")
     assert sorted(map(repr, found.collect())) == sorted(map(repr, resolved.collect()))
 
