@@ -27,7 +27,7 @@ from engagement_platform.tables import log
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 """How a null partition value is spelled, as in folder names."""
 
-_CODEC = r"\.(?P<codec>snappy|zstd|gz|gzip|br|brotli|lzo|lz4|lz4raw|lz4_raw)\.parquet$"
+CODEC_IN_NAME = r"\.(?P<codec>snappy|zstd|gz|gzip|br|brotli|lzo|lz4|lz4raw|lz4_raw)\.parquet$"
 UNNAMED = "unnamed"
 """Codec of a file whose name does not tell one: nothing, or a writer that does not say."""
 UNCOMPRESSED = "uncompressed"
@@ -67,6 +67,8 @@ class Shape:
     properties: Mapping[str, str]
     leaves: Mapping[str, str]
     """Dotted name of every leaf column to its name in the log, in order; they differ with column mapping."""
+    kinds: Mapping[str, str]
+    """Dotted name of every leaf column to its type in the Delta protocol's words; `array` and `map` without inside."""
     deletion_vectors: bool
 
     @property
@@ -108,13 +110,14 @@ def shape(table: DeltaTable) -> Shape:
         version=int(table.version()),
         partitioned_by=tuple(metadata.partition_columns),
         properties=dict(metadata.configuration),
-        leaves=dict(_leaves(fields)),
+        leaves={name: stored for name, stored, _ in _leaves(fields)},
+        kinds={name: kind for name, _, kind in _leaves(fields)},
         deletion_vectors="deletionVectors" in (table.protocol().reader_features or []),
     )
 
 
-def _leaves(fields: Sequence[Mapping[str, Any]], name: str = "", stored: str = "") -> Iterator[tuple[str, str]]:
-    """Dotted names of leaves; an array or a map is one, as where Delta counts its indexed columns."""
+def _leaves(fields: Sequence[Mapping[str, Any]], name: str = "", stored: str = "") -> Iterator[tuple[str, str, str]]:
+    """Dotted name, name in the log and type of each leaf; an array or a map is one, as Delta counts them."""
     for field in fields:
         own = f"{name}{field['name']}"
         inside = f"{stored}{field.get('metadata', {}).get('delta.columnMapping.physicalName', field['name'])}"
@@ -122,7 +125,7 @@ def _leaves(fields: Sequence[Mapping[str, Any]], name: str = "", stored: str = "
         if isinstance(kind, dict) and kind["type"] == "struct":
             yield from _leaves(kind["fields"], f"{own}.", f"{inside}.")
         else:
-            yield own, inside
+            yield own, inside, kind["type"] if isinstance(kind, dict) else str(kind)
 
 
 def live_files(table: DeltaTable, what: Shape, clustering: str | None, deleted: Mapping[str, int]) -> pa.Table:
@@ -156,7 +159,7 @@ def live_files(table: DeltaTable, what: Shape, clustering: str | None, deleted: 
 def _bounds(actions: pa.Table, rows: Any, stored: str | None) -> tuple[Any, Any, Any]:
     if stored is None or f"min.{stored}" not in actions.column_names:
         nothing = pa.nulls(actions.num_rows, pa.int64())
-        return nothing, nothing, pa.array([False] * actions.num_rows, pa.bool_())
+        return nothing, nothing, pa.repeat(False, actions.num_rows)
     low, high = (_sortable(actions.column(f"{end}.{stored}")) for end in ("min", "max"))
     known = pc.and_(low.is_valid(), high.is_valid())
     if f"null_count.{stored}" in actions.column_names:
@@ -176,7 +179,7 @@ def _sortable(column: Any) -> Any:
 
 def _partition(actions: pa.Table, columns: Sequence[str]) -> Any:
     if not columns:
-        return pa.array([""] * actions.num_rows, pa.string())
+        return pa.repeat("", actions.num_rows)
     texts = []
     for column in columns:
         value = pc.fill_null(actions.column(f"partition.{column}").cast(pa.string()), NULL_PARTITION)
@@ -194,7 +197,7 @@ def _looked_up(paths: Any, figures: Mapping[str, int]) -> Any:
 
 def codec_by_name(paths: Any) -> Any:
     """The codec that each path names, or UNNAMED."""
-    named = pc.struct_field(pc.extract_regex(paths.cast(pa.string()), _CODEC), "codec")
+    named = pc.struct_field(pc.extract_regex(paths.cast(pa.string()), CODEC_IN_NAME), "codec")
     return pc.fill_null(named, UNNAMED)
 
 

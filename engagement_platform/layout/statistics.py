@@ -149,10 +149,10 @@ def by_partition(files: pa.Table, *, small_file_bytes: int, target_file_bytes: i
         where = pc.index_in(summed.column("partition"), more.column("partition").combine_chunks())
         for name in more.column_names[1:]:
             summed = summed.append_column(name, more.column(name).combine_chunks().take(where))
-    return summed.select([*_COLUMNS])
+    return summed.select([*COLUMNS])
 
 
-_COLUMNS = (
+COLUMNS = (
     *("partition", "files", "bytes", "rows", "small_files", "small_bytes", "mergeable_files", "mergeable_bytes"),
     *("deleted_rows", "unbounded_files", "codecs", "low", "high", "span_days", "depth", "mean_depth"),
 )
