@@ -28,7 +28,7 @@ def register(app: typer.Typer) -> None:
 def doctor(
     table: Annotated[
         str | None,
-        typer.Argument(metavar="[TABLE or PATH]", help="engagement/data, a folder, or a URI. Default: the whole lake."),
+        typer.Argument(metavar="TABLE|PATH", help="engagement/data, a folder, or a URI. Default: the whole lake."),
     ] = None,
     html: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write a report with histograms here; one file, 5 MB.")
@@ -41,8 +41,8 @@ def doctor(
 ) -> None:
     """Examine how the files of tables lie, say what is unhealthy and what mending would gain. Changes nothing.
 
-    Works on any Delta table, whoever wrote it; reads the log, not the data, and needs Spark only above
-    health.files_in_process files. What counts as unhealthy is set under health.
+    Works on any Delta table, whoever wrote it. Reads the log, not the data; needs Spark only for tables of more than
+    health.files_in_process files. The settings under health say what counts as unhealthy.
     Exit status: 0 nothing but infos, 1 warnings, errors or a table that cannot be read.
     Example: engagement-platform doctor engagement/data --html doctor.html
     """
@@ -79,22 +79,24 @@ def doctor(
 
         html.write_text(page(examined), encoding="utf-8")
         typer.echo(f"The report is in {html}", err=as_json)
-    for error in unread:
-        typer.echo(error, err=True)
+    for reason in unread:
+        typer.echo(reason, err=True)
     bad = any(finding.severity != "info" for examination in examined for finding in examination.findings)
     raise typer.Exit(1 if bad or unread else 0)
 
 
 def _show(examined: Sequence[Examination]) -> None:
     from rich.console import Console
-    from rich.table import Table
+    from rich.table import Column, Table
     from rich.text import Text
 
     from engagement_platform.layout.finding import readable
     from engagement_platform.layout.gain import told
 
     console = Console()
-    summary = Table("table", "version", "files", "bytes", "partitions", "small", "median file", "findings")
+    summary = Table(
+        Column("table", overflow="fold"), "version", "files", "bytes", "partitions", "small", "median", "findings"
+    )
     for examination in examined:
         totals = examination.statistics.totals
         share = f"{100 * totals.small_files / totals.files:.0f} %" if totals.files else "–"
