@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from engagement_platform.layout import doctor
-from engagement_platform.settings import HealthSettings, Settings, SparkSettings
+from engagement_platform.sections import HealthSettings
+from engagement_platform.settings import Settings, SparkSettings
 from engagement_platform.spark.jars import resolve_jars
 from engagement_platform.spark.session import build_classic, classic_conf
 from engagement_platform_tests.layout import logs
@@ -74,7 +75,8 @@ def main(path: str, clustering: str, most: int) -> None:
     )
     naive = "it was handed out"
     try:
-        spark.read.json(f"{path}/_delta_log/*.json").select("add").collect()
+        log = "".join(f"\\{c}" if c in "[]" else c for c in path)
+        spark.read.json(f"{log}/_delta_log/*.json").select("add").collect()
     except Exception as error:  # whatever class it has, its text names the setting
         naive = str(error)
     spark.stop()

@@ -6,8 +6,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from engagement_platform_tests.layout.summing import ADDS, seed
 
 

@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from engagement_platform.layout.doctor import Examination, Target, examine
 from engagement_platform.layout.finding import Finding, more_than_share
 from engagement_platform.layout.findings import CODES
-from engagement_platform.settings import HealthSettings, Settings, SparkSettings
+from engagement_platform.sections import HealthSettings
+from engagement_platform.settings import Settings, SparkSettings
 from engagement_platform_tests.layout import logs
 
 KB, MB = 1024, 1024**2
