@@ -144,8 +144,8 @@ def examine(
     found = segment(table.uri, what.version)
     lately = commits.recent(found, most=limits.history_commits, small_file_bytes=limits.small_file_bytes)
     column = _clustering(table, what, lately, clustering)
-    roughly = cheap.roughly(found)
-    if open_spark is not None and roughly is not None and roughly.files > limits.files_in_process:
+    roughly = cheap.files_roughly(found)
+    if open_spark is not None and roughly is not None and roughly > limits.files_in_process:
         from engagement_platform.layout.distributed import summed_by_spark
 
         with open_spark() as spark:
