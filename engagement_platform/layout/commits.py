@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from engagement_platform.layout.segment import Segment, from_checkpoint, read_commits
+from engagement_platform.layout.segment import Segment, checkpoint_rows, from_checkpoint, read_commits, read_removes
 
 REWRITES = frozenset({"OPTIMIZE", "REORG"})
 """Operations that lay files out anew without changing rows."""
@@ -53,7 +53,9 @@ class Recent:
     commits: tuple[Commit, ...]
     """Newest first; what came before them is not known here."""
     tombstones: Mapping[str, Tombstone]
-    """Removed files by path as the log spells it; those that are live again are left out by `disk`."""
+    """Removed files by path as the log spells it, of the checkpoint and the commits after it."""
+    tombstones_complete: bool = True
+    """Whether the checkpoint's are among them; not when it holds more actions than should be read here."""
     clustered_by: tuple[str, ...] = ()
     """Columns of liquid clustering, by their names in the log."""
     last_vacuum: datetime | None = None
@@ -83,14 +85,21 @@ class Recent:
         return sum(ratio for ratio, _ in each) / len(each), max(each, key=lambda pair: pair[0])[1]
 
 
-def recent(found: Segment, *, most: int, small_file_bytes: int) -> Recent:
-    """Read the newest commits (at most `most`), and the checkpoint's tombstones and clustering."""
-    versions = found.commits[-most:]
-    commits, tombstones = [], _checkpointed(found)
+def recent(found: Segment, *, most: int, small_file_bytes: int, most_actions: int = 1_000_000) -> Recent:
+    """Read the newest commits (at most `most`), all after the checkpoint, and the checkpoint's tombstones.
+
+    most_actions: a checkpoint with more actions is not read for tombstones; after a large compaction there are as many
+    as there were files.
+    """
+    lately = frozenset(found.commits[-most:])
+    versions = sorted(lately.union(found.after_checkpoint))
+    complete = checkpoint_rows(found) <= most_actions
+    commits, tombstones = [], _checkpointed(found) if complete else {}
     clustered, vacuum = _clustering(from_checkpoint(found, "domainMetadata", _DOMAIN)), None
     for version, actions in read_commits(found.uri, versions):
         commit = _commit(version, actions, small_file_bytes)
-        commits.append(commit)
+        if version in lately:
+            commits.append(commit)
         if found.checkpoint is None or version > found.checkpoint:
             clustered = _clustering((a["domainMetadata"] for a in actions if "domainMetadata" in a), clustered)
         if commit.operation == "VACUUM END":
@@ -106,12 +115,23 @@ def recent(found: Segment, *, most: int, small_file_bytes: int) -> Recent:
         checkpoint_lag=found.version - (-1 if found.checkpoint is None else found.checkpoint),
         commits=tuple(reversed(commits)),
         tombstones=tombstones,
+        tombstones_complete=complete,
         clustered_by=clustered,
         last_vacuum=vacuum,
-        oldest=versions[0] if versions else found.version,
+        oldest=min(lately, default=found.version),
     )
 
 
+def forgotten(found: Segment) -> dict[str, Tombstone]:
+    """Removed files by the commits before the checkpoint, as far as the log still has them (the newest few thousand).
+
+    A checkpoint forgets tombstones once their retention is over: the very files that VACUUM should delete.
+    """
+    before = [version for version in found.commits if version not in found.after_checkpoint]
+    return {remove["path"]: _tombstone(remove) for remove in read_removes(found.uri, before[-_SEARCHED:])}
+
+
+_SEARCHED = 2000
 _REMOVE = ("path", "deletionTimestamp", "size")
 _DOMAIN = ("domain", "configuration", "removed")
 

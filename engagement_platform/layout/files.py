@@ -240,9 +240,7 @@ def deletion_vectors(found: Segment) -> dict[str, Mapping[str, Any] | None]:
     Read only for tables that have the feature. The log is replayed: the newest add of a path says.
     """
     vectors: dict[str, Mapping[str, Any] | None] = {
-        add["path"]: add["deletionVector"]
-        for add in from_checkpoint(found, "add", _VECTOR)
-        if add.get("deletionVector") is not None
+        add["path"]: add["deletionVector"] for add in from_checkpoint(found, "add", _VECTOR, having="deletionVector")
     }
     for _, actions in read_commits(found.uri, found.after_checkpoint):
         for action in actions:
