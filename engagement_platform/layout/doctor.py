@@ -20,7 +20,7 @@ from engagement_platform.errors import PlatformError
 from engagement_platform.layout import cheap, commits, disk, files, statistics
 from engagement_platform.layout.commits import Recent
 from engagement_platform.layout.disk import Leftovers
-from engagement_platform.layout.files import UNNAMED, NotADeltaTable, Shape
+from engagement_platform.layout.files import UNNAMED, LogNotReadable, NotADeltaTable, Shape
 from engagement_platform.layout.finding import Facts, Finding
 from engagement_platform.layout.findings import findings
 from engagement_platform.layout.segment import Segment, segment
@@ -91,7 +91,7 @@ class Examination:
 def target(settings: Settings, asked: str) -> Target:
     """The table that somebody means: a name below the lake's root first, then a path or URI.
 
-    Raises NoSuchTable, NotADeltaTable.
+    Raises NoSuchTable, NotADeltaTable, LogNotReadable.
     """
     named = f"{settings.lake}/{asked.strip('/')}"
     if not asked.startswith(("/", ".", "~")) and "://" not in asked and _has_log(named):
@@ -107,7 +107,10 @@ def target(settings: Settings, asked: str) -> Target:
 
 
 def _has_log(uri: str) -> bool:
-    found = segment(uri)
+    try:
+        found = segment(uri)
+    except OSError as error:
+        raise LogNotReadable(uri, files.first_line(error)) from error
     return bool(found.commits or found.checkpoint_files)
 
 

@@ -94,10 +94,11 @@ def open_table(uri: str, place: str) -> DeltaTable:
         raise NotADeltaTable(place) from error
     except Exception as error:
         # delta-rs has no common base of what it raises here: DeltaError, OSError, ValueError and panics of its kernel.
-        raise LogNotReadable(place, _first_line(error)) from error
+        raise LogNotReadable(place, first_line(error)) from error
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """What an error says, without colours and the lines after the first."""
     lines = [line.strip() for line in re.sub(r"\x1b\[\d+m", "", str(error)).splitlines() if line.strip()]
     return (lines[0] if lines else type(error).__name__).rstrip(". ")[:300]
 
