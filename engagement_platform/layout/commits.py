@@ -6,12 +6,13 @@ Facts only. Whether they are a problem is `findings`, what of removed files is s
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
 from engagement_platform.layout.segment import Segment, checkpoint_rows, from_checkpoint, read_commits, read_removes
+from engagement_platform.layout.vectors import vector_file
 
 REWRITES = frozenset({"OPTIMIZE", "REORG"})
 """Operations that lay files out anew without changing rows."""
@@ -106,8 +107,10 @@ def recent(found: Segment, *, most: int, small_file_bytes: int, most_actions: in
             vacuum = commit.at
         for action in actions:
             if (remove := action.get("remove")) is not None:
-                tombstones[remove["path"]] = _tombstone(remove)
-            elif (add := action.get("add")) is not None:
+                tombstones.update(_tombstones(remove))
+        # A file that gets a deletion vector is removed and added in one commit, in either order.
+        for action in actions:
+            if (add := action.get("add")) is not None:
                 tombstones.pop(add["path"], None)
     return Recent(
         version=found.version,
@@ -128,20 +131,27 @@ def forgotten(found: Segment) -> dict[str, Tombstone]:
     A checkpoint forgets tombstones once their retention is over: the very files that VACUUM should delete.
     """
     before = [version for version in found.commits if version not in found.after_checkpoint]
-    return {remove["path"]: _tombstone(remove) for remove in read_removes(found.uri, before[-_SEARCHED:])}
+    removes = read_removes(found.uri, before[-_SEARCHED:])
+    return {path: tombstone for remove in removes for path, tombstone in _tombstones(remove)}
 
 
 _SEARCHED = 2000
-_REMOVE = ("path", "deletionTimestamp", "size")
+_VECTOR = ("deletionVector.storageType", "deletionVector.pathOrInlineDv", "deletionVector.sizeInBytes")
+_REMOVE = ("path", "deletionTimestamp", "size", *_VECTOR)
 _DOMAIN = ("domain", "configuration", "removed")
 
 
 def _checkpointed(found: Segment) -> dict[str, Tombstone]:
-    return {remove["path"]: _tombstone(remove) for remove in from_checkpoint(found, "remove", _REMOVE)}
+    return {path: t for remove in from_checkpoint(found, "remove", _REMOVE) for path, t in _tombstones(remove)}
 
 
-def _tombstone(remove: Mapping[str, Any]) -> Tombstone:
-    return Tombstone(int(remove.get("deletionTimestamp") or 0), int(remove.get("size") or 0))
+def _tombstones(remove: Mapping[str, Any]) -> Iterator[tuple[str, Tombstone]]:
+    """The removed file, and the file of the deletion vector that it had."""
+    at = int(remove.get("deletionTimestamp") or 0)
+    yield remove["path"], Tombstone(at, int(remove.get("size") or 0))
+    vector = remove.get("deletionVector")
+    if vector and (file := vector_file(vector)) is not None:
+        yield file, Tombstone(at, int(vector.get("sizeInBytes") or 0))
 
 
 def _clustering(domains: Iterable[Mapping[str, Any]], before: tuple[str, ...] = ()) -> tuple[str, ...]:

@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 
 from engagement_platform.layout import cheap
 from engagement_platform.layout.commits import Tombstone, recent
-from engagement_platform.layout.disk import DEFAULT_RETENTION, by_log, leftovers, retention, vector_file
+from engagement_platform.layout.disk import DEFAULT_RETENTION, by_log, leftovers, retention
 from engagement_platform.layout.segment import segment
+from engagement_platform.layout.vectors import vector_file
 from engagement_platform_tests.layout import logs
 
 KB = 1024
@@ -108,6 +109,28 @@ def test_tombstones_come_from_the_checkpoint_and_from_commits_and_end_with_a_res
         first["add"]["path"]: Tombstone(recently, 9 * KB),
         second["add"]["path"]: Tombstone(recently + 1, 9 * KB),
     }
+
+
+@pytest.mark.parametrize("checkpointed", [False, True])
+@pytest.mark.parametrize("add_first", [False, True])
+def test_a_deletion_vector_that_was_replaced_is_a_removed_file(
+    checkpointed: bool, add_first: bool, tmp_path: Path
+) -> None:
+    old, new = (
+        {"storageType": "u", "pathOrInlineDv": name} for name in ("ab^-aqEH.-t@S}K{vb[*k^", "vBn[lx{q8@P<9BNH/isA")
+    )
+    more = {"offset": 1, "sizeInBytes": 36, "cardinality": 2}
+    values = {"organization_id": "o"}
+    before, after = (logs.add("f", 9, partition=values, vector={**vector, **more}) for vector in (old, new))
+    path = logs.table(tmp_path / "t", [before], protocol=logs.VECTORS)
+    at = int(datetime.now(UTC).timestamp() * 1000)
+    gone = logs.remove(before, at)
+    gone["remove"]["deletionVector"] = {**old, **more}
+    logs.commit(path, 1, [logs.info("DELETE"), *((after, gone) if add_first else (gone, after))])
+    if checkpointed:
+        DeltaTable(str(path)).create_checkpoint()
+    found = recent(segment(str(path)), most=1, small_file_bytes=1)
+    assert found.tombstones == {str(vector_file(old)): Tombstone(at, 36)}
 
 
 def test_clustering_columns_come_from_the_newest_domain_metadata(tmp_path: Path) -> None:
