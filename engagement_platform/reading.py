@@ -17,7 +17,6 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.csv
-import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 from pyspark.logger import PySparkLogger
 from pyspark.sql import DataFrame
@@ -124,7 +123,7 @@ def check_asked(settings: Settings, name: str, version: int | None, out: Path | 
 
 def table_names(settings: Settings) -> list[str]:
     """The view, the tables that the platform declares, and any other tables in the lake."""
-    return sorted({current.NAME, *_declared(settings), *_found(settings.lake)})
+    return sorted({current.NAME, *_declared(settings), *log.tables(settings.lake)})
 
 
 def rows_of(lake: Lake, name: str, *, where: str | None = None, version: int | None = None) -> DataFrame:
@@ -310,18 +309,3 @@ def _check_out(out: Path) -> None:
 
 def _declared(settings: Settings) -> set[str]:
     return {table.name for table in (data_table(settings.layout.scheme), *_DECLARED)}
-
-
-def _found(root: str) -> Iterator[str]:
-    """Tables in the lake, two folders below its root."""
-    filesystem, path = log.opened(root)
-    for group in _folders(filesystem, path):
-        for table in _folders(filesystem, f"{path}/{group}"):
-            inside = filesystem.get_file_info(pafs.FileSelector(f"{path}/{group}/{table}", allow_not_found=True))
-            if any(info.base_name == "_delta_log" for info in inside):
-                yield f"{group}/{table}"
-
-
-def _folders(filesystem: pafs.FileSystem, path: str) -> list[str]:
-    found = filesystem.get_file_info(pafs.FileSelector(path, allow_not_found=True))
-    return [info.base_name for info in found if info.type == pafs.FileType.Directory]

@@ -2,7 +2,8 @@
 
 Values come from `ENGAGEMENT_PLATFORM_*` variables (nested with `__`), then `platform.toml` in the working
 directory (or the file that `ENGAGEMENT_PLATFORM_CONFIG` names), then the defaults here, which run everything
-on one machine. `docs/settings.md` is generated from these classes. Nothing here opens, starts or connects.
+on one machine. `docs/settings.md` is generated from these classes; long ones are in `sections`. Nothing here opens,
+starts or connects.
 """
 
 from __future__ import annotations
@@ -12,13 +13,15 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr
+from pydantic import Field, SecretStr
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
     TomlConfigSettingsSource,
 )
+
+from engagement_platform.sections import HealthSettings, Section
 
 ENV_PREFIX = "ENGAGEMENT_PLATFORM_"
 
@@ -32,12 +35,6 @@ def _data_home() -> Path:
 
 def _cache_home() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "engagement-platform"
-
-
-class Section(BaseModel):
-    """A group of settings; unknown names are refused so that a typing error is not silently a default."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
 
 
 class KafkaSettings(Section):
@@ -286,6 +283,7 @@ class Settings(BaseSettings):
     layout: LayoutSettings = Field(default_factory=LayoutSettings)
     mutation: MutationSettings = Field(default_factory=MutationSettings)
     quality: QualitySettings = Field(default_factory=QualitySettings)
+    health: HealthSettings = Field(default_factory=HealthSettings)
     traffic: TrafficSettings = Field(default_factory=TrafficSettings)
     embedded: EmbeddedSettings = Field(default_factory=EmbeddedSettings)
 

@@ -183,6 +183,22 @@ def _remote(root: str) -> pafs.FileSystem:
     return pafs.PyFileSystem(DeltaStorageHandler(root))
 
 
+def tables(root: str) -> list[str]:
+    """Names of the tables in a lake, two folders below its root, such as `engagement/data`; sorted."""
+    filesystem, path = opened(root)
+    return sorted(
+        f"{group}/{table}"
+        for group in _folders(filesystem, path)
+        for table in _folders(filesystem, f"{path}/{group}")
+        if "_delta_log" in _folders(filesystem, f"{path}/{group}/{table}")
+    )
+
+
+def _folders(filesystem: pafs.FileSystem, path: str) -> list[str]:
+    found = filesystem.get_file_info(pafs.FileSelector(path, allow_not_found=True))
+    return [info.base_name for info in found if info.type == pafs.FileType.Directory]
+
+
 @dataclass(frozen=True)
 class Stored:
     """What some rows take up in a table: rows (0 where the log does not say), bytes and files."""

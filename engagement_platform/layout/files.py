@@ -1,0 +1,255 @@
+"""The live files of a Delta table as one Arrow table, read from its log without a JVM, whoever wrote it.
+
+Per-file figures only; summing them up is `statistics`. Folders are not listed, and of data files at most a few
+footers are read, to learn a codec that the names do not tell.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+from deltalake.exceptions import TableNotFoundError
+
+from engagement_platform.errors import PlatformError
+from engagement_platform.layout.segment import Segment, from_checkpoint, read_commits
+from engagement_platform.tables import log
+
+NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
+"""How a null partition value is spelled, as in folder names."""
+
+CODEC_IN_NAME = r"\.(?P<codec>snappy|zstd|gz|gzip|br|brotli|lzo|lz4|lz4raw|lz4_raw)\.parquet$"
+UNNAMED = "unnamed"
+"""Codec of a file whose name does not tell one: nothing, or a writer that does not say."""
+UNCOMPRESSED = "uncompressed"
+_DEFAULT_INDEXED = 32
+"""Delta's default for delta.dataSkippingNumIndexedCols."""
+
+
+class NotADeltaTable(PlatformError):
+    """There is no Delta log where a table was expected."""
+
+    def __init__(self, place: str) -> None:
+        self.place = place
+        super().__init__(
+            f"{place} is no Delta table: it has no _delta_log with commits in it. Give the folder that holds "
+            "_delta_log, or a table of the lake such as engagement/data."
+        )
+
+
+class LogNotReadable(PlatformError):
+    """A Delta log that cannot be read without Spark, or not from here."""
+
+    def __init__(self, place: str, said: str) -> None:
+        self.place = place
+        super().__init__(
+            f"The log of {place} cannot be read: {said}. Nothing was changed. A feature that this reader lacks has to "
+            "be dropped with Spark (ALTER TABLE … DROP FEATURE …); an object store needs its address and credentials "
+            "in the environment (AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID, …)."
+        )
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a table is, apart from its files."""
+
+    version: int
+    partitioned_by: tuple[str, ...]
+    properties: Mapping[str, str]
+    leaves: Mapping[str, str]
+    """Dotted name of every leaf column to its name in the log, in order; they differ with column mapping."""
+    kinds: Mapping[str, str]
+    """Dotted name of every leaf column to its type in the Delta protocol's words; `array` and `map` without inside."""
+    deletion_vectors: bool
+
+    @property
+    def indexed(self) -> frozenset[str]:
+        """Leaf columns for which writers keep bounds (delta.dataSkippingStatsColumns, …NumIndexedCols).
+
+        Columns that the table is partitioned by count for nothing here: their values are known exactly.
+        """
+        stored = [name for name in self.leaves if name not in self.partitioned_by]
+        named = self.properties.get("delta.dataSkippingStatsColumns")
+        if named is not None:
+            chosen = {name.strip().strip("`") for name in named.split(",")}
+            return frozenset(n for n in stored if n in chosen or any(n.startswith(f"{c}.") for c in chosen))
+        most = int(self.properties.get("delta.dataSkippingNumIndexedCols", _DEFAULT_INDEXED))
+        return frozenset(stored if most < 0 else stored[:most])
+
+
+def open_table(uri: str, place: str) -> DeltaTable:
+    """The table at a path or URI. place: what to call it in an error. Raises NotADeltaTable, LogNotReadable."""
+    try:
+        return DeltaTable(log.storage_uri(uri))
+    except TableNotFoundError as error:
+        raise NotADeltaTable(place) from error
+    except Exception as error:
+        # delta-rs has no common base of what it raises here: DeltaError, OSError, ValueError and panics of its kernel.
+        raise LogNotReadable(place, first_line(error)) from error
+
+
+def first_line(error: Exception) -> str:
+    """What an error says, without colours and the lines after the first."""
+    lines = [line.strip() for line in re.sub(r"\x1b\[\d+m", "", str(error)).splitlines() if line.strip()]
+    return (lines[0] if lines else type(error).__name__).rstrip(". ")[:300]
+
+
+def shape(table: DeltaTable) -> Shape:
+    """Version, partitioning, properties and leaf columns of an opened table."""
+    metadata = table.metadata()
+    fields = json.loads(table.schema().to_json())["fields"]
+    return Shape(
+        version=int(table.version()),
+        partitioned_by=tuple(metadata.partition_columns),
+        properties=dict(metadata.configuration),
+        leaves={name: stored for name, stored, _ in _leaves(fields)},
+        kinds={name: kind for name, _, kind in _leaves(fields)},
+        deletion_vectors="deletionVectors" in (table.protocol().reader_features or []),
+    )
+
+
+def _leaves(fields: Sequence[Mapping[str, Any]], name: str = "", stored: str = "") -> Iterator[tuple[str, str, str]]:
+    """Dotted name, name in the log and type of each leaf; an array or a map is one, as Delta counts them."""
+    for field in fields:
+        own = f"{name}{field['name']}"
+        inside = f"{stored}{field.get('metadata', {}).get('delta.columnMapping.physicalName', field['name'])}"
+        kind = field["type"]
+        if isinstance(kind, dict) and kind["type"] == "struct":
+            yield from _leaves(kind["fields"], f"{own}.", f"{inside}.")
+        else:
+            yield own, inside, kind["type"] if isinstance(kind, dict) else str(kind)
+
+
+def live_files(table: DeltaTable, what: Shape, clustering: str | None, deleted: Mapping[str, int]) -> pa.Table:
+    """One row for each live file, any order.
+
+    Out: path (as the log spells it, URL-encoded), partition (`a=1/b=2`, empty when the table has no partitions),
+         bytes, rows (null: not said), modified (ms), deleted (rows that deletion vectors hide), codec, low and high
+         (bounds of the clustering column, null when not said), known (whether they are, or all values are null).
+    deleted: rows hidden per path, from `deleted_rows`.
+    """
+    actions = pa.table(table.get_add_actions(flatten=True))
+    rows = actions.column("num_records") if "num_records" in actions.column_names else pa.nulls(len(actions))
+    rows = rows.cast(pa.int64())
+    low, high, known = _bounds(actions, rows, None if clustering is None else what.leaves.get(clustering))
+    return pa.table(
+        {
+            "path": actions.column("path"),
+            "partition": _partition(actions, what.partitioned_by),
+            "bytes": actions.column("size_bytes"),
+            "rows": rows,
+            "modified": actions.column("modification_time"),
+            "deleted": _looked_up(actions.column("path"), deleted),
+            "codec": codec_by_name(actions.column("path")),
+            "low": low,
+            "high": high,
+            "known": known,
+        }
+    )
+
+
+def _bounds(actions: pa.Table, rows: Any, stored: str | None) -> tuple[Any, Any, Any]:
+    if stored is None or f"min.{stored}" not in actions.column_names:
+        nothing = pa.nulls(actions.num_rows, pa.int64())
+        return nothing, nothing, pa.repeat(False, actions.num_rows)
+    low, high = (_sortable(actions.column(f"{end}.{stored}")) for end in ("min", "max"))
+    known = pc.and_(low.is_valid(), high.is_valid())
+    if f"null_count.{stored}" in actions.column_names:
+        # Bounds of a file without any value are null; it is skipped all the same.
+        known = pc.or_(known, pc.fill_null(pc.equal(actions.column(f"null_count.{stored}"), rows), False))
+    return low, high, known
+
+
+def _sortable(column: Any) -> Any:
+    """A column that Arrow can sort: views and dictionaries unwrapped, truth as a number."""
+    if pa.types.is_boolean(column.type):
+        return column.cast(pa.int8())
+    if pa.types.is_dictionary(column.type):
+        return column.cast(column.type.value_type)
+    return column.cast(pa.string()) if "view" in str(column.type) or pa.types.is_large_string(column.type) else column
+
+
+def _partition(actions: pa.Table, columns: Sequence[str]) -> Any:
+    if not columns:
+        return pa.repeat("", actions.num_rows)
+    texts = []
+    for column in columns:
+        value = pc.fill_null(actions.column(f"partition.{column}").cast(pa.string()), NULL_PARTITION)
+        texts.append(pc.binary_join_element_wise(pa.scalar(column), value, "="))
+    return texts[0] if len(texts) == 1 else pc.binary_join_element_wise(*texts, "/")
+
+
+def _looked_up(paths: Any, figures: Mapping[str, int]) -> Any:
+    """The figure of each path, 0 where there is none."""
+    if not figures:
+        return pa.repeat(pa.scalar(0, pa.int64()), len(paths))
+    where = pc.index_in(paths, pa.array(list(figures), paths.type))
+    return pc.fill_null(pa.array(list(figures.values()), pa.int64()).take(where), 0)
+
+
+def codec_by_name(paths: Any) -> Any:
+    """The codec that each path names, or UNNAMED."""
+    named = pc.struct_field(pc.extract_regex(paths.cast(pa.string()), CODEC_IN_NAME), "codec")
+    return pc.fill_null(named, UNNAMED)
+
+
+@dataclass(frozen=True)
+class Footers:
+    """What the footers of a few files said: how many were read, and of those how many have no codec at all."""
+
+    read: int
+    uncompressed: int
+
+
+def sample_footers(uri: str, paths: Sequence[str], most: int) -> Footers:
+    """Read the footers of at most so many files, evenly spread. What is not there, or no Parquet, is left out."""
+    step = max(1, len(paths) // max(most, 1))
+    told = Counter(compressed for path in paths[::step][:most] if (compressed := _compressed(uri, path)) is not None)
+    return Footers(read=told.total(), uncompressed=told[False])
+
+
+def _compressed(uri: str, path: str) -> bool | None:
+    place = unquote(path)
+    if "://" not in place and not place.startswith(("/", "file:")):
+        place = f"{uri}/{place}"
+    filesystem, inside = log.opened(place)
+    try:
+        with filesystem.open_input_file(inside) as file:
+            footer = pq.ParquetFile(file).metadata
+    except (OSError, pa.ArrowInvalid):
+        return None
+    groups = [footer.row_group(i) for i in range(min(footer.num_row_groups, 1))]
+    codecs = [group.column(i).compression for group in groups for i in range(group.num_columns)]
+    return any(codec != "UNCOMPRESSED" for codec in codecs) if codecs else None
+
+
+_VECTOR = ("path", "deletionVector.storageType", "deletionVector.pathOrInlineDv", "deletionVector.cardinality")
+
+
+def deletion_vectors(found: Segment) -> dict[str, Mapping[str, Any] | None]:
+    """The deletion vector of each file that ever had one since the checkpoint, null once it has none.
+
+    Read only for tables that have the feature. The log is replayed: the newest add of a path says.
+    """
+    vectors: dict[str, Mapping[str, Any] | None] = {
+        add["path"]: add["deletionVector"] for add in from_checkpoint(found, "add", _VECTOR, having="deletionVector")
+    }
+    for _, actions in read_commits(found.uri, found.after_checkpoint):
+        for action in actions:
+            if (add := action.get("add")) is not None and (add.get("deletionVector") or add["path"] in vectors):
+                vectors[add["path"]] = add.get("deletionVector")
+    return vectors
+
+
+def deleted_rows(vectors: Mapping[str, Mapping[str, Any] | None]) -> dict[str, int]:
+    """Rows hidden in each file."""
+    return {path: int(vector.get("cardinality") or 0) for path, vector in vectors.items() if vector}

@@ -1,0 +1,139 @@
+"""What the doctor found as one HTML page: figures, findings and histograms. The page loads nothing from anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+import pyarrow as pa
+
+from engagement_platform.layout.doctor import Examination
+from engagement_platform.layout.finding import Finding, readable
+from engagement_platform.layout.gain import told
+from engagement_platform.layout.statistics import BUCKETS
+
+_STYLE = """
+body { font: 15px/1.5 system-ui, sans-serif; margin: 2em auto; max-width: 72em; padding: 0 1em; color: #222 }
+table { border-collapse: collapse; margin: 1em 0; width: 100% }
+th, td { border-bottom: 1px solid #ddd; padding: .4em .6em; text-align: left; vertical-align: top }
+.figure { text-align: right; font-variant-numeric: tabular-nums }
+code { font-size: 13px; overflow-wrap: anywhere }
+td:first-child code { overflow-wrap: normal; white-space: nowrap }
+.error { color: #b00020; font-weight: 600 } .warning { color: #8a5a00; font-weight: 600 } .info { color: #555 }
+.charts { display: grid; grid-template-columns: repeat(auto-fill, minmax(20em, 1fr)) }
+.charts > div { min-width: 0; overflow: hidden }
+"""
+
+
+def page(examinations: Sequence[Examination]) -> str:
+    """The whole page. Names of tables and partitions are escaped; plotly.js is in it once, 4.6 MB."""
+    charts = _Charts()
+    sections = "\n".join(_section(examination, charts) for examination in examinations)
+    found = sum(len(examination.findings) for examination in examinations)
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>Layout of tables</title>\n'
+        f"<style>{_STYLE}</style>\n</head>\n<body>\n<h1>Layout of {len(examinations)} "
+        f"{'table' if len(examinations) == 1 else 'tables'}: {found} {'finding' if found == 1 else 'findings'}</h1>\n"
+        f"{sections}\n</body>\n</html>\n"
+    )
+
+
+class _Charts:
+    """Figures as HTML; the first one brings plotly.js along."""
+
+    def __init__(self) -> None:
+        self._made = 0
+
+    def bars(self, title: str, x_title: str, y_title: str, names: Sequence[str], counts: Sequence[int]) -> str:
+        """One bar chart."""
+        figure = go.Figure(go.Bar(x=[escape(name) for name in names], y=list(counts), marker_color="#3366aa"))
+        figure.update_layout(
+            title=title,
+            height=320,
+            margin={"l": 50, "r": 10, "t": 50, "b": 60},
+            xaxis={"title": x_title, "type": "category"},
+            yaxis={"title": y_title},
+            bargap=0.05,
+            template="simple_white",
+        )
+        self._made += 1
+        html: str = figure.to_html(
+            full_html=False,
+            default_width="100%",
+            include_plotlyjs=self._made == 1,
+            include_mathjax=False,
+            div_id=f"chart-{self._made}",
+            config={"displaylogo": False, "responsive": True},
+        )
+        return html
+
+
+def _section(examination: Examination, charts: _Charts) -> str:
+    statistics = examination.statistics
+    totals = statistics.totals
+    share = f"{100 * totals.small_files / totals.files:.0f} %" if totals.files else "–"
+    figures = [
+        ("Version", f"{statistics.version:,}"),
+        ("Files", f"{totals.files:,}"),
+        ("Bytes", readable(totals.bytes)),
+        ("Rows", f"{totals.rows:,}"),
+        ("Partitions", f"{totals.partitions:,}"),
+        ("Small files", share),
+        ("Median file", readable(totals.median_file_bytes)),
+        ("Clustered by", ", ".join(statistics.clustering) or "–"),
+    ]
+    heads = "".join(f'<th class="figure">{escape(name)}</th>' for name, _ in figures)
+    cells = "".join(f'<td class="figure">{escape(value)}</td>' for _, value in figures)
+    return (
+        f"<section>\n<h2>{escape(statistics.table)}</h2>\n<table><tr>{heads}</tr><tr>{cells}</tr></table>\n"
+        f"{_findings(examination.findings)}\n"
+        f'<div class="charts">{_charts(examination, charts) if totals.files else ""}</div>\n</section>'
+    )
+
+
+def _findings(findings: Sequence[Finding]) -> str:
+    if not findings:
+        return "<p>Nothing to mend.</p>"
+    rows = "\n".join(
+        f'<tr><td class="{finding.severity}">{finding.severity}<br><code>{escape(finding.code)}</code></td>'
+        f"<td>{escape(finding.what)}<br><code>{escape(_evidence(finding))}</code></td>"
+        f"<td>{escape(finding.remedy)}</td><td>{escape(told(finding.gain))}</td></tr>"
+        for finding in findings
+    )
+    return (
+        f"<table><tr><th>Finding</th><th>Evidence</th><th>What to do</th><th>Predicted gain</th></tr>\n{rows}</table>"
+    )
+
+
+def _evidence(finding: Finding) -> str:
+    return ", ".join(f"{name}={value}" for name, value in finding.evidence.items())
+
+
+def _charts(examination: Examination, charts: _Charts) -> str:
+    statistics = examination.statistics
+    names = [f"< {readable(high)}" for high in BUCKETS[1:]] + [f"≥ {readable(BUCKETS[-1])}"]
+    used = [i for i, count in enumerate(statistics.totals.histogram) if count]
+    shown = slice(used[0], used[-1] + 1)
+    made = [charts.bars("File sizes", "bytes", "files", names[shown], statistics.totals.histogram[shown])]
+    for title, column in (("Files per partition", "files"), ("Overlap of ranges", "depth")):
+        figures = statistics.partitions.column(column).drop_null()
+        if len(figures):
+            labels, counts = _doubling(figures)
+            x_title = "files" if column == "files" else f"most files that hold one {statistics.clustering[0]}"
+            made.append(charts.bars(title, escape(x_title), "partitions", labels, counts))
+    return "\n".join(made)
+
+
+def _doubling(figures: pa.ChunkedArray | Any) -> tuple[list[str], list[int]]:
+    """Counts of 1, 2, 3 to 4, 5 to 8, … up to the largest."""
+    values = np.asarray(figures.to_numpy(), np.int64)
+    ends = [1]
+    while ends[-1] < values.max():
+        ends.append(ends[-1] * 2)
+    where = np.searchsorted(np.asarray(ends), values, side="left")
+    lows = [1, *(end + 1 for end in ends[:-1])]
+    labels = [f"{low:,}" if low == high else f"{low:,}–{high:,}" for low, high in zip(lows, ends, strict=True)]
+    return labels, [int(count) for count in np.bincount(where, minlength=len(ends))]

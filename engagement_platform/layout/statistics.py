@@ -1,0 +1,227 @@
+"""Sums up the live files of a table: totals, one row for each partition, a size histogram, overlap of ranges.
+
+Pure, and vectorised in Arrow; where the files come from is `files`, whether they are healthy is `findings`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+BUCKETS = (0, *(1 << power for power in range(10, 33)))
+"""Lower ends, in bytes, of the buckets of a size histogram: below 1 KiB, then doubling up to 4 GiB and more."""
+
+_DAY_US = 86_400_000_000
+_END, _START, _POINT_END = 0, 1, 2
+
+
+@dataclass(frozen=True)
+class Totals:
+    """A table as a whole."""
+
+    files: int
+    bytes: int
+    rows: int
+    """Of the files that say; deleted rows included."""
+    partitions: int
+    small_files: int
+    small_bytes: int
+    deleted_rows: int
+    files_without_rows: int
+    files_without_bounds: int
+    """Files without bounds of the clustering column; 0 when there is none."""
+    median_file_bytes: int
+    median_partition_bytes: int
+    codecs: Mapping[str, int]
+    """Files by codec."""
+    histogram: tuple[int, ...]
+    """Files by BUCKETS."""
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """What the log says about a table's files.
+
+    partitions: partition, files, bytes, rows, small_files, small_bytes, mergeable_files, mergeable_bytes (below the
+    size that OPTIMIZE makes), deleted_rows, unbounded_files, codecs (joined by commas), low, high (of the clustering
+    column), span_days (sum over files; null when the column counts no days), depth, mean_depth (null without bounds).
+    Summed up by Spark these are only the worst ones.
+    """
+
+    table: str
+    uri: str
+    version: int
+    partitioned_by: tuple[str, ...]
+    clustering: tuple[str, ...]
+    totals: Totals
+    partitions: pa.Table
+
+    @property
+    def complete(self) -> bool:
+        """Whether `partitions` holds all of them."""
+        return int(self.partitions.num_rows) == self.totals.partitions
+
+    def as_json(self) -> dict[str, object]:
+        """Totals with the names that JSON output has; partitions are left out."""
+        return {
+            "table": self.table,
+            "uri": self.uri,
+            "version": self.version,
+            "partitioned_by": list(self.partitioned_by),
+            "clustered_by": list(self.clustering),
+            **asdict(self.totals),
+            "histogram": dict(zip(map(str, BUCKETS), self.totals.histogram, strict=True)),
+            "largest_partition_files": int(pc.max(self.partitions.column("files")).as_py() or 0),
+            "overlap_depth": pc.max(self.partitions.column("depth")).as_py(),
+        }
+
+
+def totals_of(files: pa.Table, partitions: pa.Table, small_file_bytes: int) -> Totals:
+    """Totals of a table from its files (`files.live_files`) and its partitions (`by_partition`)."""
+    sizes = files.column("bytes")
+    small = sizes.filter(pc.less(sizes, small_file_bytes))
+    codecs = pc.value_counts(files.column("codec")).to_pylist()
+    return Totals(
+        files=files.num_rows,
+        bytes=_sum(sizes),
+        rows=_sum(files.column("rows")),
+        partitions=partitions.num_rows,
+        small_files=len(small),
+        small_bytes=_sum(small),
+        deleted_rows=_sum(files.column("deleted")),
+        files_without_rows=files.column("rows").null_count,
+        files_without_bounds=_sum(partitions.column("unbounded_files")),
+        median_file_bytes=lower_median(sizes),
+        median_partition_bytes=lower_median(partitions.column("bytes")),
+        codecs={row["values"]: row["counts"] for row in sorted(codecs, key=lambda row: str(row["values"]))},
+        histogram=histogram(sizes),
+    )
+
+
+def lower_median(figures: Any) -> int:
+    """The middle figure, the lower of two; 0 for none."""
+    ordered = np.sort(figures.to_numpy())
+    return int(ordered[(len(ordered) - 1) // 2]) if len(ordered) else 0
+
+
+def histogram(sizes: Any) -> tuple[int, ...]:
+    """Files by BUCKETS; a size at a lower end is in the bucket that begins there."""
+    where = np.searchsorted(np.asarray(BUCKETS), sizes.to_numpy(), side="right") - 1
+    return tuple(int(count) for count in np.bincount(where, minlength=len(BUCKETS)))
+
+
+def by_partition(files: pa.Table, *, small_file_bytes: int, target_file_bytes: int, clustered: bool) -> pa.Table:
+    """One row for each partition, ordered by it; columns as `Statistics` says.
+
+    In:  files as `files.live_files` gives them. clustered: whether bounds are expected at all.
+    """
+    sizes = files.column("bytes")
+    small, mergeable = pc.less(sizes, small_file_bytes), pc.less(sizes, target_file_bytes)
+    unbounded = pc.invert(files.column("known")) if clustered else pa.repeat(False, files.num_rows)
+    marked = pa.table(
+        {
+            "partition": files.column("partition"),
+            "files": pa.repeat(pa.scalar(1, pa.int64()), files.num_rows),
+            "bytes": sizes,
+            "rows": files.column("rows"),
+            "small_files": small.cast(pa.int64()),
+            "small_bytes": pc.if_else(small, sizes, 0),
+            "mergeable_files": mergeable.cast(pa.int64()),
+            "mergeable_bytes": pc.if_else(mergeable, sizes, 0),
+            "deleted_rows": files.column("deleted"),
+            "unbounded_files": unbounded.cast(pa.int64()),
+            "span_days": _days(files.column("low"), files.column("high")),
+        }
+    )
+    names = [name for name in marked.column_names if name != "partition"]
+    summed = marked.group_by("partition").aggregate([(name, "sum") for name in names])
+    summed = summed.rename_columns([name.removesuffix("_sum") for name in summed.column_names])
+    summed = summed.set_column(
+        summed.column_names.index("rows"), "rows", pc.fill_null(summed.column("rows"), 0).cast(pa.int64())
+    )
+    summed = summed.sort_by("partition")
+    for more in (_codecs(files), _edges(files), overlap(files.select(["partition", "low", "high"]))):
+        where = pc.index_in(summed.column("partition"), more.column("partition").combine_chunks())
+        for name in more.column_names[1:]:
+            summed = summed.append_column(name, more.column(name).combine_chunks().take(where))
+    return summed.select([*COLUMNS])
+
+
+COLUMNS = (
+    *("partition", "files", "bytes", "rows", "small_files", "small_bytes", "mergeable_files", "mergeable_bytes"),
+    *("deleted_rows", "unbounded_files", "codecs", "low", "high", "span_days", "depth", "mean_depth"),
+)
+
+
+def _codecs(files: pa.Table) -> pa.Table:
+    pairs = files.select(["partition", "codec"]).group_by(["partition", "codec"]).aggregate([]).sort_by("codec")
+    lists = pairs.group_by("partition", use_threads=False).aggregate([("codec", "list")])
+    return pa.table({"partition": lists.column("partition"), "codecs": pc.binary_join(lists.column("codec_list"), ",")})
+
+
+def _edges(files: pa.Table) -> pa.Table:
+    """Lowest and highest value of the clustering column in each partition."""
+    edges = files.group_by("partition").aggregate([("low", "min"), ("high", "max")])
+    return edges.rename_columns({"low_min": "low", "high_max": "high"})
+
+
+def _days(low: Any, high: Any) -> Any:
+    """Days from low to high, as a fraction for times; null for what counts no days."""
+    kind = low.type
+    if pa.types.is_date32(kind):
+        apart = pc.subtract(high.cast(pa.int32()), low.cast(pa.int32()))
+        return apart.cast(pa.float64())
+    if pa.types.is_timestamp(kind):
+        ends = (column.cast(pa.timestamp("us", tz=kind.tz)).cast(pa.int64()) for column in (high, low))
+        return pc.divide(pc.subtract(*ends).cast(pa.float64()), float(_DAY_US))
+    return pa.nulls(len(low), pa.float64())
+
+
+def overlap(ranges: pa.Table) -> pa.Table:
+    """How deep the ranges of each partition's files lie on top of each other.
+
+    In:  partition, low, high; rows with a null bound, or bounds the wrong way round, are left out.
+    Out: partition, depth (most files that hold one same value), mean_depth (files that hold the lowest value of a
+         file, averaged over files: what looking for one value opens). Partitions without ranges are left out.
+    A file that ends where another begins does not overlap with it, since Z-order leaves one boundary value in both;
+    files of a single value hold that value. A sweep over sorted ends: starts count one up, ends one down, in the
+    order end, start, end of a single value. Cost: one sort of two rows per file.
+    """
+    ranges = ranges.filter(pc.fill_null(pc.less_equal(ranges.column("low"), ranges.column("high")), False))
+    point = pc.equal(ranges.column("low"), ranges.column("high"))
+    ends = pc.if_else(point, pa.scalar(_POINT_END, pa.int8()), pa.scalar(_END, pa.int8()))
+    events = pa.concat_tables(
+        [
+            _events(ranges, "low", pa.repeat(pa.scalar(_START, pa.int8()), ranges.num_rows), 1),
+            _events(ranges, "high", ends, -1),
+        ]
+    ).sort_by([("partition", "ascending"), ("value", "ascending"), ("kind", "ascending")])
+    # Each partition's steps add up to 0, so one running sum over all of them starts anew with each.
+    events = events.append_column("open", pc.cumulative_sum(events.column("step")))
+    starts = events.filter(pc.equal(events.column("kind"), _START))
+    at_value = starts.group_by(["partition", "value"]).aggregate([("open", "max"), ("step", "sum")])
+    weighted = pc.multiply(at_value.column("open_max"), at_value.column("step_sum"))
+    summed = (
+        at_value.append_column("weighted", weighted)
+        .group_by("partition")
+        .aggregate([("weighted", "sum"), ("step_sum", "sum"), ("open_max", "max")])
+    )
+    mean = pc.divide(summed.column("weighted_sum").cast(pa.float64()), summed.column("step_sum_sum").cast(pa.float64()))
+    return pa.table(
+        {"partition": summed.column("partition"), "depth": summed.column("open_max_max"), "mean_depth": mean}
+    )
+
+
+def _events(ranges: pa.Table, end: str, kinds: Any, step: int) -> pa.Table:
+    steps = pa.repeat(pa.scalar(step, pa.int64()), ranges.num_rows)
+    named = {"partition": ranges.column("partition"), "value": ranges.column(end), "kind": kinds, "step": steps}
+    return pa.table(named)
+
+
+def _sum(column: Any) -> int:
+    return int(pc.sum(column).as_py() or 0)
