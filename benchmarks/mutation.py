@@ -34,6 +34,7 @@ from benchmarks.mutation_report import Figures, Measured, Read, save, show
 from benchmarks.mutation_ways import (
     DELTA_RS,
     NAIVE,
+    READS,
     Base,
     Stage,
     Way,
@@ -77,8 +78,9 @@ class Bench:
                 check(stage, self.expected)
                 if way.name == "alias" and not read:
                     read = True
-                    for view_s, plain_s in seconds_of_reads(stage, options.reads):
-                        yield Read(self.data_set.scale.rows, view_s, plain_s)
+                    for what in READS:
+                        for view_s, plain_s in seconds_of_reads(stage, what, options.reads):
+                            yield Read(what, self.data_set.scale.rows, view_s, plain_s)
                 shutil.rmtree(home)
 
     def renames(self, rounds: int) -> Iterator[Renamed]:

@@ -75,16 +75,11 @@ def _joined(rows: DataFrame, accepted: Accepted, data: Table) -> DataFrame:
     apart |= identities.branching()
     found = ((op, (op.organization_id, op.from_id)) for op in identities.operations())
     operations = operation_rows(op for op, of in found if of in sources and of not in apart)
-    offers = accepted.lake.frame(operations).select(
-        F.xxhash64("organization_id", "from_id").alias("op_key"),
-        *(F.col(name).alias(f"op_{name}") for name in _OPERATION),
-    )
-    # By one long, which Spark looks up faster than two strings. Those are compared as ranges, which Spark takes for no
-    # keys of the join: only where two ids share a hash do they decide.
+    offers = accepted.lake.frame(operations).select(*(F.col(name).alias(f"op_{name}") for name in _OPERATION))
     meets = (
-        (F.xxhash64("organization_id", "source_person_id") == F.col("op_key"))
-        & F.col("organization_id").between(F.col("op_organization_id"), F.col("op_organization_id"))
-        & F.col("source_person_id").between(F.col("op_from_id"), F.col("op_from_id"))
+        # Not by one long, a hash of both: that took longer (3,000,000 rows: 2.5 against 2.2 s).
+        (F.col("organization_id") == F.col("op_organization_id"))
+        & (F.col("source_person_id") == F.col("op_from_id"))
         & (F.col("op_engaged_from").isNull() | (F.col("engagement_ts") >= F.col("op_engaged_from")))
         & (F.col("engagement_ts") < F.col("op_engaged_before"))
     )

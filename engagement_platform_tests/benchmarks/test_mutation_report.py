@@ -37,8 +37,8 @@ def test_targets_compare_medians_of_one_run() -> None:
     rounds = [measured("alias", seconds, 2.0, round_=n) for n, seconds in enumerate((0.5, 9.0, 0.1))]
     rounds += [measured(NAIVE, 50.0, 60.0), measured("alias", 0.6, 3.0, rows=1_000)]
     rounds += [measured(DELTA_RS, 3.0, 4.0, rows=1_000)]
-    found = [one.found for one in Figures(rounds, [Read(100, 2.0, 1.0)]).targets()]
-    assert found == pytest.approx([100, 5, 1.2, None, None, None, 30, None, 2.0, None])
+    found = [one.found for one in Figures(rounds, [Read("all columns", 100, 2.0, 1.0)]).targets()]
+    assert found == pytest.approx([100, 5, 1.2, None, None, None, 30, None, 2.0, None, None, None])
 
 
 def test_bytes_written_and_files_replaced_are_those_since_a_version(tmp_path: Path) -> None:
@@ -52,7 +52,11 @@ def test_bytes_written_and_files_replaced_are_those_since_a_version(tmp_path: Pa
 
 
 def test_every_round_and_a_plot_are_saved(tmp_path: Path) -> None:
-    save(tmp_path, Figures([measured("alias", 0.5, 2.0), measured(NAIVE, 50.0, 60.0)], [Read(100, 2.0, 1.0)]), [])
+    save(
+        tmp_path,
+        Figures([measured("alias", 0.5, 2.0), measured(NAIVE, 50.0, 60.0)], [Read("all columns", 100, 2.0, 1.0)]),
+        [],
+    )
     with (tmp_path / "mutation.csv").open(newline="") as file:
         lines = list(csv.DictReader(file))
     assert [(one["way"], one["visible_s"], one["write_amplification"]) for one in lines] == [
