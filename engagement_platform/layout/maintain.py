@@ -1,0 +1,204 @@
+"""A run of OPTIMIZE: plans slices over tables, and does them one by one until its budget is spent.
+
+Ingestion and mutations come first: a mutable table is touched only under its lease, which is given back after each
+slice and not asked for while anybody else stands in line. What is left, the next run plans anew.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from engagement_platform.errors import PlatformError
+from engagement_platform.layout import history, plan
+from engagement_platform.layout.doctor import Target, targets
+from engagement_platform.layout.files import LogNotReadable
+from engagement_platform.layout.optimize import Done, Tools, optimize
+from engagement_platform.layout.plan import Left, Limits, Slice
+from engagement_platform.layout.survey import Survey, of_one, survey
+from engagement_platform.microbatch.job import Stores
+from engagement_platform.microbatch.lease import Holder, Lease, LeaseUnavailable
+from engagement_platform.microbatch.others import in_the_way
+from engagement_platform.settings import Settings
+
+PURPOSE = "optimize"
+
+LOOK_S = 0.25
+"""How often a waiting slice looks whether the table is free: between two batches of a busy job it is for a moment."""
+
+ORGANIZATION = "organization_id"
+
+Outcome = Done | Left
+
+
+class NotByOrganization(PlatformError):
+    """One organization was asked for, of a table that is not partitioned by it."""
+
+    def __init__(self, table: str) -> None:
+        self.table = table
+        super().__init__(
+            f"{table} is not partitioned by {ORGANIZATION}, so no part of it belongs to one organization. Nothing was "
+            "changed. Optimize it as a whole, without naming an organization."
+        )
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a run is to look after. table: one by name or path; None: all of the lake."""
+
+    table: str | None = None
+    organizations: tuple[str, ...] = ()
+    second_round: bool = False
+    """A larger target, over everything below it."""
+    budget: timedelta | None = None
+    """Default: `maintenance.budget`."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run would do, in order, and what does not fit into its budget."""
+
+    chosen: tuple[Slice, ...]
+    left: tuple[Left, ...]
+    surveys: Mapping[str, Survey]
+    """By name of the table."""
+    unread: tuple[str, ...] = ()
+    """Why tables could not be looked at."""
+
+
+def planned(settings: Settings, asked: Asked) -> Plan:
+    """Look at the tables and choose. Changes nothing; reads logs, no data, in this process.
+
+    Raises NoSuchTable, NotADeltaTable, NotByOrganization, and LogNotReadable for a table that was named.
+    """
+    found, surveys, unread = list[Slice](), dict[str, Survey](), list[str]()
+    limits = _limits(settings, second_round=asked.second_round)
+    for table in targets(settings, asked.table):
+        try:
+            seen = survey(settings, table, limits.target_file_bytes)
+        except LogNotReadable as error:
+            if asked.table is not None:
+                raise
+            unread.append(str(error))
+            continue
+        surveys[table.name] = seen
+        done = history.recalled(settings, table.name)
+        pace = plan.calibrated(done)
+        for part in _parts(seen, table, asked):
+            found += plan.slices(part, limits, history.last_of(done), pace)
+    budget = settings.maintenance.budget if asked.budget is None else asked.budget
+    chosen, left = plan.within(plan.ordered(found), budget.total_seconds())
+    return Plan(tuple(chosen), tuple(left), surveys, tuple(unread))
+
+
+def _parts(seen: Survey, table: Target, asked: Asked) -> Iterable[Survey]:
+    if not asked.organizations:
+        return [seen]
+    partitioned = any(value.column == ORGANIZATION for where in seen.where.values() for value in where)
+    if not partitioned:
+        if asked.table is not None and seen.where:
+            raise NotByOrganization(table.name)
+        return []
+    return [of_one(seen, ORGANIZATION, organization) for organization in dict.fromkeys(asked.organizations)]
+
+
+def _limits(settings: Settings, *, second_round: bool) -> Limits:
+    upkeep = settings.maintenance
+    return Limits(
+        target_file_bytes=upkeep.second_round_file_bytes if second_round else upkeep.target_file_bytes,
+        max_overlap_depth=settings.health.max_overlap_depth,
+        max_rewrite_share=upkeep.max_rewrite_share,
+        light_bytes=settings.layout.light_merge_bytes if settings.layout.light_write_rows else 0,
+    )
+
+
+@dataclass(frozen=True)
+class Told:
+    """Who is told what while a run goes on."""
+
+    on_slice: Callable[[Slice], None] = lambda _slice: None
+    """Before a slice is done."""
+    on_outcome: Callable[[Outcome], None] = lambda _outcome: None
+    on_wait: Callable[[Slice, Holder], None] = lambda _slice, _holder: None
+
+
+@dataclass
+class Run:
+    """One run over a plan. Use once."""
+
+    settings: Settings
+    stores: Stores
+    tools: Tools
+    told: Told = field(default_factory=Told)
+
+    def do(self, chosen: Plan, budget: timedelta | None = None) -> Iterator[Outcome]:
+        """Each slice of the plan, done or left, and what did not fit into it; then what was done is in the history.
+
+        Raises what stops all maintenance: StoresUnavailable, TableBusy, and what Spark raises for anything but a
+        conflict. What was done until then is in the history too.
+        """
+        limit = self.settings.maintenance.budget if budget is None else budget
+        ends = time.monotonic() + limit.total_seconds()
+        done = list[Done]()
+        try:
+            for one in chosen.chosen:
+                outcome = self._one(one, chosen.surveys[one.place.name], ends, first=one is chosen.chosen[0])
+                if isinstance(outcome, Done):
+                    done.append(outcome)
+                self.told.on_outcome(outcome)
+                yield outcome
+            yield from chosen.left
+        finally:
+            self._remember(done)
+
+    def _one(self, one: Slice, seen: Survey, ends: float, *, first: bool) -> Outcome:
+        if time.monotonic() >= ends and not first:
+            return Left(one, "the time of this run is over; the next one goes on")
+        try:
+            with self._turn(one, ends):
+                # Its replay looks for its own commits among the newest ones, so that many of ours in between hide them.
+                if begun := in_the_way("", (one.place.name,), self.stores.checkpoints.unfinished()):
+                    return Left(one, f"{begun[0].manifest} is unfinished and comes first")
+                self.told.on_slice(one)
+                return optimize(one, seen, self.tools)
+        except LeaseUnavailable as error:
+            return Left(one, f"{error.holder}, and no turn came within the time of this run")
+
+    def _turn(self, one: Slice, ends: float) -> AbstractContextManager[object]:
+        """Nothing to wait for where rows are only appended: OPTIMIZE and appends do not meet."""
+        return nullcontext() if one.append_only else self._lease(one, ends)
+
+    @contextmanager
+    def _lease(self, one: Slice, ends: float) -> Iterator[Lease]:
+        """The table's lease, when it is free and nobody is in line; after `patience`, by standing in line once."""
+        patience = time.monotonic() + self.settings.maintenance.patience.total_seconds()
+        told: Holder | None = None
+        while True:
+            now = time.monotonic()
+            stand = now >= patience
+            wait = timedelta(seconds=max(0.0, ends - now)) if stand else timedelta(0)
+            try:
+                lease = self.stores.leases.acquire(f"table/{one.place.name}", purpose=PURPOSE, wait=wait)
+            except LeaseUnavailable as error:
+                if stand or time.monotonic() >= ends:
+                    raise
+                if error.holder != told:
+                    told = error.holder
+                    self.told.on_wait(one, error.holder)
+                self.tools.sleep(LOOK_S)
+                continue
+            with lease:
+                yield lease
+            return
+
+    def _remember(self, done: Sequence[Done]) -> None:
+        by_table = dict[str, list[Done]]()
+        for one in done:
+            by_table.setdefault(one.slice.place.name, []).append(one)
+        for name, some in by_table.items():
+            place = some[0].slice.place
+            now = survey(self.settings, Target(name, place.uri), some[0].slice.target_file_bytes)
+            history.remember(self.settings, some, now, self.tools.spark)
