@@ -74,7 +74,7 @@ class RetentionNotApplied(PlatformError):
 
 @dataclass(frozen=True)
 class Vacuumed:
-    """What was removed, or (dry_run) would be. None: Spark does not say."""
+    """What was removed, or (dry_run) would be."""
 
     table: str
     dry_run: bool
@@ -82,7 +82,8 @@ class Vacuumed:
     because: str
     """Why no less was kept."""
     files: int
-    bytes: int
+    bytes: int | None
+    """None on object stores: Spark tells names only, and asking for each size costs a request."""
 
     def as_json(self) -> dict[str, object]:
         """All of it by name."""
@@ -176,27 +177,25 @@ def vacuum(
     place = place_of(settings, table)
     local = "://" not in table.uri
     if local and not what.deletion_vectors:
-        would = vacuum_here(place, keep, dry_run=True)
-        size = _bytes(table.uri, would)
-        gone = would if dry_run else vacuum_here(place, keep, dry_run=False)
-        return Vacuumed(table.name, dry_run, keep, because.rstrip(","), len(gone), size)
+        # delta-rs names files that an earlier VACUUM removed again, as long as the log remembers them.
+        sizes = _sizes(table.uri, vacuum_here(place, keep, dry_run=True))
+        if sizes and not dry_run:
+            vacuum_here(place, keep, dry_run=False)
+        return Vacuumed(table.name, dry_run, keep, because.rstrip(","), len(sizes), sum(sizes))
     own = math.ceil(disk.retention(what.properties) / _HOUR)
     if own < keep:
         raise RetentionNotApplied(table.name, own, keep, because.rstrip(","))
     would = vacuum_in_spark(place, spark(), dry_run=True)
-    size = _bytes(table.uri, [path.removeprefix("file:") for path in would]) if local else 0
+    sizes = _sizes(table.uri, [path.removeprefix("file:") for path in would]) if local else []
     if not dry_run:
         vacuum_in_spark(place, spark(), dry_run=False)
-    return Vacuumed(table.name, dry_run, own, "the table's own retention", len(would), size)
+    return Vacuumed(table.name, dry_run, own, "the table's own retention", len(would), sum(sizes) if local else None)
 
 
-def _bytes(uri: str, paths: Sequence[str]) -> int:
-    """Of files that are still there, by their paths below the table, escaped as in the log or not."""
-    total = 0
-    for path in paths:
-        there = [place for name in (path, unquote(path)) if (place := Path(uri, name)).is_file()]
-        total += there[0].stat().st_size if there else 0
-    return total
+def _sizes(uri: str, paths: Sequence[str]) -> list[int]:
+    """Bytes of those files that are there, by their paths below the table, escaped as in the log or not."""
+    found = ([place for name in (path, unquote(path)) if (place := Path(uri, name)).is_file()] for path in paths)
+    return [there[0].stat().st_size for there in found if there]
 
 
 @dataclass(frozen=True)
