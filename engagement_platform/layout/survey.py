@@ -129,3 +129,15 @@ def of_one(survey: Survey, column: str, value: str) -> Survey:
     kept = [name for name, where in survey.where.items() if any(v.column == column and v.text == value for v in where)]
     chosen = pc.is_in(survey.partitions.column("partition"), pa.array(kept, pa.string()))
     return Survey(**{**vars(survey), "partitions": survey.partitions.filter(chosen)})
+
+
+def partition_values(table: Target, column: str) -> set[str]:
+    """What a partition column of a table holds, null left out; nothing where it is not partitioned by it.
+
+    Raises NotADeltaTable, LogNotReadable.
+    """
+    opened = files.open_table(table.uri, table.name)
+    if column not in opened.metadata().partition_columns:
+        return set()
+    values = pa.table(opened.get_add_actions(flatten=True)).column(f"partition.{column}").cast(pa.string())
+    return {value for value in pc.unique(values).to_pylist() if value is not None}
