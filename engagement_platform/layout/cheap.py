@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from engagement_platform.layout.segment import Segment
 from engagement_platform.tables import log
@@ -12,12 +12,11 @@ from engagement_platform.tables import log
 
 @dataclass(frozen=True)
 class Totals:
-    """Files and bytes of a version, and whence that is known."""
+    """Files and bytes of a version."""
 
     version: int
     files: int
     bytes: int
-    source: Literal["checksum", "last_checkpoint"]
     boundaries: tuple[int, ...] = ()
     """Lower ends, in bytes, of the buckets of Delta's own size histogram; empty where it is not given."""
     counts: tuple[int, ...] = ()
@@ -36,25 +35,25 @@ def totals(found: Segment) -> Totals | None:
         version=found.version,
         files=int(told["numFiles"]),
         bytes=int(told["tableSizeBytes"]),
-        source="checksum",
         boundaries=tuple(histogram.get("sortedBinBoundaries", ())),
         counts=tuple(histogram.get("fileCounts", ())),
     )
 
 
-def roughly(found: Segment) -> Totals | None:
-    """Totals as of the checksum, else as of the newest checkpoint; None when neither tells.
+def files_roughly(found: Segment) -> int | None:
+    """How many files a table has: by its checksum, else as of its newest checkpoint; None when neither tells.
 
     Good enough to choose who sums the table up: a table does not grow tenfold between two checkpoints.
     """
     exact = totals(found)
-    if exact is not None or found.checkpoint is None:
-        return exact
-    told = _json(found, "_last_checkpoint") or {}
-    files = told.get("numOfAddFiles", told.get("size"))
-    if files is None:
+    if exact is not None:
+        return exact.files
+    if found.checkpoint is None:
         return None
-    return Totals(found.checkpoint, int(files), int(told.get("sizeInBytes", 0)), "last_checkpoint")
+    told = _json(found, "_last_checkpoint") or {}
+    # All actions, where the writer does not count adds: somewhat more than there are files.
+    files = told.get("numOfAddFiles", told.get("size"))
+    return None if files is None else int(files)
 
 
 def _json(found: Segment, name: str) -> dict[str, Any] | None:

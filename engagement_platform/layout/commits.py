@@ -6,12 +6,13 @@ Facts only. Whether they are a problem is `findings`, what of removed files is s
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from engagement_platform.layout.segment import Segment, from_checkpoint, read_commits
+from engagement_platform.layout.segment import Segment, checkpoint_rows, from_checkpoint, read_commits, read_removes
+from engagement_platform.layout.vectors import vector_file
 
 REWRITES = frozenset({"OPTIMIZE", "REORG"})
 """Operations that lay files out anew without changing rows."""
@@ -53,7 +54,9 @@ class Recent:
     commits: tuple[Commit, ...]
     """Newest first; what came before them is not known here."""
     tombstones: Mapping[str, Tombstone]
-    """Removed files by path as the log spells it; those that are live again are left out by `disk`."""
+    """Removed files by path as the log spells it, of the checkpoint and the commits after it."""
+    tombstones_complete: bool = True
+    """Whether the checkpoint's are among them; not when it holds more actions than should be read here."""
     clustered_by: tuple[str, ...] = ()
     """Columns of liquid clustering, by their names in the log."""
     last_vacuum: datetime | None = None
@@ -83,22 +86,31 @@ class Recent:
         return sum(ratio for ratio, _ in each) / len(each), max(each, key=lambda pair: pair[0])[1]
 
 
-def recent(found: Segment, *, most: int, small_file_bytes: int) -> Recent:
-    """Read the newest commits (at most `most`), and the checkpoint's tombstones and clustering."""
-    versions = found.commits[-most:]
-    commits, tombstones = [], _checkpointed(found)
+def recent(found: Segment, *, most: int, small_file_bytes: int, most_actions: int = 1_000_000) -> Recent:
+    """Read the newest commits (at most `most`), all after the checkpoint, and the checkpoint's tombstones.
+
+    most_actions: a checkpoint with more actions is not read for tombstones; after a large compaction there are as many
+    as there were files.
+    """
+    lately = frozenset(found.commits[-most:])
+    versions = sorted(lately.union(found.after_checkpoint))
+    complete = checkpoint_rows(found) <= most_actions
+    commits, tombstones = [], _checkpointed(found) if complete else {}
     clustered, vacuum = _clustering(from_checkpoint(found, "domainMetadata", _DOMAIN)), None
     for version, actions in read_commits(found.uri, versions):
         commit = _commit(version, actions, small_file_bytes)
-        commits.append(commit)
+        if version in lately:
+            commits.append(commit)
         if found.checkpoint is None or version > found.checkpoint:
             clustered = _clustering((a["domainMetadata"] for a in actions if "domainMetadata" in a), clustered)
         if commit.operation == "VACUUM END":
             vacuum = commit.at
         for action in actions:
             if (remove := action.get("remove")) is not None:
-                tombstones[remove["path"]] = _tombstone(remove)
-            elif (add := action.get("add")) is not None:
+                tombstones.update(_tombstones(remove))
+        # A file that gets a deletion vector is removed and added in one commit, in either order.
+        for action in actions:
+            if (add := action.get("add")) is not None:
                 tombstones.pop(add["path"], None)
     return Recent(
         version=found.version,
@@ -106,22 +118,40 @@ def recent(found: Segment, *, most: int, small_file_bytes: int) -> Recent:
         checkpoint_lag=found.version - (-1 if found.checkpoint is None else found.checkpoint),
         commits=tuple(reversed(commits)),
         tombstones=tombstones,
+        tombstones_complete=complete,
         clustered_by=clustered,
         last_vacuum=vacuum,
-        oldest=versions[0] if versions else found.version,
+        oldest=min(lately, default=found.version),
     )
 
 
-_REMOVE = ("path", "deletionTimestamp", "size")
+def forgotten(found: Segment) -> dict[str, Tombstone]:
+    """Removed files by the commits before the checkpoint, as far as the log still has them (the newest few thousand).
+
+    A checkpoint forgets tombstones once their retention is over: the very files that VACUUM should delete.
+    """
+    before = [version for version in found.commits if version not in found.after_checkpoint]
+    removes = read_removes(found.uri, before[-_SEARCHED:])
+    return {path: tombstone for remove in removes for path, tombstone in _tombstones(remove)}
+
+
+_SEARCHED = 2000
+_VECTOR = ("deletionVector.storageType", "deletionVector.pathOrInlineDv", "deletionVector.sizeInBytes")
+_REMOVE = ("path", "deletionTimestamp", "size", *_VECTOR)
 _DOMAIN = ("domain", "configuration", "removed")
 
 
 def _checkpointed(found: Segment) -> dict[str, Tombstone]:
-    return {remove["path"]: _tombstone(remove) for remove in from_checkpoint(found, "remove", _REMOVE)}
+    return {path: t for remove in from_checkpoint(found, "remove", _REMOVE) for path, t in _tombstones(remove)}
 
 
-def _tombstone(remove: Mapping[str, Any]) -> Tombstone:
-    return Tombstone(int(remove.get("deletionTimestamp") or 0), int(remove.get("size") or 0))
+def _tombstones(remove: Mapping[str, Any]) -> Iterator[tuple[str, Tombstone]]:
+    """The removed file, and the file of the deletion vector that it had."""
+    at = int(remove.get("deletionTimestamp") or 0)
+    yield remove["path"], Tombstone(at, int(remove.get("size") or 0))
+    vector = remove.get("deletionVector")
+    if vector and (file := vector_file(vector)) is not None:
+        yield file, Tombstone(at, int(vector.get("sizeInBytes") or 0))
 
 
 def _clustering(domains: Iterable[Mapping[str, Any]], before: tuple[str, ...] = ()) -> tuple[str, ...]:

@@ -7,20 +7,15 @@ from __future__ import annotations
 
 import os
 import re
-from base64 import b85decode
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import unquote
-from uuid import UUID
 
 from engagement_platform.layout.commits import Tombstone
+from engagement_platform.layout.vectors import vector_file
 
-_B85 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~"
-_Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
-_FROM_Z85 = str.maketrans(_Z85, _B85)
-_UUID_CHARACTERS = 20
 _INTERVAL = re.compile(r"(?:interval\s+)?(\d+)\s+(second|minute|hour|day|week)s?", re.IGNORECASE)
 DEFAULT_RETENTION = timedelta(days=7)
 """Delta's default of delta.deletedFileRetentionDuration."""
@@ -115,22 +110,6 @@ def by_log(
     due = [t.bytes for t in there if t.removed_ms < due_before]
     waiting = [t.bytes for t in there if t.removed_ms >= due_before]
     return Leftovers(Group(len(waiting), sum(waiting)), Group(len(due), sum(due)), Group(), Group(), None, listed=False)
-
-
-def vector_file(vector: Mapping[str, Any]) -> str | None:
-    """The file of a deletion vector below the table's folder; None for those that stand in the log or elsewhere.
-
-    Delta protocol: deletion vector descriptor schema; `u` is an optional prefix and a UUID in Z85.
-
-    >>> vector_file({"storageType": "u", "pathOrInlineDv": "ab^-aqEH.-t@S}K{vb[*k^"})
-    'ab/deletion_vector_d2c639aa-8816-431a-aaf6-d3fe2512ff61.bin'
-    """
-    if vector.get("storageType") != "u":
-        return None
-    told = str(vector["pathOrInlineDv"])
-    prefix, name = told[:-_UUID_CHARACTERS], told[-_UUID_CHARACTERS:]
-    file = f"deletion_vector_{UUID(bytes=b85decode(name.translate(_FROM_Z85)))}.bin"
-    return f"{prefix}/{file}" if prefix else file
 
 
 def _listing(uri: str) -> Iterator[tuple[str, int, float]]:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ from engagement_platform.errors import PlatformError
 from engagement_platform.layout import cheap, commits, disk, files, statistics
 from engagement_platform.layout.commits import Recent
 from engagement_platform.layout.disk import Leftovers
-from engagement_platform.layout.files import UNNAMED, NotADeltaTable, Shape
+from engagement_platform.layout.files import UNNAMED, LogNotReadable, NotADeltaTable, Shape
 from engagement_platform.layout.finding import Facts, Finding
 from engagement_platform.layout.findings import findings
 from engagement_platform.layout.segment import Segment, segment
@@ -90,7 +91,7 @@ class Examination:
 def target(settings: Settings, asked: str) -> Target:
     """The table that somebody means: a name below the lake's root first, then a path or URI.
 
-    Raises NoSuchTable, NotADeltaTable.
+    Raises NoSuchTable, NotADeltaTable, LogNotReadable.
     """
     named = f"{settings.lake}/{asked.strip('/')}"
     if not asked.startswith(("/", ".", "~")) and "://" not in asked and _has_log(named):
@@ -106,7 +107,10 @@ def target(settings: Settings, asked: str) -> Target:
 
 
 def _has_log(uri: str) -> bool:
-    found = segment(uri)
+    try:
+        found = segment(uri)
+    except OSError as error:
+        raise LogNotReadable(uri, files.first_line(error)) from error
     return bool(found.commits or found.checkpoint_files)
 
 
@@ -142,10 +146,15 @@ def examine(
     opened = files.open_table(table.uri, table.name)
     what = files.shape(opened)
     found = segment(table.uri, what.version)
-    lately = commits.recent(found, most=limits.history_commits, small_file_bytes=limits.small_file_bytes)
+    lately = commits.recent(
+        found,
+        most=limits.history_commits,
+        small_file_bytes=limits.small_file_bytes,
+        most_actions=2 * limits.files_in_process,
+    )
     column = _clustering(table, what, lately, clustering)
-    roughly = cheap.roughly(found)
-    if open_spark is not None and roughly is not None and roughly.files > limits.files_in_process:
+    roughly = cheap.files_roughly(found)
+    if open_spark is not None and roughly is not None and roughly > limits.files_in_process:
         from engagement_platform.layout.distributed import summed_by_spark
 
         with open_spark() as spark:
@@ -158,7 +167,7 @@ def examine(
         statistics=summed,
         shape=what,
         recent=lately,
-        leftovers=_leftovers(table, what, lately, live, vectors, limits, list_files=list_files, now=now),
+        leftovers=_leftovers(found, what, lately, live, vectors, limits, list_files=list_files, now=now),
         footers=files.sample_footers(table.uri, unnamed, limits.footer_samples),
         shuffle_partitions=settings.spark.shuffle_partitions,
     )
@@ -202,7 +211,7 @@ def _in_process(
 
 
 def _leftovers(
-    table: Target,
+    found: Segment,
     what: Shape,
     lately: Recent,
     live: Sequence[str] | None,
@@ -213,10 +222,11 @@ def _leftovers(
     now: datetime,
 ) -> Leftovers:
     keep = disk.retention(what.properties)
-    local = "://" not in table.uri
-    if local and live is not None and (list_files or (list_files is None and len(live) <= limits.listed_files)):
-        there = [vector for vector in vectors.values() if vector]
-        return disk.leftovers(
-            table.uri, live, lately.tombstones, there, keep=keep, orphan_age=limits.orphan_age, now=now
-        )
-    return disk.by_log(live or (), lately.tombstones, keep=keep, last_vacuum=lately.last_vacuum, now=now)
+    wanted = list_files or (list_files is None and live is not None and len(live) <= limits.listed_files)
+    if live is None or not wanted or "://" in found.uri or not lately.tombstones_complete:
+        return disk.by_log(live or (), lately.tombstones, keep=keep, last_vacuum=lately.last_vacuum, now=now)
+    there = [vector for vector in vectors.values() if vector]
+    look = partial(disk.leftovers, found.uri, live, vectors=there, keep=keep, orphan_age=limits.orphan_age, now=now)
+    seen = look(lately.tombstones)
+    # Whether a file was removed long ago is asked only when there is one that nobody seems to know.
+    return look({**commits.forgotten(found), **lately.tombstones}) if seen.orphans.files else seen

@@ -5,7 +5,8 @@ Pure. Rules about the log, the folder and the columns are in `log_rules`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -48,12 +49,22 @@ def small_files(facts: Facts, limits: HealthSettings) -> Iterator[Finding]:
             facts.statistics.table,
             worst["partition"] or None,
             evidence,
-            f"{small_there:,} of {worst['files']:,} files in {worst['partition'] or 'the table'} are smaller than "
-            f"{readable(limits.small_file_bytes)}; opening them costs more than reading them",
+            _mostly_small(facts, affected.num_rows, worst, limits),
             f"Compact it: {facts.command}; or switch on auto compaction for its writers",
             _rewriting(facts, affected, limits),
         )
     yield from _too_fine(facts, limits, flagged=total(affected, "small_files"))
+
+
+def _mostly_small(facts: Facts, partitions: int, worst: Mapping[str, Any], limits: HealthSettings) -> str:
+    where = (
+        f"Most files of {partitions:,} of {facts.statistics.totals.partitions:,} partitions are"
+        if facts.statistics.partitioned_by
+        else "Most files are"
+    )
+    example = f"; {worst['partition']} has" if worst["partition"] else ":"
+    counts = f"{worst['small_files']:,} of {worst['files']:,}"
+    return f"{where} smaller than {readable(limits.small_file_bytes)}{example} {counts}"
 
 
 def _too_fine(facts: Facts, limits: HealthSettings, flagged: int) -> Iterator[Finding]:
@@ -171,7 +182,7 @@ def parallelism_limit(facts: Facts, limits: HealthSettings) -> Iterator[Finding]
             "suggested": wanted,
             "bytes_per_task": totals.bytes // tasks,
             "limit_bytes": limits.max_task_bytes,
-            "largest_partition_bytes": pc.max(facts.statistics.partitions.column("bytes")).as_py(),
+            "largest_partition_bytes": _largest(facts.statistics.partitions),
         },
         f"When the table is rewritten, {readable(totals.bytes)} go through {tasks} tasks, "
         f"{readable(totals.bytes // tasks)} each",
@@ -193,9 +204,11 @@ def clustering_overlap(facts: Facts, limits: HealthSettings) -> Iterator[Finding
         return
     worst = most(affected, "depth")
     where = worst["partition"] or "the table"
+    # Few small files of one partition overlap between two compactions, always.
+    passing = worst["depth"] < limits.warn_small_files and _largest(affected) <= limits.target_file_bytes
     yield Finding(
         "clustering_overlap",
-        "warning",
+        "info" if passing else "warning",
         facts.statistics.table,
         worst["partition"] or None,
         {
@@ -212,6 +225,10 @@ def clustering_overlap(facts: Facts, limits: HealthSettings) -> Iterator[Finding
         f"Cluster it: {facts.command}",
         remedies.zorder(affected, limits.target_file_bytes),
     )
+
+
+def _largest(rows: pa.Table) -> int:
+    return int(pc.max(rows.column("bytes")).as_py() or 0)
 
 
 def _zordered(rows: pa.Table, limits: HealthSettings) -> pa.ChunkedArray:

@@ -94,10 +94,11 @@ def open_table(uri: str, place: str) -> DeltaTable:
         raise NotADeltaTable(place) from error
     except Exception as error:
         # delta-rs has no common base of what it raises here: DeltaError, OSError, ValueError and panics of its kernel.
-        raise LogNotReadable(place, _first_line(error)) from error
+        raise LogNotReadable(place, first_line(error)) from error
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """What an error says, without colours and the lines after the first."""
     lines = [line.strip() for line in re.sub(r"\x1b\[\d+m", "", str(error)).splitlines() if line.strip()]
     return (lines[0] if lines else type(error).__name__).rstrip(". ")[:300]
 
@@ -240,9 +241,7 @@ def deletion_vectors(found: Segment) -> dict[str, Mapping[str, Any] | None]:
     Read only for tables that have the feature. The log is replayed: the newest add of a path says.
     """
     vectors: dict[str, Mapping[str, Any] | None] = {
-        add["path"]: add["deletionVector"]
-        for add in from_checkpoint(found, "add", _VECTOR)
-        if add.get("deletionVector") is not None
+        add["path"]: add["deletionVector"] for add in from_checkpoint(found, "add", _VECTOR, having="deletionVector")
     }
     for _, actions in read_commits(found.uri, found.after_checkpoint):
         for action in actions:

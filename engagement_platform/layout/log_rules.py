@@ -130,7 +130,8 @@ def orphan_files(facts: Facts, limits: HealthSettings) -> Iterator[Finding]:
         None,
         {
             "files": orphans.files + young.files,
-            "older_than_an_hour" if limits.orphan_age.total_seconds() == 3600 else "old_enough": orphans.files,
+            "old_files": orphans.files,
+            "old_after_s": int(limits.orphan_age.total_seconds()),
             "bytes": orphans.bytes,
             "oldest": oldest.isoformat() if oldest else None,
         },

@@ -26,7 +26,8 @@ _Figures = npt.NDArray[np.float64]
 class Prediction:
     """What a remedy would do to the partitions it is for; None where it has no effect or nothing can be said.
 
-    read_files: files opened for a random week of one partition, averaged over partitions.
+    read_files: files opened for a random week of one partition, averaged over partitions; None when the table is
+    clustered by nothing.
     mutation_files: files touched by a change that may be anywhere in one partition, averaged over partitions.
     """
 
@@ -75,14 +76,15 @@ def zorder(partitions: pa.Table, target_file_bytes: int) -> Prediction:
 
 def _rewrite(action: Action, partitions: pa.Table, after: _Figures, opened: _Figures, size: float) -> Prediction:
     files = _floats(partitions, "files")
+    by_range = partitions.column("low").null_count < partitions.num_rows or _floats(partitions, "unbounded_files").any()
     return Prediction(
         action=action,
         partitions=partitions.num_rows,
         files_before=int(files.sum()),
         files_after=int(after.sum()),
         bytes_to_rewrite=int(size),
-        read_files_before=_mean(opened_now(partitions)),
-        read_files_after=_mean(np.minimum(opened, after)),
+        read_files_before=_mean(opened_now(partitions)) if by_range else None,
+        read_files_after=_mean(np.minimum(opened, after)) if by_range else None,
         mutation_files_before=_mean(files),
         mutation_files_after=_mean(after),
     )

@@ -19,10 +19,12 @@ _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2em auto; max-width: 72em; padding: 0 1em; color: #222 }
 table { border-collapse: collapse; margin: 1em 0; width: 100% }
 th, td { border-bottom: 1px solid #ddd; padding: .4em .6em; text-align: left; vertical-align: top }
-td.figure { text-align: right; font-variant-numeric: tabular-nums }
+.figure { text-align: right; font-variant-numeric: tabular-nums }
 code { font-size: 13px; overflow-wrap: anywhere }
+td:first-child code { overflow-wrap: normal; white-space: nowrap }
 .error { color: #b00020; font-weight: 600 } .warning { color: #8a5a00; font-weight: 600 } .info { color: #555 }
-.charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(20em, 1fr)) }
+.charts { display: grid; grid-template-columns: repeat(auto-fill, minmax(20em, 1fr)) }
+.charts > div { min-width: 0; overflow: hidden }
 """
 
 
@@ -60,6 +62,7 @@ class _Charts:
         self._made += 1
         html: str = figure.to_html(
             full_html=False,
+            default_width="100%",
             include_plotlyjs=self._made == 1,
             include_mathjax=False,
             div_id=f"chart-{self._made}",
@@ -82,7 +85,7 @@ def _section(examination: Examination, charts: _Charts) -> str:
         ("Median file", readable(totals.median_file_bytes)),
         ("Clustered by", ", ".join(statistics.clustering) or "–"),
     ]
-    heads = "".join(f"<th>{escape(name)}</th>" for name, _ in figures)
+    heads = "".join(f'<th class="figure">{escape(name)}</th>' for name, _ in figures)
     cells = "".join(f'<td class="figure">{escape(value)}</td>' for _, value in figures)
     return (
         f"<section>\n<h2>{escape(statistics.table)}</h2>\n<table><tr>{heads}</tr><tr>{cells}</tr></table>\n"

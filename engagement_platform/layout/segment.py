@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
@@ -91,6 +92,12 @@ def _checkpoints(names: Iterable[str]) -> dict[int, tuple[str, ...]]:
     return whole
 
 
+def checkpoint_rows(found: Segment) -> int:
+    """Actions in the checkpoint: live files, tombstones and a few more. Reads footers only."""
+    names = [name for name in (*found.checkpoint_files, *sidecars(found)) if name.endswith(".parquet")]
+    return sum(_parquet_rows(found, name) for name in names)
+
+
 def read_commits(uri: str, versions: Sequence[int]) -> Iterator[tuple[int, list[dict[str, Any]]]]:
     """The actions of some commits, in the order asked for; commits that are gone by now are left out."""
     with ThreadPoolExecutor(_READERS) as pool:
@@ -99,13 +106,39 @@ def read_commits(uri: str, versions: Sequence[int]) -> Iterator[tuple[int, list[
                 yield version, actions
 
 
-def from_checkpoint(found: Segment, action: str, fields: Sequence[str]) -> Iterator[dict[str, Any]]:
+def read_removes(uri: str, versions: Sequence[int]) -> Iterator[dict[str, Any]]:
+    """The removes of some commits; quicker than reading whole commits, since other lines are not parsed."""
+    with ThreadPoolExecutor(_READERS) as pool:
+        for removes in pool.map(lambda version: list(_removes(uri, version)), versions):
+            yield from removes
+
+
+def _removes(uri: str, version: int) -> Iterator[dict[str, Any]]:
+    filesystem, path = log.opened(f"{uri}/_delta_log/{version:020}.json")
+    try:
+        with filesystem.open_input_file(path) as file:
+            lines = file.read().split(b"\n")
+    except FileNotFoundError:
+        return
+    for line in lines:
+        if b'"remove"' in line and (remove := json.loads(line).get("remove")) is not None:
+            yield remove
+
+
+def from_checkpoint(
+    found: Segment, action: str, fields: Sequence[str], having: str | None = None
+) -> Iterator[dict[str, Any]]:
     """One kind of action out of the checkpoint, with some of its fields (dotted inside an action) only.
 
-    Sidecars of a version 2 checkpoint are read too.
+    having: only actions that have this field. Sidecars of a version 2 checkpoint are read too.
     """
     for table in _checkpoint_tables(found, action, fields):
-        yield from (row[action] for row in table.to_pylist() if row.get(action) is not None)
+        if having is not None:
+            kind = table.schema.field(action).type
+            if having not in [kind.field(i).name for i in range(kind.num_fields)]:
+                continue
+            table = table.filter(pc.is_valid(pc.struct_field(table.column(action), having)))  # noqa: PLW2901
+        yield from (row[action] for row in table.to_pylist())
 
 
 def sidecars(found: Segment) -> list[str]:
@@ -139,6 +172,12 @@ def _rows(found: Segment, name: str, columns: Sequence[str]) -> list[dict[str, A
             return [json.loads(line) for line in file.read().split(b"\n") if line.strip()]
     rows: list[dict[str, Any]] = _parquet(found, name, columns).to_pylist()
     return rows
+
+
+def _parquet_rows(found: Segment, name: str) -> int:
+    filesystem, path = log.opened(found.place(name))
+    with filesystem.open_input_file(path) as file:
+        return int(pq.ParquetFile(file).metadata.num_rows)
 
 
 def _parquet(found: Segment, name: str, columns: Sequence[str]) -> pa.Table:

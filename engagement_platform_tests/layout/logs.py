@@ -31,11 +31,12 @@ def add(
     *,
     partition: Mapping[str, str | None] | None = None,
     days: tuple[str, str] | None = ("2024-01-01", "2024-01-31"),
+    ids: tuple[str, str] = ("a", "a"),
     rows: int = 10,
     codec: str = ".snappy",
     vector: Mapping[str, object] | None = None,
 ) -> dict[str, Any]:
-    """An add action. days: bounds of the column `day`; None: without any statistics."""
+    """An add action. days, ids: bounds of the columns `day` and `id`; days None: without any statistics."""
     values = partition or {}
     folder = "".join(f"{key}={quote(quote(value or '', safe=''))}/" for key, value in values.items())
     action: dict[str, Any] = {
@@ -46,7 +47,7 @@ def add(
         "dataChange": True,
     }
     if days is not None:
-        low, high = ({"day": day, "id": "a"} for day in days)
+        low, high = ({"day": day, "id": id_} for day, id_ in zip(days, ids, strict=True))
         action["stats"] = json.dumps(
             {"numRecords": rows, "minValues": low, "maxValues": high, "nullCount": {"day": 0, "id": 0}}
         )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import sys
 from contextlib import nullcontext
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,10 @@ def seed(path: Path) -> Path:
         codec = (".snappy", ".zstd", "")[i % 3]
         values = {"organization_id": organization}
         size = 3_000 + i * 7919 % 900_000
-        return logs.add(f"f{i:05}", size, partition=values, days=days, rows=i % 90, codec=codec, **more)
+        # Names and bounds as hard to compress as those of real files.
+        name, *ids = (sha256(f"{i} {what}".encode()).hexdigest() for what in ("name", "low", "high"))
+        more |= {"days": days, "ids": tuple(ids), "rows": i % 90, "codec": codec}
+        return logs.add(name, size, partition=values, **more)
 
     vector = {"storageType": "u", "pathOrInlineDv": "ab^-aqEH.-t@S}K{vb[*k^", "offset": 1, "sizeInBytes": 36}
     half = ADDS // 2

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from engagement_platform.layout.doctor import Examination, Target, examine
 from engagement_platform.layout.finding import Finding, more_than_share
 from engagement_platform.layout.findings import CODES
+from engagement_platform.layout.segment import from_checkpoint, segment
 from engagement_platform.sections import HealthSettings
 from engagement_platform.settings import Settings, SparkSettings
 from engagement_platform_tests.layout import logs
@@ -165,7 +166,7 @@ SEEDED: list[tuple[str, Make, Mapping[str, object]]] = [
     ("uncompressed", without_codec, {"footers_uncompressed": 1}),
     ("stale_checkpoint", without_checkpoint, {"commits_since": 101, "checkpoint_version": None}),
     ("vacuum_due", after_removals, {"due_files": 3, "due_bytes": 300 * KB, "seen_on_disk": True}),
-    ("orphan_files", with_orphans, {"files": 1, "older_than_an_hour": 1}),
+    ("orphan_files", with_orphans, {"files": 1, "old_files": 1, "old_after_s": 3600}),
 ]
 
 
@@ -220,6 +221,14 @@ def test_60_percent_small_files_are_healthy_and_more_are_not(tmp_path: Path) -> 
     assert "small_files" in codes(examined(above))
 
 
+def test_few_small_files_that_overlap_are_for_information_and_large_or_many_are_a_warning(tmp_path: Path) -> None:
+    few = logs.table(tmp_path / "few", logs.files(11, 9 * KB, days=days(0, 300)))
+    many = logs.table(tmp_path / "many", logs.files(50, 9 * KB, days=days(0, 300)))
+    assert only(examined(few, "day"), "clustering_overlap").severity == "info"
+    assert only(examined(many, "day"), "clustering_overlap").severity == "warning"
+    assert only(examined(overlapping(tmp_path / "large"), "day"), "clustering_overlap").severity == "warning"
+
+
 def test_files_of_one_same_day_are_not_told_to_be_clustered(tmp_path: Path) -> None:
     path = logs.table(tmp_path / "t", logs.files(12, 128 * MB, days=days(1, 1)))
     assert "clustering_overlap" not in codes(examined(path, "day"))
@@ -241,6 +250,32 @@ def test_removed_files_that_are_gone_from_disk_are_not_due(tmp_path: Path) -> No
     for file in path.glob("*/*.parquet"):
         file.unlink()
     assert "vacuum_due" not in codes(examined(path))
+
+
+def test_removed_files_that_the_checkpoint_forgot_are_no_orphans(tmp_path: Path) -> None:
+    path = after_removals(tmp_path / "t")
+    # Their retention is over, so the checkpoint leaves out their tombstones.
+    DeltaTable(str(path)).create_checkpoint()
+    assert not list(from_checkpoint(segment(str(path)), "remove", ["path"]))
+    found = codes(examined(path, history_commits=1, now=datetime.now(UTC) + timedelta(days=1)))
+    assert "vacuum_due" in found
+    assert "orphan_files" not in found
+
+
+def test_tombstones_between_the_checkpoint_and_the_commits_looked_at_count(tmp_path: Path) -> None:
+    path = after_removals(tmp_path / "t")
+    for version in range(2, 5):
+        logs.commit(path, version, [logs.info()])
+    assert only(examined(path, history_commits=2), "vacuum_due").evidence["due_files"] == 3
+
+
+def test_a_checkpoint_of_too_many_tombstones_is_not_read_and_the_folder_not_judged(tmp_path: Path) -> None:
+    path = with_orphans(tmp_path / "t")
+    DeltaTable(str(path)).create_checkpoint()
+    assert "orphan_files" in codes(examined(path))
+    examination = examined(path, files_in_process=1)
+    assert not examination.leftovers.listed
+    assert "orphan_files" not in codes(examination)
 
 
 def test_the_retention_of_the_table_counts(tmp_path: Path) -> None:

@@ -87,7 +87,7 @@ def test_z_order_narrows_reads_and_mutations() -> None:
 
 def test_nothing_to_mend_predicts_nothing() -> None:
     gain = zorder(summed([("a", 1)]).slice(0, 0), TARGET)
-    assert (gain.files_before, gain.files_after, gain.bytes_to_rewrite, gain.read_files_before) == (0, 0, 0, 0.0)
+    assert (gain.files_before, gain.files_after, gain.bytes_to_rewrite, gain.mutation_files_before) == (0, 0, 0, 0.0)
 
 
 def test_what_is_not_known_is_not_in_the_json() -> None:

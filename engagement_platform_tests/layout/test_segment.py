@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 
 from engagement_platform.layout import cheap
 from engagement_platform.layout.commits import Tombstone, recent
-from engagement_platform.layout.disk import DEFAULT_RETENTION, by_log, leftovers, retention, vector_file
+from engagement_platform.layout.disk import DEFAULT_RETENTION, by_log, leftovers, retention
 from engagement_platform.layout.segment import segment
+from engagement_platform.layout.vectors import vector_file
 from engagement_platform_tests.layout import logs
 
 KB = 1024
@@ -55,12 +56,12 @@ def test_totals_come_from_the_checksum_of_the_newest_version_only(tmp_path: Path
         "fileSizeHistogram": {"sortedBinBoundaries": [0], "fileCounts": [2]},
     }
     (path / "_delta_log" / f"{2:020}.crc").write_text(json.dumps(told))
-    assert cheap.totals(segment(str(path))) == cheap.Totals(2, 2, 18 * KB, "checksum", (0,), (2,))
+    assert cheap.totals(segment(str(path))) == cheap.Totals(2, 2, 18 * KB, (0,), (2,))
     logs.commit(path, 3, [logs.info()])
     assert cheap.totals(segment(str(path))) is None
-    assert cheap.roughly(segment(str(path))) is None
+    assert cheap.files_roughly(segment(str(path))) is None
     DeltaTable(str(path)).create_checkpoint()
-    assert cheap.roughly(segment(str(path))) == cheap.Totals(3, 2, 18 * KB, "last_checkpoint")
+    assert cheap.files_roughly(segment(str(path))) == 2
 
 
 @pytest.mark.parametrize("half", ['{"numFiles": 1', '{"numMetadata": 1}', "[]"])
@@ -110,6 +111,28 @@ def test_tombstones_come_from_the_checkpoint_and_from_commits_and_end_with_a_res
     }
 
 
+@pytest.mark.parametrize("checkpointed", [False, True])
+@pytest.mark.parametrize("add_first", [False, True])
+def test_a_deletion_vector_that_was_replaced_is_a_removed_file(
+    checkpointed: bool, add_first: bool, tmp_path: Path
+) -> None:
+    old, new = (
+        {"storageType": "u", "pathOrInlineDv": name} for name in ("ab^-aqEH.-t@S}K{vb[*k^", "vBn[lx{q8@P<9BNH/isA")
+    )
+    more = {"offset": 1, "sizeInBytes": 36, "cardinality": 2}
+    values = {"organization_id": "o"}
+    before, after = (logs.add("f", 9, partition=values, vector={**vector, **more}) for vector in (old, new))
+    path = logs.table(tmp_path / "t", [before], protocol=logs.VECTORS)
+    at = int(datetime.now(UTC).timestamp() * 1000)
+    gone = logs.remove(before, at)
+    gone["remove"]["deletionVector"] = {**old, **more}
+    logs.commit(path, 1, [logs.info("DELETE"), *((after, gone) if add_first else (gone, after))])
+    if checkpointed:
+        DeltaTable(str(path)).create_checkpoint()
+    found = recent(segment(str(path)), most=1, small_file_bytes=1)
+    assert found.tombstones == {str(vector_file(old)): Tombstone(at, 36)}
+
+
 def test_clustering_columns_come_from_the_newest_domain_metadata(tmp_path: Path) -> None:
     path = logs.table(tmp_path / "t")
     for version, columns in ((1, [["id"]]), (2, [["day"], ["n", "at"]])):
@@ -149,9 +172,9 @@ def test_the_folder_is_compared_with_live_and_removed_files(tmp_path: Path) -> N
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(b"12345")
     vector = {"storageType": "u", "pathOrInlineDv": "ab^-aqEH.-t@S}K{vb[*k^"}
-    for name in (vector_file(vector), "ab/deletion_vector_old.bin"):
-        (tmp_path / str(name)).parent.mkdir(exist_ok=True)
-        (tmp_path / str(name)).write_bytes(b"1")
+    for file in (vector_file(vector), "ab/deletion_vector_old.bin"):
+        (tmp_path / str(file)).parent.mkdir(exist_ok=True)
+        (tmp_path / str(file)).write_bytes(b"1")
     later = datetime.now(UTC) + timedelta(hours=2)
     found = leftovers(
         str(tmp_path),

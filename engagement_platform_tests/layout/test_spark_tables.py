@@ -72,7 +72,8 @@ def test_a_table_of_plain_spark_is_summed_up_alike_here_and_by_spark(
     layout, properties = LAYOUTS[name]
     path = tmp_path / "t"
     place = made(spark, path, layout, "'delta.enableDeletionVectors' = 'true'", *properties)
-    spark.sql(f"DELETE FROM {place} WHERE n.id IN (3, 5, 9)")
+    for ids in ("3, 5", "9"):
+        spark.sql(f"DELETE FROM {place} WHERE n.id IN ({ids})")
     column = None if "two" in name else "day"
     here, there = both(spark, path, None if name == "liquid" else column)
     assert there.statistics.partitions.to_pylist() == here.statistics.partitions.to_pylist()
@@ -82,7 +83,9 @@ def test_a_table_of_plain_spark_is_summed_up_alike_here_and_by_spark(
     assert (totals.rows, totals.deleted_rows) == ((ROWS - 3, 0) if "two" in name else (ROWS, 3))
     assert here.statistics.clustering == (() if "two" in name else ("day",))
     assert here.leftovers.listed
-    assert here.leftovers.young_orphans.files == here.leftovers.orphans.files == 0
+    # Spark leaves the vector of a file behind when that marks its last row, and no commit names it.
+    assert here.leftovers.young_orphans.files == (2 if "two" in name else 0)
+    assert here.leftovers.orphans.files == 0
     assert totals.files_without_bounds == 0
 
 
