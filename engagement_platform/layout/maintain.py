@@ -7,6 +7,7 @@ slice and not asked for while anybody else stands in line. What is left, the nex
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -20,7 +21,7 @@ from engagement_platform.layout.optimize import Done, Tools, optimize
 from engagement_platform.layout.plan import Left, Limits, Slice
 from engagement_platform.layout.survey import Survey, of_one, survey
 from engagement_platform.microbatch.job import Stores
-from engagement_platform.microbatch.lease import Holder, Lease, LeaseUnavailable
+from engagement_platform.microbatch.lease import Holder, LeaseUnavailable
 from engagement_platform.microbatch.others import in_the_way
 from engagement_platform.settings import Settings
 
@@ -133,19 +134,32 @@ class Run:
     stores: Stores
     tools: Tools
     told: Told = field(default_factory=Told)
+    _busy: dict[str, tuple[float, Holder]] = field(default_factory=dict)
+    """Tables whose lease was not free: since when, and who is in the way."""
 
     def do(self, chosen: Plan, budget: timedelta | None = None) -> Iterator[Outcome]:
         """Each slice of the plan, done or left, and what did not fit into it; then what was done is in the history.
 
+        A slice of a table that is being written waits, and those after it come first.
         Raises what stops all maintenance: StoresUnavailable, TableBusy, and what Spark raises for anything but a
         conflict. What was done until then is in the history too.
         """
         limit = self.settings.maintenance.budget if budget is None else budget
         ends = time.monotonic() + limit.total_seconds()
-        done = list[Done]()
+        done, queue, passed = list[Done](), deque(chosen.chosen), 0
         try:
-            for one in chosen.chosen:
-                outcome = self._one(one, chosen.surveys[one.place.name], ends, first=one is chosen.chosen[0])
+            while queue:
+                one = queue.popleft()
+                over = time.monotonic() >= ends and one is not chosen.chosen[0]
+                outcome = self._late(one) if over else self._one(one, chosen.surveys[one.place.name], ends)
+                if isinstance(outcome, Holder):
+                    queue.append(one)
+                    passed += 1
+                    if passed >= len(queue):
+                        self.tools.sleep(LOOK_S)
+                        passed = 0
+                    continue
+                passed = 0
                 if isinstance(outcome, Done):
                     done.append(outcome)
                 self.told.on_outcome(outcome)
@@ -154,9 +168,14 @@ class Run:
         finally:
             self._remember(done)
 
-    def _one(self, one: Slice, seen: Survey, ends: float, *, first: bool) -> Outcome:
-        if time.monotonic() >= ends and not first:
+    def _late(self, one: Slice) -> Left:
+        busy = None if one.append_only else self._busy.get(one.place.name)
+        if busy is None:
             return Left(one, "the time of this run is over; the next one goes on")
+        return Left(one, f"{busy[1]}, and no turn came within the time of this run")
+
+    def _one(self, one: Slice, seen: Survey, ends: float) -> Outcome | Holder:
+        """Do a slice under the lease that it needs; whoever is in the way, when it is to be tried again."""
         try:
             with self._turn(one, ends):
                 # Its replay looks for its own commits among the newest ones, so that many of ours in between hide them.
@@ -165,34 +184,32 @@ class Run:
                 self.told.on_slice(one)
                 return optimize(one, seen, self.tools)
         except LeaseUnavailable as error:
-            return Left(one, f"{error.holder}, and no turn came within the time of this run")
+            now = time.monotonic()
+            since, before = self._busy.get(one.place.name, (now, None))
+            self._busy[one.place.name] = (since, error.holder)
+            if now >= ends:
+                return self._late(one)
+            if error.holder != before:
+                self.told.on_wait(one, error.holder)
+            return error.holder
 
     def _turn(self, one: Slice, ends: float) -> AbstractContextManager[object]:
-        """Nothing to wait for where rows are only appended: OPTIMIZE and appends do not meet."""
+        """The table's lease; nothing to wait for where rows are only appended: OPTIMIZE and appends do not meet.
+
+        The lease is taken when it is free and nobody is in line. After `patience` without such a moment, this stands
+        in line itself: then whoever comes later waits for one slice.
+        """
         return nullcontext() if one.append_only else self._lease(one, ends)
 
     @contextmanager
-    def _lease(self, one: Slice, ends: float) -> Iterator[Lease]:
-        """The table's lease, when it is free and nobody is in line; after `patience`, by standing in line once."""
-        patience = time.monotonic() + self.settings.maintenance.patience.total_seconds()
-        told: Holder | None = None
-        while True:
-            now = time.monotonic()
-            stand = now >= patience
-            wait = timedelta(seconds=max(0.0, ends - now)) if stand else timedelta(0)
-            try:
-                lease = self.stores.leases.acquire(f"table/{one.place.name}", purpose=PURPOSE, wait=wait)
-            except LeaseUnavailable as error:
-                if stand or time.monotonic() >= ends:
-                    raise
-                if error.holder != told:
-                    told = error.holder
-                    self.told.on_wait(one, error.holder)
-                self.tools.sleep(LOOK_S)
-                continue
-            with lease:
-                yield lease
-            return
+    def _lease(self, one: Slice, ends: float) -> Iterator[None]:
+        now = time.monotonic()
+        since, _ = self._busy.get(one.place.name, (now, None))
+        stands = now - since >= self.settings.maintenance.patience.total_seconds()
+        wait = timedelta(seconds=max(0.0, ends - now)) if stands else timedelta(0)
+        with self.stores.leases.acquire(f"table/{one.place.name}", purpose=PURPOSE, wait=wait):
+            self._busy.pop(one.place.name, None)
+            yield
 
     def _remember(self, done: Sequence[Done]) -> None:
         by_table = dict[str, list[Done]]()

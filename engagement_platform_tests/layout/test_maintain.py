@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import threading
 import time
+from contextlib import ExitStack
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
-from engagement_platform.layout.maintain import Asked, Told, planned
+from engagement_platform.layout.maintain import Asked, Outcome, Told, planned
 from engagement_platform.layout.optimize import Done
 from engagement_platform.layout.plan import Left, Slice
 from engagement_platform.microbatch.lease import Holder
 from engagement_platform.microbatch.model import Manifest
-from engagement_platform_tests.layout.seeded import NOW, SeededLake, leased, partitions
+from engagement_platform_tests.layout.seeded import NOW, SeededLake, leased
 
 SOON = 20.0
 
@@ -134,8 +135,22 @@ def test_slices_of_several_tables_are_done_best_first(lake: SeededLake) -> None:
     lake.engagements("org-1", 12)
     lake.notifications("org-1", 40)
     lake.engagements("org-2", 25)
-    assert partitions(lake.optimize()) == [
-        "organization_id=org-1/ingestion_date=2024-01-01",
-        "organization_id=org-2",
-        "organization_id=org-1",
-    ]
+    worth = [one.slice.worth for one in lake.optimize()]
+    assert len(worth) == 3
+    assert worth == sorted(worth, reverse=True)
+
+
+def test_a_table_that_is_being_written_holds_up_no_other(lake: SeededLake) -> None:
+    lake.engagements("org-1", 40)
+    lake.engagements("org-2", 30)
+    lake.notifications("org-1", 12)
+    order: list[str] = []
+    with ExitStack() as held:
+        held.enter_context(leased(lake.stores, "engagement/data", "apply-mutations"))
+
+        def free(outcome: Outcome) -> None:
+            order.append(outcome.slice.place.name)
+            held.close()
+
+        lake.optimize(told=Told(on_outcome=free))
+    assert order == ["engagement/notification", "engagement/data", "engagement/data"]
