@@ -205,8 +205,9 @@ class Run:
     def _lease(self, one: Slice, ends: float) -> Iterator[None]:
         now = time.monotonic()
         since, _ = self._busy.get(one.place.name, (now, None))
-        stands = now - since >= self.settings.maintenance.patience.total_seconds()
-        wait = timedelta(seconds=max(0.0, ends - now)) if stands else timedelta(0)
+        patience = self.settings.maintenance.patience.total_seconds()
+        # Not for longer than that, since other tables may be free meanwhile.
+        wait = timedelta(seconds=max(0.0, min(ends - now, patience)) if now - since >= patience else 0.0)
         with self.stores.leases.acquire(f"table/{one.place.name}", purpose=PURPOSE, wait=wait):
             self._busy.pop(one.place.name, None)
             yield
