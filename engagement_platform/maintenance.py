@@ -52,7 +52,7 @@ def spark_when_needed(open_spark: SparkOpener) -> Iterator[SparkGetter]:
 def optimize(
     settings: Settings, chosen: Plan, asked: Asked, told: Told | None = None, open_spark: SparkOpener | None = None
 ) -> Iterator[Outcome]:
-    """Each slice of a plan, done or left with the reason. Raises what `Run.do` raises."""
+    """Each slice of a plan, done or left with the reason. Raises StoresUnavailable."""
     with spark_when_needed(open_spark or partial(spark_session, settings, "optimize")) as spark:
         run = Run(settings, open_stores(settings), Tools(settings.maintenance, spark), told or Told())
         yield from run.do(chosen, asked.budget)
@@ -61,7 +61,7 @@ def optimize(
 def optimize_all(
     settings: Settings, asked: Asked, told: Told | None = None, open_spark: SparkOpener | None = None
 ) -> tuple[Plan, list[Outcome]]:
-    """Plan and do. Raises what `planned` and `Run.do` raise."""
+    """Plan and do. Raises what `planned` raises, and StoresUnavailable."""
     chosen = planned(settings, asked)
     return chosen, list(optimize(settings, chosen, asked, told, open_spark))
 

@@ -45,31 +45,33 @@ def optimize(
 
     No row changes, and readers and streams see none twice. Writers come first: a table that somebody writes is
     touched when it is free, for one partition at a time. What does not fit into the budget, the next call does.
-    Exit status: 0 also when something is left for the next call, 1 with the reason. A table that cannot be read is
-    named, and the others are done first.
+    Exit status: 0 also when something is left for the next call, 1 with the reason. A table that cannot be read or
+    rewritten is named, and the others are done all the same.
     Example: engagement-platform optimize engagement/data --organization org-7 --dry-run
     """
     from datetime import timedelta
 
     from engagement_platform.layout.maintain import Asked, Told, planned
+    from engagement_platform.layout.plan import Left
     from engagement_platform.maintenance import optimize as outcomes_of
     from engagement_platform.settings import Settings
 
     settings = Settings()
     limit = None if budget is None else timedelta(seconds=budget)
     asked = Asked(table, tuple(organization or ()), second_round, limit)
-    plan = planned(settings, asked)
+    plan, failed = planned(settings, asked), 0
     if dry_run:
         _show_plan(plan, as_json=as_json)
     else:
         told = Told(on_slice=_say_slice, on_wait=_say_wait)
         for number, outcome in enumerate(outcomes_of(settings, plan, asked, told), 1):
             _show(outcome, number, len(plan.chosen) + len(plan.left), as_json=as_json)
+            failed += isinstance(outcome, Left) and outcome.failed
         if not as_json and not (plan.chosen or plan.left):
             typer.echo("Nothing to mend.")
     for reason in plan.unread:
         typer.echo(reason, err=True)
-    raise typer.Exit(1 if plan.unread else 0)
+    raise typer.Exit(1 if plan.unread or failed else 0)
 
 
 def _say_slice(one: Slice) -> None:

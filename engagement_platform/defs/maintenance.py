@@ -19,6 +19,7 @@ from engagement_platform.defs.upkeep import (
     observe_tables,
     optimized_metadata,
     organization_of,
+    refuse_failed,
     told_of,
     vacuumed_metadata,
 )
@@ -40,6 +41,7 @@ def optimize(context: Context, settings: Settings, asked: Asked) -> dg.Materiali
     spark = partial(open_spark, settings, "optimize")
     plan, outcomes = maintenance.optimize_all(settings, asked, told_of(context), spark)
     observe_tables(context, outcomes)
+    refuse_failed(outcomes)
     return dg.MaterializeResult(metadata=optimized_metadata(outcomes, plan.unread))
 
 

@@ -94,6 +94,17 @@ def observe_tables(context: Context, outcomes: Sequence[Outcome]) -> None:
         )
 
 
+def refuse_failed(outcomes: Sequence[Outcome]) -> None:
+    """Fail the run, once it has done all it could, when a table could not be rewritten."""
+    failed = [one for one in outcomes if isinstance(one, Left) and one.failed]
+    if failed:
+        raise dg.Failure(
+            f"{len(failed)} slices failed, the first is {failed[0].slice}: {failed[0].why}",
+            metadata=optimized_metadata(outcomes),
+            allow_retries=False,
+        )
+
+
 def vacuumed_metadata(results: Iterable[Vacuumed | PlatformError]) -> Metadata:
     """Of a run of VACUUM: files and bytes that went, and for each table how long files are kept and why."""
     some = list(results)

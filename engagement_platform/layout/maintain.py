@@ -22,10 +22,15 @@ from engagement_platform.layout.plan import Left, Limits, Slice
 from engagement_platform.layout.survey import Survey, of_one, survey
 from engagement_platform.microbatch.job import Stores
 from engagement_platform.microbatch.lease import Holder, LeaseUnavailable
+from engagement_platform.microbatch.model import Manifest
 from engagement_platform.microbatch.others import in_the_way
+from engagement_platform.microbatch.stores import StoresUnavailable
 from engagement_platform.settings import Settings
 
 PURPOSE = "optimize"
+
+_ENGINES = ("pyspark", "py4j", "grpc", "deltalake", "_internal")
+"""Whose errors are about one table. delta-rs says of its own that they come from `_internal`."""
 
 LOOK_S = 0.25
 """How often a waiting slice looks whether the table is free: between two batches of a busy job it is for a moment."""
@@ -136,13 +141,15 @@ class Run:
     told: Told = field(default_factory=Told)
     _busy: dict[str, tuple[float, Holder]] = field(default_factory=dict)
     """Tables whose lease was not free: since when, and who is in the way."""
+    _idle: bool = False
+    """Whether all that is left waits for a lease."""
 
     def do(self, chosen: Plan, budget: timedelta | None = None) -> Iterator[Outcome]:
         """Each slice of the plan, done or left, and what did not fit into it; then what was done is in the history.
 
         A slice of a table that is being written waits, and those after it come first.
-        Raises what stops all maintenance: StoresUnavailable, TableBusy, and what Spark raises for anything but a
-        conflict. What was done until then is in the history too.
+        Raises StoresUnavailable, which stops all maintenance; what was done until then is in the history too.
+        Other errors come as slices that were left and `failed`.
         """
         limit = self.settings.maintenance.budget if budget is None else budget
         ends = time.monotonic() + limit.total_seconds()
@@ -156,10 +163,10 @@ class Run:
                     queue.append(one)
                     passed += 1
                     if passed >= len(queue):
+                        self._idle = True
                         self.tools.sleep(LOOK_S)
-                        passed = 0
                     continue
-                passed = 0
+                passed, self._idle = 0, False
                 if isinstance(outcome, Done):
                     done.append(outcome)
                 self.told.on_outcome(outcome)
@@ -178,26 +185,46 @@ class Run:
         """Do a slice under the lease that it needs; whoever is in the way, when it is to be tried again."""
         try:
             with self._turn(one, ends):
-                # Its replay looks for its own commits among the newest ones, so that many of ours in between hide them.
-                if begun := in_the_way("", (one.place.name,), self.stores.checkpoints.unfinished()):
-                    return Left(one, f"{begun[0].manifest} is unfinished and comes first")
+                if (begun := self._half_done(one)) is not None:
+                    return Left(one, f"{begun} is unfinished and comes first")
                 self.told.on_slice(one)
                 return optimize(one, seen, self.tools)
         except LeaseUnavailable as error:
-            now = time.monotonic()
-            since, before = self._busy.get(one.place.name, (now, None))
-            self._busy[one.place.name] = (since, error.holder)
-            if now >= ends:
-                return self._late(one)
-            if error.holder != before:
-                self.told.on_wait(one, error.holder)
-            return error.holder
+            return self._in_the_way(one, error.holder, ends)
+        except StoresUnavailable:
+            raise
+        except Exception as error:
+            if not isinstance(error, PlatformError) and not type(error).__module__.startswith(_ENGINES):
+                raise
+            # A table that cannot be rewritten must not keep the others from being looked after; it fails the run.
+            said = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+            return Left(one, said[:500], failed=True)
+
+    def _half_done(self, one: Slice) -> Manifest | None:
+        """A batch that stopped in the middle of writing a mutable table: while we hold the lease, nobody is at it.
+
+        Its replay looks for its own commits among the newest ones, and many of ours in between would hide them.
+        """
+        if one.append_only:
+            return None
+        begun = in_the_way("", (one.place.name,), self.stores.checkpoints.unfinished())
+        return begun[0].manifest if begun else None
+
+    def _in_the_way(self, one: Slice, holder: Holder, ends: float) -> Left | Holder:
+        now = time.monotonic()
+        since, before = self._busy.get(one.place.name, (now, None))
+        self._busy[one.place.name] = (since, holder)
+        if now >= ends:
+            return self._late(one)
+        if holder != before:
+            self.told.on_wait(one, holder)
+        return holder
 
     def _turn(self, one: Slice, ends: float) -> AbstractContextManager[object]:
         """The table's lease; nothing to wait for where rows are only appended: OPTIMIZE and appends do not meet.
 
-        The lease is taken when it is free and nobody is in line. After `patience` without such a moment, this stands
-        in line itself: then whoever comes later waits for one slice.
+        The lease is taken when it is free and nobody is in line. After `patience` without such a moment, and when no
+        other table can be worked on, this stands in line itself: then whoever comes later waits for one slice.
         """
         return nullcontext() if one.append_only else self._lease(one, ends)
 
@@ -205,9 +232,8 @@ class Run:
     def _lease(self, one: Slice, ends: float) -> Iterator[None]:
         now = time.monotonic()
         since, _ = self._busy.get(one.place.name, (now, None))
-        patience = self.settings.maintenance.patience.total_seconds()
-        # Not for longer than that, since other tables may be free meanwhile.
-        wait = timedelta(seconds=max(0.0, min(ends - now, patience)) if now - since >= patience else 0.0)
+        stands = self._idle and now - since >= self.settings.maintenance.patience.total_seconds()
+        wait = timedelta(seconds=max(0.0, ends - now)) if stands else timedelta(0)
         with self.stores.leases.acquire(f"table/{one.place.name}", purpose=PURPOSE, wait=wait):
             self._busy.pop(one.place.name, None)
             yield

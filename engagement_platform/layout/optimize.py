@@ -62,7 +62,7 @@ class Tools:
 def optimize(one: Slice, planned_on: Survey, tools: Tools) -> Done | Left:
     """Rewrite a slice in one commit. Left, when other commits took its files away at every attempt.
 
-    Raises TableBusy, and what Spark raises for anything but a conflict.
+    Raises TableBusy, and what an engine raises for anything but a conflict.
     """
     started = tools.clock()
     began = time.monotonic()

@@ -216,10 +216,12 @@ class Left:
 
     slice: Slice
     why: str
+    failed: bool = False
+    """Something is wrong with the table, which the next run will meet again."""
 
     def as_json(self) -> dict[str, object]:
         """The slice, with the reason."""
-        return {**self.slice.as_json(), "left": self.why}
+        return {**self.slice.as_json(), "left": self.why, "failed": self.failed}
 
 
 def ordered(found: Iterable[Slice]) -> list[Slice]:

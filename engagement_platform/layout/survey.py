@@ -17,7 +17,7 @@ from engagement_platform.layout import commits, files, statistics
 from engagement_platform.layout.doctor import CLUSTERED_BY, Target
 from engagement_platform.layout.segment import segment
 from engagement_platform.settings import Settings
-from engagement_platform.tables.upkeep import Place, Value
+from engagement_platform.tables.upkeep import Place, Value, writes_as_spark
 
 Where = tuple[Value, ...]
 
@@ -75,7 +75,7 @@ def survey(settings: Settings, table: Target, target_file_bytes: int) -> Survey:
         append_only=what.properties.get("delta.appendOnly") == "true",
         clustering=None if liquid else column,
         liquid=liquid,
-        light=not liquid and not what.deletion_vectors and "://" not in table.uri and _plainly_named(what),
+        light="://" not in table.uri and writes_as_spark(opened) and _plainly_named(what),
         properties=what.properties,
         partitions=statistics.by_partition(
             live,
@@ -98,10 +98,9 @@ def _ordered_by(name: str, what: files.Shape, lately: commits.Recent) -> str | N
 
 
 def _plainly_named(what: files.Shape) -> bool:
-    """No property under which delta-rs would write something else than Spark: other folders, other column names."""
+    """No property under which delta-rs would put files into other folders than Spark, or without what is promised."""
     beyond = {"delta.randomizeFilePrefixes": "true", "delta.enableDeletionVectors": "true"}
-    mapped = what.properties.get("delta.columnMapping.mode", "none") != "none"
-    return not mapped and all(what.properties.get(key) != value for key, value in beyond.items())
+    return all(what.properties.get(key) != value for key, value in beyond.items())
 
 
 def _values(opened: DeltaTable, what: files.Shape, live: pa.Table) -> dict[str, Where]:

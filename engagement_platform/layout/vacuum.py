@@ -23,7 +23,13 @@ from engagement_platform.microbatch.model import Checkpoint, JobState
 from engagement_platform.settings import Settings
 from engagement_platform.tables import log
 from engagement_platform.tables.engagement import MAPPING, PENDING, data_table
-from engagement_platform.tables.upkeep import SparkGetter, checkpoint_log, vacuum_here, vacuum_in_spark
+from engagement_platform.tables.upkeep import (
+    SparkGetter,
+    checkpoint_log,
+    vacuum_here,
+    vacuum_in_spark,
+    writes_as_spark,
+)
 
 _HOUR = timedelta(hours=1)
 _LOG_RETENTION = "interval 30 days"
@@ -176,7 +182,7 @@ def vacuum(
     because = found[0].because if hours is None else f"{hours:,} hours were asked for"
     place = place_of(settings, table)
     local = "://" not in table.uri
-    if local and not what.deletion_vectors:
+    if local and writes_as_spark(opened):
         # delta-rs names files that an earlier VACUUM removed again, as long as the log remembers them.
         sizes = _sizes(table.uri, vacuum_here(place, keep, dry_run=True))
         if sizes and not dry_run:
@@ -218,9 +224,11 @@ def checkpoint(
     Entries stay while a job has yet to read one that is past it. Raises NotADeltaTable, LogNotReadable.
     """
     now = now or datetime.now(UTC)
-    what = files.shape(files.open_table(table.uri, table.name))
+    opened = files.open_table(table.uri, table.name)
+    what = files.shape(opened)
     lately = recent(segment(table.uri, what.version), most=1, small_file_bytes=1)
-    if lately.checkpoint_lag <= settings.maintenance.checkpoint_commits:
+    # Spark makes checkpoints itself, of all tables that it writes; the others are those that it never sees.
+    if lately.checkpoint_lag <= settings.maintenance.checkpoint_commits or not writes_as_spark(opened):
         return Checkpointed(table.name, lately.checkpoint_lag, done=False, cleaned=False)
     kept_for = what.properties.get("delta.logRetentionDuration", _LOG_RETENTION)
     keep = disk.retention({"delta.deletedFileRetentionDuration": kept_for})

@@ -30,7 +30,7 @@ SparkGetter = Callable[[], SparkSession]
 
 _NO_CLEANUP = PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=False)
 
-_CONFLICT = re.compile(r"Concurrent\w+Exception|DELTA_CONCURRENT_")
+_CONFLICT = re.compile(r"Concurrent\w+Exception|DELTA_(?:CONCURRENT_|METADATA_CHANGED|PROTOCOL_CHANGED)")
 
 
 class Engine(StrEnum):
@@ -91,6 +91,17 @@ class Rewritten:
     removed: Mapping[str, int] = field(default_factory=dict)
     """Bytes of each file that was replaced, by its path as the log spells it."""
     added: Mapping[str, int] = field(default_factory=dict)
+
+
+def writes_as_spark(found: DeltaTable) -> bool:
+    """Whether delta-rs may commit to a table and write its checkpoints without losing anything that Spark put there.
+
+    By the features of its protocol: with others than these, such as clustering or deletion vectors, the log holds what
+    delta-rs does not carry on, or asks of writers what it does not do.
+    """
+    features = set(found.protocol().writer_features or [])
+    mapped = found.metadata().configuration.get("delta.columnMapping.mode", "none") != "none"
+    return features <= {"appendOnly", "invariants"} and not mapped
 
 
 def rewrite(work: Rewrite, engine: Engine, spark: SparkGetter, observe: Callable[[str], None]) -> Rewritten:

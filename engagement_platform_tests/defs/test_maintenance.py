@@ -75,6 +75,18 @@ def test_a_table_that_somebody_writes_fails_no_run(
     assert "apply-mutations" in told["left"].records[0].data["why"]
 
 
+def test_a_table_that_cannot_be_rewritten_fails_the_run_when_the_others_are_done(
+    lake: SeededLake, instance: dg.DagsterInstance
+) -> None:
+    next(Path(lake.uri()).rglob("organization_id=org-1/*.parquet")).unlink()
+    result = run("optimize_tables", instance, raise_on_error=False)
+    assert not result.success
+    [failure] = [e.step_failure_data for e in result.all_events if e.event_type is dg.DagsterEventType.STEP_FAILURE]
+    assert failure.user_failure_data is not None
+    assert "1 slices failed, the first is engagement/data organization_id=org-1" in str(failure.user_failure_data)
+    assert lake.files("org...2") == 1
+
+
 def test_one_organization_is_optimized_by_its_partition(lake: SeededLake, instance: dg.DagsterInstance) -> None:
     instance.add_dynamic_partitions("organization", ["org-1", key_of_organization("org...2")])
     run("optimize_organizations", instance, partition_key=key_of_organization("org...2"))

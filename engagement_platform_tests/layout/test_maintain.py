@@ -124,6 +124,26 @@ def test_a_table_in_the_middle_of_somebodys_batch_is_left_alone(lake: SeededLake
     assert [type(one) for one in lake.optimize()] == [Done]
 
 
+def test_an_append_only_table_is_looked_after_in_the_middle_of_a_batch(lake: SeededLake) -> None:
+    """Some batch that reads or writes it is always under way."""
+    lake.notifications("org-1", 12)
+    app_id = lake.stores.checkpoints.app_id("ingest")
+    lake.stores.checkpoints.begin(Manifest("ingest", app_id, 0, {}, {}, NOW, {"engagement/notification": 3}))
+    assert [type(one) for one in lake.optimize()] == [Done]
+
+
+def test_a_table_that_cannot_be_rewritten_keeps_no_other_from_it(lake: SeededLake) -> None:
+    lake.engagements("org-1", 40)
+    lake.notifications("org-1", 12)
+    next(Path(lake.uri()).rglob("organization_id=org-1/*.parquet")).unlink()
+    outcomes = {one.slice.place.name: one for one in lake.optimize()}
+    failed = outcomes["engagement/data"]
+    assert isinstance(failed, Left)
+    assert failed.failed
+    assert failed.why
+    assert isinstance(outcomes["engagement/notification"], Done)
+
+
 def test_a_plan_changes_nothing(lake: SeededLake) -> None:
     lake.engagements("org-1", 12)
     plan = planned(lake.settings, Asked())

@@ -79,6 +79,14 @@ def test_a_table_that_cannot_be_read_does_not_keep_the_others_from_being_done(la
     assert "The log of other/house cannot be read" in done.stderr
 
 
+def test_a_table_that_cannot_be_rewritten_is_named_and_the_call_fails(lake: SeededLake) -> None:
+    next(Path(lake.uri()).rglob("organization_id=org-1/*.parquet")).unlink()
+    done = call("optimize")
+    assert done.exit_code == 1
+    assert "engagement/data organization_id=org-1 is left: " in done.stdout
+    assert lake.files("org-2") == 1
+
+
 def test_the_organization_of_a_table_without_any_is_refused(lake: SeededLake) -> None:
     light.create(lake.uri(PENDING), PENDING)
     assert isinstance(call("optimize", "engagement/pending", "--organization", "org-1").exception, NotByOrganization)

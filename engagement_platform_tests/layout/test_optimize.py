@@ -15,7 +15,8 @@ from engagement_platform.layout import history
 from engagement_platform.layout.maintain import Asked, planned
 from engagement_platform.layout.optimize import Done, optimize
 from engagement_platform.layout.plan import Left
-from engagement_platform.settings import LayoutSettings
+from engagement_platform.layout.vacuum import checkpoint
+from engagement_platform.settings import LayoutSettings, Settings
 from engagement_platform.tables.engagement import NOTIFICATION
 from engagement_platform.tables.upkeep import Engine
 from engagement_platform_tests.layout.seeded import (
@@ -25,6 +26,13 @@ from engagement_platform_tests.layout.seeded import (
     engagement_rows,
     partitions,
 )
+
+
+def eager(lake: SeededLake) -> Settings:
+    """Settings that make a checkpoint after every commit."""
+    upkeep = lake.maintenance.model_copy(update={"checkpoint_commits": 1})
+    return lake.settings.model_copy(update={"maintenance": upkeep})
+
 
 ODD = ("it's", "a/b", "100%41", "two words", "back\\slash", 'say "hi"', "日本", "new\nline", "`tick`", "= 1 OR 1")
 
@@ -177,8 +185,32 @@ def test_spark_rewrites_what_delta_rs_cannot(tmp_path: Path, spark: SparkSession
         assert spark.conf.get(conf, None) is None, "left as it was found"
     assert len(plan.chosen) == (1 if scheme == "liquid" else 3)
     assert lake.rows() == before
+    kept = checkpoint(eager(lake), lake.target(), lake.stores, {})
+    assert kept.done is (scheme == "organization"), "of a liquid table delta-rs's checkpoint would lose the clustering"
     for _, actions in lake.commits(after=version):
         assert all(not action["add"]["dataChange"] for action in actions if "add" in action)
+
+
+def test_a_stream_from_a_table_sees_no_row_twice(tmp_path: Path, spark: SparkSession) -> None:
+    from engagement_platform.tables.lake import Lake
+
+    lake = SeededLake(tmp_path)
+    out = f"{tmp_path}/out"
+
+    def follow() -> int:
+        stream = Lake(spark, lake.settings).stream(NOTIFICATION).writeStream.format("parquet")
+        query = stream.option("checkpointLocation", f"{tmp_path}/checkpoint").trigger(availableNow=True).start(out)
+        assert query.awaitTermination(120), "the stream did not end within 120 s"
+        return spark.read.parquet(out).count()
+
+    lake.notifications("org-1", 6)
+    assert follow() == 12
+    lake.notifications("org-1", 6)
+    [done] = lake.optimize()
+    assert isinstance(done, Done)
+    lake.notifications("org-1", 1)
+    assert follow() == 26
+    assert spark.read.parquet(out).select("notification_id").distinct().count() == 26
 
 
 def test_no_time_at_all_still_does_the_best_slice(lake: SeededLake) -> None:
