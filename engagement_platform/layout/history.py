@@ -6,6 +6,7 @@ Writing the table is `tables/upkeep`; what a row means is in its contract, `tabl
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import date, timedelta
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,6 +21,9 @@ from engagement_platform.tables import light, log
 from engagement_platform.tables.arrow import table_of
 from engagement_platform.tables.layout import LAYOUT_HISTORY
 from engagement_platform.tables.upkeep import SparkGetter, record
+
+REMEMBERED_DAYS = 60
+"""Days of history that a plan looks at, so that planning costs the same in the third year as in the first."""
 
 _MEMORY = ("partition", "engine", "target_file_bytes", "fingerprint", "seconds", "predicted_seconds", "started_ts")
 
@@ -66,10 +70,13 @@ def _row(done: Done, now: Survey) -> dict[str, object]:
     }
 
 
-def recalled(settings: Settings, table: str) -> pa.Table:
-    """What was done to a table, oldest first; columns _MEMORY. Reads a few columns, without Spark."""
-    rows = _rows(settings, _MEMORY, table)
-    return rows.sort_by("started_ts")
+def recalled(settings: Settings, table: str, today: date) -> pa.Table:
+    """What was done to a table lately, oldest first; columns _MEMORY. Reads a few columns, without Spark.
+
+    A partition whose rewrite is longer ago is judged by its files alone; at worst it is rewritten once more.
+    """
+    days = [today - timedelta(days=back) for back in range(-1, REMEMBERED_DAYS)]
+    return _rows(settings, _MEMORY, {"table_name": [table], "ingestion_date": days}).sort_by("started_ts")
 
 
 def last_of(rows: pa.Table) -> Mapping[str, Last]:
@@ -82,13 +89,14 @@ def predicted_and_actual(settings: Settings, table: str | None = None, most: int
 
     table: only of this one. For the doctor's report and the command line; empty before the first OPTIMIZE.
     """
-    rows = _rows(settings, LAYOUT_HISTORY.column_names, table).sort_by([("started_ts", "descending")])
+    where = {} if table is None else {"table_name": [table]}
+    rows = _rows(settings, LAYOUT_HISTORY.column_names, where).sort_by([("started_ts", "descending")])
     found: list[dict[str, object]] = rows.slice(0, most).to_pylist()
     return found
 
 
-def _rows(settings: Settings, columns: Sequence[str], table: str | None) -> pa.Table:
+def _rows(settings: Settings, columns: Sequence[str], where: Mapping[str, Sequence[object]]) -> pa.Table:
     opened = log.open_log(LAYOUT_HISTORY.uri(settings.lake))
     if opened is None:
         return table_of([], LAYOUT_HISTORY, *columns)
-    return light.find(opened, columns, {} if table is None else {"table_name": [table]})
+    return light.find(opened, columns, where)

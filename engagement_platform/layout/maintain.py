@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 from engagement_platform.errors import PlatformError
 from engagement_platform.layout import history, plan
@@ -81,7 +81,7 @@ def planned(settings: Settings, asked: Asked) -> Plan:
     Raises NoSuchTable, NotADeltaTable, NotByOrganization, and LogNotReadable for a table that was named.
     """
     found, surveys, unread = list[Slice](), dict[str, Survey](), list[str]()
-    limits = _limits(settings, second_round=asked.second_round)
+    limits, today = _limits(settings, second_round=asked.second_round), datetime.now(UTC).date()
     for table in targets(settings, asked.table):
         try:
             seen = survey(settings, table, limits.target_file_bytes)
@@ -91,7 +91,7 @@ def planned(settings: Settings, asked: Asked) -> Plan:
             unread.append(str(error))
             continue
         surveys[table.name] = seen
-        done = history.recalled(settings, table.name)
+        done = history.recalled(settings, table.name, today)
         pace = plan.calibrated(done)
         for part in _parts(seen, table, asked):
             found += plan.slices(part, limits, history.last_of(done), pace)
