@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import date, timedelta
 from functools import partial
 from typing import Any
@@ -16,6 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from engagement_platform.errors import PlatformError
 from engagement_platform.ingestion.again import QuarantineSource, RecordedRanges, recorded_ranges
 from engagement_platform.ingestion.job import Parts, ingest_engagements, ingest_mutation_requests
+from engagement_platform.layout.inline import inline
 from engagement_platform.microbatch.database import open_engine
 from engagement_platform.microbatch.job import BatchReport, DrainPolicy, MicroBatchJob, Stores, Told, drain
 from engagement_platform.microbatch.lease import LeaseStore
@@ -30,7 +32,7 @@ from engagement_platform.mutation.rematerialize import (
 from engagement_platform.settings import Settings
 from engagement_platform.sources.kafka import KafkaSource
 from engagement_platform.spark.session import spark_session
-from engagement_platform.tables.engagement import QUARANTINE
+from engagement_platform.tables.engagement import QUARANTINE, data_table
 from engagement_platform.tables.lake import Lake
 
 INGEST_ENGAGEMENTS = "ingest-engagements"
@@ -106,6 +108,9 @@ def build_job(
 ) -> MicroBatchJob[Any]:
     """One of JOB_NAMES on an open session. Raises UnknownJob."""
     told = told or Told()
+    if name in (INGEST_ENGAGEMENTS, APPLY_MUTATIONS):
+        data = data_table(settings.layout.scheme)
+        told = replace(told, observe=inline(settings, stores, name, data, told.observe))
     if name == APPLY_MUTATIONS:
         return apply_mutations(Lake(spark, settings), stores, settings, told)
     if name == REMATERIALIZE_ALIASES:

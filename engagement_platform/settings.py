@@ -21,7 +21,7 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
-from engagement_platform.sections import HealthSettings, Section
+from engagement_platform.sections import HealthSettings, MaintenanceSettings, Section
 
 ENV_PREFIX = "ENGAGEMENT_PLATFORM_"
 
@@ -284,6 +284,7 @@ class Settings(BaseSettings):
     mutation: MutationSettings = Field(default_factory=MutationSettings)
     quality: QualitySettings = Field(default_factory=QualitySettings)
     health: HealthSettings = Field(default_factory=HealthSettings)
+    maintenance: MaintenanceSettings = Field(default_factory=MaintenanceSettings)
     traffic: TrafficSettings = Field(default_factory=TrafficSettings)
     embedded: EmbeddedSettings = Field(default_factory=EmbeddedSettings)
 

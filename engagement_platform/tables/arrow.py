@@ -15,6 +15,7 @@ _TYPES: Mapping[str, pa.DataType] = {
     "string": pa.string(),
     "long": pa.int64(),
     "int": pa.int32(),
+    "double": pa.float64(),
     "binary": pa.binary(),
     "date": pa.date32(),
     "timestamp": pa.timestamp("us", tz="UTC"),

@@ -1,0 +1,102 @@
+"""What maintenance has done, in `layout/history`: rows in, and predicted beside actual out.
+
+Writing the table is `tables/upkeep`; what a row means is in its contract, `tables/layout`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import date, timedelta
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from engagement_platform.layout import remedies
+from engagement_platform.layout.optimize import Done
+from engagement_platform.layout.plan import Last
+from engagement_platform.layout.survey import Survey
+from engagement_platform.microbatch.model import Transaction
+from engagement_platform.settings import Settings
+from engagement_platform.tables import light, log
+from engagement_platform.tables.arrow import table_of
+from engagement_platform.tables.layout import LAYOUT_HISTORY
+from engagement_platform.tables.upkeep import SparkGetter, record
+
+REMEMBERED_DAYS = 60
+"""Days of history that a plan looks at, so that planning costs the same in the third year as in the first."""
+
+_MEMORY = ("partition", "engine", "target_file_bytes", "fingerprint", "seconds", "predicted_seconds", "started_ts")
+
+
+def remember(settings: Settings, done: Sequence[Done], now: Survey, spark: SparkGetter) -> None:
+    """Append one row for each slice. now: the table after them, for what reads open by its new bounds."""
+    if not done:
+        return
+    rows = [_row(one, now) for one in done]
+    # Grows from run to run; a run that writes the same rows twice writes them once.
+    moment = max(int(one.started_ts.timestamp() * 1_000_000) for one in done)
+    txn = Transaction(f"layout/history/{done[0].slice.place.name}", moment)
+    record(settings, LAYOUT_HISTORY, table_of(rows, LAYOUT_HISTORY), txn, spark)
+
+
+def _row(done: Done, now: Survey) -> dict[str, object]:
+    one, gain = done.slice, done.slice.gain
+    here = now.partitions.filter(pc.equal(now.partitions.column("partition"), one.partition))
+    return {
+        "table_name": one.place.name,
+        "partition": one.partition,
+        "action": one.action,
+        "engine": one.engine.value,
+        "why": one.why,
+        "target_file_bytes": one.target_file_bytes,
+        "predicted_files_after": gain.files_after,
+        "predicted_bytes_rewritten": gain.bytes_to_rewrite,
+        "predicted_read_files_before": gain.read_files_before,
+        "predicted_read_files_after": gain.read_files_after,
+        "predicted_seconds": one.uncorrected_s,
+        "files_before": done.files_before,
+        "files_after": done.files_after,
+        "files_removed": len(done.rewritten.removed),
+        "files_added": len(done.rewritten.added),
+        "bytes_removed": sum(done.rewritten.removed.values()),
+        "bytes_added": sum(done.rewritten.added.values()),
+        "read_files_after": float(remedies.opened_now(here)[0]) if here.num_rows else None,
+        "seconds": done.seconds,
+        "attempts": done.attempts,
+        "version": done.rewritten.version,
+        "fingerprint": done.fingerprint,
+        "started_ts": done.started_ts,
+        "ingestion_date": done.started_ts.date(),
+    }
+
+
+def recalled(settings: Settings, table: str, today: date) -> pa.Table:
+    """What was done to a table lately, oldest first; columns _MEMORY. Reads a few columns, without Spark.
+
+    A partition whose rewrite is longer ago is judged by its files alone; at worst it is rewritten once more.
+    """
+    days = [today - timedelta(days=back) for back in range(-1, REMEMBERED_DAYS)]
+    return _rows(settings, _MEMORY, {"table_name": [table], "ingestion_date": days}).sort_by("started_ts")
+
+
+def last_of(rows: pa.Table) -> Mapping[str, Last]:
+    """What the last rewrite of each partition left. In: rows of `recalled`."""
+    return {row["partition"]: Last(row["fingerprint"], row["target_file_bytes"]) for row in rows.to_pylist()}
+
+
+def predicted_and_actual(settings: Settings, table: str | None = None, most: int = 100) -> list[dict[str, object]]:
+    """The newest slices that were done, newest first: what was predicted beside what came of it.
+
+    table: only of this one. For the doctor's report and the command line; empty before the first OPTIMIZE.
+    """
+    where = {} if table is None else {"table_name": [table]}
+    rows = _rows(settings, LAYOUT_HISTORY.column_names, where).sort_by([("started_ts", "descending")])
+    found: list[dict[str, object]] = rows.slice(0, most).to_pylist()
+    return found
+
+
+def _rows(settings: Settings, columns: Sequence[str], where: Mapping[str, Sequence[object]]) -> pa.Table:
+    opened = log.open_log(LAYOUT_HISTORY.uri(settings.lake))
+    if opened is None:
+        return table_of([], LAYOUT_HISTORY, *columns)
+    return light.find(opened, columns, where)

@@ -1,0 +1,73 @@
+"""OPTIMIZE from inside a job: after some of its batches, the worst partition of the table whose lease it holds.
+
+For tables that are never free long enough. Runs of their own are `maintain`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from pyspark.sql import SparkSession
+
+from engagement_platform.layout import history
+from engagement_platform.layout.doctor import Target
+from engagement_platform.layout.maintain import Asked, planned
+from engagement_platform.layout.optimize import Done, Tools, optimize
+from engagement_platform.layout.survey import survey
+from engagement_platform.microbatch.job import Observer, Stores
+from engagement_platform.settings import Settings
+from engagement_platform.tables.contract import Table
+from engagement_platform.tables.upkeep import Engine
+
+_LOG = logging.getLogger(__name__)
+
+FINALIZED = "finalized"
+"""The point of a batch at which it has succeeded and its leases are still held."""
+
+
+def inline(settings: Settings, stores: Stores, job: str, table: Table, observe: Observer) -> Observer:
+    """An observer for a job that also optimizes the table after every `maintenance.inline_every`th batch.
+
+    By batch id, so that runs of a few batches come to it as well. A failure is only told of: the batch is done.
+    """
+    every = settings.maintenance.inline_every
+    if not every:
+        return observe
+
+    def hear(point: str) -> None:
+        observe(point)
+        last = stores.checkpoints.latest(job) if point == FINALIZED else None
+        if last is not None and (last.manifest.batch_id + 1) % every == 0:
+            optimize_worst(settings, table)
+
+    return hear
+
+
+def optimize_worst(settings: Settings, table: Table, spark: Callable[[], SparkSession] | None = None) -> Done | None:
+    """Rewrite the slice of a table that gains most, if it needs no Spark; the caller holds the lease.
+
+    None when there is nothing to do, or it did not work.
+    """
+    try:
+        plan = planned(settings, Asked(table.name))
+        slices = [*plan.chosen, *(left.slice for left in plan.left)]
+        worst = next((one for one in slices if one.engine is Engine.LIGHT), None)
+        if worst is None:
+            return None
+        tools = Tools(settings.maintenance, spark or _no_spark)
+        done = optimize(worst, plan.surveys[table.name], tools)
+        if not isinstance(done, Done):
+            return None
+        now = survey(settings, Target(table.name, worst.place.uri), worst.target_file_bytes)
+        history.remember(settings, [done], now, tools.spark)
+    except Exception as error:  # whatever it was, it must not fail a run whose batch is written
+        _LOG.warning("%s could not be optimized between two batches: %s", table.name, error)
+        return None
+    _LOG.info("%s: %d -> %d files between two batches", worst, done.files_before, done.files_after)
+    return done
+
+
+def _no_spark() -> SparkSession:
+    # History of a lake on this machine is written without it; elsewhere nothing is optimized inline.
+    raise RuntimeError("Spark is not used between two batches")

@@ -1,0 +1,257 @@
+"""Which slices of tables are worth rewriting, in which order: most files saved for a second of work first.
+
+Pure arithmetic over a survey. What a rewrite would leave is `remedies`, doing it is `optimize`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from engagement_platform.layout import remedies
+from engagement_platform.layout.finding import readable
+from engagement_platform.layout.remedies import Prediction
+from engagement_platform.layout.survey import Survey, Where
+from engagement_platform.tables.lake import makes_folder_name
+from engagement_platform.tables.upkeep import Engine, Place
+
+Action = Literal["optimize", "zorder"]
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a slice takes with one engine: seconds whatever it holds, seconds a file, and bytes a second."""
+
+    fixed_s: float
+    file_s: float
+    bytes_per_s: float
+
+
+# One small partition: 0.02 s with delta-rs; 0.6 s in a warm Spark, most of it planning and the commit (2 cores). The
+# rest is a guess that `calibrated` mends from what slices really took.
+COSTS: Mapping[Engine, Cost] = {
+    Engine.LIGHT: Cost(fixed_s=0.02, file_s=0.002, bytes_per_s=40e6),
+    Engine.SPARK: Cost(fixed_s=0.6, file_s=0.01, bytes_per_s=25e6),
+}
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What is worth doing. See the settings of the same names."""
+
+    target_file_bytes: int
+    max_overlap_depth: int
+    max_rewrite_share: float
+    light_bytes: int
+    """Largest partition that is rewritten without Spark; 0: none."""
+
+
+@dataclass(frozen=True)
+class Last:
+    """What the last rewrite of a partition left."""
+
+    fingerprint: str
+    target_file_bytes: int
+
+
+@dataclass(frozen=True)
+class Slice:
+    """One partition of one table, or a whole table without partitions, to be rewritten in one commit."""
+
+    place: Place
+    partition: str
+    where: Where
+    action: Action
+    order_by: str | None
+    engine: Engine
+    target_file_bytes: int
+    gain: Prediction
+    seconds: float
+    """Estimated, with what slices took lately."""
+    uncorrected_s: float
+    """Estimated from its files and bytes alone."""
+    why: str
+    append_only: bool
+
+    @property
+    def saved(self) -> float:
+        """Files that one change and one read of a week of the partition no longer open."""
+        return files_saved(self.gain)
+
+    @property
+    def worth(self) -> float:
+        """Files saved per second of work."""
+        return self.saved / self.seconds
+
+    def __str__(self) -> str:
+        return f"{self.place.name} {self.partition or '(all of it)'}"
+
+    def as_json(self) -> dict[str, object]:
+        """Everything that JSON can say."""
+        return {
+            "table": self.place.name,
+            "partition": self.partition,
+            "action": self.action,
+            "engine": self.engine.value,
+            "target_file_bytes": self.target_file_bytes,
+            "seconds": round(self.seconds, 3),
+            "worth": round(self.worth, 2),
+            "why": self.why,
+            "gain": self.gain.as_json(),
+        }
+
+
+def files_saved(gain: Prediction) -> float:
+    """Files that one change and one read of a week no longer open; never negative."""
+    change = (gain.mutation_files_before or 0.0) - (gain.mutation_files_after or 0.0)
+    read = (gain.read_files_before or 0.0) - (gain.read_files_after or 0.0)
+    return max(0.0, change) + max(0.0, read)
+
+
+def slices(survey: Survey, limits: Limits, last: Mapping[str, Last], pace: Mapping[Engine, float]) -> Iterator[Slice]:
+    """Slices of one table that gain something, in any order.
+
+    last: what the last rewrite of a partition left; one that has the same files still is left out. pace: how much
+    longer than estimated an engine takes.
+    """
+    for row in range(survey.partitions.num_rows):
+        one = survey.partitions.slice(row, 1)
+        name = one.column("partition")[0].as_py()
+        done = last.get(name)
+        if not _may_gain(one, limits):
+            continue
+        if done and done.target_file_bytes >= limits.target_file_bytes and done.fingerprint == survey.fingerprint(name):
+            continue
+        found = _best(survey, one, limits, pace)
+        if found is not None:
+            yield found
+
+
+def _may_gain(one: pa.Table, limits: Limits) -> bool:
+    """A cheap look before the arithmetic: most partitions of a table that is looked after need nothing."""
+    depth = one.column("depth")[0].as_py() or 0
+    return one.column("mergeable_files")[0].as_py() >= 2 or depth > limits.max_overlap_depth
+
+
+def _best(survey: Survey, one: pa.Table, limits: Limits, pace: Mapping[Engine, float]) -> Slice | None:
+    merged = _slice(survey, one, "optimize", limits, pace)
+    if survey.clustering is None:
+        return merged if _pays(merged, limits) else None
+    ordered = _slice(survey, one, "zorder", limits, pace)
+    deep = (one.column("depth")[0].as_py() or 0) > limits.max_overlap_depth
+    if deep and _halves_reads(ordered.gain):
+        return ordered
+    # What fits into one file becomes one either way, at the same cost; then its rows may as well be in order.
+    if _pays(ordered, limits) and (ordered.worth >= merged.worth or not _pays(merged, limits)):
+        return ordered
+    return merged if _pays(merged, limits) else None
+
+
+def _halves_reads(gain: Prediction) -> bool:
+    return (gain.read_files_after or 0.0) * 2 <= (gain.read_files_before or 0.0)
+
+
+def _pays(found: Slice, limits: Limits) -> bool:
+    """Whether it saves files, and enough for the bytes it writes. Exactly the limit pays."""
+    gain = found.gain
+    fewer = (gain.files_before or 0) - (gain.files_after or 0)
+    files = max(fewer, (gain.read_files_before or 0.0) - (gain.read_files_after or 0.0))
+    return files > 0 and (gain.bytes_to_rewrite or 0) <= files * limits.max_rewrite_share * found.target_file_bytes
+
+
+def _slice(survey: Survey, one: pa.Table, action: Action, limits: Limits, pace: Mapping[Engine, float]) -> Slice:
+    predict = remedies.zorder if action == "zorder" or survey.liquid else remedies.optimize
+    gain = replace(predict(one, limits.target_file_bytes), action=action)
+    where = survey.where[one.column("partition")[0].as_py()]
+    held = int(one.column("bytes")[0].as_py())
+    engine = engine_for(survey, where, held, limits)
+    rewritten = int(one.column("files" if action == "zorder" or survey.liquid else "mergeable_files")[0].as_py())
+    cost = COSTS[engine]
+    seconds = cost.fixed_s + cost.file_s * rewritten + (gain.bytes_to_rewrite or 0) / cost.bytes_per_s
+    return Slice(
+        place=survey.place,
+        partition=one.column("partition")[0].as_py(),
+        where=where,
+        action=action,
+        order_by=survey.clustering if action == "zorder" else None,
+        engine=engine,
+        target_file_bytes=limits.target_file_bytes,
+        gain=gain,
+        seconds=seconds * pace.get(engine, 1.0),
+        uncorrected_s=seconds,
+        why=_why(one, action, survey, limits),
+        append_only=survey.append_only,
+    )
+
+
+def engine_for(survey: Survey, where: Where, held: int, limits: Limits) -> Engine:
+    """delta-rs where it writes what Spark would and the partition fits into this process; else Spark."""
+    named = all(value.text is None or makes_folder_name(value.text) for value in where)
+    return Engine.LIGHT if survey.light and named and held <= limits.light_bytes else Engine.SPARK
+
+
+def _why(one: pa.Table, action: Action, survey: Survey, limits: Limits) -> str:
+    figures = {name: one.column(name)[0].as_py() for name in ("files", "mergeable_files", "bytes", "depth")}
+    small = (
+        f"{figures['mergeable_files']:,} of {figures['files']:,} files are below {readable(limits.target_file_bytes)}"
+    )
+    if survey.liquid:
+        return f"{small}; a liquid table is clustered as a whole"
+    if action == "optimize":
+        whole = f", {readable(figures['bytes'])} in all" if survey.clustering else ""
+        return f"{small}{whole}; merging those is enough" if survey.clustering else small
+    deep = figures["depth"] or 0
+    if deep > limits.max_overlap_depth:
+        return f"up to {deep:,} of {figures['files']:,} files may hold one same {survey.clustering}; {small}"
+    return f"{small}; ordered by {survey.clustering} at the same cost"
+
+
+@dataclass(frozen=True)
+class Left:
+    """A slice that was not done, and why."""
+
+    slice: Slice
+    why: str
+    failed: bool = False
+    """Something is wrong with the table, which the next run will meet again."""
+
+    def as_json(self) -> dict[str, object]:
+        """The slice, with the reason."""
+        return {**self.slice.as_json(), "left": self.why, "failed": self.failed}
+
+
+def ordered(found: Iterable[Slice]) -> list[Slice]:
+    """Most files saved per second first; of equals by name, so that two runs plan alike."""
+    return sorted(found, key=lambda one: (-one.worth, one.place.name, one.partition))
+
+
+def within(found: Iterable[Slice], budget_s: float) -> tuple[list[Slice], list[Left]]:
+    """The longest beginning whose estimated seconds fit into the budget, at least one slice; and the others."""
+    chosen, left, spent = list[Slice](), list[Left](), 0.0
+    for one in found:
+        if chosen and spent + one.seconds > budget_s:
+            left.append(Left(one, f"does not fit into the {budget_s:,.0f} s of a run; the next one goes on"))
+            spent = float("inf")
+            continue
+        spent += one.seconds
+        chosen.append(one)
+    return chosen, left
+
+
+def calibrated(history: pa.Table) -> dict[Engine, float]:
+    """How much longer than estimated each engine took lately: the median of seconds / predicted_seconds.
+
+    In: engine, seconds, predicted_seconds of `layout/history`. Between a tenth and ten, and 1 below five slices: one
+    slow afternoon should not keep partitions from being looked after.
+    """
+    pace = {}
+    for engine in Engine:
+        rows = history.filter(pc.equal(history.column("engine"), engine.value))
+        if rows.num_rows >= 5:
+            ratios = pc.divide(rows.column("seconds"), pc.max_element_wise(rows.column("predicted_seconds"), 1e-3))
+            pace[engine] = min(10.0, max(0.1, float(pc.approximate_median(ratios).as_py())))
+    return pace

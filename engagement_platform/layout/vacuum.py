@@ -1,0 +1,243 @@
+"""Removes files that no version in reach needs: VACUUM behind a guard that names who still reads old versions.
+
+What is due by the log alone is in `disk`; here it is done, and never below the largest floor.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from urllib.parse import unquote
+
+from engagement_platform.errors import PlatformError
+from engagement_platform.layout import disk, files
+from engagement_platform.layout.commits import recent
+from engagement_platform.layout.doctor import Target
+from engagement_platform.layout.segment import segment
+from engagement_platform.layout.survey import place_of
+from engagement_platform.microbatch.job import Stores
+from engagement_platform.microbatch.model import Checkpoint, JobState
+from engagement_platform.settings import Settings
+from engagement_platform.tables import log
+from engagement_platform.tables.engagement import MAPPING, PENDING, data_table
+from engagement_platform.tables.upkeep import (
+    SparkGetter,
+    checkpoint_log,
+    vacuum_here,
+    vacuum_in_spark,
+    writes_as_spark,
+)
+
+_HOUR = timedelta(hours=1)
+_LOG_RETENTION = "interval 30 days"
+"""Delta's default of delta.logRetentionDuration."""
+
+# Rows that a late request may bring back stand in these.
+_LATE = (data_table("organization").name, MAPPING.name, PENDING.name)
+
+
+@dataclass(frozen=True)
+class Floor:
+    """How long removed files have to stay, for one reason."""
+
+    keep: timedelta
+    because: str
+    do: str
+    """What makes it shorter."""
+
+    @property
+    def hours(self) -> int:
+        """Whole hours, rounded up: VACUUM counts in hours, and clocks of writers differ by seconds."""
+        return max(0, math.ceil(self.keep / _HOUR))
+
+
+class RetentionTooShort(PlatformError):
+    """A VACUUM was asked to remove files that somebody may still read."""
+
+    def __init__(self, table: str, asked_hours: int, floors: Sequence[Floor]) -> None:
+        self.table, self.asked_hours, self.floors = table, asked_hours, tuple(floors)
+        reasons = "; ".join(f"{floor.because} needs {floor.hours:,} hours ({floor.do})" for floor in floors)
+        super().__init__(
+            f"VACUUM of {table} was asked to keep {asked_hours:,} hours, which is too little: {reasons}. Nothing was "
+            f"removed. Ask for {max(floor.hours for floor in floors):,} hours or more, or leave --hours away."
+        )
+
+
+class RetentionNotApplied(PlatformError):
+    """Spark removes what is older than the table's own retention, and more has to be kept."""
+
+    def __init__(self, table: str, own_hours: int, wanted_hours: int, because: str) -> None:
+        self.table = table
+        super().__init__(
+            f"{table} can be vacuumed by Spark only, which keeps what the table says, {own_hours:,} hours, and not the "
+            f"{wanted_hours:,} that {because} needs. Nothing was removed. Set delta.deletedFileRetentionDuration to "
+            f"'interval {wanted_hours} hours' or more on the table, or ask again when that is no longer needed."
+        )
+
+
+@dataclass(frozen=True)
+class Vacuumed:
+    """What was removed, or (dry_run) would be."""
+
+    table: str
+    dry_run: bool
+    kept_hours: int
+    because: str
+    """Why no less was kept."""
+    files: int
+    bytes: int | None
+    """None on object stores: Spark tells names only, and asking for each size costs a request."""
+
+    def as_json(self) -> dict[str, object]:
+        """All of it by name."""
+        return dict(vars(self))
+
+
+Readers = Mapping[str, str]
+"""Name of each job whose source is a table, to the name of that table."""
+
+
+def floors(
+    settings: Settings, table: Target, properties: Mapping[str, str], stores: Stores, readers: Readers, now: datetime
+) -> list[Floor]:
+    """Everything that keeps removed files of a table, longest first."""
+    found = [
+        Floor(
+            disk.retention(properties),
+            "the table's own retention",
+            "delta.deletedFileRetentionDuration of the table",
+        ),
+        Floor(settings.maintenance.rollback_window, "the rollback window", "maintenance.rollback_window"),
+    ]
+    if table.name in _LATE:
+        found.append(Floor(settings.mutation.max_lateness, "a request that comes late", "mutation.max_lateness"))
+    for batch in stores.checkpoints.unfinished():
+        version = batch.manifest.table_versions.get(table.name)
+        if version is not None and (kept := _age(table.uri, version, now)):
+            job = batch.manifest.job
+            found.append(Floor(kept, f"the unfinished {batch.manifest}, which reads version {version},", _finish(job)))
+    for job, source in readers.items():
+        if source == table.name and (read := _read_through(stores.checkpoints.latest(job))) is not None:
+            kept = _age(table.uri, read, now)
+            if kept:
+                found.append(Floor(kept, f"{job}, which has read the table up to version {read},", _finish(job)))
+    return sorted(found, key=lambda floor: -floor.keep)
+
+
+def _finish(job: str) -> str:
+    return f"engagement-platform run {job} --until-idle"
+
+
+def _read_through(last: Checkpoint | None) -> int | None:
+    """The last version of its source that a job will not read again; None: the job has read nothing."""
+    if last is None:
+        return None
+    offsets = last.manifest.end if last.state is JobState.SUCCEEDED else last.manifest.start
+    return offsets.get("version")
+
+
+def _age(uri: str, version: int, now: datetime) -> timedelta | None:
+    """How long ago a version was no longer the newest; files that it has were removed after that. None: it still is.
+
+    Where the log does not tell any more, as long ago as the oldest entry that it has.
+    """
+    newest = log.version(uri)
+    if newest is None or version >= newest:
+        return None
+    following = max(0, version + 1)
+    moment = log.committed(uri, following)
+    if moment is None:
+        kept = log.next_entry(uri, following)
+        moment = None if kept is None else log.committed(uri, kept)
+    # An hour more: a file is marked as removed when its rewrite begins, and that is before the commit.
+    return None if moment is None else max(timedelta(0), now - moment) + _HOUR
+
+
+def vacuum(
+    settings: Settings,
+    table: Target,
+    stores: Stores,
+    readers: Readers,
+    spark: SparkGetter,
+    *,
+    hours: int | None = None,
+    dry_run: bool = True,
+    now: datetime | None = None,
+) -> Vacuumed:
+    """Remove files that were taken out of a table longer ago than every floor, and than `hours`.
+
+    hours: keep so many; None: as many as the longest floor. dry_run: only say what would go, in files and bytes.
+    Raises RetentionTooShort with every floor above `hours`, RetentionNotApplied, NotADeltaTable, LogNotReadable.
+    """
+    now = now or datetime.now(UTC)
+    opened = files.open_table(table.uri, table.name)
+    what = files.shape(opened)
+    found = floors(settings, table, what.properties, stores, readers, now)
+    if hours is not None and (above := [floor for floor in found if floor.hours > hours]):
+        raise RetentionTooShort(table.name, hours, above)
+    keep = found[0].hours if hours is None else hours
+    because = found[0].because if hours is None else f"{hours:,} hours were asked for"
+    place = place_of(settings, table)
+    local = "://" not in table.uri
+    if local and writes_as_spark(opened):
+        # delta-rs names files that an earlier VACUUM removed again, as long as the log remembers them.
+        sizes = _sizes(table.uri, vacuum_here(place, keep, dry_run=True))
+        if sizes and not dry_run:
+            vacuum_here(place, keep, dry_run=False)
+        return Vacuumed(table.name, dry_run, keep, because.rstrip(","), len(sizes), sum(sizes))
+    own = math.ceil(disk.retention(what.properties) / _HOUR)
+    if own < keep:
+        raise RetentionNotApplied(table.name, own, keep, because.rstrip(","))
+    would = vacuum_in_spark(place, spark(), dry_run=True)
+    sizes = _sizes(table.uri, [path.removeprefix("file:") for path in would]) if local else []
+    if not dry_run:
+        vacuum_in_spark(place, spark(), dry_run=False)
+    return Vacuumed(table.name, dry_run, own, "the table's own retention", len(would), sum(sizes) if local else None)
+
+
+def _sizes(uri: str, paths: Sequence[str]) -> list[int]:
+    """Bytes of those files that are there, by their paths below the table, escaped as in the log or not."""
+    found = ([place for name in (path, unquote(path)) if (place := Path(uri, name)).is_file()] for path in paths)
+    return [there[0].stat().st_size for there in found if there]
+
+
+@dataclass(frozen=True)
+class Checkpointed:
+    """What was done to the log of a table."""
+
+    table: str
+    commits: int
+    """Commits that came after the newest checkpoint before."""
+    done: bool
+    cleaned: bool
+    """Whether expired entries were removed too."""
+
+
+def checkpoint(
+    settings: Settings, table: Target, stores: Stores, readers: Readers, *, now: datetime | None = None
+) -> Checkpointed:
+    """Make a checkpoint where the newest is too old, and remove log entries that are past their retention.
+
+    Entries stay while a job has yet to read one that is past it. Raises NotADeltaTable, LogNotReadable.
+    """
+    now = now or datetime.now(UTC)
+    opened = files.open_table(table.uri, table.name)
+    what = files.shape(opened)
+    lately = recent(segment(table.uri, what.version), most=1, small_file_bytes=1)
+    # Spark makes checkpoints itself, of all tables that it writes; the others are those that it never sees.
+    if lately.checkpoint_lag <= settings.maintenance.checkpoint_commits or not writes_as_spark(opened):
+        return Checkpointed(table.name, lately.checkpoint_lag, done=False, cleaned=False)
+    kept_for = what.properties.get("delta.logRetentionDuration", _LOG_RETENTION)
+    keep = disk.retention({"delta.deletedFileRetentionDuration": kept_for})
+    read = [
+        age
+        for job, source in readers.items()
+        if source == table.name and (seen := _read_through(stores.checkpoints.latest(job))) is not None
+        if (age := _age(table.uri, seen, now))
+    ]
+    clean = all(age < keep for age in read)
+    checkpoint_log(place_of(settings, table), clean=clean)
+    return Checkpointed(table.name, lately.checkpoint_lag, done=True, cleaned=clean)

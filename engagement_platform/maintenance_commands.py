@@ -1,0 +1,162 @@
+"""Commands that mend the layout of tables: optimize, vacuum. Looking at it is in `layout_commands`.
+
+Thin: parse, call, print.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from engagement_platform.layout.maintain import Outcome, Plan
+    from engagement_platform.layout.plan import Slice
+    from engagement_platform.microbatch.lease import Holder
+
+_TABLE = typer.Argument(metavar="TABLE|PATH", help="engagement/data, a folder, or a URI. Default: the whole lake.")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this module to the command line."""
+    for command in (optimize, vacuum):
+        app.command()(command)
+
+
+def optimize(
+    table: Annotated[str | None, _TABLE] = None,
+    organization: Annotated[
+        list[str] | None, typer.Option(metavar="ID", help="Only partitions of this one; repeatable.")
+    ] = None,
+    second_round: Annotated[
+        bool, typer.Option("--second-round", help="Merge up to maintenance.second_round_file_bytes.")
+    ] = False,
+    budget: Annotated[
+        float | None,
+        typer.Option(min=0, metavar="SECONDS", help="Begin nothing new after so long. Default: maintenance.budget."),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and change nothing.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One JSON object for each slice, or with --dry-run for the plan.")
+    ] = False,
+) -> None:
+    """Merge small files and order them anew, partition by partition, most files saved per second first.
+
+    No row changes, and readers and streams see none twice. Writers come first: a table that somebody writes is
+    touched when it is free, for one partition at a time. What does not fit into the budget, the next call does.
+    Exit status: 0 also when something is left for the next call, 1 with the reason. A table that cannot be read or
+    rewritten is named, and the others are done all the same.
+    Example: engagement-platform optimize engagement/data --organization org-7 --dry-run
+    """
+    from datetime import timedelta
+
+    from engagement_platform.layout.maintain import Asked, Told, planned
+    from engagement_platform.layout.plan import Left
+    from engagement_platform.maintenance import optimize as outcomes_of
+    from engagement_platform.settings import Settings
+
+    settings = Settings()
+    limit = None if budget is None else timedelta(seconds=budget)
+    asked = Asked(table, tuple(organization or ()), second_round, limit)
+    plan, failed = planned(settings, asked), 0
+    if dry_run:
+        _show_plan(plan, as_json=as_json)
+    else:
+        told = Told(on_slice=_say_slice, on_wait=_say_wait)
+        for number, outcome in enumerate(outcomes_of(settings, plan, asked, told), 1):
+            _show(outcome, number, len(plan.chosen) + len(plan.left), as_json=as_json)
+            failed += isinstance(outcome, Left) and outcome.failed
+        if not as_json and not (plan.chosen or plan.left):
+            typer.echo("Nothing to mend.")
+    for reason in plan.unread:
+        typer.echo(reason, err=True)
+    raise typer.Exit(1 if plan.unread or failed else 0)
+
+
+def _say_slice(one: Slice) -> None:
+    typer.echo(f"{one}: {one.action} with {one.engine.value}, about {one.seconds:,.1f} s; {one.why}", err=True)
+
+
+def _say_wait(one: Slice, holder: Holder) -> None:
+    typer.echo(f"{one} waits: {holder}", err=True)
+
+
+def _show(outcome: Outcome, number: int, count: int, *, as_json: bool) -> None:
+    from engagement_platform.layout.finding import readable
+    from engagement_platform.layout.optimize import Done
+
+    if as_json:
+        typer.echo(json.dumps(outcome.as_json()))
+    elif isinstance(outcome, Done):
+        typer.echo(
+            f"[{number}/{count}] {outcome.slice}: {outcome.files_before:,} → {outcome.files_after:,} files, "
+            f"{readable(sum(outcome.rewritten.removed.values()))} → {readable(sum(outcome.rewritten.added.values()))}, "
+            f"{outcome.seconds:.1f} s"
+        )
+    else:
+        typer.echo(f"[{number}/{count}] {outcome.slice} is left: {outcome.why}")
+
+
+def _show_plan(plan: Plan, *, as_json: bool) -> None:
+    from rich.console import Console
+    from rich.table import Column, Table
+    from rich.text import Text
+
+    from engagement_platform.layout.finding import readable
+
+    if as_json:
+        told = {"slices": [one.as_json() for one in plan.chosen], "left": [one.as_json() for one in plan.left]}
+        typer.echo(json.dumps(told))
+        return
+    fold = [Column(name, overflow="fold") for name in ("table", "partition")]
+    shown = Table(*fold, "action", "engine", "files", "to rewrite", "seconds", Column("why", overflow="fold"))
+    for one in plan.chosen:
+        shown.add_row(
+            Text(one.place.name),
+            Text(one.partition),
+            one.action,
+            one.engine.value,
+            f"{one.gain.files_before or 0:,} → {one.gain.files_after or 0:,}",
+            readable(one.gain.bytes_to_rewrite or 0),
+            f"{one.seconds:,.1f}",
+            Text(one.why),
+        )
+    console = Console()
+    console.print(shown)
+    console.print(f"{len(plan.chosen):,} slices; {len(plan.left):,} more do not fit into the budget.", markup=False)
+
+
+def vacuum(
+    table: Annotated[str | None, _TABLE] = None,
+    hours: Annotated[
+        int | None, typer.Option(min=0, help="Keep removed files for so long. Default: as long as they may be needed.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be removed; remove nothing.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object for each table.")] = False,
+) -> None:
+    """Delete files that tables no longer consist of, and that nobody may still read.
+
+    They are kept for the longest of: the table's own retention, maintenance.rollback_window, mutation.max_lateness,
+    and as far back as an unfinished batch or a job that follows the table reads. --hours below that is refused, and
+    the sentence says by what. Versions older than that cannot be read any more.
+    Exit status: 0, or 1 with the reason; a table that cannot be vacuumed is named, and the others are done first.
+    Example: engagement-platform vacuum engagement/data --dry-run
+    """
+    from engagement_platform.errors import PlatformError
+    from engagement_platform.layout.finding import readable
+    from engagement_platform.maintenance import vacuum_tables
+    from engagement_platform.settings import Settings
+
+    refused = 0
+    for done in vacuum_tables(Settings(), table, hours=hours, dry_run=dry_run):
+        if isinstance(done, PlatformError):
+            refused += 1
+            typer.echo(done, err=True)
+        elif as_json:
+            typer.echo(json.dumps(done.as_json()))
+        else:
+            size = "" if done.bytes is None else f" of {readable(done.bytes)}"
+            verb = "would go" if dry_run else "removed"
+            typer.echo(f"{done.table}: {done.files:,} files{size} {verb}; kept {done.kept_hours:,} h ({done.because})")
+    raise typer.Exit(1 if refused else 0)

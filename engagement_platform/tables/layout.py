@@ -1,0 +1,38 @@
+"""The table in which maintenance writes down what it did, beside what was predicted. Writing it is `upkeep`."""
+
+from __future__ import annotations
+
+from engagement_platform.tables.contract import Column, Mode, Table
+
+LAYOUT_HISTORY = Table(
+    key=("layout", "history"),
+    description="One row for every slice of a table that was optimized: what was predicted, and what came of it.",
+    mode=Mode.APPEND_ONLY,
+    partitioned_by=("ingestion_date",),
+    columns=(
+        Column("table_name", "string", "The table, such as engagement/data."),
+        Column("partition", "string", "Its partition, such as organization_id=org-7; empty: the whole table."),
+        Column("action", "string", "optimize (merge small files) or zorder."),
+        Column("engine", "string", "delta-rs or spark."),
+        Column("why", "string", "Why this slice was chosen, and this action."),
+        Column("target_file_bytes", "long", "Size that files were merged up to."),
+        Column("predicted_files_after", "long", "Files of the partition afterwards, as predicted."),
+        Column("predicted_bytes_rewritten", "long", "Bytes to rewrite, as predicted."),
+        Column("predicted_read_files_before", "double", "Files that a random week of the partition opened before."),
+        Column("predicted_read_files_after", "double", "Files that a random week of it would open, as predicted."),
+        Column("predicted_seconds", "double", "How long it would take, as estimated."),
+        Column("files_before", "long", "Files of the partition before."),
+        Column("files_after", "long", "Files of the partition afterwards."),
+        Column("files_removed", "long", "Files that were replaced."),
+        Column("files_added", "long", "Files that replaced them."),
+        Column("bytes_removed", "long", "Their bytes."),
+        Column("bytes_added", "long", "Bytes that were written."),
+        Column("read_files_after", "double", "Files that a random week of the partition opens, from its new bounds."),
+        Column("seconds", "double", "How long it took, with all attempts."),
+        Column("attempts", "int", "How often it was tried."),
+        Column("version", "long", "Version of the table that it made; null: nothing was left to do."),
+        Column("fingerprint", "string", "Of the files it left, by which a later run sees that nothing changed since."),
+        Column("started_ts", "timestamp", "When it began, UTC."),
+        Column("ingestion_date", "date", "UTC day of started_ts."),
+    ),
+)

@@ -1,0 +1,133 @@
+"""Maintenance as Dagster runs it: jobs, one organization as a partition, schedules, and what they say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engagement_platform.definitions import defs
+from engagement_platform.defs.maintenance import ORGANIZATIONS, organizations_found
+from engagement_platform.defs.platform import Platform
+from engagement_platform.defs.upkeep import key_of_organization, organization_of
+from engagement_platform_tests.layout.seeded import SeededLake, leased
+
+HISTORY = dg.AssetKey(["layout", "history"])
+
+
+@pytest.fixture
+def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SeededLake:
+    monkeypatch.setenv("ENGAGEMENT_PLATFORM_HOME", str(tmp_path))
+    made = SeededLake(tmp_path)
+    made.engagements("org-1", 12)
+    made.engagements("org...2", 20)
+    return made
+
+
+@pytest.fixture
+def instance() -> Iterator[dg.DagsterInstance]:
+    with dg.DagsterInstance.ephemeral() as made:
+        yield made
+
+
+def run(job: str, instance: dg.DagsterInstance, **more: Any) -> dg.ExecuteInProcessResult:
+    return defs().resolve_job_def(job).execute_in_process(instance=instance, **more)
+
+
+def shown(result: dg.ExecuteInProcessResult) -> dict[str, Any]:
+    """Metadata of the only output of a run."""
+    [output] = [e.step_output_data for e in result.all_events if e.event_type is dg.DagsterEventType.STEP_OUTPUT]
+    return {name: value.value for name, value in output.metadata.items()}
+
+
+@given(st.text(alphabet=st.sampled_from(".%2Eaö "), min_size=1, max_size=12))
+def test_any_organization_is_a_partition_key_that_leads_back_to_it(organization: str) -> None:
+    key = key_of_organization(organization)
+    assert "..." not in key
+    assert organization_of(key) == organization
+
+
+def test_the_daily_run_mends_what_gains_and_says_so(lake: SeededLake, instance: dg.DagsterInstance) -> None:
+    before = lake.rows()
+    told = shown(run("optimize_tables", instance))
+    assert (told["slices"], told["files_before"], told["files_after"], told["slices_left"]) == (2, 32, 2, 0)
+    assert (lake.files(), lake.rows()) == (2, before)
+    [record] = instance.fetch_observations(dg.AssetKey(["engagement", "data"]), limit=10).records
+    observed = record.asset_observation
+    assert observed is not None
+    assert observed.metadata["files_after"].value == 2
+    assert shown(run("optimize_tables", instance))["slices"] == 0
+
+
+def test_a_table_that_somebody_writes_fails_no_run(
+    lake: SeededLake, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ENGAGEMENT_PLATFORM_MAINTENANCE__BUDGET", "PT0.5S")
+    with leased(lake.stores, "engagement/data", "apply-mutations"):
+        told = shown(run("optimize_tables", instance))
+    assert (told["slices"], told["slices_left"], lake.files()) == (0, 2, 32)
+    assert "apply-mutations" in told["left"].records[0].data["why"]
+
+
+def test_a_table_that_cannot_be_rewritten_fails_the_run_when_the_others_are_done(
+    lake: SeededLake, instance: dg.DagsterInstance
+) -> None:
+    next(Path(lake.uri()).rglob("organization_id=org-1/*.parquet")).unlink()
+    result = run("optimize_tables", instance, raise_on_error=False)
+    assert not result.success
+    [failure] = [e.step_failure_data for e in result.all_events if e.event_type is dg.DagsterEventType.STEP_FAILURE]
+    assert failure.user_failure_data is not None
+    assert "1 slices failed, the first is engagement/data organization_id=org-1" in str(failure.user_failure_data)
+    assert lake.files("org...2") == 1
+
+
+def test_one_organization_is_optimized_by_its_partition(lake: SeededLake, instance: dg.DagsterInstance) -> None:
+    instance.add_dynamic_partitions("organization", ["org-1", key_of_organization("org...2")])
+    run("optimize_organizations", instance, partition_key=key_of_organization("org...2"))
+    assert (lake.files("org-1"), lake.files("org...2")) == (12, 1)
+    [record] = instance.fetch_materializations(HISTORY, limit=10).records
+    made = record.asset_materialization
+    assert made is not None
+    assert (made.partition, made.metadata["files_after"].value) == ("org%2E..2", 1)
+
+
+def test_a_backfill_of_several_organizations_is_one_run(lake: SeededLake, instance: dg.DagsterInstance) -> None:
+    instance.add_dynamic_partitions("organization", ["org%2E..2", "org-1"])
+    tags = {"dagster/asset_partition_range_start": "org%2E..2", "dagster/asset_partition_range_end": "org-1"}
+    assert run("optimize_organizations", instance, tags=tags).success
+    assert lake.files() == 2
+
+
+def test_organizations_that_have_landed_become_partitions(lake: SeededLake, instance: dg.DagsterInstance) -> None:
+    def tick() -> Any:
+        return organizations_found(dg.build_sensor_context(instance=instance, resources={"platform": Platform()}))
+
+    [request] = tick().dynamic_partitions_requests
+    assert sorted(request.partition_keys) == ["org%2E..2", "org-1"]
+    instance.add_dynamic_partitions(str(ORGANIZATIONS.name), request.partition_keys)
+    assert isinstance(tick(), dg.SkipReason)
+
+
+def test_the_second_round_vacuum_and_checkpoints_run(lake: SeededLake, instance: dg.DagsterInstance) -> None:
+    assert shown(run("second_round", instance))["slices"] == 2
+    vacuumed = shown(run("vacuum_tables", instance))
+    assert (vacuumed["tables"], vacuumed["files"]) == (2, 0), "nothing is old enough"
+    assert shown(run("checkpoint_logs", instance)).keys() == {"checkpoints", "tables"}
+
+
+def test_daily_and_weekly_schedules_launch_their_jobs() -> None:
+    schedules = {s.name: s for s in defs().get_repository_def().schedule_defs}
+    crons = {name: schedule.cron_schedule for name, schedule in schedules.items()}
+    assert crons["optimize_tables_schedule"] == "0 1 * * *"
+    assert crons["second_round_schedule"] == "0 2 * * 0"
+    context = dg.build_schedule_context(scheduled_execution_time=datetime(2026, 11, 21, 1, tzinfo=UTC))
+    for name in ("optimize_tables", "second_round", "vacuum_tables", "checkpoint_logs"):
+        ticked = schedules[f"{name}_schedule"].evaluate_tick(context)
+        assert len(ticked.run_requests or ()) == 1
+        assert schedules[f"{name}_schedule"].default_status is dg.DefaultScheduleStatus.RUNNING

@@ -1,0 +1,176 @@
+"""Maintenance of mutable tables gives way: to who holds the lease, who waits for it, and unfinished batches."""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import ExitStack
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from engagement_platform.layout.maintain import Asked, Outcome, Told, planned
+from engagement_platform.layout.optimize import Done
+from engagement_platform.layout.plan import Left, Slice
+from engagement_platform.microbatch.lease import Holder
+from engagement_platform.microbatch.model import Manifest
+from engagement_platform_tests.layout.seeded import NOW, SeededLake, leased
+
+SOON = 20.0
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> SeededLake:
+    return SeededLake(tmp_path)
+
+
+def with_patience(lake: SeededLake, patience: timedelta) -> SeededLake:
+    return replace(lake, maintenance=lake.maintenance.model_copy(update={"patience": patience}))
+
+
+def waiters(lake: SeededLake) -> int:
+    from sqlalchemy import func, select
+
+    from engagement_platform.microbatch.database import LEASE_WAITER, reading
+
+    with reading(lake.stores.leases.engine) as connection:
+        return int(connection.execute(select(func.count()).select_from(LEASE_WAITER)).scalar_one())
+
+
+def wait_until(what: str, happened: object) -> None:
+    assert callable(happened)
+    ends = time.monotonic() + SOON
+    while not happened():
+        assert time.monotonic() < ends, f"within {SOON} s: {what}"
+        time.sleep(0.01)
+
+
+def test_who_waits_for_the_lease_gets_it_between_two_slices(lake: SeededLake) -> None:
+    for name in ("org-1", "org-2", "org-3"):
+        lake.engagements(name, 12)
+    order: list[str] = []
+
+    def write() -> None:
+        with leased(lake.stores, "engagement/data", "apply-mutations"):
+            order.append("mutation")
+
+    writer = threading.Thread(target=write)
+
+    def during(one: Slice) -> None:
+        order.append(one.partition)
+        if len(order) == 1:
+            writer.start()
+            wait_until("the mutation stands in line", lambda: waiters(lake) == 1)
+
+    done = lake.optimize(told=Told(on_slice=during))
+    writer.join(SOON)
+    assert order[1] == "mutation"
+    assert [type(one) for one in done] == [Done] * 3
+
+
+def test_a_table_that_is_being_written_is_left_when_the_time_is_over(lake: SeededLake) -> None:
+    lake.engagements("org-1", 12)
+    lake.notifications("org-1", 12)
+    said: list[Holder] = []
+    with leased(lake.stores, "engagement/data", "apply-mutations"):
+        outcomes = lake.optimize(
+            Asked(budget=timedelta(seconds=1)), Told(on_wait=lambda _slice, holder: said.append(holder))
+        )
+    by_table = {one.slice.place.name: one for one in outcomes}
+    left = by_table["engagement/data"]
+    assert isinstance(left, Left)
+    assert "(apply-mutations) holds table/engagement/data" in left.why
+    assert [holder.purpose for holder in said] == ["apply-mutations"], "told once"
+    assert isinstance(by_table["engagement/notification"], Done), "appends need no lease, so this did not wait"
+    assert waiters(lake) == 0
+
+
+def test_a_table_that_is_never_free_is_given_one_slice_for_a_place_in_line(lake: SeededLake) -> None:
+    """Two writers that hand the lease to each other leave no moment in which nobody wants it."""
+    lake = with_patience(lake, timedelta(seconds=0.5))
+    lake.engagements("org-1", 12)
+    stop = threading.Event()
+
+    def write(purpose: str) -> None:
+        while not stop.is_set():
+            with leased(lake.stores, "engagement/data", purpose):
+                time.sleep(0.1)
+
+    writers = [threading.Thread(target=write, args=(name,)) for name in ("ingest", "apply", "move")]
+    for writer in writers:
+        writer.start()
+    wait_until("two stand in line", lambda: waiters(lake) == 2)
+    try:
+        [done] = lake.optimize(Asked(budget=timedelta(seconds=SOON)))
+    finally:
+        stop.set()
+        for writer in writers:
+            writer.join(SOON)
+    assert isinstance(done, Done)
+
+
+def test_a_table_in_the_middle_of_somebodys_batch_is_left_alone(lake: SeededLake) -> None:
+    lake.engagements("org-1", 12)
+    manifest = Manifest("apply-mutations", lake.stores.checkpoints.app_id("apply-mutations"), 0, {}, {}, NOW, {
+        "engagement/data": 3
+    })  # fmt: skip
+    lake.stores.checkpoints.begin(manifest)
+    [left] = lake.optimize()
+    assert isinstance(left, Left)
+    assert left.why == "apply-mutations batch 0 is unfinished and comes first"
+    lake.stores.checkpoints.succeed(manifest, {})
+    assert [type(one) for one in lake.optimize()] == [Done]
+
+
+def test_an_append_only_table_is_looked_after_in_the_middle_of_a_batch(lake: SeededLake) -> None:
+    """Some batch that reads or writes it is always under way."""
+    lake.notifications("org-1", 12)
+    app_id = lake.stores.checkpoints.app_id("ingest")
+    lake.stores.checkpoints.begin(Manifest("ingest", app_id, 0, {}, {}, NOW, {"engagement/notification": 3}))
+    assert [type(one) for one in lake.optimize()] == [Done]
+
+
+def test_a_table_that_cannot_be_rewritten_keeps_no_other_from_it(lake: SeededLake) -> None:
+    lake.engagements("org-1", 40)
+    lake.notifications("org-1", 12)
+    next(Path(lake.uri()).rglob("organization_id=org-1/*.parquet")).unlink()
+    outcomes = {one.slice.place.name: one for one in lake.optimize()}
+    failed = outcomes["engagement/data"]
+    assert isinstance(failed, Left)
+    assert failed.failed
+    assert failed.why
+    assert isinstance(outcomes["engagement/notification"], Done)
+
+
+def test_a_plan_changes_nothing(lake: SeededLake) -> None:
+    lake.engagements("org-1", 12)
+    plan = planned(lake.settings, Asked())
+    assert [one.partition for one in plan.chosen] == ["organization_id=org-1"]
+    assert (lake.files(), plan.unread) == (12, ())
+
+
+def test_slices_of_several_tables_are_done_best_first(lake: SeededLake) -> None:
+    lake.engagements("org-1", 12)
+    lake.notifications("org-1", 40)
+    lake.engagements("org-2", 25)
+    worth = [one.slice.worth for one in lake.optimize()]
+    assert len(worth) == 3
+    assert worth == sorted(worth, reverse=True)
+
+
+def test_a_table_that_is_being_written_holds_up_no_other(lake: SeededLake) -> None:
+    lake.engagements("org-1", 40)
+    lake.engagements("org-2", 30)
+    lake.notifications("org-1", 12)
+    order: list[str] = []
+    with ExitStack() as held:
+        held.enter_context(leased(lake.stores, "engagement/data", "apply-mutations"))
+
+        def free(outcome: Outcome) -> None:
+            order.append(outcome.slice.place.name)
+            held.close()
+
+        lake.optimize(told=Told(on_outcome=free))
+    assert order == ["engagement/notification", "engagement/data", "engagement/data"]

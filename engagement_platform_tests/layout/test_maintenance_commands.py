@@ -1,0 +1,117 @@
+"""optimize and vacuum on the command line: what they print, what they change, how they end."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from engagement_platform.cli import app
+from engagement_platform.layout.maintain import NotByOrganization
+from engagement_platform.layout.vacuum import RetentionTooShort
+from engagement_platform.tables import light
+from engagement_platform.tables.engagement import PENDING
+from engagement_platform_tests.layout import logs
+from engagement_platform_tests.layout.seeded import SeededLake, leased
+
+
+@pytest.fixture
+def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SeededLake:
+    monkeypatch.setenv("ENGAGEMENT_PLATFORM_HOME", str(tmp_path))
+    monkeypatch.setenv("COLUMNS", "200")
+    made = SeededLake(tmp_path)
+    made.engagements("org-1", 12)
+    made.engagements("org-2", 20)
+    return made
+
+
+def call(*words: str) -> Result:
+    return CliRunner().invoke(app, list(words))
+
+
+def lines(result: Result) -> list[dict[str, object]]:
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def test_a_dry_run_prints_the_plan_and_changes_nothing(lake: SeededLake) -> None:
+    told = call("optimize", "--dry-run")
+    assert (told.exit_code, lake.files()) == (0, 32)
+    assert "organization_id=org-2" in told.stdout
+    assert "20 → 1" in told.stdout
+    [plan] = lines(call("optimize", "--dry-run", "--json"))
+    assert [one["partition"] for one in plan["slices"]] == ["organization_id=org-2", "organization_id=org-1"]  # type: ignore[attr-defined]
+    [none] = lines(call("optimize", "--dry-run", "--json", "--budget", "0"))
+    assert (len(none["slices"]), len(none["left"])) == (1, 1)  # type: ignore[arg-type]
+
+
+def test_what_was_done_is_told_slice_by_slice(lake: SeededLake) -> None:
+    done = call("optimize", "engagement/data")
+    assert done.exit_code == 0
+    assert done.stdout.startswith("[1/2] engagement/data organization_id=org-2: 20 → 1 files, ")
+    assert "up to" in done.stderr
+    assert lake.files() == 2
+    again = call("optimize", "engagement/data")
+    assert (again.exit_code, again.stdout) == (0, "Nothing to mend.\n")
+
+
+def test_one_organization_alone_is_done_as_json(lake: SeededLake) -> None:
+    [done] = lines(call("optimize", "--organization", "org-1", "--json"))
+    assert (done["partition"], done["files_before"], done["files_after"]) == ("organization_id=org-1", 12, 1)
+    assert (lake.files("org-1"), lake.files("org-2")) == (1, 20)
+
+
+def test_a_table_that_somebody_writes_is_left_and_that_is_no_failure(lake: SeededLake) -> None:
+    with leased(lake.stores, "engagement/data", "ingest-engagements"):
+        done = call("optimize", "--budget", "0.5")
+    assert done.exit_code == 0
+    assert "is left: " in done.stdout
+    assert "(ingest-engagements) holds table/engagement/data" in done.stdout
+    assert "waits: " in done.stderr
+
+
+def test_a_table_that_cannot_be_read_does_not_keep_the_others_from_being_done(lake: SeededLake) -> None:
+    beyond = {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": ["wishes"], "writerFeatures": ["wishes"]}
+    logs.table(Path(lake.settings.lake) / "other" / "house", protocol=beyond)
+    done = call("optimize")
+    assert (done.exit_code, lake.files()) == (1, 2)
+    assert "The log of other/house cannot be read" in done.stderr
+
+
+def test_a_table_that_cannot_be_rewritten_is_named_and_the_call_fails(lake: SeededLake) -> None:
+    next(Path(lake.uri()).rglob("organization_id=org-1/*.parquet")).unlink()
+    done = call("optimize")
+    assert done.exit_code == 1
+    assert "engagement/data organization_id=org-1 is left: " in done.stdout
+    assert lake.files("org-2") == 1
+
+
+def test_the_organization_of_a_table_without_any_is_refused(lake: SeededLake) -> None:
+    light.create(lake.uri(PENDING), PENDING)
+    assert isinstance(call("optimize", "engagement/pending", "--organization", "org-1").exception, NotByOrganization)
+
+
+def test_vacuum_says_what_it_would_remove_and_refuses_to_remove_too_much(lake: SeededLake) -> None:
+    call("optimize", "engagement/data")
+    [would] = lines(call("vacuum", "engagement/data", "--dry-run", "--json"))
+    assert (would["files"], would["kept_hours"], would["dry_run"]) == (0, 168, True)
+    refused = call("vacuum", "engagement/data", "--hours", "1")
+    assert isinstance(refused.exception, RetentionTooShort)
+    everything = call("vacuum", "--dry-run")
+    assert everything.exit_code == 0
+    assert "engagement/data: 0 files of 0 bytes would go; kept 168 h" in everything.stdout
+    assert "layout/history: 0 files" in everything.stdout
+
+
+def test_vacuum_removes_what_nobody_may_need(lake: SeededLake, monkeypatch: pytest.MonkeyPatch) -> None:
+    from deltalake import DeltaTable
+
+    call("optimize", "engagement/data")
+    for setting in ("MAINTENANCE__ROLLBACK_WINDOW", "MUTATION__MAX_LATENESS"):
+        monkeypatch.setenv(f"ENGAGEMENT_PLATFORM_{setting}", "PT0S")
+    DeltaTable(lake.uri()).alter.set_table_properties({"delta.deletedFileRetentionDuration": "interval 0 hours"})
+    before = lake.rows()
+    done = call("vacuum", "engagement/data")
+    assert done.stdout.startswith("engagement/data: 32 files of ")
+    assert (lake.rows(), call("vacuum", "engagement/data").stdout.split(":")[1][:8]) == (before, " 0 files")

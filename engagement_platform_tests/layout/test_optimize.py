@@ -1,0 +1,235 @@
+"""Slices that are really done: the same rows in fewer files, also beside other writers; by both engines."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+from engagement_platform.layout import history
+from engagement_platform.layout.maintain import Asked, planned
+from engagement_platform.layout.optimize import Done, optimize
+from engagement_platform.layout.plan import Left
+from engagement_platform.layout.vacuum import checkpoint
+from engagement_platform.settings import LayoutSettings, Settings
+from engagement_platform.tables.engagement import NOTIFICATION
+from engagement_platform.tables.upkeep import Engine
+from engagement_platform_tests.layout.seeded import (
+    SeededLake,
+    append_foreign,
+    delete_row,
+    engagement_rows,
+    partitions,
+)
+
+
+def eager(lake: SeededLake) -> Settings:
+    """Settings that make a checkpoint after every commit."""
+    upkeep = lake.maintenance.model_copy(update={"checkpoint_commits": 1})
+    return lake.settings.model_copy(update={"maintenance": upkeep})
+
+
+ODD = ("it's", "a/b", "100%41", "two words", "back\\slash", 'say "hi"', "日本", "new\nline", "`tick`", "= 1 OR 1")
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> SeededLake:
+    return SeededLake(tmp_path)
+
+
+def test_the_same_rows_lie_in_a_tenth_of_the_files_afterwards(lake: SeededLake) -> None:
+    lake.engagements("org-1", 30)
+    lake.engagements("org-2", 1)
+    before = lake.rows()
+    [done] = lake.optimize()
+    assert isinstance(done, Done)
+    assert (lake.files("org-1"), lake.files("org-2"), lake.rows()) == (1, 1, before)
+    assert (done.files_before, done.files_after, done.attempts) == (30, 1, 1)
+    assert len(done.rewritten.removed) == 30
+    assert sum(done.rewritten.added.values()) < sum(done.rewritten.removed.values())
+
+
+def test_rows_of_a_rewritten_partition_are_in_the_order_of_its_column(lake: SeededLake) -> None:
+    lake.engagements("org-1", 20)
+    lake.optimize()
+    days = DeltaTable(lake.uri()).to_pyarrow_table().column("engagement_date").to_pylist()
+    assert days == sorted(days)
+
+
+def test_a_rewrite_says_that_it_changes_no_data_and_by_what_it_ordered(lake: SeededLake) -> None:
+    lake.engagements("org-1", 12)
+    version = DeltaTable(lake.uri()).version()
+    lake.optimize()
+    [(_, actions)] = lake.commits(after=version)
+    changes = [action[kind]["dataChange"] for action in actions for kind in ("add", "remove") if kind in action]
+    assert changes == [False] * 13
+    [info] = [action["commitInfo"] for action in actions if "commitInfo" in action]
+    assert (info["operation"], info["zOrderBy"]) == ("OPTIMIZE", '["engagement_date"]')
+
+
+def test_a_second_run_finds_nothing_to_do_until_something_changed(lake: SeededLake) -> None:
+    lake.engagements("org-1", 12)
+    lake.engagements("org-2", 12)
+    assert partitions(lake.optimize()) == ["organization_id=org-1", "organization_id=org-2"]
+    assert lake.optimize() == []
+    lake.engagements("org-2", 2)
+    assert partitions(lake.optimize()) == ["organization_id=org-2"]
+
+
+def test_only_the_organization_that_was_asked_for_is_rewritten(lake: SeededLake) -> None:
+    lake.engagements("org-1", 12)
+    lake.engagements("org-2", 12)
+    lake.notifications("org-2", 12)
+    done = lake.optimize(Asked(organizations=("org-2",)))
+    assert sorted((one.slice.place.name, one.slice.partition) for one in done) == [
+        ("engagement/data", "organization_id=org-2"),
+        ("engagement/notification", "organization_id=org-2/ingestion_date=2024-01-01"),
+    ]
+    assert lake.files("org-1") == 12
+
+
+def test_an_append_only_table_is_merged_while_somebody_appends(lake: SeededLake) -> None:
+    lake.notifications("org-1", 12)
+    pinned = lake.rows(NOTIFICATION)
+    version = DeltaTable(lake.uri(NOTIFICATION)).version()
+
+    def append(_point: str) -> None:
+        append_foreign(lake.uri(NOTIFICATION), DeltaTable(lake.uri(NOTIFICATION)).to_pyarrow_table().slice(0, 1))
+
+    [done] = lake.optimize(observe=append)
+    assert isinstance(done, Done)
+    assert (done.slice.action, done.attempts) == ("optimize", 1), "appends are no conflict"
+    assert lake.files("org-1", NOTIFICATION) == 2
+    assert lake.rows(NOTIFICATION, version) == pinned, "a reader of the version before sees what it saw"
+    assert DeltaTable(lake.uri(NOTIFICATION)).to_pyarrow_table().num_rows == 25
+
+
+def test_a_rewrite_whose_files_were_taken_away_is_tried_again(lake: SeededLake) -> None:
+    lake.engagements("org-1", 12)
+    opened: list[str] = []
+
+    def meddle(point: str) -> None:
+        opened.append(point)
+        if len(opened) == 1:
+            delete_row(lake.uri(), "e-3-1")
+
+    paused: list[float] = []
+    [done] = lake.optimize(observe=meddle, sleep=paused.append)
+    assert isinstance(done, Done)
+    assert (done.attempts, opened, paused) == (2, ["opened"] * 2, [0.01])
+    ids = DeltaTable(lake.uri()).to_pyarrow_table().column("engagement_id").to_pylist()
+    assert (len(ids), "e-3-1" in ids, lake.files()) == (12 * 4 - 1, False, 1)
+
+
+def test_a_rewrite_that_always_comes_too_late_is_left_for_the_next_run(lake: SeededLake) -> None:
+    lake.engagements("org-1", 12)
+    ids = iter(range(1, 12))
+    left, *more = lake.optimize(observe=lambda _: delete_row(lake.uri(), f"e-{next(ids)}-1"), sleep=lambda _: None)
+    assert isinstance(left, Left)
+    assert not more
+    assert left.why.startswith("tried 4 times: Files of engagement/data in organization_id=org-1 changed")
+    assert isinstance(lake.optimize()[0], Done), "the next run does it"
+
+
+def test_prediction_and_outcome_stand_side_by_side(lake: SeededLake) -> None:
+    assert history.predicted_and_actual(lake.settings) == []
+    lake.engagements("org-1", 30)
+    lake.notifications("org-1", 3)
+    lake.optimize()
+    rows = history.predicted_and_actual(lake.settings, "engagement/data")
+    [row] = rows
+    assert (row["predicted_files_after"], row["files_after"], row["files_before"]) == (1, 1, 30)
+    assert row["predicted_bytes_rewritten"] == row["bytes_removed"]
+    assert (row["predicted_read_files_after"], row["read_files_after"]) == (1.0, 1.0)
+    assert row["partition"] == "organization_id=org-1"
+    assert len(history.predicted_and_actual(lake.settings)) == 2
+
+
+def test_the_second_round_merges_what_the_first_left_alone(lake: SeededLake) -> None:
+    lake.engagements("org-1", 4, rows=40)
+    tiny = replace(lake, maintenance=lake.maintenance.model_copy(update={"target_file_bytes": 1_000}))
+    assert tiny.optimize() == []
+    assert partitions(tiny.optimize(Asked(second_round=True))) == ["organization_id=org-1"]
+    assert lake.files() == 1
+
+
+@pytest.mark.parametrize("scheme", ["organization", "liquid"])
+def test_spark_rewrites_what_delta_rs_cannot(tmp_path: Path, spark: SparkSession, scheme: str) -> None:
+    """Organizations of any name, as Spark writes them; a liquid table as a whole."""
+    from engagement_platform.tables.engagement import data_table
+    from engagement_platform.tables.lake import Lake
+
+    lake = SeededLake(tmp_path, layout=LayoutSettings(scheme=scheme, light_write_rows=0, auto_compact=False))
+    table = data_table(lake.settings.layout.scheme)
+    written = Lake(spark, lake.settings)
+    written.ensure(table)
+    if scheme == "organization":
+        written.accept_organizations(ODD, table)
+    for batch in range(2):
+        rows = pa.concat_tables([engagement_rows(name, batch * 20 + i, 2) for i, name in enumerate(ODD)])
+        written.append(rows, table, lake._txn(f"{batch}"))
+    before, version = lake.rows(), DeltaTable(lake.uri()).version()
+    asked = Asked("engagement/data", () if scheme == "liquid" else ODD[:3])
+    plan = planned(lake.settings, asked)
+    assert {one.engine for one in plan.chosen} == {Engine.SPARK}
+    conf = "spark.databricks.delta.optimize.maxFileSize"
+    for one in plan.chosen:
+        done = optimize(one, plan.surveys["engagement/data"], lake.tools(spark=lambda: spark))
+        assert isinstance(done, Done)
+        assert (done.files_before, done.files_after) == (2, 1), one
+        assert spark.conf.get(conf, None) is None, "left as it was found"
+    assert len(plan.chosen) == (1 if scheme == "liquid" else 3)
+    assert lake.rows() == before
+    kept = checkpoint(eager(lake), lake.target(), lake.stores, {})
+    assert kept.done is (scheme == "organization"), "of a liquid table delta-rs's checkpoint would lose the clustering"
+    for _, actions in lake.commits(after=version):
+        assert all(not action["add"]["dataChange"] for action in actions if "add" in action)
+
+
+def test_a_stream_from_a_table_sees_no_row_twice(tmp_path: Path, spark: SparkSession) -> None:
+    from engagement_platform.tables.lake import Lake
+
+    lake = SeededLake(tmp_path)
+    out = f"{tmp_path}/out"
+
+    def follow() -> int:
+        stream = Lake(spark, lake.settings).stream(NOTIFICATION).writeStream.format("parquet")
+        query = stream.option("checkpointLocation", f"{tmp_path}/checkpoint").trigger(availableNow=True).start(out)
+        assert query.awaitTermination(120), "the stream did not end within 120 s"
+        return spark.read.parquet(out).count()
+
+    lake.notifications("org-1", 6)
+    assert follow() == 12
+    lake.notifications("org-1", 6)
+    [done] = lake.optimize()
+    assert isinstance(done, Done)
+    lake.notifications("org-1", 1)
+    assert follow() == 26
+    assert spark.read.parquet(out).select("notification_id").distinct().count() == 26
+
+
+def test_no_time_at_all_still_does_the_best_slice(lake: SeededLake) -> None:
+    for name in ("org-1", "org-2", "org-3"):
+        lake.engagements(name, 12 if name != "org-2" else 40)
+    done, *left = lake.optimize(Asked(budget=timedelta(0)))
+    assert partitions([done]) == ["organization_id=org-2"]
+    assert sorted(partitions(left)) == ["organization_id=org-1", "organization_id=org-3"]
+    assert all(isinstance(one, Left) and "does not fit" in one.why for one in left)
+    assert (lake.files("org-2"), lake.files()) == (1, 25)
+    assert sorted(partitions(lake.optimize())) == ["organization_id=org-1", "organization_id=org-3"], "and goes on"
+
+
+def test_an_organization_of_a_table_without_organizations_is_refused(lake: SeededLake) -> None:
+    from engagement_platform.layout.maintain import NotByOrganization
+    from engagement_platform.tables import light
+    from engagement_platform.tables.engagement import PENDING
+
+    light.create(lake.uri(PENDING), PENDING)
+    with pytest.raises(NotByOrganization, match="engagement/pending is not partitioned"):
+        planned(lake.settings, Asked("engagement/pending", ("org-1",)))
+    assert planned(lake.settings, Asked(organizations=("org-1",))).chosen == ()

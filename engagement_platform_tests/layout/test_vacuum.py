@@ -1,0 +1,222 @@
+"""What VACUUM may remove and what it may not, and whom its refusal names; logs that get a checkpoint."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+from engagement_platform.layout.maintain import Asked
+from engagement_platform.layout.segment import segment
+from engagement_platform.layout.vacuum import (
+    Floor,
+    RetentionNotApplied,
+    RetentionTooShort,
+    Vacuumed,
+    checkpoint,
+    floors,
+    vacuum,
+)
+from engagement_platform.microbatch.model import Manifest
+from engagement_platform.settings import LayoutSettings, MutationSettings, Settings
+from engagement_platform.tables.contract import Table
+from engagement_platform.tables.engagement import NOTIFICATION
+from engagement_platform.tables.lake import Lake
+from engagement_platform_tests.layout.seeded import DATA, NOW, SeededLake, engagement_rows, no_spark
+
+READERS = {"reader": "engagement/notification"}
+WEEK = 168
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> SeededLake:
+    return SeededLake(tmp_path)
+
+
+def keeping(
+    lake: SeededLake, table: Table = DATA, settings: Settings | None = None, later: timedelta = timedelta(0)
+) -> list[Floor]:
+    target = lake.target(table)
+    properties = DeltaTable(target.uri).metadata().configuration
+    now = datetime.now(UTC) + later
+    return floors(settings or lake.settings, target, properties, lake.stores, READERS, now)
+
+
+def short(lake: SeededLake, **more: object) -> Settings:
+    """Settings that keep as little as they can."""
+    nothing = timedelta(0)
+    upkeep = lake.maintenance.model_copy(update={"rollback_window": nothing})
+    given = {"maintenance": upkeep, "mutation": MutationSettings(max_lateness=nothing), **more}
+    return lake.settings.model_copy(update=given)
+
+
+def own_retention(uri: str, hours: int) -> None:
+    DeltaTable(uri).alter.set_table_properties({"delta.deletedFileRetentionDuration": f"interval {hours} hours"})
+
+
+def swept(
+    lake: SeededLake, settings: Settings, *, table: Table = DATA, hours: int | None = None, dry_run: bool = False
+) -> Vacuumed:
+    target = lake.target(table)
+    return vacuum(settings, target, lake.stores, READERS, no_spark, hours=hours, dry_run=dry_run)
+
+
+def read_through(
+    lake: SeededLake, version: int, *, finished: bool = True, pinned: Mapping[str, int] | None = None
+) -> None:
+    """The reader's first batch: from version 1 to this one."""
+    app_id = lake.stores.checkpoints.app_id("reader")
+    manifest = Manifest("reader", app_id, 0, {"version": 1}, {"version": version}, NOW, pinned or {})
+    lake.stores.checkpoints.begin(manifest)
+    if finished:
+        lake.stores.checkpoints.succeed(manifest, {})
+
+
+def test_each_reason_to_keep_files_is_named_with_what_to_do_about_it(lake: SeededLake) -> None:
+    lake.engagements("org-1", 3)
+    own_retention(lake.uri(), 24)
+    with pytest.raises(RetentionTooShort) as refused:
+        vacuum(lake.settings, lake.target(), lake.stores, READERS, no_spark, hours=10, dry_run=False)
+    said = str(refused.value)
+    assert [floor.hours for floor in refused.value.floors] == [WEEK, WEEK, 24]
+    for words in (
+        "the rollback window needs 168 hours (maintenance.rollback_window)",
+        "a request that comes late needs 168 hours (mutation.max_lateness)",
+        "the table's own retention needs 24 hours",
+        "Nothing was removed. Ask for 168 hours or more",
+    ):
+        assert words in said
+
+
+def test_a_table_that_nobody_changes_late_needs_no_time_for_that(lake: SeededLake) -> None:
+    lake.notifications("org-1", 1)
+    assert "a request that comes late" not in {floor.because for floor in keeping(lake, NOTIFICATION)}
+
+
+def test_a_batch_that_is_unfinished_keeps_the_versions_it_reads(lake: SeededLake) -> None:
+    lake.engagements("org-1", 4)
+    read_through(lake, 0, finished=False, pinned={"engagement/data": 2})
+    found = keeping(lake, settings=short(lake), later=timedelta(days=30))
+    assert found[0].because == "the unfinished reader batch 0, which reads version 2,"
+    assert found[0].keep >= timedelta(days=30), "as long ago as version 3 was made, which took its place"
+    assert found[0].do == "engagement-platform run reader --until-idle"
+    with pytest.raises(RetentionTooShort, match="the unfinished reader batch 0, which reads version 2, needs"):
+        swept(lake, short(lake), hours=0)
+
+
+def test_a_batch_that_reads_the_newest_version_keeps_nothing(lake: SeededLake) -> None:
+    lake.engagements("org-1", 4)
+    newest = DeltaTable(lake.uri()).version()
+    read_through(lake, 0, finished=False, pinned={"engagement/data": newest})
+    assert not [floor for floor in keeping(lake) if "unfinished" in floor.because]
+
+
+@pytest.mark.parametrize(("finished", "from_version"), [(True, 3), (False, 1)])
+def test_a_job_that_follows_a_table_keeps_what_it_has_yet_to_read(
+    lake: SeededLake, finished: bool, from_version: int
+) -> None:
+    """Its unfinished batch is read again from the beginning."""
+    lake.notifications("org-1", 5)
+    read_through(lake, 3, finished=finished)
+    found = keeping(lake, NOTIFICATION, short(lake), timedelta(days=30))
+    assert found[0].because == f"reader, which has read the table up to version {from_version},"
+
+
+def test_a_job_that_has_read_everything_keeps_nothing(lake: SeededLake) -> None:
+    lake.notifications("org-1", 5)
+    read_through(lake, DeltaTable(lake.uri(NOTIFICATION)).version())
+    assert not [floor for floor in keeping(lake, NOTIFICATION) if "reader" in floor.because]
+
+
+def test_a_vacuum_inside_the_window_removes_nothing_and_versions_stay_readable(lake: SeededLake) -> None:
+    lake.engagements("org-1", 12)
+    version, before = DeltaTable(lake.uri()).version(), lake.rows()
+    lake.optimize()
+    assert swept(lake, lake.settings).files == 0
+    assert lake.rows(version=version) == before
+
+
+def test_a_vacuum_after_the_window_frees_room_and_keeps_the_live_rows(lake: SeededLake) -> None:
+    lake.engagements("org-1", 12)
+    version, before = DeltaTable(lake.uri()).version(), lake.rows()
+    lake.optimize()
+    own_retention(lake.uri(), 0)
+    would = swept(lake, short(lake), dry_run=True)
+    assert (would.files, would.dry_run, parquet_files(lake)) == (12, True, 13)
+    done = swept(lake, short(lake))
+    assert (done.files, done.bytes, parquet_files(lake)) == (12, would.bytes, 1)
+    assert done.bytes is not None
+    assert done.bytes > 12 * 1000
+    assert lake.rows() == before
+    with pytest.raises(Exception, match=r"not found|No such file"):
+        lake.rows(version=version)
+    assert swept(lake, short(lake)).files == 0
+
+
+def test_a_file_that_no_log_knows_is_removed_when_it_is_old_enough(lake: SeededLake) -> None:
+    lake.engagements("org-1", 1)
+    for name, age in (("old", timedelta(days=9)), ("young", timedelta(days=2))):
+        orphan = Path(lake.uri()) / "organization_id=org-1" / f"{name}.parquet"
+        orphan.write_bytes(b"x" * 100)
+        then = (datetime.now(UTC) - age).timestamp()
+        os.utime(orphan, (then, then))
+    done = swept(lake, lake.settings)
+    assert (done.files, done.bytes, done.kept_hours) == (1, 100, WEEK)
+    assert parquet_files(lake) == 2
+
+
+def parquet_files(lake: SeededLake) -> int:
+    return len([path for path in Path(lake.uri()).rglob("*.parquet") if "_delta_log" not in path.parts])
+
+
+def test_spark_vacuums_what_delta_rs_cannot_and_only_by_the_tables_own_retention(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    lake = SeededLake(tmp_path, layout=LayoutSettings(light_write_rows=0, auto_compact=False))
+    written = Lake(spark, lake.settings)
+    written.ensure(DATA)
+    written.set_property(DATA, "delta.enableDeletionVectors", "true")
+    written.set_property(DATA, "delta.deletedFileRetentionDuration", "interval 0 hours")
+
+    for batch in range(2):
+        written.append(engagement_rows("org-1", batch, 2), DATA, lake._txn(f"{batch}"))
+    lake.optimize(Asked("engagement/data"), spark=lambda: spark)
+    before = lake.rows()
+    with pytest.raises(RetentionNotApplied, match="keeps what the table says, 0 hours, and not the 168"):
+        vacuum(lake.settings, lake.target(), lake.stores, READERS, lambda: spark, dry_run=False)
+    would = vacuum(short(lake), lake.target(), lake.stores, READERS, lambda: spark, dry_run=True)
+    done = vacuum(short(lake), lake.target(), lake.stores, READERS, lambda: spark, dry_run=False)
+    assert (would.files, done.files, parquet_files(lake)) == (2, 2, 1)
+    assert would.bytes
+    assert lake.rows() == before
+
+
+def test_a_log_gets_a_checkpoint_when_many_commits_came_after_the_last(lake: SeededLake) -> None:
+    lake.engagements("org-1", 8)
+    eager = lake.settings.model_copy(
+        update={"maintenance": lake.maintenance.model_copy(update={"checkpoint_commits": 5})}
+    )
+    before = lake.rows()
+    assert not checkpoint(lake.settings, lake.target(), lake.stores, READERS).done
+    made = checkpoint(eager, lake.target(), lake.stores, READERS)
+    assert (made.commits, made.done, made.cleaned) == (9, True, True)
+    assert segment(lake.uri()).checkpoint == 8
+    assert not checkpoint(eager, lake.target(), lake.stores, READERS).done
+    assert lake.rows() == before
+
+
+def test_log_entries_that_a_job_has_yet_to_read_are_kept(lake: SeededLake) -> None:
+    lake.notifications("org-1", 8)
+    read_through(lake, 2)
+    eager = lake.settings.model_copy(
+        update={"maintenance": lake.maintenance.model_copy(update={"checkpoint_commits": 5})}
+    )
+    late = datetime.now(UTC) + timedelta(days=40)
+    made = checkpoint(eager, lake.target(NOTIFICATION), lake.stores, READERS, now=late)
+    assert (made.done, made.cleaned) == (True, False)
+    assert segment(lake.uri(NOTIFICATION)).commits[0] == 0
