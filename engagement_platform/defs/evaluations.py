@@ -47,26 +47,26 @@ def _report(instance: dg.DagsterInstance, told: dg.AssetCheckEvaluation) -> None
     instance.report_dagster_event(event, run.run_id)
 
 
-def newest(instance: dg.DagsterInstance, check: dg.AssetCheckKey) -> AssetCheckExecutionRecord | None:
-    """The newest result of a check; None before the first, and while one is under way."""
-    for record in instance.event_log_storage.get_asset_check_execution_history(check, limit=1):
-        return record if record.evaluation else None
-    return None
+def newest(
+    instance: dg.DagsterInstance, checks: Iterable[dg.AssetCheckKey]
+) -> dict[dg.AssetCheckKey, AssetCheckExecutionRecord]:
+    """The newest result of each check, in one query; without those that have none yet, or are under way."""
+    asked = list(checks)
+    records = instance.event_log_storage.get_latest_asset_check_execution_by_key(asked)
+    return {check: records[check] for check in asked if check in records and records[check].evaluation}
 
 
-def out_of_sight(instance: dg.DagsterInstance, check: dg.AssetCheckKey) -> bool:
-    """Whether the newest result is older than the asset's latest materialization, and of another run."""
-    record, latest = newest(instance, check), instance.get_latest_materialization_event(check.asset_key)
-    if record is None or latest is None or latest.run_id == record.run_id:
+def out_of_sight(record: AssetCheckExecutionRecord, latest: dg.EventLogEntry | None) -> bool:
+    """Whether a result is older than the asset's latest materialization, and of another run."""
+    if latest is None or latest.run_id == record.run_id:
         return False
     return record.create_timestamp < latest.timestamp
 
 
-def report_again(instance: dg.DagsterInstance, checks: Iterable[dg.AssetCheckKey]) -> None:
-    """Record the newest result of each check once more, where `report` does."""
-    for check in checks:
-        if record := newest(instance, check):
-            _report(instance, _again(record))
+def report_again(instance: dg.DagsterInstance, records: Iterable[AssetCheckExecutionRecord]) -> None:
+    """Record results once more, where `report` does."""
+    for record in records:
+        _report(instance, _again(record))
 
 
 def carry_over(context: dg.AssetExecutionContext | dg.OpExecutionContext, checks: Iterable[dg.AssetCheckKey]) -> None:
@@ -75,12 +75,10 @@ def carry_over(context: dg.AssetExecutionContext | dg.OpExecutionContext, checks
     The result still says when it was come by (`evaluated`). A check without a result, or under way elsewhere, is
     left as it is.
     """
-    for check in checks:
-        record = newest(context.instance, check)
-        if record is None or record.run_id == context.run.run_id:
-            continue
-        # Accepted and stored, though its signature does not name it (Dagster 1.13).
-        context.log_event(_again(record))  # type: ignore[arg-type]
+    for record in newest(context.instance, checks).values():
+        if record.run_id != context.run.run_id:
+            # Accepted and stored, though its signature does not name it (Dagster 1.13).
+            context.log_event(_again(record))  # type: ignore[arg-type]
 
 
 def _again(record: AssetCheckExecutionRecord) -> dg.AssetCheckEvaluation:
