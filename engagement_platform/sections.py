@@ -141,6 +141,14 @@ class HealthSettings(Section):
     footer_samples: int = Field(
         default=8, ge=0, description="Footers read to learn the codec of files whose names do not tell it."
     )
+    check_pause: timedelta = Field(
+        default=timedelta(minutes=10),
+        description="In Dagster: after writes, tables that changed are examined together, in one run at most every so "
+        "long. A run costs about 3 s and a fraction of a second for each table.",
+    )
+    reports_kept: int = Field(
+        default=30, ge=1, description="Nightly reports kept in <home>/reports; each is a page of about 5 MB."
+    )
 
 
 class MaintenanceSettings(Section):

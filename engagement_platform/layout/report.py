@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from html import escape
-from typing import Any
 
-import numpy as np
 import plotly.graph_objects as go
-import pyarrow as pa
 
+from engagement_platform.layout import histograms
 from engagement_platform.layout.doctor import Examination
 from engagement_platform.layout.finding import Finding, readable
 from engagement_platform.layout.gain import told
-from engagement_platform.layout.statistics import BUCKETS
 
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2em auto; max-width: 72em; padding: 0 1em; color: #222 }
@@ -114,26 +111,11 @@ def _evidence(finding: Finding) -> str:
 
 def _charts(examination: Examination, charts: _Charts) -> str:
     statistics = examination.statistics
-    names = [f"< {readable(high)}" for high in BUCKETS[1:]] + [f"≥ {readable(BUCKETS[-1])}"]
-    used = [i for i, count in enumerate(statistics.totals.histogram) if count]
-    shown = slice(used[0], used[-1] + 1)
-    made = [charts.bars("File sizes", "bytes", "files", names[shown], statistics.totals.histogram[shown])]
+    made = [charts.bars("File sizes", "bytes", "files", *histograms.sizes(statistics.totals.histogram))]
     for title, column in (("Files per partition", "files"), ("Overlap of ranges", "depth")):
         figures = statistics.partitions.column(column).drop_null()
         if len(figures):
-            labels, counts = _doubling(figures)
+            labels, counts = histograms.doubling(figures)
             x_title = "files" if column == "files" else f"most files that hold one {statistics.clustering[0]}"
             made.append(charts.bars(title, escape(x_title), "partitions", labels, counts))
     return "\n".join(made)
-
-
-def _doubling(figures: pa.ChunkedArray | Any) -> tuple[list[str], list[int]]:
-    """Counts of 1, 2, 3 to 4, 5 to 8, … up to the largest."""
-    values = np.asarray(figures.to_numpy(), np.int64)
-    ends = [1]
-    while ends[-1] < values.max():
-        ends.append(ends[-1] * 2)
-    where = np.searchsorted(np.asarray(ends), values, side="left")
-    lows = [1, *(end + 1 for end in ends[:-1])]
-    labels = [f"{low:,}" if low == high else f"{low:,}–{high:,}" for low, high in zip(lows, ends, strict=True)]
-    return labels, [int(count) for count in np.bincount(where, minlength=len(ends))]

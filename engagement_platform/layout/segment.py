@@ -55,6 +55,16 @@ class Segment:
         return f"{self.uri}/_delta_log/{name}"
 
 
+def moved_on(uri: str, version: int | None) -> bool:
+    """Whether a table has a version after this one; for None, whether it has a log at all. A look at one name.
+
+    A table that was removed, or made anew with fewer versions, has not moved on.
+    """
+    after = "" if version is None else f"/{version + 1:020}.json"
+    filesystem, path = log.opened(f"{uri}/_delta_log{after}")
+    return bool(filesystem.get_file_info(path).type != pafs.FileType.NotFound)
+
+
 def segment(uri: str, version: int | None = None) -> Segment:
     """What `_delta_log` holds up to a version, or up to the newest one. One listing of one folder."""
     filesystem, path = log.opened(f"{uri}/_delta_log")

@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 
 from engagement_platform.embedded.ports import free_ports
+from engagement_platform.layout.findings import CODES
 from engagement_platform.settings import EmbeddedSettings
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -33,7 +34,10 @@ SEEN_WITHIN_S = 600
 STOPPED_WITHIN_S = 40
 
 CHECKS = {
-    "engagement/data": ["conservation", "contents", "fresh", "identity", "nothing_lost", "unique_engagement_id"],
+    "engagement/data": [
+        *("conservation", "contents", "fresh", "identity", "nothing_lost", "unique_engagement_id"),
+        *CODES,
+    ],
     "engagement/mapping": ["names"],
     "engagement/notification": ["announced", "announced_rows"],
     "engagement/alias": ["acyclic", "conservation", "fresh"],
@@ -152,7 +156,8 @@ def _picture(page: Any, name: str, folder: Path) -> None:
 def test_the_asset_graph_leads_from_topics_to_tables_with_green_checks(page: Any, tmp_path: Path) -> None:
     for name in ("engagements", "mutation-requests", "quarantine", "mapping", "data", "notification"):
         page.get_by_text(name, exact=True).last.wait_for()
-    page.get_by_text("6 / 6 Passed").wait_for()
+    checks = len(CHECKS["engagement/data"])
+    page.get_by_text(f"{checks} / {checks} Passed").wait_for()
     _picture(page, "asset-graph", tmp_path)
 
 

@@ -57,7 +57,9 @@ def test_dagster_is_told_what_the_snapshot_says() -> None:
 
 def test_every_table_shows_its_columns_with_comments() -> None:
     graph = defs().get_repository_def().asset_graph
-    for key in graph.materializable_asset_keys:
+    tables = [key for key in graph.materializable_asset_keys if "spark" in graph.get(key).kinds]
+    assert tables
+    for key in tables:
         schema = graph.get(key).metadata["dagster/column_schema"]
         assert isinstance(schema, dg.TableSchema)
         assert all(column.description for column in schema.columns)

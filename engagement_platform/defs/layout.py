@@ -1,0 +1,237 @@
+"""The layout of tables in Dagster: checks for each table, the nightly health asset, and when tables are examined.
+
+Examining is `layout/doctor`, what the UI shows of it is `examined`. Nothing here changes a table.
+"""
+
+# No `from __future__ import annotations` beside Dagster's decorators: they read a Config class from the annotation.
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+from functools import partial
+
+import dagster as dg
+from dagster._core.storage.asset_check_execution_record import AssetCheckExecutionRecord
+from pydantic import Field
+
+from engagement_platform.defs.checks import selected
+from engagement_platform.defs.evaluations import newest, out_of_sight, report, report_again
+from engagement_platform.defs.examined import VERSION, Looked, check_results, fails, health_metadata
+from engagement_platform.defs.platform import Platform, open_spark
+from engagement_platform.defs.sensors import REPORT_AGAIN_AFTER, Recent, recent_runs
+from engagement_platform.defs.specs import GROUP, OWNERS, engagement_specs, mutation_specs, request_specs
+from engagement_platform.layout.doctor import Target, examine
+from engagement_platform.layout.files import LogNotReadable, NotADeltaTable
+from engagement_platform.layout.finding import Finding
+from engagement_platform.layout.findings import CODES
+from engagement_platform.layout.reports import keep
+from engagement_platform.layout.segment import moved_on
+from engagement_platform.settings import Settings
+from engagement_platform.tables import log
+
+TABLES = tuple(spec.key for spec in (*engagement_specs(), *request_specs(), *mutation_specs()))
+"""Tables that are assets; each has a check for each class of findings."""
+
+MARK = CODES[-1]
+"""The check by whose newest result is told which version of a table was examined, and whether results are in sight."""
+
+HEALTH = dg.AssetKey(["layout", "health"])
+REPORTS = "reports"
+
+SAYS = {
+    "small_files": "No partition is mostly small files.",
+    "too_many_files": "No partition has more files than a change can look into quickly.",
+    "skewed_partitions": "No partition is many times the middle one. For information: never fails.",
+    "scattered_writes": "Writers leave few files in each partition they touch.",
+    "parallelism_limit": "`spark.shuffle_partitions` gives enough tasks for the bytes of the table.",
+    "clustering_overlap": "Ranges of the clustering column let reads skip files.",
+    "unindexed_clustering": "Files have bounds of the clustering column.",
+    "uncompressed": "Files are compressed.",
+    "stale_checkpoint": "The log has a recent checkpoint.",
+    "vacuum_due": "Removed files past their retention hold little room.",
+    "orphan_files": "There are few files that the log does not know.",
+}
+
+
+def look(settings: Settings, name: str) -> Looked:
+    """Examine one table. Raises nothing about the table itself: one that cannot be read says so in what it returns."""
+    target = Target(name, f"{settings.lake}/{name}")
+    try:
+        return Looked(name, examine(settings, target, open_spark=partial(open_spark, settings, "layout")))
+    except NotADeltaTable:
+        return Looked(name)
+    except LogNotReadable as error:
+        return Looked(name, unreadable=str(error))
+
+
+def declared(looked: Iterable[Looked]) -> Iterator[dg.AssetCheckResult]:
+    """Check results of tables that are assets; the lake may have others."""
+    for one in looked:
+        if dg.AssetKey(one.name.split("/")) in TABLES:
+            yield from check_results(one)
+
+
+def tell_failed(log_to: dg.DagsterLogManager, looked: Iterable[Looked]) -> list[Finding]:
+    """Say in the log of a run which findings fail their checks, and return them, most severe first in each table.
+
+    Every examination in Dagster comes by here, so this is where a finding would be told to people who do not look
+    at the UI.
+    """
+    failed = [finding for one in looked for finding in one.findings if fails(finding)]
+    for finding in failed:
+        log_to.warning(f"{finding.severity} {finding.code} {finding.table}: {finding.what}. {finding.remedy}")
+    return failed
+
+
+def layout_check(table: dg.AssetKey) -> dg.AssetChecksDefinition:
+    """The checks of one table: its log is looked at once, whichever of them are asked for."""
+    name = table.to_user_string()
+
+    @dg.multi_asset_check(
+        name=f"layout_of_{'_'.join(table.path)}",
+        can_subset=True,
+        specs=[dg.AssetCheckSpec(code, asset=table, description=SAYS[code]) for code in CODES],
+    )
+    def layout_of_table(context: dg.AssetCheckExecutionContext, platform: Platform) -> Iterator[dg.AssetCheckResult]:
+        """File layout of one table, from its log; no data is read and nothing is changed."""
+        looked = look(platform.settings(), name)
+        tell_failed(context.log, [looked])
+        yield from selected(context, check_results(looked))
+
+    return layout_of_table
+
+
+LAYOUT_CHECKS = [layout_check(table) for table in TABLES]
+
+
+# No dependencies on the tables: one that does not exist yet is fine, but Dagster would ask "Are you sure?" for it.
+# In the group of the tables: with two groups, the lineage shows both folded up (Dagster 1.13).
+@dg.asset(
+    key=HEALTH,
+    group_name=GROUP,
+    owners=list(OWNERS),
+    kinds={"deltalake"},
+    description="Health of the file layout of all tables: figures over time, findings, and a report as one HTML page. "
+    "Materializing it also evaluates the layout checks of every table. Reads logs only and changes nothing.",
+)
+def layout_health(context: dg.AssetExecutionContext, platform: Platform) -> dg.MaterializeResult[None]:
+    """All tables of the lake, examined once."""
+    settings = platform.settings()
+    names = {table.to_user_string() for table in TABLES} | set(log.tables(settings.lake))
+    looked = [look(settings, name) for name in sorted(names)]
+    tell_failed(context.log, looked)
+    report(context.instance, declared(looked))
+    return dg.MaterializeResult(metadata={"report": written_report(settings, looked), **health_metadata(looked)})
+
+
+def written_report(settings: Settings, looked: Sequence[Looked]) -> dg.PathMetadataValue:
+    """Today's report, in place of an earlier one of today."""
+    from engagement_platform.layout.report import page
+
+    text = page([one.examination for one in looked if one.examination])
+    folder = settings.home.expanduser().absolute() / REPORTS
+    return dg.MetadataValue.path(keep(folder, datetime.now(UTC).date(), text, settings.health.reports_kept))
+
+
+class ExamineConfig(dg.Config):
+    """Which tables to look at."""
+
+    tables: list[str] = Field(default=[], description="Tables such as engagement/data. Default: all that are assets.")
+
+
+@dg.op
+def examine_tables(context: dg.OpExecutionContext, config: ExamineConfig, platform: Platform) -> None:
+    """The checks of some tables, reported to the runs that wrote them, where they stay in sight."""
+    settings = platform.settings()
+    looked = [look(settings, name) for name in config.tables or [table.to_user_string() for table in TABLES]]
+    tell_failed(context.log, looked)
+    report(context.instance, declared(looked))
+
+
+@dg.job
+def check_layout() -> None:
+    """Evaluate the layout checks of some tables, or of all. Changes nothing."""
+    examine_tables()
+
+
+examine_layout = dg.define_asset_job(
+    "examine_layout",
+    selection=dg.AssetSelection.assets(layout_health).without_checks(),
+    description="Examine all tables, write the report, and evaluate the layout checks of every table.",
+)
+
+nightly_health = dg.ScheduleDefinition(
+    name="nightly_health",
+    job=examine_layout,
+    cron_schedule="0 2 * * *",
+    execution_timezone="UTC",
+    default_status=dg.DefaultScheduleStatus.RUNNING,
+    description="Examines the layout of all tables every night.",
+)
+
+
+def changed_tables(instance: dg.DagsterInstance, settings: Settings) -> list[str]:
+    """Tables with a newer version than when they were last examined, and those that were not examined at all."""
+    records = newest(instance, [dg.AssetCheckKey(table, MARK) for table in TABLES])
+    versions = {check.asset_key: examined_version(record) for check, record in records.items()}
+    names = {table: table.to_user_string() for table in TABLES}
+    return [name for table, name in names.items() if moved_on(f"{settings.lake}/{name}", versions.get(table))]
+
+
+def examined_version(record: AssetCheckExecutionRecord) -> int | None:
+    """The version that a result is of; None where that could not be told."""
+    told = record.evaluation.metadata.get(VERSION) if record.evaluation else None
+    return told.value if isinstance(told, dg.IntMetadataValue) else None
+
+
+def keep_in_sight(instance: dg.DagsterInstance, now: float) -> None:
+    """Report results again to the run that has written their table since: failed ones at once, others not so often.
+
+    With a run every half minute, all of them each time would be as many events as the batches themselves make.
+    """
+    written = instance.get_latest_materialization_events(TABLES)
+    for mark, record in newest(instance, [dg.AssetCheckKey(table, MARK) for table in TABLES]).items():
+        latest = written.get(mark.asset_key)
+        if not out_of_sight(record, latest):
+            continue
+        rested = now - record.create_timestamp >= REPORT_AGAIN_AFTER.total_seconds()
+        results = newest(instance, [dg.AssetCheckKey(mark.asset_key, code) for code in CODES]).values()
+        lost = [result for result in results if out_of_sight(result, latest)]
+        report_again(instance, [r for r in lost if rested or (r.evaluation and not r.evaluation.passed)])
+
+
+def too_soon(recent: Recent, now: float, pause: float) -> str | None:
+    """Why no run is launched, whatever has changed; None when one may be. now, pause: seconds."""
+    if recent.under_way:
+        return f"A run is {recent.under_way} already."
+    left = recent.ended + pause - now if recent.ended else 0.0
+    return f"The next look is in {left:.0f} s." if left > 0 else None
+
+
+@dg.sensor(
+    job=check_layout, minimum_interval_seconds=30, default_status=dg.DefaultSensorStatus.RUNNING,
+    description="Examines tables that were written since the last time: one run for all of them, at most one in "
+    "`health.check_pause`. Keeps results in sight when a new run has written the table.",
+)  # fmt: skip
+def layout_after_writes(context: dg.SensorEvaluationContext, platform: Platform) -> dg.RunRequest | dg.SkipReason:
+    """Versions of the tables against those that were examined."""
+    settings = platform.settings()
+    keep_in_sight(context.instance, time.time())
+    pause = settings.health.check_pause.total_seconds()
+    if reason := too_soon(recent_runs(context.instance, check_layout.name), time.time(), pause):
+        return dg.SkipReason(reason)
+    changed = changed_tables(context.instance, settings)
+    if not changed:
+        return dg.SkipReason("No table has changed since it was examined.")
+    return dg.RunRequest(run_config={"ops": {examine_tables.name: {"config": {"tables": changed}}}})
+
+
+def definitions() -> dg.Definitions:
+    """Asset, checks, jobs, schedule and sensor of this module."""
+    return dg.Definitions(
+        assets=[layout_health],
+        asset_checks=LAYOUT_CHECKS,
+        jobs=[examine_layout, check_layout],
+        schedules=[nightly_health],
+        sensors=[layout_after_writes],
+    )

@@ -1,0 +1,311 @@
+"""The layout of tables in Dagster: what checks and the health asset say of real tables. No Spark."""
+
+from __future__ import annotations
+
+import base64
+import random
+import time
+import xml.etree.ElementTree as ET
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engagement_platform.definitions import defs
+from engagement_platform.defs.evaluations import newest, out_of_sight
+from engagement_platform.defs.examined import NO_TABLE, check_results
+from engagement_platform.defs.histogram import svg
+from engagement_platform.defs.layout import (
+    LAYOUT_CHECKS,
+    SAYS,
+    TABLES,
+    keep_in_sight,
+    layout_after_writes,
+    look,
+    nightly_health,
+    too_soon,
+)
+from engagement_platform.defs.platform import Platform
+from engagement_platform.defs.sensors import REPORT_AGAIN_AFTER, Recent
+from engagement_platform.layout.findings import CODES
+from engagement_platform.layout.reports import keep
+from engagement_platform.settings import Settings
+from engagement_platform.tables import light
+from engagement_platform.tables.engagement import MAPPING, data_table
+from engagement_platform_tests.layout import logs
+
+DATA = dg.AssetKey(["engagement", "data"])
+HEALTH = dg.AssetKey(["layout", "health"])
+ORGANIZATION = "organization_id=org-0"
+KB = 1024
+SEEDED = ["small_files", "clustering_overlap"]
+"""What is wrong with the seeded table: its files are small, and all of them hold the same day."""
+
+
+class Lake:
+    """A lake without a table, and a Dagster instance; the settings of this process point at it."""
+
+    def __init__(self, home: Path, instance: dg.DagsterInstance) -> None:
+        self.home, self.instance = home, instance
+        self.data = home / "lake" / "engagement" / "data"
+
+    def run(self, job: str, **config: Any) -> dg.ExecuteInProcessResult:
+        return defs().resolve_job_def(job).execute_in_process(instance=self.instance, run_config=config)
+
+    def newest(self, code: str, table: dg.AssetKey = DATA) -> dg.AssetCheckEvaluation | None:
+        history = self.instance.event_log_storage.get_asset_check_execution_history
+        for record in history(dg.AssetCheckKey(table, code), limit=1):
+            return record.evaluation
+        return None
+
+    def failed(self, table: dg.AssetKey = DATA) -> list[str]:
+        evaluations = [self.newest(code, table) for code in CODES]
+        assert all(evaluations), f"not every check of {table} was evaluated"
+        return [told.check_name for told in evaluations if told and not told.passed]
+
+    def in_sight(self) -> list[str]:
+        latest = self.instance.get_latest_materialization_event(DATA)
+        records = newest(self.instance, [dg.AssetCheckKey(DATA, code) for code in CODES])
+        return [check.name for check, record in records.items() if not out_of_sight(record, latest)]
+
+    def health(self) -> dict[str, Any]:
+        event = self.instance.get_latest_materialization_event(HEALTH)
+        assert event is not None
+        assert event.asset_materialization is not None
+        return {name: told.value for name, told in event.asset_materialization.metadata.items()}
+
+    def tick(self) -> dg.RunRequest | dg.SkipReason:
+        context = dg.build_sensor_context(instance=self.instance, resources={"platform": Platform()})
+        answer = layout_after_writes(context)
+        assert isinstance(answer, dg.RunRequest | dg.SkipReason)
+        return answer
+
+    def seed_small_files(self, count: int = 175) -> None:
+        """Files of 7 KB of one organization, two to a commit, as a writer leaves them that never compacts."""
+        light.create(str(self.data), data_table("organization"))
+        columns = [
+            field for field in DeltaTable(self.data).to_pyarrow_dataset().schema if field.name not in ORGANIZATION
+        ]
+        day = datetime(2026, 11, 1, tzinfo=UTC)
+        # Half of it is left after compression; the rest of a file is its footer.
+        text = random.Random(20201120).randbytes(3_200).hex()
+        values = {"engagement_date": day.date(), "engagement_ts": day, "engagement_id": text, "version": 1}
+        row = {field.name: [values.get(field.name)] for field in columns}
+        folder = self.data / ORGANIZATION
+        folder.mkdir()
+        table = pa.table(row, schema=pa.schema(columns))
+        for i in range(count):
+            pq.write_table(table, folder / f"part-{i:03}.zstd.parquet", compression="zstd", use_dictionary=False)
+        adds = [_add(folder / f"part-{i:03}.zstd.parquet") for i in range(count)]
+        for version, start in enumerate(range(0, count, 2), start=1):
+            logs.commit(self.data, version, [logs.info(), *adds[start : start + 2]])
+
+
+def _add(file: Path) -> dict[str, Any]:
+    action = logs.add("", 0, partition={"organization_id": "org-0"})
+    bounds = '{"engagement_date": "2026-11-01"}'
+    stats = f'{{"numRecords": 1, "minValues": {bounds}, "maxValues": {bounds}, "nullCount": {{}}}}'
+    return {
+        "add": {**action["add"], "path": f"{ORGANIZATION}/{file.name}", "stats": stats, "size": file.stat().st_size}
+    }
+
+
+@pytest.fixture
+def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lake]:
+    monkeypatch.setenv("ENGAGEMENT_PLATFORM_HOME", str(tmp_path))
+    with dg.DagsterInstance.ephemeral() as instance:
+        yield Lake(tmp_path, instance)
+
+
+def pictured(markdown: str) -> ET.Element:
+    return ET.fromstring(base64.b64decode(markdown.split("base64,")[1][:-1]))
+
+
+def test_175_small_files_fail_their_check_and_compaction_turns_it_green(lake: Lake) -> None:
+    lake.seed_small_files()
+    lake.run("examine_layout")
+    told = lake.newest("small_files")
+    assert told is not None
+    assert lake.failed() == SEEDED
+    assert (told.passed, told.severity) == (False, dg.AssetCheckSeverity.WARN)
+    shown: dict[str, Any] = {name: value.value for name, value in told.metadata.items()}
+    assert shown["evidence"]["small_files"] == 175
+    assert shown["worst_partition"] == ORGANIZATION
+    assert (shown["files"], shown["small_files_percent"], shown["most_files_in_a_partition"]) == (175, 100, 175)
+    assert round(shown["median_file_bytes"] / KB) == 7
+    assert "OPTIMIZE" in shown["remedy"]
+    assert shown["predicted"]["files_after"] == 1
+    assert [text.text for text in pictured(shown["file_sizes"]).iter() if text.text == "175"]
+    assert [text.text for text in pictured(shown["files_per_partition"]).iter() if text.text == "129–256"]
+
+    DeltaTable(lake.data).optimize.compact()
+    lake.run("examine_layout")
+    assert lake.failed() == []
+    told = lake.newest("small_files")
+    assert told is not None
+    assert told.metadata["files"].value == 1
+
+
+def test_a_lake_without_tables_passes_and_says_so(lake: Lake) -> None:
+    lake.run("examine_layout")
+    for table in TABLES:
+        assert lake.failed(table) == []
+        told = lake.newest("small_files", table)
+        assert told is not None
+        assert told.description == NO_TABLE
+    assert lake.health()["tables"] == 0
+
+
+def test_healthy_tables_pass_every_check_and_a_table_of_somebody_else_shows_in_the_figures(lake: Lake) -> None:
+    light.create(str(lake.data), data_table("organization"))
+    light.create(str(lake.home / "lake" / "engagement" / "mapping"), MAPPING)
+    logs.table(lake.home / "lake" / "game" / "well", logs.files(4, 128 * KB * KB))
+    lake.run("examine_layout")
+    assert [table for table in TABLES if lake.failed(table)] == []
+    health = lake.health()
+    assert (health["tables"], health["failed"], health["files"]) == (3, 0, 4)
+    assert health["game/well median_file_bytes"] == 128 * KB * KB
+
+
+def test_materializing_health_shows_figures_over_time_and_writes_the_report(lake: Lake) -> None:
+    lake.seed_small_files()
+    lake.run("examine_layout")
+    health = lake.health()
+    assert health["engagement/data files"] == health["files"] == 175
+    assert health["engagement/data small_files_percent"] == 100
+    assert health["findings small_files"] == 1
+    assert health["findings uncompressed"] == 0
+    codes = [(row.data["severity"], row.data["code"], row.data["table"]) for row in health["findings"].records]
+    assert codes == [("warning", code, "engagement/data") for code in SEEDED]
+    report = Path(health["report"])
+    assert report.parent == lake.home / "reports"
+    assert report.name == f"layout-{datetime.now(UTC).date()}.html"
+    assert "small_files" in report.read_text()
+
+
+def test_a_run_says_in_its_log_which_findings_fail(lake: Lake) -> None:
+    lake.seed_small_files()
+    run = lake.run("check_layout")
+    said = [entry.user_message for entry in lake.instance.all_logs(run.run_id) if entry.level == 30]
+    assert [" ".join(line.split()[:3]) for line in said] == [f"warning {code} engagement/data:" for code in SEEDED]
+    assert "Most files of 1 of 1 partitions are smaller than 500 KB" in said[0]
+
+
+def test_infos_pass_and_errors_fail_as_errors(lake: Lake) -> None:
+    lake.seed_small_files(count=20)
+    passed = next(result for result in check_results(look(Settings(), "engagement/data")) if result.passed)
+    assert passed.check_name == "small_files"
+    assert passed.description is not None
+    assert passed.metadata["severity"] == dg.MetadataValue.text("info")
+
+    logs.commit(lake.data, 11, [logs.info(), *logs.files(2001, 600 * KB)])
+    results = {result.check_name: result for result in check_results(look(Settings(), "engagement/data"))}
+    assert not results["too_many_files"].passed
+    assert results["too_many_files"].severity is dg.AssetCheckSeverity.ERROR
+
+
+def test_a_table_whose_log_nobody_can_read_warns_and_the_others_are_examined(lake: Lake) -> None:
+    lake.seed_small_files(count=2)
+    mapping = lake.home / "lake" / "engagement" / "mapping" / "_delta_log"
+    mapping.mkdir(parents=True)
+    (mapping / f"{0:020}.json").write_text("no JSON")
+    lake.run("examine_layout")
+    assert lake.failed() == []
+    assert lake.failed(dg.AssetKey(["engagement", "mapping"])) == list(CODES)
+    assert list(lake.health()["unreadable"]) == ["engagement/mapping"]
+
+
+def test_one_check_can_be_executed_alone(lake: Lake) -> None:
+    lake.seed_small_files(count=2)
+    check = dg.AssetCheckKey(DATA, "uncompressed")
+    job = (
+        defs().resolve_implicit_global_asset_job_def().get_subset(asset_selection=set(), asset_check_selection={check})
+    )
+    ran = job.execute_in_process(instance=lake.instance)
+    assert [result.check_name for result in ran.get_asset_check_evaluations()] == ["uncompressed"]
+
+
+def test_tables_are_examined_after_a_write_once_and_again_after_a_pause(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert isinstance(lake.tick(), dg.SkipReason)
+    lake.seed_small_files(count=2)
+    asked = lake.tick()
+    assert isinstance(asked, dg.RunRequest)
+    assert asked.run_config["ops"]["examine_tables"]["config"]["tables"] == ["engagement/data"]
+    lake.run("check_layout", **asked.run_config)
+    assert lake.failed() == []
+    told = lake.tick()
+    assert isinstance(told, dg.SkipReason)
+    assert "The next look" in str(told.skip_message)
+
+    monkeypatch.setenv("ENGAGEMENT_PLATFORM_HEALTH__CHECK_PAUSE", "PT0S")
+    assert isinstance(lake.tick(), dg.SkipReason)
+    logs.commit(lake.data, 2, [logs.info()])
+    assert isinstance(lake.tick(), dg.RunRequest)
+
+
+def test_failed_checks_stay_in_sight_when_another_run_writes_the_table_and_passed_ones_follow(lake: Lake) -> None:
+    lake.seed_small_files()
+    lake.run("check_layout")
+
+    @dg.asset(key=DATA)
+    def written() -> None: ...
+
+    dg.materialize([written], instance=lake.instance)
+    assert lake.in_sight() == []
+    lake.tick()
+    assert lake.in_sight() == SEEDED
+    assert lake.failed() == SEEDED
+    told = lake.newest("small_files")
+    assert told is not None
+    assert "evaluated" in told.metadata
+    keep_in_sight(lake.instance, time.time() + REPORT_AGAIN_AFTER.total_seconds())
+    assert lake.in_sight() == list(CODES)
+    assert lake.failed() == SEEDED
+
+
+def test_every_table_has_a_check_for_every_class_of_findings() -> None:
+    assert set(SAYS) == set(CODES)
+    keys = [key for checks in LAYOUT_CHECKS for key in checks.check_keys]
+    assert sorted(keys) == sorted(dg.AssetCheckKey(table, code) for table in TABLES for code in CODES)
+
+
+def test_health_runs_every_night() -> None:
+    assert nightly_health.cron_schedule == "0 2 * * *"
+    assert nightly_health.execution_timezone == "UTC"
+    assert nightly_health.default_status is dg.DefaultScheduleStatus.RUNNING
+
+
+def test_exactly_the_pause_is_enough() -> None:
+    assert too_soon(Recent(None, 0, None), 0, 600) is None
+    assert too_soon(Recent("STARTED", 0, None), 0, 600) == "A run is STARTED already."
+    assert too_soon(Recent(None, 0, 1000.0), 1599, 600) == "The next look is in 1 s."
+    assert too_soon(Recent(None, 0, 1000.0), 1600, 600) is None
+
+
+def test_only_the_newest_reports_are_kept_and_nothing_else_is_removed(tmp_path: Path) -> None:
+    (tmp_path / "layout-notes.html").write_text("mine")
+    first = datetime(2026, 11, 21, tzinfo=UTC).date()
+    for day in range(5):
+        keep(tmp_path, first + timedelta(days=day), f"day {day}", most=3)
+    keep(tmp_path, first + timedelta(days=4), "again", most=3)
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names == [*(f"layout-2026-11-{day}.html" for day in (23, 24, 25)), "layout-notes.html"]
+    assert (tmp_path / "layout-2026-11-25.html").read_text() == "again"
+
+
+@given(st.lists(st.tuples(st.text("< 1KB–≥&[]"), st.integers(0, 10**9)), max_size=24))
+def test_any_histogram_is_a_picture_with_one_bar_a_bucket(buckets: list[tuple[str, int]]) -> None:
+    names, counts = [name for name, _ in buckets], [count for _, count in buckets]
+    bars = [e for e in ET.fromstring(svg("files by <size>", names, counts)).iter() if e.get("opacity")]
+    assert len(bars) == len(buckets)
+    assert all(0 <= float(bar.get("height", "-1")) <= 200 for bar in bars)
