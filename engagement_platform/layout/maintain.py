@@ -26,6 +26,7 @@ from engagement_platform.microbatch.model import Manifest
 from engagement_platform.microbatch.others import in_the_way
 from engagement_platform.microbatch.stores import StoresUnavailable
 from engagement_platform.settings import Settings
+from engagement_platform.tables.layout import LAYOUT_HISTORY
 
 PURPOSE = "optimize"
 
@@ -36,6 +37,8 @@ LOOK_S = 0.25
 """How often a waiting slice looks whether the table is free: between two batches of a busy job it is for a moment."""
 
 ORGANIZATION = "organization_id"
+
+_OWN_FILES = 10
 
 Outcome = Done | Left
 
@@ -94,10 +97,16 @@ def planned(settings: Settings, asked: Asked) -> Plan:
         done = history.recalled(settings, table.name, today)
         pace = plan.calibrated(done)
         for part in _parts(seen, table, asked):
-            found += plan.slices(part, limits, history.last_of(done), pace)
+            gaining = plan.slices(part, limits, history.last_of(done), pace)
+            found += [one for one in gaining if table.name != LAYOUT_HISTORY.name or _enough(one)]
     budget = settings.maintenance.budget if asked.budget is None else asked.budget
     chosen, left = plan.within(plan.ordered(found), budget.total_seconds())
     return Plan(tuple(chosen), tuple(left), surveys, tuple(unread))
+
+
+def _enough(one: Slice) -> bool:
+    """Every run adds a file or two to the history: to merge those would make the next run find something, for ever."""
+    return (one.gain.files_before or 0) >= _OWN_FILES
 
 
 def _parts(seen: Survey, table: Target, asked: Asked) -> Iterable[Survey]:

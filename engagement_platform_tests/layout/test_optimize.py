@@ -150,6 +150,19 @@ def test_prediction_and_outcome_stand_side_by_side(lake: SeededLake) -> None:
     assert len(history.predicted_and_actual(lake.settings)) == 2
 
 
+def test_writing_down_what_was_done_is_no_reason_to_do_more(lake: SeededLake) -> None:
+    lake.engagements("org-1", 12)
+    lake.notifications("org-1", 12)
+    assert len(lake.optimize()) == 2
+    assert lake.optimize() == []
+    for _ in range(10):
+        lake.engagements("org-1", 2)
+        lake.optimize()
+    days = [one.slice.partition for one in lake.optimize()]
+    files = pa.table(DeltaTable(f"{lake.settings.lake}/layout/history").get_add_actions(flatten=True)).num_rows
+    assert (len(days) <= 1, files < 10) == (True, True), "but its own files are merged, too"
+
+
 def test_the_second_round_merges_what_the_first_left_alone(lake: SeededLake) -> None:
     lake.engagements("org-1", 4, rows=40)
     tiny = replace(lake, maintenance=lake.maintenance.model_copy(update={"target_file_bytes": 1_000}))
