@@ -10,7 +10,7 @@ from functools import partial
 import dagster as dg
 
 from engagement_platform.defs.platform import Platform, open_spark
-from engagement_platform.defs.specs import OWNERS, column_schema, key_of
+from engagement_platform.defs.specs import GROUP, OWNERS, column_schema, key_of
 from engagement_platform.defs.upkeep import (
     MAX_PARTITIONS,
     Context,
@@ -106,7 +106,7 @@ def checkpoint_logs() -> None:
     partitions_def=ORGANIZATIONS,
     backfill_policy=dg.BackfillPolicy.single_run(),
     pool=MAINTENANCE_POOL,
-    group_name="layout",
+    group_name=GROUP,
     owners=list(OWNERS),
     kinds={"deltalake"},
     description=f"{LAYOUT_HISTORY.description} Materialize a partition to optimize the tables of that organization.",

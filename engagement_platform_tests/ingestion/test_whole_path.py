@@ -139,7 +139,7 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
             yield Machine(folder, {**environment, **given})
         finally:
             services.send_signal(signal.SIGINT)
-            assert services.wait(timeout=20) == 0, "the services did not stop in order"
+            assert services.wait(timeout=60) == 0, "the services did not stop in order"
 
 
 def test_messages_become_rows_and_each_batch_is_told_as_json(machine: Machine) -> None:
