@@ -195,7 +195,11 @@ def tables(root: str) -> list[str]:
 
 
 def _folders(filesystem: pafs.FileSystem, path: str) -> list[str]:
-    found = filesystem.get_file_info(pafs.FileSelector(path, allow_not_found=True))
+    try:
+        found = filesystem.get_file_info(pafs.FileSelector(path, allow_not_found=True))
+    except FileNotFoundError:
+        # A folder that is made while it is listed: Arrow does not find it, and then sees that it is there.
+        return []
     return [info.base_name for info in found if info.type == pafs.FileType.Directory]
 
 
