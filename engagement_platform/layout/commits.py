@@ -172,7 +172,7 @@ def _commit(version: int, actions: Sequence[Mapping[str, Any]], small_file_bytes
         version=version,
         operation=str(info.get("operation", "")),
         at=datetime.fromtimestamp(told / 1000, UTC) if isinstance(told, int) else None,
-        z_order_by=_z_order(info.get("operationParameters") or {}),
+        z_order_by=_z_order({**info, **(info.get("operationParameters") or {})}),
         files_added=len(adds),
         bytes_added=sum(add["size"] for add in adds),
         small_files_added=len(small),
@@ -186,7 +186,7 @@ def _partitions(adds: Sequence[Mapping[str, Any]]) -> int:
 
 
 def _z_order(parameters: Mapping[str, Any]) -> tuple[str, ...]:
-    """Z-order columns as Spark (a JSON list in a string) and delta-rs (also a list) write them."""
+    """Z-order columns: Spark writes a JSON list in a string, delta-rs none, so that `upkeep` names them beside."""
     told = parameters.get("zOrderBy")
     if isinstance(told, str):
         try:

@@ -12,9 +12,11 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from engagement_platform.layout import history
+from engagement_platform.layout.commits import recent
 from engagement_platform.layout.maintain import Asked, planned
 from engagement_platform.layout.optimize import Done, optimize
 from engagement_platform.layout.plan import Left
+from engagement_platform.layout.segment import segment
 from engagement_platform.layout.vacuum import checkpoint
 from engagement_platform.settings import LayoutSettings, Settings
 from engagement_platform.tables.engagement import NOTIFICATION
@@ -70,6 +72,8 @@ def test_a_rewrite_says_that_it_changes_no_data_and_by_what_it_ordered(lake: See
     assert changes == [False] * 13
     [info] = [action["commitInfo"] for action in actions if "commitInfo" in action]
     assert (info["operation"], info["zOrderBy"]) == ("OPTIMIZE", '["engagement_date"]')
+    [commit] = recent(segment(lake.uri()), most=1, small_file_bytes=1).commits
+    assert commit.z_order_by == ("engagement_date",)
 
 
 def test_a_second_run_finds_nothing_to_do_until_something_changed(lake: SeededLake) -> None:
