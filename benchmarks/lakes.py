@@ -81,7 +81,6 @@ def build(stage: Stage, rows: Sequence[pa.Table]) -> None:
     stage.lake.ensure(stage.data, *others)
     whole = pa.concat_tables(rows)
     stage.lake.append(whole, stage.data, Transaction("bench/data", 0), rows=whole.num_rows)
-    return stage
 
 
 def ready(folder: Path) -> bool:
