@@ -27,13 +27,14 @@ from pyspark.sql import SparkSession
 
 from benchmarks.cells import Cells, Progress, Run, add_options, console, open_run
 from benchmarks.file_size_report import MATRIX, save, show
-from benchmarks.lakes import SCALE, Laid, build, laid, mark_ready, optimize, ready, restore, sampled, staged
+from benchmarks.lakes import SCALE, Laid, build, found_rows, laid, mark_ready, optimize, ready, restore, sampled, staged
 from benchmarks.mutation import spark_session
 from benchmarks.mutation_data import DataSet, Scale, Tally, tally
-from benchmarks.mutation_ways import Stage, by_job, check, rewritten
+from benchmarks.mutation_ways import Stage, by_job, rewritten
 from engagement_platform.layout.finding import readable
 from engagement_platform.settings import LayoutSettings
 from engagement_platform.tables import log
+from engagement_platform.tables.engagement import NOTIFICATION
 
 SETTINGS = tuple(mb * 2**20 // SCALE for mb in (4, 8, 16, 32, 64, 128, 256, 512, 1024))
 """Bytes; the source's settings in MB divided by SCALE."""
@@ -85,7 +86,7 @@ class Bench:
             mark_ready(home)
         return home
 
-    def round(self, setting: int, digest: str, *, checked: bool) -> dict[str, float]:
+    def round(self, setting: int, digest: str) -> dict[str, float]:
         """Figures of one batch of the job on a copy of a setting's tables, whose files must have this digest."""
         home = Path(tempfile.mkdtemp(prefix="round-", dir=self.folder)) / "home"
         restore(self.optimized(setting), home)
@@ -94,8 +95,9 @@ class Bench:
         version = log.version(stage.uri)
         assert version is not None, "the lake has no Data Table"
         outcome = by_job(stage)
-        if checked:
-            check(stage, self.expected)
+        assert found_rows(stage.uri) == self.expected, "rows are elsewhere than they should be"
+        announced = laid(stage.lake.uri(NOTIFICATION)).rows
+        assert announced == self.data_set.touched, f"{announced} notifications of {self.data_set.touched} changes"
         figures = {
             "visible_s": outcome.visible_s,
             "announced_s": outcome.announced_s,
@@ -157,7 +159,7 @@ def measure(run: Run, options: argparse.Namespace, cells: Cells, files: Cells) -
             digests = {setting: _keep_files(files, setting, bench) for setting in SETTINGS}
             progress = Progress(len(rounds), len(cells))
             for setting, n in missing:
-                figures = bench.round(setting, digests[setting], checked=n == 1)
+                figures = bench.round(setting, digests[setting])
                 cells.add((setting, n), **figures)
                 times = f"visible {figures['visible_s']:7.3f} s, announced {figures['announced_s']:7.3f} s"
                 progress.step(f"round {n:>2}  files up to {readable(setting):>6}  {times}")
@@ -171,7 +173,7 @@ def _warm_up(spark: SparkSession, folder: Path, options: argparse.Namespace) -> 
     bench = Bench(spark, folder, small, options.in_spark)
     digest = laid(bench.stage(bench.optimized(SETTINGS[0])).uri).digest
     for _ in range(3):
-        bench.round(SETTINGS[0], digest, checked=True)
+        bench.round(SETTINGS[0], digest)
     shutil.rmtree(folder)
 
 

@@ -31,9 +31,9 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from benchmarks.cells import Cells, Progress, Run, add_options, console, open_run
-from benchmarks.lakes import laid, staged
+from benchmarks.lakes import found_rows, laid, staged
 from benchmarks.mutation import spark_session
-from benchmarks.mutation_data import Scale, tally
+from benchmarks.mutation_data import Scale
 from benchmarks.mutation_ways import Stage
 from benchmarks.simulate_data import Days
 from benchmarks.simulate_report import FIGURES, save, show
@@ -110,8 +110,7 @@ class Simulation:
 
     def check(self, course: Course) -> None:
         """After the last day every engagement is where it should be."""
-        columns = ["organization_id", "person_id", "engagement_id"]
-        found = tally(pa.table(DeltaTable(self.stage(course).uri).to_pyarrow_table(columns=columns)), "person_id")
+        found = found_rows(self.stage(course).uri)
         wrong = dict(found.items() ^ self.days.expected().items())
         assert not wrong, f"{course.name}: {len(wrong)} persons have other engagements, such as {next(iter(wrong))}"
 
