@@ -4,10 +4,11 @@ BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-fast test-long test-crash lint format docs clean bench-ingest bench-cascade bench-mutation
+.PHONY: help setup run test test-fast test-long test-crash lint format docs clean bench-ingest bench-cascade bench-mutation \
+  bench-partitioning bench-file-size simulate-days
 
 help: ## print this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## create .venv from the pinned lock, check Java, download the jars; starts nothing
 	@tools/setup.sh
@@ -48,6 +49,15 @@ bench-cascade: setup ## chains of requests resolved in Spark, a million by defau
 
 bench-mutation: setup ## every way of applying conversions from one layout; seconds, bytes, ratios, targets, a plot
 	@$(BIN)/python -m benchmarks.mutation $(ARGS)
+
+bench-partitioning: setup ## three layouts of the same rows: reads, update, insert, OPTIMIZE, files by size; a plot and a page
+	@$(BIN)/python -m benchmarks.partitioning $(ARGS)
+
+bench-file-size: setup ## the mutation job on files of nine sizes; the best one and how sure that is; a plot and a page
+	@$(BIN)/python -m benchmarks.file_size $(ARGS)
+
+simulate-days: setup ## files and mutation time as days go by, without and with another layout and maintenance; a plot
+	@$(BIN)/python -m benchmarks.simulate_days $(ARGS)
 
 clean: ## remove caches and the virtual environment; data and jars in the home folders stay
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache spark-warehouse metastore_db \
