@@ -131,9 +131,7 @@ def reread_job(
     """
     told = told or Told()
     source = KafkaSource(settings.kafka.engagements_topic, settings.kafka)
-    app_ids = lineage(
-        stores.checkpoints.history(INGEST_ENGAGEMENTS), stores.checkpoints.app_id(INGEST_ENGAGEMENTS)
-    )
+    app_ids = lineage(stores.checkpoints.history(INGEST_ENGAGEMENTS), stores.checkpoints.app_id(INGEST_ENGAGEMENTS))
     ranges = recorded_ranges(stores.checkpoints.history(INGEST_ENGAGEMENTS, ingestion_date=day), app_ids)
     parts = Parts(Lake(spark, settings), stores, settings, told)
 

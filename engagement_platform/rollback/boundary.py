@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
+from itertools import pairwise
 
 from engagement_platform.microbatch.model import JobState, Offsets
 from engagement_platform.microbatch.rewind import rewound_by
@@ -43,7 +44,7 @@ class Timeline:
         everything = list(records)
         found = sorted((r for r in everything if table in r.manifest.table_versions), key=_began)
         first = 0
-        for number, (before, after) in enumerate(zip(found, found[1:], strict=False), 1):
+        for number, (before, after) in enumerate(pairwise(found), 1):
             if after.manifest.table_versions[table] < before.manifest.table_versions[table]:
                 first = number
         return cls(found[first:], [r for r in everything if rewound_by(r) is not None])
@@ -79,7 +80,9 @@ class Timeline:
 
     def at(self, moment: datetime) -> Boundary | None:
         """The end of the last batch that had finished by then; None where that is before the first."""
-        done = [n for n, r in enumerate(self.steps) if _done(r) and r.finished_ts is not None and r.finished_ts <= moment]
+        done = [
+            n for n, r in enumerate(self.steps) if _done(r) and r.finished_ts is not None and r.finished_ts <= moment
+        ]
         return Boundary(done[-1], None) if done else None
 
     def _finished(self, step: int) -> int:

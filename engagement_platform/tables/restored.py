@@ -53,8 +53,8 @@ class VersionGone(PlatformError):
     def __init__(self, table: str, version: int, cause: str) -> None:
         self.table, self.version, self.cause = table, version, cause
         super().__init__(
-            f"{table} cannot go back to version {version}: {cause}. Nothing was changed. VACUUM and the log's retention "
-            "end the time within which a table can be restored; name a later version, or read the messages again with "
+            f"{table} cannot go back to version {version}: {cause}. Nothing was changed. A table can be restored "
+            "until VACUUM removes its files and its log expires; name a later version, or read the messages again with "
             "`engagement-platform reset`."
         )
 
