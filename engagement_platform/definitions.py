@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import dagster as dg
 
-from engagement_platform.defs import checks, engagement, mutation, quarantine, rematerialize, sensors
+from engagement_platform.defs import checks, engagement, mutation, quarantine, rematerialize, restore, sensors
 from engagement_platform.defs.platform import Platform
 
 # Named one by one rather than found by walking a folder: that needs a project file beside the package, and an
 # installed package has none.
-_PARTS = (engagement, mutation, rematerialize, checks, quarantine, sensors)
+_PARTS = (engagement, mutation, rematerialize, restore, checks, quarantine, sensors)
 
 
 @dg.definitions

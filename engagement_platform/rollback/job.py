@@ -160,6 +160,11 @@ def counted(seen: DataFrame) -> dict[str, int]:
     return {name: found.get(kind, 0) for kind, name in _KINDS.items()}
 
 
+def differing_rows(lake: Lake, planned: Plan) -> dict[str, int]:
+    """inserted, updated, deleted: engagements that readers would see differently. Reads them; changes nothing."""
+    return counted(differences(lake, planned.versions, planned.target))
+
+
 _KINDS = {"INSERT": "inserted", "UPDATE": "updated", "DELETE": "deleted"}
 
 
