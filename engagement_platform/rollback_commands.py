@@ -122,8 +122,10 @@ def _run(settings: object, asked: object, as_json: bool) -> None:
         typer.echo(json.dumps(report.as_json()))
     else:
         counts = report.counts
+        # A restore that only had to be noted as finished has no details any more.
+        where = report.details.get("boundary", "where they were to go")
         typer.echo(
-            f"{report.manifest}: {counts['tables']} tables at {report.details['boundary']}, checksums equal; "
+            f"{report.manifest}: {counts['tables']} tables at {where}, checksums equal; "
             f"{counts['notifications']:,} changes announced, {counts['jobs_put_back']} jobs put back."
         )
 

@@ -30,6 +30,7 @@ from engagement_platform.settings import LayoutSettings, MutationSettings
 from engagement_platform.tables.contract import Table
 from engagement_platform.tables.engagement import ALIAS, MAPPING, NOTIFICATION
 from engagement_platform.tables.restored import RESTORE, Checksum, VersionGone, checksums
+from engagement_platform.verify import identity_findings, verify
 from engagement_platform_tests.ingestion.conftest import MakeWorld
 from engagement_platform_tests.ingestion.test_crashes import TODAY, Crash, crash_at
 from engagement_platform_tests.ingestion.world import World, ignore
@@ -97,6 +98,13 @@ def assert_as_of(world: World, messages: Sequence[Message]) -> None:
     assert_announced(world, oracle.data)
 
 
+def assert_verified(world: World) -> None:
+    """What `verify` compares, with the topic and with itself."""
+    findings = [*verify(world.settings, world.spark), *identity_findings(world.settings, world.spark)]
+    assert [finding for finding in findings if finding.wrong] == []
+    assert len(findings) == 10
+
+
 @pytest.fixture
 def three(make_world: MakeWorld) -> World:
     """A world with a batch of engagements, one of requests, and another one of engagements."""
@@ -124,6 +132,7 @@ def test_all_tables_go_back_to_the_same_batch_and_a_replay_ends_in_the_undisturb
     for job in JOBS:
         world.run(name=job)
     assert_as_of(world, EVERYTHING)
+    assert_verified(world)
     audit = world.rows(RESTORE)
     assert {(row["restored_by"], row["reason"], row["mode"]) for row in audit} == {
         ("ann@here", "a bad batch", "replay")
@@ -141,6 +150,7 @@ def test_what_is_dropped_stays_away_and_later_messages_land(three: World) -> Non
     more = [histories.engagement("e9", "p1", 40, person_name="Ida")]
     send(three, more)
     assert_as_of(three, [*FIRST, *REQUESTS, *more])
+    assert_verified(three)
 
 
 def test_a_version_in_the_middle_of_a_batch_means_the_end_of_the_one_before(three: World) -> None:
