@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from engagement_platform import commands, layout_commands, maintenance_commands
+from engagement_platform import commands, layout_commands, maintenance_commands, rollback_commands
 from engagement_platform.errors import PlatformError
 
 if TYPE_CHECKING:
@@ -129,6 +129,7 @@ def produce(
 commands.register(app)
 layout_commands.register(app)
 maintenance_commands.register(app)
+rollback_commands.register(app)
 
 
 def main() -> None:

@@ -15,13 +15,14 @@ from engagement_platform.defs import (
     mutation,
     quarantine,
     rematerialize,
+    restore,
     sensors,
 )
 from engagement_platform.defs.platform import Platform
 
 # Named one by one rather than found by walking a folder: that needs a project file beside the package, and an
 # installed package has none.
-_PARTS = (engagement, mutation, rematerialize, maintenance, checks, quarantine, sensors, layout)
+_PARTS = (engagement, mutation, rematerialize, maintenance, restore, checks, quarantine, sensors, layout)
 
 
 @dg.definitions

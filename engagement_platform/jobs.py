@@ -22,6 +22,7 @@ from engagement_platform.microbatch.database import open_engine
 from engagement_platform.microbatch.job import BatchReport, DrainPolicy, MicroBatchJob, Stores, Told, drain
 from engagement_platform.microbatch.lease import LeaseStore
 from engagement_platform.microbatch.model import JobState, Manifest
+from engagement_platform.microbatch.rewind import lineage
 from engagement_platform.microbatch.stores import BatchMetadataStore, CheckpointStore
 from engagement_platform.mutation.job import APPLY_MUTATIONS, apply_mutations
 from engagement_platform.mutation.rematerialize import (
@@ -135,8 +136,8 @@ def reread_job(
     """
     told = told or Told()
     source = KafkaSource(settings.kafka.engagements_topic, settings.kafka)
-    app_id = stores.checkpoints.app_id(INGEST_ENGAGEMENTS)
-    ranges = recorded_ranges(stores.checkpoints.history(INGEST_ENGAGEMENTS, ingestion_date=day), app_id)
+    app_ids = lineage(stores.checkpoints.history(INGEST_ENGAGEMENTS), stores.checkpoints.app_id(INGEST_ENGAGEMENTS))
+    ranges = recorded_ranges(stores.checkpoints.history(INGEST_ENGAGEMENTS, ingestion_date=day), app_ids)
     parts = Parts(Lake(spark, settings), stores, settings, told)
 
     def read(manifest: Manifest) -> DataFrame:

@@ -6,12 +6,13 @@ that was interrupted finishes its batch and then simply starts over.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from engagement_platform.microbatch.model import JobState, Limits, Manifest, Offsets, Source
+from engagement_platform.microbatch.rewind import rewound_by
 from engagement_platform.microbatch.stores import BatchRecord
 from engagement_platform.tables.engagement import QUARANTINE
 from engagement_platform.tables.lake import Lake
@@ -43,14 +44,15 @@ class RecordedRanges:
         return self._kafka.size(start, end)
 
 
-def recorded_ranges(records: Iterable[BatchRecord], app_id: str) -> list[Range]:
-    """Ranges of the finished batches of one application id, oldest first.
+def recorded_ranges(records: Iterable[BatchRecord], app_ids: Collection[str]) -> list[Range]:
+    """Ranges of the finished batches under these application ids, oldest first.
 
-    Batches from before a reset are left out: their offsets may belong to a topic that is gone, and the batches after
-    it have read the same records again.
+    Batches from before a reset are to be left out: their offsets may belong to a topic that is gone, and the batches
+    after it have read the same records again. Records that only put the job back have read nothing.
     """
-    done = [r.manifest for r in records if r.state is JobState.SUCCEEDED and r.manifest.app_id == app_id]
-    return [(manifest.start, manifest.end) for manifest in sorted(done, key=lambda manifest: manifest.batch_id)]
+    done = [r for r in records if r.state is JobState.SUCCEEDED and r.manifest.app_id in app_ids]
+    read = [r.manifest for r in done if rewound_by(r) is None]
+    return [(manifest.start, manifest.end) for manifest in sorted(read, key=lambda manifest: manifest.batch_id)]
 
 
 class QuarantineSource:

@@ -156,6 +156,8 @@ class MicroBatchJob(Generic[W]):
     limits: Limits
     pin: Callable[[], Mapping[str, int]] = dict
     """Versions of the tables the processes read, called under the leases."""
+    about: Callable[[], Mapping[str, object]] = dict
+    """What else is kept of a new batch's source, as its `source_metadata`: what offsets cannot say. JSON-able."""
     leased: tuple[str, ...] = ()
     """Mutable tables this job writes; one writer at a time, and no new batch while another job's is half done."""
     lease_wait: timedelta = timedelta(seconds=90)
@@ -299,7 +301,7 @@ class _Attempt(Generic[W]):
             table_versions=job.pin(),
         )
         job.observe("manifest:before")
-        self.checkpoints.begin(manifest, fences=self.fences)
+        self.checkpoints.begin(manifest, source_metadata=job.about(), fences=self.fences)
         job.observe("manifest:after")
         return manifest, False
 

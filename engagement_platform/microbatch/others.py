@@ -49,6 +49,8 @@ def how_to_finish(job: str) -> str:
     Jobs that go over old records again are launched by hand, each with its argument, and finish their batch first.
     """
     name, _, argument = job.partition(":")
+    if name == "restore-tables":
+        return "`engagement-platform restore --finish`"
     if argument:
         reason = shlex.quote(argument.partition(":")[2] or argument)
         return (

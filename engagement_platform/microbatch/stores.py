@@ -29,16 +29,9 @@ from engagement_platform.microbatch.lease import Fence, LeaseLost, lock_name, ve
 from engagement_platform.microbatch.model import Checkpoint, Counts, JobState, Manifest, ProcessState
 
 __all__ = [
-    "BatchMetadataStore",
-    "BatchRecord",
-    "CheckpointStore",
-    "Fence",
-    "LeaseLost",
-    "StaleBatch",
-    "StoresTooNew",
-    "StoresUnavailable",
-    "open_engine",
-]
+    "BatchMetadataStore", "BatchRecord", "CheckpointStore", "Fence", "LeaseLost", "StaleBatch", "StoresTooNew",
+    "StoresUnavailable", "open_engine",
+]  # fmt: skip
 
 # A Spark error can carry a whole plan; the beginning says what happened.
 MAX_REASON_CHARS = 8_000
@@ -198,6 +191,11 @@ class CheckpointStore:
         query = query.order_by(BATCH.c.generation.desc(), BATCH.c.batch_id.desc()).limit(limit)
         with reading(self._engine) as connection:
             return [_record(row) for row in connection.execute(query)]
+
+    def jobs(self) -> list[str]:
+        """Every job that has ever begun a batch, by name."""
+        with reading(self._engine) as connection:
+            return sorted(connection.execute(select(BATCH.c.job_name).distinct()).scalars())
 
     def ingestion_dates(self, job: str) -> list[date]:
         """UTC dates on which the job has batches in any state, oldest first."""

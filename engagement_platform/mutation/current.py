@@ -42,9 +42,14 @@ def current(lake: Lake, data: Table) -> DataFrame:
         versions = {table.name: lake.version(table) for table in (data, ALIAS)}
         if lake.version(PENDING) == before:
             break
-    pins = Manifest("current", "current", 0, {}, {}, datetime.now(UTC), {**versions, PENDING.name: before})
+    return current_at(lake, data, {**versions, PENDING.name: before})
+
+
+def current_at(lake: Lake, data: Table, versions: Mapping[str, int]) -> DataFrame:
+    """As `current`, at versions of the Data Table, of the aliases and of what waits that belong together."""
+    pins = Manifest("current", "current", 0, {}, {}, datetime.now(UTC), versions)
     rows = lake.read(data, versions[data.name])
-    waiting = _waiting(lake, before)
+    waiting = _waiting(lake, versions[PENDING.name])
     if not waiting:
         return rows.where(F.col("person_id").isNotNull())
     try:

@@ -258,6 +258,11 @@ def move(found: DeltaTable, operations: pa.Table, txn: Transaction, stamp: int) 
     merger.when_matched_update({"person_id": 'source."to_id"', "batch_id": str(stamp)}, predicate=changes).execute()
 
 
+def restore(found: DeltaTable, version: int, txn: Transaction) -> None:
+    """Give the table the files, the schema and the properties of an earlier version, which has to be whole."""
+    found.restore(version, commit_properties=_named(txn))
+
+
 def compact(found: DeltaTable, table: Table, min_files: int) -> int:
     """Compact the partitions that hold at least `min_files` small files; how many partitions that were.
 

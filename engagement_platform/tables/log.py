@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -153,6 +153,16 @@ def next_entry(uri: str, after: int) -> int | None:
     names = [info.base_name for info in filesystem.get_file_info(pafs.FileSelector(path, allow_not_found=True))]
     kept = [int(name.removesuffix(".json")) for name in names if _ENTRY.fullmatch(name)]
     return min((version for version in kept if version > after), default=None)
+
+
+def markers(uri: str) -> Iterator[tuple[int, str | None]]:
+    """Versions with the user metadata of their commits, newest first, as far back as the log has entries."""
+    newest = version(uri)
+    for number in range(-1 if newest is None else newest, -1, -1):
+        actions = entry(uri, number)
+        if actions is None:
+            return
+        yield number, next((a["commitInfo"].get("userMetadata") for a in actions if "commitInfo" in a), None)
 
 
 def committed(uri: str, version: int) -> datetime | None:

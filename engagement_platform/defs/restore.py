@@ -1,0 +1,87 @@
+"""The job that takes tables back to the end of an earlier batch, launched by hand with its configuration.
+
+What it does is `rollback`. A sensor finishes a restore that was interrupted: until then no other job begins a batch.
+"""
+
+import time
+from typing import Literal
+
+import dagster as dg
+
+from engagement_platform.defs.platform import Opened, Platform
+from engagement_platform.defs.sensors import recent_runs, why_not
+from engagement_platform.defs.telling import told_of
+from engagement_platform.defs.waiting import waiting
+from engagement_platform.microbatch.model import JobState
+from engagement_platform.rollback.plan import RESTORE_TABLES
+
+RESTORE_POOL = "restore"
+
+
+class RestoreConfig(dg.Config):
+    """What to restore. Without a table: finish the restore that was interrupted."""
+
+    table: str = ""
+    """engagement/data or another table of its group; all of them go back."""
+    to: str = ""
+    """A version of the table, or a time (UTC): the last batch that had finished by then."""
+    reason: str = ""
+    """Why; kept in layout/restore."""
+    mode: Literal["replay", "drop", "only"] = "replay"
+    """replay reads again what came since, drop gives it up, only takes the table alone."""
+    dry_run: bool = True
+    """Only say what would change."""
+
+
+@dg.op(pool=RESTORE_POOL)
+def restore(context: dg.OpExecutionContext, config: RestoreConfig, platform: Platform) -> None:
+    """The plan as metadata of the run, and, unless it is a dry run, the restore itself."""
+    with platform.open(RESTORE_TABLES) as opened:
+        context.add_output_metadata({"plan": dg.MetadataValue.json(_restored(context, config, opened))})
+
+
+def _restored(context: dg.OpExecutionContext, config: RestoreConfig, opened: Opened) -> dict[str, object]:
+    from engagement_platform.rollback.job import Restoring, differing_rows, this_user
+    from engagement_platform.rollback.plan import Asked, parsed, plan
+    from engagement_platform.rollback.telling import as_json, told
+    from engagement_platform.tables.lake import Lake
+
+    lake = Lake(opened.spark, opened.settings)
+    restoring = Restoring(lake, opened.stores, told_of(context))
+    if not config.table:
+        report = restoring.run(None)
+        return {} if report is None else report.as_json()
+    asked = Asked(config.table, parsed(config.to), config.mode, config.reason or None, this_user())
+    planned = plan(opened.settings, opened.stores, asked)
+    differing = differing_rows(lake, planned) if planned.changes else None
+    for line in told(planned, differing):
+        context.log.info(line)
+    if config.dry_run:
+        return as_json(planned, differing)
+    report = restoring.run(asked)
+    return as_json(planned, differing) if report is None else {**as_json(planned, differing), **report.as_json()}
+
+
+@dg.job
+def restore_tables() -> None:
+    """Take the engagement tables back to the end of an earlier batch. A dry run unless told otherwise."""
+    restore()
+
+
+@dg.sensor(
+    job=restore_tables, minimum_interval_seconds=15, default_status=dg.DefaultSensorStatus.RUNNING,
+    description="Launches a run that finishes a restore that was interrupted: until then other jobs wait.",
+)  # fmt: skip
+def restore_unfinished(context: dg.SensorEvaluationContext, platform: Platform) -> dg.RunRequest | dg.SkipReason:
+    """The state of the last restore."""
+    last = waiting(platform.settings()).checkpoint(RESTORE_TABLES)
+    if last is None or last.state is JobState.SUCCEEDED:
+        return dg.SkipReason("No restore is unfinished.")
+    recent = recent_runs(context.instance, restore_tables.name)
+    reason = why_not(1, recent, time.time())
+    return dg.SkipReason(reason) if reason else dg.RunRequest()
+
+
+def definitions() -> dg.Definitions:
+    """Job and sensor of this module."""
+    return dg.Definitions(jobs=[restore_tables], sensors=[restore_unfinished])

@@ -1,0 +1,356 @@
+"""The job that restores: a batch like any other, so that a crash in the middle is finished and never done twice.
+
+What it is going to do is `plan`. Its manifest says which versions go back to which; the rest is kept with the batch.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import socket
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import cached_property
+from typing import Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from engagement_platform.errors import PlatformError
+from engagement_platform.jobs import INGEST_ENGAGEMENTS
+from engagement_platform.microbatch.job import BatchReport, Committer, MicroBatchJob, Stores, Told
+from engagement_platform.microbatch.lease import Fence
+from engagement_platform.microbatch.model import Checkpoint, Counts, JobState, Limits, Manifest, Offsets
+from engagement_platform.microbatch.rewind import Rewind, rewind
+from engagement_platform.rollback.difference import differences
+from engagement_platform.rollback.plan import RESTORE_TABLES, REWOUND, Asked, Plan, group, plan
+from engagement_platform.tables.arrow import table_of
+from engagement_platform.tables.contract import Table
+from engagement_platform.tables.engagement import MAPPING, NOTIFICATION, data_table
+from engagement_platform.tables.lake import Lake
+from engagement_platform.tables.restored import RESTORE, Checksum, checksums, restore
+from engagement_platform.tables.stamps import stamped
+
+
+class RestoreUnfinished(PlatformError):
+    """Another restore was begun and has to be finished before a new one."""
+
+    def __init__(self, last: Checkpoint) -> None:
+        super().__init__(
+            f"{last.manifest} is unfinished ({last.state}); tables may be half-way back. Nothing was changed now. Run "
+            "`engagement-platform restore --finish` first."
+        )
+
+
+class ChecksumDiffers(PlatformError):
+    """A restored table does not hold what the version held that it was restored to."""
+
+    def __init__(self, table: str, version: int, wanted: Checksum, found: Checksum) -> None:
+        self.table, self.version, self.wanted, self.found = table, version, wanted, found
+        super().__init__(
+            f"{table} was restored to version {version} and holds something else: {found.rows:,} rows with the sum "
+            f"{found.total} instead of {wanted.rows:,} with {wanted.total}. The restore stays unfinished and other "
+            "jobs wait. Did something outside the platform write? `engagement-platform restore --finish` tries again."
+        )
+
+
+def this_user() -> str:
+    """Who restores: user@host."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = str(os.getuid())
+    return f"{user}@{socket.gethostname()}"
+
+
+@dataclass
+class PlannedSource:
+    """One batch: from the versions that the tables have to those they go back to."""
+
+    settled: Callable[[], Plan]
+    planned: Plan | None = None
+
+    def plan(self, start: Offsets | None, limits: Limits, mean_bytes: float | None) -> tuple[Offsets, Offsets] | None:  # noqa: ARG002
+        """Table -> version, before and after. None once there is nothing (more) to restore."""
+        if self.planned is not None:
+            return None
+        self.planned = self.settled()
+        changes = self.planned.changes
+        if not changes and not self.planned.offsets:
+            return None
+        return (
+            {change.table.name: change.from_version for change in changes},
+            {change.table.name: change.to_version for change in changes},
+        )
+
+    def check(self, start: Offsets, end: Offsets) -> None:
+        """Looked at table by table, before each goes back."""
+
+    def size(self, start: Offsets, end: Offsets) -> None:
+        """No records are read."""
+
+    def about(self) -> Mapping[str, object]:
+        """What offsets cannot say, for `RestoreBatch`."""
+        return {} if self.planned is None else about(self.planned)
+
+
+def about(planned: Plan) -> Mapping[str, object]:
+    """All of a plan that its batch needs beside versions."""
+    asked = planned.asked
+    backs: dict[str, object] = {}
+    for moved in planned.offsets:
+        if asked.mode == "replay":
+            backs[moved.job] = {"start": dict(planned.since[moved.job]), "end": dict(moved.boundary)}
+        elif moved.job == INGEST_ENGAGEMENTS:
+            # Nothing is read again, but from here on tables no longer stand for what was read before.
+            backs[moved.job] = {"start": dict(moved.now), "end": dict(moved.now)}
+    return {
+        "table": asked.table,
+        "to": asked.to.isoformat() if isinstance(asked.to, datetime) else asked.to,
+        "mode": asked.mode,
+        "reason": asked.reason,
+        "by": asked.by,
+        "boundary": planned.boundary,
+        "undone": list(planned.undone),
+        "rewinds": backs,
+    }
+
+
+@dataclass
+class RestoreBatch:
+    """One restore, as its manifest and what is kept with it say."""
+
+    lake: Lake
+    manifest: Manifest
+    what: Mapping[str, Any]
+
+    @property
+    def tables(self) -> list[Table]:
+        """Those that go back, in the order of the group."""
+        return [table for table in group(self.lake.settings) if table.name in self.manifest.end]
+
+    @cached_property
+    def checksums(self) -> Mapping[str, Checksum]:
+        """Of the restored tables as they are now. Raises ChecksumDiffers."""
+        tables, end = self.tables, self.manifest.end
+        wanted = [(table, end[table.name]) for table in tables]
+        found = checksums(self.lake, [*wanted, *((table, self.lake.version(table)) for table in tables)])
+        for (table, version), then, now in zip(wanted, found, found[len(wanted) :], strict=False):
+            if then != now:
+                raise ChecksumDiffers(table.name, version, then, now)
+        return {table.name: checksum for table, checksum in zip(tables, found, strict=False)}
+
+    @cached_property
+    def seen(self) -> DataFrame:
+        """Engagements that readers see differently, held in Spark."""
+        before = self.manifest.table_versions
+        return differences(self.lake, before, {**before, **self.manifest.end}).localCheckpoint()
+
+    @cached_property
+    def kinds(self) -> Mapping[str, int]:
+        """change_type -> how many."""
+        return counted(self.seen)
+
+
+def counted(seen: DataFrame) -> dict[str, int]:
+    """inserted, updated, deleted of what `differences` found."""
+    found = {row["change_type"]: int(row["count"]) for row in seen.groupBy("change_type").count().collect()}
+    return {name: found.get(kind, 0) for kind, name in _KINDS.items()}
+
+
+def differing_rows(lake: Lake, planned: Plan) -> dict[str, int]:
+    """inserted, updated, deleted: engagements that readers would see differently. Reads them; changes nothing."""
+    return counted(differences(lake, planned.versions, planned.target))
+
+
+_KINDS = {"INSERT": "inserted", "UPDATE": "updated", "DELETE": "deleted"}
+
+
+@dataclass(frozen=True)
+class RestoreProcess:
+    """Every table back to its version, and compared with it."""
+
+    commits: tuple[str, ...]
+    name: str = "restore"
+
+    def run(self, work: RestoreBatch, commit: Committer) -> Counts:
+        """Counts: tables, rows (of all restored tables)."""
+        for table in work.tables:
+            with commit(table.key[-1]) as txn:
+                restore(work.lake, table, work.manifest.end[table.name], txn)
+        return {"tables": len(work.tables), "rows": sum(checksum.rows for checksum in work.checksums.values())}
+
+
+@dataclass(frozen=True)
+class ReversalProcess:
+    """One notification for each engagement that readers see differently now."""
+
+    name: str = "notification"
+    commits: tuple[str, ...] = ("append",)
+
+    def run(self, work: RestoreBatch, commit: Committer) -> Counts:
+        """Counts: inserted, updated, deleted, notifications, files, bytes."""
+        kinds = work.kinds
+        count = sum(kinds.values())
+        if not count:
+            return {**kinds, "notifications": 0}
+        begin = f"{work.manifest.app_id}/{work.manifest.batch_id}"
+        # The length says where the organization ends: ids may hold any character.
+        identity = F.concat_ws(
+            "/", F.lit(begin), F.char_length("organization_id").cast("string"), "organization_id", "engagement_id"
+        )
+        rows = stamped(work.seen, work.manifest).withColumn("notification_id", identity)
+        with commit("append") as txn:
+            work.lake.append(rows, NOTIFICATION, txn, rows=count)
+        return {**kinds, "notifications": count, **work.lake.written(NOTIFICATION, txn)}
+
+
+@dataclass(frozen=True)
+class AuditProcess:
+    """Who did it, why, and what came of it, a row for each table."""
+
+    name: str = "audit"
+    commits: tuple[str, ...] = ("append",)
+
+    def run(self, work: RestoreBatch, commit: Committer) -> Counts:
+        """No counts."""
+        manifest, what = work.manifest, work.what
+        rows = [
+            {
+                "batch_id": manifest.batch_id,
+                "table_name": table.name,
+                "from_version": manifest.table_versions[table.name],
+                "to_version": manifest.end[table.name],
+                "restored_by": what["by"],
+                **{name: what[name] for name in ("reason", "mode", "boundary")},
+                "table_rows": work.checksums[table.name].rows,
+                "checksum": work.checksums[table.name].total,
+                **work.kinds,
+                "ingestion_ts": manifest.ingestion_ts,
+            }
+            for table in work.tables
+        ]
+        if rows:
+            with commit("append") as txn:
+                work.lake.append(table_of(rows, RESTORE), RESTORE, txn, rows=len(rows))
+        return {}
+
+
+@dataclass(frozen=True)
+class RewindProcess:
+    """The jobs back to where the tables are, after all tables are there."""
+
+    stores: Stores
+    fences: Sequence[Fence]
+    """Of the jobs that are put back."""
+    clock: Callable[[], datetime]
+    name: str = "rewind"
+    commits: tuple[str, ...] = ()
+
+    def run(self, work: RestoreBatch, commit: Committer) -> Counts:  # noqa: ARG002
+        """Counts: jobs_put_back."""
+        details = {name: work.what[name] for name in ("mode", "reason", "by", "boundary")}
+        for job, back in sorted(work.what["rewinds"].items()):
+            what = Rewind(job, back["start"], back["end"], details)
+            rewind(self.stores.leases.engine, what, work.manifest, self.clock(), fences=self.fences)
+        return {"jobs_put_back": len(work.what["rewinds"])}
+
+
+@dataclass(frozen=True)
+class Restoring:
+    """What a restore is made with."""
+
+    lake: Lake
+    stores: Stores
+    told: Told = field(default_factory=Told)
+    clock: Callable[[], datetime] = lambda: datetime.now(UTC)
+
+    @property
+    def unfinished(self) -> Checkpoint | None:
+        """A restore that was begun and not finished."""
+        last = self.stores.checkpoints.latest(RESTORE_TABLES)
+        return None if last is None or last.state is JobState.SUCCEEDED else last
+
+    def run(self, asked: Asked | None) -> BatchReport | None:
+        """Restore, or (asked None) finish the restore that was begun; None when there is nothing to do.
+
+        Holds the leases of the jobs that are put back and of the tables. Raises RestoreUnfinished, what planning
+        raises, LeaseUnavailable, OthersBatchUnfinished, ChecksumDiffers.
+        """
+        last = self.unfinished
+        if (last is None) == (asked is None):
+            if last is None:
+                return None
+            raise RestoreUnfinished(last)
+        mode = asked.mode if asked is not None else self._kept()["mode"]
+        with self._alone_with(() if mode == "only" else REWOUND) as fences:
+            job = self.job(asked, fences)
+            with job.exclusive() as lease:
+                # Somebody else may have finished it, or begun another one, while we waited.
+                now = self.unfinished
+                if asked is None and now is None:
+                    return None
+                if asked is not None and now is not None:
+                    raise RestoreUnfinished(now)
+                return job.run_batch(lease)
+
+    def job(self, asked: Asked | None, fences: Sequence[Fence] = ()) -> MicroBatchJob[RestoreBatch]:
+        """The job. asked None: it only finishes what was begun. fences: of the jobs that are put back."""
+        lake, settings = self.lake, self.lake.settings
+        tables = group(settings)
+        lake.ensure(*tables, NOTIFICATION, RESTORE)
+        data = data_table(settings.layout.scheme)
+
+        def settled() -> Plan:
+            assert asked is not None, "nothing is begun here"
+            return plan(settings, self.stores, asked)
+
+        source = PlannedSource(settled)
+        return MicroBatchJob(
+            name=RESTORE_TABLES,
+            source=source,
+            prepare=lambda manifest: RestoreBatch(lake, manifest, self._kept()),
+            processes=(
+                RestoreProcess(tuple(table.key[-1] for table in tables)),
+                ReversalProcess(),
+                AuditProcess(),
+                RewindProcess(self.stores, fences, self.clock),
+            ),
+            stores=self.stores,
+            limits=Limits(settings.batch.max_records, settings.batch.max_bytes),
+            pin=lambda: {table.name: lake.version(table) for table in tables},
+            about=source.about,
+            leased=(data.name, MAPPING.name),
+            lease_wait=settings.stores.lease_wait,
+            describe=lambda work: {name: work.what[name] for name in ("table", "mode", "reason", "by", "boundary")},
+            clock=self.clock,
+            observe=self.told.observe,
+            on_wait=self.told.on_wait,
+            on_blocked=self.told.on_blocked,
+        )
+
+    def _kept(self) -> Mapping[str, Any]:
+        """What is kept with the last batch of this job."""
+        return self.stores.checkpoints.history(RESTORE_TABLES, limit=1)[0].source_metadata
+
+    @contextmanager
+    def _alone_with(self, jobs: Sequence[str]) -> Iterator[Sequence[Fence]]:
+        """Hold the leases of other jobs: a drain keeps its own from its first batch to its last.
+
+        In one order, and before any table's: those who hold one job and want tables never wait in a circle.
+        """
+        with ExitStack() as held:
+            leases = [
+                held.enter_context(
+                    self.stores.leases.acquire(
+                        f"job/{job}",
+                        purpose=RESTORE_TABLES,
+                        wait=self.lake.settings.stores.lease_wait,
+                        on_wait=lambda holder, job=job: self.told.on_wait(f"job/{job}", holder),  # type: ignore[misc]
+                    )
+                )
+                for job in sorted(jobs)
+            ]
+            yield [lease.fence for lease in leases]

@@ -1,0 +1,83 @@
+"""A plan and what was restored, for people and for JSON. Reads the audit table; everything else is handed in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+
+from engagement_platform.rollback.plan import Plan, shown
+from engagement_platform.settings import Settings
+from engagement_platform.tables import light, log
+from engagement_platform.tables.restored import RESTORE
+
+
+def told(plan: Plan, differing: Mapping[str, int] | None = None) -> Iterator[str]:
+    """A plan, line by line. differing: inserted, updated and deleted engagements, where they were counted."""
+    if plan.note:
+        yield plan.note
+    if not plan.changes and not plan.offsets:
+        yield f"Nothing to restore: {plan.asked.table} is there already."
+        return
+    yield f"All that follows goes back to {plan.boundary}:"
+    for change in plan.changes:
+        files = change.files
+        yield (
+            f"  {change.table.name}: version {change.from_version} to {change.to_version}, {files.files_back:,} files "
+            f"({files.bytes_back:,} bytes) come back, {files.files_gone:,} ({files.bytes_gone:,} bytes) go"
+        )
+    if differing is not None:
+        yield (
+            f"Readers see {differing['inserted']:,} engagements again, {differing['updated']:,} changed, and "
+            f"{differing['deleted']:,} no longer."
+        )
+    for offset in plan.offsets:
+        what = "are read again" if plan.asked.mode == "replay" else "are given up"
+        count = "messages" if offset.records is None else f"{offset.records:,} messages"
+        yield f"{offset.job}: {count} {what}, from {shown(offset.boundary)} to {shown(offset.now)}"
+    if plan.undone:
+        yield f"Undone: {', '.join(plan.undone)}"
+    if plan.by_hand:
+        yield f"Not done again by itself, launch it by hand where it is still wanted: {', '.join(plan.by_hand)}"
+
+
+def as_json(plan: Plan, differing: Mapping[str, int] | None = None) -> dict[str, object]:
+    """A plan as one flat object for machines and for the metadata of a run."""
+    asked = plan.asked
+    return {
+        "table": asked.table,
+        "to": asked.to.isoformat() if isinstance(asked.to, datetime) else asked.to,
+        "mode": asked.mode,
+        "reason": asked.reason,
+        "boundary": plan.boundary,
+        "note": plan.note,
+        "changes": [
+            {
+                "table": change.table.name,
+                "from_version": change.from_version,
+                "to_version": change.to_version,
+                **vars(change.files),
+            }
+            for change in plan.changes
+        ],
+        "offsets": [
+            {
+                "job": offset.job,
+                "boundary": dict(offset.boundary),
+                "now": dict(offset.now),
+                "records": offset.records,
+            }
+            for offset in plan.offsets
+        ],
+        "undone": list(plan.undone),
+        "by_hand": list(plan.by_hand),
+        **(differing or {}),
+    }
+
+
+def restores(settings: Settings) -> list[dict[str, object]]:
+    """Every table that was restored, newest first, as the audit table has it. No Spark."""
+    found = log.open_log(RESTORE.uri(settings.lake))
+    if found is None:
+        return []
+    rows: list[dict[str, object]] = light.find(found, RESTORE.column_names, {}).to_pylist()
+    return sorted(rows, key=lambda row: (-int(str(row["batch_id"])), str(row["table_name"])))

@@ -1,0 +1,147 @@
+"""The command that takes tables back: restore.
+
+Thin: parse, call, print.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this module to the command line."""
+    app.command()(restore)
+
+
+def restore(
+    table: Annotated[
+        str | None, typer.Argument(help="engagement/data or another table of its group: all of them go back.")
+    ] = None,
+    to: Annotated[
+        str | None,
+        typer.Option(metavar="VERSION|TIMESTAMP", help="A version of TABLE, or a time (UTC): the last batch by then."),
+    ] = None,
+    reason: Annotated[str | None, typer.Option(help="Why; kept in layout/restore.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would change, and count it.")] = False,
+    drop: Annotated[
+        bool, typer.Option("--drop", help="Do not read again what came since: it is given up on purpose.")
+    ] = False,
+    only: Annotated[
+        bool, typer.Option("--only", help="TABLE alone; tables and logs may contradict each other then. Needs --yes.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    finish: Annotated[bool, typer.Option("--finish", help="Finish a restore that was interrupted.")] = False,
+    listed: Annotated[bool, typer.Option("--list", help="Show what was restored, by whom and why.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per answer instead of lines.")] = False,
+) -> None:
+    """Take the engagement tables back to the end of an earlier batch, tell readers, and read again what came since.
+
+    Notifications, quarantine and landed requests stay. Messages since then are read again by the next runs, exactly
+    once; with --drop they are given up. Refused when files or messages are gone, or a batch is unfinished.
+    Exit status: 0 restored or nothing to do, 1 with the reason.
+    Example: engagement-platform restore engagement/data --to 17 --reason "bad import" --dry-run
+    """
+    from engagement_platform.rollback.plan import Asked, RestoreMode, parsed
+    from engagement_platform.rollback.telling import restores
+    from engagement_platform.settings import Settings
+
+    settings = Settings()
+    if listed:
+        _show(restores(settings), as_json)
+        return
+    if finish:
+        _run(settings, None, as_json)
+        return
+    if table is None or to is None:
+        raise typer.BadParameter("name a table and a version or time: restore engagement/data --to 17")
+    if drop and only:
+        raise typer.BadParameter("--drop goes with all tables, --only leaves the jobs where they are")
+    if only and not (yes or dry_run):
+        raise typer.BadParameter("--only lets tables and logs contradict each other; say --yes")
+    from engagement_platform.rollback.job import this_user
+
+    mode: RestoreMode = "only" if only else "drop" if drop else "replay"
+    asked = Asked(table, parsed(to), mode, reason, this_user())
+    if not _planned(settings, asked, dry_run, as_json) or dry_run:
+        return
+    if not yes:
+        typer.confirm("Restore?", abort=True)
+    _run(settings, asked, as_json)
+
+
+def _planned(settings: object, asked: object, dry_run: bool, as_json: bool) -> bool:
+    """Print what would change; whether anything would."""
+    from engagement_platform.jobs import open_stores
+    from engagement_platform.rollback import telling
+    from engagement_platform.rollback.plan import Asked, plan
+    from engagement_platform.settings import Settings
+
+    assert isinstance(settings, Settings)
+    assert isinstance(asked, Asked)
+    planned = plan(settings, open_stores(settings), asked)
+    differing = None
+    if dry_run and planned.changes:
+        from engagement_platform.rollback.job import differing_rows
+        from engagement_platform.spark.session import spark_session
+        from engagement_platform.tables.lake import Lake
+
+        with spark_session(settings, "restore") as spark:
+            differing = differing_rows(Lake(spark, settings), planned)
+    if as_json and dry_run:
+        typer.echo(json.dumps(telling.as_json(planned, differing)))
+    else:
+        for line in telling.told(planned, differing):
+            typer.echo(line, err=as_json)
+    return bool(planned.changes or planned.offsets)
+
+
+def _run(settings: object, asked: object, as_json: bool) -> None:
+    from engagement_platform.jobs import open_stores
+    from engagement_platform.microbatch.job import Told
+    from engagement_platform.rollback.job import Restoring
+    from engagement_platform.rollback.plan import Asked
+    from engagement_platform.settings import Settings
+    from engagement_platform.spark.session import spark_session
+    from engagement_platform.tables.lake import Lake
+
+    assert isinstance(settings, Settings)
+    assert asked is None or isinstance(asked, Asked)
+
+    def say(why: object) -> None:
+        typer.echo(f"Waiting: {why}", err=True)
+
+    told = Told(on_wait=lambda _lease, holder: say(holder), on_blocked=say)
+    with spark_session(settings, "restore") as spark:
+        report = Restoring(Lake(spark, settings), open_stores(settings), told).run(asked)
+    if report is None:
+        typer.echo("{}" if as_json else "Nothing to restore.")
+    elif as_json:
+        typer.echo(json.dumps(report.as_json()))
+    else:
+        counts = report.counts
+        # A restore that only had to be noted as finished has no details any more.
+        where = report.details.get("boundary", "where they were to go")
+        typer.echo(
+            f"{report.manifest}: {counts['tables']} tables at {where}, checksums equal; "
+            f"{counts['notifications']:,} changes announced, {counts['jobs_put_back']} jobs put back."
+        )
+
+
+def _show(rows: list[dict[str, object]], as_json: bool) -> None:
+    if as_json:
+        for row in rows:
+            typer.echo(json.dumps(row, default=str))
+        return
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    columns = ("batch_id", "ingestion_ts", "table_name", "from_version", "to_version", "mode", "restored_by", "reason")
+    shown = Table(*columns)
+    for row in rows:
+        shown.add_row(*(Text("" if row[name] is None else str(row[name])) for name in columns))
+    console = Console()
+    console.print(shown if rows else "Nothing was ever restored.")

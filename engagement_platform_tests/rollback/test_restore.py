@@ -1,0 +1,324 @@
+"""After a restore the tables are at the end of a batch, readers know, and what is read again lands exactly once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from engagement_platform.errors import PlatformError
+from engagement_platform.jobs import INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS
+from engagement_platform.microbatch.job import BatchReport, Observer, Told
+from engagement_platform.microbatch.lease import LeaseUnavailable
+from engagement_platform.microbatch.others import OthersBatchUnfinished
+from engagement_platform.mutation.job import APPLY_MUTATIONS
+from engagement_platform.mutation.rematerialize import REMATERIALIZE_ALIASES
+from engagement_platform.rollback.job import RestoreBatch, RestoreUnfinished, Restoring
+from engagement_platform.rollback.plan import (
+    RESTORE_TABLES,
+    Asked,
+    CannotReplay,
+    NoSuchVersion,
+    NotRestorable,
+    group,
+    plan,
+)
+from engagement_platform.settings import LayoutSettings, MutationSettings
+from engagement_platform.tables.contract import Table
+from engagement_platform.tables.engagement import ALIAS, MAPPING, NOTIFICATION
+from engagement_platform.tables.restored import RESTORE, Checksum, VersionGone, checksums
+from engagement_platform.verify import identity_findings, verify
+from engagement_platform_tests.ingestion.conftest import MakeWorld
+from engagement_platform_tests.ingestion.test_crashes import TODAY, Crash, crash_at
+from engagement_platform_tests.ingestion.world import World, ignore
+from engagement_platform_tests.mutation import histories
+from engagement_platform_tests.mutation.histories import Message
+from engagement_platform_tests.mutation.oracle import replay
+from engagement_platform_tests.mutation.test_histories import assert_announced, standing_names, standing_rows
+
+pytestmark = [pytest.mark.broker]
+
+FIRST: list[Message] = [
+    histories.engagement("e1", "p1", 10, person_name="Ann", subject="as it was"),
+    histories.engagement("e2", "p2", 11, person_name="Bo"),
+    histories.engagement("e3", "p3", 12),
+]
+REQUESTS: list[Message] = [
+    histories.convert("c1", "p1", "p2", 20),
+    histories.delete("d1", 21, from_id="p3"),
+    histories.request("u1", "UPDATE", 22, engagement_id="e2", subject="patched"),
+    histories.request("r1", "RENAME", 23, from_id="p2", name="Dee"),
+]
+LATER: list[Message] = [
+    histories.engagement("e1", "p1", 10, version=2, person_name="Zoe", subject="newer"),
+    histories.engagement("e4", "p3", 13),
+    histories.engagement("e5", "p5", 30, person_name="Eve"),
+]
+EVERYTHING = [*FIRST, *REQUESTS, *LATER]
+JOBS = (INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS, APPLY_MUTATIONS)
+
+
+def send(world: World, messages: Sequence[Message]) -> None:
+    """Messages, and a batch of each job that finds any."""
+    if said := [message for message in messages if "request_id" not in message]:
+        world.produce(said)
+    if asked := [message for message in messages if "request_id" in message]:
+        world.produce_requests(asked)
+    for job in JOBS:
+        world.run(name=job)
+
+
+def restoring(world: World, observe: Observer = ignore) -> Restoring:
+    return Restoring(world.lake, world.stores, Told(observe=observe), world.clock)
+
+
+def restored(world: World, to: int | datetime, table: Table | None = None, **how: str) -> BatchReport:
+    asked = Asked((table or world.data).name, to, by="ann@here", **how)  # type: ignore[arg-type]
+    report = restoring(world).run(asked)
+    assert report is not None, "nothing was restored"
+    return report
+
+
+def versions(world: World) -> dict[str, int]:
+    return {table.name: world.lake.version(table) for table in group(world.settings)}
+
+
+def sums(world: World, at: dict[str, int]) -> list[Checksum]:
+    return checksums(world.lake, [(table, at[table.name]) for table in group(world.settings)])
+
+
+def assert_as_of(world: World, messages: Sequence[Message]) -> None:
+    """The rows, names and notifications of a loop over the messages."""
+    oracle = replay(list(messages))
+    assert standing_rows(world) == oracle.data
+    assert standing_names(world) == {key: name for key, name in oracle.names.items() if name}
+    assert_announced(world, oracle.data)
+
+
+def assert_verified(world: World) -> None:
+    """What `verify` compares, with the topic and with itself."""
+    findings = [*verify(world.settings, world.spark), *identity_findings(world.settings, world.spark)]
+    assert [finding for finding in findings if finding.wrong] == []
+    assert len(findings) == 10
+
+
+@pytest.fixture
+def three(make_world: MakeWorld) -> World:
+    """A world with a batch of engagements, one of requests, and another one of engagements."""
+    world = make_world()
+    world.ticks = True
+    for messages in (FIRST, REQUESTS, LATER):
+        send(world, messages)
+    return world
+
+
+def test_all_tables_go_back_to_the_same_batch_and_a_replay_ends_in_the_undisturbed_rows(make_world: MakeWorld) -> None:
+    world = make_world()
+    world.ticks = True
+    send(world, FIRST)
+    between = versions(world)
+    send(world, REQUESTS)
+    send(world, LATER)
+    last = versions(world)
+    report = restored(world, between[world.data.name], reason="a bad batch")
+    assert sums(world, versions(world)) == sums(world, between), "not what the version held"
+    assert sums(world, between) != sums(world, last)
+    assert_as_of(world, FIRST)
+    assert (report.counts["inserted"], report.counts["updated"], report.counts["deleted"]) == (1, 2, 1)
+    assert report.counts["jobs_put_back"] == 2
+    for job in JOBS:
+        world.run(name=job)
+    assert_as_of(world, EVERYTHING)
+    assert_verified(world)
+    audit = world.rows(RESTORE)
+    assert {(row["restored_by"], row["reason"], row["mode"]) for row in audit} == {
+        ("ann@here", "a bad batch", "replay")
+    }
+    assert {row["table_name"]: row["to_version"] for row in audit} == {
+        name: version for name, version in between.items() if version != last[name]
+    }
+    assert {row["boundary"] for row in audit} == {"the end of ingest-engagements batch 0"}
+
+
+def test_what_is_dropped_stays_away_and_later_messages_land(three: World) -> None:
+    first = three.stores.checkpoints.history(INGEST_ENGAGEMENTS)[0].manifest.table_versions
+    restored(three, first[three.data.name], mode="drop")
+    assert_as_of(three, [*FIRST, *REQUESTS])
+    more = [histories.engagement("e9", "p1", 40, person_name="Ida")]
+    send(three, more)
+    assert_as_of(three, [*FIRST, *REQUESTS, *more])
+    assert_verified(three)
+
+
+def test_a_version_in_the_middle_of_a_batch_means_the_end_of_the_one_before(three: World) -> None:
+    """The last batch has updated one row and then inserted two: between the two commits no reader ever stops."""
+    now, pinned = versions(three), three.stores.checkpoints.history(INGEST_ENGAGEMENTS)[0].manifest.table_versions
+    assert now[three.data.name] == pinned[three.data.name] + 2
+    planned = plan(three.settings, three.stores, Asked(three.data.name, now[three.data.name] - 1))
+    assert planned.note == (
+        f"Version {now[three.data.name] - 1} of engagement/data is in the middle of ingest-engagements batch 1: "
+        f"restoring to {pinned[three.data.name]}, the end of apply-mutations batch 0."
+    )
+    assert planned.target == {name: pinned.get(name, version) for name, version in now.items()}
+    assert [(offset.job, offset.records) for offset in planned.offsets] == [(INGEST_ENGAGEMENTS, 3)]
+    assert versions(three) == now, "a plan changed something"
+
+
+def test_a_time_means_the_last_batch_that_had_ended_by_then(three: World) -> None:
+    ended = three.stores.checkpoints.history(APPLY_MUTATIONS)[0].finished_ts
+    begun = three.stores.checkpoints.history(INGEST_ENGAGEMENTS)[0].manifest.table_versions
+    assert ended is not None
+    planned = plan(three.settings, three.stores, Asked(MAPPING.name, ended))
+    assert planned.boundary == "the end of apply-mutations batch 0"
+    assert planned.target[three.data.name] == begun[three.data.name]
+    with pytest.raises(NoSuchVersion, match="no batch is known to have ended"):
+        plan(three.settings, three.stores, Asked(MAPPING.name, datetime(2020, 1, 1, tzinfo=UTC)))
+
+
+POINTS = (
+    "manifest:before", "manifest:after", "restore.data:before", "restore.data:after", "restore.alias:after",
+    "restore:recorded", "notification.append:before", "notification.append:after", "notification:recorded",
+    "audit.append:after", "audit:recorded", "rewind:recorded", "finalized",
+)  # fmt: skip
+
+
+@pytest.mark.crash
+def test_a_restore_that_ends_is_finished_once_and_nothing_begins_before(make_world: MakeWorld) -> None:
+    """Other points every day, and all of them among the slow tests."""
+    assert_finished_once(make_world(), ["restore.data:after", *TODAY.sample(POINTS, 2)])
+
+
+@pytest.mark.crash
+@pytest.mark.slow
+def test_a_restore_that_ends_anywhere_is_finished_once(make_world: MakeWorld) -> None:
+    assert_finished_once(make_world(), POINTS)
+
+
+def assert_finished_once(world: World, points: Sequence[str]) -> None:
+    """For each point a restore to the first batch that ends there, with everything read again after it."""
+    world.ticks = True
+    send(world, FIRST)
+    first = versions(world)[world.data.name]
+    send(world, [*REQUESTS, *LATER])
+    assert set(POINTS) <= set(restoring(world).job(None).crash_points)
+    wanted = sums(
+        world, {**versions(world), **plan(world.settings, world.stores, Asked(world.data.name, first)).target}
+    )
+    sent = EVERYTHING
+    for point in points:
+        asked = Asked(world.data.name, first, by="ann@here")
+        with pytest.raises(Crash):
+            restoring(world, crash_at(point)).run(asked)
+        if point == "manifest:before":
+            restoring(world).run(asked)
+        elif point != "finalized":
+            with pytest.raises(RestoreUnfinished):
+                restoring(world).run(asked)
+            if point == "restore.data:after":
+                sent = [*sent, histories.engagement("e8", "p1", 33)]
+                blocked = replace(world.job(), lease_wait=world.settings.stores.lease_wait * 0)
+                world.produce(sent[-1:])
+                with blocked.exclusive() as lease, pytest.raises(OthersBatchUnfinished, match="restore --finish"):
+                    blocked.run_batch(lease)
+            assert restoring(world).run(None) is not None
+        assert restoring(world).run(None) is None
+        assert sums(world, versions(world)) == wanted, point
+        assert_as_of(world, FIRST)
+        for job in JOBS:
+            world.run(name=job)
+        assert_as_of(world, sent)
+
+
+def test_a_restore_can_be_taken_back_itself(three: World) -> None:
+    """To where the restore began: messages count as read, although the restore had put the jobs back."""
+    last, first = versions(three), three.stores.checkpoints.history(APPLY_MUTATIONS)[0].manifest.table_versions
+    restored(three, first[three.data.name])
+    assert_as_of(three, FIRST)
+    restored(three, last[three.data.name])
+    assert sums(three, versions(three)) == sums(three, last)
+    for job in JOBS:
+        assert three.run(name=job) == []
+    assert_as_of(three, EVERYTHING)
+
+
+def test_with_a_conversion_that_waits_readers_are_told_what_they_saw(make_world: MakeWorld) -> None:
+    world = make_world(mutation=MutationSettings(apply="alias"))
+    world.ticks = True
+    send(world, FIRST)
+    first = versions(world)[ALIAS.name]
+    send(world, REQUESTS)
+    restored(world, first, ALIAS)
+    assert_as_of(world, FIRST)
+    for job in (*JOBS, REMATERIALIZE_ALIASES):
+        world.run(name=job)
+    assert_as_of(world, [*FIRST, *REQUESTS])
+
+
+def test_in_spark_the_tables_go_back_alike(make_world: MakeWorld) -> None:
+    world = make_world(layout=LayoutSettings(auto_compact=False, light_write_rows=0, scheme="liquid"))
+    world.ticks = True
+    send(world, FIRST[:2])
+    before = versions(world)
+    send(world, FIRST[2:])
+    restored(world, before[world.data.name])
+    assert sums(world, versions(world)) == sums(world, before)
+    world.run()
+    assert_as_of(world, FIRST)
+
+
+def test_a_version_whose_files_are_gone_is_refused_and_nothing_changes(three: World) -> None:
+    first = three.stores.checkpoints.history(APPLY_MUTATIONS)[0].manifest.table_versions
+    files = sorted(Path(three.lake.uri(three.data)).rglob("*.parquet"), key=lambda path: path.stat().st_mtime)
+    files[0].unlink()
+    before = versions(three)
+    with pytest.raises(VersionGone, match="1 of its files are gone"):
+        restored(three, first[three.data.name])
+    assert versions(three) == before
+    assert restoring(three).unfinished is None
+
+
+def test_an_unfinished_batch_or_a_job_at_work_comes_first(three: World) -> None:
+    before = versions(three)
+    three.produce([histories.engagement("e8", "p1", 33)])
+    with pytest.raises(Crash):
+        three.run(crash_at("mapping:recorded"))
+    with pytest.raises(OthersBatchUnfinished, match="engagement-platform run ingest-engagements"):
+        plan(three.settings, three.stores, Asked(three.data.name, 1))
+    three.run()
+    impatient = three.under()
+    stores = impatient.settings.stores.model_copy(update={"lease_wait": impatient.settings.stores.lease_wait * 0})
+    impatient.__dict__["settings"] = impatient.settings.model_copy(update={"stores": stores})
+    impatient.__dict__.pop("lake", None)
+    with three.job().exclusive(), pytest.raises(LeaseUnavailable, match=f"holds job/{INGEST_ENGAGEMENTS}"):
+        restored(impatient, before[three.data.name])
+
+
+def test_one_table_alone_goes_back_without_the_jobs(three: World) -> None:
+    before = versions(three)
+    restored(three, before[MAPPING.name] - 1, MAPPING, mode="only")
+    assert {name for name, version in versions(three).items() if version != before[name]} == {MAPPING.name}
+    assert [three.run(name=job) for job in JOBS] == [[], [], []]
+
+
+def test_what_cannot_be_restored_is_said(three: World) -> None:
+    def refused(error: type[PlatformError], asked: Asked) -> None:
+        with pytest.raises(error):
+            plan(three.settings, three.stores, asked)
+
+    refused(NotRestorable, Asked(NOTIFICATION.name, 1))
+    refused(NoSuchVersion, Asked(MAPPING.name, 99))
+    three.broker.delete_topic(three.topics[0])
+    refused(CannotReplay, Asked(three.data.name, 1))
+    assert plan(three.settings, three.stores, Asked(three.data.name, 1, "drop")).changes
+    assert plan(three.settings, three.stores, Asked(three.data.name, versions(three)[three.data.name])).changes == ()
+
+
+def test_the_work_of_a_restore_is_known_from_its_stored_batch_alone(three: World) -> None:
+    restored(three, 1)
+    [record] = three.stores.checkpoints.history(RESTORE_TABLES)
+    work = RestoreBatch(three.lake, record.manifest, record.source_metadata)
+    assert work.tables
+    assert dict(work.kinds) == {name: record.counts[name] for name in ("inserted", "updated", "deleted")}
