@@ -137,8 +137,8 @@ def _show(rows: list[dict[str, object]], as_json: bool) -> None:
             continue
         why = f", because: {row['reason']}" if row["reason"] else ""
         typer.echo(
-            f"{row['ingestion_ts']} restore {row['batch_id']}: {row['table_name']} from version {row['from_version']} to "
-            f"{row['to_version']}, {row['boundary']} ({row['mode']}), by {row['restored_by']}{why}"
+            f"{row['ingestion_ts']} restore {row['batch_id']}: {row['table_name']} from version {row['from_version']} "
+            f"to {row['to_version']}, {row['boundary']} ({row['mode']}), by {row['restored_by']}{why}"
         )
     if not rows and not as_json:
         typer.echo("Nothing was ever restored.")
