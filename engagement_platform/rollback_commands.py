@@ -131,17 +131,14 @@ def _run(settings: object, asked: object, as_json: bool) -> None:
 
 
 def _show(rows: list[dict[str, object]], as_json: bool) -> None:
-    if as_json:
-        for row in rows:
-            typer.echo(json.dumps(row, default=str))
-        return
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    columns = ("batch_id", "ingestion_ts", "table_name", "from_version", "to_version", "mode", "restored_by", "reason")
-    shown = Table(*columns)
     for row in rows:
-        shown.add_row(*(Text("" if row[name] is None else str(row[name])) for name in columns))
-    console = Console()
-    console.print(shown if rows else "Nothing was ever restored.")
+        if as_json:
+            typer.echo(json.dumps(row, default=str))
+            continue
+        why = f", because: {row['reason']}" if row["reason"] else ""
+        typer.echo(
+            f"{row['ingestion_ts']} restore {row['batch_id']}: {row['table_name']} from version {row['from_version']} "
+            f"to {row['to_version']}, {row['boundary']} ({row['mode']}), by {row['restored_by']}{why}"
+        )
+    if not rows and not as_json:
+        typer.echo("Nothing was ever restored.")
