@@ -165,7 +165,9 @@ SUPERSEDED_AND_PATCHED: list[list[Message]] = [
 ]
 
 
-@pytest.mark.parametrize("layout", [FEW, IN_SPARK], ids=["few", "in Spark"])
+@pytest.mark.parametrize(
+    "layout", [pytest.param(FEW, id="few"), pytest.param(IN_SPARK, id="in Spark", marks=pytest.mark.slow)]
+)
 def test_a_copy_that_contradicts_a_superseded_version_is_refused_in_a_later_batch(
     make_world: MakeWorld, layout: LayoutSettings
 ) -> None:

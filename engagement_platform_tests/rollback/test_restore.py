@@ -232,6 +232,7 @@ def assert_finished_once(world: World, points: Sequence[str]) -> None:
         assert_as_of(world, sent)
 
 
+@pytest.mark.slow
 def test_a_restore_can_be_taken_back_itself(three: World) -> None:
     """To where the restore began: messages count as read, although the restore had put the jobs back."""
     last, first = versions(three), three.stores.checkpoints.history(APPLY_MUTATIONS)[0].manifest.table_versions
