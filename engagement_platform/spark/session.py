@@ -67,6 +67,12 @@ def server_conf(settings: Settings) -> dict[str, str]:
         "spark.ui.showConsoleProgress": "false",
         # A batch has more kinds of generated classes than the default of 100; compiling them anew took 12 % of it.
         "spark.sql.codegen.cache.maxEntries": "1000",
+        # The driver remembers finished queries, their plans and metrics for a UI that is off here; a thousand of a
+        # batch's plans fill a heap of 1 GB.
+        "spark.ui.retainedJobs": "100",
+        "spark.ui.retainedStages": "100",
+        "spark.ui.retainedTasks": "1000",
+        "spark.sql.ui.retainedExecutions": "50",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         **session_conf(settings),
         **settings.spark.conf,
