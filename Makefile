@@ -17,7 +17,8 @@ run: setup ## everything on this machine: Kafka, Spark, Dagster and its UI, samp
 	@exec $(BIN)/engagement-platform up
 
 test: setup lint ## lint, then every test but the slow ones (under 20 minutes on 2 cores)
-	@$(PYTEST) -m "not slow"
+	@$(PYTEST) -n 2 --dist loadfile -m "not slow and not browser"
+	@$(PYTEST) -m "browser and not slow"
 
 test-fast: setup ## tests without broker, browser, PostgreSQL and process kills
 	@$(PYTEST) -m "not slow and not broker and not crash and not browser and not postgres"

@@ -105,7 +105,8 @@ def spark(
     warehouse = {"spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse"))}
     settings = Settings(spark=SparkSettings(conf=warehouse))
     # Most code of a test runs once or twice: compiling it well took a third of the processor time and saved none.
-    quick = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
+    # A run of two thousand tests fills more of a heap than any job.
+    quick = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1", "spark.driver.memory": "2g"}
     session = build_classic({**classic_conf(settings, [*spark_jars, *graph_jars]), **quick}, "tests")
     yield session
     session.stop()
