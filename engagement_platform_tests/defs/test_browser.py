@@ -105,7 +105,7 @@ def _checks(node: dict[str, Any]) -> list[dict[str, Any]]:
 
 @pytest.fixture
 def page(ui: str) -> Iterator[Any]:
-    """A page of a fresh browser at the UI, past Dagster's welcome."""
+    """An empty page of a fresh browser, for addresses of the UI."""
     with opened(ui) as page:
         yield page
 
