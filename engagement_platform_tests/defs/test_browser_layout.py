@@ -36,7 +36,6 @@ pytestmark = [pytest.mark.browser, pytest.mark.timeout(UP_WITHIN_S + 3 * SEEN_WI
 EMPTY = "about:blank"
 """Where the browser waits: what moves on Dagster's pages costs as much of the machine as the runs that it shows."""
 
-_RUNS = "{ runsOrError(limit: 1) { ... on Runs { results { runId jobName status } } } }"
 _STATUS = """{ assetNodes { assetKey { path } assetChecksOrError { ... on AssetChecks { checks {
   name executionForLatestMaterialization { status } } } } } }"""
 
@@ -76,10 +75,10 @@ def small_files(ui: str) -> str | None:
     return (check["executionForLatestMaterialization"] or {}).get("status")
 
 
-def newest_run(ui: str) -> tuple[str, str, str]:
-    """Id, job and status of the run that was launched last."""
-    [run] = ask(ui, _RUNS)["runsOrError"]["results"]
-    return run["runId"], run["jobName"], run["status"]
+def run_of(ui: str, run_id: str) -> tuple[str, str]:
+    """Job and status of a run."""
+    run = ask(ui, f'{{ runOrError(runId: "{run_id}") {{ ... on Run {{ jobName status }} }} }}')["runOrError"]
+    return run["jobName"], run["status"]
 
 
 def wait_until(seen: Callable[[], object], wanted: object, what: str) -> None:
@@ -123,10 +122,10 @@ def test_small_files_are_flagged_the_daily_job_mends_them_and_the_check_turns_gr
         page.get_by_text("At 01:00 AM UTC").wait_for()
         page.get_by_role("button", name="Launch Run").click()
         page.wait_for_url("**/runs/*")
+        address = page.url
         page.goto(EMPTY)
-        run = newest_run(ui)[0]
-        wait_until(lambda: newest_run(ui), (run, "optimize_tables", "SUCCESS"), "the daily run")
-        page.goto(f"/runs/{run}", wait_until="domcontentloaded")
+        wait_until(lambda: run_of(ui, address.split("/")[-1]), ("optimize_tables", "SUCCESS"), "the daily run")
+        page.goto(address, wait_until="domcontentloaded")
         page.get_by_text("RUN_SUCCESS").first.wait_for()
 
         open_check(page, "Failed")
