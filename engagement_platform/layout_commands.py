@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from engagement_platform.layout.doctor import Examination
+    from engagement_platform.layout.outcomes import Outcome
 
 
 def register(app: typer.Typer) -> None:
@@ -42,12 +43,14 @@ def doctor(
     """Examine how the files of tables lie, say what is unhealthy and what mending would gain. Changes nothing.
 
     Works on any Delta table, whoever wrote it. Reads the log, not the data; needs Spark only for tables of more than
-    health.files_in_process files. The settings under health say what counts as unhealthy.
+    health.files_in_process files. The settings under health say what counts as unhealthy. Each finding names the
+    command that mends it, where there is one; --html and --json tell what such commands predicted and what came of it.
     Exit status: 0 nothing but infos, 1 warnings, errors or a table that cannot be read.
     Example: engagement-platform doctor engagement/data --html doctor.html
     """
     from engagement_platform.layout.doctor import examine, targets
     from engagement_platform.layout.files import LogNotReadable
+    from engagement_platform.layout.outcomes import predicted_and_actual
     from engagement_platform.settings import Settings
 
     if html is not None and not html.absolute().parent.is_dir():
@@ -69,20 +72,29 @@ def doctor(
             if table is not None:
                 raise
             unread.append(error)
+    wanted = as_json or html is not None
+    done = predicted_and_actual(settings, [one.target for one in examined]) if wanted else {}
     if as_json:
         found = [finding.as_json() for examination in examined for finding in examination.findings]
-        typer.echo(json.dumps({"findings": found, "tables": [examination.as_json() for examination in examined]}))
+        tables = [_table(examination, done.get(examination.target.name, ())) for examination in examined]
+        typer.echo(json.dumps({"findings": found, "tables": tables}))
     else:
         _show(examined)
     if html is not None:
         from engagement_platform.layout.report import page
 
-        html.write_text(page(examined), encoding="utf-8")
+        html.write_text(page(examined, done), encoding="utf-8")
         typer.echo(f"The report is in {html}", err=as_json)
     for reason in unread:
         typer.echo(reason, err=True)
     bad = any(finding.severity != "info" for examination in examined for finding in examination.findings)
     raise typer.Exit(1 if bad or unread else 0)
+
+
+def _table(examination: Examination, done: Sequence[Outcome]) -> dict[str, object]:
+    from engagement_platform.layout.outcomes import as_json
+
+    return {**examination.as_json(), "predicted_and_actual": [as_json(one) for one in done]}
 
 
 def _show(examined: Sequence[Examination]) -> None:

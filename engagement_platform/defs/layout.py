@@ -24,6 +24,7 @@ from engagement_platform.layout.doctor import Target, examine
 from engagement_platform.layout.files import LogNotReadable, NotADeltaTable
 from engagement_platform.layout.finding import Finding
 from engagement_platform.layout.findings import CODES
+from engagement_platform.layout.outcomes import predicted_and_actual
 from engagement_platform.layout.reports import keep
 from engagement_platform.layout.segment import moved_on
 from engagement_platform.settings import Settings
@@ -126,9 +127,10 @@ def layout_health(context: dg.AssetExecutionContext, platform: Platform) -> dg.M
 
 def written_report(settings: Settings, looked: Sequence[Looked]) -> dg.PathMetadataValue:
     """Today's report, in place of an earlier one of today."""
-    from engagement_platform.layout.report import page
+    from engagement_platform.layout.report import SHOWN, page
 
-    text = page([one.examination for one in looked if one.examination])
+    examined = [one.examination for one in looked if one.examination]
+    text = page(examined, predicted_and_actual(settings, [one.target for one in examined], SHOWN))
     folder = settings.home.expanduser().absolute() / REPORTS
     return dg.MetadataValue.path(keep(folder, datetime.now(UTC).date(), text, settings.health.reports_kept))
 

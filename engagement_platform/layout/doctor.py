@@ -97,8 +97,11 @@ def target(settings: Settings, asked: str) -> Target:
     if not asked.startswith(("/", ".", "~")) and "://" not in asked and _has_log(named):
         return Target(asked.strip("/"), named)
     if "://" in asked and not asked.startswith("file://"):
-        return Target(asked.rstrip("/"), asked.rstrip("/"))
+        return Target(asked.rstrip("/").removeprefix(f"{settings.lake}/"), asked.rstrip("/"))
     path = Path(asked.removeprefix("file://")).expanduser().absolute()
+    if str(path).startswith(f"{settings.lake}/") and _has_log(str(path)):
+        # By its name: leases, and what maintenance remembers, go by that.
+        return Target(str(path).removeprefix(f"{settings.lake}/"), str(path))
     if not path.exists():
         raise NoSuchTable(asked, settings.lake, log.tables(settings.lake))
     if not _has_log(str(path)):
@@ -112,6 +115,11 @@ def _has_log(uri: str) -> bool:
     except OSError as error:
         raise LogNotReadable(uri, files.first_line(error)) from error
     return bool(found.commits or found.checkpoint_files)
+
+
+def in_lake(settings: Settings, table: Target) -> bool:
+    """Whether a table is one of the platform's lake, where writers take turns and maintenance remembers."""
+    return table.uri.startswith(f"{settings.lake}/")
 
 
 def targets(settings: Settings, asked: str | None = None) -> Iterator[Target]:
@@ -170,6 +178,8 @@ def examine(
         leftovers=_leftovers(found, what, lately, live, vectors, limits, list_files=list_files, now=now),
         footers=files.sample_footers(table.uri, unnamed, limits.footer_samples),
         shuffle_partitions=settings.spark.shuffle_partitions,
+        ours=in_lake(settings, table),
+        orders=column == _clustering(table, what, lately, None),
     )
     return Examination(table, summed, lately, facts.leftovers, tuple(findings(facts, limits)))
 

@@ -50,7 +50,7 @@ def small_files(facts: Facts, limits: HealthSettings) -> Iterator[Finding]:
             worst["partition"] or None,
             evidence,
             _mostly_small(facts, affected.num_rows, worst, limits),
-            f"Compact it: {facts.command}; or switch on auto compaction for its writers",
+            f"Compact it: {facts.optimize}; or switch on auto compaction for its writers",
             _rewriting(facts, affected, limits),
         )
     yield from _too_fine(facts, limits, flagged=total(affected, "small_files"))
@@ -108,9 +108,18 @@ def too_many_files(facts: Facts, limits: HealthSettings) -> Iterator[Finding]:
             **partitions_of(facts, affected, "files"),
         },
         f"{worst['files']:,} files in {worst['partition'] or 'the table'}; a mutation has to look into each of them",
-        f"Compact it: {facts.command}",
+        f"Compact it: {_by_round(facts, affected, limits)}",
         _rewriting(facts, affected, limits),
     )
+
+
+def _by_round(facts: Facts, affected: pa.Table, limits: HealthSettings) -> str:
+    """OPTIMIZE, in the round that would do it: files near the target are left by the daily one.
+
+    Merging files of more than a third of the target saves fewer files than `maintenance.max_rewrite_share` asks for.
+    """
+    size, files = total(affected, "mergeable_bytes"), total(affected, "mergeable_files")
+    return facts.optimize_further if size * 3 > files * limits.target_file_bytes else facts.optimize
 
 
 def skewed_partitions(facts: Facts, limits: HealthSettings) -> Iterator[Finding]:
@@ -222,7 +231,7 @@ def clustering_overlap(facts: Facts, limits: HealthSettings) -> Iterator[Finding
         },
         f"Up to {worst['depth']:,} of {worst['files']:,} files in {where} may hold one same {facts.clustering}, so a "
         "read of one opens all of them",
-        f"Cluster it: {facts.command}",
+        f"Cluster it: {facts.optimize}",
         remedies.zorder(affected, limits.target_file_bytes),
     )
 

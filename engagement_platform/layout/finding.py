@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -56,6 +57,10 @@ class Facts:
     leftovers: Leftovers
     footers: Footers
     shuffle_partitions: int
+    ours: bool = False
+    """Whether the table lies in the lake, where writers take turns."""
+    orders: bool = True
+    """Whether maintenance would order the table by `clustering`, as it does by a column that nobody has to name."""
 
     @property
     def clustering(self) -> str | None:
@@ -63,7 +68,27 @@ class Facts:
         return self.statistics.clustering[0] if self.statistics.clustering else None
 
     @property
-    def command(self) -> str:
+    def optimize(self) -> str:
+        """What merges files and orders them: a command, and for a table of another house Spark SQL as well."""
+        return self._call("optimize {}", self.optimize_sql) if self.orders else self.optimize_sql
+
+    @property
+    def optimize_further(self) -> str:
+        """The same up to the larger target, for files that the daily round takes for large enough."""
+        return self._call("optimize {} --second-round", self.optimize_sql) if self.orders else self.optimize_sql
+
+    @property
+    def vacuum(self) -> str:
+        """What removes files that nobody may need; as `optimize`."""
+        return self._call("vacuum {}", f"VACUUM delta.`{self.statistics.uri}`")
+
+    def _call(self, command: str, sql: str) -> str:
+        # Spark SQL takes no turn, so beside the platform's own writers it would conflict with one of them.
+        call = f"engagement-platform {command.format(shlex.quote(self.statistics.table))}"
+        return call if self.ours else f"{call} (or in Spark: {sql})"
+
+    @property
+    def optimize_sql(self) -> str:
         """OPTIMIZE for the whole table, as Spark SQL; Z-ordered when there is a column to order by."""
         plain = f"OPTIMIZE delta.`{self.statistics.uri}`"
         zorder = self.clustering and not self.recent.clustered_by

@@ -1,29 +1,25 @@
-"""What maintenance has done, in `layout/history`: rows in, and predicted beside actual out.
+"""What maintenance has done, in `layout/history`: rows in, and what a plan has to remember out.
 
-Writing the table is `tables/upkeep`; what a row means is in its contract, `tables/layout`.
+Writing the table is `tables/upkeep`, showing it `outcomes`; what a row means is in its contract, `tables/layout`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import date, timedelta
+from datetime import date
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from engagement_platform.layout import remedies
+from engagement_platform.layout import outcomes, remedies
 from engagement_platform.layout.optimize import Done
 from engagement_platform.layout.plan import Last
 from engagement_platform.layout.survey import Survey
 from engagement_platform.microbatch.model import Transaction
 from engagement_platform.settings import Settings
-from engagement_platform.tables import light, log
 from engagement_platform.tables.arrow import table_of
 from engagement_platform.tables.layout import LAYOUT_HISTORY
 from engagement_platform.tables.upkeep import SparkGetter, record
-
-REMEMBERED_DAYS = 60
-"""Days of history that a plan looks at, so that planning costs the same in the third year as in the first."""
 
 _MEMORY = ("partition", "engine", "target_file_bytes", "fingerprint", "seconds", "predicted_seconds", "started_ts")
 
@@ -75,28 +71,9 @@ def recalled(settings: Settings, table: str, today: date) -> pa.Table:
 
     A partition whose rewrite is longer ago is judged by its files alone; at worst it is rewritten once more.
     """
-    days = [today - timedelta(days=back) for back in range(-1, REMEMBERED_DAYS)]
-    return _rows(settings, _MEMORY, {"table_name": [table], "ingestion_date": days}).sort_by("started_ts")
+    return outcomes.rows(settings, _MEMORY, [table], today).sort_by("started_ts")
 
 
 def last_of(rows: pa.Table) -> Mapping[str, Last]:
     """What the last rewrite of each partition left. In: rows of `recalled`."""
     return {row["partition"]: Last(row["fingerprint"], row["target_file_bytes"]) for row in rows.to_pylist()}
-
-
-def predicted_and_actual(settings: Settings, table: str | None = None, most: int = 100) -> list[dict[str, object]]:
-    """The newest slices that were done, newest first: what was predicted beside what came of it.
-
-    table: only of this one. For the doctor's report and the command line; empty before the first OPTIMIZE.
-    """
-    where = {} if table is None else {"table_name": [table]}
-    rows = _rows(settings, LAYOUT_HISTORY.column_names, where).sort_by([("started_ts", "descending")])
-    found: list[dict[str, object]] = rows.slice(0, most).to_pylist()
-    return found
-
-
-def _rows(settings: Settings, columns: Sequence[str], where: Mapping[str, Sequence[object]]) -> pa.Table:
-    opened = log.open_log(LAYOUT_HISTORY.uri(settings.lake))
-    if opened is None:
-        return table_of([], LAYOUT_HISTORY, *columns)
-    return light.find(opened, columns, where)

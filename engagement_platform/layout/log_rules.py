@@ -47,7 +47,7 @@ def unindexed_clustering(facts: Facts, limits: HealthSettings) -> Iterator[Findi
         if not indexed
         else f"{totals.files_without_bounds:,} of {totals.files:,} files have no bounds of {column}, so no read by it "
         "skips them",
-        f"{first}rewrite the files so that they get bounds: {facts.command}",
+        f"{first}rewrite the files so that they get bounds: {facts.optimize_sql}",
         replace(remedies.zorder(rows, limits.target_file_bytes), action="zorder" if indexed else "set_property"),
     )
 
@@ -70,7 +70,7 @@ def uncompressed(facts: Facts, _limits: HealthSettings) -> Iterator[Finding]:
         f"{footers.uncompressed:,} of {footers.read:,} footers that were read say UNCOMPRESSED; {unnamed:,} files do "
         "not name a codec",
         "Set spark.sql.parquet.compression.codec (zstd or snappy) for its writers, then rewrite the files: "
-        f"REORG or {facts.command}",
+        f"REORG or {facts.optimize_sql}",
     )
 
 
@@ -86,10 +86,15 @@ def stale_checkpoint(facts: Facts, limits: HealthSettings) -> Iterator[Finding]:
         None,
         {"version": facts.recent.version, "checkpoint_version": facts.recent.checkpoint, "commits_since": lag},
         f"{lag:,} commits came after the newest checkpoint; every reader replays them one by one",
-        "Make one (deltalake: DeltaTable(path).create_checkpoint()), and set delta.checkpointInterval; a writer that "
-        "makes none may fail to each time: read its log",
+        f"Make one ({_checkpoint(facts)}), and set delta.checkpointInterval; a writer that makes none may fail to each "
+        "time: read its log",
         Prediction("checkpoint", 0, commits_replayed_before=lag, commits_replayed_after=0),
     )
+
+
+def _checkpoint(facts: Facts) -> str:
+    by_hand = "deltalake: DeltaTable(path).create_checkpoint()"
+    return f"in Dagster: the job checkpoint_logs, daily or when launched; {by_hand}" if facts.ours else by_hand
 
 
 def vacuum_due(facts: Facts, limits: HealthSettings) -> Iterator[Finding]:
@@ -112,7 +117,7 @@ def vacuum_due(facts: Facts, limits: HealthSettings) -> Iterator[Finding]:
         },
         f"{due.files:,} removed files of {readable(due.bytes)} are past their retention; the live ones hold "
         f"{readable(live)}",
-        f"VACUUM delta.`{facts.statistics.uri}`, once no reader and no restore needs versions that old",
+        f"Remove them: {facts.vacuum}; the command keeps what readers and restores may still need",
         Prediction("vacuum", 0, bytes_freed=due.bytes, files_freed=due.files),
     )
 
@@ -137,6 +142,6 @@ def orphan_files(facts: Facts, limits: HealthSettings) -> Iterator[Finding]:
         },
         f"{orphans.files:,} files of {readable(orphans.bytes)} lie in the folder and the log knows nothing of them: "
         "left by writes that failed, or removed so long ago that the log forgot",
-        f"VACUUM delta.`{facts.statistics.uri}` deletes those past the retention; look at what writes here and fails",
+        f"Remove those past the retention: {facts.vacuum}; look at what writes here and fails",
         Prediction("vacuum", 0, bytes_freed=orphans.bytes, files_freed=orphans.files),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 
 import plotly.graph_objects as go
@@ -11,6 +11,7 @@ from engagement_platform.layout import histograms
 from engagement_platform.layout.doctor import Examination
 from engagement_platform.layout.finding import Finding, readable
 from engagement_platform.layout.gain import told
+from engagement_platform.layout.outcomes import Outcome
 
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2em auto; max-width: 72em; padding: 0 1em; color: #222 }
@@ -25,10 +26,17 @@ td:first-child code { overflow-wrap: normal; white-space: nowrap }
 """
 
 
-def page(examinations: Sequence[Examination]) -> str:
+Done = Mapping[str, Sequence[Outcome]]
+"""What was mended lately in each table, by its name, newest first."""
+
+SHOWN = 20
+"""Slices of a table whose outcome is shown."""
+
+
+def page(examinations: Sequence[Examination], done: Done) -> str:
     """The whole page. Names of tables and partitions are escaped; plotly.js is in it once, 4.6 MB."""
     charts = _Charts()
-    sections = "\n".join(_section(examination, charts) for examination in examinations)
+    sections = "\n".join(_section(one, done.get(one.target.name, ()), charts) for one in examinations)
     found = sum(len(examination.findings) for examination in examinations)
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>Layout of tables</title>\n'
@@ -68,7 +76,7 @@ class _Charts:
         return html
 
 
-def _section(examination: Examination, charts: _Charts) -> str:
+def _section(examination: Examination, done: Sequence[Outcome], charts: _Charts) -> str:
     statistics = examination.statistics
     totals = statistics.totals
     share = f"{100 * totals.small_files / totals.files:.0f} %" if totals.files else "–"
@@ -86,7 +94,7 @@ def _section(examination: Examination, charts: _Charts) -> str:
     cells = "".join(f'<td class="figure">{escape(value)}</td>' for _, value in figures)
     return (
         f"<section>\n<h2>{escape(statistics.table)}</h2>\n<table><tr>{heads}</tr><tr>{cells}</tr></table>\n"
-        f"{_findings(examination.findings)}\n"
+        f"{_findings(examination.findings)}\n{_outcomes(done)}\n"
         f'<div class="charts">{_charts(examination, charts) if totals.files else ""}</div>\n</section>'
     )
 
@@ -107,6 +115,55 @@ def _findings(findings: Sequence[Finding]) -> str:
 
 def _evidence(finding: Finding) -> str:
     return ", ".join(f"{name}={value}" for name, value in finding.evidence.items())
+
+
+_OUTCOME = (
+    ("Files", "", ("files_before", "predicted_files_after", "files_after")),
+    ("Bytes rewritten", "bytes", ("predicted_bytes_rewritten", "bytes_removed")),
+    (
+        "Files a week opens",
+        "",
+        ("predicted_read_files_before", "predicted_read_files_after", "read_files_after"),
+    ),
+    ("Seconds", "s", ("predicted_seconds", "seconds")),
+)
+"""What stands side by side, in which unit, from which columns of `layout/history`."""
+
+
+def _outcomes(done: Sequence[Outcome]) -> str:
+    """What was predicted beside what came of it; nothing where nothing was mended."""
+    if not done:
+        return ""
+    groups = "".join(f'<th class="figure" colspan="{len(names)}">{title}</th>' for title, _, names in _OUTCOME)
+    heads = "".join(
+        f'<th class="figure">{head}</th>'
+        for _, _, names in _OUTCOME
+        for head in ("before", "predicted", "actual")[-len(names) :]
+    )
+    rows = "\n".join(map(_outcome, done[:SHOWN]))
+    return (
+        "<h3>Predicted and actual</h3>\n"
+        f'<table><tr><th rowspan="2">Mended (UTC)</th><th rowspan="2">Partition</th><th rowspan="2">How</th>{groups}'
+        f"</tr><tr>{heads}</tr>\n{rows}</table>"
+    )
+
+
+def _outcome(one: Outcome) -> str:
+    figures = "".join(
+        f'<td class="figure">{_figure(one[name], unit)}</td>' for _, unit, names in _OUTCOME for name in names
+    )
+    return (
+        f"<tr><td>{one['started_ts']:%Y-%m-%d %H:%M}</td><td>{escape(str(one['partition'] or 'the table'))}</td>"
+        f"<td>{escape(str(one['action']))}, {escape(str(one['engine']))}</td>{figures}</tr>"
+    )
+
+
+def _figure(value: object, unit: str) -> str:
+    if not isinstance(value, int | float):
+        return "–"
+    if unit == "bytes":
+        return readable(int(value))
+    return f"{value:.2f}" if unit == "s" else f"{value:,.4g}" if isinstance(value, float) else f"{value:,}"
 
 
 def _charts(examination: Examination, charts: _Charts) -> str:

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 from engagement_platform.layout import commits, files, statistics
-from engagement_platform.layout.doctor import CLUSTERED_BY, Target
+from engagement_platform.layout.doctor import CLUSTERED_BY, Target, in_lake
 from engagement_platform.layout.segment import segment
 from engagement_platform.settings import Settings
 from engagement_platform.tables.upkeep import Place, Value, writes_as_spark
@@ -55,8 +55,7 @@ def fingerprint(paths: Sequence[str]) -> str:
 
 def place_of(settings: Settings, table: Target) -> Place:
     """Where a table is, and the folder in which its writers take turns: the lake's, or the table's own."""
-    inside = table.uri.startswith(f"{settings.lake}/")
-    return Place(table.name, table.uri, settings.lake if inside else table.uri)
+    return Place(table.name, table.uri, settings.lake if in_lake(settings, table) else table.uri)
 
 
 def survey(settings: Settings, table: Target, target_file_bytes: int) -> Survey:

@@ -5,16 +5,12 @@ ENGAGEMENT_PLATFORM_TESTS_PICTURES=1 writes them to docs/images/, otherwise they
 
 from __future__ import annotations
 
-import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
 import time
-import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +19,7 @@ import pytest
 from engagement_platform.embedded.ports import free_ports
 from engagement_platform.layout.findings import CODES
 from engagement_platform.settings import EmbeddedSettings
-
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-PICTURES = "ENGAGEMENT_PLATFORM_TESTS_PICTURES"
-IMAGES = Path(__file__).parents[2] / "docs" / "images"
-PICTURE_BYTES = 400_000
+from engagement_platform_tests.defs.browser import ask, needs_chromium, opened, picture
 
 # Start 15 to 60 s, first batch 16 s on a new Spark server, then two more and a verification; machines differ.
 SEEN_WITHIN_S = 600
@@ -52,7 +44,7 @@ pytestmark = [
     pytest.mark.browser,
     pytest.mark.broker,
     pytest.mark.timeout(SEEN_WITHIN_S + 300),
-    pytest.mark.skipif(CHROMIUM is None, reason="Chromium is missing: apt-get install chromium"),
+    needs_chromium,
 ]
 
 
@@ -93,7 +85,7 @@ def _wait(seen: Callable[[], str | None], up: subprocess.Popen[bytes], console: 
 def _all_seen(address: str) -> str | None:
     """What is still missing: three batches of engagements, and each check green."""
     try:
-        nodes = {"/".join(node["assetKey"]["path"]): node for node in _ask(address)["assetNodes"]}
+        nodes = {"/".join(node["assetKey"]["path"]): node for node in ask(address, _CHECKS_QUERY)["assetNodes"]}
     except OSError as error:
         return f"the UI ({error})"
     if len(nodes["engagement/data"]["assetMaterializations"]) < 3:
@@ -111,46 +103,11 @@ def _checks(node: dict[str, Any]) -> list[dict[str, Any]]:
     return checks
 
 
-def _ask(address: str) -> dict[str, Any]:
-    request = urllib.request.Request(
-        f"{address}/graphql",
-        data=json.dumps({"query": _CHECKS_QUERY}).encode(),
-        headers={"Content-Type": "application/json"},
-    )
-    with urllib.request.urlopen(request, timeout=30) as answer:
-        data: dict[str, Any] = json.load(answer)["data"]
-        return data
-
-
 @pytest.fixture
 def page(ui: str) -> Iterator[Any]:
-    """A page of a fresh browser at the UI, past Dagster's welcome."""
-    from playwright.sync_api import TimeoutError as NotShown
-    from playwright.sync_api import sync_playwright
-
-    arguments = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=arguments)
-        page = browser.new_page(viewport={"width": 1360, "height": 800}, base_url=ui)
-        page.set_default_timeout(60_000)
-        page.goto("/asset-groups", wait_until="domcontentloaded")
-        page.get_by_text("Global asset lineage").wait_for()
-        # Not there when dagster.yaml switches it off.
-        with suppress(NotShown):
-            page.get_by_role("button", name="Skip").click(timeout=5_000)
+    """An empty page of a fresh browser, for addresses of the UI."""
+    with opened(ui) as page:
         yield page
-        browser.close()
-
-
-def _picture(page: Any, name: str, folder: Path) -> None:
-    """A picture of what is visible, small enough to be kept in the repository."""
-    target = IMAGES if os.environ.get(PICTURES) else folder
-    target.mkdir(parents=True, exist_ok=True)
-    page.mouse.move(0, 0)
-    # Fonts and the layout's animation; nothing on the page says when they are done.
-    page.wait_for_timeout(1_500)
-    page.screenshot(path=str(target / f"{name}.png"))
-    assert (target / f"{name}.png").stat().st_size < PICTURE_BYTES
 
 
 def test_the_asset_graph_leads_from_topics_to_tables_with_green_checks(page: Any, tmp_path: Path) -> None:
@@ -161,12 +118,12 @@ def test_the_asset_graph_leads_from_topics_to_tables_with_green_checks(page: Any
         page.get_by_text(name, exact=True).last.wait_for()
     checks = len(CHECKS["engagement/data"])
     page.get_by_text(f"{checks} / {checks} Passed").wait_for()
-    _picture(page, "asset-graph", tmp_path)
+    picture(page, "asset-graph", tmp_path)
 
 
 def _newest(ui: str, key: str) -> str:
     """When an asset was materialized last. Its page shows the newest event first, which may be an observation."""
-    nodes = {"/".join(node["assetKey"]["path"]): node for node in _ask(ui)["assetNodes"]}
+    nodes = {"/".join(node["assetKey"]["path"]): node for node in ask(ui, _CHECKS_QUERY)["assetNodes"]}
     return str(nodes[key]["assetMaterializations"][0]["timestamp"])
 
 
@@ -175,12 +132,12 @@ def test_a_batch_shows_its_counts_and_the_plot_of_the_last_ones(page: Any, ui: s
     page.goto(f"/assets/engagement/data?view=events&time={moment}", wait_until="domcontentloaded")
     for label in ("rows_in", "landed", "freshness_p95_s", "offsets"):
         page.get_by_text(label, exact=True).first.wait_for()
-    _picture(page, "batch", tmp_path)
+    picture(page, "batch", tmp_path)
     page.get_by_text("[Show Markdown]").first.click()
     plot = page.locator("img[alt*='batches']")
     plot.wait_for()
     assert plot.evaluate("image => image.complete && image.naturalWidth") > 300
-    _picture(page, "batch-plot", tmp_path)
+    picture(page, "batch-plot", tmp_path)
 
 
 def test_a_batch_of_mutations_shows_what_was_chosen_and_why(page: Any, ui: str, tmp_path: Path) -> None:
@@ -188,7 +145,7 @@ def test_a_batch_of_mutations_shows_what_was_chosen_and_why(page: Any, ui: str, 
     page.goto(f"/assets/engagement/alias?view=events&time={moment}", wait_until="domcontentloaded")
     for label in ("operations", "longest_chain", "write_amplification", "strategies"):
         page.get_by_text(label, exact=True).first.wait_for()
-    _picture(page, "mutation-batch", tmp_path)
+    picture(page, "mutation-batch", tmp_path)
 
 
 def test_all_checks_of_the_data_table_are_green_and_say_what_they_mean(page: Any, tmp_path: Path) -> None:
@@ -198,4 +155,4 @@ def test_all_checks_of_the_data_table_are_green_and_say_what_they_mean(page: Any
     page.get_by_text("nothing_lost", exact=True).first.click()
     page.get_by_text("every accepted message of the topic is in the table").wait_for()
     page.get_by_text("Succeeded").or_(page.get_by_text("Passed")).first.wait_for()
-    _picture(page, "checks", tmp_path)
+    picture(page, "checks", tmp_path)

@@ -141,7 +141,7 @@ def test_175_small_files_fail_their_check_and_compaction_turns_it_green(lake: La
     assert shown["worst_partition"] == ORGANIZATION
     assert (shown["files"], shown["small_files_percent"], shown["most_files_in_a_partition"]) == (175, 100, 175)
     assert round(shown["median_file_bytes"] / KB) == 7
-    assert "OPTIMIZE" in shown["remedy"]
+    assert "engagement-platform optimize engagement/data" in shown["remedy"]
     assert shown["predicted"]["files_after"] == 1
     assert [text.text for text in pictured(shown["file_sizes"]).iter() if text.text == "175"]
     assert [text.text for text in pictured(shown["files_per_partition"]).iter() if text.text == "129–256"]

@@ -94,7 +94,7 @@ def test_people_see_what_is_wrong_what_to_do_and_what_it_gains(lake: Path) -> No
     shown = called("game/sick").stdout
     assert "warning small_files game/sick" in shown
     assert "1 of 2 partitions are smaller than 500 KB; organization_id=org-0 has 175 of 175" in shown
-    assert "what to do: Compact it: OPTIMIZE delta." in shown
+    assert "what to do: Compact it: engagement-platform optimize game/sick; or switch on" in shown
     assert "gain: 175 → 1 files; 1.2 MB to rewrite" in shown
 
 

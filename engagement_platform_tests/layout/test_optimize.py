@@ -11,10 +11,11 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from engagement_platform.layout import history
 from engagement_platform.layout.commits import recent
+from engagement_platform.layout.doctor import Target
 from engagement_platform.layout.maintain import Asked, planned
 from engagement_platform.layout.optimize import Done, optimize
+from engagement_platform.layout.outcomes import predicted_and_actual
 from engagement_platform.layout.plan import Left
 from engagement_platform.layout.segment import segment
 from engagement_platform.layout.vacuum import checkpoint
@@ -141,17 +142,27 @@ def test_a_rewrite_that_always_comes_too_late_is_left_for_the_next_run(lake: See
 
 
 def test_prediction_and_outcome_stand_side_by_side(lake: SeededLake) -> None:
-    assert history.predicted_and_actual(lake.settings) == []
+    both = (lake.target(), lake.target(NOTIFICATION))
+    assert predicted_and_actual(lake.settings, both) == {}
     lake.engagements("org-1", 30)
     lake.notifications("org-1", 3)
     lake.optimize()
-    rows = history.predicted_and_actual(lake.settings, "engagement/data")
-    [row] = rows
+    [row] = predicted_and_actual(lake.settings, both[:1])["engagement/data"]
     assert (row["predicted_files_after"], row["files_after"], row["files_before"]) == (1, 1, 30)
     assert row["predicted_bytes_rewritten"] == row["bytes_removed"]
     assert (row["predicted_read_files_after"], row["read_files_after"]) == (1.0, 1.0)
     assert row["partition"] == "organization_id=org-1"
-    assert len(history.predicted_and_actual(lake.settings)) == 2
+    assert set(predicted_and_actual(lake.settings, both)) == {"engagement/data", "engagement/notification"}
+    elsewhere = Target("engagement/data", str(lake.home / "elsewhere" / "engagement" / "data"))
+    assert predicted_and_actual(lake.settings, [elsewhere]) == {}, "of the same name, but of another house"
+
+
+def test_of_many_outcomes_the_newest_are_told(lake: SeededLake) -> None:
+    for organization in ("org-1", "org-2", "org-3"):
+        lake.engagements(organization, 3)
+        lake.optimize()
+    told = predicted_and_actual(lake.settings, [lake.target()], most=2)["engagement/data"]
+    assert [row["partition"] for row in told] == ["organization_id=org-3", "organization_id=org-2"]
 
 
 def test_writing_down_what_was_done_is_no_reason_to_do_more(lake: SeededLake) -> None:

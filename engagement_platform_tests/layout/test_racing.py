@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import threading
-from concurrent.futures import Future, ThreadPoolExecutor
+import time
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from datetime import timedelta
+from itertools import islice
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
+from engagement_platform.embedded.traffic import Message, Traffic
 from engagement_platform.jobs import INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS
 from engagement_platform.layout.maintain import Asked, Outcome, Run, planned
 from engagement_platform.layout.optimize import Done, Tools
 from engagement_platform.mutation.job import APPLY_MUTATIONS
-from engagement_platform.settings import BatchSettings
+from engagement_platform.sections import MaintenanceSettings
+from engagement_platform.settings import BatchSettings, Settings, TrafficSettings
+from engagement_platform.tables.upkeep import Engine
+from engagement_platform.verify import identity_findings, verify
 from engagement_platform_tests.ingestion.conftest import MakeWorld, make_world
 from engagement_platform_tests.ingestion.oracle import engagement
-from engagement_platform_tests.ingestion.world import World
+from engagement_platform_tests.ingestion.world import NOW, World
 from engagement_platform_tests.layout.seeded import no_spark
 
 __all__ = ["make_world"]
@@ -25,6 +34,10 @@ pytestmark = [pytest.mark.broker]
 
 ORGANIZATIONS = ("org-1", "Org 2")
 ENGAGEMENTS, REQUESTS = 36, 10
+
+RACE = timedelta(minutes=10)
+MESSAGES_PER_S = 250
+"""Engagements and a fifth as many requests; more than a run of either job needs to be busy most of the time."""
 
 
 def messages() -> list[dict[str, Any] | None]:
@@ -109,3 +122,99 @@ def test_optimize_an_ingestion_and_a_mutation_race_and_nothing_is_lost(
     assert not [one for one in outcomes if not isinstance(one, Done) and one.failed]
     by_table = {one.slice.place.name for one in outcomes if isinstance(one, Done)}
     assert {"engagement/data", "engagement/notification"} <= by_table
+
+
+class Race:
+    """Traffic, both jobs and OPTIMIZE, each in a thread of its own, until the time is over or one of them fails."""
+
+    def __init__(self, world: World, spark: SparkSession) -> None:
+        self.world, self.spark = world, spark
+        self.sent: list[Message] = []
+        self.outcomes: list[Outcome] = []
+        self._over = threading.Event()
+        shares = TrafficSettings(organizations=6, persons_per_organization=40, update_share=0.1, duplicate_share=0.05)
+        self._traffic = Traffic(shares, start=NOW).messages()
+
+    def run(self, duration: timedelta) -> None:
+        """Race for so long; raises what any of them raised."""
+        parties = (self.produce, self.ingest, self.mutate, self.optimize)
+        with ThreadPoolExecutor(len(parties)) as pool:
+            racing: list[Future[None]] = [pool.submit(self._again_and_again, party()) for party in parties]
+            wait(racing, duration.total_seconds(), FIRST_EXCEPTION)
+            self._over.set()
+        for party in racing:
+            party.result()
+
+    def finish(self) -> None:
+        """All that was sent."""
+        for name in (INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS, APPLY_MUTATIONS):
+            self.world.run(name=name)
+
+    def _again_and_again(self, act: Callable[[], object]) -> None:
+        while not self._over.is_set():
+            act()
+
+    def produce(self) -> Callable[[], None]:
+        def a_second_of_it() -> None:
+            began = time.monotonic()
+            some = list(islice(self._traffic, MESSAGES_PER_S))
+            send(self.world, some)
+            self.sent += some
+            self._over.wait(max(0.0, began + 1 - time.monotonic()))
+
+        return a_second_of_it
+
+    def ingest(self) -> Callable[[], object]:
+        own = self.world.under(spark=self.spark.newSession())
+        return lambda: own.run(name=INGEST_ENGAGEMENTS)
+
+    def mutate(self) -> Callable[[], object]:
+        own = self.world.under(spark=self.spark.newSession())
+        return lambda: mutate(own)
+
+    def optimize(self) -> Callable[[], None]:
+        """One run after the other, by delta-rs and by Spark in turn."""
+        session = self.spark.newSession()
+        upkeep = MaintenanceSettings(patience=timedelta(seconds=1), budget=timedelta(seconds=20))
+        here = self.world.settings.model_copy(update={"maintenance": upkeep})
+        slow = here.layout.model_copy(update={"light_merge_bytes": 0})
+        ways: list[Settings] = [here, here.model_copy(update={"layout": slow})]
+
+        def once() -> None:
+            run = Run(ways[0], self.world.stores, Tools(upkeep, lambda: session))
+            self.outcomes.extend(run.do(planned(ways[0], Asked()), upkeep.budget))
+            ways.reverse()
+
+        return once
+
+
+def send(world: World, some: list[Message]) -> None:
+    """Messages in their order, on the one partition of each topic."""
+    for kind, topic in zip(("engagements", "mutation-requests"), world.topics, strict=True):
+        world.broker.produce(topic, [(0, m.key, m.value) for m in some if m.kind == kind])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(int(RACE.total_seconds()) + 1800)
+def test_ten_minutes_of_load_beside_optimize_lose_nothing_and_fail_no_run(
+    make_world: MakeWorld, spark: SparkSession
+) -> None:
+    busy: World = make_world(batch=BatchSettings(max_records=1000), ticks=True)
+    race = Race(busy, spark)
+    race.run(RACE)
+    race.finish()
+
+    assert not [one for one in race.outcomes if not isinstance(one, Done) and one.failed]
+    findings = [*verify(busy.settings, spark), *identity_findings(busy.settings, spark)]
+    assert {finding.check: finding.examples for finding in findings if finding.wrong} == {}
+    assert {"lost", "doubled", "announced", "identity", "names", "contents"} <= {f.check for f in findings}
+
+    calm: World = make_world(ticks=True)
+    send(calm, race.sent)
+    Race(calm, spark).finish()
+    assert rows(busy) == rows(calm)
+    done = Counter((o.slice.place.name, o.slice.engine) for o in race.outcomes if isinstance(o, Done))
+    for engine in Engine:
+        assert done["engagement/data", engine], f"{engine} never had a turn: {done}, {race.outcomes[:3]}"
+        assert done["engagement/notification", engine]
+    print(f"{len(race.sent):,} messages, {len(rows(calm)):,} rows, slices: {dict(done)}")
