@@ -139,6 +139,12 @@ def restore(lake: Lake, table: Table, version: int, txn: Transaction) -> None:
             lake.spark.sql(f"RESTORE TABLE {lake._name(table)} TO VERSION AS OF {int(version)}").collect()
 
 
+def rolled_back(lake: Lake, table: Table, version: int) -> None:
+    """Give a table the rows, the layout and the properties of an earlier version, whatever they are now."""
+    with turn(lake.root, table.name):
+        lake.spark.sql(f"RESTORE TABLE {lake._name(table)} TO VERSION AS OF {int(version)}").collect()
+
+
 def checksums(lake: Lake, versions: Iterable[tuple[Table, int]]) -> list[Checksum]:
     """Of each of these versions, in their order. One Spark job that reads all of them whole."""
     wanted = list(versions)
