@@ -25,7 +25,7 @@ from engagement_platform.tables import log
 from engagement_platform.tables.engagement import data_table
 from engagement_platform.tables.lake import Lake
 from engagement_platform.tables.relaid import cluster, last_relaid, organizations, relay, scheme_of
-from engagement_platform.tables.restored import Checksum, checksums, rolled_back
+from engagement_platform.tables.restored import Checksum, checksums, rolled_back, whole
 from engagement_platform.tables.upkeep import Engine
 
 MIGRATE = "migrate-layout"
@@ -116,11 +116,13 @@ class Plan:
 
 @dataclass(frozen=True)
 class Migrated:
-    """A table that has the layout, and the versions before and after that were compared; None: it never changed."""
+    """A table that has the layout."""
 
     plan: Plan
     versions: tuple[int, int] | None
+    """Before and after; None: it was made so."""
     rows: int | None
+    """What both versions hold; None: they are not readable any more."""
     checksum: str | None
     files_after: int
     seconds: float
@@ -141,6 +143,8 @@ class Migrated:
         if self.versions is None:
             return f"{self.plan.table} was made {self.plan.wanted} and never migrated. Nothing to do."
         before, made = self.versions
+        if self.rows is None:
+            return f"{self.plan.table} is {self.plan.wanted} since version {made}, too long ago to be compared again."
         return (
             f"{self.plan.table} is {self.plan.wanted} since version {made}: {self.rows:,} rows, equal to those of "
             f"version {before}; {self.files_after:,} files now, {self.seconds:.1f} s."
@@ -225,14 +229,14 @@ class Migration:
             # Planned anew: somebody may have written, or migrated it, while we waited.
             planned = plan(settings, table, wanted)
             self.told.observe("leased")
-            if planned.now != wanted:
+            if relaying := planned.now != wanted:
                 # As folders of a partitioned table, ids of any kind: a clustered one takes them all.
                 data = data_table(wanted)
                 self.lake.accept_organizations(organizations(self.lake, data), data)
                 self.stores.leases.check(fences)
                 relay(self.lake, wanted, planned.tasks)
                 self.told.observe("relaid")
-            versions, found = self._compared(wanted)
+            versions, found = self._compared(wanted, again=not relaying)
             self.told.observe("verified")
             if wanted == "liquid":
                 cluster(self.lake, data_table(wanted))
@@ -247,13 +251,18 @@ class Migration:
                 seconds=self.elapsed() - began,
             )
 
-    def _compared(self, wanted: LayoutScheme) -> tuple[tuple[int, int] | None, Checksum | None]:
-        """Compare the rows before and after the commit that gave the table its layout. Raises MigrationDiffers."""
+    def _compared(self, wanted: LayoutScheme, *, again: bool) -> tuple[tuple[int, int] | None, Checksum | None]:
+        """Compare the rows before and after the commit that gave the table its layout. Raises MigrationDiffers.
+
+        again: the commit is not of this run; when its versions are gone meanwhile, there is nothing to compare.
+        """
         data = data_table(wanted)
         relaid = last_relaid(self.lake.uri(data))
         if relaid is None or relaid[1] != wanted:
             return None, None
         versions = (relaid[0] - 1, relaid[0])
+        if again and not all(whole(self.lake, data, version) for version in versions):
+            return versions, None
         before, made = checksums(self.lake, [(data, version) for version in versions])
         if before == made:
             return versions, made

@@ -57,8 +57,8 @@ def organizations(lake: Lake, table: Table) -> list[str]:
     return ids
 
 
-def relay(lake: Lake, scheme: LayoutScheme, tasks: int) -> int:
-    """Write all rows anew, in order of organization and day, `tasks` times about the same bytes; the version it made.
+def relay(lake: Lake, scheme: LayoutScheme, tasks: int) -> None:
+    """Write all rows anew, in order of organization and day, `tasks` times about the same bytes.
 
     One commit. Properties, comments and transactions of the table stay. It says dataChange=true, since Delta refuses
     to change partition columns without (DELTA_DATA_CHANGE_FALSE, 4.4.0). Raises WrittenMeanwhile.
@@ -81,9 +81,6 @@ def relay(lake: Lake, scheme: LayoutScheme, tasks: int) -> int:
                 raise
             # A run that was killed may still be at work in Spark: nothing is lost, one of the two commits.
             raise WrittenMeanwhile(table.name, first_line(error)) from error
-    made = last_relaid(lake.uri(table))
-    assert made is not None, "the commit that was just made is not in the log"
-    return made[0]
 
 
 def cluster(lake: Lake, table: Table) -> None:
