@@ -13,22 +13,30 @@ from typing import TypeVar
 from pyspark.sql import SparkSession
 
 from engagement_platform.errors import PlatformError
-from engagement_platform.jobs import open_stores
+from engagement_platform.jobs import INGEST_ENGAGEMENTS, REREAD_ENGAGEMENTS, open_stores
 from engagement_platform.layout import survey
 from engagement_platform.layout.doctor import Target, targets
 from engagement_platform.layout.files import LogNotReadable
 from engagement_platform.layout.maintain import ORGANIZATION, Asked, Outcome, Plan, Run, Told, planned
+from engagement_platform.layout.migrate import MIGRATE, Migrated, Migration
 from engagement_platform.layout.optimize import Tools
 from engagement_platform.layout.vacuum import Checkpointed, RetentionNotApplied, Vacuumed, checkpoint, vacuum
+from engagement_platform.microbatch import job
 from engagement_platform.microbatch.job import Stores
 from engagement_platform.mutation.job import APPLY_MUTATIONS
-from engagement_platform.settings import Settings
+from engagement_platform.mutation.rematerialize import REMATERIALIZE_ALIASES
+from engagement_platform.settings import LayoutScheme, Settings
 from engagement_platform.spark.session import spark_session
 from engagement_platform.tables.engagement import MUTATION_REQUEST
+from engagement_platform.tables.lake import Lake
 from engagement_platform.tables.upkeep import SparkGetter
 
 READERS: Mapping[str, str] = {APPLY_MUTATIONS: MUTATION_REQUEST.name}
 """Jobs whose source is a table: what they have yet to read is not removed."""
+
+WRITERS = (APPLY_MUTATIONS, INGEST_ENGAGEMENTS, REMATERIALIZE_ALIASES, REREAD_ENGAGEMENTS)
+"""Jobs that write the Data Table under a lease of their own; those of a redrive, and restores, are kept out by the
+table's."""
 
 SparkOpener = Callable[[], AbstractContextManager[SparkSession]]
 
@@ -84,6 +92,13 @@ def vacuum_tables(
             return vacuum(settings, table, stores, READERS, spark, hours=hours, dry_run=dry_run)
 
         yield from _each(settings, asked, one)
+
+
+def migrate(settings: Settings, table: str, wanted: LayoutScheme, told: job.Told | None = None) -> Migrated:
+    """Give the Data Table another layout. Raises what `Migration.run` raises."""
+    stores = open_stores(settings)
+    with spark_session(settings, MIGRATE) as spark:
+        return Migration(Lake(spark, settings), stores, WRITERS, told or job.Told()).run(table, wanted)
 
 
 def checkpoint_logs(settings: Settings, asked: str | None = None) -> Iterator[Checkpointed | PlatformError]:

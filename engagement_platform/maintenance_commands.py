@@ -1,4 +1,4 @@
-"""Commands that mend the layout of tables: optimize, vacuum. Looking at it is in `layout_commands`.
+"""Commands that mend the layout of tables: optimize, vacuum, migrate. Looking at it is in `layout_commands`.
 
 Thin: parse, call, print.
 """
@@ -6,7 +6,7 @@ Thin: parse, call, print.
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -20,7 +20,7 @@ _TABLE = typer.Argument(metavar="TABLE|PATH", help="engagement/data, a folder, o
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this module to the command line."""
-    for command in (optimize, vacuum):
+    for command in (optimize, vacuum, migrate):
         app.command()(command)
 
 
@@ -160,3 +160,37 @@ def vacuum(
             verb = "would go" if dry_run else "removed"
             typer.echo(f"{done.table}: {done.files:,} files{size} {verb}; kept {done.kept_hours:,} h ({done.because})")
     raise typer.Exit(1 if refused else 0)
+
+
+def migrate(
+    table: Annotated[str, typer.Argument(help="The table; only engagement/data has more than one layout.")],
+    layout: Annotated[
+        Literal["organization", "organization_date", "liquid"],
+        typer.Option(help="What it is to become; layout.scheme has to say the same."),
+    ],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and change nothing.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object: the plan, and what came of it.")] = False,
+) -> None:
+    """Rewrite the Data Table in another layout: the same rows, in one commit, compared before and after.
+
+    Set layout.scheme for every process first; until the table is migrated, new runs stop without writing anything.
+    Runs at work are waited for (stores.lease_wait). Killed at any moment, it leaves the old layout or the new one;
+    called again it goes on from there, and compares again what is done. Reads all rows four times, writes them once.
+    Exit status: 0 migrated, or it was before; 1 with the reason.
+    Example: engagement-platform migrate engagement/data --layout organization --dry-run
+    """
+    from engagement_platform.layout.migrate import plan
+    from engagement_platform.settings import Settings
+
+    settings = Settings()
+    planned = plan(settings, table, layout)
+    if dry_run:
+        typer.echo(json.dumps(planned.as_json()) if as_json else planned)
+        return
+    typer.echo(planned, err=True)
+    from engagement_platform.maintenance import migrate as migrated
+    from engagement_platform.microbatch.job import Told
+
+    told = Told(on_wait=lambda _lease, holder: typer.echo(f"Waiting: {holder}", err=True))
+    done = migrated(settings, table, layout, told)
+    typer.echo(json.dumps(done.as_json()) if as_json else done)

@@ -157,7 +157,8 @@ class LayoutSettings(Section):
     scheme: LayoutScheme = Field(
         default="organization",
         description="How the Data Table is laid out: `organization` (partitioned by organization), "
-        "`organization_date` (partitioned by both: many small files) or `liquid`. Fixed when the table is created.",
+        "`organization_date` (partitioned by both: many small files) or `liquid`. A table that has another one "
+        "is given this one by `engagement-platform migrate`.",
     )
     auto_compact: bool = Field(
         default=True,

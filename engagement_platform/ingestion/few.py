@@ -1,6 +1,6 @@
 """A batch of few engagements, decoded by Spark and then settled in this process.
 
-The same rules as `batch` and `settle` for what fits into memory many times over: Spark's fixed cost of half a second
+The same rules as `many` and `settle` for what fits into memory many times over: Spark's fixed cost of half a second
 for each lookup would be most of a small batch. Tests hold the two ways together.
 """
 
@@ -18,7 +18,6 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
 from engagement_platform.ingestion.batch import QUANTILES, EngagementBatch, NameChanges, Summary
-from engagement_platform.ingestion.former import Former
 from engagement_platform.ingestion.rows import not_quarantined, refuted, refuted_before
 from engagement_platform.ingestion.settle import COORDINATES, ID, Verdict
 from engagement_platform.ingestion.settle_few import (
@@ -281,21 +280,18 @@ def open_few(lake: Lake, data: Table, manifest: Manifest, raw: DataFrame, decode
         data=data,
         manifest=manifest,
         raw=raw,
-        decoded=decoded,
-        verdicts=None,
         summary=summary,
         settled=dict(counts),
         rejected=table.filter(rejected),
         accepted=accepted,
         looked_up=looked_up,
-        former=Former(lake, manifest, summary.organizations),
         requests=former,
         patched=_patched(accepted, looked_up.outcomes, patches),
     )
 
 
 def summarize(table: pa.Table, accepted: pa.Table) -> Summary:
-    """What `batch.summarize` finds, from rows in this process."""
+    """What `many.summarize` finds, from rows in this process."""
     codes = table.column("reason_code").drop_null().value_counts().to_pylist()
     timed = accepted if accepted.num_rows else table
     produced = timed.column("produced_ts").cast(pa.int64()).drop_null()

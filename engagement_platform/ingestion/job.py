@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
 
-from engagement_platform.ingestion.batch import Decoder, EngagementBatch, open_batch
+from engagement_platform.ingestion.batch import EngagementBatch
 from engagement_platform.ingestion.few import open_few
+from engagement_platform.ingestion.many import Decoder, open_batch
 from engagement_platform.ingestion.processes import (
     DataProcess,
     MappingProcess,

@@ -1,6 +1,6 @@
 """The processes of engagement ingestion, in their order: quarantine, mapping, data, notification.
 
-Each commits rows that the batch has made, and says what they wrote. Deciding is `settle`, making rows is `batch` and
+Each commits rows that the batch has made, and says what they wrote. Deciding is `settle`, making rows is `many` and
 `few`.
 """
 

@@ -16,7 +16,7 @@ from engagement_platform.layout import remedies
 from engagement_platform.layout.finding import readable
 from engagement_platform.layout.remedies import Prediction
 from engagement_platform.layout.survey import Survey, Where
-from engagement_platform.tables.lake import makes_folder_name
+from engagement_platform.tables.folders import makes_folder_name
 from engagement_platform.tables.upkeep import Engine, Place
 
 Action = Literal["optimize", "zorder"]

@@ -11,22 +11,20 @@ from datetime import datetime
 
 from sqlalchemy import Engine
 
-from engagement_platform.microbatch.database import BATCH, BATCH_METADATA, CHECKPOINT
+from engagement_platform.microbatch.database import BATCH_METADATA
 from engagement_platform.microbatch.lease import Fence
 from engagement_platform.microbatch.model import JobState, Manifest, Offsets
-from engagement_platform.microbatch.stores import (
+from engagement_platform.microbatch.records import (
     BatchRecord,
     StaleBatch,
-    _checkpoint_row,
-    _generation,
-    _job_transaction,
-    _keep_generation,
-    _manifest,
-    _manifest_columns,
-    _upsert,
-    _utc_date,
-    random_token,
+    add_batch,
+    checkpoint_row,
+    generation_of,
+    job_transaction,
+    keep_generation,
+    manifest_of,
 )
+from engagement_platform.microbatch.stores import random_token
 
 _BY, _AFTER = "rewound_by", "rewound_from"
 
@@ -61,32 +59,27 @@ def rewind(
     Raises StaleBatch when the job has no batch or an unfinished one, LeaseLost, StoresUnavailable.
     """
     marker = marker_of(by)
-    with _job_transaction(engine, what.job, fences) as connection:
-        stored = _checkpoint_row(connection, what.job)
+    with job_transaction(engine, what.job, fences) as connection:
+        stored = checkpoint_row(connection, what.job)
         if stored is None:
             raise StaleBatch(by, f"{what.job} has no batch to be put back")
-        last = _manifest(stored)
+        last = manifest_of(stored)
         if stored.source_metadata.get(_BY) == marker:
             return last
         if stored.job_state != JobState.SUCCEEDED:
             raise StaleBatch(by, f"batch {last.batch_id} of {what.job} is {stored.job_state} and comes first")
-        generation = _generation(connection, what.job)[0] + 1
-        app_id = _keep_generation(connection, what.job, generation, f"{what.job}@{generation}.{token()}")
+        generation = generation_of(connection, what.job)[0] + 1
+        app_id = keep_generation(connection, what.job, generation, f"{what.job}@{generation}.{token()}")
         manifest = Manifest(what.job, app_id, last.batch_id + 1, what.start, what.end, by.ingestion_ts)
-        columns = _manifest_columns(manifest) | {
-            "source_metadata": {_BY: marker, _AFTER: last.app_id}, "job_state": JobState.SUCCEEDED, "counts": {},
-        }  # fmt: skip
-        _upsert(connection, CHECKPOINT, columns | {"reason": None, "updated_ts": now}, "job_name")
-        connection.execute(
-            BATCH.insert().values(
-                **columns,
-                generation=generation,
-                ingestion_date=_utc_date(manifest).isoformat(),
-                attempts=1,
-                started_ts=now,
-                finished_ts=now,
-                details=what.details,
-            )
+        undoing = {_BY: marker, _AFTER: last.app_id}
+        add_batch(
+            connection,
+            manifest,
+            generation,
+            JobState.SUCCEEDED,
+            now,
+            source_metadata=undoing,
+            details=what.details,
         )
         # A process refuses to leave a batch out, and it never sees this one.
         connection.execute(

@@ -6,27 +6,34 @@ Every change is one transaction that first proves it is based on what is stored;
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, date, datetime
 
 from sqlalchemy import Connection, Engine, Row, Table, Update, and_, select
 
-from engagement_platform.errors import PlatformError
 from engagement_platform.microbatch.database import (
     BATCH,
     BATCH_METADATA,
     CHECKPOINT,
-    JOB_GENERATION,
     StoresTooNew,
     StoresUnavailable,
     open_engine,
     reading,
-    writing,
 )
-from engagement_platform.microbatch.lease import Fence, LeaseLost, lock_name, verify
+from engagement_platform.microbatch.lease import Fence, LeaseLost
 from engagement_platform.microbatch.model import Checkpoint, Counts, JobState, Manifest, ProcessState
+from engagement_platform.microbatch.records import (
+    BatchRecord,
+    StaleBatch,
+    add_batch,
+    checkpoint_row,
+    generation_of,
+    job_transaction,
+    keep_generation,
+    manifest_of,
+    record_of,
+    upsert,
+)
 
 __all__ = [
     "BatchMetadataStore", "BatchRecord", "CheckpointStore", "Fence", "LeaseLost", "StaleBatch", "StoresTooNew",
@@ -35,36 +42,6 @@ __all__ = [
 
 # A Spark error can carry a whole plan; the beginning says what happened.
 MAX_REASON_CHARS = 8_000
-
-
-class StaleBatch(PlatformError):
-    """A write that is not based on what the store holds: another run went on, or the job was reset."""
-
-    def __init__(self, manifest: Manifest, stored: str) -> None:
-        self.manifest, self.stored = manifest, stored
-        super().__init__(
-            f"{manifest} (of {manifest.app_id}) is out of date: {stored}. Nothing was written. Another run of the job "
-            "went on meanwhile, or it was reset; run again to continue from what is stored"
-        )
-
-
-@dataclass(frozen=True)
-class BatchRecord:
-    """One batch in the history of a job."""
-
-    manifest: Manifest
-    state: JobState
-    ingestion_date: date
-    """UTC date of the manifest's ingestion_ts."""
-    started_ts: datetime
-    """First attempt."""
-    finished_ts: datetime | None
-    """When it succeeded or last failed; None while it runs."""
-    attempts: int
-    counts: Counts = field(default_factory=dict)
-    details: Mapping[str, object] = field(default_factory=dict)
-    source_metadata: Mapping[str, object] = field(default_factory=dict)
-    reason: str | None = None
 
 
 def random_token() -> str:
@@ -94,7 +71,7 @@ class CheckpointStore:
     def latest(self, job: str) -> Checkpoint | None:
         """The last batch of the job; None before the first one and after a reset."""
         with reading(self._engine) as connection:
-            row = _checkpoint_row(connection, job)
+            row = checkpoint_row(connection, job)
         return None if row is None else _checkpoint(row)
 
     def unfinished(self) -> list[Checkpoint]:
@@ -109,9 +86,9 @@ class CheckpointStore:
         Drawn once for a job and kept. Its random end tells these stores from others that wrote the same tables
         before: with the id of those, Delta would take new batches for old ones and skip them.
         """
-        with _job_transaction(self._engine, job, ()) as connection:
-            generation, app_id = _generation(connection, job)
-            return app_id or _keep_generation(connection, job, generation, self._new_app_id(job, generation))
+        with job_transaction(self._engine, job, ()) as connection:
+            generation, app_id = generation_of(connection, job)
+            return app_id or keep_generation(connection, job, generation, self._new_app_id(job, generation))
 
     def begin(
         self, manifest: Manifest, *, source_metadata: Mapping[str, object] | None = None, fences: Sequence[Fence] = ()
@@ -123,25 +100,13 @@ class CheckpointStore:
         SUCCEEDED one, or the unfinished last batch again with an identical manifest.
         """
         _check_manifest(manifest)
-        with _job_transaction(self._engine, manifest.job, fences) as connection:
+        with job_transaction(self._engine, manifest.job, fences) as connection:
             generation = _require_generation(connection, manifest)
-            stored = _checkpoint_row(connection, manifest.job)
+            stored = checkpoint_row(connection, manifest.job)
             now = self._clock()
             if _is_next(manifest, stored):
-                columns = _manifest_columns(manifest) | {
-                    "source_metadata": source_metadata or {}, "job_state": JobState.RUNNING, "counts": {},
-                }  # fmt: skip
-                _upsert(connection, CHECKPOINT, columns | {"reason": None, "updated_ts": now}, "job_name")
-                connection.execute(
-                    BATCH.insert().values(
-                        **columns,
-                        generation=generation,
-                        ingestion_date=_utc_date(manifest).isoformat(),
-                        attempts=1,
-                        started_ts=now,
-                        details={},
-                    )
-                )
+                running = JobState.RUNNING
+                add_batch(connection, manifest, generation, running, now, source_metadata=source_metadata or {})
             else:
                 connection.execute(
                     _update(CHECKPOINT, manifest).values(job_state=JobState.RUNNING, reason=None, updated_ts=now)
@@ -165,7 +130,7 @@ class CheckpointStore:
         details: anything JSON can say, such as files and bytes per table. finished_ts: default the store's clock.
         """
         now = finished_ts or self._clock()
-        with _job_transaction(self._engine, manifest.job, fences) as connection:
+        with job_transaction(self._engine, manifest.job, fences) as connection:
             _require(connection, manifest, JobState.RUNNING)
             done = {"job_state": JobState.SUCCEEDED, "counts": counts, "reason": None}
             connection.execute(_update(CHECKPOINT, manifest).values(**done, updated_ts=now))
@@ -174,7 +139,7 @@ class CheckpointStore:
     def fail(self, manifest: Manifest, reason: str, fences: Sequence[Fence] = ()) -> None:
         """The batch stopped; the next run takes the same batch again. Raises StaleBatch once it has SUCCEEDED."""
         now = self._clock()
-        with _job_transaction(self._engine, manifest.job, fences) as connection:
+        with job_transaction(self._engine, manifest.job, fences) as connection:
             _require(connection, manifest, JobState.RUNNING, JobState.FAILED)
             failed = {"job_state": JobState.FAILED, "reason": _storable(reason)}
             connection.execute(_update(CHECKPOINT, manifest).values(**failed, updated_ts=now))
@@ -190,7 +155,7 @@ class CheckpointStore:
             query = query.where(BATCH.c.ingestion_date == ingestion_date.isoformat())
         query = query.order_by(BATCH.c.generation.desc(), BATCH.c.batch_id.desc()).limit(limit)
         with reading(self._engine) as connection:
-            return [_record(row) for row in connection.execute(query)]
+            return [record_of(row) for row in connection.execute(query)]
 
     def jobs(self) -> list[str]:
         """Every job that has ever begun a batch, by name."""
@@ -209,8 +174,8 @@ class CheckpointStore:
         The next batch is 0, at the source's configured start. The history stays; a batch that was still RUNNING
         becomes FAILED there. A run that is under way is refused at its next write to the stores (StaleBatch).
         """
-        with _job_transaction(self._engine, job, fences) as connection:
-            generation, old = _generation(connection, job)
+        with job_transaction(self._engine, job, fences) as connection:
+            generation, old = generation_of(connection, job)
             new = self._new_app_id(job, generation + 1)
             unfinished = (BATCH.c.job_name == job, BATCH.c.app_id == old, BATCH.c.job_state == JobState.RUNNING)
             connection.execute(
@@ -220,7 +185,7 @@ class CheckpointStore:
             )
             connection.execute(CHECKPOINT.delete().where(CHECKPOINT.c.job_name == job))
             connection.execute(BATCH_METADATA.delete().where(BATCH_METADATA.c.job_name == job))
-            return _keep_generation(connection, job, generation + 1, new)
+            return keep_generation(connection, job, generation + 1, new)
 
     def _new_app_id(self, job: str, generation: int) -> str:
         return f"{job}@{generation}.{self._token()}"
@@ -247,7 +212,7 @@ class BatchMetadataStore:
         the first record of a process may have any batch id, since processes are added to jobs that run. The same
         batch again replaces counts and time. Raises LeaseLost when a fence is not its holder's.
         """
-        with _job_transaction(self._engine, manifest.job, fences) as connection:
+        with job_transaction(self._engine, manifest.job, fences) as connection:
             _require_generation(connection, manifest)
             key = and_(BATCH_METADATA.c.job_name == manifest.job, BATCH_METADATA.c.process_name == process)
             stored = connection.execute(select(BATCH_METADATA.c.batch_id).where(key)).scalar_one_or_none()
@@ -257,16 +222,7 @@ class BatchMetadataStore:
                 "job_name": manifest.job, "process_name": process, "app_id": manifest.app_id,
                 "batch_id": manifest.batch_id, "modified_ts": now, "counts": counts,
             }  # fmt: skip
-            _upsert(connection, BATCH_METADATA, values, "job_name", "process_name")
-
-
-@contextmanager
-def _job_transaction(engine: Engine, job: str, fences: Sequence[Fence]) -> Iterator[Connection]:
-    """A writing transaction alone with one job; the fences are verified first and stay true until the commit."""
-    with writing(engine, f"job/{job}", *(lock_name(fence.name) for fence in fences)) as connection:
-        for fence in fences:
-            verify(connection, fence)
-        yield connection
+            upsert(connection, BATCH_METADATA, values, "job_name", "process_name")
 
 
 def _is_next(manifest: Manifest, stored: Row[tuple[object, ...]] | None) -> bool:
@@ -281,14 +237,14 @@ def _is_next(manifest: Manifest, stored: Row[tuple[object, ...]] | None) -> bool
         return True
     if manifest.batch_id != stored.batch_id:
         raise StaleBatch(manifest, f"batch {stored.batch_id} is {stored.job_state} and comes first")
-    if manifest != _manifest(stored):
+    if manifest != manifest_of(stored):
         raise StaleBatch(manifest, "the stored manifest of this batch is another one, and a replay must be the same")
     return False
 
 
 def _require(connection: Connection, manifest: Manifest, *states: JobState) -> None:
-    stored = _checkpoint_row(connection, manifest.job)
-    if stored is None or manifest != _manifest(stored):
+    stored = checkpoint_row(connection, manifest.job)
+    if stored is None or manifest != manifest_of(stored):
         held = f"batch {stored.batch_id} of {stored.app_id}, with another manifest" if stored else "no batch of the job"
         raise StaleBatch(manifest, f"the checkpoint holds {held}")
     if stored.job_state not in states:
@@ -303,72 +259,18 @@ def _check_manifest(manifest: Manifest) -> None:
         raise ValueError(f"{manifest}: batch ids start at 0")
 
 
-def _checkpoint_row(connection: Connection, job: str) -> Row[tuple[object, ...]] | None:
-    return connection.execute(select(CHECKPOINT).where(CHECKPOINT.c.job_name == job)).one_or_none()
-
-
 def _checkpoint(row: Row[tuple[object, ...]]) -> Checkpoint:
-    return Checkpoint(_manifest(row), JobState(row.job_state), row.updated_ts, row.counts, row.reason)
-
-
-def _generation(connection: Connection, job: str) -> tuple[int, str | None]:
-    row = connection.execute(select(JOB_GENERATION).where(JOB_GENERATION.c.job_name == job)).one_or_none()
-    return (1, None) if row is None else (row.generation, row.app_id)
-
-
-def _keep_generation(connection: Connection, job: str, generation: int, app_id: str) -> str:
-    values = {"job_name": job, "generation": generation, "app_id": app_id}
-    _upsert(connection, JOB_GENERATION, values, "job_name")
-    return app_id
+    return Checkpoint(manifest_of(row), JobState(row.job_state), row.updated_ts, row.counts, row.reason)
 
 
 def _require_generation(connection: Connection, manifest: Manifest) -> int:
     """The generation of the manifest's application id, which has to be the job's; a job's first batch brings it."""
-    generation, app_id = _generation(connection, manifest.job)
+    generation, app_id = generation_of(connection, manifest.job)
     if app_id is None:
-        app_id = _keep_generation(connection, manifest.job, generation, manifest.app_id)
+        app_id = keep_generation(connection, manifest.job, generation, manifest.app_id)
     if manifest.app_id != app_id:
         raise StaleBatch(manifest, f"the job goes by {app_id} now")
     return generation
-
-
-def _manifest(row: Row[tuple[object, ...]]) -> Manifest:
-    return Manifest(
-        job=row.job_name,
-        app_id=row.app_id,
-        batch_id=row.batch_id,
-        start=row.start_offsets,
-        end=row.end_offsets,
-        ingestion_ts=row.ingestion_ts,
-        table_versions=row.table_versions,
-    )
-
-
-def _manifest_columns(manifest: Manifest) -> dict[str, object]:
-    return {
-        "job_name": manifest.job,
-        "app_id": manifest.app_id,
-        "batch_id": manifest.batch_id,
-        "start_offsets": manifest.start,
-        "end_offsets": manifest.end,
-        "ingestion_ts": manifest.ingestion_ts,
-        "table_versions": manifest.table_versions,
-    }
-
-
-def _record(row: Row[tuple[object, ...]]) -> BatchRecord:
-    return BatchRecord(
-        manifest=_manifest(row),
-        state=JobState(row.job_state),
-        ingestion_date=date.fromisoformat(row.ingestion_date),
-        started_ts=row.started_ts,
-        finished_ts=row.finished_ts,
-        attempts=row.attempts,
-        counts=row.counts,
-        details=row.details,
-        source_metadata=row.source_metadata,
-        reason=row.reason,
-    )
 
 
 def _update(table: Table, manifest: Manifest) -> Update:
@@ -377,17 +279,6 @@ def _update(table: Table, manifest: Manifest) -> Update:
         table.c.app_id == manifest.app_id,
         table.c.batch_id == manifest.batch_id,
     )
-
-
-def _upsert(connection: Connection, table: Table, values: Mapping[str, object], *key: str) -> None:
-    """Update or insert; nobody can insert in between, the transaction is alone with the job."""
-    where = [table.c[name] == values[name] for name in key]
-    if connection.execute(table.update().where(*where).values(**values)).rowcount == 0:
-        connection.execute(table.insert().values(**values))
-
-
-def _utc_date(manifest: Manifest) -> date:
-    return manifest.ingestion_ts.astimezone(UTC).date()
 
 
 def _storable(reason: str) -> str:

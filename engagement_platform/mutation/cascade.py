@@ -95,8 +95,9 @@ def operations(resolved: DataFrame) -> DataFrame:
          execution_ts of the plain request before it. Requests whose place another one of the same execution_ts and a
          smaller request_id took are left out. Those that end where they began are not: rows may stand elsewhere by
          what was known before, and have to come back.
-    Rows that `must_walk` names are settled by `walk` and not by these. For a request that `late` names, the identity
-    of now is not the identity at its execution_ts: its rows are walked too, from their source_person_id.
+    Rows that `must_walk` names are settled by `walk` and not by these. For a new request that history has overtaken
+    (at a later time, rows left its from_id or reached it), the identity of now is not the identity at its execution_ts:
+    its rows are walked too, from their source_person_id.
     Cost: one window over the requests.
     """
     return (
@@ -120,23 +121,6 @@ def must_walk(resolved: DataFrame, edges: DataFrame) -> DataFrame:
     return some.select(*ID, *narrow, F.col("execution_ts").alias("engaged_before")).unionByName(
         whole, allowMissingColumns=True
     )
-
-
-def late(edges: DataFrame) -> DataFrame:
-    """The new requests that history has overtaken: rows have left their from_id, or reached it, at a later time.
-
-    In:  edges: as `resolve` takes them.
-    Out: organization_id, request_id, from_id, execution_ts. Their rows may stand under any id that history leads to
-         from from_id, or be deleted, and rows that stand under from_id now may have come later than the request.
-    Cost: one aggregation over history, one join.
-    """
-    known = _known(edges)
-    place = F.struct("execution_ts", "request_id")
-    ends = F.explode(F.array("from_id", "to_id")).alias("from_id")
-    touched = known.where("NOT is_new").select("organization_id", ends, place.alias("touched"))
-    newest = touched.groupBy(*ID).agg(F.max("touched").alias("touched"))
-    overtaken = known.where("is_new").join(newest, list(ID)).where(F.col("touched") > place)
-    return overtaken.select("organization_id", "request_id", "from_id", "execution_ts")
 
 
 def figures(resolved: DataFrame) -> DataFrame:

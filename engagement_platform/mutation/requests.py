@@ -7,10 +7,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from enum import StrEnum
-from typing import Any, Literal, cast
+from typing import Any
 
 from engagement_platform.mutation.content import Patch
-from engagement_platform.mutation.model import Edge
 
 FIELDS = (
     "organization_id",
@@ -94,20 +93,6 @@ class Request:
         """What two copies of one request_id must share."""
         attributes = None if self.attributes is None else frozenset(self.attributes.items())
         return (attributes, self.set_null, *(getattr(self, name) for name in _CONTENT))
-
-    def edge(self) -> Edge:
-        """A CONVERT or DELETE as an edge of identity."""
-        return Edge(
-            self.organization_id,
-            self.request_id,
-            cast("Literal['CONVERT', 'DELETE']", self.operation),
-            self.from_id,
-            self.to_id,
-            self.engagement_id,
-            self.engagement_date_from,
-            self.engagement_date_to,
-            self.execution_ts,
-        )
 
     def patch(self) -> Patch:
         """An UPDATE as a patch of content."""

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal
 
+from deltalake.exceptions import DeltaError
+
 from engagement_platform.errors import PlatformError
 from engagement_platform.jobs import INGEST_ENGAGEMENTS, topic_of
 from engagement_platform.microbatch.job import Stores
@@ -37,7 +39,7 @@ from engagement_platform.tables.engagement import (
     data_table,
 )
 from engagement_platform.tables.growth import TableSource
-from engagement_platform.tables.restored import Moved, moved
+from engagement_platform.tables.restored import Moved, VersionGone, moved
 
 RESTORE_TABLES = "restore-tables"
 REWOUND = (APPLY_MUTATIONS, INGEST_ENGAGEMENTS)
@@ -61,6 +63,18 @@ class NoSuchVersion(PlatformError):
 
     def __init__(self, table: str, asked: str, why: str) -> None:
         super().__init__(f"{table} cannot be restored to {asked}: {why}. Nothing was changed.")
+
+
+class LaidOutOtherwise(PlatformError):
+    """The table had another layout then, with which the jobs of these settings do not work."""
+
+    def __init__(self, table: str, version: int, then: Sequence[str], now: Sequence[str]) -> None:
+        self.table, self.version = table, version
+        super().__init__(
+            f"{table} was partitioned by ({', '.join(then)}) at version {version} and is by ({', '.join(now)}) now; "
+            "going back would give it the old layout again, which the jobs of these settings refuse. Nothing was "
+            f"changed. Set the old layout.scheme, `engagement-platform migrate {table}` to it, and restore then."
+        )
 
 
 class CannotReplay(PlatformError):
@@ -168,7 +182,8 @@ def shown(offsets: Offsets) -> str:
 def plan(settings: Settings, stores: Stores, asked: Asked) -> Plan:
     """What `asked` comes to, from logs and stores; no Spark.
 
-    Raises NotRestorable, NoSuchVersion, VersionGone, CannotReplay, OthersBatchUnfinished (of this job's own, too).
+    Raises NotRestorable, NoSuchVersion, VersionGone, LaidOutOtherwise, CannotReplay, OthersBatchUnfinished (of this
+    job's own, too).
     """
     tables = {table.name: table for table in group(settings)}
     if asked.table not in tables:
@@ -236,7 +251,19 @@ def _changes(
             to = timeline.version_at(place.step, log.markers(uri))
         if to is None or to == now:
             continue
+        _refuse_other_layout(uri, table.name, to)
         yield TableChange(table, now, to, moved(uri, table.name, now, to))
+
+
+def _refuse_other_layout(uri: str, name: str, version: int) -> None:
+    """Raise LaidOutOtherwise, or VersionGone when the log no longer tells."""
+    try:
+        then = log.describe(uri, version)
+    except DeltaError as error:
+        raise VersionGone(name, version, f"its log no longer tells ({str(error).splitlines()[0][:200]})") from None
+    now = log.describe(uri)
+    if then is not None and now is not None and then.partitioned_by != now.partitioned_by:
+        raise LaidOutOtherwise(name, version, then.partitioned_by, now.partitioned_by)
 
 
 def _offsets(settings: Settings, stores: Stores, timeline: Timeline, step: int, mode: RestoreMode) -> Iterator[Offset]:

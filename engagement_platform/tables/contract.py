@@ -5,7 +5,7 @@ Declarations and comparisons only. The platform's own tables are in `engagement`
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -76,8 +76,9 @@ class ContractBroken(PlatformError):
         lines = "; ".join(differences)
         super().__init__(
             f"The table {table} differs from its contract: {lines}. Nothing was written. Missing columns can be added "
-            "with ENGAGEMENT_PLATFORM_LAYOUT__EVOLVE=true; for anything else move the table away (it is rebuilt by "
-            "`engagement-platform reset` and a new run) or set the layout that it was created with."
+            "with ENGAGEMENT_PLATFORM_LAYOUT__EVOLVE=true. Another partitioning: set the layout.scheme that the table "
+            "has, or give it the one that is set with `engagement-platform migrate`. For anything else move the table "
+            "away (it is rebuilt by `engagement-platform reset` and a new run)."
         )
 
 
@@ -108,13 +109,21 @@ def differences(contract: Table, found: Found) -> tuple[list[Column], list[str]]
     if not problems and common != [name for name in found.columns if name in contract.column_names]:
         problems.append(f"columns stand in the order {', '.join(found.columns)}")
     if tuple(found.partitioned_by) != contract.partitioned_by:
-        problems.append(
-            f"partitioned by ({', '.join(found.partitioned_by)}), declared ({', '.join(contract.partitioned_by)})"
-        )
+        problems.append(partitioned_otherwise(found.partitioned_by, contract))
     append_only = found.properties.get("delta.appendOnly", "false") == "true"
     if append_only != (contract.mode is Mode.APPEND_ONLY):
         problems.append(f"delta.appendOnly is {str(append_only).lower()}, declared {contract.mode}")
     return missing, problems
+
+
+def partitioned_otherwise(partitioned_by: Sequence[str], contract: Table) -> str:
+    """The words for a table that is not partitioned as declared."""
+    return f"partitioned by ({', '.join(partitioned_by)}), declared ({', '.join(contract.partitioned_by)})"
+
+
+def declared(columns: Iterable[Column]) -> str:
+    """Columns as DDL. A comment stands between single quotes, so it is given typographic ones."""
+    return ", ".join(f"{c.name} {c.type} COMMENT '{c.comment.replace(chr(39), '’')}'" for c in columns)
 
 
 def _plain(spark_type: str) -> str:

@@ -6,7 +6,6 @@ action). Deciding what to write is the domain packages' work.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import reduce
@@ -23,6 +22,7 @@ from engagement_platform.microbatch.model import Transaction
 from engagement_platform.settings import Settings
 from engagement_platform.tables import contract, light, log
 from engagement_platform.tables.contract import ContractBroken, Mode, Table, differences
+from engagement_platform.tables.folders import makes_folder_name
 from engagement_platform.tables.turns import turn
 
 if TYPE_CHECKING:
@@ -34,19 +34,7 @@ Rows: TypeAlias = DataFrame | pa.Table
 MAX_LITERALS = 1000
 """More values than this are not listed in a predicate: the plan would cost more than the pruning saves (a guess)."""
 
-# What is safe as a folder name everywhere: ASCII, and short enough that `column=value` stays under the 255 bytes that
-# file systems allow when each character outside the second class is escaped to three, as delta-rs does.
-# Without ~, which delta-rs escapes when it compacts but not when it writes.
-_PLAIN_FOLDER = re.compile(r"[A-Za-z0-9 _.@+,;!()-]+")
-_ESCAPED = re.compile(r"[^A-Za-z0-9_.-]")
-_FOLDER_BYTES = 200
 _UNSAFE_IN_ROOT = "%#?[]"
-
-
-def makes_folder_name(organization: str) -> bool:
-    """Whether both engines can call a folder `organization_id=<organization>` on any file system."""
-    escaped_bytes = len(organization) + 2 * len(_ESCAPED.findall(organization))
-    return _PLAIN_FOLDER.fullmatch(organization) is not None and escaped_bytes <= _FOLDER_BYTES
 
 
 class NotAStreamSource(PlatformError):
@@ -110,7 +98,7 @@ class Lake:
                 lacking = [f"column {column.name} {column.type} is missing" for column in missing]
                 raise ContractBroken(table.name, lacking + problems)
             if missing:
-                self.spark.sql(f"ALTER TABLE {self._name(table)} ADD COLUMNS ({_declared(missing)})").collect()
+                self.spark.sql(f"ALTER TABLE {self._name(table)} ADD COLUMNS ({contract.declared(missing)})").collect()
 
     def read(self, table: Table, version: int | None = None) -> DataFrame:
         """All rows, as of a version or now."""
@@ -162,6 +150,7 @@ class Lake:
         """
         selected = _select(frame, table.column_names)
         with turn(self.root, table.name):
+            self._refuse_relaid(table)
             # What is in this process already is not handed to Spark, however much it is.
             found = self._light(table, 0 if isinstance(frame, pa.Table) else rows)
             if found is not None and light.written(found, txn):
@@ -202,6 +191,7 @@ class Lake:
         needed = {*on, *update, *([newer_by] if newer_by else [])}
         columns = [name for name in table.column_names if insert or name in needed]
         with turn(self.root, table.name):
+            self._refuse_relaid(table)
             found = self._light(table, rows, (within or {}).get("organization_id"))
             if found is not None and light.written(found, txn):
                 return
@@ -237,6 +227,7 @@ class Lake:
         """
         columns = ("organization_id", "from_id", "engaged_from", "engaged_before", "to_id")
         with turn(self.root, table.name):
+            self._refuse_relaid(table)
             found = self._light(table, rows, organizations)
             if found is not None and light.written(found, txn):
                 return
@@ -263,6 +254,7 @@ class Lake:
     def remove(self, keys: DataFrame, table: Table, txn: Transaction, *, on: Sequence[str]) -> None:
         """Delete the rows that match on these columns; skipped when this transaction is in the table already."""
         with turn(self.root, table.name):
+            self._refuse_relaid(table)
             source = keys.select(*(F.col(name).alias(f"new_{name}") for name in on))
             condition = reduce(and_, (F.col(name) == F.col(f"new_{name}") for name in on))
             with self._transaction(txn):
@@ -274,6 +266,7 @@ class Lake:
         frame: all rows that these partitions hold afterwards, with the table's columns.
         """
         with turn(self.root, table.name):
+            self._refuse_relaid(table)
             rows = frame.select(*table.column_names).repartition(*(F.col(name) for name in table.partitioned_by))
             writer = rows.write.format("delta").mode("overwrite").option("partitionOverwriteMode", "dynamic")
             writer = writer.option("txnAppId", txn.app_id).option("txnVersion", txn.version)
@@ -284,6 +277,16 @@ class Lake:
         found = log.describe(self.uri(table))
         if found is not None and found.properties.get(key) != value:
             self.spark.sql(f"ALTER TABLE {self._name(table)} SET TBLPROPERTIES ('{key}' = '{value}')").collect()
+
+    def _refuse_relaid(self, table: Table) -> None:
+        """Raise ContractBroken when a mutable table got another layout since this run looked at it.
+
+        Most writes would only be slow, but `overwrite` would take a part of a partition for all of it.
+        """
+        if table.mode is Mode.MUTABLE and (found := log.open_log(self.uri(table))) is not None:
+            partitioned_by = tuple(found.metadata().partition_columns)
+            if partitioned_by != table.partitioned_by:
+                raise ContractBroken(table.name, [contract.partitioned_otherwise(partitioned_by, table)])
 
     def _compact(self, found: DeltaTable, table: Table) -> None:
         """What Spark does of itself after its commits."""
@@ -364,7 +367,7 @@ class Lake:
         layout = f"PARTITIONED BY ({', '.join(table.partitioned_by)})" if table.partitioned_by else ""
         layout = f"CLUSTER BY ({', '.join(table.liquid_by)})" if table.liquid_by else layout
         self.spark.sql(
-            f"CREATE TABLE IF NOT EXISTS {self._name(table)} ({_declared(table.columns)}) USING delta {layout} "
+            f"CREATE TABLE IF NOT EXISTS {self._name(table)} ({contract.declared(table.columns)}) USING delta {layout} "
             f"TBLPROPERTIES ({properties})"
         ).collect()
 
@@ -386,11 +389,6 @@ def here(rows: Rows) -> pa.Table | None:
 
 def _select(rows: Rows, columns: Sequence[str]) -> Rows:
     return rows.select(list(columns)) if isinstance(rows, pa.Table) else rows.select(*columns)
-
-
-def _declared(columns: Iterable[contract.Column]) -> str:
-    """Columns as DDL. A comment stands between single quotes, so it is given typographic ones."""
-    return ", ".join(f"{c.name} {c.type} COMMENT '{c.comment.replace(chr(39), '’')}'" for c in columns)
 
 
 def any_of(column: str, values: Sequence[Any]) -> Column:

@@ -26,6 +26,9 @@ _LOG = logging.getLogger(__name__)
 _BEYOND = {"delta.randomizeFilePrefixes": "true", "delta.enableDeletionVectors": "true"}
 """Table properties under which delta-rs would write something else than Spark, or refuse."""
 
+FEATURES = frozenset({"appendOnly", "invariants"})
+"""Features of a table's protocol that delta-rs keeps as Spark does. One that was liquid keeps the feature of it."""
+
 MAX_MERGED_PARTITIONS = 500
 """Rows for more partitions are merged by Spark: delta-rs plans a term for each and recurses over them; 500 take about
 0.2 s, 5,000 take 12 s, and with 8,000 the stack overflows, which ends the process (deltalake 1.6.6)."""
@@ -60,7 +63,8 @@ def opened(uri: str, table: Table, version: int | None = None) -> DeltaTable | N
         return None
     found = DeltaTable(uri, version=version)
     properties = found.metadata().configuration
-    return None if any(properties.get(key) == value for key, value in _BEYOND.items()) else found
+    beyond = any(properties.get(key) == value for key, value in _BEYOND.items())
+    return None if beyond or not FEATURES.issuperset(found.protocol().writer_features or ()) else found
 
 
 def create(uri: str, table: Table) -> None:

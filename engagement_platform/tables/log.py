@@ -66,9 +66,9 @@ def version(uri: str) -> int | None:
     return None if table is None else int(table.version())
 
 
-def describe(uri: str) -> Found | None:
-    """Columns, partitioning and properties of an existing table, or None."""
-    table = open_log(uri)
+def describe(uri: str, version: int | None = None) -> Found | None:
+    """Columns, partitioning and properties of an existing table, as of a version or now, or None."""
+    table = open_log(uri) if version is None else DeltaTable(storage_uri(uri), version=version)
     if table is None:
         return None
     fields = json.loads(table.schema().to_json())["fields"]

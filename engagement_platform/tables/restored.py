@@ -139,6 +139,21 @@ def restore(lake: Lake, table: Table, version: int, txn: Transaction) -> None:
             lake.spark.sql(f"RESTORE TABLE {lake._name(table)} TO VERSION AS OF {int(version)}").collect()
 
 
+def whole(lake: Lake, table: Table, version: int) -> bool:
+    """Whether a version is still readable. Reads the log, and looks for the files that are not live any more."""
+    try:
+        moved(lake.uri(table), table.name, lake.version(table), version)
+    except VersionGone:
+        return False
+    return True
+
+
+def rolled_back(lake: Lake, table: Table, version: int) -> None:
+    """Give a table the rows, the layout and the properties of an earlier version, whatever they are now."""
+    with turn(lake.root, table.name):
+        lake.spark.sql(f"RESTORE TABLE {lake._name(table)} TO VERSION AS OF {int(version)}").collect()
+
+
 def checksums(lake: Lake, versions: Iterable[tuple[Table, int]]) -> list[Checksum]:
     """Of each of these versions, in their order. One Spark job that reads all of them whole."""
     wanted = list(versions)

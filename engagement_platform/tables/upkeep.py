@@ -30,7 +30,7 @@ SparkGetter = Callable[[], SparkSession]
 
 _NO_CLEANUP = PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=False)
 
-_CONFLICT = re.compile(r"Concurrent\w+Exception|DELTA_(?:CONCURRENT_|METADATA_CHANGED|PROTOCOL_CHANGED)")
+CONFLICT = re.compile(r"Concurrent\w+Exception|DELTA_(?:CONCURRENT_|METADATA_CHANGED|PROTOCOL_CHANGED)")
 
 
 class Engine(StrEnum):
@@ -101,7 +101,7 @@ def writes_as_spark(found: DeltaTable) -> bool:
     """
     features = set(found.protocol().writer_features or [])
     mapped = found.metadata().configuration.get("delta.columnMapping.mode", "none") != "none"
-    return features <= {"appendOnly", "invariants"} and not mapped
+    return features <= light.FEATURES and not mapped
 
 
 def rewrite(work: Rewrite, engine: Engine, spark: SparkGetter, observe: Callable[[str], None]) -> Rewritten:
@@ -142,7 +142,7 @@ def _rewrite_here(work: Rewrite, observe: Callable[[str], None]) -> None:
         else:
             found.optimize.compact(**options)
     except CommitFailedError as error:
-        raise OptimizeConflict(work.place.name, _said(work.where), _first_line(error)) from error
+        raise OptimizeConflict(work.place.name, _said(work.where), first_line(error)) from error
 
 
 def _rewrite_in_spark(work: Rewrite, spark: SparkSession) -> None:
@@ -155,13 +155,13 @@ def _rewrite_in_spark(work: Rewrite, spark: SparkSession) -> None:
         "spark.databricks.delta.optimize.minFileSize": str(work.target_file_bytes),
         "spark.databricks.delta.commitInfo.userMetadata": work.marker,
     }
-    with _configured(spark, conf):
+    with configured(spark, conf):
         try:
             spark.sql(statement).collect()
         except Exception as error:
-            if _CONFLICT.search(str(error)) is None:
+            if CONFLICT.search(str(error)) is None:
                 raise
-            raise OptimizeConflict(work.place.name, _said(work.where), _first_line(error)) from error
+            raise OptimizeConflict(work.place.name, _said(work.where), first_line(error)) from error
 
 
 def _condition(value: Value) -> str:
@@ -184,14 +184,14 @@ def _said(where: Sequence[Value]) -> str:
     return "/".join(f"{value.column}={value.text}" for value in where)
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
     return next((line.strip().rstrip(".") for line in str(error).splitlines() if line.strip()), type(error).__name__)[
         :300
     ]
 
 
 @contextmanager
-def _configured(spark: SparkSession, conf: dict[str, str]) -> Iterator[None]:
+def configured(spark: SparkSession, conf: dict[str, str]) -> Iterator[None]:
     """Some configuration for as long as it takes; what was set before is set again."""
     before = {key: spark.conf.get(key, None) for key in conf}
     try:

@@ -9,7 +9,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from engagement_platform.mutation.accepted import Id, as_content, said_by_engagement, said_by_request
+import pyarrow as pa
+
+from engagement_platform.mutation.accepted import Id, as_content, edges_of, said_by_engagement, said_by_request
 from engagement_platform.mutation.content import Patch, patched
 from engagement_platform.mutation.names import names_of
 from engagement_platform.mutation.requests import Request
@@ -79,17 +81,20 @@ class _Logs:
     def __init__(self, lake: Lake, then: Moment, organizations: Sequence[str]) -> None:
         self.lake, self._then, self._organizations = lake, then, organizations
 
-    def find(self, table: Table, columns: Sequence[str] = (), **where: Sequence[Any]) -> list[Row]:
+    def table(self, table: Table, columns: Sequence[str] = (), **where: Sequence[Any]) -> pa.Table:
         """Rows whose columns have one of the given values."""
         within = {"organization_id": self._organizations, **where}
-        version = self._then.versions[table.name]
-        rows: list[Row] = self.lake.find(table, version, columns or table.column_names, within).to_pylist()
+        return self.lake.find(table, self._then.versions[table.name], columns or table.column_names, within)
+
+    def find(self, table: Table, columns: Sequence[str] = (), **where: Sequence[Any]) -> list[Row]:
+        """The same as dictionaries."""
+        rows: list[Row] = self.table(table, columns, **where).to_pylist()
         return rows
 
 
 def _names(logs: _Logs, amendments: Sequence[Request]) -> tuple[int, set[Id]]:
     """How many ids were looked at, and those whose name is not what follows, or that stand twice."""
-    edges = [Request.of(row).edge() for row in logs.find(ALIAS)]
+    edges = edges_of(logs.table(ALIAS))
     sayings = [said_by_engagement(row) for row in logs.find(SAID_NAME)]
     sayings += [said_by_request(request) for request in amendments if request.operation == "RENAME"]
     rows = logs.find(MAPPING)

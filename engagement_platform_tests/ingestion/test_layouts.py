@@ -15,6 +15,7 @@ from typing import Any, get_args
 from urllib.parse import unquote
 
 import pytest
+from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -274,6 +275,13 @@ def test_small_files_are_compacted_after_a_write_and_the_write_is_still_found(
     found = [lake.commit_of(MAPPING, txn) for txn in transactions]
     assert [commit and (commit.operation, commit.files_added) for commit in found] == [("WRITE", 1)] * 3
     assert lake.read(MAPPING).count() == 12
+    without = Settings(home=tmp_path / "without", layout=LayoutSettings(auto_compact=False))
+    other = Lake(session_with(spark, without), without)
+    other.ensure(MAPPING)
+    for number in range(3):
+        append(other, ["org"], number)
+    counted = [len(DeltaTable(some.uri(MAPPING)).file_uris()) for some in (lake, other)]
+    assert counted == [1, 3], "files with and without auto compaction"
 
 
 @pytest.mark.parametrize("optimize_write", [True, False])

@@ -1,5 +1,47 @@
-"""Worlds for restores: those of ingestion."""
+"""Worlds for restores: those of ingestion, and copies of one that is filled already."""
 
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from pyspark.sql import SparkSession
+
+from engagement_platform_tests.conftest import Broker
 from engagement_platform_tests.ingestion.conftest import make_world, world
+from engagement_platform_tests.ingestion.oracle import as_bytes
+from engagement_platform_tests.ingestion.world import World
+from engagement_platform_tests.rollback.filled import FIRST, LATER, REQUESTS, Filled, send, versions
 
 __all__ = ["make_world", "world"]
+
+
+@pytest.fixture(scope="module")
+def filled(spark: SparkSession, broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Filled:
+    """Made once, since that takes nine runs; tests work on copies of its folder."""
+    world = World(spark, broker, tmp_path_factory.mktemp("filled"))
+    world.ticks = True
+    send(world, FIRST)
+    between = versions(world)
+    send(world, REQUESTS)
+    send(world, LATER)
+    return Filled(world, between)
+
+
+@pytest.fixture
+def three(filled: Filled, tmp_path: Path) -> World:
+    """A copy of its lake and stores that reads the same topics, for those who produce nothing."""
+    shutil.copytree(filled.world.home, tmp_path / "copy")
+    return filled.world.under(home=tmp_path / "copy", _ticked=[*filled.world._ticked])
+
+
+@pytest.fixture
+def own(three: World) -> World:
+    """The same with topics of its own, on which the same messages have the same offsets."""
+    topics = tuple(f"{topic}-{uuid4().hex[:8]}" for topic in three.topics)
+    for topic, messages in zip(topics, ([*FIRST, *LATER], REQUESTS), strict=True):
+        three.broker.create_topic(topic)
+        three.broker.produce(topic, [(0, None, as_bytes(message)) for message in messages])
+    return three.under(topics=topics)

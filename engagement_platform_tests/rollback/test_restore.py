@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from engagement_platform.errors import PlatformError
-from engagement_platform.jobs import INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS
+from engagement_platform.jobs import INGEST_ENGAGEMENTS
 from engagement_platform.microbatch.job import BatchReport, Observer, Told
 from engagement_platform.microbatch.lease import LeaseUnavailable
 from engagement_platform.microbatch.others import OthersBatchUnfinished
@@ -38,37 +38,9 @@ from engagement_platform_tests.mutation import histories
 from engagement_platform_tests.mutation.histories import Message
 from engagement_platform_tests.mutation.oracle import replay
 from engagement_platform_tests.mutation.test_histories import assert_announced, standing_names, standing_rows
+from engagement_platform_tests.rollback.filled import EVERYTHING, FIRST, JOBS, REQUESTS, Filled, send, versions
 
 pytestmark = [pytest.mark.broker]
-
-FIRST: list[Message] = [
-    histories.engagement("e1", "p1", 10, person_name="Ann", subject="as it was"),
-    histories.engagement("e2", "p2", 11, person_name="Bo"),
-    histories.engagement("e3", "p3", 12),
-]
-REQUESTS: list[Message] = [
-    histories.convert("c1", "p1", "p2", 20),
-    histories.delete("d1", 21, from_id="p3"),
-    histories.request("u1", "UPDATE", 22, engagement_id="e2", subject="patched"),
-    histories.request("r1", "RENAME", 23, from_id="p2", name="Dee"),
-]
-LATER: list[Message] = [
-    histories.engagement("e1", "p1", 10, version=2, person_name="Zoe", subject="newer"),
-    histories.engagement("e4", "p3", 13),
-    histories.engagement("e5", "p5", 30, person_name="Eve"),
-]
-EVERYTHING = [*FIRST, *REQUESTS, *LATER]
-JOBS = (INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS, APPLY_MUTATIONS)
-
-
-def send(world: World, messages: Sequence[Message]) -> None:
-    """Messages, and a batch of each job that finds any."""
-    if said := [message for message in messages if "request_id" not in message]:
-        world.produce(said)
-    if asked := [message for message in messages if "request_id" in message]:
-        world.produce_requests(asked)
-    for job in JOBS:
-        world.run(name=job)
 
 
 def restoring(world: World, observe: Observer = ignore) -> Restoring:
@@ -80,10 +52,6 @@ def restored(world: World, to: int | datetime, table: Table | None = None, **how
     report = restoring(world).run(asked)
     assert report is not None, "nothing was restored"
     return report
-
-
-def versions(world: World) -> dict[str, int]:
-    return {table.name: world.lake.version(table) for table in group(world.settings)}
 
 
 def sums(world: World, at: dict[str, int]) -> list[Checksum]:
@@ -105,23 +73,10 @@ def assert_verified(world: World) -> None:
     assert len(findings) == 10
 
 
-@pytest.fixture
-def three(make_world: MakeWorld) -> World:
-    """A world with a batch of engagements, one of requests, and another one of engagements."""
-    world = make_world()
-    world.ticks = True
-    for messages in (FIRST, REQUESTS, LATER):
-        send(world, messages)
-    return world
-
-
-def test_all_tables_go_back_to_the_same_batch_and_a_replay_ends_in_the_undisturbed_rows(make_world: MakeWorld) -> None:
-    world = make_world()
-    world.ticks = True
-    send(world, FIRST)
-    between = versions(world)
-    send(world, REQUESTS)
-    send(world, LATER)
+def test_all_tables_go_back_to_the_same_batch_and_a_replay_ends_in_the_undisturbed_rows(
+    filled: Filled, three: World
+) -> None:
+    world, between = three, filled.between
     last = versions(world)
     report = restored(world, between[world.data.name], reason="a bad batch")
     assert sums(world, versions(world)) == sums(world, between), "not what the version held"
@@ -143,14 +98,14 @@ def test_all_tables_go_back_to_the_same_batch_and_a_replay_ends_in_the_undisturb
     assert {row["boundary"] for row in audit} == {"the end of ingest-engagements batch 0"}
 
 
-def test_what_is_dropped_stays_away_and_later_messages_land(three: World) -> None:
-    first = three.stores.checkpoints.history(INGEST_ENGAGEMENTS)[0].manifest.table_versions
-    restored(three, first[three.data.name], mode="drop")
-    assert_as_of(three, [*FIRST, *REQUESTS])
+def test_what_is_dropped_stays_away_and_later_messages_land(own: World) -> None:
+    first = own.stores.checkpoints.history(INGEST_ENGAGEMENTS)[0].manifest.table_versions
+    restored(own, first[own.data.name], mode="drop")
+    assert_as_of(own, [*FIRST, *REQUESTS])
     more = [histories.engagement("e9", "p1", 40, person_name="Ida")]
-    send(three, more)
-    assert_as_of(three, [*FIRST, *REQUESTS, *more])
-    assert_verified(three)
+    send(own, more)
+    assert_as_of(own, [*FIRST, *REQUESTS, *more])
+    assert_verified(own)
 
 
 def test_a_version_in_the_middle_of_a_batch_means_the_end_of_the_one_before(three: World) -> None:
@@ -186,23 +141,20 @@ POINTS = (
 
 
 @pytest.mark.crash
-def test_a_restore_that_ends_is_finished_once_and_nothing_begins_before(make_world: MakeWorld) -> None:
+def test_a_restore_that_ends_is_finished_once_and_nothing_begins_before(filled: Filled, own: World) -> None:
     """Other points every day, and all of them among the slow tests."""
-    assert_finished_once(make_world(), ["restore.data:after", *TODAY.sample(POINTS, 2)])
+    assert_finished_once(own, filled.between, ["restore.data:after", *TODAY.sample(POINTS, 2)])
 
 
 @pytest.mark.crash
 @pytest.mark.slow
-def test_a_restore_that_ends_anywhere_is_finished_once(make_world: MakeWorld) -> None:
-    assert_finished_once(make_world(), POINTS)
+def test_a_restore_that_ends_anywhere_is_finished_once(filled: Filled, own: World) -> None:
+    assert_finished_once(own, filled.between, POINTS)
 
 
-def assert_finished_once(world: World, points: Sequence[str]) -> None:
+def assert_finished_once(world: World, between: Mapping[str, int], points: Sequence[str]) -> None:
     """For each point a restore to the first batch that ends there, with everything read again after it."""
-    world.ticks = True
-    send(world, FIRST)
-    first = versions(world)[world.data.name]
-    send(world, [*REQUESTS, *LATER])
+    first = between[world.data.name]
     assert set(POINTS) <= set(restoring(world).job(None).crash_points)
     wanted = sums(
         world, {**versions(world), **plan(world.settings, world.stores, Asked(world.data.name, first)).target}
@@ -281,20 +233,20 @@ def test_a_version_whose_files_are_gone_is_refused_and_nothing_changes(three: Wo
     assert restoring(three).unfinished is None
 
 
-def test_an_unfinished_batch_or_a_job_at_work_comes_first(three: World) -> None:
-    before = versions(three)
-    three.produce([histories.engagement("e8", "p1", 33)])
+def test_an_unfinished_batch_or_a_job_at_work_comes_first(own: World) -> None:
+    before = versions(own)
+    own.produce([histories.engagement("e8", "p1", 33)])
     with pytest.raises(Crash):
-        three.run(crash_at("mapping:recorded"))
+        own.run(crash_at("mapping:recorded"))
     with pytest.raises(OthersBatchUnfinished, match="engagement-platform run ingest-engagements"):
-        plan(three.settings, three.stores, Asked(three.data.name, 1))
-    three.run()
-    impatient = three.under()
+        plan(own.settings, own.stores, Asked(own.data.name, 1))
+    own.run()
+    impatient = own.under()
     stores = impatient.settings.stores.model_copy(update={"lease_wait": impatient.settings.stores.lease_wait * 0})
     impatient.__dict__["settings"] = impatient.settings.model_copy(update={"stores": stores})
     impatient.__dict__.pop("lake", None)
-    with three.job().exclusive(), pytest.raises(LeaseUnavailable, match=f"holds job/{INGEST_ENGAGEMENTS}"):
-        restored(impatient, before[three.data.name])
+    with own.job().exclusive(), pytest.raises(LeaseUnavailable, match=f"holds job/{INGEST_ENGAGEMENTS}"):
+        restored(impatient, before[own.data.name])
 
 
 def test_one_table_alone_goes_back_without_the_jobs(three: World) -> None:
@@ -311,10 +263,12 @@ def test_what_cannot_be_restored_is_said(three: World) -> None:
 
     refused(NotRestorable, Asked(NOTIFICATION.name, 1))
     refused(NoSuchVersion, Asked(MAPPING.name, 99))
-    three.broker.delete_topic(three.topics[0])
-    refused(CannotReplay, Asked(three.data.name, 1))
-    assert plan(three.settings, three.stores, Asked(three.data.name, 1, "drop")).changes
-    assert plan(three.settings, three.stores, Asked(three.data.name, versions(three)[three.data.name])).changes == ()
+    # As when the topic was deleted.
+    gone = three.under(topics=("no-such-topic", three.topics[1]))
+    with pytest.raises(CannotReplay):
+        plan(gone.settings, gone.stores, Asked(gone.data.name, 1))
+    assert plan(gone.settings, gone.stores, Asked(gone.data.name, 1, "drop")).changes
+    assert plan(gone.settings, gone.stores, Asked(gone.data.name, versions(gone)[gone.data.name])).changes == ()
 
 
 def test_the_work_of_a_restore_is_known_from_its_stored_batch_alone(three: World) -> None:

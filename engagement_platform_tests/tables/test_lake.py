@@ -15,7 +15,8 @@ from engagement_platform.settings import LayoutSettings, Settings
 from engagement_platform.tables import log
 from engagement_platform.tables.contract import Column, ContractBroken, Mode, Table
 from engagement_platform.tables.engagement import MAPPING, MUTATION_REQUEST, NOTIFICATION, QUARANTINE, data_table
-from engagement_platform.tables.lake import MAX_LITERALS, Lake, LakePathRefused, any_of, makes_folder_name
+from engagement_platform.tables.folders import makes_folder_name
+from engagement_platform.tables.lake import MAX_LITERALS, Lake, LakePathRefused, any_of
 
 THINGS = Table(
     key=("test", "things"),

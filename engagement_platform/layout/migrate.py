@@ -1,0 +1,296 @@
+"""Gives the Data Table another layout: what that takes, who has to agree, and the proof that every row is still there.
+
+Rows are written by `tables/relaid`, in one commit: a run that dies leaves the old layout or the new one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from math import ceil
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from engagement_platform.errors import PlatformError
+from engagement_platform.layout.finding import readable
+from engagement_platform.layout.plan import COSTS
+from engagement_platform.microbatch.job import Stores, Told
+from engagement_platform.microbatch.lease import Fence
+from engagement_platform.microbatch.others import OthersBatchUnfinished, in_the_way
+from engagement_platform.settings import LayoutScheme, Settings
+from engagement_platform.tables import log
+from engagement_platform.tables.engagement import data_table
+from engagement_platform.tables.lake import Lake
+from engagement_platform.tables.relaid import cluster, last_relaid, organizations, relay, scheme_of
+from engagement_platform.tables.restored import Checksum, checksums, rolled_back, whole
+from engagement_platform.tables.upkeep import Engine
+
+MIGRATE = "migrate-layout"
+
+# Rows are read to be summed up, to find the ranges, to be written and, afterwards, to be summed up again.
+_READS_BEFORE, _READS_AFTER = 3, 1
+# First use of a session, commits, planning (a guess after tests with a few files on 2 cores, which took 6 to 12 s).
+_FIXED_S = 10.0
+
+
+class NotMigratable(PlatformError):
+    """A table that cannot be given another layout."""
+
+    def __init__(self, table: str, why: str) -> None:
+        self.table = table
+        super().__init__(f"{table} cannot be given another layout: {why}. Nothing was changed.")
+
+
+class LayoutNotSet(PlatformError):
+    """The settings say another layout than the one that is asked for."""
+
+    def __init__(self, table: str, wanted: str, scheme: str) -> None:
+        self.table, self.wanted, self.scheme = table, wanted, scheme
+        super().__init__(
+            f"{table} was to become {wanted}, but layout.scheme is {scheme}: jobs would refuse the table afterwards. "
+            f"Nothing was changed. Set ENGAGEMENT_PLATFORM_LAYOUT__SCHEME={wanted} (or layout.scheme in platform.toml) "
+            "for every process first; until the table is migrated, new runs stop without having written anything."
+        )
+
+
+class RowsWouldRepeat(PlatformError):
+    """Who follows the table's change feed would see every row deleted and inserted again."""
+
+    def __init__(self, table: str) -> None:
+        self.table = table
+        super().__init__(
+            f"{table} has a change data feed (delta.enableChangeDataFeed), and Delta cannot change a layout without "
+            "every row passing through it as deleted and inserted. Nothing was changed. Let its readers catch up, set "
+            "the property to false, migrate, set it again, and let them go on from the version after the migration."
+        )
+
+
+class MigrationDiffers(PlatformError):
+    """The table holds something else in its new layout."""
+
+    def __init__(self, table: str, versions: tuple[int, int], sums: tuple[Checksum, Checksum], after: str) -> None:
+        self.table, self.versions, self.sums = table, versions, sums
+        before, now = sums
+        super().__init__(
+            f"Version {versions[1]} of {table} has another layout than version {versions[0]} and other rows: "
+            f"{now.rows:,} with the sum {now.total} instead of {before.rows:,} with {before.total}. {after} Did "
+            "something outside the platform write meanwhile? Otherwise this is a defect: please report it."
+        )
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a migration would do. files_after: at most so many; None: nobody knows before the rows are read."""
+
+    table: str
+    version: int
+    now: LayoutScheme
+    wanted: LayoutScheme
+    rows: int
+    files: int
+    bytes: int
+    files_after: int | None
+    tasks: int
+    seconds: float
+    """Estimated."""
+    agreed: bool
+    """Whether the settings say the same layout."""
+
+    def as_json(self) -> dict[str, object]:
+        """Everything, rounded."""
+        return {**vars(self), "seconds": round(self.seconds, 1)}
+
+    def __str__(self) -> str:
+        if self.now == self.wanted:
+            return f"{self.table} is {self.now} already, at version {self.version}."
+        after = "" if self.files_after is None else f" → at most {self.files_after:,}"
+        first = f" First set ENGAGEMENT_PLATFORM_LAYOUT__SCHEME={self.wanted} for every process."
+        return (
+            f"{self.table} from {self.now} to {self.wanted}: {self.rows:,} rows, {self.files:,} files{after}, "
+            f"{readable(self.bytes)} to rewrite, about {self.seconds:,.0f} s.{'' if self.agreed else first}"
+        )
+
+
+@dataclass(frozen=True)
+class Migrated:
+    """A table that has the layout."""
+
+    plan: Plan
+    versions: tuple[int, int] | None
+    """Before and after; None: it was made so."""
+    rows: int | None
+    """What both versions hold; None: they are not readable any more."""
+    checksum: str | None
+    files_after: int
+    seconds: float
+
+    def as_json(self) -> dict[str, object]:
+        """Plan and outcome."""
+        return {
+            **self.plan.as_json(),
+            "from_version": self.versions[0] if self.versions else None,
+            "to_version": self.versions[1] if self.versions else None,
+            "checked_rows": self.rows,
+            "checksum": self.checksum,
+            "files_now": self.files_after,
+            "took_seconds": round(self.seconds, 1),
+        }
+
+    def __str__(self) -> str:
+        if self.versions is None:
+            return f"{self.plan.table} was made {self.plan.wanted} and never migrated. Nothing to do."
+        before, made = self.versions
+        if self.rows is None:
+            return f"{self.plan.table} is {self.plan.wanted} since version {made}, too long ago to be compared again."
+        return (
+            f"{self.plan.table} is {self.plan.wanted} since version {made}: {self.rows:,} rows, equal to those of "
+            f"version {before}; {self.files_after:,} files now, {self.seconds:.1f} s."
+        )
+
+
+def plan(settings: Settings, table: str, wanted: LayoutScheme) -> Plan:
+    """What it takes to give a table a layout. Reads its log; changes nothing. Raises NotMigratable, RowsWouldRepeat."""
+    data = data_table(wanted)
+    if table != data.name:
+        raise NotMigratable(table, f"only {data.name} has more than one layout")
+    uri = data.uri(settings.lake)
+    found, now = log.open_log(uri), scheme_of(uri)
+    if found is None:
+        raise NotMigratable(table, f"there is none yet, the first run makes it with layout.scheme = {wanted}")
+    if now is None:
+        raise NotMigratable(table, f"it is partitioned by {', '.join(found.metadata().partition_columns)}")
+    if now != wanted and found.metadata().configuration.get("delta.enableChangeDataFeed") == "true":
+        raise RowsWouldRepeat(table)
+    files = pa.table(found.get_add_actions(flatten=True))
+    held = int(pc.sum(files.column("size_bytes")).as_py() or 0)
+    tasks = max(ceil(held / settings.maintenance.target_file_bytes), settings.spark.shuffle_partitions)
+    partitions = _partitions(files, wanted)
+    after = None if partitions is None else partitions + tasks - 1
+    cost = COSTS[Engine.SPARK]
+    opened = _READS_BEFORE * files.num_rows + (1 + _READS_AFTER) * (after or files.num_rows)
+    seconds = _FIXED_S + cost.file_s * opened + held / cost.bytes_per_s
+    return Plan(
+        table=table,
+        version=int(found.version()),
+        now=now,
+        wanted=wanted,
+        rows=int(pc.sum(files.column("num_records")).as_py() or 0),
+        files=files.num_rows,
+        bytes=held,
+        files_after=after,
+        tasks=tasks,
+        seconds=0.0 if now == wanted else seconds,
+        agreed=settings.layout.scheme == wanted,
+    )
+
+
+def _partitions(files: pa.Table, wanted: LayoutScheme) -> int | None:
+    """At most how many partitions the rows of these files make; None where the log does not tell."""
+    if wanted == "liquid":
+        return 1
+    organization = "partition.organization_id"
+    if organization not in files.column_names:
+        return None
+    if wanted == "organization":
+        return len(pc.unique(files.column(organization)))
+    bounds = ("min.engagement_date", "max.engagement_date")
+    if not set(bounds) <= set(files.column_names):
+        return None
+    grouped = files.group_by(organization).aggregate([(bounds[0], "min"), (bounds[1], "max")]).to_pylist()
+    days = [(row[f"{bounds[0]}_min"], row[f"{bounds[1]}_max"]) for row in grouped]
+    return None if any(None in ends for ends in days) else sum((last - first).days + 1 for first, last in days)
+
+
+@dataclass(frozen=True)
+class Migration:
+    """What a migration is made with. writers: jobs that write the table, none of which may be at work."""
+
+    lake: Lake
+    stores: Stores
+    writers: Sequence[str]
+    told: Told = field(default_factory=Told)
+    """`observe` is told what was passed: leased, relaid, verified."""
+    elapsed: Callable[[], float] = time.monotonic
+
+    def run(self, table: str, wanted: LayoutScheme) -> Migrated:
+        """Migrate, or, where that was done before, compare the two versions once more.
+
+        Raises what `plan` raises, LayoutNotSet, LeaseUnavailable, OthersBatchUnfinished, WrittenMeanwhile,
+        MigrationDiffers.
+        """
+        settings, began = self.lake.settings, self.elapsed()
+        planned = plan(settings, table, wanted)
+        if settings.layout.scheme != wanted:
+            raise LayoutNotSet(table, wanted, settings.layout.scheme)
+        with self._alone(table) as fences:
+            # Planned anew: somebody may have written, or migrated it, while we waited.
+            planned = plan(settings, table, wanted)
+            self.told.observe("leased")
+            if relaying := planned.now != wanted:
+                # As folders of a partitioned table, ids of any kind: a clustered one takes them all.
+                data = data_table(wanted)
+                self.lake.accept_organizations(organizations(self.lake, data), data)
+                self.stores.leases.check(fences)
+                relay(self.lake, wanted, planned.tasks)
+                self.told.observe("relaid")
+            versions, found = self._compared(wanted, again=not relaying)
+            self.told.observe("verified")
+            if wanted == "liquid":
+                cluster(self.lake, data_table(wanted))
+            files = log.open_log(self.lake.uri(data_table(wanted)))
+            assert files is not None, f"{table} is gone"
+            return Migrated(
+                plan=planned,
+                versions=versions,
+                rows=found.rows if found else None,
+                checksum=found.total if found else None,
+                files_after=len(files.file_uris()),
+                seconds=self.elapsed() - began,
+            )
+
+    def _compared(self, wanted: LayoutScheme, *, again: bool) -> tuple[tuple[int, int] | None, Checksum | None]:
+        """Compare the rows before and after the commit that gave the table its layout. Raises MigrationDiffers.
+
+        again: the commit is not of this run; when its versions are gone meanwhile, there is nothing to compare.
+        """
+        data = data_table(wanted)
+        relaid = last_relaid(self.lake.uri(data))
+        if relaid is None or relaid[1] != wanted:
+            return None, None
+        versions = (relaid[0] - 1, relaid[0])
+        if again and not all(whole(self.lake, data, version) for version in versions):
+            return versions, None
+        before, made = checksums(self.lake, [(data, version) for version in versions])
+        if before == made:
+            return versions, made
+        after = f"`engagement-platform restore` takes it back, or read version {versions[0]} as long as it is kept."
+        if self.lake.version(data) == versions[1]:
+            rolled_back(self.lake, data, versions[0])
+            after = f"The table was taken back to version {versions[0]}."
+        raise MigrationDiffers(data.name, versions, (before, made), after)
+
+    @contextmanager
+    def _alone(self, table: str) -> Iterator[Sequence[Fence]]:
+        """Hold the leases of the jobs that write the table, and its own; none of them is in the middle of a batch.
+
+        A drain holds its job's lease from its first batch to its last, and has the layout of its start in mind.
+        In one order, and the table's last: those who hold one job and want tables never wait in a circle.
+        """
+        with ExitStack() as held:
+            leases = [
+                held.enter_context(
+                    self.stores.leases.acquire(
+                        name,
+                        purpose=MIGRATE,
+                        wait=self.lake.settings.stores.lease_wait,
+                        on_wait=lambda holder, name=name: self.told.on_wait(name, holder),  # type: ignore[misc]
+                    )
+                )
+                for name in [*(f"job/{job}" for job in sorted(self.writers)), f"table/{table}"]
+            ]
+            if others := in_the_way("", {table}, self.stores.checkpoints.unfinished()):
+                raise OthersBatchUnfinished(MIGRATE, {table}, others)
+            yield [lease.fence for lease in leases]

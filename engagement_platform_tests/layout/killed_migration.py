@@ -1,0 +1,46 @@
+"""Migrates in this process and ends it with SIGKILL: python -m … LAYOUT POINT. For crash tests.
+
+POINT is one that a migration tells of, or `writing`: as soon as a file of the new layout is there.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+from engagement_platform import maintenance
+from engagement_platform.microbatch.job import Told
+from engagement_platform.settings import LayoutScheme, Settings
+from engagement_platform.tables.engagement import data_table
+
+
+def main(wanted: LayoutScheme, point: str) -> None:
+    """Never returns when the migration passes the point."""
+    settings = Settings()
+    data = data_table(wanted)
+    folder = Path(data.uri(settings.lake))
+    known = set(folder.rglob("*.parquet"))
+
+    def die() -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def watch() -> None:
+        while not set(folder.rglob("*.parquet")) - known:
+            time.sleep(0.005)
+        die()
+
+    def observe(passed: str) -> None:
+        if passed == point:
+            die()
+        if point == "writing" and passed == "leased":
+            threading.Thread(target=watch, daemon=True).start()
+
+    maintenance.migrate(settings, data.name, wanted, Told(observe=observe))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2])  # type: ignore[arg-type]
