@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import random
+import shutil
 from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 
-from engagement_platform.consumers import Batch
+from engagement_platform.consumers import Batch, Changes
+from engagement_platform.consumers.changes import NothingToRead, UnknownColumn, lake_root
+from engagement_platform.consumers.lag import lags
+from engagement_platform.consumers.lag import told as lag_told
+from engagement_platform.consumers.notified import TooFarBehind
+from engagement_platform.consumers.position import Position, UnknownStart
+from engagement_platform.microbatch.cursors import CursorMoved, CursorStore
 from engagement_platform.settings import LayoutScheme, LayoutSettings
+from engagement_platform.tables import light, log
+from engagement_platform.tables.engagement import NOTIFICATION
 from engagement_platform_tests.consumers.lakes import PlainLake, Replica, Rows, by_key
 from engagement_platform_tests.mutation.histories import (
     Message,
@@ -100,3 +111,155 @@ def assert_a_replica_follows(home: Path, scheme: LayoutScheme, seed: int) -> Non
 def without_batch(rows: Rows) -> Rows:
     """Moving rows to the identity that readers see already stamps them anew and is not announced."""
     return {key: {name: value for name, value in row.items() if name != "batch_id"} for key, row in rows.items()}
+
+
+def keys(batches: Sequence[Batch]) -> list[str]:
+    return [name for batch in batches for kind in told(batch).values() for name in sorted(kind)]
+
+
+def land(lake: PlainLake, *names: str, organization: str = "org") -> None:
+    lake.land([{**engagement(name, "p1", 10), "organization_id": organization} for name in names])
+
+
+def test_what_was_not_committed_comes_again_and_what_was_does_not(lake: PlainLake) -> None:
+    land(lake, "e1", "e2", "e3")
+    assert keys(list(lake.changes())) == ["e1", "e2", "e3"], "read, and then it died"
+    changes = lake.changes(max_rows=2)
+    first = next(iter(changes))
+    changes.commit()
+    assert first.position == changes.committed == Position(0, 2)
+    land(lake, "e4")
+    assert keys([first, *lake.changes()]) == ["e1", "e2", "e3", "e4"]
+
+
+def test_a_batch_has_at_most_so_many_notifications_whatever_the_commits_have(lake: PlainLake) -> None:
+    for first in range(0, 9, 3):
+        land(lake, *(f"e{n}" for n in range(first, first + 3)))
+    batches = list(lake.changes(max_rows=2))
+    assert [batch.notifications for batch in batches] == [2, 2, 2, 2, 1]
+    assert keys(batches) == [f"e{n}" for n in range(9)]
+
+
+def test_a_new_consumer_begins_where_it_was_told_to_and_a_known_one_where_it_is(lake: PlainLake) -> None:
+    assert list(lake.changes("early", start="now")) == []
+    land(lake, "e1")
+    land(lake, "e2")
+    seen = log.committed(lake.uri(NOTIFICATION), 2)
+    assert keys(list(lake.changes("early"))) == ["e1", "e2"], "now was before them, although it died before a commit"
+    assert keys(list(lake.changes("all"))) == ["e1", "e2"]
+    assert keys(list(lake.changes("time", start=seen))) == ["e2"]
+    assert keys(list(lake.changes("text", start=seen.isoformat() if seen else ""))) == ["e2"]
+    assert keys(list(lake.changes("batch", start=1))) == ["e2"]
+    assert keys(list(lake.changes("named", start="ingest-engagements#0"))) == ["e1", "e2"]
+    assert keys(list(lake.changes("long ago", start=datetime(2020, 1, 1, tzinfo=UTC)))) == ["e1", "e2"]
+    assert list(lake.changes("late", start=datetime(2100, 1, 1, tzinfo=UTC))) == []
+
+
+@pytest.mark.parametrize("start", ["yesterday", "2026-11-21T09:30:00", "ingest-engagements#7", 7])
+def test_a_start_that_is_none_is_refused_and_leaves_no_cursor(lake: PlainLake, start: str | int) -> None:
+    land(lake, "e1")
+    with pytest.raises(UnknownStart, match="no cursor was made"):
+        lake.changes(start=start)
+    assert CursorStore(lake.stores.leases.engine).all(lake_root(lake.settings.lake)) == []
+
+
+def test_filters_leave_out_what_nobody_asked_for_and_still_go_on(lake: PlainLake) -> None:
+    land(lake, "e1")
+    land(lake, "e2", organization="other")
+    mine = lake.changes("mine", organizations=["other"])
+    assert keys(list(mine)) == ["e2"]
+    mine.commit()
+    land(lake, "e3")
+    assert list(mine) == []
+    assert mine.committed.version == 3, "what holds nothing for it needs no commit of its own"
+    lake.ask([delete("d1", 20, engagement_id="e1")])
+    gone = lake.changes("gone", change_types=["DELETE"], columns=["person_id"])
+    (batch,) = list(gone)
+    assert told(batch) == {"DELETE": {"e1": (None, None)}}
+    assert batch.inserts.column_names == ["organization_id", "engagement_id", "person_id"]
+    assert lake.changes("few", columns=["version"]).resnapshot().table().num_columns == 3
+
+
+def test_unknown_columns_and_change_types_are_refused_by_name(lake: PlainLake) -> None:
+    with pytest.raises(UnknownColumn, match="no column called persons; there are organization_id"):
+        lake.changes(columns=["persons"])
+    with pytest.raises(UnknownColumn, match="no change type called MOVE"):
+        lake.changes(change_types=["MOVE"])
+
+
+def test_two_who_read_under_one_name_are_told(lake: PlainLake) -> None:
+    land(lake, "e1")
+    one, other = lake.changes(), lake.changes()
+    assert len(list(one)) == len(list(other)) == 1
+    one.commit()
+    with pytest.raises(CursorMoved, match="consumer reader was moved by somebody else"):
+        other.commit()
+
+
+def test_a_lake_without_tables_is_waited_for(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/stores.db"
+    changes = Changes(tmp_path / "nowhere", name="first", store_url=url)
+    assert list(changes) == []
+    with pytest.raises(NothingToRead, match="Is it the right lake"):
+        changes.resnapshot()
+
+
+def expire(lake: PlainLake, *versions: int) -> None:
+    for version in versions:
+        Path(lake.uri(NOTIFICATION), "_delta_log", f"{version:020}.json").unlink()
+
+
+def vacuum(lake: PlainLake) -> None:
+    """Notifications compacted into other files, and the first ones removed."""
+    found = DeltaTable(lake.uri(NOTIFICATION))
+    found.optimize.compact()
+    found.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
+
+
+@pytest.mark.parametrize("how", ["vacuumed", "expired", "made anew"])
+def test_a_consumer_that_was_away_too_long_is_told_and_resnapshots_in_one_call(lake: PlainLake, how: str) -> None:
+    replica = Replica()
+    land(lake, "e1")
+    changes = lake.changes()
+    replica.follow(changes)
+    land(lake, "e2", "e3")
+    lake.ask([delete("d1", 20, engagement_id="e1")])
+    if how == "vacuumed":
+        vacuum(lake)
+    elif how == "expired":
+        DeltaTable(lake.uri(NOTIFICATION)).create_checkpoint()
+        expire(lake, 0, 1, 2)
+    else:
+        shutil.rmtree(lake.uri(NOTIFICATION))
+        light.create(lake.uri(NOTIFICATION), NOTIFICATION)
+    with pytest.raises(TooFarBehind, match=r"Consumer reader cannot go on.*resnapshot\(\)") as refused:
+        list(changes)
+    assert refused.value.position == changes.committed, "its cursor was not moved"
+    (lag,) = lags(lake.settings, CursorStore(lake.stores.leases.engine))
+    assert lag.lost
+    assert "it has to take a snapshot" in lag_told([lag], datetime.now(UTC), timedelta(days=1))[0]
+    replica.rows = by_key(changes.resnapshot().table())
+    changes.commit()
+    land(lake, "e4")
+    replica.follow(changes)
+    assert sorted(key for _, key in replica.rows) == ["e2", "e3", "e4"]
+    assert replica.rows == lake.standing()
+
+
+def test_ten_times_the_table_costs_no_more_to_follow(tmp_path: Path) -> None:
+    """The same changes; the other lake has ten times as many organizations and days."""
+    opened = []
+    for times in (1, 10):
+        lake = PlainLake(tmp_path / str(times))
+        for n in range(times):
+            days = [engagement(f"e{n}-{i:02}", "p1", 24 * n + i % 24, subject="x" * 200) for i in range(40)]
+            lake.land(
+                [{**one, "organization_id": organization} for one in days for organization in ("org", f"org-{n}")]
+            )
+        changes = lake.changes(start="now")
+        changed = [engagement(f"e0-{i:02}", "p1", i % 24, version=2) for i in range(0, 40, 4)]
+        lake.land(changed)
+        (batch,) = list(changes)
+        assert batch.updates.num_rows == len(changed)
+        opened.append(batch.opened.bytes)
+    assert 0 < opened[1] <= 1.2 * opened[0], f"{opened} bytes of files were opened"
