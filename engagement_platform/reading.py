@@ -37,7 +37,7 @@ from engagement_platform.tables.engagement import (
     data_table,
 )
 from engagement_platform.tables.lake import Lake
-from engagement_platform.tables.plain import plain, plain_rows
+from engagement_platform.tables.plain import plain_rows, plain_value
 
 GROUP_ROWS = 100_000
 GROUP_BYTES = 64 * 1024 * 1024
@@ -239,7 +239,7 @@ def _needs_text(kind: pa.DataType) -> bool:
 
 
 def _as_text(column: pa.ChunkedArray) -> pa.Array:
-    plain = (plain(value, column.type) for value in column.to_pylist())
+    plain = (plain_value(value, column.type) for value in column.to_pylist())
     texts = (v if v is None or isinstance(v, str) else json.dumps(v, ensure_ascii=False) for v in plain)
     return pa.array(list(texts), pa.string())
 

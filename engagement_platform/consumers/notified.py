@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -50,8 +51,15 @@ def notified(
 
     Files of other organizations are passed by without being opened. Raises TooFarBehind.
     """
-    try:
+    with told_too_far_behind(name, position):
         return _read(uri, position, through, most, organizations)
+
+
+@contextmanager
+def told_too_far_behind(name: str, position: Position) -> Iterator[None]:
+    """What a log or files lack, as what it means to a consumer."""
+    try:
+        yield
     except CommitsExpired as error:
         kept = "keeps none after it" if error.lost_to is None else f"begins at {error.lost_to}"
         raise TooFarBehind(name, position, f"version {error.lost_from} is needed, but its log {kept}") from error
