@@ -40,6 +40,9 @@ MAX_LITERALS = 1000
 """More values are not listed in a predicate but looked up in what was read: a literal costs 0.13 ms to plan, and with
 50,000 of them the planner's stack overflows, which ends the process (deltalake 1.6.6)."""
 
+AUTO_COMPACTION = "auto-compaction"
+"""User metadata of a compaction that follows a commit."""
+
 _NO_HOOKS = PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=False)
 
 
@@ -278,6 +281,7 @@ def compact(found: DeltaTable, table: Table, min_files: int) -> int:
                 partition_filters=filters or None,
                 target_size=COMPACTED_BYTES,
                 writer_properties=_writer(),
+                commit_properties=CommitProperties(custom_metadata={"userMetadata": AUTO_COMPACTION}),
                 post_commithook_properties=_NO_HOOKS,
             )
     except Exception as error:  # whatever it was, it must not fail a batch that is written

@@ -17,7 +17,7 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from engagement_platform.consumers import Batch, Changes
-from engagement_platform.jobs import INGEST_ENGAGEMENTS, open_stores
+from engagement_platform.jobs import INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS, open_stores
 from engagement_platform.microbatch.job import DrainPolicy, Stores, Told, drain
 from engagement_platform.microbatch.model import Transaction
 from engagement_platform.mutation.accepted import edges_of
@@ -63,6 +63,10 @@ class PlainLake:
         """Whatever wants Spark of it fails."""
         return Lake(cast(SparkSession, None), self.settings)
 
+    @cached_property
+    def app_id(self) -> str:
+        return self.stores.checkpoints.app_id(INGEST_ENGAGEMENTS)
+
     @property
     def data(self) -> Table:
         return data_table(self.layout.scheme)
@@ -90,7 +94,7 @@ class PlainLake:
             before = seen[key]["person_id"] if key in seen else None
             if row["person_id"] or before:
                 told.append(self._told(row, before))
-        txn = Transaction(f"{INGEST_ENGAGEMENTS}@1.cafe/data/merge", self.landed)
+        txn = Transaction(f"{self.app_id}/data/merge", self.landed)
         if rows:
             columns = self.data.column_names
             found = DeltaTable(self.uri(self.data))
@@ -104,14 +108,15 @@ class PlainLake:
 
     def notify(self, rows: Iterable[dict[str, Any]]) -> None:
         """Notifications of the batch that lands."""
-        txn = Transaction(f"{INGEST_ENGAGEMENTS}@1.cafe/notification/append", self.landed)
+        txn = Transaction(f"{self.app_id}/notification/append", self.landed)
         light.append(DeltaTable(self.uri(NOTIFICATION)), table_of(rows, NOTIFICATION), txn)
 
     def ask(self, messages: Sequence[Message], apply: ApplyStrategy = "merge") -> None:
         """Requests as one batch, landed and applied. apply: `merge` also moves what waits of their organizations."""
         rows = [self._request(message) for message in messages]
         self.lake.ensure(MUTATION_REQUEST)
-        txn = Transaction("ingest-mutation-requests@1.cafe/mutation_request/append", self.requests)
+        app_id = self.stores.checkpoints.app_id(INGEST_MUTATION_REQUESTS)
+        txn = Transaction(f"{app_id}/mutation_request/append", self.requests)
         self.requests += 1
         light.append(DeltaTable(self.uri(MUTATION_REQUEST)), table_of(rows, MUTATION_REQUEST), txn)
         settings = self.settings.model_copy(update={"mutation": MutationSettings(apply=apply)})

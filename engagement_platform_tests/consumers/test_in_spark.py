@@ -45,6 +45,20 @@ def plain(rows: Rows) -> Rows:
     }
 
 
+def test_a_pull_leads_to_the_rows_that_readers_see(world: World) -> None:
+    world.ticks = True
+    pulled: Rows = {}
+    for step in (FIRST, REQUESTS):
+        send(world, step)
+    pull = Pull(world.lake, name="pull")
+    for some in pull:
+        put(pulled, some.rows)
+        pull.commit()
+    assert list(Pull(world.lake, name="pull")) == []
+    assert plain(pulled) == plain(by_key(frame_of(world)))
+
+
+@pytest.mark.slow
 def test_a_stream_a_pull_and_changes_lead_to_the_rows_that_readers_see(world: World, tmp_path: Path) -> None:
     world.ticks = True
     url, checkpoint = world.settings.store_url, str(tmp_path / "checkpoint")
