@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from engagement_platform.consumers.notified import KEY, by_engagement, notified, refuse_replaced
 from engagement_platform.consumers.position import Position, Start, first_position
-from engagement_platform.consumers.standing import DATA, Opened, Standing, View
+from engagement_platform.consumers.standing import DATA, Standing, View
 from engagement_platform.errors import PlatformError
 from engagement_platform.microbatch.cursors import CursorStore
 from engagement_platform.microbatch.database import open_engine
@@ -35,7 +35,7 @@ _DELETED = ("organization_id", "engagement_id", "engagement_date", "previous_per
 _PREVIOUS = pa.field("previous_person_id", pa.string())
 
 
-class UnknownColumn(PlatformError):
+class UnknownChoice(PlatformError):
     """A column or a change type that there is none of."""
 
     def __init__(self, what: str, names: Sequence[str], there: Sequence[str]) -> None:
@@ -74,8 +74,6 @@ class Batch:
     position: Position
     """Where the stretch ends."""
     notifications: int
-    opened: Opened = field(default_factory=Opened)
-    """Files of the Data Table that were opened for it."""
 
     def __len__(self) -> int:
         return int(self.inserts.num_rows + self.updates.num_rows + self.deletes.num_rows)
@@ -91,7 +89,7 @@ class Snapshot:
     organizations: Collection[str] | None
 
     def __iter__(self) -> Iterator[pa.Table]:
-        """The rows, file by file; none at all where nothing stands."""
+        """The rows, some at a time; none at all where nothing stands."""
         return self.standing.every(self.columns, self.organizations)
 
     def table(self) -> pa.Table:
@@ -112,7 +110,7 @@ class Changes:
     A row is as it is now, and not as it was when the change was announced, so that applying a batch twice, or one that
     others have overtaken, does no harm: put inserts and updates over what you have by (organization_id,
     engagement_id), remove deletes. After a crash everything since the last commit comes once more; nothing is skipped.
-    Raises UnknownColumn, UnknownStart, StoresUnavailable.
+    Raises UnknownChoice, UnknownStart, StoresUnavailable.
     """
 
     def __init__(
@@ -187,11 +185,11 @@ class Changes:
     def resnapshot(self) -> Snapshot:
         """Everything that stands now; `commit()` then goes on after it. Later batches may repeat some of it.
 
-        Reads the whole Data Table, file by file, while the snapshot is iterated. Raises NothingToRead.
+        Reads the whole Data Table while the snapshot is iterated. Raises NothingToRead.
         """
         # In this order: a change that was announced by then is in the view.
         newest = log.version(self._uri)
-        standing = self._view.now()
+        standing = View(self.root).now()
         if standing is None:
             raise NothingToRead(self.root)
         self._position = Position(BEFORE_ALL if newest is None else newest)
@@ -232,7 +230,6 @@ class Changes:
             deletes=self._wanted("DELETE", gone),
             position=position,
             notifications=rows.num_rows,
-            opened=Opened() if standing is None else standing.opened,
         )
 
     def _wanted(self, change_type: str, rows: pa.Table) -> pa.Table:
@@ -257,4 +254,4 @@ def _told_apart(changed: pa.Table, now: pa.Table) -> tuple[pa.Array, pa.Table]:
 
 def _refuse_unknown(what: str, names: Collection[str], there: Sequence[str]) -> None:
     if unknown := sorted(set(names).difference(there)):
-        raise UnknownColumn(what, unknown, there)
+        raise UnknownChoice(what, unknown, there)

@@ -48,5 +48,7 @@ def _one(name: str, probe: Probe, spark: SparkSession, uri: str) -> Capability:
         return Capability(name, True, probe(spark, uri))
     # Whatever an engine says when it cannot: that is what is asked.
     except Exception as error:
-        first = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-        return Capability(name, False, first[:200])
+        lines = (line.strip(": ") for line in str(error).splitlines())
+        # py4j begins with what it called.
+        said = (line for line in lines if line and not line.startswith("An error occurred while calling"))
+        return Capability(name, False, next(said, type(error).__name__)[:200])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import date
 from typing import Any
 
@@ -132,17 +132,21 @@ def find(found: DeltaTable, columns: Sequence[str], where: Mapping[str, Sequence
     are read, batch after batch. Not through a pyarrow dataset: that missed rows here (deltalake 1.6.6, pyarrow 26:
     `isin` on strings against bounds of another string type).
     """
+    return pa.concat_tables(batches(found, columns, where))
+
+
+def batches(found: DeltaTable, columns: Sequence[str], where: Mapping[str, Sequence[Any]]) -> Iterator[pa.Table]:
+    """What `find` finds, as it is read; first a table without rows, so that there is one."""
     wanted = {name: pa.array(values) for name, values in where.items() if len(values) > MAX_LITERALS}
     read = [*columns, *(name for name in wanted if name not in columns)]
     reader = pa.RecordBatchReader.from_stream(found.scan(columns=read, predicate=_condition(where) or None))
     plain = pa.schema([pa.field(field.name, _plain(field.type)) for field in reader.schema])
-    batches = []
+    yield plain.empty_table().select(list(columns))
     for batch in reader:
         rows = pa.table(batch).cast(plain)
         for name, values in wanted.items():
             rows = rows.filter(pc.is_in(rows.column(name), values.cast(plain.field(name).type)))
-        batches.append(rows.select(list(columns)))
-    return pa.concat_tables(batches) if batches else plain.empty_table().select(list(columns))
+        yield rows.select(list(columns))
 
 
 def _condition(where: Mapping[str, Sequence[Any]]) -> str:

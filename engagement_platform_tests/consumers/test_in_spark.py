@@ -5,17 +5,21 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 from pyspark.sql import DataFrame
 
 from engagement_platform.consumers import Changes
 from engagement_platform.consumers.in_spark import Pull, as_now, stream
 from engagement_platform.microbatch.cursors import CheckpointChanged, CheckpointTaken
+from engagement_platform.settings import MutationSettings
 from engagement_platform.tables.arrow import schema_of
 from engagement_platform.tables.engagement import data_table
 from engagement_platform_tests.consumers.lakes import Replica, Rows, by_key
+from engagement_platform_tests.ingestion.conftest import MakeWorld
 from engagement_platform_tests.ingestion.world import World
-from engagement_platform_tests.mutation.histories import Message, convert
+from engagement_platform_tests.mutation.histories import Message, convert, engagement
 from engagement_platform_tests.rollback.test_restore import FIRST, LATER, REQUESTS, restored, send
 
 pytestmark = [pytest.mark.broker]
@@ -45,17 +49,21 @@ def plain(rows: Rows) -> Rows:
     }
 
 
-def test_a_pull_leads_to_the_rows_that_readers_see(world: World) -> None:
+def test_a_pull_and_changes_lead_to_the_rows_that_readers_see_with_deletion_vectors(make_world: MakeWorld) -> None:
+    world = make_world(mutation=MutationSettings(apply="deletion_vectors"))
     world.ticks = True
     pulled: Rows = {}
-    for step in (FIRST, REQUESTS):
+    for step in ([*FIRST, engagement("e9", "p9", 12)], REQUESTS):
         send(world, step)
+    assert pa.table(DeltaTable(world.lake.uri(world.data)).deletion_vectors()).num_rows
     pull = Pull(world.lake, name="pull")
     for some in pull:
         put(pulled, some.rows)
         pull.commit()
     assert list(Pull(world.lake, name="pull")) == []
-    assert plain(pulled) == plain(by_key(frame_of(world)))
+    here = Replica()
+    here.follow(Changes(world.settings.lake, name="here", store_url=world.settings.store_url))
+    assert plain(here.rows) == plain(pulled) == plain(by_key(frame_of(world)))
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from deltalake import DeltaTable, write_deltalake
 from typer.testing import CliRunner, Result
 
 from engagement_platform.cli import app
-from engagement_platform.guards.rules import RULES, Guard, broken, guards
+from engagement_platform.guards.rules import RULES, Guard, Looked, broken, guards
 from engagement_platform.microbatch.cursors import StreamCheckpoints
 from engagement_platform.settings import SparkSettings
 from engagement_platform.tables.contract import Table
@@ -51,6 +51,11 @@ def write(lake: PlainLake) -> None:
     write_deltalake(lake.uri(lake.data), rows, mode="append")
 
 
+def compact(lake: PlainLake) -> None:
+    land(lake, "e3")
+    DeltaTable(lake.uri(lake.data)).optimize.compact()
+
+
 def begin_a_stream_and_lose_its_folder(lake: PlainLake) -> None:
     folder = lake.home / "checkpoint"
     folder.mkdir()
@@ -69,7 +74,7 @@ BREAKS: dict[str, tuple[Break, list[str], str]] = {
     "one_writer": (write, ["one_writer", "known_writer"], "engagement/data version 3: WRITE by delta-rs"),
     "known_writer": (write, ["one_writer", "known_writer"], "engagement/data version 3: WRITE by delta-rs"),
     "no_external_optimize": (
-        lambda lake: (land(lake, "e3"), DeltaTable(lake.uri(lake.data)).optimize.compact()),
+        compact,
         ["no_external_optimize", "known_writer"],
         "engagement/data version 4: OPTIMIZE by delta-rs",
     ),
@@ -114,11 +119,10 @@ def test_who_breaks_a_rule_is_found_and_named(lake: PlainLake, code: str) -> Non
 
 def test_every_rule_has_somebody_who_breaks_it_here(lake: PlainLake) -> None:
     (driver,) = [rule for rule in RULES if rule.code not in BREAKS]
-    on_s3 = PlainLake.__new__(PlainLake)
     for remote, state in ((None, "broken"), ("sc://127.0.0.1:15002", "kept")):
         options = {"lake_uri": "s3a://lake", "spark": SparkSettings(remote=remote)}
-        on_s3.__dict__["settings"] = lake.settings.model_copy(update=options)
-        assert driver.look(on_s3).state == state  # type: ignore[arg-type]
+        on_s3 = Looked(lake.settings.model_copy(update=options), lake.stores)
+        assert driver.look(on_s3).state == state
 
 
 def called(*words: str) -> Result:
