@@ -140,9 +140,8 @@ class ParquetFiles:
 
 def deliver(changes: Changes, output: Output) -> Iterator[Batch]:
     """Put each batch, then commit it, then tell of it."""
-    begin = changes.committed
     for batch in changes:
-        output.put(as_rows(batch), begin)
+        # Where it would begin again after a crash, so that it then has the same name.
+        output.put(as_rows(batch), changes.committed)
         changes.commit()
-        begin = batch.position
         yield batch
