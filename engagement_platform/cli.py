@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from engagement_platform import commands, layout_commands, maintenance_commands, rollback_commands
+from engagement_platform import commands, consumer_commands, layout_commands, maintenance_commands, rollback_commands
 from engagement_platform.errors import PlatformError
 
 if TYPE_CHECKING:
@@ -130,6 +130,7 @@ commands.register(app)
 layout_commands.register(app)
 maintenance_commands.register(app)
 rollback_commands.register(app)
+consumer_commands.register(app)
 
 
 def main() -> None:

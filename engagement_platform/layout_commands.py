@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from engagement_platform.layout.doctor import Examination
     from engagement_platform.layout.outcomes import Outcome
+    from engagement_platform.settings import Settings
 
 
 def register(app: typer.Typer) -> None:
@@ -39,13 +40,20 @@ def doctor(
         str | None,
         typer.Option(metavar="COLUMN", help="Column that reads filter by. Default: what the table was clustered by."),
     ] = None,
+    guards: Annotated[
+        bool, typer.Option("--guards", help="Instead: the rules that keep tables and streams safe, and their state.")
+    ] = False,
+    capabilities: Annotated[
+        bool, typer.Option("--capabilities", help="Instead: try what this Spark and Delta can do. Needs Spark.")
+    ] = False,
 ) -> None:
     """Examine how the files of tables lie, say what is unhealthy and what mending would gain. Changes nothing.
 
     Works on any Delta table, whoever wrote it. Reads the log, not the data; needs Spark only for tables of more than
     health.files_in_process files. The settings under health say what counts as unhealthy. Each finding names the
     command that mends it, where there is one; --html and --json tell what such commands predicted and what came of it.
-    Exit status: 0 nothing but infos, 1 warnings, errors or a table that cannot be read.
+    --guards lists every rule with its source, what holds it and whether it is kept; it reads logs and stores.
+    Exit status: 0 nothing but infos, 1 warnings, errors, a broken rule or a table that cannot be read.
     Example: engagement-platform doctor engagement/data --html doctor.html
     """
     from engagement_platform.layout.doctor import examine, targets
@@ -58,6 +66,10 @@ def doctor(
     if clustered_by is not None and table is None:
         raise typer.BadParameter("--clustered-by goes with a table")
     settings = Settings()
+    if guards or capabilities:
+        if table is not None or html is not None:
+            raise typer.BadParameter("--guards and --capabilities look at the whole lake and make no report")
+        raise typer.Exit(_guards(settings, as_json) if guards else _capabilities(settings, as_json))
 
     def open_spark() -> AbstractContextManager[SparkSession]:
         from engagement_platform.spark.session import spark_session
@@ -95,6 +107,56 @@ def _table(examination: Examination, done: Sequence[Outcome]) -> dict[str, objec
     from engagement_platform.layout.outcomes import as_json
 
     return {**examination.as_json(), "predicted_and_actual": [as_json(one) for one in done]}
+
+
+def _guards(settings: Settings, as_json: bool) -> int:
+    """Show every rule; the exit status."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from engagement_platform.guards.rules import broken
+    from engagement_platform.guards.rules import guards as guards_of
+    from engagement_platform.jobs import open_stores
+
+    found = guards_of(settings, open_stores(settings))
+    wrong = broken(found)
+    if as_json:
+        typer.echo(json.dumps({"guards": [guard.as_json() for guard in found]}))
+        return 1 if wrong else 0
+    shown = Table("rule", "state", "seen", "says", "held by", "source")
+    for guard in found:
+        colour = {"kept": "green", "broken": "bold red"}.get(guard.verdict.state, "dim")
+        rule, verdict = guard.rule, guard.verdict
+        words = (verdict.seen, rule.says, rule.held_by, rule.source)
+        shown.add_row(Text(rule.code), Text(verdict.state, colour), *map(Text, words))
+    console = Console()
+    console.print(shown)
+    for guard in wrong:
+        said = f"{guard.rule.code} is broken: {guard.verdict.seen}. What to do: {guard.rule.do}"
+        console.print(said, markup=False, highlight=False, soft_wrap=True)
+    return 1 if wrong else 0
+
+
+def _capabilities(settings: Settings, as_json: bool) -> int:
+    """Show what the engines can do; that one cannot is no failure."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from engagement_platform.guards.capabilities import capabilities as tried
+    from engagement_platform.spark.session import spark_session
+
+    with spark_session(settings, "doctor") as spark:
+        found = list(tried(spark))
+    if as_json:
+        typer.echo(json.dumps({"capabilities": [one.as_json() for one in found]}))
+        return 0
+    shown = Table("capability", "works", "seen")
+    for one in found:
+        shown.add_row(one.name, Text("yes", "green") if one.works else Text("no", "yellow"), Text(one.seen))
+    Console().print(shown)
+    return 0
 
 
 def _show(examined: Sequence[Examination]) -> None:

@@ -5,15 +5,12 @@ What the view holds is `mutation.current`; how a command line shows rows is `com
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import date
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.csv
@@ -40,6 +37,7 @@ from engagement_platform.tables.engagement import (
     data_table,
 )
 from engagement_platform.tables.lake import Lake
+from engagement_platform.tables.plain import plain_rows, plain_value
 
 GROUP_ROWS = 100_000
 GROUP_BYTES = 64 * 1024 * 1024
@@ -146,7 +144,7 @@ def first(rows: DataFrame, name: str, most: int) -> tuple[list[str], list[list[o
     """Column names, and the first rows as values that JSON knows."""
     with _told(name):
         found = rows.limit(most).toArrow()
-    return list(found.column_names), [list(row.values()) for row in _plain_rows(found)]
+    return list(found.column_names), [list(row.values()) for row in plain_rows(found)]
 
 
 def save(rows: DataFrame, name: str, out: Path) -> int:
@@ -228,7 +226,7 @@ def _jsonl(path: Path, _schema: pa.Schema) -> Iterator[Put]:
     with path.open("w", encoding="utf-8") as file:
 
         def put(table: pa.Table) -> None:
-            file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in _plain_rows(table))
+            file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in plain_rows(table))
 
         yield put
 
@@ -241,33 +239,9 @@ def _needs_text(kind: pa.DataType) -> bool:
 
 
 def _as_text(column: pa.ChunkedArray) -> pa.Array:
-    plain = (_plain(value, column.type) for value in column.to_pylist())
+    plain = (plain_value(value, column.type) for value in column.to_pylist())
     texts = (v if v is None or isinstance(v, str) else json.dumps(v, ensure_ascii=False) for v in plain)
     return pa.array(list(texts), pa.string())
-
-
-def _plain_rows(table: pa.Table) -> Iterator[dict[str, object]]:
-    kinds = {field.name: field.type for field in table.schema}
-    for row in table.to_pylist():
-        yield {name: _plain(value, kinds[name]) for name, value in row.items()}
-
-
-def _plain(value: Any, kind: pa.DataType) -> object:
-    """A value as JSON knows it: times in ISO 8601, binary in base64, a map as an object."""
-    plain: object = value
-    if value is None or isinstance(value, bool | int | float | str):
-        pass
-    elif pa.types.is_map(kind):
-        plain = {str(key): _plain(item, kind.item_type) for key, item in value}
-    elif pa.types.is_struct(kind):
-        plain = {field.name: _plain(value[field.name], field.type) for field in kind}
-    elif pa.types.is_list(kind):
-        plain = [_plain(item, kind.value_type) for item in value]
-    elif isinstance(value, bytes):
-        plain = base64.b64encode(value).decode()
-    else:
-        plain = value.isoformat() if isinstance(value, date) else str(value)
-    return plain
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
-from engagement_platform.sections import HealthSettings, MaintenanceSettings, Section
+from engagement_platform.sections import ConsumerSettings, HealthSettings, MaintenanceSettings, Section
 
 ENV_PREFIX = "ENGAGEMENT_PLATFORM_"
 
@@ -286,6 +286,7 @@ class Settings(BaseSettings):
     quality: QualitySettings = Field(default_factory=QualitySettings)
     health: HealthSettings = Field(default_factory=HealthSettings)
     maintenance: MaintenanceSettings = Field(default_factory=MaintenanceSettings)
+    consumers: ConsumerSettings = Field(default_factory=ConsumerSettings)
     traffic: TrafficSettings = Field(default_factory=TrafficSettings)
     embedded: EmbeddedSettings = Field(default_factory=EmbeddedSettings)
 

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import dagster as dg
 
+from engagement_platform.defs.consumers import CONSUMERS_KEEP_UP, keep_up
 from engagement_platform.defs.evaluations import report
 from engagement_platform.defs.mutated import (
     ANNOUNCED_BATCHES,
@@ -43,7 +44,7 @@ ENGAGEMENT_CHECKS = (
     dg.AssetCheckKey(DATA, "unique_engagement_id"), dg.AssetCheckKey(DATA, "nothing_lost"),
     dg.AssetCheckKey(DATA, "identity"), dg.AssetCheckKey(DATA, "contents"), dg.AssetCheckKey(NAMES, "names"),
     dg.AssetCheckKey(NOTIFIED, "announced"), dg.AssetCheckKey(NOTIFIED, ANNOUNCED_ROWS),
-    dg.AssetCheckKey(REJECTED, "rejected_once"),
+    dg.AssetCheckKey(REJECTED, "rejected_once"), dg.AssetCheckKey(NOTIFIED, CONSUMERS_KEEP_UP),
 )  # fmt: skip
 """Checks of the tables that engagement runs write, other than those they yield themselves."""
 REQUEST_CHECKS = (dg.AssetCheckKey(REQUESTS, FRESH),)
@@ -184,6 +185,7 @@ def watched(looked: Waiting) -> list[dg.AssetCheckResult]:
         freshness(APPLY_MUTATIONS, ALIASES, looked),
         quarantine_share(looked),
         announced_rows_result(announced_rows(looked.settings, looked.stores)),
+        keep_up(looked.settings, looked.stores),
     ]
 
 
@@ -232,6 +234,10 @@ def findings_of(opened: Opened) -> list[Finding]:
         dg.AssetCheckSpec(
             ANNOUNCED_ROWS, asset=NOTIFIED,
             description=f"The last {ANNOUNCED_BATCHES} batches of mutations announced every row they changed, once.",
+        ),
+        dg.AssetCheckSpec(
+            CONSUMERS_KEEP_UP, asset=NOTIFIED,
+            description="No consumer of changes is further behind than `consumers.max_lag`.",
         ),
         dg.AssetCheckSpec(
             QUARANTINE_SHARE, asset=REJECTED,

@@ -6,7 +6,8 @@ What is due by the log alone is in `disk`; here it is done, and never below the 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -18,11 +19,12 @@ from engagement_platform.layout.commits import recent
 from engagement_platform.layout.doctor import Target
 from engagement_platform.layout.segment import segment
 from engagement_platform.layout.survey import place_of
+from engagement_platform.microbatch.cursors import CursorStore
 from engagement_platform.microbatch.job import Stores
 from engagement_platform.microbatch.model import Checkpoint, JobState
 from engagement_platform.settings import Settings
 from engagement_platform.tables import log
-from engagement_platform.tables.engagement import MAPPING, PENDING, data_table
+from engagement_platform.tables.engagement import MAPPING, NOTIFICATION, PENDING, data_table
 from engagement_platform.tables.upkeep import (
     SparkGetter,
     checkpoint_log,
@@ -119,12 +121,33 @@ def floors(
         if version is not None and (kept := _age(table.uri, version, now)):
             job = batch.manifest.job
             found.append(Floor(kept, f"the unfinished {batch.manifest}, which reads version {version},", _finish(job)))
+    for reader in _readers(settings, table, stores, readers, now):
+        if kept := _age(table.uri, reader.version, now):
+            because = f"{reader.name}, which has read the table up to version {reader.version},"
+            found.append(Floor(kept, because, reader.do))
+    return sorted(found, key=lambda floor: -floor.keep)
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """Who follows a table: up to which version it has read, and what makes it go on."""
+
+    name: str
+    version: int
+    do: str
+
+
+def _readers(settings: Settings, table: Target, stores: Stores, readers: Readers, now: datetime) -> Iterator[_Reader]:
+    """Jobs and consumers that follow a table; no consumer that has committed nothing for `consumers.keep_for`."""
     for job, source in readers.items():
         if source == table.name and (read := _read_through(stores.checkpoints.latest(job))) is not None:
-            kept = _age(table.uri, read, now)
-            if kept:
-                found.append(Floor(kept, f"{job}, which has read the table up to version {read},", _finish(job)))
-    return sorted(found, key=lambda floor: -floor.keep)
+            yield _Reader(job, read, _finish(job))
+    if table.name != NOTIFICATION.name:
+        return
+    for cursor in CursorStore(stores.leases.engine).all(log.storage_uri(settings.lake)):
+        if now - cursor.committed_ts <= settings.consumers.keep_for:
+            do = f"let it read on, or engagement-platform consumers --forget {shlex.quote(cursor.name)}"
+            yield _Reader(f"consumer {cursor.name}", cursor.position["version"], do)
 
 
 def _finish(job: str) -> str:
@@ -221,7 +244,7 @@ def checkpoint(
 ) -> Checkpointed:
     """Make a checkpoint where the newest is too old, and remove log entries that are past their retention.
 
-    Entries stay while a job has yet to read one that is past it. Raises NotADeltaTable, LogNotReadable.
+    Entries stay while a job or a consumer has yet to read one that is past it. Raises NotADeltaTable, LogNotReadable.
     """
     now = now or datetime.now(UTC)
     opened = files.open_table(table.uri, table.name)
@@ -232,12 +255,7 @@ def checkpoint(
         return Checkpointed(table.name, lately.checkpoint_lag, done=False, cleaned=False)
     kept_for = what.properties.get("delta.logRetentionDuration", _LOG_RETENTION)
     keep = disk.retention({"delta.deletedFileRetentionDuration": kept_for})
-    read = [
-        age
-        for job, source in readers.items()
-        if source == table.name and (seen := _read_through(stores.checkpoints.latest(job))) is not None
-        if (age := _age(table.uri, seen, now))
-    ]
-    clean = all(age < keep for age in read)
+    ages = (_age(table.uri, reader.version, now) for reader in _readers(settings, table, stores, readers, now))
+    clean = all(age is None or age < keep for age in ages)
     checkpoint_log(place_of(settings, table), clean=clean)
     return Checkpointed(table.name, lately.checkpoint_lag, done=True, cleaned=clean)

@@ -194,6 +194,27 @@ LEASE_WAITER = Table(
     sqlite_autoincrement=True,
 )
 
+# Of every lake that is read with these stores: a consumer's name is unique within one.
+CONSUMER = Table(
+    "consumer",
+    METADATA,
+    Column("lake", String(1024), primary_key=True),
+    Column("name", String(256), primary_key=True),
+    Column("position", JsonObject, nullable=False),
+    Column("revision", BigInteger, nullable=False),
+    Column("rows_read", BigInteger, nullable=False),
+    Column("started_ts", UtcTimestamp, nullable=False),
+    Column("committed_ts", UtcTimestamp, nullable=False),
+)
+
+STREAM_CHECKPOINT = Table(
+    "stream_checkpoint",
+    METADATA,
+    Column("location", String(1024), primary_key=True),
+    Column("stream", String(256), nullable=False, unique=True),
+    Column("claimed_ts", UtcTimestamp, nullable=False),
+)
+
 
 def open_engine(url: str) -> Engine:
     """Connect to the stores and create their tables on first use; several processes may do so at once.
@@ -307,16 +328,19 @@ def _ensure_schema(engine: Engine) -> None:
     with writing(engine, "schema") as connection:
         if not _schema_is_there(engine, connection):
             METADATA.create_all(connection)
-            connection.execute(SCHEMA.insert().values(version=SCHEMA_VERSION))
+            if connection.execute(select(SCHEMA.c.version)).scalar_one_or_none() is None:
+                connection.execute(SCHEMA.insert().values(version=SCHEMA_VERSION))
 
 
 def _schema_is_there(engine: Engine, connection: Connection) -> bool:
-    if not inspect(connection).has_table(SCHEMA.name):
+    there = set(inspect(connection).get_table_names())
+    if SCHEMA.name not in there:
         return False
     version = connection.execute(select(SCHEMA.c.version)).scalar_one_or_none()
     if version is not None and version != SCHEMA_VERSION:
         raise StoresTooNew(engine.url.render_as_string(hide_password=True), version)
-    return version is not None
+    # Tables that came later are added to stores that are older; a platform that does not know them leaves them alone.
+    return version is not None and there.issuperset(METADATA.tables)
 
 
 def _switch_to_wal(engine: Engine) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import date
 from typing import Any
 
@@ -42,6 +42,9 @@ COMPACTED_BYTES = 128 * 1024 * 1024
 MAX_LITERALS = 1000
 """More values are not listed in a predicate but looked up in what was read: a literal costs 0.13 ms to plan, and with
 50,000 of them the planner's stack overflows, which ends the process (deltalake 1.6.6)."""
+
+AUTO_COMPACTION = "auto-compaction"
+"""User metadata of a compaction that follows a commit."""
 
 _NO_HOOKS = PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=False)
 
@@ -133,17 +136,21 @@ def find(found: DeltaTable, columns: Sequence[str], where: Mapping[str, Sequence
     are read, batch after batch. Not through a pyarrow dataset: that missed rows here (deltalake 1.6.6, pyarrow 26:
     `isin` on strings against bounds of another string type).
     """
+    return pa.concat_tables(batches(found, columns, where))
+
+
+def batches(found: DeltaTable, columns: Sequence[str], where: Mapping[str, Sequence[Any]]) -> Iterator[pa.Table]:
+    """What `find` finds, as it is read; first a table without rows, so that there is one."""
     wanted = {name: pa.array(values) for name, values in where.items() if len(values) > MAX_LITERALS}
     read = [*columns, *(name for name in wanted if name not in columns)]
     reader = pa.RecordBatchReader.from_stream(found.scan(columns=read, predicate=_condition(where) or None))
     plain = pa.schema([pa.field(field.name, _plain(field.type)) for field in reader.schema])
-    batches = []
+    yield plain.empty_table().select(list(columns))
     for batch in reader:
         rows = pa.table(batch).cast(plain)
         for name, values in wanted.items():
             rows = rows.filter(pc.is_in(rows.column(name), values.cast(plain.field(name).type)))
-        batches.append(rows.select(list(columns)))
-    return pa.concat_tables(batches) if batches else plain.empty_table().select(list(columns))
+        yield rows.select(list(columns))
 
 
 def _condition(where: Mapping[str, Sequence[Any]]) -> str:
@@ -282,6 +289,7 @@ def compact(found: DeltaTable, table: Table, min_files: int) -> int:
                 partition_filters=filters or None,
                 target_size=COMPACTED_BYTES,
                 writer_properties=_writer(),
+                commit_properties=CommitProperties(custom_metadata={"userMetadata": AUTO_COMPACTION}),
                 post_commithook_properties=_NO_HOOKS,
             )
     except Exception as error:  # whatever it was, it must not fail a batch that is written

@@ -22,8 +22,10 @@ from engagement_platform.layout.vacuum import (
     floors,
     vacuum,
 )
+from engagement_platform.microbatch.cursors import CursorStore
 from engagement_platform.microbatch.model import Manifest
 from engagement_platform.settings import LayoutSettings, MutationSettings, Settings
+from engagement_platform.tables import log
 from engagement_platform.tables.contract import Table
 from engagement_platform.tables.engagement import NOTIFICATION
 from engagement_platform.tables.lake import Lake
@@ -220,3 +222,19 @@ def test_log_entries_that_a_job_has_yet_to_read_are_kept(lake: SeededLake) -> No
     made = checkpoint(eager, lake.target(NOTIFICATION), lake.stores, READERS, now=late)
     assert (made.done, made.cleaned) == (True, False)
     assert segment(lake.uri(NOTIFICATION)).commits[0] == 0
+
+
+def test_a_consumer_keeps_what_it_has_yet_to_read_as_long_as_it_is_heard_of(lake: SeededLake) -> None:
+    lake.notifications("org-1", 5)
+    cursors = CursorStore(lake.stores.leases.engine)
+    cursors.begin(log.storage_uri(lake.settings.lake), "scoring's", {"version": 2, "rows": 1})
+    cursors.begin("another lake", "elsewhere", {"version": 0, "rows": 0})
+    found = keeping(lake, NOTIFICATION, short(lake), timedelta(days=13))
+    assert found[0].because == "consumer scoring's, which has read the table up to version 2,"
+    assert found[0].keep >= timedelta(days=13)
+    assert found[0].do == """let it read on, or engagement-platform consumers --forget 'scoring'"'"'s'"""
+    with pytest.raises(RetentionTooShort, match="consumer scoring's, which has read the table up to version 2, needs"):
+        swept(lake, short(lake), table=NOTIFICATION, hours=0)
+    for table, later in ((NOTIFICATION, timedelta(days=15)), (DATA, timedelta(days=13))):
+        lake.engagements("org-1", 1)
+        assert not [floor for floor in keeping(lake, table, short(lake), later) if "consumer" in floor.because]

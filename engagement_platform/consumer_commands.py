@@ -1,0 +1,137 @@
+"""Commands of those who read changes: consume, consumers.
+
+Thin: parse, call, print.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this module to the command line."""
+    app.command()(consume)
+    app.command()(consumers)
+
+
+def consume(
+    name: Annotated[str, typer.Option(help="Of the consumer; its cursor is kept under it.")],
+    output_format: Annotated[str, typer.Option("--format", help="jsonl or parquet.")] = "jsonl",
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PATH", help="jsonl: append to this file; default: print. parquet: a folder, a file a batch."
+        ),
+    ] = None,
+    follow: Annotated[bool, typer.Option("--follow", help="Wait for more instead of ending when all is read.")] = False,
+    start: Annotated[
+        str,
+        typer.Option(help="Where a new consumer begins: beginning, now, a time with a zone, or a batch as JOB#ID."),
+    ] = "beginning",
+    organization: Annotated[list[str] | None, typer.Option(help="Only this one; repeatable. Default: all.")] = None,
+    change_type: Annotated[
+        list[str] | None, typer.Option(help="Only INSERT, UPDATE or DELETE; repeatable. Default: all.")
+    ] = None,
+    column: Annotated[
+        list[str] | None, typer.Option(help="Only this column, and the ids; repeatable. Default: all.")
+    ] = None,
+    max_rows: Annotated[int, typer.Option(min=1, help="Most changes in a batch.")] = 100_000,
+    resnapshot: Annotated[
+        bool,
+        typer.Option("--resnapshot", help="First everything that stands, in place of what --out has; then changes."),
+    ] = False,
+) -> None:
+    """Read what changed since last time: each changed engagement as it is now, with change_type. Needs no Spark.
+
+    The cursor moves when a batch is written whole. After a crash a batch comes again: rows are as they are now, so
+    putting them in place by organization_id and engagement_id twice does no harm. With --follow until Ctrl-C.
+    Exit status: 0 when all is read, 1 with the reason, such as a consumer that was away for too long (--resnapshot).
+    Example: engagement-platform consume --name scoring --follow
+    """
+    import sys
+
+    from engagement_platform.consumers import Changes
+    from engagement_platform.consumers.output import FORMATS, CannotPut, JsonLines, ParquetFiles, deliver
+    from engagement_platform.settings import Settings
+
+    if output_format not in FORMATS:
+        raise typer.BadParameter(f"one of {', '.join(FORMATS)}", param_hint="--format")
+    if output_format == "parquet" and out is None:
+        raise CannotPut(None, "--format parquet needs --out FOLDER")
+    settings = Settings()
+    output = ParquetFiles(out) if output_format == "parquet" and out else JsonLines(out or sys.stdout)
+    changes = Changes(
+        settings.lake, name=name, organizations=organization, change_types=change_type, columns=column, start=start,
+        max_rows=max_rows, follow=follow, poll=settings.consumers.poll, store_url=settings.store_url,
+    )  # fmt: skip
+    if resnapshot:
+        count = output.replace(changes.resnapshot())
+        changes.commit()
+        typer.echo(f"{count:,} rows stand now", err=True)
+    for batch in deliver(changes, output):
+        typer.echo(
+            f"{batch.inserts.num_rows:,} inserted, {batch.updates.num_rows:,} updated, {batch.deletes.num_rows:,} "
+            f"deleted, through version {batch.position.version}",
+            err=True,
+        )
+
+
+def consumers(
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of a table.")] = False,
+    forget: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Remove this consumer's cursor; nothing is kept for it any more.")
+    ] = None,
+    forget_stream: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Let this Spark stream begin anew with another checkpoint folder."),
+    ] = None,
+) -> None:
+    """Show every consumer of the lake: where it is, what waits for it and for how long. Needs no Spark.
+
+    VACUUM keeps what a consumer has yet to read, for consumers.keep_for at most.
+    Exit status: 0, or 1 when one is lost or later than consumers.max_lag. Example: engagement-platform consumers
+    """
+    from datetime import UTC, datetime
+
+    from rich.console import Console
+    from rich.table import Table
+
+    from engagement_platform.consumers.changes import lake_root
+    from engagement_platform.consumers.lag import lags, told
+    from engagement_platform.microbatch.cursors import CursorStore, StreamCheckpoints
+    from engagement_platform.microbatch.database import open_engine
+    from engagement_platform.settings import Settings
+
+    settings = Settings()
+    engine = open_engine(settings.store_url)
+    cursors, streams = CursorStore(engine), StreamCheckpoints(engine)
+    for which, gone in (
+        (forget, forget is not None and cursors.forget(lake_root(settings.lake), forget)),
+        (forget_stream, forget_stream is not None and streams.forget(forget_stream)),
+    ):
+        if which is not None:
+            typer.echo(f"{which} is forgotten" if gone else f"There is no {which}", err=not gone)
+    if forget is not None or forget_stream is not None:
+        return
+    now, found = datetime.now(UTC), lags(settings, cursors)
+    if as_json:
+        typer.echo(json.dumps({"consumers": [lag.as_json(now) for lag in found], "streams": streams.all()}))
+    else:
+        table = Table("consumer", "version", "waiting", "commits", "oldest", "read", "last commit")
+        for lag in found:
+            figures = (
+                f"{lag.position.version}",
+                f"{lag.rows:,}",
+                f"{lag.commits:,}",
+                f"{lag.age(now).total_seconds():.0f} s",
+            )
+            table.add_row(lag.name, *figures, f"{lag.rows_read:,}", f"{lag.committed_ts:%Y-%m-%d %H:%M:%S}")
+        Console().print(table)
+    late = told(found, now, settings.consumers.max_lag)
+    for sentence in late:
+        typer.echo(sentence, err=True)
+    raise typer.Exit(1 if late else 0)

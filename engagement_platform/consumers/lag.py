@@ -1,0 +1,94 @@
+"""How far consumers are behind, from their cursors and the log of the notification table. Reads no rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from engagement_platform.consumers.notified import commits
+from engagement_platform.consumers.position import Position
+from engagement_platform.errors import PlatformError
+from engagement_platform.microbatch.cursors import Cursor, CursorStore
+from engagement_platform.settings import Settings
+from engagement_platform.tables import growth, log
+from engagement_platform.tables.engagement import NOTIFICATION
+
+MOST_COMMITS = 1_000
+"""A consumer further behind is only said to be so: each commit is one small file to read, and this is asked often."""
+
+
+@dataclass(frozen=True)
+class Lag:
+    """What one consumer has not committed yet."""
+
+    name: str
+    position: Position
+    rows: int
+    """Notifications that wait, of all organizations; of the first MOST_COMMITS commits."""
+    commits: int
+    """Commits that wait."""
+    oldest: datetime | None
+    """When the first of them was made; None: nothing waits, or its log entry is gone."""
+    committed_ts: datetime
+    rows_read: int
+    lost: bool
+    """Whether part of what waits is gone: the consumer has to take a snapshot."""
+
+    def age(self, now: datetime) -> timedelta:
+        """How long the oldest change has waited."""
+        return max(timedelta(0), now - self.oldest) if self.oldest else timedelta(0)
+
+    def as_json(self, now: datetime) -> dict[str, object]:
+        """All of it by name; times in ISO 8601."""
+        return {
+            "name": self.name,
+            **self.position.as_json(),
+            "waiting": self.rows,
+            "waiting_commits": self.commits,
+            "oldest_waiting_s": round(self.age(now).total_seconds(), 1),
+            "rows_read": self.rows_read,
+            "committed_ts": self.committed_ts.isoformat(),
+            "lost": self.lost,
+        }
+
+
+def lags(settings: Settings, cursors: CursorStore) -> list[Lag]:
+    """Every consumer of the lake of the settings, by name."""
+    uri = NOTIFICATION.uri(settings.lake)
+    newest = log.version(uri)
+    return [_lag(uri, newest, cursor) for cursor in cursors.all(log.storage_uri(settings.lake))]
+
+
+def _lag(uri: str, newest: int | None, cursor: Cursor) -> Lag:
+    position = Position.of(cursor.position)
+    last = growth.BEFORE_ALL if newest is None else newest
+    waiting = max(0, last - position.version)
+    rows, oldest, lost = -position.rows, None, position.version > last
+    try:
+        for version, files in commits(uri, position.version, min(last, position.version + MOST_COMMITS)):
+            # What makes a table, or moves rows to other files, is nothing to read.
+            if files and oldest is None:
+                oldest = log.committed(uri, version)
+                growth.refuse_vacuumed(uri, files)
+            rows += sum(growth.rows_in(uri, file) for file in files)
+    except PlatformError:
+        lost = True
+    return Lag(cursor.name, position, max(0, rows), waiting, oldest, cursor.committed_ts, cursor.rows_read, lost)
+
+
+def told(found: Sequence[Lag], now: datetime, max_lag: timedelta) -> list[str]:
+    """A sentence for each consumer that is lost or too far behind; exactly max_lag is fine."""
+    sentences = []
+    for lag in found:
+        if lag.lost:
+            sentences.append(
+                f"{lag.name} has been away longer than changes are kept; it has to take a snapshot "
+                f"(`engagement-platform consume --name {lag.name} --resnapshot`)"
+            )
+        elif lag.age(now) > max_lag:
+            sentences.append(
+                f"{lag.name} has {lag.rows:,} changes to read, the oldest for {lag.age(now).total_seconds():.0f} s "
+                f"(limit {max_lag.total_seconds():.0f} s); it last committed {lag.committed_ts:%Y-%m-%d %H:%M:%S} UTC"
+            )
+    return sentences

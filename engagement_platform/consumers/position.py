@@ -1,0 +1,109 @@
+"""Where in the notification table a consumer is, and where a new one begins. Reading from there on is `notified`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from engagement_platform.errors import PlatformError
+from engagement_platform.tables import log
+from engagement_platform.tables.growth import BEFORE_ALL
+
+Start = str | datetime | int
+"""`beginning`, `now`, a time with a zone, a batch as `JOB#ID`, or the number of a batch of ingest-engagements."""
+
+_BATCH = re.compile(r"(?P<job>.+)#(?P<id>\d+)")
+# What `Transaction.marker` says of a commit: job@generation.token/process/commit#batch.
+_MARKER = re.compile(r"(?P<app>(?P<job>.+)@\d+\.[^/@]+)/[^/]+/[^/]+#(?P<id>\d+)")
+_INGESTION = "ingest-engagements"
+
+
+class UnknownStart(PlatformError):
+    """A starting point that is none, or that the log no longer knows."""
+
+    def __init__(self, start: object, why: str) -> None:
+        super().__init__(
+            f"A consumer cannot start at {start!r}: {why}. Nothing was read and no cursor was made. Start at "
+            "`beginning`, `now`, a time with a zone such as 2026-11-21T09:30:00+00:00, or a batch such as "
+            f"{_INGESTION}#17."
+        )
+
+
+@dataclass(frozen=True, order=True)
+class Position:
+    """All commits of the notification table up to `version` were read, and of the next one the first `rows` rows."""
+
+    version: int = BEFORE_ALL
+    rows: int = 0
+
+    def as_json(self) -> dict[str, int]:
+        """As the store keeps it."""
+        return {"version": self.version, "rows": self.rows}
+
+    @classmethod
+    def of(cls, stored: Mapping[str, int]) -> Position:
+        """From what the store keeps."""
+        return cls(stored["version"], stored["rows"])
+
+
+def first_position(uri: str, start: Start) -> Position:
+    """Where a new consumer of the notification table at `uri` begins. Raises UnknownStart.
+
+    Cost: nothing for `beginning` and `now`; a few entries of the log for a time; all newer ones for a batch.
+    """
+    if start == "beginning":
+        return Position()
+    newest = log.version(uri)
+    if newest is None:
+        # Whatever was asked for is still to come.
+        return Position()
+    if start == "now":
+        return Position(newest)
+    if isinstance(start, str) and (said := _BATCH.fullmatch(start)):
+        return _before_batch(uri, said["job"], int(said["id"]), start)
+    if isinstance(start, int):
+        return _before_batch(uri, _INGESTION, start, start)
+    return _before_time(uri, _moment(start), newest)
+
+
+def _moment(start: str | datetime) -> datetime:
+    try:
+        moment = datetime.fromisoformat(start) if isinstance(start, str) else start
+    except ValueError:
+        raise UnknownStart(start, "it is no starting point") from None
+    if moment.tzinfo is None:
+        raise UnknownStart(str(start), "it has no zone, and a guess could skip hours")
+    return moment.astimezone(UTC)
+
+
+def _before_time(uri: str, moment: datetime, newest: int) -> Position:
+    """Before the first commit at or after a moment; by halving, since commits come in the order of time."""
+    oldest = log.next_entry(uri, BEFORE_ALL)
+    low, high = newest + 1 if oldest is None else oldest, newest + 1
+    while low < high:
+        middle = (low + high) // 2
+        at = log.committed(uri, middle)
+        if at is not None and at >= moment:
+            high = middle
+        else:
+            low = middle + 1
+    # When it is older than the oldest entry, what was before that is needed, and reading it says what is gone.
+    return Position(BEFORE_ALL if low == oldest and low > 0 else low - 1)
+
+
+def _before_batch(uri: str, job: str, batch_id: int, start: Start) -> Position:
+    """Before the first commit of this batch or a later one of the job, in the job's newest generation."""
+    app, found = None, None
+    for version, marker in log.markers(uri):
+        said = _MARKER.fullmatch(marker or "")
+        if said is None or said["job"] != job:
+            continue
+        app = app or said["app"]
+        if said["app"] != app or int(said["id"]) < batch_id:
+            break
+        found = version
+    if found is None:
+        raise UnknownStart(start, f"no batch {batch_id} or later of {job} announced anything that the log still knows")
+    return Position(found - 1)

@@ -1,0 +1,273 @@
+"""Every rule with its source, what holds it, and its state now. The capabilities of the engines are `capabilities`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import cached_property
+from pathlib import Path
+from typing import Literal
+
+from engagement_platform.consumers.changes import lake_root
+from engagement_platform.consumers.notified import TooFarBehind
+from engagement_platform.errors import PlatformError
+from engagement_platform.guards.writers import REWRITES, Foreign, foreign_commits
+from engagement_platform.layout import disk
+from engagement_platform.layout.vacuum import RetentionTooShort
+from engagement_platform.microbatch.cursors import CheckpointChanged, CheckpointTaken, CursorStore, StreamCheckpoints
+from engagement_platform.microbatch.job import Stores
+from engagement_platform.microbatch.lease import LeaseUnavailable
+from engagement_platform.settings import Settings
+from engagement_platform.tables import log
+from engagement_platform.tables.contract import Found, Mode, Table
+from engagement_platform.tables.engagement import (
+    MAPPING,
+    MUTATION_LOGS,
+    MUTATION_REQUEST,
+    NOTIFICATION,
+    OPERATION,
+    PENDING,
+    QUARANTINE,
+    SUPERSEDED,
+    data_table,
+)
+from engagement_platform.tables.lake import NotAStreamSource
+
+State = Literal["kept", "broken", "nothing to look at"]
+
+STREAMING = "Streaming data in and out of Delta Lake, Caveats"
+PROTOCOL = "Delta protocol, transaction identifiers"
+HOUR = timedelta(hours=1)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether a rule is kept now, and by what one sees it."""
+
+    state: State
+    seen: str
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One rule."""
+
+    code: str
+    says: str
+    source: str
+    held_by: str
+    """What refuses to break it: an error, or what finds that it was broken."""
+    do: str
+    """When it is broken."""
+    look: Callable[[Looked], Verdict]
+
+
+@dataclass(frozen=True)
+class Guard:
+    """A rule and its state."""
+
+    rule: Rule
+    verdict: Verdict
+
+    def as_json(self) -> dict[str, object]:
+        """All of it by name."""
+        told = {name: value for name, value in vars(self.rule).items() if name != "look"}
+        return {**told, "state": self.verdict.state, "seen": self.verdict.seen}
+
+
+class GuardsUnreadable(PlatformError):
+    """A rule could not be looked at."""
+
+    def __init__(self, code: str, error: PlatformError) -> None:
+        super().__init__(f"Whether the rule {code} is kept cannot be told: {error}")
+
+
+class Looked:
+    """What rules look at, each read once."""
+
+    def __init__(self, settings: Settings, stores: Stores) -> None:
+        self.settings, self.stores = settings, stores
+        self.contracts: Sequence[Table] = (
+            data_table(settings.layout.scheme), MAPPING, NOTIFICATION, QUARANTINE, MUTATION_REQUEST, OPERATION, PENDING,
+            SUPERSEDED, *MUTATION_LOGS,
+        )  # fmt: skip
+
+    @cached_property
+    def found(self) -> dict[Table, Found]:
+        described = ((table, log.describe(table.uri(self.settings.lake))) for table in self.contracts)
+        return {table: found for table, found in described if found is not None}
+
+    @cached_property
+    def foreign(self) -> list[Foreign]:
+        return foreign_commits(self.settings, self.stores, list(self.found))
+
+    @property
+    def mutable(self) -> set[str]:
+        return {table.name for table in self.found if table.mode is Mode.MUTABLE}
+
+
+def guards(settings: Settings, stores: Stores) -> list[Guard]:
+    """Every rule as it stands. Reads logs and stores, no data. Raises GuardsUnreadable."""
+    looked, found = Looked(settings, stores), []
+    for rule in RULES:
+        try:
+            found.append(Guard(rule, rule.look(looked)))
+        except PlatformError as error:
+            raise GuardsUnreadable(rule.code, error) from error
+    return found
+
+
+def broken(found: Sequence[Guard]) -> list[Guard]:
+    """Those that are not kept."""
+    return [guard for guard in found if guard.verdict.state == "broken"]
+
+
+def _judged(wrong: Sequence[object], right: str) -> Verdict:
+    """Broken with what is wrong, at most three of it by name."""
+    if not wrong:
+        return Verdict("kept", right)
+    more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
+    return Verdict("broken", "; ".join(map(str, wrong[:3])) + more)
+
+
+def _sources(looked: Looked) -> Verdict:
+    streamed = [table for table in looked.found if table.mode is Mode.APPEND_ONLY]
+    if not streamed:
+        return Verdict("nothing to look at", "no tables yet")
+    wrong = [t.name for t in streamed if looked.found[t].properties.get("delta.appendOnly", "").lower() != "true"]
+    return _judged([f"{name} may be changed" for name in wrong], f"{len(streamed)} tables are append-only")
+
+
+def _writers(looked: Looked) -> Verdict:
+    mutable = looked.mutable
+    if not mutable:
+        return Verdict("nothing to look at", "no tables yet")
+    wrong = [f for f in looked.foreign if f.table in mutable and f.operation not in REWRITES]
+    holders = [str(holder) for holder in looked.stores.leases.holders()]
+    return _judged(wrong, "; ".join(holders) or "nobody writes now")
+
+
+def _optimizes(looked: Looked) -> Verdict:
+    mutable = looked.mutable
+    if not mutable:
+        return Verdict("nothing to look at", "no tables yet")
+    wrong = [f for f in looked.foreign if f.table in mutable and f.operation in REWRITES]
+    return _judged(wrong, f"{len(mutable)} mutable tables")
+
+
+def _known(looked: Looked) -> Verdict:
+    if not looked.found:
+        return Verdict("nothing to look at", "no tables yet")
+    most = looked.settings.health.history_commits
+    return _judged(looked.foreign, f"the last {most} commits of {len(looked.found)} tables")
+
+
+def _checkpoints(looked: Looked) -> Verdict:
+    streams = StreamCheckpoints(looked.stores.leases.engine).all()
+    if not streams:
+        return Verdict("nothing to look at", "no stream was started")
+    gone = [
+        f"the folder {location} of {stream} is gone, so it would begin again"
+        for stream, location in streams.items()
+        if "://" not in location and not Path(location).is_dir()
+    ]
+    return _judged(gone, f"{len(streams)} streams")
+
+
+def _transactions(looked: Looked) -> Verdict:
+    if not looked.found:
+        return Verdict("nothing to look at", "no tables yet")
+    key = "delta.setTransactionRetentionDuration"
+    wrong = [f"{t.name} forgets after {f.properties[key]}" for t, f in looked.found.items() if key in f.properties]
+    return _judged(wrong, f"{len(looked.found)} tables")
+
+
+def _retention(looked: Looked) -> Verdict:
+    if not looked.found:
+        return Verdict("nothing to look at", "no tables yet")
+    window = looked.settings.maintenance.rollback_window
+    wrong = [
+        f"{table.name} keeps {kept / HOUR:.0f} hours, and the rollback window has {window / HOUR:.0f}"
+        for table, found in looked.found.items()
+        if (kept := disk.retention(found.properties)) < window
+    ]
+    cursors = CursorStore(looked.stores.leases.engine).all(lake_root(looked.settings.lake))
+    return _judged(wrong, f"{len(looked.found)} tables, {len(cursors)} consumers")
+
+
+def _driver(looked: Looked) -> Verdict:
+    if "://" not in looked.settings.lake:
+        return Verdict("nothing to look at", "the lake is on this machine")
+    if looked.settings.spark.remote is None:
+        return Verdict("broken", "spark.remote is not set")
+    return Verdict("kept", f"all runs use {looked.settings.spark.remote}")
+
+
+RULES = (
+    Rule(
+        "stream_source",
+        "Only append-only tables are streamed from.",
+        STREAMING,
+        f"{NotAStreamSource.__name__}; delta.appendOnly on the table",
+        "Set delta.appendOnly to true on the table.",
+        _sources,
+    ),
+    Rule(
+        "one_writer",
+        "While a writer that changes rows is at work, no other writer is.",
+        STREAMING,
+        f"{LeaseUnavailable.__name__}: a lease for each mutable table",
+        "Stop the writer that takes no lease, then run engagement-platform verify.",
+        _writers,
+    ),
+    Rule(
+        "no_external_optimize",
+        "Tables whose rows change are optimized by us only, under their lease.",
+        STREAMING,
+        "the lease, for which maintenance waits; found in the log when done elsewhere",
+        "Stop whoever runs OPTIMIZE there; maintenance does it.",
+        _optimizes,
+    ),
+    Rule(
+        "known_writer",
+        "Every commit was made by a job of ours.",
+        STREAMING,
+        "found in the log",
+        "Find out who wrote and stop it, then run engagement-platform verify.",
+        _known,
+    ),
+    Rule(
+        "own_checkpoint",
+        "A checkpoint folder belongs to one stream, and a stream keeps its folder.",
+        STREAMING,
+        f"{CheckpointTaken.__name__}, {CheckpointChanged.__name__}",
+        "Put the folder back, or let the stream begin anew (engagement-platform consumers --forget-stream NAME).",
+        _checkpoints,
+    ),
+    Rule(
+        "transactions_kept",
+        "Tables remember which batch wrote last, so that a replay adds nothing.",
+        PROTOCOL,
+        "found in the table's properties",
+        "Unset delta.setTransactionRetentionDuration on the table.",
+        _transactions,
+    ),
+    Rule(
+        "files_kept",
+        "Removed files stay for the rollback window, and until slow consumers have read on.",
+        "Streaming data in and out of Delta Lake, Optimize",
+        f"{RetentionTooShort.__name__}, {TooFarBehind.__name__}",
+        "Lengthen delta.deletedFileRetentionDuration of the table: VACUUM from outside goes by it.",
+        _retention,
+    ),
+    Rule(
+        "one_driver",
+        "Tables on S3 are written through one Spark driver.",
+        "Delta Lake documentation, Storage configuration, Amazon S3",
+        "spark.remote: one driver for all runs",
+        "Set spark.remote; without it every run has a driver of its own.",
+        _driver,
+    ),
+)
+"""Every rule, in the order in which they are shown."""

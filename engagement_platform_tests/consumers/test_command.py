@@ -1,0 +1,118 @@
+"""The commands of consumers as people call them, without Spark."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner, Result
+
+from engagement_platform.cli import app
+from engagement_platform.consumers.notified import TooFarBehind
+from engagement_platform.consumers.output import CannotPut
+from engagement_platform_tests.consumers.lakes import PlainLake
+from engagement_platform_tests.consumers.test_changes import land, vacuum
+from engagement_platform_tests.mutation.histories import convert, delete
+
+
+@pytest.fixture
+def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PlainLake:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ENGAGEMENT_PLATFORM_HOME", str(tmp_path))
+    made = PlainLake(tmp_path)
+    land(made, "e1", "e2")
+    return made
+
+
+def called(*words: str) -> Result:
+    return CliRunner().invoke(app, words)
+
+
+def consumed(*words: str, name: str = "scoring") -> list[dict[str, Any]]:
+    result = called("consume", "--name", name, *words)
+    assert result.exit_code == 0, result.output
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def test_each_change_is_a_line_and_the_next_call_goes_on(lake: PlainLake) -> None:
+    first = consumed()
+    assert [(row["change_type"], row["engagement_id"], row["person_id"]) for row in first] == [
+        ("INSERT", "e1", "p1"),
+        ("INSERT", "e2", "p1"),
+    ]
+    assert first[0]["engagement"]["type"] == "email"
+    assert consumed() == []
+    lake.ask([convert("c1", "p1", "p2", 20, engagement_id="e1"), delete("d1", 20, engagement_id="e2")])
+    second = {row["engagement_id"]: row for row in consumed("--column", "person_id")}
+    told = {name: (row["change_type"], row["person_id"], row["previous_person_id"]) for name, row in second.items()}
+    assert told == {"e1": ("UPDATE", "p2", "p1"), "e2": ("DELETE", None, "p1")}
+    assert "engagement" not in second["e1"]
+
+
+def test_lines_are_appended_to_a_file_and_a_snapshot_takes_their_place(lake: PlainLake, tmp_path: Path) -> None:
+    out = tmp_path / "changes.jsonl"
+    consumed("--out", str(out))
+    land(lake, "e3")
+    consumed("--out", str(out))
+    assert [json.loads(line)["engagement_id"] for line in out.read_text().splitlines()] == ["e1", "e2", "e3"]
+    lake.ask([delete("d1", 20, engagement_id="e1")])
+    consumed("--out", str(out), "--resnapshot")
+    assert sorted(json.loads(line)["engagement_id"] for line in out.read_text().splitlines()) == ["e2", "e3"]
+
+
+def test_a_batch_is_a_file_that_replaces_itself_when_it_comes_again(lake: PlainLake, tmp_path: Path) -> None:
+    folder = tmp_path / "changes"
+    for name in ("a", "b"):
+        # The second one begins where the first did, as one does that died before its cursor moved.
+        consumed("--format", "parquet", "--out", str(folder), "--max-rows", "1", name=name)
+    files = sorted(folder.glob("*.parquet"))
+    assert [path.name for path in files] == [
+        "changes-000000000000-000000000.parquet",
+        "changes-000000000001-000000001.parquet",
+    ]
+    rows = pa.concat_tables([pq.read_table(path) for path in files]).to_pylist()
+    assert [(row["change_type"], row["engagement_id"]) for row in rows] == [("INSERT", "e1"), ("INSERT", "e2")]
+    consumed("--format", "parquet", "--out", str(folder), "--resnapshot")
+    assert [path.name[:8] for path in folder.iterdir()] == ["snapshot"]
+    assert pq.read_table(folder).num_rows == 2
+
+
+def test_places_that_cannot_be_written_move_no_cursor(lake: PlainLake, tmp_path: Path) -> None:
+    for words in (["--format", "parquet"], ["--out", str(tmp_path)], ["--out", str(tmp_path / "no" / "file")]):
+        result = called("consume", "--name", "scoring", *words)
+        assert isinstance(result.exception, CannotPut)
+    assert called("consume", "--name", "scoring", "--format", "csv").exit_code == 2
+    assert len(consumed()) == 2
+
+
+def test_consumers_are_listed_with_what_waits_and_forgotten(lake: PlainLake, monkeypatch: pytest.MonkeyPatch) -> None:
+    consumed()
+    land(lake, "e3", "e4")
+    (told,) = json.loads(called("consumers", "--json").stdout)["consumers"]
+    assert (told["name"], told["waiting"], told["waiting_commits"], told["rows_read"]) == ("scoring", 2, 1, 2)
+    assert not told["lost"]
+    assert 0 < told["oldest_waiting_s"] < 60
+    assert called("consumers").exit_code == 0
+    monkeypatch.setenv("ENGAGEMENT_PLATFORM_CONSUMERS__MAX_LAG", "PT0S")
+    late = called("consumers")
+    assert late.exit_code == 1
+    assert "scoring has 2 changes to read" in late.stderr
+    assert "scoring is forgotten" in called("consumers", "--forget", "scoring").output
+    assert "There is no scoring" in called("consumers", "--forget", "scoring").output
+    assert json.loads(called("consumers", "--json").stdout)["consumers"] == []
+
+
+def test_who_was_away_too_long_is_told_how_to_go_on(lake: PlainLake) -> None:
+    consumed()
+    land(lake, "e3")
+    land(lake, "e4")
+    vacuum(lake)
+    result = called("consume", "--name", "scoring")
+    assert isinstance(result.exception, TooFarBehind)
+    assert "`engagement-platform consume --name scoring --resnapshot --out FILE`" in str(result.exception)
+    assert len(consumed("--resnapshot")) == 4
+    assert consumed() == []

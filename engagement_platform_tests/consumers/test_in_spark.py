@@ -1,0 +1,117 @@
+"""A stream, a pull and a consumer without a JVM lead to the same rows, through mutations and a rollback."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import DataFrame
+
+from engagement_platform.consumers import Changes
+from engagement_platform.consumers.in_spark import Pull, as_now, stream
+from engagement_platform.microbatch.cursors import CheckpointChanged, CheckpointTaken
+from engagement_platform.settings import MutationSettings
+from engagement_platform.tables.arrow import schema_of
+from engagement_platform.tables.engagement import data_table
+from engagement_platform_tests.consumers.lakes import Replica, Rows, by_key
+from engagement_platform_tests.ingestion.conftest import MakeWorld
+from engagement_platform_tests.ingestion.world import World
+from engagement_platform_tests.mutation.histories import Message, convert, engagement
+from engagement_platform_tests.rollback.test_restore import FIRST, LATER, REQUESTS, restored, send
+
+pytestmark = [pytest.mark.broker]
+
+DATA = data_table("organization")
+PART: list[Message] = [convert("c9", "p2", "p9", 40, engagement_date_to="2026-11-15")]
+
+
+def put(rows: Rows, frame: DataFrame) -> None:
+    """Rows of `as_now` over what a replica has."""
+    for key, row in by_key(frame.toArrow()).items():
+        if row.pop("change_type") == "DELETE":
+            rows.pop(key, None)
+        else:
+            del row["previous_person_id"]
+            rows[key] = row
+
+
+def plain(rows: Rows) -> Rows:
+    """Values whatever engine they came from, without the stamp of the batch that moved them."""
+    return {
+        key: {
+            **{name: value for name, value in row.items() if name != "batch_id"},
+            "engagement": {**row["engagement"], "attributes": dict(row["engagement"]["attributes"] or {})},
+        }
+        for key, row in rows.items()
+    }
+
+
+def test_a_pull_and_changes_lead_to_the_rows_that_readers_see_with_deletion_vectors(make_world: MakeWorld) -> None:
+    world = make_world(mutation=MutationSettings(apply="deletion_vectors"))
+    world.ticks = True
+    pulled: Rows = {}
+    for step in ([*FIRST, engagement("e9", "p9", 12)], REQUESTS):
+        send(world, step)
+    assert pa.table(DeltaTable(world.lake.uri(world.data)).deletion_vectors()).num_rows
+    pull = Pull(world.lake, name="pull")
+    for some in pull:
+        put(pulled, some.rows)
+        pull.commit()
+    assert list(Pull(world.lake, name="pull")) == []
+    here = Replica()
+    here.follow(Changes(world.settings.lake, name="here", store_url=world.settings.store_url))
+    assert plain(here.rows) == plain(pulled) == plain(by_key(frame_of(world)))
+
+
+@pytest.mark.slow
+def test_a_stream_a_pull_and_changes_lead_to_the_rows_that_readers_see(world: World, tmp_path: Path) -> None:
+    world.ticks = True
+    url, checkpoint = world.settings.store_url, str(tmp_path / "checkpoint")
+    streamed: Rows = {}
+    pulled: Rows = {}
+    here = Replica()
+    pull = Pull(world.lake, name="pull", max_rows=2)
+    changes = Changes(world.settings.lake, name="here", max_rows=2, store_url=url)
+
+    def follow() -> None:
+        def micro_batch(frame: DataFrame, _batch: int) -> None:
+            put(streamed, as_now(world.lake, frame))
+
+        source = stream(world.lake, name="stream", checkpoint=checkpoint, store_url=url)
+        query = source.writeStream.foreachBatch(micro_batch).option("checkpointLocation", checkpoint)
+        query.trigger(availableNow=True).start().awaitTermination()
+        for some in pull:
+            put(pulled, some.rows)
+            pull.commit()
+        here.follow(changes)
+
+    send(world, FIRST)
+    version = world.lake.version(world.data)
+    follow()
+    for step in (REQUESTS, LATER, PART):
+        send(world, step)
+    follow()
+    restored(world, version, reason="a bad batch")
+    follow()
+    expected = by_key(frame_of(world))
+    assert sorted(name for _, name in expected) == ["e1", "e2", "e3"]
+    assert plain(here.rows) == plain(pulled) == plain(streamed) == plain(expected)
+
+
+def frame_of(world: World) -> Any:
+    from engagement_platform.mutation.current import current
+
+    return current(world.lake, world.data).toArrow().cast(schema_of(DATA))
+
+
+def test_a_checkpoint_folder_of_another_stream_and_another_folder_are_refused(world: World) -> None:
+    send(world, FIRST[:1])
+    stream(world.lake, name="scores", checkpoint="/checkpoints/a")
+    with pytest.raises(CheckpointTaken, match="belongs to the stream scores, so others cannot use it"):
+        stream(world.lake, name="others", checkpoint="/checkpoints/a")
+    with pytest.raises(CheckpointChanged, match="Start it with the folder it had"):
+        stream(world.lake, name="scores", checkpoint="/checkpoints/b")
+    assert stream(world.lake, name="scores", checkpoint="/checkpoints/a").isStreaming

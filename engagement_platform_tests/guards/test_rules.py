@@ -1,0 +1,142 @@
+"""Every rule is kept by what we do, and broken by somebody who does what it forbids; then it says by what."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from typer.testing import CliRunner, Result
+
+from engagement_platform.cli import app
+from engagement_platform.guards.rules import RULES, Guard, Looked, broken, guards
+from engagement_platform.microbatch.cursors import StreamCheckpoints
+from engagement_platform.settings import SparkSettings
+from engagement_platform.tables.contract import Table
+from engagement_platform.tables.engagement import NOTIFICATION
+from engagement_platform_tests.consumers.lakes import PlainLake
+from engagement_platform_tests.consumers.test_changes import land
+from engagement_platform_tests.mutation.histories import convert, delete
+
+
+@pytest.fixture
+def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PlainLake:
+    """A lake on which our jobs have worked."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ENGAGEMENT_PLATFORM_HOME", str(tmp_path))
+    made = PlainLake(tmp_path)
+    land(made, "e1", "e2")
+    made.ask([convert("c1", "p1", "p2", 20, engagement_id="e1"), delete("d1", 20, engagement_id="e2")])
+    return made
+
+
+def looked(lake: PlainLake) -> list[Guard]:
+    return guards(lake.settings, lake.stores)
+
+
+def codes(lake: PlainLake) -> list[str]:
+    return [guard.rule.code for guard in broken(looked(lake))]
+
+
+def change(lake: PlainLake, table: Table, **properties: str) -> None:
+    names = {f"delta.{name}": value for name, value in properties.items()}
+    DeltaTable(lake.uri(table)).alter.set_table_properties(names)
+
+
+def write(lake: PlainLake) -> None:
+    rows = lake.rows(lake.data)
+    write_deltalake(lake.uri(lake.data), rows, mode="append")
+
+
+def compact(lake: PlainLake) -> None:
+    land(lake, "e3")
+    DeltaTable(lake.uri(lake.data)).optimize.compact()
+
+
+def begin_a_stream_and_lose_its_folder(lake: PlainLake) -> None:
+    folder = lake.home / "checkpoint"
+    folder.mkdir()
+    StreamCheckpoints(lake.stores.leases.engine).claim("scores", str(folder))
+    assert codes(lake) == []
+    folder.rmdir()
+
+
+Break = Callable[[PlainLake], Any]
+BREAKS: dict[str, tuple[Break, list[str], str]] = {
+    "stream_source": (
+        lambda lake: change(lake, NOTIFICATION, appendOnly="false"),
+        ["stream_source"],
+        "engagement/notification may be changed",
+    ),
+    "one_writer": (write, ["one_writer", "known_writer"], "engagement/data version 3: WRITE by delta-rs"),
+    "known_writer": (write, ["one_writer", "known_writer"], "engagement/data version 3: WRITE by delta-rs"),
+    "no_external_optimize": (
+        compact,
+        ["no_external_optimize", "known_writer"],
+        "engagement/data version 4: OPTIMIZE by delta-rs",
+    ),
+    "own_checkpoint": (begin_a_stream_and_lose_its_folder, ["own_checkpoint"], "checkpoint of scores is gone"),
+    "transactions_kept": (
+        lambda lake: change(lake, NOTIFICATION, setTransactionRetentionDuration="interval 1 days"),
+        ["transactions_kept"],
+        "engagement/notification forgets after interval 1 days",
+    ),
+    "files_kept": (
+        lambda lake: change(lake, lake.data, deletedFileRetentionDuration="interval 24 hours"),
+        ["files_kept"],
+        "engagement/data keeps 24 hours, and the rollback window has 168",
+    ),
+}
+
+
+def test_what_our_jobs_do_keeps_every_rule(lake: PlainLake) -> None:
+    assert codes(lake) == []
+    assert {guard.rule.code for guard in looked(lake) if guard.verdict.state == "kept"} == set(BREAKS) - {
+        "own_checkpoint"
+    }
+
+
+def test_a_lake_without_tables_breaks_no_rule(tmp_path: Path) -> None:
+    empty = PlainLake(tmp_path / "other")
+    for table in (empty.data, NOTIFICATION):
+        Path(empty.uri(table), "_delta_log", "00000000000000000000.json").unlink()
+    assert {guard.verdict.state for guard in looked(empty)} == {"nothing to look at"}
+
+
+@pytest.mark.parametrize("code", BREAKS)
+def test_who_breaks_a_rule_is_found_and_named(lake: PlainLake, code: str) -> None:
+    do, expected, seen = BREAKS[code]
+    do(lake)
+    wrong = {guard.rule.code: guard for guard in broken(looked(lake))}
+    assert list(wrong) == expected
+    assert seen in wrong[code].verdict.seen
+    assert wrong[code].rule.source
+    assert wrong[code].rule.do
+
+
+def test_every_rule_has_somebody_who_breaks_it_here(lake: PlainLake) -> None:
+    (driver,) = [rule for rule in RULES if rule.code not in BREAKS]
+    for remote, state in ((None, "broken"), ("sc://127.0.0.1:15002", "kept")):
+        options = {"lake_uri": "s3a://lake", "spark": SparkSettings(remote=remote)}
+        on_s3 = Looked(lake.settings.model_copy(update=options), lake.stores)
+        assert driver.look(on_s3).state == state
+
+
+def called(*words: str) -> Result:
+    return CliRunner().invoke(app, ["doctor", *words])
+
+
+def test_the_doctor_lists_every_rule_with_its_source_and_its_state(lake: PlainLake) -> None:
+    result = called("--guards", "--json")
+    assert result.exit_code == 0, result.output
+    told = json.loads(result.stdout)["guards"]
+    assert [one["code"] for one in told] == [rule.code for rule in RULES]
+    assert all(set(one) == {"code", "says", "source", "held_by", "do", "state", "seen"} for one in told)
+    write(lake)
+    told_of = called("--guards")
+    assert told_of.exit_code == 1
+    assert "known_writer is broken: engagement/data version 3: WRITE by delta-rs" in told_of.stdout
+    assert called("engagement/data", "--guards").exit_code == 2
