@@ -21,7 +21,13 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
-from engagement_platform.sections import HealthSettings, MaintenanceSettings, Section
+from engagement_platform.sections import (
+    HealthSettings,
+    MaintenanceSettings,
+    MergeOnReadSettings,
+    RematerializeSettings,
+    Section,
+)
 
 ENV_PREFIX = "ENGAGEMENT_PLATFORM_"
 
@@ -43,6 +49,7 @@ class KafkaSettings(Section):
     )
     engagements_topic: str = Field(default="engagements", description="Topic of engagement events.")
     mutation_requests_topic: str = Field(default="mutation-requests", description="Topic of mutation requests.")
+    profile_changes_topic: str = Field(default="profile-changes", description="Topic of changes of profiles.")
     security: dict[str, SecretStr] = Field(
         default_factory=dict,
         description="Client options in librdkafka's names for SASL and TLS, such as security.protocol, sasl.mechanism, "
@@ -282,6 +289,8 @@ class Settings(BaseSettings):
     decoding: DecodingSettings = Field(default_factory=DecodingSettings)
     layout: LayoutSettings = Field(default_factory=LayoutSettings)
     mutation: MutationSettings = Field(default_factory=MutationSettings)
+    merge_on_read: MergeOnReadSettings = Field(default_factory=MergeOnReadSettings)
+    rematerialize: RematerializeSettings = Field(default_factory=RematerializeSettings)
     quality: QualitySettings = Field(default_factory=QualitySettings)
     health: HealthSettings = Field(default_factory=HealthSettings)
     maintenance: MaintenanceSettings = Field(default_factory=MaintenanceSettings)
