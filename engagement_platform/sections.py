@@ -211,9 +211,7 @@ class MaintenanceSettings(Section):
     )
 
 
-ViewStrategy = Literal[
-    "auto", "double_rank_over", "full_outer_join", "left_join_anti_join", "left_join_union_inserts"
-]
+ViewStrategy = Literal["auto", "double_rank_over", "full_outer_join", "left_join_anti_join", "left_join_union_inserts"]
 RematerializeMethod = Literal["merge", "overwrite", "replace_where"]
 UnknownUpdate = Literal["upsert", "ignore", "quarantine"]
 

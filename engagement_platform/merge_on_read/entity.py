@@ -12,9 +12,13 @@ from engagement_platform.settings import Settings
 from engagement_platform.sources.messages import ChangeShape, ValueType
 from engagement_platform.tables.contract import Column, Mode, Table
 
+# Columns that the tables, decoding or folding add.
 _RESERVED = frozenset(
-    "op changes set_null topic partition offset ingestion_ts batch_id present present_ts present_version produced_ts "
-    "value_bytes value key reason reason_code unknown_fields job_name ingestion_date".split()
+    {
+        *("op", "changes", "set_null", "topic", "partition", "offset", "ingestion_ts", "ingestion_date", "batch_id"),
+        *("present", "present_ts", "present_version", "produced_ts", "value_bytes", "value", "key", "reason"),
+        *("reason_code", "unknown_fields", "job_name", "inserted", "changed", "presence"),
+    }
 )
 
 

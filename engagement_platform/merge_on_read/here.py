@@ -37,11 +37,11 @@ def state_here(root: str, entity: Entity, *, keys: Sequence[str] | None = None, 
         ("changeset", entity.changeset, taken.changeset_version),
     ):
         engine.register(name, DeltaTable(log.storage_uri(table.uri(root)), version=version))
-    found = pa.table(engine.execute(_query(entity, taken.watermark, keys)))
+    found = pa.table(engine.execute(_query(entity, taken, keys)))
     return found.select(list(entity.state_columns)).cast(schema_of(entity.base))
 
 
-def _query(entity: Entity, watermark: int, keys: Sequence[str] | None) -> str:
+def _query(entity: Entity, taken: Snapshot, keys: Sequence[str] | None) -> str:
     """Fold and full outer join. Names come from declarations, values are a number and escaped strings."""
     key, version = _name(entity.key), _name(entity.version)
     wanted = "TRUE" if keys is None else f"{key} IN ({', '.join(map(_text, keys))})" if keys else "FALSE"
@@ -76,7 +76,8 @@ def _query(entity: Entity, watermark: int, keys: Sequence[str] | None) -> str:
     ]
     return f"""
         WITH f AS (
-            SELECT {key}, {", ".join(folded)} FROM changeset WHERE batch_id > {watermark} AND {wanted} GROUP BY {key}
+            SELECT {key}, {", ".join(folded)} FROM changeset
+            WHERE batch_id > {taken.watermark} AND batch_id <= {taken.latest} AND {wanted} GROUP BY {key}
         ), b AS (SELECT * FROM base WHERE {wanted})
         SELECT {", ".join(merged)} FROM b FULL OUTER JOIN f ON b.{key} = f.{key}
     """

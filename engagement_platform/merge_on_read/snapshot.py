@@ -35,11 +35,13 @@ class Snapshot:
     """Batches up to this are in the base; NO_BATCH: none is."""
     batches: Mapping[int, Batch]
     """Every batch that the changeset holds, also those the base has already."""
+    through: int | None = None
+    """Later batches do not count; None: all do."""
 
     @property
     def pending(self) -> dict[int, Batch]:
         """Batches that are in the changeset only."""
-        return {number: batch for number, batch in self.batches.items() if number > self.watermark}
+        return {number: batch for number, batch in self.batches.items() if self.watermark < number <= self.latest}
 
     @property
     def orphans(self) -> list[int]:
@@ -53,8 +55,9 @@ class Snapshot:
 
     @property
     def latest(self) -> int:
-        """The greatest batch that is anywhere; NO_BATCH when there is none."""
-        return max(self.batches, default=self.watermark) if self.batches else self.watermark
+        """The greatest batch that counts and is anywhere; NO_BATCH when there is none."""
+        newest = max(self.batches, default=NO_BATCH) if self.through is None else self.through
+        return max(newest, self.watermark)
 
 
 def transaction(entity: Entity, latest: int) -> Transaction:

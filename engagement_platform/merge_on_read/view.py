@@ -18,7 +18,7 @@ from engagement_platform.merge_on_read.snapshot import Snapshot, snapshot
 from engagement_platform.sections import MergeOnReadSettings, ViewStrategy
 from engagement_platform.tables.lake import Lake
 
-_NEW = "new_"
+_NEW = "__new_"
 
 
 class StrategyNotValid(PlatformError):
@@ -162,7 +162,8 @@ def view(
     settings = lake.settings.merge_on_read
     taken = at or snapshot(lake.root, entity)
     base = lake.read(entity.base, taken.base_version)
-    changes = lake.read(entity.changeset, taken.changeset_version).where(F.col("batch_id") > taken.watermark)
+    changes = lake.read(entity.changeset, taken.changeset_version)
+    changes = changes.where((F.col("batch_id") > taken.watermark) & (F.col("batch_id") <= taken.latest))
     if keys is not None:
         wanted = F.col(entity.key).isin(list(keys))
         base, changes = base.where(wanted), changes.where(wanted)
@@ -179,7 +180,7 @@ def current(lake: Lake, entity: Entity, *, keys: Sequence[str] | None = None) ->
 
 
 def create_view(lake: Lake, entity: Entity, name: str | None = None) -> str:
-    """A temporary SQL view of the session over the state of now, by default called as in `profile_current`; its name."""
+    """A temporary SQL view over the state of now, called as in `profile_current` unless told otherwise; its name."""
     called = name or entity.view.replace("/", "_")
     current(lake, entity).createOrReplaceTempView(called)
     return called

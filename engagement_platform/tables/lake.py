@@ -110,7 +110,7 @@ class Lake:
                 lacking = [f"column {column.name} {column.type} is missing" for column in missing]
                 raise ContractBroken(table.name, lacking + problems)
             if missing:
-                self.spark.sql(f"ALTER TABLE {self._name(table)} ADD COLUMNS ({_declared(missing)})").collect()
+                self.spark.sql(f"ALTER TABLE {self.sql_name(table)} ADD COLUMNS ({_declared(missing)})").collect()
 
     def read(self, table: Table, version: int | None = None) -> DataFrame:
         """All rows, as of a version or now."""
@@ -163,7 +163,7 @@ class Lake:
         selected = _select(frame, table.column_names)
         with turn(self.root, table.name):
             # What is in this process already is not handed to Spark, however much it is.
-            found = self._light(table, 0 if isinstance(frame, pa.Table) else rows)
+            found = self.light_of(table, 0 if isinstance(frame, pa.Table) else rows)
             if found is not None and light.written(found, txn):
                 return
             if found is not None and (few := here(selected)) is not None:
@@ -202,7 +202,7 @@ class Lake:
         needed = {*on, *update, *([newer_by] if newer_by else [])}
         columns = [name for name in table.column_names if insert or name in needed]
         with turn(self.root, table.name):
-            found = self._light(table, rows, (within or {}).get("organization_id"))
+            found = self.light_of(table, rows, (within or {}).get("organization_id"))
             if found is not None and light.written(found, txn):
                 return
             few = None if found is None else here(_select(frame, columns))
@@ -214,7 +214,7 @@ class Lake:
             condition = reduce(and_, (F.col(name) == F.col(f"new_{name}") for name in on))
             for column, values in (within or {}).items():
                 condition &= any_of(column, values)
-            merge = source.mergeInto(self._name(table), condition)
+            merge = source.mergeInto(self.sql_name(table), condition)
             newer = None if newer_by is None else F.col(newer_by) < F.col(f"new_{newer_by}")
             matched = merge.whenMatched() if newer is None else merge.whenMatched(newer)
             taken = {name: F.col(f"new_{name}") for name in update}
@@ -222,7 +222,7 @@ class Lake:
             merge = matched.update(taken)
             if insert:
                 merge = merge.whenNotMatched().insert({name: F.col(f"new_{name}") for name in columns})
-            with self._transaction(txn):
+            with self.transaction(txn):
                 merge.merge()
 
     def move(
@@ -237,7 +237,7 @@ class Lake:
         """
         columns = ("organization_id", "from_id", "engaged_from", "engaged_before", "to_id")
         with turn(self.root, table.name):
-            found = self._light(table, rows, organizations)
+            found = self.light_of(table, rows, organizations)
             if found is not None and light.written(found, txn):
                 return
             few = None if found is None else here(_select(operations, columns))
@@ -255,9 +255,9 @@ class Lake:
                 & ~F.col("person_id").eqNullSafe(F.col("new_to_id"))
             )
             # Matched-only and small: the one MERGE in which both phases can broadcast the source.
-            merge = F.broadcast(source).mergeInto(self._name(table), moved)
+            merge = F.broadcast(source).mergeInto(self.sql_name(table), moved)
             merge = merge.whenMatched().update({"person_id": F.col("new_to_id"), "batch_id": F.lit(stamp).cast("long")})
-            with self._transaction(txn):
+            with self.transaction(txn):
                 merge.merge()
 
     def remove(self, keys: DataFrame, table: Table, txn: Transaction, *, on: Sequence[str]) -> None:
@@ -265,8 +265,8 @@ class Lake:
         with turn(self.root, table.name):
             source = keys.select(*(F.col(name).alias(f"new_{name}") for name in on))
             condition = reduce(and_, (F.col(name) == F.col(f"new_{name}") for name in on))
-            with self._transaction(txn):
-                source.mergeInto(self._name(table), condition).whenMatched().delete().merge()
+            with self.transaction(txn):
+                source.mergeInto(self.sql_name(table), condition).whenMatched().delete().merge()
 
     def overwrite(self, frame: DataFrame, table: Table, txn: Transaction) -> None:
         """Replace the partitions that `frame` has rows of; skipped when this transaction is in the table already.
@@ -283,14 +283,14 @@ class Lake:
         """Give a table a property that it does not have yet."""
         found = log.describe(self.uri(table))
         if found is not None and found.properties.get(key) != value:
-            self.spark.sql(f"ALTER TABLE {self._name(table)} SET TBLPROPERTIES ('{key}' = '{value}')").collect()
+            self.spark.sql(f"ALTER TABLE {self.sql_name(table)} SET TBLPROPERTIES ('{key}' = '{value}')").collect()
 
     def _compact(self, found: DeltaTable, table: Table) -> None:
         """What Spark does of itself after its commits."""
         if self.settings.layout.auto_compact:
             light.compact(found, table, self.settings.layout.auto_compact_min_files)
 
-    def _light(self, table: Table, rows: int | None, organizations: Sequence[str] | None = None) -> DeltaTable | None:
+    def light_of(self, table: Table, rows: int | None, organizations: Sequence[str] | None = None) -> DeltaTable | None:
         """The table opened for a write without Spark, or None where Spark has to do it.
 
         On a local file system only: there both engines can be made to take turns by a lock. organizations: those
@@ -307,7 +307,8 @@ class Lake:
         return found
 
     @contextmanager
-    def _transaction(self, txn: Transaction) -> Iterator[None]:
+    def transaction(self, txn: Transaction) -> Iterator[None]:
+        """MERGE, UPDATE and DELETE of this session commit under a transaction meanwhile."""
         conf = {
             "spark.databricks.delta.write.txnAppId": txn.app_id,
             "spark.databricks.delta.write.txnVersion": str(txn.version),
@@ -352,7 +353,7 @@ class Lake:
                 if found.properties.get("delta.randomizeFilePrefixes") == "true":
                     continue
                 self.spark.sql(
-                    f"ALTER TABLE {self._name(table)} SET TBLPROPERTIES ('delta.randomizeFilePrefixes' = 'true')"
+                    f"ALTER TABLE {self.sql_name(table)} SET TBLPROPERTIES ('delta.randomizeFilePrefixes' = 'true')"
                 ).collect()
 
     def _create(self, table: Table) -> None:
@@ -364,11 +365,12 @@ class Lake:
         layout = f"PARTITIONED BY ({', '.join(table.partitioned_by)})" if table.partitioned_by else ""
         layout = f"CLUSTER BY ({', '.join(table.liquid_by)})" if table.liquid_by else layout
         self.spark.sql(
-            f"CREATE TABLE IF NOT EXISTS {self._name(table)} ({_declared(table.columns)}) USING delta {layout} "
+            f"CREATE TABLE IF NOT EXISTS {self.sql_name(table)} ({_declared(table.columns)}) USING delta {layout} "
             f"TBLPROPERTIES ({properties})"
         ).collect()
 
-    def _name(self, table: Table) -> str:
+    def sql_name(self, table: Table) -> str:
+        """A table in SQL, by its path."""
         return f"delta.`{self.uri(table).replace('`', '``')}`"
 
 
