@@ -88,6 +88,13 @@ def snapshot(
     return Snapshot(changeset.version(), base.version(), watermark_of(base, entity), batches_of(changeset))
 
 
+def pending_rows(root: str, entity: Entity) -> int:
+    """How many changes wait to be moved; 0 where the tables are not made yet."""
+    if log.version(entity.base.uri(root)) is None or log.version(entity.changeset.uri(root)) is None:
+        return 0
+    return snapshot(root, entity).pending_rows
+
+
 def batches_of(changeset: DeltaTable) -> dict[int, Batch]:
     """What each batch has in this version of the changeset."""
     files = pa.table(changeset.get_add_actions(flatten=True))
