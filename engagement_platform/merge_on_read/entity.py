@@ -5,7 +5,7 @@ Declarations only: folding changes is `fold`, reading `view`, writing `ingest` a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from engagement_platform.sections import UnknownUpdate
 from engagement_platform.settings import Settings
@@ -137,24 +137,24 @@ def version_of(column: str) -> str:
     return f"{column}_version"
 
 
+PROFILE = Entity(
+    name="profile",
+    key="profile_id",
+    version="version",
+    attributes=(
+        Attribute("name", "string", "Full name."),
+        Attribute("email", "string", "Mail address."),
+        Attribute("title", "string", "Position."),
+        Attribute("company", "string", "Employer."),
+        Attribute("city", "string", "City."),
+        Attribute("plan", "string", "Plan that was bought."),
+        Attribute("score", "long", "How likely a purchase is."),
+    ),
+)
+"""The entity that ships, under the default policies; its tables do not depend on them."""
+
+
 def profile(settings: Settings) -> Entity:
     """The entity that ships, under the policies of the settings."""
-    texts = {
-        "name": "Full name.",
-        "email": "Mail address.",
-        "title": "Position.",
-        "company": "Employer.",
-        "city": "City.",
-        "plan": "Plan that was bought.",
-    }
-    return Entity(
-        name="profile",
-        key="profile_id",
-        version="version",
-        attributes=(
-            *(Attribute(name, "string", comment) for name, comment in texts.items()),
-            Attribute("score", "long", "How likely a purchase is."),
-        ),
-        unknown_update=settings.merge_on_read.unknown_update,
-        inserts_are_new=settings.merge_on_read.inserts_are_new,
-    )
+    policies = settings.merge_on_read
+    return replace(PROFILE, unknown_update=policies.unknown_update, inserts_are_new=policies.inserts_are_new)

@@ -167,6 +167,7 @@ def ingest_changes(
         describe=lambda work: {
             "rejected": work.by_reason,
             "changeset_batch": work.number,
+            "pending_rows": snapshot(lake.root, entity).pending_rows,
             "produced_quantiles_ms": work.produced_quantiles_ms,
         },
         observe=told.observe,

@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from engagement_platform.errors import PlatformError
+from engagement_platform.merge_on_read.cadence import ROUNDS, Round, cadence, rounds
 from engagement_platform.merge_on_read.entity import Entity, version_of
 from engagement_platform.merge_on_read.fold import fold
 from engagement_platform.merge_on_read.here import state_here
@@ -23,7 +24,7 @@ from engagement_platform.merge_on_read.latency import point_read_seconds
 from engagement_platform.merge_on_read.snapshot import Snapshot, snapshot, transaction
 from engagement_platform.merge_on_read.view import view
 from engagement_platform.microbatch.job import Committer, MicroBatchJob, Stores, Told
-from engagement_platform.microbatch.model import Counts, Limits, Manifest, Offsets
+from engagement_platform.microbatch.model import Counts, JobState, Limits, Manifest, Offsets
 from engagement_platform.sections import RematerializeMethod
 from engagement_platform.settings import Settings
 from engagement_platform.tables import log
@@ -231,12 +232,21 @@ def rematerialize(
         pin=lambda: {table.name: lake.version(table) for table in (entity.changeset, entity.base)},
         leased=(entity.base.name,),
         lease_wait=settings.stores.lease_wait,
-        describe=describe,
+        describe=lambda work: {
+            **describe(work),
+            "cadence": cadence(known_rounds(stores, entity), settings.rematerialize).why,
+        },
         clock=clock,
         observe=told.observe,
         on_wait=told.on_wait,
         on_blocked=told.on_blocked,
     )
+
+
+def known_rounds(stores: Stores, entity: Entity) -> list[Round]:
+    """What the newest rematerializations cost and gained."""
+    history = stores.checkpoints.history(job_name(entity), limit=ROUNDS + 2)
+    return rounds([record for record in history if record.state is JobState.SUCCEEDED])
 
 
 def describe(work: Rematerialization) -> Mapping[str, object]:
