@@ -251,6 +251,10 @@ class TrafficSettings(Section):
     update_share: float = Field(default=0.02, ge=0, le=1, description="Share of engagements sent again, next version.")
     late_share: float = Field(default=0.02, ge=0, le=1, description="Share of engagements that are days late.")
     duplicate_share: float = Field(default=0.01, ge=0, le=1, description="Share of messages sent twice.")
+    profile_share: float = Field(
+        default=0.2, ge=0, le=1, description="Changes of profiles per engagement; in `up` and `produce --follow`."
+    )
+    profiles: int = Field(default=5000, ge=1, description="Profiles that exist at a time.")
     bad_share: float = Field(default=0.001, ge=0, le=1, description="Share of messages that must be quarantined.")
 
 

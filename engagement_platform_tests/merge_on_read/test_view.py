@@ -7,7 +7,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 
@@ -77,6 +77,7 @@ def test_the_source_s_figure_is_the_last_that_is_broadcast(rows: int, fits: bool
     assert fits_broadcast(rows, MergeOnReadSettings()) is fits
 
 
+@settings(deadline=None)
 @given(st.integers(0, 10**7), st.integers(1, 10**4), st.integers(0, 10**10), st.integers(0, 10**7))
 def test_both_limits_of_a_broadcast_count(rows: int, row_bytes: int, budget: int, most: int) -> None:
     limits = MergeOnReadSettings(broadcast_max_rows=most, broadcast_row_bytes=row_bytes, broadcast_budget_bytes=budget)
