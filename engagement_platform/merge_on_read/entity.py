@@ -46,7 +46,8 @@ class Entity:
     """Column that orders its changes; a long from 1 on."""
     attributes: tuple[Attribute, ...]
     partitioned_by: tuple[str, ...] = ()
-    """Of the base: some of the attributes. A profile that changes one moves to another partition."""
+    """Of the base: some of the attributes. A row whose value changes moves to another partition; an empty string is
+    refused in them."""
     unknown_update: UnknownUpdate = "upsert"
     inserts_are_new: bool = False
 
@@ -68,7 +69,8 @@ class Entity:
     @property
     def shape(self) -> ChangeShape:
         """What its messages may say."""
-        return ChangeShape(self.key, self.version, tuple((a.name, a.type) for a in self.attributes))
+        columns = tuple((a.name, a.type) for a in self.attributes)
+        return ChangeShape(self.key, self.version, columns, never_empty=frozenset(self.partitioned_by))
 
     @property
     def view(self) -> str:

@@ -210,6 +210,9 @@ def rematerialize(
 ) -> MicroBatchJob[Rematerialization]:
     """All changes that wait into the base, in one batch. Raises NotPartitioned."""
     lake.ensure(entity.base, entity.changeset)
+    if any(a.type == "string" for a in entity.attributes if a.name in entity.partitioned_by):
+        # Values are the producers', and few of them make good folder names on every file system.
+        lake.set_property(entity.base, "delta.randomizeFilePrefixes", "true")
     method, retention = settings.rematerialize.method, settings.rematerialize.tombstone_retention
     if method == "replace_where" and not entity.partitioned_by:
         raise NotPartitioned(entity)

@@ -36,6 +36,7 @@ def change_decoder(
     that nobody declared are unknown fields.
     """
     readers = {name: _reader(kind, limits, ingestion_ts) for name, kind in shape.columns}
+    readers |= {name: _not_empty(readers[name]) for name in shape.never_empty}
     known = _FIELDS | {shape.key, shape.version}
 
     def read(fields: JsonObject) -> Change:
@@ -99,6 +100,15 @@ def _exactly(kind: type) -> Reader:
         if type(value) is not kind:
             raise Refused(Reason.WRONG_TYPE, field)
         return value
+
+    return read
+
+
+def _not_empty(reader: Reader) -> Reader:
+    def read(value: object, field: str) -> object:
+        if value == "":
+            raise Refused(Reason.EMPTY_ID, field)
+        return reader(value, field)
 
     return read
 

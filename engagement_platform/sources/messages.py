@@ -172,6 +172,8 @@ class ChangeShape:
     key: str
     version: str
     columns: tuple[tuple[str, ValueType], ...]
+    never_empty: frozenset[str] = frozenset()
+    """Columns in which an empty string is refused: as a partition value it would come back as null (Delta protocol)."""
 
 
 class Change(NamedTuple):

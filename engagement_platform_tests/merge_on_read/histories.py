@@ -63,6 +63,7 @@ def history(
         if inserts_first:
             op = "INSERT" if number == 0 else rng.choice(("UPDATE", "UPDATE", "DELETE"))
         changes = {a.name: rng.choice((*VALUES[a.type], None)) for a in entity.attributes if rng.random() < 0.4}
+        changes = {n: v for n, v in changes.items() if v != "" or n not in entity.partitioned_by}
         cleared = tuple(name for name in entity.columns if rng.random() < 0.15)
         if op == "DELETE":
             changes, cleared = {}, ()

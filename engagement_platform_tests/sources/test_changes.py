@@ -26,7 +26,9 @@ SHAPE = ChangeShape(
         ("on", "boolean"),
         ("day", "date"),
         ("at", "timestamp"),
+        ("place", "string"),
     ),
+    never_empty=frozenset({"place"}),
 )
 decode = change_decoder(SHAPE, DecodingLimits(), NOW)
 
@@ -45,18 +47,18 @@ def test_each_column_is_read_by_its_type() -> None:
         "day": "2026-01-31",
         "at": "2026-01-31T01:00:00+01:00",
     }
-    values = ("", -(2**63), 3.0, False, date(2026, 1, 31), datetime(2026, 1, 31, tzinfo=UTC))
+    values = ("", -(2**63), 3.0, False, date(2026, 1, 31), datetime(2026, 1, 31, tzinfo=UTC), None)
     assert decode(change(changes=said)) == Change(0, "p", 1, "UPDATE", values, None)
 
 
 def test_null_is_absent_and_set_null_wins_over_a_value() -> None:
     found = decode(change(changes={"name": None, "score": 3}, set_null=["score", "heat"]))
-    assert found == Change(0, "p", 1, "UPDATE", (None,) * 6, ["score", "heat"])
+    assert found == Change(0, "p", 1, "UPDATE", (None,) * 7, ["score", "heat"])
 
 
 def test_a_delete_says_nothing_else() -> None:
     found = decode(change(op="DELETE", changes={"name": 7}, set_null="?"))
-    assert found == Change(0, "p", 1, "DELETE", (None,) * 6, None)
+    assert found == Change(0, "p", 1, "DELETE", (None,) * 7, None)
     assert decode(change(op="DELETE", changes=...)) == found
 
 
@@ -91,6 +93,7 @@ def test_fields_and_columns_that_nobody_declared_are_counted() -> None:
         ({"changes": {"on": 1}}, "wrong_type", "on"),
         ({"changes": {"day": "31.1.2026"}}, "bad_date", "day"),
         ({"changes": {"at": "2026-01-31T00:00:00"}}, "time_without_offset", "at"),
+        ({"changes": {"place": ""}}, "empty_id", "place"),
         ({"set_null": "name"}, "wrong_type", "set_null"),
         ({"set_null": [1]}, "wrong_type", "set_null"),
     ],
