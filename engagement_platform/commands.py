@@ -20,7 +20,11 @@ def register(app: typer.Typer) -> None:
 
 def run(
     job: Annotated[
-        str, typer.Argument(help="ingest-engagements, ingest-mutation-requests, apply-mutations or redrive-quarantine.")
+        str,
+        typer.Argument(
+            help="ingest-engagements, ingest-mutation-requests, apply-mutations, ingest-profile-changes, "
+            "rematerialize-profile or redrive-quarantine."
+        ),
     ],
     until_idle: Annotated[
         bool, typer.Option("--until-idle", help="End when nothing is waiting; without it, go on waiting for more.")
@@ -118,7 +122,7 @@ SHOWN_ROWS = 20
 
 
 def read(
-    table: Annotated[str, typer.Argument(help="engagement/current, engagement/data, engagement/mapping, …")],
+    table: Annotated[str, typer.Argument(help="engagement/current, engagement/data, profile/current, …")],
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write all rows here: .parquet, .csv or .jsonl. Replaces it.")
     ] = None,

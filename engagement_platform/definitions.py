@@ -13,6 +13,7 @@ from engagement_platform.defs import (
     layout,
     maintenance,
     mutation,
+    profile,
     quarantine,
     rematerialize,
     restore,
@@ -22,7 +23,7 @@ from engagement_platform.defs.platform import Platform
 
 # Named one by one rather than found by walking a folder: that needs a project file beside the package, and an
 # installed package has none.
-_PARTS = (engagement, mutation, rematerialize, maintenance, restore, checks, quarantine, sensors, layout)
+_PARTS = (engagement, mutation, rematerialize, profile, maintenance, restore, checks, quarantine, sensors, layout)
 
 
 @dg.definitions

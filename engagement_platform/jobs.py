@@ -18,6 +18,9 @@ from engagement_platform.errors import PlatformError
 from engagement_platform.ingestion.again import QuarantineSource, RecordedRanges, recorded_ranges
 from engagement_platform.ingestion.job import Parts, ingest_engagements, ingest_mutation_requests
 from engagement_platform.layout.inline import inline
+from engagement_platform.merge_on_read.entity import profile
+from engagement_platform.merge_on_read.ingest import ingest_changes
+from engagement_platform.merge_on_read.rematerialize import rematerialize
 from engagement_platform.microbatch.database import open_engine
 from engagement_platform.microbatch.job import BatchReport, DrainPolicy, MicroBatchJob, Stores, Told, drain
 from engagement_platform.microbatch.lease import LeaseStore
@@ -38,9 +41,11 @@ from engagement_platform.tables.lake import Lake
 
 INGEST_ENGAGEMENTS = "ingest-engagements"
 INGEST_MUTATION_REQUESTS = "ingest-mutation-requests"
-TOPIC_JOBS = (INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS)
+INGEST_PROFILE_CHANGES = "ingest-profile-changes"
+REMATERIALIZE_PROFILE = "rematerialize-profile"
+TOPIC_JOBS = (INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS, INGEST_PROFILE_CHANGES)
 """Jobs that read a topic and go on for ever."""
-JOB_NAMES = (*TOPIC_JOBS, APPLY_MUTATIONS, REMATERIALIZE_ALIASES)
+JOB_NAMES = (*TOPIC_JOBS, APPLY_MUTATIONS, REMATERIALIZE_ALIASES, REMATERIALIZE_PROFILE)
 """Jobs that go on for ever."""
 REDRIVE_QUARANTINE = "redrive-quarantine"
 REREAD_ENGAGEMENTS = "reread-engagements"
@@ -98,6 +103,7 @@ def topic_of(name: str, settings: Settings) -> str:
     topics = {
         INGEST_ENGAGEMENTS: settings.kafka.engagements_topic,
         INGEST_MUTATION_REQUESTS: settings.kafka.mutation_requests_topic,
+        INGEST_PROFILE_CHANGES: settings.kafka.profile_changes_topic,
     }
     if name not in topics:
         raise UnknownJob(name)
@@ -116,6 +122,8 @@ def build_job(
         return apply_mutations(Lake(spark, settings), stores, settings, told)
     if name == REMATERIALIZE_ALIASES:
         return rematerialize_aliases(Lake(spark, settings), stores, settings, told)
+    if name == REMATERIALIZE_PROFILE:
+        return rematerialize(Lake(spark, settings), stores, settings, told, profile(settings))
     source = KafkaSource(topic_of(name, settings), settings.kafka)
     parts = Parts(Lake(spark, settings), stores, settings, told)
 
@@ -124,6 +132,8 @@ def build_job(
 
     if name == INGEST_ENGAGEMENTS:
         return ingest_engagements(name, source, read, parts)
+    if name == INGEST_PROFILE_CHANGES:
+        return ingest_changes(profile(settings), source, read, parts.lake, stores, settings, told)
     return ingest_mutation_requests(name, source, read, parts)
 
 

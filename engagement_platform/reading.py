@@ -1,6 +1,6 @@
-"""Reads tables of the lake and the current view for people: into one file, or the first rows. Writes no table.
+"""Reads tables of the lake and the current views for people: into one file, or the first rows. Writes no table.
 
-What the view holds is `mutation.current`; how a command line shows rows is `commands`.
+What the views hold is `mutation.current` and `merge_on_read.view`; how a command line shows rows is `commands`.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from engagement_platform.errors import PlatformError
+from engagement_platform.merge_on_read import view as profiles
+from engagement_platform.merge_on_read.entity import profile
 from engagement_platform.mutation import current
 from engagement_platform.settings import Settings
 from engagement_platform.tables import log
@@ -71,10 +73,15 @@ class NotThereYet(PlatformError):
 class ViewHasNoVersions(PlatformError):
     """A version was asked of a view."""
 
-    def __init__(self, version: int) -> None:
+    def __init__(self, name: str, version: int) -> None:
+        table, gone = (
+            ("engagement/data", "rows without a person_id are deleted ones")
+            if name == current.NAME
+            else ("profile/materialized", "what came since its watermark is in profile/changeset")
+        )
         super().__init__(
-            f"{current.NAME} is a view over several tables and has no version {version}. Read engagement/data with "
-            "--version instead; rows without a person_id are deleted ones."
+            f"{name} is a view over several tables and has no version {version}. Read {table} with --version "
+            f"instead; {gone}."
         )
 
 
@@ -104,10 +111,11 @@ def check_asked(settings: Settings, name: str, version: int | None, out: Path | 
     """
     if out is not None:
         _check_out(out)
-    if name == current.NAME:
+    parts = _views(settings).get(name)
+    if parts is not None:
         if version is not None:
-            raise ViewHasNoVersions(version)
-        needed = [table.name for table in (data_table(settings.layout.scheme), PENDING, ALIAS)]
+            raise ViewHasNoVersions(name, version)
+        needed = [table.name for table in parts]
     elif _NAME.fullmatch(name) is None:
         raise UnknownTable(name, table_names(settings))
     else:
@@ -120,8 +128,8 @@ def check_asked(settings: Settings, name: str, version: int | None, out: Path | 
 
 
 def table_names(settings: Settings) -> list[str]:
-    """The view, the tables that the platform declares, and any other tables in the lake."""
-    return sorted({current.NAME, *_declared(settings), *log.tables(settings.lake)})
+    """The views, the tables that the platform declares, and any other tables in the lake."""
+    return sorted({*_views(settings), *_declared(settings), *log.tables(settings.lake)})
 
 
 def rows_of(lake: Lake, name: str, *, where: str | None = None, version: int | None = None) -> DataFrame:
@@ -132,6 +140,8 @@ def rows_of(lake: Lake, name: str, *, where: str | None = None, version: int | N
     with _told(name):
         if name == current.NAME:
             rows = current.current(lake, data_table(lake.settings.layout.scheme))
+        elif name == profile(lake.settings).view:
+            rows = profiles.current(lake, profile(lake.settings))
         else:
             rows = lake.read(Table(tuple(name.split("/")), "", (), Mode.MUTABLE), version)
         rows = rows if where is None else rows.where(where)
@@ -282,4 +292,15 @@ def _check_out(out: Path) -> None:
 
 
 def _declared(settings: Settings) -> set[str]:
-    return {table.name for table in (data_table(settings.layout.scheme), *_DECLARED)}
+    entity = profile(settings)
+    ours = (data_table(settings.layout.scheme), entity.changeset, entity.base, *_DECLARED)
+    return {table.name for table in ours}
+
+
+def _views(settings: Settings) -> dict[str, Sequence[Table]]:
+    """Each view with the tables that it needs."""
+    entity = profile(settings)
+    return {
+        current.NAME: (data_table(settings.layout.scheme), PENDING, ALIAS),
+        entity.view: (entity.changeset, entity.base),
+    }

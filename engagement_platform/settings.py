@@ -21,7 +21,14 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
-from engagement_platform.sections import ConsumerSettings, HealthSettings, MaintenanceSettings, Section
+from engagement_platform.sections import (
+    ConsumerSettings,
+    HealthSettings,
+    MaintenanceSettings,
+    MergeOnReadSettings,
+    RematerializeSettings,
+    Section,
+)
 
 ENV_PREFIX = "ENGAGEMENT_PLATFORM_"
 
@@ -43,6 +50,7 @@ class KafkaSettings(Section):
     )
     engagements_topic: str = Field(default="engagements", description="Topic of engagement events.")
     mutation_requests_topic: str = Field(default="mutation-requests", description="Topic of mutation requests.")
+    profile_changes_topic: str = Field(default="profile-changes", description="Topic of changes of profiles.")
     security: dict[str, SecretStr] = Field(
         default_factory=dict,
         description="Client options in librdkafka's names for SASL and TLS, such as security.protocol, sasl.mechanism, "
@@ -245,6 +253,10 @@ class TrafficSettings(Section):
     update_share: float = Field(default=0.02, ge=0, le=1, description="Share of engagements sent again, next version.")
     late_share: float = Field(default=0.02, ge=0, le=1, description="Share of engagements that are days late.")
     duplicate_share: float = Field(default=0.01, ge=0, le=1, description="Share of messages sent twice.")
+    profile_share: float = Field(
+        default=0.2, ge=0, le=1, description="Changes of profiles per engagement; in `up` and `produce --follow`."
+    )
+    profiles: int = Field(default=5000, ge=1, description="Profiles that exist at a time.")
     bad_share: float = Field(default=0.001, ge=0, le=1, description="Share of messages that must be quarantined.")
 
 
@@ -283,6 +295,8 @@ class Settings(BaseSettings):
     decoding: DecodingSettings = Field(default_factory=DecodingSettings)
     layout: LayoutSettings = Field(default_factory=LayoutSettings)
     mutation: MutationSettings = Field(default_factory=MutationSettings)
+    merge_on_read: MergeOnReadSettings = Field(default_factory=MergeOnReadSettings)
+    rematerialize: RematerializeSettings = Field(default_factory=RematerializeSettings)
     quality: QualitySettings = Field(default_factory=QualitySettings)
     health: HealthSettings = Field(default_factory=HealthSettings)
     maintenance: MaintenanceSettings = Field(default_factory=MaintenanceSettings)

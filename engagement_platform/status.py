@@ -10,7 +10,17 @@ from datetime import datetime
 
 import pyarrow as pa
 
-from engagement_platform.jobs import INGEST_MUTATION_REQUESTS, JOB_NAMES, TOPIC_JOBS, open_stores, topic_of
+from engagement_platform.jobs import (
+    INGEST_MUTATION_REQUESTS,
+    INGEST_PROFILE_CHANGES,
+    JOB_NAMES,
+    REMATERIALIZE_PROFILE,
+    TOPIC_JOBS,
+    open_stores,
+    topic_of,
+)
+from engagement_platform.merge_on_read.entity import profile
+from engagement_platform.merge_on_read.snapshot import pending_rows
 from engagement_platform.microbatch.job import Stores
 from engagement_platform.microbatch.model import Checkpoint, JobState, Offsets
 from engagement_platform.microbatch.stores import BatchRecord
@@ -18,6 +28,7 @@ from engagement_platform.mutation.job import APPLY_MUTATIONS
 from engagement_platform.mutation.rematerialize import REMATERIALIZE_ALIASES
 from engagement_platform.settings import Settings
 from engagement_platform.sources.kafka import KafkaSource
+from engagement_platform.sources.kafka_errors import TopicMissing
 from engagement_platform.tables import log
 from engagement_platform.tables.engagement import MUTATION_REQUEST, PENDING
 from engagement_platform.tables.growth import TableSource
@@ -112,15 +123,23 @@ def pending_organizations(settings: Settings) -> int:
 def backlog(job: str, settings: Settings, checkpoint: Checkpoint | None) -> int:
     """What no finished batch has read: messages on the broker, for the mutation job rows of the requests' table.
 
-    For rematerialization organizations that wait. A batch under way counts as waiting. Raises what the source raises:
-    no broker, no topic, offsets lost.
+    For rematerialization organizations, or changes of profiles, that wait. A batch under way counts as waiting. Raises
+    what the source raises: no broker, no topic, offsets lost. A topic of profile changes need not be there.
     """
     if job == REMATERIALIZE_ALIASES:
         return pending_organizations(settings)
+    if job == REMATERIALIZE_PROFILE:
+        return pending_rows(settings.lake, profile(settings))
     start = unread_from(checkpoint)
     if job == APPLY_MUTATIONS:
         return landed_requests(settings).backlog(start)
-    return KafkaSource(topic_of(job, settings), settings.kafka).backlog(start)
+    try:
+        return KafkaSource(topic_of(job, settings), settings.kafka).backlog(start)
+    except TopicMissing:
+        # Who has no profiles need not make a topic for them; one that was read before is missed.
+        if job != INGEST_PROFILE_CHANGES or checkpoint is not None:
+            raise
+        return 0
 
 
 def snapshot(settings: Settings) -> StatusSnapshot:

@@ -26,12 +26,12 @@ from engagement_platform.status import pending_organizations, unread_from
 PENDING_POOL = "engagement_pending"
 
 
-def moved_batches(opened: Opened, told: Told) -> Iterator[tuple[date, BatchReport]]:
+def moved_batches(opened: Opened, told: Told, name: str = REMATERIALIZE_ALIASES) -> Iterator[tuple[date, BatchReport]]:
     """Batch after batch until nothing waits, each with the day on which it was planned."""
     from engagement_platform.jobs import build_job
     from engagement_platform.microbatch.job import DrainPolicy, drain
 
-    job = build_job(REMATERIALIZE_ALIASES, opened.spark, opened.settings, opened.stores, told)
+    job = build_job(name, opened.spark, opened.settings, opened.stores, told)
     once = DrainPolicy(linger=timedelta(0), max_duration=opened.settings.drain.max_duration)
     for report in drain(job, once):
         yield report.manifest.ingestion_ts.date(), report

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import dagster as dg
 
+from engagement_platform.merge_on_read.entity import PROFILE
 from engagement_platform.tables.contract import Mode, Table
 from engagement_platform.tables.engagement import (
     ALIAS,
@@ -31,6 +32,8 @@ DAYS = dg.DailyPartitionsDefinition(start_date="2026-11-01", timezone="UTC", end
 
 ENGAGEMENTS_TOPIC = dg.AssetKey(["kafka", "engagements"])
 MUTATION_REQUESTS_TOPIC = dg.AssetKey(["kafka", "mutation-requests"])
+PROFILE_CHANGES_TOPIC = dg.AssetKey(["kafka", "profile-changes"])
+PROFILE_VIEW = dg.AssetKey(PROFILE.view.split("/"))
 
 # Columns and description do not depend on the layout, which is a setting and unknown when definitions load.
 DATA_TABLE = data_table("organization")
@@ -76,6 +79,7 @@ def topic_specs() -> list[dg.AssetSpec]:
         for key, what, setting in (
             (ENGAGEMENTS_TOPIC, "engagement events", "engagements_topic"),
             (MUTATION_REQUESTS_TOPIC, "requests to convert, delete, rename or update", "mutation_requests_topic"),
+            (PROFILE_CHANGES_TOPIC, "partial updates of profiles", "profile_changes_topic"),
         )
     ]
 
@@ -83,7 +87,7 @@ def topic_specs() -> list[dg.AssetSpec]:
 def engagement_specs() -> list[dg.AssetSpec]:
     """The tables that one batch of engagements fills, in the order in which it does."""
     return [
-        table_spec(QUARANTINE, [ENGAGEMENTS_TOPIC, MUTATION_REQUESTS_TOPIC]),
+        table_spec(QUARANTINE, [ENGAGEMENTS_TOPIC, MUTATION_REQUESTS_TOPIC, PROFILE_CHANGES_TOPIC]),
         table_spec(SAID_NAME, [ENGAGEMENTS_TOPIC]),
         table_spec(MAPPING, [ENGAGEMENTS_TOPIC]),
         table_spec(SUPERSEDED, [ENGAGEMENTS_TOPIC]),
@@ -101,3 +105,16 @@ def mutation_specs() -> list[dg.AssetSpec]:
     """The tables that a batch of mutations fills alone; it changes the tables of engagements besides."""
     sources = [key_of(MUTATION_REQUEST), key_of(DATA_TABLE)]
     return [table_spec(table, sources) for table in (ORIGINAL, AMENDMENT, ALIAS, OPERATION, PENDING)]
+
+
+def profile_view_spec() -> dg.AssetSpec:
+    """The view over base and changeset: no table, made anew by each reader."""
+    return dg.AssetSpec(
+        PROFILE_VIEW,
+        deps=[key_of(PROFILE.base), key_of(PROFILE.changeset)],
+        description="Profiles as they are now: the base with the changes that wait. Nothing is stored; read it with "
+        "`engagement-platform read profile/current`.",
+        group_name=GROUP,
+        owners=list(OWNERS),
+        kinds={"view"},
+    )

@@ -143,7 +143,7 @@ def balance(opening: Opening, on_broker: int, summary: Summary) -> int:
 
 
 def messages_on_broker(kafka: KafkaSettings) -> int:
-    """Messages ever written to the two topics: the sum of their end offsets, whatever retention removed since.
+    """Messages ever written to the topics: the sum of their end offsets, whatever retention removed since.
 
     Asked of the broker, not of the producer, so that a producer that was killed cannot make the books wrong.
     Raises BrokerSilent.
@@ -157,7 +157,7 @@ def messages_on_broker(kafka: KafkaSettings) -> int:
     )
     total = 0
     try:
-        for topic in (kafka.engagements_topic, kafka.mutation_requests_topic):
+        for topic in (kafka.engagements_topic, kafka.mutation_requests_topic, kafka.profile_changes_topic):
             described = consumer.list_topics(topic, timeout=timeout_s).topics[topic]
             for partition in described.partitions:
                 _, end = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=timeout_s)

@@ -101,6 +101,7 @@ def produce(
     topics = topics or {
         "engagements": settings.engagements_topic,
         "mutation-requests": settings.mutation_requests_topic,
+        "profile-changes": settings.profile_changes_topic,
     }
     sender = _Sender(settings, on_progress or (lambda _: None))
     stop = stop or threading.Event()
@@ -141,13 +142,14 @@ def produce_from(
     sends nothing), as the setting counts, whatever else comes with them.
     The same settings make the same sample. Raises NotDelivered when a message was not taken, and what `produce` does.
     """
-    topics: dict[Kind, str] | None = {"engagements": topic, "mutation-requests": topic} if topic else None
+    kinds: tuple[Kind, ...] = ("engagements", "mutation-requests", "profile-changes")
+    topics: dict[Kind, str] | None = dict.fromkeys(kinds, topic) if topic else None
     if file is not None:
         messages = read_jsonl(file)
     elif sample is not None:
         messages = Traffic(settings.traffic, start=SAMPLE_START).messages()
     else:
-        traffic = Traffic(settings.traffic, start=datetime.now(UTC), clock=lambda: datetime.now(UTC))
+        traffic = Traffic(settings.traffic, start=datetime.now(UTC), clock=lambda: datetime.now(UTC), profiles=True)
         engagements = settings.traffic.rate if rate is None else rate
         if engagements <= 0:
             return ProduceReport()
@@ -155,7 +157,11 @@ def produce_from(
         messages = traffic.messages()
     if topic is not None and file is None:
         # Of the sample only what the topic is for: requests among engagements would all be quarantined.
-        kind: Kind = "mutation-requests" if topic == settings.kafka.mutation_requests_topic else "engagements"
+        others: dict[str, Kind] = {
+            settings.kafka.mutation_requests_topic: "mutation-requests",
+            settings.kafka.profile_changes_topic: "profile-changes",
+        }
+        kind = others.get(topic, "engagements")
         messages = (message for message in messages if message.kind == kind)
     report = produce(
         settings.kafka, messages, topics=topics, rate=rate, limit=sample, stop=stop, on_progress=on_progress

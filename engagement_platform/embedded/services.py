@@ -52,7 +52,8 @@ class Services:
             jars = resolve_jars("kafka", settings.spark.jar_cache)
             broker = EmbeddedKafka(home / "kafka", ports.kafka_port, ports.kafka_controller_port, jars)
             broker.prepare()
-            topics = (settings.kafka.engagements_topic, settings.kafka.mutation_requests_topic)
+            names = settings.kafka
+            topics = (names.engagements_topic, names.mutation_requests_topic, names.profile_changes_topic)
             children.append(broker.child(dict.fromkeys(topics, ports.kafka_partitions)))
         return children
 

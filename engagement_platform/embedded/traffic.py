@@ -16,14 +16,15 @@ from random import Random
 from typing import Literal, NamedTuple
 
 from engagement_platform.embedded.content import Content, compact, contents, full_name
+from engagement_platform.embedded.profiles import ProfileChanges
 from engagement_platform.embedded.spoiled import SPOILED_ENGAGEMENTS, SPOILED_REQUESTS
 from engagement_platform.settings import TrafficSettings
 
-Kind = Literal["engagements", "mutation-requests"]
+Kind = Literal["engagements", "mutation-requests", "profile-changes"]
 
 
 class Message(NamedTuple):
-    """One Kafka message: which kind of topic it belongs to, its key (the organization's id) and its bytes."""
+    """One Kafka message: which kind of topic it belongs to, its key (the organization's or profile's id), its bytes."""
 
     kind: Kind
     key: bytes | None
@@ -136,11 +137,16 @@ class Traffic:
     start: distinguishes this producer's ids from those of an earlier one, so that it may start anew at any time
     without meeting its own past; needs a zone. clock: when the next message is sent; engagement times lie up to two
     seconds before it (late ones days), execution times of requests on it. Not given: one millisecond a message from
-    `start` on, which suits benchmarks and tests.
+    `start` on, which suits benchmarks and tests. profiles: with changes of profiles among them; all else is the same.
     """
 
     def __init__(
-        self, settings: TrafficSettings, *, start: datetime, clock: Callable[[], datetime] | None = None
+        self,
+        settings: TrafficSettings,
+        *,
+        start: datetime,
+        clock: Callable[[], datetime] | None = None,
+        profiles: bool = False,
     ) -> None:
         if start.tzinfo is None:
             raise ValueError("start needs a zone")
@@ -150,6 +156,8 @@ class Traffic:
         self._rng = Random(f"{settings.seed}/{self._token}")
         self._clock = clock or self._ticking(start)
         self._contents = contents(Random(settings.seed), 400)
+        self._profile_share = settings.profile_share if profiles else 0.0
+        self._profiles = ProfileChanges(settings.seed, self._token, settings.profiles)
         self._weights = list(accumulate(o.engagements_per_day for o in self.organizations))
         self._keys = [o.id.encode() for o in self.organizations]
         self._people: list[dict[int, _Person]] = [{} for _ in self.organizations]
@@ -161,12 +169,13 @@ class Traffic:
     def messages_per_engagement(self) -> float:
         """Messages of any kind for each new engagement, on average; for pacing by engagements."""
         s = self._settings
-        return (1 + s.update_share + s.mutation_share) * (1 + s.duplicate_share + s.bad_share)
+        usual = (1 + s.update_share + s.mutation_share) * (1 + s.duplicate_share + s.bad_share)
+        return usual + self._profile_share
 
     def messages(self) -> Iterator[Message]:
         """Endless. New engagements, and between them updates, requests, duplicates and bad ones by their shares."""
         random, s = self._rng.random, self._settings
-        requests_due = 0.0
+        requests_due = changes_due = 0.0
         while True:
             yield from self._with_company(self._new_engagement())
             if random() < s.update_share:
@@ -176,6 +185,10 @@ class Traffic:
             if requests_due >= 1 - 1e-9:
                 requests_due -= 1
                 yield from self._with_company(self._request())
+            changes_due += self._profile_share
+            if changes_due >= 1 - 1e-9:
+                changes_due -= 1
+                yield Message("profile-changes", *self._profiles.next())
 
     def _with_company(self, message: Message) -> Iterator[Message]:
         """The message, and whatever duplicates and bad ones are due after it."""

@@ -5,7 +5,7 @@ The rules of a message are `decoding`; this module only turns rows into columns.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Literal
 
@@ -17,15 +17,16 @@ from engagement_platform.sources.messages import DecodingLimits, Engagement, Mut
 
 MessageKind = Literal["engagement", "mutation_request"]
 
-_COORDINATES_DDL = (
+RECORD_DDL = (
     "topic string, partition int, offset long, produced_ts timestamp, value_bytes int, key binary, value binary, "
     "reason_code string, reason string, unknown_fields int, "
 )
-ENGAGEMENT_DECODED_DDL = _COORDINATES_DDL + (
+"""What is kept of each record, whatever it is: begins the decoded columns."""
+ENGAGEMENT_DECODED_DDL = RECORD_DDL + (
     "organization_id string, engagement_date date, engagement_ts timestamp, engagement_id string, person_id string, "
     "person_name string, version long, type string, channel string, subject string, attributes map<string,string>"
 )
-MUTATION_REQUEST_DECODED_DDL = _COORDINATES_DDL + (
+MUTATION_REQUEST_DECODED_DDL = RECORD_DDL + (
     "request_id string, organization_id string, operation string, from_id string, to_id string, name string, "
     "engagement_id string, type string, channel string, subject string, attributes map<string,string>, "
     "set_null array<string>, engagement_date_from date, engagement_date_to date, execution_ts timestamp"
@@ -62,19 +63,24 @@ def decode_batches(
         # Made in the worker: the parser inside cannot be pickled.
         if kind == "engagement":
             for batch in batches:
-                yield _decoded(batch, engagement_decoder(limits, ingestion_ts), Engagement._fields)
+                yield decoded_batch(batch, engagement_decoder(limits, ingestion_ts), Engagement._fields)
         else:
             for batch in batches:
-                yield _decoded(batch, mutation_request_decoder(limits, ingestion_ts), MutationRequest._fields)
+                yield decoded_batch(batch, mutation_request_decoder(limits, ingestion_ts), MutationRequest._fields)
 
     return decode
 
 
-def _decoded(
+def decoded_batch(
     batch: pa.RecordBatch,
-    decode: Callable[[bytes | None], Engagement | MutationRequest | Rejection],
+    decode: Callable[[bytes | None], tuple[Any, ...]],
     fields: Sequence[str],
+    types: Mapping[str, pa.DataType] = _TYPES,
 ) -> pa.RecordBatch:
+    """One batch of records with what became of each: its coordinates, then `fields` as `decode` gives them.
+
+    decode: a Rejection, or values in the order of `fields`. types: of fields that are no strings.
+    """
     value = batch.column("value")
     decoded: list[Any] = list(map(decode, value.to_pylist()))
     rejections = [row if type(row) is Rejection else None for row in decoded]
@@ -96,7 +102,7 @@ def _decoded(
         "reason": pa.array([rejection and rejection.sentence for rejection in rejections], pa.string()),
     }
     for field, column in zip(fields, columns, strict=True):
-        arrays[field] = _array(column, _TYPES.get(field, pa.string()))
+        arrays[field] = _array(column, types.get(field, pa.string()))
     return pa.RecordBatch.from_arrays(list(arrays.values()), names=list(arrays))
 
 

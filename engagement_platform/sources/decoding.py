@@ -10,10 +10,17 @@ from collections.abc import Callable
 from datetime import UTC, date, datetime
 from typing import TypeVar
 
-from engagement_platform.sources.messages import DecodingLimits, Engagement, MutationRequest, Reason, Rejection
+from engagement_platform.sources.messages import (
+    Change,
+    DecodingLimits,
+    Engagement,
+    MutationRequest,
+    Reason,
+    Rejection,
+)
 from engagement_platform.sources.strict_json import JsonObject, Refused, object_parser
 
-Decoded = TypeVar("Decoded", Engagement, MutationRequest)
+Decoded = TypeVar("Decoded", Engagement, MutationRequest, Change)
 
 MAX_VERSION = 2**63 - 1
 RESERVED_ORGANIZATION_ID = "__HIVE_DEFAULT_PARTITION__"
@@ -49,19 +56,19 @@ def engagement_decoder(
     limits: DecodingLimits, ingestion_ts: datetime
 ) -> Callable[[bytes | None], Engagement | Rejection]:
     """decode_engagement for many messages: what depends on the limits only is made once."""
-    read_time = _time_reader(limits, ingestion_ts)
+    read_time = time_reader(limits, ingestion_ts)
     id_length = limits.max_id_length
 
     def read(fields: JsonObject) -> Engagement:
         # pop: what is left in the end are the fields that nobody declared.
         take = fields.pop
-        engagement_id = _id(take("engagement_id", None), "engagement_id", id_length)
+        engagement_id = read_id(take("engagement_id", None), "engagement_id", id_length)
         organization_id = _organization_id(take("organization_id", None), id_length)
-        person_id = _id(take("person_id", None), "person_id", id_length)
+        person_id = read_id(take("person_id", None), "person_id", id_length)
         engagement_ts = read_time(take("engagement_ts", None), "engagement_ts")
         kind = take("type", None)
         if type(kind) is not str:
-            raise _wrong(kind, "type")
+            raise wrong_or_missing(kind, "type")
         person_name = _optional_text(take("person_name", None), "person_name")
         version = _version(take("version", None))
         channel = _optional_text(take("channel", None), "channel")
@@ -83,22 +90,22 @@ def engagement_decoder(
             attributes,
         )
 
-    return _decoder(limits, read)
+    return decoder_of(limits, read)
 
 
 def mutation_request_decoder(
     limits: DecodingLimits, ingestion_ts: datetime
 ) -> Callable[[bytes | None], MutationRequest | Rejection]:
     """decode_mutation_request for many messages: what depends on the limits only is made once."""
-    read_time = _time_reader(limits, ingestion_ts)
+    read_time = time_reader(limits, ingestion_ts)
     id_length = limits.max_id_length
 
     def read(fields: JsonObject) -> MutationRequest:
-        request_id = _id(fields.get("request_id"), "request_id", id_length)
+        request_id = read_id(fields.get("request_id"), "request_id", id_length)
         organization_id = _organization_id(fields.get("organization_id"), id_length)
         operation = fields.get("operation")
         if type(operation) is not str:
-            raise _wrong(operation, "operation")
+            raise wrong_or_missing(operation, "operation")
         use = _OPERATIONS.get(operation)
         if use is None:
             raise Refused(Reason.UNKNOWN_OPERATION, "operation")
@@ -123,12 +130,13 @@ def mutation_request_decoder(
         )
         return use(request, fields, id_length)
 
-    return _decoder(limits, read)
+    return decoder_of(limits, read)
 
 
-def _decoder(
+def decoder_of(
     limits: DecodingLimits, read: Callable[[JsonObject], Decoded]
 ) -> Callable[[bytes | None], Decoded | Rejection]:
+    """From bytes to what `read` makes of their object, or to why it is refused."""
     parse = object_parser(limits.max_bytes, limits.max_depth)
     refuse_unknown = limits.unknown_fields == "quarantine"
 
@@ -198,14 +206,15 @@ _OPERATIONS: dict[str, Callable[[MutationRequest, JsonObject, int], MutationRequ
 }
 
 
-def _wrong(value: object, field: str) -> Refused:
+def wrong_or_missing(value: object, field: str) -> Refused:
+    """Why a field that is required does not have its type."""
     return Refused(Reason.MISSING_FIELD if value is None else Reason.WRONG_TYPE, field)
 
 
-def _id(value: object, field: str, max_length: int) -> str:
+def read_id(value: object, field: str, max_length: int) -> str:
     """An id, verbatim: 1 to max_length code points, no control characters, no blank ends, otherwise any Unicode."""
     if type(value) is not str:
-        raise _wrong(value, field)
+        raise wrong_or_missing(value, field)
     # Printable text has no control character, and the ASCII space is the only blank in it: nearly every id ends here.
     if value.isprintable() and 0 < len(value) <= max_length and value[0] != " " and value[-1] != " ":
         return value
@@ -221,7 +230,7 @@ def _id(value: object, field: str, max_length: int) -> str:
 
 
 def _organization_id(value: object, max_length: int) -> str:
-    checked = _id(value, "organization_id", max_length)
+    checked = read_id(value, "organization_id", max_length)
     if checked == RESERVED_ORGANIZATION_ID:
         raise Refused(Reason.RESERVED_ID, "organization_id")
     return checked
@@ -229,7 +238,7 @@ def _organization_id(value: object, max_length: int) -> str:
 
 def _optional_id(fields: JsonObject, field: str, max_length: int) -> str | None:
     value = fields.get(field)
-    return None if value is None else _id(value, field, max_length)
+    return None if value is None else read_id(value, field, max_length)
 
 
 def _needed_id(fields: JsonObject, field: str, max_length: int, missing: Reason) -> str:
@@ -278,7 +287,7 @@ def _attribute_patch(value: object) -> dict[str, str | None] | None:
     return value
 
 
-def _time_reader(limits: DecodingLimits, ingestion_ts: datetime) -> Callable[[object, str], datetime]:
+def time_reader(limits: DecodingLimits, ingestion_ts: datetime) -> Callable[[object, str], datetime]:
     """A function from a field's value to a UTC time within the limits, both ends included."""
     if ingestion_ts.tzinfo is None:
         raise ValueError("ingestion_ts has no offset; the manifest's is UTC")
@@ -291,7 +300,7 @@ def _time_reader(limits: DecodingLimits, ingestion_ts: datetime) -> Callable[[ob
 
     def read_time(value: object, field: str) -> datetime:
         if type(value) is not str:
-            raise _wrong(value, field)
+            raise wrong_or_missing(value, field)
         match = matches(value)
         if match is None:
             raise Refused(Reason.BAD_TIME, field)
@@ -315,14 +324,15 @@ def _time_reader(limits: DecodingLimits, ingestion_ts: datetime) -> Callable[[ob
 
 
 def _date_range(fields: JsonObject) -> tuple[date | None, date | None]:
-    first = _date(fields.get("engagement_date_from"), "engagement_date_from")
-    last = _date(fields.get("engagement_date_to"), "engagement_date_to")
+    first = read_date(fields.get("engagement_date_from"), "engagement_date_from")
+    last = read_date(fields.get("engagement_date_to"), "engagement_date_to")
     if first is not None and last is not None and first > last:
         raise Refused(Reason.REVERSED_RANGE)
     return first, last
 
 
-def _date(value: object, field: str) -> date | None:
+def read_date(value: object, field: str) -> date | None:
+    """A day such as 2026-01-31; None for null."""
     if value is None:
         return None
     if type(value) is not str:

@@ -67,6 +67,8 @@ class Reason(StrEnum):
     SELF_CONVERSION = "self_conversion"
     BAD_DATE = "bad_date"
     REVERSED_RANGE = "reversed_range"
+    UNKNOWN_OP = "unknown_op"
+    NUMBER_OUT_OF_RANGE = "number_out_of_range"
 
 
 SENTENCES: dict[Reason, str] = {
@@ -102,6 +104,8 @@ SENTENCES: dict[Reason, str] = {
     Reason.SELF_CONVERSION: "A CONVERT has the same from_id and to_id.",
     Reason.BAD_DATE: "{field} is not a date such as 2026-01-31.",
     Reason.REVERSED_RANGE: "engagement_date_from is after engagement_date_to.",
+    Reason.UNKNOWN_OP: "{field} is not one of INSERT, UPDATE, DELETE.",
+    Reason.NUMBER_OUT_OF_RANGE: "{field} is not a whole number of 64 bits.",
 }
 
 
@@ -155,3 +159,32 @@ class MutationRequest(NamedTuple):
     engagement_date_from: date | None
     engagement_date_to: date | None
     execution_ts: datetime
+
+
+ValueType = Literal["string", "long", "double", "boolean", "date", "timestamp"]
+"""Types that a column of a declared entity can have."""
+
+
+@dataclass(frozen=True)
+class ChangeShape:
+    """What a change of a declared entity may say: names of its key and version, and its columns with their types."""
+
+    key: str
+    version: str
+    columns: tuple[tuple[str, ValueType], ...]
+    never_empty: frozenset[str] = frozenset()
+    """Columns in which an empty string is refused: as a partition value it would come back as null (Delta protocol)."""
+
+
+class Change(NamedTuple):
+    """One partial update of an entity. A DELETE says nothing but that."""
+
+    unknown_fields: int
+    key: str
+    version: int
+    op: str
+    """INSERT, UPDATE or DELETE."""
+    values: tuple[object, ...]
+    """In the order of the declared columns; None: nothing was said, or it is among set_null."""
+    set_null: list[str] | None
+    """Columns that the change sets to null; None where there are none."""

@@ -16,6 +16,7 @@ _TYPES: Mapping[str, pa.DataType] = {
     "long": pa.int64(),
     "int": pa.int32(),
     "double": pa.float64(),
+    "boolean": pa.bool_(),
     "binary": pa.binary(),
     "date": pa.date32(),
     "timestamp": pa.timestamp("us", tz="UTC"),

@@ -98,7 +98,9 @@ class Lake:
                 lacking = [f"column {column.name} {column.type} is missing" for column in missing]
                 raise ContractBroken(table.name, lacking + problems)
             if missing:
-                self.spark.sql(f"ALTER TABLE {self._name(table)} ADD COLUMNS ({contract.declared(missing)})").collect()
+                self.spark.sql(
+                    f"ALTER TABLE {self.sql_name(table)} ADD COLUMNS ({contract.declared(missing)})"
+                ).collect()
 
     def read(self, table: Table, version: int | None = None) -> DataFrame:
         """All rows, as of a version or now."""
@@ -152,7 +154,7 @@ class Lake:
         with turn(self.root, table.name):
             self._refuse_relaid(table)
             # What is in this process already is not handed to Spark, however much it is.
-            found = self._light(table, 0 if isinstance(frame, pa.Table) else rows)
+            found = self.light_of(table, 0 if isinstance(frame, pa.Table) else rows)
             if found is not None and light.written(found, txn):
                 return
             if found is not None and (few := here(selected)) is not None:
@@ -192,7 +194,7 @@ class Lake:
         columns = [name for name in table.column_names if insert or name in needed]
         with turn(self.root, table.name):
             self._refuse_relaid(table)
-            found = self._light(table, rows, (within or {}).get("organization_id"))
+            found = self.light_of(table, rows, (within or {}).get("organization_id"))
             if found is not None and light.written(found, txn):
                 return
             few = None if found is None else here(_select(frame, columns))
@@ -204,7 +206,7 @@ class Lake:
             condition = reduce(and_, (F.col(name) == F.col(f"new_{name}") for name in on))
             for column, values in (within or {}).items():
                 condition &= any_of(column, values)
-            merge = source.mergeInto(self._name(table), condition)
+            merge = source.mergeInto(self.sql_name(table), condition)
             newer = None if newer_by is None else F.col(newer_by) < F.col(f"new_{newer_by}")
             matched = merge.whenMatched() if newer is None else merge.whenMatched(newer)
             taken = {name: F.col(f"new_{name}") for name in update}
@@ -212,7 +214,7 @@ class Lake:
             merge = matched.update(taken)
             if insert:
                 merge = merge.whenNotMatched().insert({name: F.col(f"new_{name}") for name in columns})
-            with self._transaction(txn):
+            with self.transaction(txn):
                 merge.merge()
 
     def move(
@@ -228,7 +230,7 @@ class Lake:
         columns = ("organization_id", "from_id", "engaged_from", "engaged_before", "to_id")
         with turn(self.root, table.name):
             self._refuse_relaid(table)
-            found = self._light(table, rows, organizations)
+            found = self.light_of(table, rows, organizations)
             if found is not None and light.written(found, txn):
                 return
             few = None if found is None else here(_select(operations, columns))
@@ -246,9 +248,9 @@ class Lake:
                 & ~F.col("person_id").eqNullSafe(F.col("new_to_id"))
             )
             # Matched-only and small: the one MERGE in which both phases can broadcast the source.
-            merge = F.broadcast(source).mergeInto(self._name(table), moved)
+            merge = F.broadcast(source).mergeInto(self.sql_name(table), moved)
             merge = merge.whenMatched().update({"person_id": F.col("new_to_id"), "batch_id": F.lit(stamp).cast("long")})
-            with self._transaction(txn):
+            with self.transaction(txn):
                 merge.merge()
 
     def remove(self, keys: DataFrame, table: Table, txn: Transaction, *, on: Sequence[str]) -> None:
@@ -257,8 +259,8 @@ class Lake:
             self._refuse_relaid(table)
             source = keys.select(*(F.col(name).alias(f"new_{name}") for name in on))
             condition = reduce(and_, (F.col(name) == F.col(f"new_{name}") for name in on))
-            with self._transaction(txn):
-                source.mergeInto(self._name(table), condition).whenMatched().delete().merge()
+            with self.transaction(txn):
+                source.mergeInto(self.sql_name(table), condition).whenMatched().delete().merge()
 
     def overwrite(self, frame: DataFrame, table: Table, txn: Transaction) -> None:
         """Replace the partitions that `frame` has rows of; skipped when this transaction is in the table already.
@@ -276,7 +278,7 @@ class Lake:
         """Give a table a property that it does not have yet."""
         found = log.describe(self.uri(table))
         if found is not None and found.properties.get(key) != value:
-            self.spark.sql(f"ALTER TABLE {self._name(table)} SET TBLPROPERTIES ('{key}' = '{value}')").collect()
+            self.spark.sql(f"ALTER TABLE {self.sql_name(table)} SET TBLPROPERTIES ('{key}' = '{value}')").collect()
 
     def _refuse_relaid(self, table: Table) -> None:
         """Raise ContractBroken when a mutable table got another layout since this run looked at it.
@@ -293,7 +295,7 @@ class Lake:
         if self.settings.layout.auto_compact:
             light.compact(found, table, self.settings.layout.auto_compact_min_files)
 
-    def _light(self, table: Table, rows: int | None, organizations: Sequence[str] | None = None) -> DeltaTable | None:
+    def light_of(self, table: Table, rows: int | None, organizations: Sequence[str] | None = None) -> DeltaTable | None:
         """The table opened for a write without Spark, or None where Spark has to do it.
 
         On a local file system only: there both engines can be made to take turns by a lock. organizations: those
@@ -310,7 +312,8 @@ class Lake:
         return found
 
     @contextmanager
-    def _transaction(self, txn: Transaction) -> Iterator[None]:
+    def transaction(self, txn: Transaction) -> Iterator[None]:
+        """MERGE, UPDATE and DELETE of this session commit under a transaction meanwhile."""
         conf = {
             "spark.databricks.delta.write.txnAppId": txn.app_id,
             "spark.databricks.delta.write.txnVersion": str(txn.version),
@@ -355,7 +358,7 @@ class Lake:
                 if found.properties.get("delta.randomizeFilePrefixes") == "true":
                     continue
                 self.spark.sql(
-                    f"ALTER TABLE {self._name(table)} SET TBLPROPERTIES ('delta.randomizeFilePrefixes' = 'true')"
+                    f"ALTER TABLE {self.sql_name(table)} SET TBLPROPERTIES ('delta.randomizeFilePrefixes' = 'true')"
                 ).collect()
 
     def _create(self, table: Table) -> None:
@@ -367,11 +370,12 @@ class Lake:
         layout = f"PARTITIONED BY ({', '.join(table.partitioned_by)})" if table.partitioned_by else ""
         layout = f"CLUSTER BY ({', '.join(table.liquid_by)})" if table.liquid_by else layout
         self.spark.sql(
-            f"CREATE TABLE IF NOT EXISTS {self._name(table)} ({contract.declared(table.columns)}) USING delta {layout} "
+            f"CREATE TABLE IF NOT EXISTS {self.sql_name(table)} ({contract.declared(table.columns)}) USING delta {layout} "
             f"TBLPROPERTIES ({properties})"
         ).collect()
 
-    def _name(self, table: Table) -> str:
+    def sql_name(self, table: Table) -> str:
+        """A table in SQL, by its path."""
         return f"delta.`{self.uri(table).replace('`', '``')}`"
 
 

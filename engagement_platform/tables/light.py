@@ -200,6 +200,23 @@ def append(found: DeltaTable, rows: pa.Table, txn: Transaction) -> None:
     )
 
 
+def replace(found: DeltaTable, rows: pa.Table, txn: Transaction) -> None:
+    """Make these rows, with the table's columns, all that the table has."""
+    write_deltalake(
+        found,
+        rows,
+        mode="overwrite",
+        writer_properties=_writer(),
+        commit_properties=_named(txn),
+        post_commithook_properties=_NO_HOOKS,
+    )
+
+
+def drop_partitions(found: DeltaTable, column: str, through: int, txn: Transaction) -> None:
+    """Remove the partitions whose value is not greater; no file is read or written."""
+    found.delete(f'"{column}" <= {through}', commit_properties=_named(txn), post_commithook_properties=_NO_HOOKS)
+
+
 def spread(rows: pa.Table, table: Table) -> int:
     """In how many partitions of the table these rows are."""
     columns = list(table.partitioned_by)

@@ -135,6 +135,12 @@ def bytes_of(table: DeltaTable, organizations: Sequence[str]) -> int:
     return int(pc.sum(files.column("size_bytes")).as_py() or 0)
 
 
+def total_bytes(uri: str, version: int) -> int:
+    """Bytes of all files of a version."""
+    files = pa.table(DeltaTable(storage_uri(uri), version=version).get_add_actions(flatten=True))
+    return int(pc.sum(files.column("size_bytes")).as_py() or 0)
+
+
 def entry(uri: str, version: int) -> list[dict[str, Any]] | None:
     """The actions of one commit, from its own entry; None where the log has no such entry (any more)."""
     filesystem, path = opened(f"{uri}/_delta_log/{version:020}.json")

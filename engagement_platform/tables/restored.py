@@ -135,8 +135,8 @@ def restore(lake: Lake, table: Table, version: int, txn: Transaction) -> None:
         if found is not None and then is not None:
             light.restore(found, version, txn)
             return
-        with lake._transaction(txn):
-            lake.spark.sql(f"RESTORE TABLE {lake._name(table)} TO VERSION AS OF {int(version)}").collect()
+        with lake.transaction(txn):
+            lake.spark.sql(f"RESTORE TABLE {lake.sql_name(table)} TO VERSION AS OF {int(version)}").collect()
 
 
 def whole(lake: Lake, table: Table, version: int) -> bool:

@@ -26,16 +26,18 @@ START = datetime(2026, 3, 1, tzinfo=UTC)
 
 @pytest.fixture
 def kafka(broker: Any) -> KafkaSettings:
-    """Settings of a broker with two fresh topics."""
+    """Settings of a broker with three fresh topics."""
     name = uuid.uuid4().hex
     made = KafkaSettings(
         bootstrap_servers=broker.bootstrap_servers,
         engagements_topic=f"engagements-{name}",
         mutation_requests_topic=f"mutation-requests-{name}",
+        profile_changes_topic=f"profile-changes-{name}",
         timeout=timedelta(seconds=10),
     )
     broker.create_topic(made.engagements_topic)
     broker.create_topic(made.mutation_requests_topic)
+    broker.create_topic(made.profile_changes_topic)
     return made
 
 

@@ -22,9 +22,11 @@ from engagement_platform.embedded.traffic import (
     Traffic,
     organizations,
 )
+from engagement_platform.merge_on_read.entity import PROFILE
 from engagement_platform.settings import TrafficSettings
+from engagement_platform.sources.changes import change_decoder
 from engagement_platform.sources.decoding import decode_engagement, decode_mutation_request
-from engagement_platform.sources.messages import DecodingLimits, Engagement, MutationRequest, Reason, Rejection
+from engagement_platform.sources.messages import Change, DecodingLimits, Engagement, MutationRequest, Reason, Rejection
 
 START = datetime(2026, 3, 1, 12, tzinfo=UTC)
 LIMITS = DecodingLimits()
@@ -222,3 +224,32 @@ def test_one_process_makes_twenty_thousand_messages_a_second() -> None:
     messages(20_000)
     # 0.16 s on two quiet cores; processor time, so that other work on the machine does not count.
     assert time.process_time() - began < 1.0
+
+
+def changes(count: int) -> list[Message]:
+    traffic = Traffic(TrafficSettings(profiles=20), start=START, profiles=True)
+    return list(islice((message for message in traffic.messages() if message.kind == "profile-changes"), count))
+
+
+def test_changes_of_profiles_are_decoded_and_come_late_now_and_then() -> None:
+    decode = change_decoder(PROFILE.shape, LIMITS, START + timedelta(hours=1))
+    made = changes(2_000)
+    assert made == changes(2_000)
+    newest: dict[str, int] = {}
+    ops, late = Counter[str](), 0
+    for message in made:
+        found = decode(message.value)
+        assert isinstance(found, Change)
+        assert (found.unknown_fields, found.key.encode()) == (0, message.key)
+        ops[found.op] += 1
+        late += found.version < newest.get(found.key, 0)
+        newest[found.key] = max(found.version, newest.get(found.key, 0))
+    assert ops["UPDATE"] > 1_500
+    assert min(ops["INSERT"], ops["DELETE"], late) > 10
+
+
+def test_changes_of_profiles_leave_all_other_messages_as_they_are() -> None:
+    with_them = islice(Traffic(TrafficSettings(), start=START, clock=lambda: START, profiles=True).messages(), 3_000)
+    others = [message for message in with_them if message.kind != "profile-changes"]
+    assert others == messages(len(others), clock=lambda: START)
+    assert len(others) == pytest.approx(3_000 / 1.16, rel=0.05)

@@ -1,0 +1,62 @@
+"""What batches of profile changes, and rematerializations, tell about themselves in the UI. Values only."""
+
+from __future__ import annotations
+
+from dagster import MetadataValue
+
+from engagement_platform.defs.batches import (
+    Batch,
+    Metadata,
+    figures_table,
+    identified,
+    last_batches,
+    rejections,
+    whole_batch,
+    written,
+)
+from engagement_platform.merge_on_read.entity import PROFILE
+from engagement_platform.tables.contract import Table
+from engagement_platform.tables.engagement import QUARANTINE
+
+CHANGES = ("inserts", "updates", "deletes")
+MOVED = (
+    *("changes", "batches", "files", "bytes", "files_rewritten", "bytes_rewritten", "batches_removed"),
+    "tombstones_removed",
+)
+
+
+def changes_metadata(batch: Batch, table: Table, process: str) -> Metadata:
+    """Of a batch that landed: what came, how fresh it is, and how much waits now (the UI draws that over time)."""
+    counts, details = batch.processes.get(process, {}), batch.report.details
+    shown: Metadata = {}
+    if table == PROFILE.changeset:
+        shown = {"last_batches": last_batches(batch.history), **whole_batch(batch)}
+        shown |= {name: MetadataValue.int(counts.get(name, 0)) for name in CHANGES}
+        shown |= {
+            n: MetadataValue.int(v) for n in ("pending_rows", "changeset_batch") if isinstance(v := details.get(n), int)
+        }
+    shown |= written(counts)
+    shown |= rejections(batch.report) if table in {PROFILE.changeset, QUARANTINE} else {}
+    return identified(batch.report, shown)
+
+
+def moved_metadata(batch: Batch, table: Table, process: str) -> Metadata:
+    """Of a rematerialization: what it cost, what one read gained by it, and when the next is due, why."""
+    if table != PROFILE.base:
+        return identified(batch.report, written(batch.processes.get(process, {})))
+    report = batch.report
+    details = report.details
+    shown: Metadata = {name: MetadataValue.int(report.counts[name]) for name in MOVED if name in report.counts}
+    for name, value in (("watermark", details.get("watermark")), ("pending_rows", details.get("pending_rows"))):
+        if isinstance(value, int):
+            shown[name] = MetadataValue.int(value)
+    for name in ("point_read_before_s", "point_read_after_s"):
+        if isinstance(value := details.get(name), float):
+            shown[name] = MetadataValue.float(value)
+    for name in ("method", "cadence"):
+        if isinstance(value := details.get(name), str):
+            shown[name] = MetadataValue.text(value)
+    shown["seconds"] = MetadataValue.float(round(report.seconds, 2))
+    rounded = {name: round(seconds, 2) for name, seconds in report.process_seconds.items()}
+    shown["process_seconds"] = figures_table("process", "seconds", rounded)
+    return identified(report, shown)

@@ -1,0 +1,282 @@
+"""The job that moves pending changes into the base: the watermark first, then one commit of the base, then the batches.
+
+What readers see does not change. When it runs is `cadence`, how rows come together is `view`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from functools import reduce
+from operator import and_, or_
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from engagement_platform.errors import PlatformError
+from engagement_platform.merge_on_read.cadence import ROUNDS, Round, cadence, rounds
+from engagement_platform.merge_on_read.entity import Entity, version_of
+from engagement_platform.merge_on_read.fold import fold
+from engagement_platform.merge_on_read.here import state_here
+from engagement_platform.merge_on_read.latency import point_read_seconds
+from engagement_platform.merge_on_read.snapshot import Snapshot, snapshot, transaction
+from engagement_platform.merge_on_read.view import view
+from engagement_platform.microbatch.job import Committer, MicroBatchJob, Stores, Told
+from engagement_platform.microbatch.model import Counts, JobState, Limits, Manifest, Offsets
+from engagement_platform.sections import RematerializeMethod
+from engagement_platform.settings import Settings
+from engagement_platform.tables import log
+from engagement_platform.tables.lake import Lake, Rows
+from engagement_platform.tables.replacing import (
+    delete_where,
+    drop_partitions,
+    merge_newer,
+    replace_partitions,
+)
+from engagement_platform.tables.replacing import replace as replace_table
+
+LIGHT_BYTES = 64 * 1024 * 1024
+"""A base whose files hold no more is overwritten in this process: as Arrow they are some ten times that (a guess)."""
+
+
+class NotPartitioned(PlatformError):
+    """replace_where was asked for an entity whose base has no partitions."""
+
+    def __init__(self, entity: Entity) -> None:
+        super().__init__(
+            f"{entity.base.name} is not partitioned, so there are no partitions to replace. Nothing was changed. Set "
+            "ENGAGEMENT_PLATFORM_REMATERIALIZE__METHOD to overwrite or merge, or declare the entity partitioned."
+        )
+
+
+def job_name(entity: Entity) -> str:
+    """Name of the job for an entity, such as `rematerialize-profile`."""
+    return f"rematerialize-{entity.name}"
+
+
+@dataclass(frozen=True)
+class Rematerialization:
+    """One batch: the state that it reads, and how the base is written."""
+
+    lake: Lake
+    entity: Entity
+    manifest: Manifest
+    method: RematerializeMethod
+    taken: Snapshot
+    """Pinned, and without batches that landed after the watermark was taken."""
+    point_read_s: float | None
+    """How long one key took to read through the view before; None where nothing is there."""
+
+    @property
+    def latest(self) -> int:
+        """The batch up to which the base has everything afterwards."""
+        return self.manifest.end["batch"]
+
+
+@dataclass(frozen=True)
+class PendingSource:
+    """A batch whenever changes wait. Offsets {"batch": n}: up to which batch the base has, or will have, everything."""
+
+    root: str
+    entity: Entity
+
+    def plan(self, start: Offsets | None, limits: Limits, mean_bytes: float | None) -> tuple[Offsets, Offsets] | None:  # noqa: ARG002
+        """From the base's watermark to the newest batch, whatever the checkpoint says: the base knows."""
+        found = snapshot(self.root, self.entity)
+        if not found.pending and not found.orphans:
+            return None
+        return {"batch": found.watermark}, {"batch": found.latest}
+
+    def check(self, start: Offsets, end: Offsets) -> None:
+        """Versions that are gone fail when they are read."""
+
+    def size(self, start: Offsets, end: Offsets) -> None:
+        """Not needed: the log says how many changes wait."""
+
+
+@dataclass(frozen=True)
+class BaseProcess:
+    """The base with all changes up to the watermark, which the same commit carries."""
+
+    name: str = "base"
+    commits: tuple[str, ...] = ("write",)
+
+    def run(self, work: Rematerialization, commit: Committer) -> Counts:
+        """Counts: changes, batches, files, bytes, files_rewritten, bytes_rewritten."""
+        counts = {"changes": work.taken.pending_rows, "batches": len(work.taken.pending)}
+        if not work.taken.pending:
+            return counts
+        # Not under the batch's own transaction: the watermark is the one by which readers and replays go.
+        txn = transaction(work.entity, work.latest)
+        with commit("write"):
+            METHODS[work.method](work)
+        base = work.entity.base
+        return {**counts, **work.lake.written(base, txn), **work.lake.rewritten(base, txn)}
+
+
+@dataclass(frozen=True)
+class BatchesProcess:
+    """Takes the merged batches out of the changeset, by partition. Readers have not looked at them since the base."""
+
+    name: str = "changeset"
+    commits: tuple[str, ...] = ("delete",)
+
+    def run(self, work: Rematerialization, commit: Committer) -> Counts:
+        """Counts: batches_removed."""
+        with commit("delete") as txn:
+            drop_partitions(work.lake, work.entity.changeset, "batch_id", work.latest, txn)
+        return {"batches_removed": len([number for number in work.taken.batches if number <= work.latest])}
+
+
+@dataclass(frozen=True)
+class TombstoneProcess:
+    """Forgets what was deleted long ago, where a retention is set."""
+
+    retention: timedelta
+    name: str = "tombstones"
+    commits: tuple[str, ...] = ("delete",)
+
+    def run(self, work: Rematerialization, commit: Committer) -> Counts:
+        """Counts: tombstones_removed."""
+        version = work.entity.version
+        old = f"NOT present AND present_version = `{version}` AND present_ts < :before"
+        with commit("delete") as txn:
+            delete_where(work.lake, work.entity.base, old, txn, work.manifest.ingestion_ts - self.retention)
+        found = work.lake.commit_of(work.entity.base, txn)
+        return {"tombstones_removed": found.rows_deleted if found else 0}
+
+
+def overwrite(work: Rematerialization) -> None:
+    """The whole state over the base: each file is written once, none is looked for. Without Spark while it is small."""
+    base_bytes = log.total_bytes(work.entity.base.uri(work.lake.root), work.taken.base_version)
+    rows: Rows
+    if work.lake.is_local and base_bytes <= LIGHT_BYTES and _few(work):
+        rows = state_here(work.lake.root, work.entity, at=work.taken)
+    else:
+        rows = _state(work)
+    replace_table(work.lake, rows, work.entity.base, transaction(work.entity, work.latest))
+
+
+def merge(work: Rematerialization) -> None:
+    """Folded changes merged by key: only files with changed keys are rewritten, which are few where keys cluster."""
+    entity = work.entity
+    merge_newer(
+        work.lake,
+        _folded(work).drop("inserted"),
+        entity.base,
+        transaction(entity, work.latest),
+        on=entity.key,
+        greatest=entity.version,
+        words={"present_version": ("present", "present_ts")} | {version_of(name): (name,) for name in entity.columns},
+    )
+
+
+def replace_where(work: Rematerialization) -> None:
+    """The partitions in which something changes, or from which something moves away, written anew.
+
+    Raises NotPartitioned.
+    """
+    entity, lake = work.entity, work.lake
+    if not entity.partitioned_by:
+        raise NotPartitioned(entity)
+    columns = list(entity.partitioned_by)
+    state = _state(work)
+    changed = _folded(work).select(entity.key)
+    before = lake.read(entity.base, work.taken.base_version).join(changed, entity.key, "left_semi")
+    after = state.join(changed, entity.key, "left_semi")
+    touched = before.select(columns).union(after.select(columns)).distinct().collect()
+    one_of = [reduce(and_, (F.col(c).eqNullSafe(F.lit(row[c])) for c in columns)) for row in touched]
+    rows = state.where(reduce(or_, one_of, F.lit(False)))
+    partitions = [tuple(row[c] for c in columns) for row in touched]
+    replace_partitions(lake, rows, entity.base, transaction(entity, work.latest), partitions)
+
+
+METHODS: Mapping[RematerializeMethod, Callable[[Rematerialization], None]] = {
+    "merge": merge,
+    "overwrite": overwrite,
+    "replace_where": replace_where,
+}
+
+
+def rematerialize(
+    lake: Lake,
+    stores: Stores,
+    settings: Settings,
+    told: Told,
+    entity: Entity,
+    clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+) -> MicroBatchJob[Rematerialization]:
+    """All changes that wait into the base, in one batch. Raises NotPartitioned."""
+    lake.ensure(entity.base, entity.changeset)
+    if any(a.type == "string" for a in entity.attributes if a.name in entity.partitioned_by):
+        # Values are the producers', and few of them make good folder names on every file system.
+        lake.set_property(entity.base, "delta.randomizeFilePrefixes", "true")
+    method, retention = settings.rematerialize.method, settings.rematerialize.tombstone_retention
+    if method == "replace_where" and not entity.partitioned_by:
+        raise NotPartitioned(entity)
+
+    def prepare(manifest: Manifest) -> Rematerialization:
+        changeset, base = (manifest.table_versions[table.name] for table in (entity.changeset, entity.base))
+        pinned = snapshot(lake.root, entity, changeset_version=changeset, base_version=base)
+        # A batch may have landed between the watermark and the versions that were pinned.
+        taken = replace(pinned, through=manifest.end["batch"])
+        return Rematerialization(lake, entity, manifest, method, taken, point_read_seconds(lake.root, entity))
+
+    return MicroBatchJob(
+        name=job_name(entity),
+        source=PendingSource(lake.root, entity),
+        prepare=prepare,
+        processes=(BaseProcess(), BatchesProcess(), *([TombstoneProcess(retention)] if retention is not None else [])),
+        stores=stores,
+        limits=Limits(settings.batch.max_records, settings.batch.max_bytes),
+        # The changeset first, for the reason that `snapshot` gives.
+        pin=lambda: {table.name: lake.version(table) for table in (entity.changeset, entity.base)},
+        leased=(entity.base.name,),
+        lease_wait=settings.stores.lease_wait,
+        describe=lambda work: {
+            **describe(work),
+            "cadence": cadence(known_rounds(stores, entity), settings.rematerialize).why,
+        },
+        clock=clock,
+        observe=told.observe,
+        on_wait=told.on_wait,
+        on_blocked=told.on_blocked,
+    )
+
+
+def known_rounds(stores: Stores, entity: Entity) -> list[Round]:
+    """What the newest rematerializations cost and gained."""
+    history = stores.checkpoints.history(job_name(entity), limit=ROUNDS + 2)
+    return rounds([record for record in history if record.state is JobState.SUCCEEDED])
+
+
+def describe(work: Rematerialization) -> Mapping[str, object]:
+    """What it cost and what it is good for: a point read through the view before and after, as `cadence` wants it."""
+    began = time.monotonic()
+    after = point_read_seconds(work.lake.root, work.entity)
+    return {
+        "method": work.method,
+        "watermark": work.latest,
+        "pending_rows": work.taken.pending_rows,
+        "point_read_before_s": work.point_read_s,
+        "point_read_after_s": after,
+        "measured_s": round(time.monotonic() - began, 3),
+    }
+
+
+def _folded(work: Rematerialization) -> DataFrame:
+    changes = work.lake.read(work.entity.changeset, work.taken.changeset_version)
+    between = (F.col("batch_id") > work.taken.watermark) & (F.col("batch_id") <= work.latest)
+    return fold(changes.where(between), work.entity)
+
+
+def _state(work: Rematerialization) -> DataFrame:
+    """All rows with their changes. Not by `left_join_union_inserts`, which drops what readers do not see anyway, such
+    as the tombstone of an unknown key: the base has to remember it."""
+    return view(work.lake, replace(work.entity, inserts_are_new=False), strategy="auto", at=work.taken).state
+
+
+def _few(work: Rematerialization) -> bool:
+    return work.taken.pending_rows <= work.lake.settings.layout.light_write_rows > 0

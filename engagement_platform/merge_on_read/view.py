@@ -1,0 +1,210 @@
+"""Base and pending changes as one frame: the four strategies, which of them is valid, and when changes are broadcast.
+
+Nothing is written. Folding comes first (`fold`); the same without a JVM is `here`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from engagement_platform.errors import PlatformError
+from engagement_platform.merge_on_read.entity import Entity, version_of
+from engagement_platform.merge_on_read.fold import fold
+from engagement_platform.merge_on_read.snapshot import Snapshot, snapshot
+from engagement_platform.sections import MergeOnReadSettings, ViewStrategy
+from engagement_platform.tables.lake import Lake
+
+_NEW = "__new_"
+
+
+class StrategyNotValid(PlatformError):
+    """A strategy was asked for that would lose or double rows."""
+
+    def __init__(self, strategy: str, entity: Entity, why: str) -> None:
+        self.strategy, self.entity = strategy, entity.name
+        super().__init__(
+            f"{entity.view} cannot be read by {strategy}: {why}. Nothing was read. Use left_join_anti_join, which "
+            "differs in one more join and is right for any changes, or auto, which chooses."
+        )
+
+
+def fits_broadcast(rows: int, settings: MergeOnReadSettings) -> bool:
+    """True when so many folded changes may be sent to every task. A figure exactly at a limit fits.
+
+    Both limits count: 2,800,000 rows of 364 bytes are 1,019,200,000 bytes, which is more than a decimal GB and less
+    than 1 GiB.
+    """
+    few = rows <= settings.broadcast_max_rows
+    return few and rows * settings.broadcast_row_bytes <= settings.broadcast_budget_bytes
+
+
+def why_not_union_inserts(entity: Entity) -> str | None:
+    """Why `left_join_union_inserts` is not valid; None when it is.
+
+    It takes every folded INSERT for a new row and drops all else that the base does not have.
+    """
+    if not entity.inserts_are_new:
+        return "nobody promises that inserts are new (merge_on_read.inserts_are_new), and one that is not would double"
+    if entity.unknown_update == "upsert":
+        return "an UPDATE of an unknown id makes a row (merge_on_read.unknown_update = upsert), and would be lost"
+    return None
+
+
+def choose(entity: Entity, asked: ViewStrategy, *, broadcast: bool) -> ViewStrategy:
+    """The strategy to read by. Raises StrategyNotValid for one that was asked for and is not.
+
+    auto: see the setting. A full outer join reads each side once, so it is the better one where both are shuffled.
+    """
+    why_not = why_not_union_inserts(entity)
+    if asked == "left_join_union_inserts" and why_not:
+        raise StrategyNotValid(asked, entity, why_not)
+    if asked != "auto":
+        return asked
+    if not broadcast:
+        return "full_outer_join"
+    return "left_join_anti_join" if why_not else "left_join_union_inserts"
+
+
+def double_rank_over(base: DataFrame, folded: DataFrame, entity: Entity, broadcast: bool) -> DataFrame:  # noqa: ARG001
+    """The folded changes united with the base, and ranked once more by key, column by column."""
+    both = base.withColumn("changed", F.lit(0)).unionByName(folded.drop("inserted").withColumn("changed", F.lit(1)))
+
+    def newest(version: str, *columns: str) -> Column:
+        # Of equal versions the base's came first.
+        rank = F.struct(F.col(version), -F.col("changed"))
+        return F.max_by(F.struct(*columns, version), F.when(F.col(version).isNotNull(), rank))
+
+    ranked = both.groupBy(entity.key).agg(
+        F.max(entity.version).alias(entity.version),
+        newest("present_version", "present", "present_ts").alias("presence"),
+        *(newest(version_of(name), name).alias(f"word_{name}") for name in entity.columns),
+    )
+    return ranked.select(
+        entity.key,
+        entity.version,
+        *(F.col(f"presence.{name}") for name in ("present", "present_version", "present_ts")),
+        *(F.col(f"word_{name}.{name}") for name in entity.columns),
+        *(F.col(f"word_{name}.{version_of(name)}") for name in entity.columns),
+    )
+
+
+def full_outer_join(base: DataFrame, folded: DataFrame, entity: Entity, broadcast: bool) -> DataFrame:
+    """Base and folded changes side by side. Spark can broadcast neither side of it."""
+    return _joined(base, folded, entity, "full_outer", broadcast)
+
+
+def left_join_anti_join(base: DataFrame, folded: DataFrame, entity: Entity, broadcast: bool) -> DataFrame:
+    """The base with its changes, and then the changes of keys that the base does not have.
+
+    The latter is an anti join with the base on its right, which Spark would not broadcast; the keys of the base that
+    are among the changes are no more than these, so they are found first and broadcast (1.5 scans of the base).
+    """
+    kept = _joined(base, folded, entity, "left_outer", broadcast)
+    asked = folded.select(entity.key)
+    known = base.select(entity.key).join(_sent(asked, broadcast), entity.key, "left_semi")
+    added = folded.join(_sent(known, broadcast), entity.key, "left_anti")
+    return kept.unionByName(added.drop("inserted"))
+
+
+def left_join_union_inserts(base: DataFrame, folded: DataFrame, entity: Entity, broadcast: bool) -> DataFrame:
+    """The base with the changes that are no inserts, and the inserts as they are. See `why_not_union_inserts`."""
+    kept = _joined(base, folded.where(~F.col("inserted")), entity, "left_outer", broadcast)
+    return kept.unionByName(folded.where("inserted").drop("inserted"))
+
+
+Strategy = Callable[[DataFrame, DataFrame, Entity, bool], DataFrame]
+
+STRATEGIES: Mapping[ViewStrategy, Strategy] = {
+    "double_rank_over": double_rank_over,
+    "full_outer_join": full_outer_join,
+    "left_join_anti_join": left_join_anti_join,
+    "left_join_union_inserts": left_join_union_inserts,
+}
+"""By name. In: rows of the base, folded changes. Out: rows of the base as they would be with the changes in it."""
+
+
+@dataclass(frozen=True)
+class View:
+    """One reading of an entity: what it was made from, and its rows."""
+
+    entity: Entity
+    snapshot: Snapshot
+    strategy: ViewStrategy
+    broadcast: bool
+    state: DataFrame
+    """Columns of the base, with those rows that nobody sees: tombstones and what nobody inserted."""
+
+    @property
+    def rows(self) -> DataFrame:
+        """What readers see: key, version, attributes."""
+        return self.state.where("present").select(*self.entity.view_columns)
+
+
+def view(
+    lake: Lake,
+    entity: Entity,
+    *,
+    strategy: ViewStrategy | None = None,
+    keys: Sequence[str] | None = None,
+    at: Snapshot | None = None,
+) -> View:
+    """Base and pending changes as they stand now, or at a snapshot.
+
+    strategy: the setting's when not given. keys: only these; the predicate reaches the scans of base and changeset
+    whatever the strategy, which one on the result does not (a full outer join keeps it above).
+    Cost: one scan of the base; a Spark job before that only when the changeset has more rows than may be broadcast,
+    to count the folded ones. Raises StrategyNotValid.
+    """
+    settings = lake.settings.merge_on_read
+    taken = at or snapshot(lake.root, entity)
+    base = lake.read(entity.base, taken.base_version)
+    changes = lake.read(entity.changeset, taken.changeset_version)
+    changes = changes.where((F.col("batch_id") > taken.watermark) & (F.col("batch_id") <= taken.latest))
+    if keys is not None:
+        wanted = F.col(entity.key).isin(list(keys))
+        base, changes = base.where(wanted), changes.where(wanted)
+    folded = fold(changes, entity)
+    broadcast = fits_broadcast(taken.pending_rows, settings) or fits_broadcast(folded.count(), settings)
+    chosen = choose(entity, strategy or settings.view, broadcast=broadcast)
+    state = STRATEGIES[chosen](base, folded, entity, broadcast)
+    return View(entity, taken, chosen, broadcast, state.select(*entity.state_columns))
+
+
+def current(lake: Lake, entity: Entity, *, keys: Sequence[str] | None = None) -> DataFrame:
+    """What readers see now: key, version, attributes; one row for each key that is not deleted."""
+    return view(lake, entity, keys=keys).rows
+
+
+def create_view(lake: Lake, entity: Entity, name: str | None = None) -> str:
+    """A temporary SQL view over the state of now, called as in `profile_current` unless told otherwise; its name."""
+    called = name or entity.view.replace("/", "_")
+    current(lake, entity).createOrReplaceTempView(called)
+    return called
+
+
+def _joined(base: DataFrame, folded: DataFrame, entity: Entity, how: str, broadcast: bool) -> DataFrame:
+    """Rows of the base with the newer words of the changes; for a full outer join also rows of the changes alone."""
+    changes = _sent(folded.select(*(F.col(name).alias(f"{_NEW}{name}") for name in folded.columns)), broadcast)
+    both = base.join(changes, F.col(entity.key) == F.col(f"{_NEW}{entity.key}"), how)
+
+    def newer(version: str, *columns: str) -> list[Column]:
+        mine, new = F.col(version), F.col(f"{_NEW}{version}")
+        wins = F.coalesce(new > mine, new.isNotNull())
+        return [F.when(wins, F.col(f"{_NEW}{name}")).otherwise(F.col(name)).alias(name) for name in (*columns, version)]
+
+    key = F.col(entity.key) if how == "left_outer" else F.coalesce(entity.key, f"{_NEW}{entity.key}")
+    merged = [
+        key.alias(entity.key),
+        F.greatest(entity.version, f"{_NEW}{entity.version}").alias(entity.version),
+        *newer("present_version", "present", "present_ts"),
+        *(column for name in entity.columns for column in newer(version_of(name), name)),
+    ]
+    return both.select(*merged).select(*entity.state_columns)
+
+
+def _sent(frame: DataFrame, broadcast: bool) -> DataFrame:
+    return F.broadcast(frame) if broadcast else frame

@@ -1,0 +1,55 @@
+"""Decoding of whole Arrow batches of changes, for DataFrame.mapInArrow: one record in, one record out.
+
+The rules of a change are `changes`; this module only turns rows into columns. Runs in Spark's Python workers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from typing import Any
+
+import pyarrow as pa
+
+from engagement_platform.sources.changes import change_decoder
+from engagement_platform.sources.decoded_batches import RECORD_DDL, decoded_batch
+from engagement_platform.sources.messages import ChangeShape, DecodingLimits, Rejection, ValueType
+
+ARROW_TYPES: dict[ValueType, pa.DataType] = {
+    "string": pa.string(),
+    "long": pa.int64(),
+    "double": pa.float64(),
+    "boolean": pa.bool_(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+}
+
+
+def changes_ddl(shape: ChangeShape) -> str:
+    """The columns that `decode_changes` makes: those of each record, then key, version, op, columns, set_null."""
+    columns = ", ".join(f"{name} {kind}" for name, kind in shape.columns)
+    return f"{RECORD_DDL}{shape.key} string, {shape.version} long, op string, {columns}, set_null array<string>"
+
+
+def decode_changes(
+    shape: ChangeShape, limits: DecodingLimits, ingestion_ts: datetime
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """As `decode_batches`, for changes of this shape. Out: `changes_ddl`, in the same order."""
+    fields = ("unknown_fields", shape.key, shape.version, "op", *(name for name, _ in shape.columns), "set_null")
+    types = {name: ARROW_TYPES[kind] for name, kind in shape.columns}
+    types |= {"unknown_fields": pa.int32(), shape.version: pa.int64(), "set_null": pa.list_(pa.string())}
+
+    def decode(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        # Made in the worker: the parser inside cannot be pickled.
+        one = change_decoder(shape, limits, ingestion_ts)
+
+        def flat(value: bytes | None) -> tuple[Any, ...]:
+            change = one(value)
+            if isinstance(change, Rejection):
+                return change
+            return (change.unknown_fields, change.key, change.version, change.op, *change.values, change.set_null)
+
+        for batch in batches:
+            yield decoded_batch(batch, flat, fields, types)
+
+    return decode

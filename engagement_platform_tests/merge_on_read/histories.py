@@ -1,0 +1,123 @@
+"""Histories of changes, random and meeting each other often; and a lake in which many of them stand side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pyarrow as pa
+
+from engagement_platform.merge_on_read.entity import Attribute, Entity, profile
+from engagement_platform.microbatch.model import Transaction
+from engagement_platform.settings import Settings
+from engagement_platform.tables import light
+from engagement_platform.tables.arrow import table_of
+from engagement_platform_tests.merge_on_read.oracle import Said
+
+NOW = datetime(2026, 11, 21, 9, 30, tzinfo=UTC)
+PROFILE = profile(Settings())
+DEVICE = Entity(
+    name="device",
+    key="device_id",
+    version="revision",
+    attributes=(
+        Attribute("region", "string", "Where it stands."),
+        Attribute("temperature", "double", "Degrees."),
+        Attribute("active", "boolean", "Whether it answers."),
+        Attribute("seen", "date", "Last day it answered."),
+        Attribute("checked", "timestamp", "When it was looked after."),
+    ),
+    partitioned_by=("region",),
+    unknown_update="ignore",
+)
+"""Shaped otherwise than a profile, in every respect that an entity may be."""
+
+VALUES: dict[str, Sequence[Any]] = {
+    "string": ("a", "b", "", "O'Neil \\ \" 😀"),
+    "long": (0, -1, 2**63 - 1),
+    "double": (0.5, -1e300),
+    "boolean": (True, False),
+    "date": (date(2026, 1, 1), date(1969, 12, 31)),
+    "timestamp": (datetime(2026, 1, 1, 12, 0, 0, 1, tzinfo=UTC), datetime(2001, 1, 1, tzinfo=UTC)),
+}
+
+Batches = list[list[Said]]
+"""Changes batch by batch, in the order of landing."""
+
+
+def history(
+    rng: Random, key: str, entity: Entity, batches: int, size: int = 8, *, inserts_first: bool = False
+) -> Batches:
+    """Up to `size` changes of one key over some batches: versions from a few, so that they tie and come late.
+
+    inserts_first: an INSERT lands before anything else, and none after it; that is what `inserts_are_new` promises.
+    """
+    made: Batches = [[] for _ in range(batches)]
+    places = sorted(rng.randrange(batches) for _ in range(rng.randint(1, size)))
+    for number, place in enumerate(places):
+        op = rng.choice(("INSERT", "UPDATE", "UPDATE", "DELETE"))
+        if inserts_first:
+            op = "INSERT" if number == 0 else rng.choice(("UPDATE", "UPDATE", "DELETE"))
+        changes = {a.name: rng.choice((*VALUES[a.type], None)) for a in entity.attributes if rng.random() < 0.4}
+        changes = {n: v for n, v in changes.items() if v != "" or n not in entity.partitioned_by}
+        cleared = tuple(name for name in entity.columns if rng.random() < 0.15)
+        if op == "DELETE":
+            changes, cleared = {}, ()
+        made[place].append(Said(key, rng.randint(1, 6), op, changes, cleared))
+    return made
+
+
+@dataclass
+class Changes:
+    """An entity's two tables under a root, filled as batches land; no engine, no broker."""
+
+    root: Path
+    entity: Entity
+
+    def __post_init__(self) -> None:
+        for table in (self.entity.changeset, self.entity.base):
+            light.create(table.uri(str(self.root)), table)
+
+    def land(self, number: int, changes: Sequence[Said]) -> None:
+        """One batch into the changeset, in this order."""
+        rows = [self._row(change, number, offset) for offset, change in enumerate(changes)]
+        # The order of a file's rows must not matter.
+        Random(number).shuffle(rows)
+        table = self.entity.changeset
+        found = light.opened(table.uri(str(self.root)), table)
+        assert found is not None
+        if rows:
+            light.append(found, table_of(rows, table), Transaction("test", number))
+
+    def _row(self, change: Said, number: int, offset: int) -> dict[str, Any]:
+        values = {name: None if name in change.set_null else value for name, value in change.changes.items()}
+        return {
+            self.entity.key: change.key,
+            self.entity.version: change.version,
+            "op": change.op,
+            **values,
+            "set_null": list(change.set_null) or None,
+            "topic": "t",
+            "partition": 0,
+            "offset": offset,
+            "ingestion_ts": NOW,
+            "batch_id": number,
+        }
+
+
+def side_by_side(seed: int, entity: Entity, histories: int, batches: int, *, inserts_first: bool = False) -> Batches:
+    """Many histories, each of a key of its own, batch by batch; the same seed, the same ones."""
+    rng = Random(seed)
+    each = [history(rng, f"k{number:04}", entity, batches, inserts_first=inserts_first) for number in range(histories)]
+    return [[change for one in each for change in one[number]] for number in range(batches)]
+
+
+def plain(table: pa.Table) -> list[dict[str, Any]]:
+    """Rows with times in UTC."""
+    return [
+        {n: v.astimezone(UTC) if isinstance(v, datetime) else v for n, v in row.items()} for row in table.to_pylist()
+    ]

@@ -1,0 +1,129 @@
+"""Ended anywhere, and with a batch that lands in the middle, a rematerialization changes nothing that readers see."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from deltalake import DeltaTable
+
+from engagement_platform.merge_on_read.rematerialize import NotPartitioned
+from engagement_platform.merge_on_read.view import view
+from engagement_platform.microbatch.model import JobState
+from engagement_platform.sections import MergeOnReadSettings, RematerializeMethod, RematerializeSettings
+from engagement_platform.settings import LayoutSettings
+from engagement_platform_tests.ingestion.test_crashes import Crash, crash_at
+from engagement_platform_tests.merge_on_read.conftest import MakeWorld
+from engagement_platform_tests.merge_on_read.histories import DEVICE, PROFILE, side_by_side
+from engagement_platform_tests.merge_on_read.oracle import Said
+from engagement_platform_tests.merge_on_read.world import World
+
+pytestmark = [pytest.mark.broker, pytest.mark.crash]
+
+METHODS: tuple[RematerializeMethod, ...] = ("merge", "overwrite", "replace_where")
+POINTS = (
+    *("manifest:before", "manifest:after", "base.write:before", "base.write:after", "base:recorded"),
+    *("changeset.delete:before", "changeset.delete:after", "changeset:recorded", "finalized"),
+)
+IN_SPARK = LayoutSettings(auto_compact=False, light_write_rows=0)
+# Other points every day, the same within one; all of them among the slow tests.
+TODAY = random.Random(datetime.now(UTC).toordinal())
+
+
+def assert_crashes_change_nothing(world: World, points: list[str]) -> None:
+    """For each point a rematerialization that ends there, a batch that lands then, and the attempt that finishes."""
+    assert set(points) <= set(world.rematerialization().crash_points), "a point is spelled wrong"
+    batches = side_by_side(TODAY.randrange(2**32), world.entity, 30, 2 * len(points) + 1)
+    for number, point in enumerate(points):
+        world.send(batches[2 * number])
+        world.ingest()
+        with pytest.raises(Crash):
+            world.move(crash_at(point))
+        assert world.seen_here() == world.expected(), f"ended at {point}"
+        world.send(batches[2 * number + 1])
+        world.ingest()
+        assert world.seen_here() == world.expected(), f"ended at {point}, and a batch landed"
+        world.move()
+        assert world.seen_here() == world.expected(), f"ended at {point}, and was finished"
+        last = world.stores.checkpoints.latest(f"rematerialize-{world.entity.name}")
+        assert last is not None
+        assert last.state is JobState.SUCCEEDED
+        assert not world.snapshot.orphans
+    world.send(batches[-1])
+    world.ingest()
+    assert world.seen(view(world.lake, world.entity).rows) == world.expected()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_readers_see_the_same_wherever_it_ends(make_world: MakeWorld, method: RematerializeMethod) -> None:
+    world = make_world(entity=DEVICE, rematerialize=RematerializeSettings(method=method), layout=IN_SPARK)
+    points = ["base.write:after", TODAY.choice(POINTS)] if method == "merge" else [TODAY.choice(POINTS[2:6])]
+    assert_crashes_change_nothing(world, points)
+
+
+def test_readers_see_the_same_wherever_it_ends_without_spark(make_world: MakeWorld) -> None:
+    assert_crashes_change_nothing(make_world(entity=PROFILE), list(POINTS))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", METHODS)
+def test_readers_see_the_same_at_whatever_point_it_ends(make_world: MakeWorld, method: RematerializeMethod) -> None:
+    world = make_world(entity=DEVICE, rematerialize=RematerializeSettings(method=method), layout=IN_SPARK)
+    assert_crashes_change_nothing(world, list(POINTS))
+
+
+def test_merged_batches_leave_by_partition_and_later_ones_stay(make_world: MakeWorld) -> None:
+    world = make_world(layout=IN_SPARK)
+    for version in (1, 2):
+        world.send([Said("p", version, "UPDATE", {"score": version})])
+        world.ingest()
+
+    def land(point: str) -> None:
+        if point == "base.write:after":
+            world.send([Said("p", 3, "UPDATE", {"score": 3})])
+            world.ingest()
+
+    # A run moves everything that waits, so it moves what landed in the middle too, in a second batch.
+    first, second = world.move(land)
+    assert (first.manifest.start, first.manifest.end) == ({"batch": -1}, {"batch": 1})
+    assert (second.manifest.start, second.manifest.end) == ({"batch": 1}, {"batch": 2})
+    history = DeltaTable(world.entity.changeset.uri(world.lake.root)).history()
+    removed = [entry["operationMetrics"] for entry in history if entry["operation"] == "DELETE"]
+    figures = [(int(m["numRemovedFiles"]), int(m.get("numAddedFiles", 0))) for m in reversed(removed)]
+    assert figures == [(2, 0), (1, 0)]
+    assert first.counts["changes"] == 2
+    assert first.details["watermark"] == 1
+    assert world.snapshot.watermark == 2
+    assert world.seen_here() == world.expected()
+
+
+def test_what_was_deleted_long_ago_is_forgotten_where_a_retention_is_set(make_world: MakeWorld) -> None:
+    world = make_world(rematerialize=RematerializeSettings(tombstone_retention=timedelta(days=30)))
+    world.send([Said("p", 2, "DELETE"), Said("q", 2, "DELETE"), Said("q", 3, "UPDATE", {"name": "Ann"})])
+    world.ingest()
+    world.move(later=timedelta(days=29))
+    assert len(world.lake.read(world.entity.base).collect()) == 2
+    world.send([Said("q", 4, "UPDATE", {"name": "Bo"})])
+    world.ingest()
+    [report] = world.move(later=timedelta(days=31))
+    assert report.counts["tombstones_removed"] == 1
+    assert [row["profile_id"] for row in world.lake.read(world.entity.base).collect()] == ["q"]
+    assert world.seen_here() == world.expected()
+
+
+def test_a_base_without_partitions_has_none_to_replace(make_world: MakeWorld) -> None:
+    world = make_world(rematerialize=RematerializeSettings(method="replace_where"))
+    with pytest.raises(NotPartitioned):
+        world.rematerialization()
+
+
+def test_a_base_written_under_one_strategy_is_right_under_all(make_world: MakeWorld) -> None:
+    """The DELETE of an unknown id has to be remembered, though the preferred strategy would drop it."""
+    entity = replace(PROFILE, unknown_update="ignore", inserts_are_new=True)
+    world = make_world(entity=entity, layout=IN_SPARK, merge_on_read=MergeOnReadSettings(view="auto"))
+    world.send([Said("p", 2, "DELETE"), Said("q", 1, "INSERT", {"name": "Ann"})])
+    world.ingest()
+    world.move()
+    assert sorted(row["profile_id"] for row in world.lake.read(entity.base).collect()) == ["p", "q"]
