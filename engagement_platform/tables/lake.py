@@ -357,9 +357,8 @@ class Lake:
             if "organization_id" in table.partitioned_by and found is not None:
                 if found.properties.get("delta.randomizeFilePrefixes") == "true":
                     continue
-                self.spark.sql(
-                    f"ALTER TABLE {self.sql_name(table)} SET TBLPROPERTIES ('delta.randomizeFilePrefixes' = 'true')"
-                ).collect()
+                prefixes = "('delta.randomizeFilePrefixes' = 'true')"
+                self.spark.sql(f"ALTER TABLE {self.sql_name(table)} SET TBLPROPERTIES {prefixes}").collect()
 
     def _create(self, table: Table) -> None:
         if self.is_local and not table.liquid_by and self.settings.layout.light_write_rows:
@@ -369,8 +368,9 @@ class Lake:
         properties = ", ".join(f"'{key}' = '{value}'" for key, value in table.properties.items())
         layout = f"PARTITIONED BY ({', '.join(table.partitioned_by)})" if table.partitioned_by else ""
         layout = f"CLUSTER BY ({', '.join(table.liquid_by)})" if table.liquid_by else layout
+        columns = contract.declared(table.columns)
         self.spark.sql(
-            f"CREATE TABLE IF NOT EXISTS {self.sql_name(table)} ({contract.declared(table.columns)}) USING delta {layout} "
+            f"CREATE TABLE IF NOT EXISTS {self.sql_name(table)} ({columns}) USING delta {layout} "
             f"TBLPROPERTIES ({properties})"
         ).collect()
 

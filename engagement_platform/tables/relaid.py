@@ -86,7 +86,7 @@ def relay(lake: Lake, scheme: LayoutScheme, tasks: int) -> None:
 def cluster(lake: Lake, table: Table) -> None:
     """Declare the clustering of a table that has none; only the log changes. Nothing happens where it stands."""
     with turn(lake.root, table.name):
-        [detail] = lake.spark.sql(f"DESCRIBE DETAIL {lake._name(table)}").select("clusteringColumns").collect()
+        [detail] = lake.spark.sql(f"DESCRIBE DETAIL {lake.sql_name(table)}").select("clusteringColumns").collect()
         if tuple(detail[0] or ()) != table.liquid_by:
             columns = ", ".join(table.liquid_by)
-            lake.spark.sql(f"ALTER TABLE {lake._name(table)} CLUSTER BY ({columns})").collect()
+            lake.spark.sql(f"ALTER TABLE {lake.sql_name(table)} CLUSTER BY ({columns})").collect()

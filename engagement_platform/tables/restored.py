@@ -151,7 +151,7 @@ def whole(lake: Lake, table: Table, version: int) -> bool:
 def rolled_back(lake: Lake, table: Table, version: int) -> None:
     """Give a table the rows, the layout and the properties of an earlier version, whatever they are now."""
     with turn(lake.root, table.name):
-        lake.spark.sql(f"RESTORE TABLE {lake._name(table)} TO VERSION AS OF {int(version)}").collect()
+        lake.spark.sql(f"RESTORE TABLE {lake.sql_name(table)} TO VERSION AS OF {int(version)}").collect()
 
 
 def checksums(lake: Lake, versions: Iterable[tuple[Table, int]]) -> list[Checksum]:

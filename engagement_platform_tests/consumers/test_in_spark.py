@@ -20,7 +20,8 @@ from engagement_platform_tests.consumers.lakes import Replica, Rows, by_key
 from engagement_platform_tests.ingestion.conftest import MakeWorld
 from engagement_platform_tests.ingestion.world import World
 from engagement_platform_tests.mutation.histories import Message, convert, engagement
-from engagement_platform_tests.rollback.test_restore import FIRST, LATER, REQUESTS, restored, send
+from engagement_platform_tests.rollback.filled import FIRST, LATER, REQUESTS, send
+from engagement_platform_tests.rollback.test_restore import restored
 
 pytestmark = [pytest.mark.broker]
 
