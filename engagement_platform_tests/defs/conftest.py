@@ -21,6 +21,7 @@ OPS = {
     "ingest_engagements": "ingest_engagement_tables",
     "ingest_mutation_requests": "ingest_mutation_request_table",
     "apply_mutations": "apply_mutation_requests",
+    "ingest_profile_changes": "ingest_profile_changeset",
 }
 
 
@@ -30,6 +31,7 @@ class Home:
     def __init__(self, folder: Path, broker: Broker, instance: dg.DagsterInstance) -> None:
         self.folder, self.broker, self.instance = folder, broker, instance
         self.engagements, self.requests = (f"{name}-{uuid4().hex[:8]}" for name in ("engagements", "requests"))
+        self.profile_changes = f"profile-changes-{uuid4().hex[:8]}"
         for topic in (self.engagements, self.requests):
             broker.create_topic(topic)
 
@@ -81,6 +83,7 @@ def home(broker: Broker, spark: SparkSession, tmp_path: Path, monkeypatch: pytes
             "KAFKA__BOOTSTRAP_SERVERS": broker.bootstrap_servers,
             "KAFKA__ENGAGEMENTS_TOPIC": made.engagements,
             "KAFKA__MUTATION_REQUESTS_TOPIC": made.requests,
+            "KAFKA__PROFILE_CHANGES_TOPIC": made.profile_changes,
             "DRAIN__LINGER": "PT0S",
             "BATCH__MAX_RECORDS": "3",
         }.items():

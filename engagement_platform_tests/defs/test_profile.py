@@ -1,0 +1,141 @@
+"""Profiles as Dagster sees them: drain runs, rematerializations with their reasons, and checks on seeded faults."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+from deltalake import DeltaTable
+
+from engagement_platform.definitions import defs
+from engagement_platform.defs.platform import Platform
+from engagement_platform.defs.profile import (
+    WHY,
+    profile_changes_backlog,
+    profile_changes_pressing,
+    rematerialize_profile_by_cadence,
+    replay_result,
+    size_result,
+    watch_profiles,
+    watermark_result,
+)
+from engagement_platform.merge_on_read import sample
+from engagement_platform.merge_on_read.entity import PROFILE
+from engagement_platform.merge_on_read.here import current_here, state_here
+from engagement_platform.merge_on_read.snapshot import Snapshot, snapshot, transaction
+from engagement_platform.settings import Settings
+from engagement_platform.tables import light
+from engagement_platform_tests.defs.conftest import Home
+from engagement_platform_tests.merge_on_read.histories import Changes
+from engagement_platform_tests.merge_on_read.oracle import Said
+
+
+def change(profile_id: str, version: int, op: str = "UPDATE", **changes: object) -> bytes:
+    return json.dumps({"profile_id": profile_id, "version": version, "op": op, "changes": changes}).encode()
+
+
+def asked(home: Home, who: Any, **context: Any) -> dg.RunRequest | dg.SkipReason:
+    build = dg.build_schedule_context if isinstance(who, dg.ScheduleDefinition) else dg.build_sensor_context
+    result = who(build(home.instance, resources={"platform": Platform()}, **context))
+    assert isinstance(result, dg.RunRequest | dg.SkipReason)
+    return result
+
+
+@pytest.mark.broker
+def test_changes_flow_into_the_view_and_are_moved_for_a_reason_that_is_told(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repository = {"definitions": defs()}
+    absent = asked(home, profile_changes_backlog, **repository)
+    assert isinstance(absent, dg.SkipReason)
+    assert "has no topic" in (absent.skip_message or "")
+    asked(home, watch_profiles, **repository)
+    assert home.passed("profile/changeset", "fresh")
+
+    monkeypatch.setenv("ENGAGEMENT_PLATFORM_BATCH__MAX_RECORDS", "100")
+    home.broker.create_topic(home.profile_changes)
+    messages = [change("a", 1, "INSERT", name="Ann"), change("a", 2, city="Oslo"), b"{"]
+    home.broker.produce(home.profile_changes, [(0, None, message) for message in messages])
+    launched = asked(home, profile_changes_backlog, **repository)
+    assert isinstance(launched, dg.RunRequest)
+    today = datetime.now(UTC).date()
+    assert home.run("ingest_profile_changes", [today]).success
+    [landed] = home.events("profile/changeset")
+    figures = {
+        name: landed.metadata[name].value for name in ("rows_in", "landed", "quarantined", "pending_rows", "inserts")
+    }
+    assert figures == {"rows_in": 3, "landed": 2, "quarantined": 1, "pending_rows": 2, "inserts": 1}
+    assert home.passed("profile/changeset", "conservation")
+
+    asked(home, watch_profiles, **repository)
+    assert all(home.passed("profile/materialized", check) for check in ("watermark", "view_equals_replay"))
+    calm = asked(home, profile_changes_pressing, **repository)
+    assert isinstance(calm, dg.SkipReason)
+    due = asked(home, rematerialize_profile_by_cadence)
+    assert isinstance(due, dg.RunRequest)
+    assert "2 changes wait; due" in due.tags[WHY]
+
+    job = defs().resolve_job_def("rematerialize_profile")
+    assert job.execute_in_process(partition_key=today.isoformat(), instance=home.instance, tags=due.tags).success
+    [moved] = home.events("profile/materialized")
+    assert {n: moved.metadata[n].value for n in ("changes", "batches", "watermark", "batches_removed")} == {
+        "changes": 2, "batches": 1, "watermark": 0, "batches_removed": 1,
+    }  # fmt: skip
+    assert "nothing is known yet" in str(moved.metadata["cadence"].value)
+    rows = DeltaTable(PROFILE.base.uri(str(home.folder / "lake"))).to_pyarrow_table().to_pylist()
+    assert [(row["name"], row["city"], row["version"]) for row in rows] == [("Ann", "Oslo", 2)]
+    done = asked(home, rematerialize_profile_by_cadence)
+    assert isinstance(done, dg.SkipReason)
+    assert done.skip_message == "no changes wait"
+
+
+def seeded(tmp_path: Path) -> tuple[Settings, Snapshot]:
+    changes = Changes(tmp_path, PROFILE)
+    changes.land(0, [Said("a", 1, "INSERT", {"name": "Ann"}), Said("b", 2, "DELETE")])
+    changes.land(1, [Said("a", 3, "UPDATE", {"city": "Oslo"}), Said("b", 1, "INSERT")])
+    return Settings(lake_uri=str(tmp_path)), snapshot(str(tmp_path), PROFILE)
+
+
+def test_the_check_of_the_size_fails_beyond_the_limit(tmp_path: Path) -> None:
+    _, found = seeded(tmp_path)
+    assert size_result(found, 4).passed
+    assert not size_result(found, 3).passed
+    assert size_result(None, 3).passed
+
+
+def test_the_check_of_the_watermark_sees_batches_in_both_tables_and_a_base_that_was_put_back(tmp_path: Path) -> None:
+    settings, found = seeded(tmp_path)
+    assert watermark_result(found, under_way=False, told=None).passed
+    base = light.opened(PROFILE.base.uri(settings.lake), PROFILE.base)
+    assert base is not None
+    light.replace(base, state_here(settings.lake, PROFILE), transaction(PROFILE, 0))
+    both = snapshot(settings.lake, PROFILE)
+    assert watermark_result(both, under_way=True, told=0).passed
+    assert "[0]" in (watermark_result(both, under_way=False, told=0).description or "")
+    assert "put back" in (watermark_result(both, under_way=True, told=1).description or "")
+
+
+def test_the_check_of_the_view_passes_where_it_shows_the_replay(tmp_path: Path) -> None:
+    settings, found = seeded(tmp_path)
+    right = replay_result(settings, found)
+    assert right.passed
+    assert right.metadata["keys"].value == 2
+    assert replay_result(settings, None).passed
+
+
+def test_the_check_of_the_view_fails_where_it_shows_something_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seeded in what both compare: a policy under which one of them reads."""
+    changes = Changes(tmp_path, PROFILE)
+    changes.land(0, [Said("a", 1, "UPDATE", {"name": "Ann"})])
+    other = replace(PROFILE, unknown_update="ignore")
+    monkeypatch.setattr(sample, "current_here", lambda root, _entity, **said: current_here(root, other, **said))
+    found = replay_result(Settings(lake_uri=str(tmp_path)), snapshot(str(tmp_path), PROFILE))
+    assert not found.passed
+    assert "such as a" in (found.description or "")
