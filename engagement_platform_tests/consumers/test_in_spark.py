@@ -7,23 +7,20 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 from engagement_platform.consumers import Changes
 from engagement_platform.consumers.in_spark import Pull, as_now, stream
+from engagement_platform.consumers.standing import View
 from engagement_platform.microbatch.cursors import CheckpointChanged, CheckpointTaken
-from engagement_platform.settings import MutationSettings
 from engagement_platform.tables.arrow import schema_of
 from engagement_platform.tables.engagement import data_table
-from engagement_platform_tests.consumers.lakes import Replica, Rows, by_key
-from engagement_platform_tests.ingestion.conftest import MakeWorld
+from engagement_platform_tests.consumers.lakes import PlainLake, Replica, Rows, by_key
+from engagement_platform_tests.consumers.test_changes import land
 from engagement_platform_tests.ingestion.world import World
-from engagement_platform_tests.mutation.histories import Message, convert, engagement
+from engagement_platform_tests.mutation.histories import Message, convert
 from engagement_platform_tests.rollback.filled import FIRST, LATER, REQUESTS, send
 from engagement_platform_tests.rollback.test_restore import restored
-
-pytestmark = [pytest.mark.broker]
 
 DATA = data_table("organization")
 PART: list[Message] = [convert("c9", "p2", "p9", 40, engagement_date_to="2026-11-15")]
@@ -50,13 +47,12 @@ def plain(rows: Rows) -> Rows:
     }
 
 
-def test_a_pull_and_changes_lead_to_the_rows_that_readers_see_with_deletion_vectors(make_world: MakeWorld) -> None:
-    world = make_world(mutation=MutationSettings(apply="deletion_vectors"))
+@pytest.mark.broker
+def test_a_pull_and_changes_lead_to_the_rows_that_readers_see(world: World) -> None:
     world.ticks = True
     pulled: Rows = {}
-    for step in ([*FIRST, engagement("e9", "p9", 12)], REQUESTS):
+    for step in (FIRST, REQUESTS):
         send(world, step)
-    assert pa.table(DeltaTable(world.lake.uri(world.data)).deletion_vectors()).num_rows
     pull = Pull(world.lake, name="pull")
     for some in pull:
         put(pulled, some.rows)
@@ -67,6 +63,7 @@ def test_a_pull_and_changes_lead_to_the_rows_that_readers_see_with_deletion_vect
     assert plain(here.rows) == plain(pulled) == plain(by_key(frame_of(world)))
 
 
+@pytest.mark.broker
 @pytest.mark.slow
 def test_a_stream_a_pull_and_changes_lead_to_the_rows_that_readers_see(world: World, tmp_path: Path) -> None:
     world.ticks = True
@@ -108,6 +105,7 @@ def frame_of(world: World) -> Any:
     return current(world.lake, world.data).toArrow().cast(schema_of(DATA))
 
 
+@pytest.mark.broker
 def test_a_checkpoint_folder_of_another_stream_and_another_folder_are_refused(world: World) -> None:
     send(world, FIRST[:1])
     stream(world.lake, name="scores", checkpoint="/checkpoints/a")
@@ -116,3 +114,22 @@ def test_a_checkpoint_folder_of_another_stream_and_another_folder_are_refused(wo
     with pytest.raises(CheckpointChanged, match="Start it with the folder it had"):
         stream(world.lake, name="scores", checkpoint="/checkpoints/b")
     assert stream(world.lake, name="scores", checkpoint="/checkpoints/a").isStreaming
+
+
+def test_rows_that_a_deletion_vector_hides_are_not_found_without_spark_either(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    lake = PlainLake(tmp_path / "plain")
+    land(lake, "e1", "e2", "e3")
+    uri = DATA.uri(str(tmp_path))
+    columns = f"({DATA.ddl}) USING delta PARTITIONED BY (organization_id)"
+    spark.sql(f"CREATE TABLE delta.`{uri}` {columns} TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')").collect()
+    spark.createDataFrame(lake.rows(DATA)).coalesce(1).write.format("delta").mode("append").save(uri)
+    spark.sql(f"DELETE FROM delta.`{uri}` WHERE engagement_id = 'e2'").collect()
+    standing = View(str(tmp_path)).now()
+    assert standing is not None
+    assert pa.table(standing.table.get_add_actions()).num_rows == 1, "a file was rewritten"
+    found = standing.find(lake.rows(DATA), ("engagement_id",))
+    assert found.column("engagement_id").to_pylist() == ["e1", "e3"]
+    (every,) = standing.every(("engagement_id",), ["org"])
+    assert every.equals(found)
