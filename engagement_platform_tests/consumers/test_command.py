@@ -95,7 +95,7 @@ def test_consumers_are_listed_with_what_waits_and_forgotten(lake: PlainLake, mon
     (told,) = json.loads(called("consumers", "--json").stdout)["consumers"]
     assert (told["name"], told["waiting"], told["waiting_commits"], told["rows_read"]) == ("scoring", 2, 1, 2)
     assert not told["lost"]
-    assert 0 < told["oldest_waiting_s"] < 60
+    assert 0 <= told["oldest_waiting_s"] < 60
     assert called("consumers").exit_code == 0
     monkeypatch.setenv("ENGAGEMENT_PLATFORM_CONSUMERS__MAX_LAG", "PT0S")
     late = called("consumers")
