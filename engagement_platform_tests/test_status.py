@@ -11,7 +11,13 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from engagement_platform.jobs import INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS, open_stores
+from engagement_platform.jobs import (
+    INGEST_ENGAGEMENTS,
+    INGEST_MUTATION_REQUESTS,
+    INGEST_PROFILE_CHANGES,
+    REMATERIALIZE_PROFILE,
+    open_stores,
+)
 from engagement_platform.microbatch.model import JobState, Manifest
 from engagement_platform.microbatch.stores import BatchRecord
 from engagement_platform.mutation.job import APPLY_MUTATIONS
@@ -159,8 +165,10 @@ def test_totals_are_over_all_jobs_and_a_summary_over_what_finished_since(broker:
     assert [(job.job, job.checkpoint, job.backlog) for job in job_statuses(settings)] == [
         (INGEST_ENGAGEMENTS, None, 0),
         (INGEST_MUTATION_REQUESTS, None, 0),
+        (INGEST_PROFILE_CHANGES, None, 0),
         (APPLY_MUTATIONS, None, 0),
         (REMATERIALIZE_ALIASES, None, 0),
+        (REMATERIALIZE_PROFILE, None, 0),
     ]
     stores = open_stores(settings)
     produce(broker, settings.kafka.engagements_topic, 9)

@@ -81,7 +81,7 @@ def test_merged_batches_leave_by_partition_and_later_ones_stay(make_world: MakeW
         world.ingest()
 
     def land(point: str) -> None:
-        if point == "base.write:after":
+        if point == "base.write:after" and len(world.landed) == 2:
             world.send([Said("p", 3, "UPDATE", {"score": 3})])
             world.ingest()
 
