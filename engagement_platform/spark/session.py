@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from engagement_platform.errors import PlatformError
@@ -112,9 +113,15 @@ def build_remote(spark: SparkSettings, conf: dict[str, str]) -> SparkSession:
 
 @contextmanager
 def spark_session(settings: Settings, app_name: str = "engagement-platform") -> Iterator[SparkSession]:
-    """A session for one run, closed at its end. Raises SparkUnavailable, and what resolving jars raises."""
+    """A session for one run, closed at its end. Raises SparkUnavailable, and what resolving jars raises.
+
+    A process has one Spark of its own: where one is running already, this is another session of it, and it goes on.
+    """
     if settings.spark.remote is not None:
         session = build_remote(settings.spark, session_conf(settings))
+    elif (running := SparkContext._active_spark_context) is not None:
+        yield _another_session(running, session_conf(settings))
+        return
     else:
         from engagement_platform.spark.jars import find_java, spark_jars
 
@@ -124,3 +131,10 @@ def spark_session(settings: Settings, app_name: str = "engagement-platform") -> 
         yield session
     finally:
         session.stop()
+
+
+def _another_session(running: SparkContext, conf: dict[str, str]) -> SparkSession:
+    session = SparkSession(running).newSession()
+    for key, value in conf.items():
+        session.conf.set(key, value)
+    return session
