@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -46,10 +47,19 @@ def asked(home: Home, who: Any, **context: Any) -> dg.RunRequest | dg.SkipReason
     return result
 
 
+@pytest.fixture
+def lasting(home: Home, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
+    """With an instance that has a reference: the context of a schedule opens it by that."""
+    with dg.DagsterInstance.local_temp(str(tmp_path_factory.mktemp("dagster"))) as instance:
+        home.instance = instance
+        yield home
+
+
 @pytest.mark.broker
 def test_changes_flow_into_the_view_and_are_moved_for_a_reason_that_is_told(
-    home: Home, monkeypatch: pytest.MonkeyPatch
+    lasting: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    home = lasting
     repository = {"definitions": defs()}
     absent = asked(home, profile_changes_backlog, **repository)
     assert isinstance(absent, dg.SkipReason)
