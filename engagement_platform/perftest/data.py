@@ -100,7 +100,9 @@ class Records:
         scale, rng = self.scale, np.random.default_rng([self.scale.seed, 1, batch])
         inserts = scale.changes * scale.insert_percent // 100
         known = self._spread(scale.changes - inserts, rng)
-        fresh = scale.base_rows + batch * inserts + np.arange(inserts)
+        # New numbers of the same regions, after all that are known.
+        nth, turn = np.divmod(batch * inserts + np.arange(inserts), scale.regions)
+        fresh = (-(-scale.base_rows // len(REGIONS)) + nth) * len(REGIONS) + turn
         deletes = min(len(known), scale.changes * scale.delete_percent // 100)
         ops = ["DELETE"] * deletes + ["UPDATE"] * (len(known) - deletes) + ["INSERT"] * inserts
         numbers = np.concatenate([rng.permutation(known), fresh]).astype(np.int64)

@@ -123,7 +123,8 @@ def permutations(spec: Spec) -> Iterator[Permutation]:
 def read_spec(path: Path) -> tuple[Spec, str]:
     """The spec of a file, and its text, which a fresh process is handed. Raises SpecRefused."""
     try:
-        text = path.read_text(encoding="utf-8")
+        # Written anew, so that a secret stands in it in one form, of which `secrets` knows.
+        text = json.dumps(json.loads(path.read_text(encoding="utf-8")))
         return parse(text), text
     except (OSError, UnicodeDecodeError) as error:
         raise SpecRefused(path, f"it cannot be read ({type(error).__name__})") from None
@@ -136,8 +137,8 @@ def read_spec(path: Path) -> tuple[Spec, str]:
 
 
 def parse(text: str) -> Spec:
-    """A spec from its text. Raises JSONDecodeError and pydantic's ValidationError."""
-    return Spec.model_validate_json(json.dumps(json.loads(text)))
+    """A spec from its text. Raises pydantic's ValidationError."""
+    return Spec.model_validate_json(text)
 
 
 def settings_of(spec: Spec, settings: Settings, root: str) -> Settings:
@@ -174,8 +175,15 @@ def secrets(spec: Spec, settings: Settings) -> list[str]:
     values += [value for key, value in settings.spark.conf.items() if _SECRET_NAME.search(key)]
     if spec.cluster.token is not None:
         values.append(spec.cluster.token.get_secret_value())
-    forms = {form for value in values for form in (value, quote(value, safe=""), quote(value), json.dumps(value)[1:-1])}
-    return sorted(filter(None, forms), key=len, reverse=True)
+    return sorted({form for value in values if value for form in _forms(value)}, key=len, reverse=True)
+
+
+def _forms(value: str) -> set[str]:
+    """A value as it stands, in an address, in Python, and as JSON within JSON: what a careless library would print."""
+    forms = {value, quote(value), quote(value, safe=""), repr(value)[1:-1]}
+    for _ in range(2):
+        forms |= {json.dumps(form, ensure_ascii=ascii_)[1:-1] for form in forms for ascii_ in (True, False)}
+    return forms
 
 
 def redacted(text: str, hidden: Iterable[str]) -> str:

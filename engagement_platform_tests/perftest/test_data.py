@@ -49,6 +49,7 @@ def test_a_batch_has_no_key_twice_and_inserts_are_new(
     base = pa.concat_tables(records.base())
     known = set(base.column("record_id").to_pylist())
     region_of = dict(zip(base.column("record_id").to_pylist(), base.column("region").to_pylist(), strict=True))
+    changing = {f"r{n:02d}" for n in range(regions)}
     assert len(known) == base_rows
     for batch in range(2):
         rows = records.changes(batch)
@@ -56,9 +57,10 @@ def test_a_batch_has_no_key_twice_and_inserts_are_new(
         assert len(set(keys)) == len(keys) <= changes
         met = {key for key, op in zip(keys, ops, strict=True) if op != "INSERT"}
         assert met <= known
-        assert {region_of[key] for key in met} <= {f"r{n:02d}" for n in range(regions)}
+        assert {region_of[key] for key in met} <= changing
         inserted = set(keys) - met
         assert not inserted & known
+        assert {region for region in rows.column("region").to_pylist() if region is not None} <= changing
         if regions == 16:
             assert days(rows, base) == min(len(met), len(set(base.column("joined").to_pylist())))
         known |= inserted

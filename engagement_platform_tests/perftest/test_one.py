@@ -1,4 +1,4 @@
-"""What a permutation does in Spark: every method finds the same rows, reading and writing, and they are the right ones."""
+"""What a permutation does in Spark: every method finds the same rows, reading and writing, and the right ones."""
 
 from __future__ import annotations
 

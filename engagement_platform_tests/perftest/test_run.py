@@ -29,7 +29,7 @@ with open(sys.argv[1], "a") as calls:
 print("Spark says something first")
 if asked["method"] in sys.argv[2].split(","):
     # Whatever it knows, in every form: as a careless library would.
-    print(heard, work["spec_text"], json.loads(work["spec_text"])["cluster"], file=sys.stderr)
+    print(heard, work["spec_text"], json.loads(work["spec_text"]).get("cluster"), file=sys.stderr)
     print(heard)
     sys.exit(7)
 if sys.argv[3] == asked["method"]:
