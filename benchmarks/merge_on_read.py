@@ -2,13 +2,13 @@
 
 Data: seeded records of some 364 bytes, 2,000,000 by default, in the order of 2,000 days; batches of 50,000 changes that
 meet every day, so that a MERGE finds something in every file. 5 % of the changes are inserts, 1 % deletions.
-Writes: seconds of each batch until it can be read, batch after batch in one lake a way: the append to the changeset
-(and all in Spark, as on an object store), copy-on-write MERGE, MERGE with deletion vectors, full overwrite, delta-rs's
-merge; the ways by hand have a plain table without versions of columns. Merge on read also moves its changes into the base
-once; that is spread over --every batches (the default is what rematerialize.max_pending_rows lets wait).
+Writes: seconds of each batch until it can be read, batch after batch in one lake a way: the append to the changeset (and
+all in Spark, as on an object store), copy-on-write MERGE, MERGE with deletion vectors, full overwrite, delta-rs's merge;
+the ways by hand have a plain table without versions of columns. Merge on read also moves its changes into the base once,
+which is spread over --every batches (the default is what rematerialize.max_pending_rows lets wait).
 Reads: the view with 0 to 800,000 changes waiting by each strategy, against the base alone, in turns; all columns, and one
-counted; one key without a JVM. Moves: the three methods on bases of four sizes, in partitions of which changes meet all
-or one in sixteen, and where their curves cross.
+counted; one key without a JVM. Moves: the three methods on bases of four sizes, in sixteen partitions; changes meet all
+of them, or one; and where their curves cross.
 Prints tables and targets. Writes merge_on_read_{writes,reads,moves}.csv (every round), merge_on_read.png and .html. Fails
 if two ways leave other rows, or two strategies show others. An interrupted run is resumed by the same command, a way of
 writing from its first batch. Other options are another folder. Compare within one run, never seconds across machines.
@@ -238,9 +238,8 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--pending", type=int, nargs="+", default=pending, help=f"changes that wait (default {pending})"
     )
-    parser.add_argument(
-        "--sizes", type=int, nargs="+", help="rows of the bases that are moved into (default: --rows / 8, 4, 2, 1)"
-    )
+    sizes = "rows of the bases that are moved into (default: --rows / 8, 4, 2, 1)"
+    parser.add_argument("--sizes", type=int, nargs="+", help=sizes)
     parser.add_argument("--moved", type=int, default=10_000, help="changes that are moved into them (default 10000)")
     parser.add_argument("--seed", type=int, default=20201120, help="seed of the data (default 20201120)")
     parser.add_argument("--quick", action="store_true", help="a hundredth of the rows and changes, two rounds")

@@ -113,14 +113,10 @@ def costs(asked: Asked, writes: Cells) -> dict[str, Cost]:
         if not batches:
             continue
         settled = batches[1:] or batches
-
-        def median(figure: str, of: Sequence[object] = settled) -> float:
-            return statistics.median([cell.figures[figure] or 0.0 for cell in settled])
-
-        move = {name: sum(writes.figures(name, way=way, batch=MOVE)) / asked.every for name in ("seconds", "bytes")}
-        found[way] = Cost(
-            way, median("seconds"), median("bytes"), median("files_replaced"), move["seconds"], move["bytes"]
-        )
+        names = ("seconds", "bytes", "files_replaced")
+        medians = [statistics.median([cell.figures[name] or 0.0 for cell in settled]) for name in names]
+        move = [sum(writes.figures(name, way=way, batch=MOVE)) / asked.every for name in names[:2]]
+        found[way] = Cost(way, *medians, *move)
     return found
 
 
@@ -185,8 +181,8 @@ def targets(asked: Asked, writes: Cells, reads: Cells) -> list[str]:
         mine, theirs = found[MERGE_ON_READ], found[COPY_ON_WRITE]
         times = theirs.sustained_s / mine.sustained_s
         said.append(
-            f"A batch of {asked.changes:,} changes on {asked.rows:,} rows costs {times:.1f} times less than copy-on-write "
-            f"MERGE, moves included ({theirs.seconds / mine.seconds:.1f} without); target {LESS_WRITING:g}: "
+            f"A batch of {asked.changes:,} changes on {asked.rows:,} rows costs {times:.1f} times less than copy-on-"
+            f"write MERGE, moves included ({theirs.seconds / mine.seconds:.1f} without); target {LESS_WRITING:g}: "
             f"{_met(times >= LESS_WRITING)}."
         )
     pending = TARGET_PENDING if TARGET_PENDING in asked.pending else max(asked.pending)
@@ -196,15 +192,15 @@ def targets(asked: Asked, writes: Cells, reads: Cells) -> list[str]:
         best = min(views, key=views.__getitem__)
         times = views[best] / base
         said.append(
-            f"With {pending:,} changes waiting the view is read in {times:.2f} times the base's time ({best}); target at "
-            f"most {MORE_READING:g}: {_met(times <= MORE_READING)}."
+            f"With {pending:,} changes waiting the view is read in {times:.2f} times the base's time ({best}); target "
+            f"at most {MORE_READING:g}: {_met(times <= MORE_READING)}."
         )
     size, seconds = (sum(writes.figures(name, way=MERGE_ON_READ, batch=MOVE)) for name in ("bytes", "seconds"))
     if seconds:
         rate = mb_per_core(size, seconds)
         said.append(
-            f"overwrite moves {rate:.1f} MB a second and core ({size / 1e6:,.0f} MB in {seconds:.1f} s); target {MOVE_MB:g}: "
-            f"{_met(rate >= MOVE_MB)}."
+            f"overwrite moves {rate:.1f} MB a second and core ({size / 1e6:,.0f} MB in {seconds:.1f} s); target "
+            f"{MOVE_MB:g}: {_met(rate >= MOVE_MB)}."
         )
     return said
 
@@ -243,7 +239,7 @@ def save(run: Run, asked: Asked, writes: Cells, reads: Cells, moves: Cells) -> N
 def _writes(asked: Asked, writes: Cells) -> RichTable:
     found = costs(asked, writes)
     table = right_aligned(
-        f"A batch of {asked.changes:,} changes on {asked.rows:,} rows, medians; a move is spread over {asked.every} batches",
+        f"A batch of {asked.changes:,} changes on {asked.rows:,} rows, medians; a move spread over {asked.every} batches",
         "way",
         *("visible s", "move s", "sustained s", "MB written", "with move", "files replaced", "times merge on read"),
     )
