@@ -1,17 +1,18 @@
 """What does merge on read save in writing, cost in reading, and when is it moved?  python -m benchmarks.merge_on_read
 
-Data: seeded records of some 364 bytes, 2,000,000 by default, in the order of 2,000 days; batches of 50,000 changes that
-meet every day, so that a MERGE finds something in every file. 5 % of the changes are inserts, 1 % deletions.
-Writes: seconds of each batch until it can be read, batch after batch in one lake a way: the append to the changeset (and
-all in Spark, as on an object store), copy-on-write MERGE, MERGE with deletion vectors, full overwrite, delta-rs's merge;
-the ways by hand have a plain table without versions of columns. Merge on read also moves its changes into the base once,
-which is spread over --every batches (the default is what rematerialize.max_pending_rows lets wait).
-Reads: the view with 0 to 800,000 changes waiting by each strategy, against the base alone, in turns; all columns, and one
-counted; one key without a JVM. Moves: the three methods on bases of four sizes, in sixteen partitions; changes meet all
-of them, or one; and where their curves cross.
-Prints tables and targets. Writes merge_on_read_{writes,reads,moves}.csv (every round), merge_on_read.png and .html. Fails
-if two ways leave other rows, or two strategies show others. An interrupted run is resumed by the same command, a way of
-writing from its first batch. Other options are another folder. Compare within one run, never seconds across machines.
+Data: seeded records of some 364 bytes, 2,000,000 by default, in the order of 2,000 days; batches of 50,000 changes
+that meet every day, so that a MERGE finds something in every file. 5 % of the changes are inserts, 1 % deletions.
+Writes: seconds of each batch until it can be read, batch after batch in one lake a way: the append to the changeset
+(and all in Spark, as on an object store), copy-on-write MERGE, MERGE with deletion vectors, full overwrite, delta-rs's
+merge; the ways by hand have a plain table without versions of columns. Merge on read also moves its changes into the
+base once, which is spread over --every batches (the default is what rematerialize.max_pending_rows lets wait).
+Reads: the view with 0 to 800,000 changes waiting by each strategy, against the base alone, in turns; all columns, and
+one counted; one key without a JVM. Moves: the three methods on bases of four sizes, in sixteen partitions; changes
+meet all of them, or one; and where their curves cross.
+Prints tables and targets. Writes merge_on_read_{writes,reads,moves}.csv (every round), merge_on_read.png and .html.
+Fails if two ways leave other rows, or two strategies show others. An interrupted run is resumed by the same command, a
+way of writing from its first batch. Other options are another folder. Compare within one run, never seconds across
+machines.
 --quick: a hundredth of the rows, two rounds. Not here: Hudi, Iceberg and Paimon, which need environments of their own.
 """
 

@@ -239,7 +239,7 @@ def save(run: Run, asked: Asked, writes: Cells, reads: Cells, moves: Cells) -> N
 def _writes(asked: Asked, writes: Cells) -> RichTable:
     found = costs(asked, writes)
     table = right_aligned(
-        f"A batch of {asked.changes:,} changes on {asked.rows:,} rows, medians; a move spread over {asked.every} batches",
+        f"Batches of {asked.changes:,} changes on {asked.rows:,} rows, medians; a move for {asked.every} of them",
         "way",
         *("visible s", "move s", "sustained s", "MB written", "with move", "files replaced", "times merge on read"),
     )

@@ -1,7 +1,8 @@
-"""The benchmark of merge on read measures what it says, goes on after an interruption, and its report says what is so."""
+"""The benchmark of merge on read measures what it says and goes on where it ended; its report says what is so."""
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -86,7 +87,7 @@ def test_curves_cross_as_often_as_the_cheaper_one_changes(points: list[tuple[int
     xs, first, other = zip(*sorted(points), strict=True)
     signs = [(a > b) - (a < b) for a, b in zip(first, other, strict=True) if a != b]
     found = crossings(xs, first, other)
-    assert len(found) == sum(a != b for a, b in zip(signs, signs[1:], strict=False))
+    assert len(found) == sum(a != b for a, b in pairwise(signs))
     assert found == sorted(found)
     assert all(min(xs) <= x <= max(xs) for x in found)
 

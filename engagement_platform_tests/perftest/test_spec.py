@@ -18,6 +18,7 @@ from engagement_platform.perftest.spec import (
     digest,
     entity_of,
     parameters,
+    parse,
     permutations,
     read_spec,
     redacted,
@@ -25,6 +26,7 @@ from engagement_platform.perftest.spec import (
     settings_of,
 )
 from engagement_platform.settings import Settings
+from engagement_platform_tests.docs.pages import ROOT, blocks
 
 TOKEN = "dapi-0123/456+789=;'\"é"
 PASSWORD = "hunter2 & sons"
@@ -39,6 +41,13 @@ def test_three_runs_of_four_methods_reading_and_writing_are_twenty_four() -> Non
     found = list(permutations(Spec()))
     assert len(found) == len(set(found)) == 24
     assert {(one.operation, one.method) for one in found} == {(o, m) for o in ("read", "write") for m in METHODS}
+
+
+def test_the_spec_in_the_docs_says_what_is_the_default() -> None:
+    [shown] = [block for block in blocks(ROOT / "docs" / "merge_on_read.md", "json") if '"runs"' in block]
+    spec = parse(shown)
+    assert list(permutations(spec)) == list(permutations(Spec()))
+    assert spec.rows == Spec().rows
 
 
 def test_every_read_query_is_asked_and_a_write_is_not_repeated_for_it() -> None:
