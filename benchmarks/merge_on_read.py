@@ -43,11 +43,13 @@ from benchmarks.merge_on_read_ways import (
     make_staged,
     moved,
     seen,
+    set_up,
     stage,
     table_of,
 )
 from benchmarks.mutation import spark_session
 from benchmarks.mutation_ways import rewritten
+from engagement_platform.merge_on_read.entity import Entity
 from engagement_platform.merge_on_read.latency import point_read_seconds
 from engagement_platform.merge_on_read.rematerialize import METHODS
 from engagement_platform.merge_on_read.view import STRATEGIES, view
@@ -85,6 +87,7 @@ class Bench:
         )
         figures: dict[str, dict[str, float]] = {}
         uri = table_of(at, way)
+        set_up(at, way)
         for batch in range(self.asked.batches if is_product(way) else self.asked.rounds):
             rows = records.changes(batch)
             make_staged(at, rows, batch)
@@ -128,12 +131,13 @@ class Bench:
 
     def moves(self) -> None:
         """Every method on every size of base, each from the same tables."""
+        methods: dict[str, RematerializeMethod] = {name: name for name in METHODS}
         for key in self.asked.moves:
             if key in self.kept[2]:
                 continue
             method, spread, size, round_ = key
             regions = SPREADS[spread]
-            at = self._copy("move", self._base(int(size), flat=False), PARTITIONED, method)
+            at = self._copy("move", self._base(int(size), flat=False), PARTITIONED, methods[method])
             land(at, self._records(int(size), 0, changes=self.asked.moved, regions=regions), 0)
             held = log.total_bytes(at.entity.base.uri(at.settings.lake), None)
             figures = _move(at)
@@ -160,15 +164,19 @@ class Bench:
         return home
 
     def _copy(
-        self, name: str, base: Path, entity: object = ENTITY, method: str = "overwrite", *, in_spark: bool = False
+        self,
+        name: str,
+        base: Path,
+        entity: Entity = ENTITY,
+        method: RematerializeMethod = "overwrite",
+        *,
+        in_spark: bool = False,
     ) -> Stage:
         """A lake of its own with the same files; what an interruption left of it is removed."""
         home = self.folder / name
         shutil.rmtree(home, ignore_errors=True)
         restore(base, home)
-        asked: dict[str, RematerializeMethod] = {one: one for one in METHODS}
-        whole = PARTITIONED if entity is PARTITIONED else ENTITY
-        return stage(self.spark, home, whole, asked[method], in_spark=in_spark)
+        return stage(self.spark, home, entity, method, in_spark=in_spark)
 
     def _agree(self, when: str, rows: DataFrame) -> None:
         """The same rows as whoever was here first, also before an interruption."""

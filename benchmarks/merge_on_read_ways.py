@@ -43,6 +43,7 @@ FLAT = Table(
 MERGE_ON_READ = "merge on read"
 IN_SPARK = "merge on read, in Spark"
 COPY_ON_WRITE = "copy-on-write MERGE"
+VECTORS = "MERGE with deletion vectors"
 
 
 @dataclass(frozen=True)
@@ -116,7 +117,7 @@ def moved(at: Stage) -> Mapping[str, float]:
 
 
 def merged(at: Stage, _rows: pa.Table, batch: int) -> None:
-    """One MERGE a batch; which files it rewrites, and whether it marks rows instead, is up to the table."""
+    """One MERGE a batch. With deletion vectors, which are up to the table, it marks rows instead of rewriting files."""
     given = {name: f"coalesce(s.{name}, t.{name})" for name in ENTITY.columns}
     taken = ", ".join(f"t.{name} = {value}" for name, value in {**given, ENTITY.version: f"s.{ENTITY.version}"}.items())
     names = ", ".join(FLAT.column_names)
@@ -126,15 +127,6 @@ def merged(at: Stage, _rows: pa.Table, batch: int) -> None:
         f"WHEN NOT MATCHED AND s.op <> 'DELETE' THEN INSERT ({names}) "
         f"VALUES ({', '.join(f's.{name}' for name in FLAT.column_names)})"
     ).collect()
-
-
-def marked(at: Stage, rows: pa.Table, batch: int) -> None:
-    """The same on a table with deletion vectors."""
-    if batch == 0:
-        at.spark.sql(
-            f"ALTER TABLE delta.`{at.flat}` SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')"
-        ).collect()
-    merged(at, rows, batch)
 
 
 def overwritten(at: Stage, _rows: pa.Table, batch: int) -> None:
@@ -168,7 +160,7 @@ WAYS: Mapping[str, Write] = {
     MERGE_ON_READ: appended,
     IN_SPARK: appended,
     COPY_ON_WRITE: merged,
-    "MERGE with deletion vectors": marked,
+    VECTORS: merged,
     "full overwrite": overwritten,
     "delta-rs merge": merged_by_delta_rs,
 }
@@ -183,6 +175,13 @@ def staged_at(at: Stage, batch: int) -> str:
 def make_staged(at: Stage, rows: pa.Table, batch: int) -> None:
     """Put it there; not part of what is timed."""
     write_deltalake(staged_at(at, batch), rows)
+
+
+def set_up(at: Stage, way: str) -> None:
+    """What a way wants of its table before its first batch; not timed."""
+    if way == VECTORS:
+        vectors = "('delta.enableDeletionVectors' = 'true')"
+        at.spark.sql(f"ALTER TABLE delta.`{at.flat}` SET TBLPROPERTIES {vectors}").collect()
 
 
 def is_product(way: str) -> bool:

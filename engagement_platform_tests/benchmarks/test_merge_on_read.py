@@ -24,7 +24,7 @@ from benchmarks.merge_on_read_report import (
     tables,
     targets,
 )
-from benchmarks.merge_on_read_ways import COPY_ON_WRITE, MERGE_ON_READ, WAYS, build, make_staged, seen, stage
+from benchmarks.merge_on_read_ways import COPY_ON_WRITE, MERGE_ON_READ, WAYS, build, make_staged, seen, set_up, stage
 from engagement_platform.merge_on_read.rematerialize import METHODS
 from engagement_platform.merge_on_read.view import STRATEGIES
 from engagement_platform.perftest.data import Generated, Records
@@ -130,6 +130,7 @@ def test_every_way_of_writing_leaves_the_same_rows(spark: SparkSession, tmp_path
         home = tmp_path / way.replace(" ", "-")
         build(home, records, flat=True)
         at = stage(spark, home, in_spark="Spark" in way)
+        set_up(at, way)
         for batch in range(2):
             rows = records.changes(batch)
             make_staged(at, rows, batch)
