@@ -132,7 +132,8 @@ class Records:
 
     def day_of(self, numbers: np.ndarray) -> np.ndarray:
         """Days since BEGIN of records by their numbers; new ones come on the last."""
-        return np.minimum(numbers * self.scale.dates // self.scale.base_rows, self.scale.dates - 1)
+        days: np.ndarray = np.minimum(numbers * self.scale.dates // self.scale.base_rows, self.scale.dates - 1)
+        return days
 
     def _spread(self, count: int, rng: np.random.Generator) -> np.ndarray:
         """Numbers of so many different records, day after day, of the regions that change; fewer if there are no more.
