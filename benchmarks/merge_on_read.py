@@ -139,7 +139,8 @@ class Bench:
             regions = SPREADS[spread]
             at = self._copy("move", self._base(int(size), flat=False), PARTITIONED, methods[method])
             land(at, self._records(int(size), 0, changes=self.asked.moved, regions=regions), 0)
-            held = log.total_bytes(at.entity.base.uri(at.settings.lake), None)
+            uri = at.entity.base.uri(at.settings.lake)
+            held = log.total_bytes(uri, _version(uri))
             figures = _move(at)
             self._agree(f"{spread}, {size} rows moved", seen(at, MERGE_ON_READ))
             self.kept[2].add(key, **figures, base_bytes=held)

@@ -11,7 +11,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, pairwise, product
-from typing import Self
+from typing import Any, Self
 
 import plotly.graph_objects as go
 from rich.console import Console
@@ -54,13 +54,13 @@ class Asked:
     @classmethod
     def of(cls, options: argparse.Namespace) -> Self:
         """From the command line."""
-        said = {name: getattr(options, name) for name in cls.__dataclass_fields__}
+        said: dict[str, Any] = {name: getattr(options, name) for name in cls.__dataclass_fields__}
         return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in said.items()})
 
     @property
     def writes(self) -> list[tuple[str, ...]]:
         """Way and batch, or way and MOVE."""
-        found = []
+        found: list[tuple[str, ...]] = []
         for way in WAYS:
             found += [(way, str(n)) for n in range(self.batches if is_product(way) else self.rounds)]
             found += [(way, MOVE)] if is_product(way) else []
@@ -289,18 +289,19 @@ def _moves(asked: Asked, moves: Cells) -> RichTable:
     return table
 
 
-Curves = tuple[str, str, dict[str, list[tuple[float, float]]]]
+Line = list[tuple[float, float]]
+Curves = tuple[str, str, dict[str, Line]]
 """Title, what x is, and the points of each line."""
 
 
 def _curves(asked: Asked, reads: Cells, moves: Cells) -> list[Curves]:
-    latency = {
+    latency: dict[str, Line] = {
         method: [(p, s) for p in sorted(asked.pending) if (s := reading(reads, method, WHOLE, p)) is not None]
         for method in (BASE, *STRATEGIES, ONE_KEY)
     }
     found: list[Curves] = [("Seconds of a read of all columns", "changes that wait", latency)]
     for spread in SPREADS:
-        cost = {
+        cost: dict[str, Line] = {
             method: [(n, s) for n in sorted(asked.sizes) if (s := moving(moves, method, spread, n)) is not None]
             for method in METHODS
         }
@@ -308,7 +309,7 @@ def _curves(asked: Asked, reads: Cells, moves: Cells) -> list[Curves]:
     return found
 
 
-def _chart(title: str, unit: str, lines: Mapping[str, Sequence[tuple[float, float]]]) -> go.Figure:
+def _chart(title: str, unit: str, lines: Mapping[str, Line]) -> go.Figure:
     figure = go.Figure()
     for name, points in lines.items():
         figure.add_scatter(name=name, x=[x for x, _ in points], y=[y for _, y in points], mode="lines+markers")
