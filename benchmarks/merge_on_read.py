@@ -137,7 +137,10 @@ class Bench:
                 continue
             method, spread, size, round_ = key
             regions = SPREADS[spread]
-            at = self._copy("move", self._base(int(size), flat=False), PARTITIONED, methods[method])
+            # A folder of its own: Delta remembers tables by their paths.
+            at = self._copy(
+                "-".join(key).replace(" ", "-"), self._base(int(size), flat=False), PARTITIONED, methods[method]
+            )
             land(at, self._records(int(size), 0, changes=self.asked.moved, regions=regions), 0)
             uri = at.entity.base.uri(at.settings.lake)
             held = log.total_bytes(uri, _version(uri))
