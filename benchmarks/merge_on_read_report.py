@@ -54,8 +54,11 @@ class Asked:
     @classmethod
     def of(cls, options: argparse.Namespace) -> Self:
         """From the command line."""
-        said: dict[str, Any] = {name: getattr(options, name) for name in cls.__dataclass_fields__}
-        return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in said.items()})
+        said: dict[str, Any] = {}
+        for name in cls.__dataclass_fields__:
+            value = getattr(options, name)
+            said[name] = tuple(value) if isinstance(value, list) else value
+        return cls(**said)
 
     @property
     def writes(self) -> list[tuple[str, ...]]:
