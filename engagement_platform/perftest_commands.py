@@ -17,9 +17,7 @@ def register(app: typer.Typer) -> None:
 
 
 def perftest(
-    spec: Annotated[
-        Path, typer.Argument(exists=True, dir_okay=False, help="JSON: runs, operations, methods, queries, cluster.")
-    ],
+    spec: Annotated[Path, typer.Argument(help="JSON: runs, operations, methods, queries, cluster.")],
     out: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Of chart and log. Default: <home>/perftest/ID.")
     ] = None,

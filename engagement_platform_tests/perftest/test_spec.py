@@ -82,6 +82,11 @@ def test_what_is_wrong_with_a_spec_is_told_without_its_values(tmp_path: Path, te
     assert "hunter2" not in str(refused.value)
 
 
+def test_a_spec_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(SpecRefused, match=r"it cannot be read \(FileNotFoundError\). Nothing was measured."):
+        read_spec(tmp_path / "spec.json")
+
+
 @settings(deadline=None)
 @given(st.text(st.characters(codec="utf-8"), min_size=1))
 def test_any_token_reaches_the_client_as_it_is(token: str) -> None:
