@@ -24,7 +24,17 @@ from benchmarks.merge_on_read_report import (
     tables,
     targets,
 )
-from benchmarks.merge_on_read_ways import COPY_ON_WRITE, MERGE_ON_READ, WAYS, build, make_staged, seen, set_up, stage
+from benchmarks.merge_on_read_ways import (
+    COPY_ON_WRITE,
+    IN_SPARK,
+    MERGE_ON_READ,
+    VECTORS,
+    WAYS,
+    build,
+    make_staged,
+    seen,
+    stage,
+)
 from engagement_platform.merge_on_read.rematerialize import METHODS
 from engagement_platform.merge_on_read.view import STRATEGIES
 from engagement_platform.perftest.data import Generated, Records
@@ -123,14 +133,15 @@ def test_options_of_a_quick_run_are_whole_batches() -> None:
 
 
 def test_every_way_of_writing_leaves_the_same_rows(spark: SparkSession, tmp_path: Path) -> None:
-    """Two batches, of which the second meets what the first deleted and inserted nothing of."""
+    """Two batches, of which the second meets some that the first deleted. All ways but those that the long one tries."""
     records = Records(Generated(base_rows=200, changes=60, batches=0, dates=20, delete_percent=20))
     found = {}
     for way, write in WAYS.items():
+        if way in (IN_SPARK, VECTORS):
+            continue
         home = tmp_path / way.replace(" ", "-")
         build(home, records, flat=True)
-        at = stage(spark, home, in_spark="Spark" in way)
-        set_up(at, way)
+        at = stage(spark, home)
         for batch in range(2):
             rows = records.changes(batch)
             make_staged(at, rows, batch)
