@@ -133,7 +133,7 @@ def test_options_of_a_quick_run_are_whole_batches() -> None:
 
 
 def test_every_way_of_writing_leaves_the_same_rows(spark: SparkSession, tmp_path: Path) -> None:
-    """Two batches, of which the second meets some that the first deleted. All ways but those that the long one tries."""
+    """Two batches, of which the second meets some that the first deleted. Two ways are left to the long test."""
     records = Records(Generated(base_rows=200, changes=60, batches=0, dates=20, delete_percent=20))
     found = {}
     for way, write in WAYS.items():
