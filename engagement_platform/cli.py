@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from engagement_platform import commands, consumer_commands, layout_commands, maintenance_commands, rollback_commands
+from engagement_platform import (
+    commands,
+    consumer_commands,
+    layout_commands,
+    maintenance_commands,
+    perftest_commands,
+    rollback_commands,
+)
 from engagement_platform.errors import PlatformError
 
 if TYPE_CHECKING:
@@ -131,6 +138,7 @@ layout_commands.register(app)
 maintenance_commands.register(app)
 rollback_commands.register(app)
 consumer_commands.register(app)
+perftest_commands.register(app)
 
 
 def main() -> None:

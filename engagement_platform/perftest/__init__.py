@@ -1,0 +1,1 @@
+"""How long each way of reading a merge-on-read view takes: every permutation of a spec, each in a fresh Spark."""

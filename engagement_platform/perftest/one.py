@@ -1,0 +1,130 @@
+"""One permutation in a process of its own: opens Spark, stops the time of one read or write, checks the rows after it.
+
+Told what to do through stdin, since anybody on the machine sees a command line. Which permutations there are, and
+keeping the figures, is `run`.  python -m engagement_platform.perftest.one
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import redirect_stdout
+from dataclasses import asdict, dataclass
+from dataclasses import replace as changed
+from typing import Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from engagement_platform.merge_on_read.entity import Entity
+from engagement_platform.merge_on_read.snapshot import Snapshot, snapshot
+from engagement_platform.merge_on_read.view import view
+from engagement_platform.microbatch.model import Transaction
+from engagement_platform.perftest.spec import Permutation, Spec, entity_of, parse, settings_of
+from engagement_platform.settings import Settings
+from engagement_platform.spark.session import spark_session
+from engagement_platform.tables.contract import Table
+from engagement_platform.tables.lake import Lake
+from engagement_platform.tables.replacing import replace
+
+MARK = "measured: "
+"""Begins the line of figures; Spark may print others."""
+
+
+@dataclass(frozen=True)
+class Stopped:
+    """What the stopwatch says, and what was found. All methods must find the same rows."""
+
+    seconds: float
+    """From asking for the view until its rows are shown, or committed."""
+    start_s: float
+    """Before that: until Spark was there."""
+    rows: int
+    checksum: str
+    pending_rows: int
+    broadcast: bool
+
+
+@dataclass(frozen=True)
+class Work:
+    """All that the process is told."""
+
+    spec_text: str
+    root: str
+    permutation: Permutation
+    changeset_version: int
+    base_version: int
+    scratch: str
+    """Name below `perftest/` of the table that a write makes."""
+
+    def told(self) -> str:
+        """For stdin; with secrets."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def heard(cls, text: str) -> Work:
+        """From stdin."""
+        said = json.loads(text)
+        return cls(**{**said, "permutation": Permutation(**said["permutation"])})
+
+
+def scratch_table(entity: Entity, name: str) -> Table:
+    """Where a write goes: the base's columns in a table of its own."""
+    return changed(entity.base, key=("perftest", name), description="Written by a performance test, and removed.")
+
+
+def stopped(lake: Lake, entity: Entity, work: Work, at: Snapshot, show_rows: int, start_s: float = 0.0) -> Stopped:
+    """Do it once and stop the time; then count and sum up the rows, which costs another pass."""
+    asked = work.permutation
+    began = time.monotonic()
+    seen = view(lake, entity, strategy=asked.method, at=at)
+    if asked.operation == "read":
+        found = seen.rows.where(asked.query)
+        # What is shown is somebody's data: it is made, as the source made it, and looked at by nobody.
+        with redirect_stdout(io.StringIO()):
+            found.show(show_rows)
+        seconds = time.monotonic() - began
+    else:
+        table = scratch_table(entity, work.scratch)
+        replace(lake, seen.state, table, Transaction(f"perftest/{work.scratch}", 0))
+        seconds = time.monotonic() - began
+        found = lake.read(table).where("present").select(*entity.view_columns)
+    return Stopped(seconds, start_s, *summed_up(found), at.pending_rows, seen.broadcast)
+
+
+def summed_up(rows: DataFrame) -> tuple[int, str]:
+    """How many rows, and a sum over the hash of each: the same for the same rows in any order."""
+    hashed = F.xxhash64(*rows.columns).cast("decimal(38,0)")
+    [(count, total)] = rows.agg(F.count("*"), F.sum(hashed)).collect()
+    return int(count), str(total or 0)
+
+
+def measure(work: Work, spec: Spec) -> Stopped:
+    """The permutation, in a Spark that is opened for it."""
+    settings = settings_of(spec, Settings(), work.root)
+    entity = entity_of(spec, settings)
+    at = snapshot(work.root, entity, changeset_version=work.changeset_version, base_version=work.base_version)
+    began = time.monotonic()
+    with spark_session(settings, "perftest") as spark:
+        started = time.monotonic() - began
+        return stopped(Lake(spark, settings), entity, work, at, spec.show_rows, started)
+
+
+def figures(line: str) -> Mapping[str, Any] | None:
+    """What a line of output says; None for a line of somebody else."""
+    said: Mapping[str, Any] = json.loads(line.removeprefix(MARK)) if line.startswith(MARK) else {}
+    return said or None
+
+
+def main() -> None:
+    """Hear, measure, tell."""
+    work = Work.heard(sys.stdin.read())
+    found = measure(work, parse(work.spec_text))
+    print(f"\n{MARK}{json.dumps(asdict(found))}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
