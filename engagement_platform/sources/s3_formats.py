@@ -16,7 +16,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, cast
 
 import pyarrow as pa
 import pyarrow.csv as pa_csv
@@ -113,14 +113,16 @@ def decode(stream: BinaryIO, file: S3File, shape: Shape, bad: Bad) -> Iterator[p
     An object without a byte has no records. Raises Unreadable, after the batches that came before.
     """
     options = shape.options
-    buffered = io.BufferedReader(cast(io.RawIOBase, stream), 1024 * 1024)
+    buffered = io.BufferedReader(cast(Any, stream), 1024 * 1024)
     try:
         if not buffered.peek(1):
             return
         if options.file_format == "parquet":
-            yield from _parquet(buffered, file, shape)
+            yield from _parquet(cast(BinaryIO, buffered), file, shape)
             return
-        numbered = _lines(_decompressed(buffered, file.key, options.compression), options.max_record_bytes)
+        numbered = _lines(
+            _decompressed(cast(BinaryIO, buffered), file.key, options.compression), options.max_record_bytes
+        )
         reader = _READERS[options.file_format](shape, numbered, bad)
         for columns, lines, corrupt in reader:
             if lines:
@@ -260,7 +262,7 @@ def _cast(batch: pa.RecordBatch, column: pa.Field) -> pa.Array:
         raise Unreadable(f"{column.name} is {values.type} in the object, and {column.type} was asked for") from None
 
 
-def _decompressed(stream: io.BufferedReader, key: str, compression: Compression) -> BinaryIO:
+def _decompressed(stream: BinaryIO, key: str, compression: Compression) -> BinaryIO:
     if compression == "auto":
         suffix = key[key.rfind(".") :].lower() if "." in key else ""
         compression = cast("Compression", _SUFFIXES.get(suffix, "none"))
@@ -269,9 +271,9 @@ def _decompressed(stream: io.BufferedReader, key: str, compression: Compression)
             # Several members in one object are one stream: Firehose and `cat` make such.
             return cast(BinaryIO, gzip.GzipFile(fileobj=stream))
         case "bz2":
-            return bz2.BZ2File(stream)
+            return cast(BinaryIO, bz2.BZ2File(stream))
         case "xz":
-            return lzma.LZMAFile(stream)
+            return cast(BinaryIO, lzma.LZMAFile(stream))
         case "zstd":
             return cast(BinaryIO, io.BufferedReader(pa.CompressedInputStream(pa.PythonFile(stream, mode="r"), "zstd")))
         case _:

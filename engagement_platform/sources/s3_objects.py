@@ -9,6 +9,7 @@ import io
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import Any, BinaryIO, cast
 
 from botocore.exceptions import BotoCoreError, ClientError
@@ -60,7 +61,7 @@ class Objects:
             try:
                 for file in files:
                     if file.size is None or file.size > _SMALL_BYTES:
-                        yield file, lambda file=file: self._open(file)
+                        yield file, partial(self._open, file)
                         continue
                     while len(ahead) < _AHEAD and (following := next(remaining, None)) is not None:
                         ahead.append(fetchers.submit(self._fetch, following))

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from engagement_platform.settings import Settings
 from engagement_platform.sources.s3_events import Wrapper
@@ -88,7 +88,7 @@ def _number(least: int, most: int) -> Callable[[str], int]:
 
 
 def _flag(value: str) -> bool:
-    return cast(str, _one_of("true", "false")(value)) == "true"
+    return _one_of("true", "false")(value) == "true"
 
 
 def _url(value: str) -> str:
