@@ -19,7 +19,11 @@ _BLANKS = " \t\n\r"
 
 
 class BadRecord(ValueError):
-    """Says what is wrong with a record, without any of its content."""
+    """Says what is wrong with a record and where, without any of its content."""
+
+    def __init__(self, what: str, path: tuple[str, ...] = ()) -> None:
+        self.what, self.path = what, path
+        super().__init__(f"{'.'.join(path)} is {what}" if path else what)
 
 
 def converter(kind: pa.DataType) -> Converter | None:
@@ -176,7 +180,7 @@ def _bytes(value: object) -> object:
 def _nullable(convert: Converter, field: pa.Field, value: object) -> object:
     if value is None:
         if not field.nullable:
-            raise BadRecord(f"{field.name} is null or missing")
+            raise BadRecord("null or missing")
         return None
     return convert(value)
 
@@ -213,7 +217,7 @@ def _struct(fields: list[pa.Field]) -> Callable[[object], dict[str, object]] | N
             try:
                 made[field.name] = _nullable(convert_value, field, value.get(field.name))
             except BadRecord as bad:
-                raise BadRecord(str(bad) if field.name in str(bad) else f"{field.name} is {bad}") from None
+                raise BadRecord(bad.what, (field.name, *bad.path)) from None
         return made
 
     return convert
