@@ -89,6 +89,7 @@ class S3SqsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options: S3SqsOptions = shape.options
         self._stream = secrets.token_hex(16)
         self._until_ms: int | None = None
+        self._drained = False
         self._resumed: str | None = None
 
     def __reduce__(self) -> tuple[type[S3SqsStreamReader], tuple[Shape]]:
@@ -173,7 +174,7 @@ class S3SqsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         empty = 0
         while True:
             waiting = self._state.waiting(stream, self._until_ms)
-            if most is not None and waiting >= most:
+            if self._drained or (most is not None and waiting >= most):
                 return
             if self._until_ms is None:
                 messages = self._queue.receive(0 if waiting else self._options.wait_time_s)
@@ -185,8 +186,7 @@ class S3SqsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._take(stream, messages)
                 if all(message.sent_ms > self._until_ms for message in messages):
                     empty += 1
-                    if empty == _EMPTY_ANSWERS:
-                        return
+                    self._drained = empty == _EMPTY_ANSWERS
 
     def _take(self, stream: str, messages: list[Message]) -> None:
         """Write down which files messages name, bury what cannot be used, and let go of what names nothing."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any, Literal
 
 import boto3
@@ -22,8 +23,13 @@ def client(service: Literal["s3", "sqs"], options: S3SqsOptions) -> Any:
         # Emulators and most stores that are not AWS know no host name for each bucket.
         s3={"addressing_style": "path"} if options.endpoint else None,
     )
-    session = boto3.session.Session(region_name=options.region)
-    return session.client(service, endpoint_url=options.endpoint, config=config)
+    return _session(options.region).client(service, endpoint_url=options.endpoint, config=config)
+
+
+@cache
+def _session(region: str | None) -> Any:
+    # One for a process: it reads descriptions of the services from files, which takes longer than a call to them.
+    return boto3.session.Session(region_name=region)
 
 
 def said(failed: BotoCoreError | ClientError) -> str:

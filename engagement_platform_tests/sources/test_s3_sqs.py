@@ -276,6 +276,7 @@ def test_without_a_dead_letter_queue_nothing_is_skipped_silently(make: MakePipe)
     pipe = make(dead_letters=False)
     pipe.put("bad", content=b"junk")
     reader = pipe.start()
+    pipe.offset = reader.initialOffset()
     with pytest.raises(NoDeadLetterQueue, match="line 1: no JSON"):
         pipe.batch(reader)
     with pytest.raises(BadRecords, match="line 1: no JSON"):
