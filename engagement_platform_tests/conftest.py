@@ -134,16 +134,23 @@ def spark(
     session.stop()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def no_real_account() -> Iterator[None]:
+    """Credentials that open nothing; before Spark is started, since its workers get what it was started with."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AWS_ACCESS_KEY_ID", "testing")
+        patch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
+        patch.setenv("AWS_DEFAULT_REGION", "eu-central-1")
+        patch.delenv("AWS_PROFILE", raising=False)
+        yield
+
+
 @pytest.fixture(scope="session")
 def moto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Moto]:
     """One server for S3, SNS and SQS for the whole run; tests keep apart by bucket and queue."""
     (port,) = free_ports(1)
     log = tmp_path_factory.mktemp("moto") / "requests.log"
-    with pytest.MonkeyPatch.context() as patch, log.open("wb") as written:
-        # For this process and every one that it starts: none can reach a real account.
-        patch.setenv("AWS_ACCESS_KEY_ID", "testing")
-        patch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
-        patch.setenv("AWS_DEFAULT_REGION", "eu-central-1")
+    with log.open("wb") as written:
         command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
         process = subprocess.Popen(command, stdout=written, stderr=subprocess.STDOUT)
         try:
