@@ -65,12 +65,15 @@ def test_three_lines_read_what_s3_announces(spark: SparkSession, pipe: Pipe, tmp
     assert pipe.left() == 0
 
 
-def test_a_wrong_option_is_refused_as_the_stream_is_loaded(spark: SparkSession) -> None:
+def test_a_wrong_option_is_refused_before_a_stream_starts(spark: SparkSession) -> None:
     spark.dataSource.register(S3SqsDataSource)
+    # Spark makes the source when somebody asks for its columns; starting a stream does that first.
+    wrong = spark.readStream.format("s3-sqs").option("queueUri", "x").schema("a int")
     with pytest.raises(AnalysisException, match="there is no option queueUri"):
-        spark.readStream.format("s3-sqs").option("queueUri", "x").schema("a int").load()
+        _ = wrong.load().columns
+    without = spark.readStream.format("s3-sqs").option("queueUrl", "http://127.0.0.1:1/q")
     with pytest.raises(AnalysisException, match="there is no schema"):
-        spark.readStream.format("s3-sqs").option("queueUrl", "http://127.0.0.1:1/q").load()
+        _ = without.load().columns
 
 
 # A batch that says that it is under way and then waits to be killed.
