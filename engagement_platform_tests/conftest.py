@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import socket
+import subprocess
+import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import boto3
 import pytest
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
@@ -54,6 +60,22 @@ class Broker:
             producer.poll(0)
         assert producer.flush(CALL_S) == 0, f"messages to {topic} were not delivered within {CALL_S} s"
         assert not failed, f"the broker refused messages to {topic}: {failed[0]}"
+
+
+@dataclass(frozen=True)
+class Moto:
+    """A running moto server and the log of every request that anybody made."""
+
+    endpoint: str
+    log: Path
+
+    def client(self, service: str) -> Any:
+        """A client of boto3."""
+        return boto3.client(service, endpoint_url=self.endpoint)
+
+    def requests(self, method: str, path: str) -> int:
+        """How many requests there were with a path that begins so; their queries included."""
+        return self.log.read_text().count(f'"{method} {path}')
 
 
 @contextmanager
@@ -110,6 +132,42 @@ def spark(
     session = build_classic({**classic_conf(settings, [*spark_jars, *graph_jars]), **quick}, "tests")
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_real_account() -> Iterator[None]:
+    """Credentials that open nothing; before Spark is started, since its workers get what it was started with."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AWS_ACCESS_KEY_ID", "testing")
+        patch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
+        patch.setenv("AWS_DEFAULT_REGION", "eu-central-1")
+        patch.delenv("AWS_PROFILE", raising=False)
+        yield
+
+
+@pytest.fixture(scope="session")
+def moto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Moto]:
+    """One server for S3, SNS and SQS for the whole run; tests keep apart by bucket and queue."""
+    (port,) = free_ports(1)
+    log = tmp_path_factory.mktemp("moto") / "requests.log"
+    with log.open("wb") as written:
+        command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+        process = subprocess.Popen(command, stdout=written, stderr=subprocess.STDOUT)
+        try:
+            deadline = time.monotonic() + 120
+            while not _answers(port):
+                assert process.poll() is None, f"moto ended: {log.read_text()[-2000:]}"
+                assert time.monotonic() < deadline, "moto did not answer within 120 s"
+                time.sleep(0.1)
+            yield Moto(f"http://127.0.0.1:{port}", log)
+        finally:
+            process.terminate()
+            process.wait(timeout=20)
+
+
+def _answers(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -1,0 +1,255 @@
+"""What a message in the queue says: which objects were created, in all the wrappings that S3 events arrive in.
+
+Needs nothing but Python. What becomes of the objects is `s3_sqs`; nothing here raises on any text.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+from urllib.parse import quote_plus, unquote_to_bytes
+
+from engagement_platform.sources.strict_json import JsonObject, Refused, object_parser
+
+Wrapper = Literal["auto", "none", "sns", "eventbridge"]
+
+MAX_MESSAGE_BYTES = 2 * 1024 * 1024
+"""SQS takes at most 1 MiB; what is larger did not come from there."""
+_MAX_DEPTH = 64
+# SNS inside SNS does not happen; a bound so that a message cannot nest without end.
+_MAX_WRAPPINGS = 4
+_CONFIRMATIONS = frozenset({"SubscriptionConfirmation", "UnsubscribeConfirmation"})
+
+
+@dataclass(frozen=True)
+class S3File:
+    """An object as its event named it; the key as it is in the bucket, no longer encoded."""
+
+    bucket: str
+    key: str
+    version_id: str | None = None
+    etag: str | None = None
+    size: int | None = None
+    event_time: str | None = None
+    sequencer: str | None = None
+
+    @property
+    def url(self) -> str:
+        """For people and the column `_file`."""
+        version = f"?versionId={self.version_id}" if self.version_id else ""
+        return f"s3://{self.bucket}/{self.key}{version}"
+
+    def identity(self, *, allow_overwrites: bool) -> str:
+        """What two events about the same content have in common, 64 hexadecimal digits.
+
+        allow_overwrites: a key that is written again with other content is another file; otherwise it is known.
+        """
+        content = (self.version_id or self.etag or self.sequencer or "") if allow_overwrites else ""
+        return hashlib.sha256(json.dumps([self.bucket, self.key, content]).encode()).hexdigest()
+
+    def as_event(self) -> str:
+        """A message that names this object as S3 does, so that a dead letter can be moved back to the queue."""
+        s3_object = {
+            "key": quote_plus(self.key),
+            "size": self.size,
+            "eTag": self.etag,
+            "versionId": self.version_id,
+            "sequencer": self.sequencer,
+        }
+        record = {
+            "eventSource": "aws:s3",
+            "eventName": "ObjectCreated:Put",
+            "eventTime": self.event_time,
+            "s3": {
+                "bucket": {"name": self.bucket},
+                "object": {name: value for name, value in s3_object.items() if value is not None},
+            },
+        }
+        return json.dumps({"Records": [record]})
+
+
+class Refusal(NamedTuple):
+    """Why a message, or a record in it, cannot be used. Codes go into the dead letter: never rename one."""
+
+    code: str
+    sentence: str
+
+
+@dataclass(frozen=True)
+class Told:
+    """What one message said."""
+
+    files: tuple[S3File, ...] = ()
+    ignored: Mapping[str, int] = field(default_factory=dict)
+    """Records that name nothing to read, by why: test_event, not_created, folder_marker."""
+    refused: tuple[Refusal, ...] = ()
+    """A message with any goes to the dead-letter queue; its files are read all the same."""
+
+
+class _Unusable(Exception):
+    def __init__(self, code: str, sentence: str) -> None:
+        super().__init__(code)
+        self.refusal = Refusal(code, sentence)
+
+
+class _Nothing(Exception):
+    """A record that is fine and names no object to read."""
+
+
+def read_message(body: str, *, wrapper: Wrapper = "auto", buckets: frozenset[str] = frozenset()) -> Told:
+    """The objects a message names, what it says that is of no interest, and what is wrong with it.
+
+    wrapper: the only wrapping that is taken; `auto` takes every one. buckets: others are refused; empty allows all.
+    An object that a message names twice comes twice: only the caller knows what is a repetition.
+    """
+    try:
+        return _message(_parse(body), wrapper, buckets, _MAX_WRAPPINGS)
+    except _Unusable as unusable:
+        return Told(refused=(unusable.refusal,))
+
+
+_parse_object: Callable[[bytes | None], JsonObject] = object_parser(MAX_MESSAGE_BYTES, _MAX_DEPTH)
+
+
+def _parse(text: str) -> JsonObject:
+    try:
+        return _parse_object(text.encode())
+    except Refused as refused:
+        raise _Unusable(str(refused.rejection.code), refused.rejection.sentence) from None
+    except UnicodeEncodeError:
+        raise _Unusable("not_utf8", "The message holds half of a surrogate pair.") from None
+
+
+def _message(said: JsonObject, wrapper: Wrapper, buckets: frozenset[str], wrappings: int) -> Told:
+    if said.get("Event") == "s3:TestEvent":
+        return Told(ignored={"test_event": 1})
+    if said.get("Type") in _CONFIRMATIONS:
+        # Nobody but a person may follow its link: who can write to the queue could make this process call anything.
+        raise _Unusable("confirmation", "SNS asks to confirm a subscription; open SubscribeURL by hand if it is yours.")
+    if isinstance(inner := said.get("Message"), str) and ("TopicArn" in said or said.get("Type") == "Notification"):
+        if wrapper not in ("auto", "sns"):
+            raise _Unusable("other_wrapper", f"The message came through SNS, and messageWrapper is {wrapper}.")
+        if wrappings == 0:
+            raise _Unusable("too_deep", "The message is wrapped again and again.")
+        return _message(_parse(inner), wrapper if wrapper == "auto" else "none", buckets, wrappings - 1)
+    if "detail-type" in said:
+        if wrapper not in ("auto", "eventbridge"):
+            raise _Unusable("other_wrapper", f"The message came through EventBridge, and messageWrapper is {wrapper}.")
+        return _collected(lambda: iter([_bridged(said, buckets)]))
+    records = said.get("Records")
+    if not isinstance(records, list) or not records:
+        raise _Unusable("no_s3_event", "The message is JSON, but no event of S3: it has no Records.")
+    if wrapper not in ("auto", "none"):
+        raise _Unusable("other_wrapper", f"The message came without a wrapper, and messageWrapper is {wrapper}.")
+    return _collected(*(lambda record=record: iter([_record(record, buckets)]) for record in records))
+
+
+def _collected(*records: Callable[[], Iterator[S3File]]) -> Told:
+    files: list[S3File] = []
+    ignored: dict[str, int] = {}
+    refused: list[Refusal] = []
+    for record in records:
+        try:
+            files.extend(record())
+        except _Nothing as nothing:
+            ignored[str(nothing)] = ignored.get(str(nothing), 0) + 1
+        except _Unusable as unusable:
+            refused.append(unusable.refusal)
+    return Told(tuple(files), ignored, tuple(refused))
+
+
+def _record(record: object, buckets: frozenset[str]) -> S3File:
+    """One of the Records of S3 itself, whose keys are form-encoded."""
+    said = _object(record, "A record")
+    source = said.get("eventSource")
+    if source is not None and not (isinstance(source, str) and source.endswith(":s3")):
+        raise _Unusable("other_source", "A record comes from another service than S3.")
+    if not _text(said, "eventName").removeprefix("s3:").startswith("ObjectCreated:"):
+        raise _Nothing("not_created")
+    s3 = _object(said.get("s3"), "s3 of a record")
+    s3_object = _object(s3.get("object"), "object of a record")
+    return _file(
+        bucket=_text(_object(s3.get("bucket"), "bucket of a record"), "name"),
+        key=_decoded(_text(s3_object, "key")),
+        s3_object=s3_object,
+        names=("versionId", "eTag"),
+        event_time=said.get("eventTime"),
+        buckets=buckets,
+    )
+
+
+def _bridged(said: JsonObject, buckets: frozenset[str]) -> S3File:
+    """An event of EventBridge: one object, its key as it is."""
+    if said.get("source") != "aws.s3":
+        raise _Unusable("other_source", "The event of EventBridge comes from another service than S3.")
+    if said.get("detail-type") != "Object Created":
+        raise _Nothing("not_created")
+    detail = _object(said.get("detail"), "detail")
+    s3_object = _object(detail.get("object"), "object")
+    return _file(
+        bucket=_text(_object(detail.get("bucket"), "bucket"), "name"),
+        key=_text(s3_object, "key"),
+        s3_object=s3_object,
+        names=("version-id", "etag"),
+        event_time=said.get("time"),
+        buckets=buckets,
+    )
+
+
+def _file(
+    *,
+    bucket: str,
+    key: str,
+    s3_object: JsonObject,
+    names: tuple[str, str],
+    event_time: object,
+    buckets: frozenset[str],
+) -> S3File:
+    if buckets and bucket not in buckets:
+        raise _Unusable("other_bucket", "A record names a bucket that the option buckets does not allow.")
+    size = s3_object.get("size")
+    if size is not None and (not isinstance(size, int) or isinstance(size, bool) or size < 0):
+        raise _Unusable("wrong_type", "size of a record is no number of bytes.")
+    # What consoles and Hadoop leave so that an empty folder shows.
+    if (key.endswith("/") and not size) or key.endswith("_$folder$"):
+        raise _Nothing("folder_marker")
+    version_name, etag_name = names
+    etag = _optional(s3_object, etag_name)
+    return S3File(
+        bucket=bucket,
+        key=key,
+        version_id=_optional(s3_object, version_name),
+        etag=etag.strip('"') if etag else None,
+        size=size,
+        event_time=event_time if isinstance(event_time, str) else None,
+        sequencer=_optional(s3_object, "sequencer"),
+    )
+
+
+def _decoded(key: str) -> str:
+    try:
+        return unquote_to_bytes(key.replace("+", " ")).decode()
+    except UnicodeDecodeError:
+        raise _Unusable("bad_key", "The key of a record is not form-encoded UTF-8.") from None
+
+
+def _object(value: object, what: str) -> JsonObject:
+    if not isinstance(value, dict):
+        raise _Unusable("wrong_type", f"{what} is missing, or no JSON object.")
+    return value
+
+
+def _text(value: JsonObject, name: str) -> str:
+    said = value.get(name)
+    if not isinstance(said, str) or not said:
+        raise _Unusable("missing_field", f"{name} of a record is missing, or no text.")
+    return said
+
+
+def _optional(value: JsonObject, name: str) -> str | None:
+    said = value.get(name)
+    # S3 says "null" for objects from before a bucket was versioned, and takes that as a version.
+    return said if isinstance(said, str) and said else None

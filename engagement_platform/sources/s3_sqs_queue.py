@@ -1,0 +1,184 @@
+"""The queue: receiving, keeping what is in work invisible to others, deleting what is done, and dead letters.
+
+Knows messages, not what they mean (`s3_events`) nor which of them are done (`s3_sqs_state`).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+from botocore.exceptions import BotoCoreError, ClientError
+
+from engagement_platform.sources.s3_events import Refusal
+from engagement_platform.sources.s3_sqs_aws import client, said
+from engagement_platform.sources.s3_sqs_errors import QueueUnavailable
+from engagement_platform.sources.s3_sqs_options import S3SqsOptions
+
+log = logging.getLogger(__name__)
+
+# SQS: messages in one call.
+_PER_CALL = 10
+# A message stays invisible for twelve hours after it was received, however often that is extended; afterwards SQS
+# refuses, the message comes again and is recognized.
+_EXTENSIONS_PER_TIMEOUT = 3
+
+
+@dataclass(frozen=True)
+class Message:
+    """As SQS hands it out. sent_ms: SQS's clock, milliseconds since 1970."""
+
+    message_id: str
+    receipt: str
+    body: str
+    sent_ms: int
+
+
+class Queue:
+    """One queue, asked by the driver only. Raises QueueUnavailable where nothing else is said."""
+
+    def __init__(self, options: S3SqsOptions) -> None:
+        self._options = options
+        self._url = options.queue_url
+        self._sqs: Any = client("sqs", options)
+        self._receivers = ThreadPoolExecutor(options.fetch_parallelism, "s3-sqs-receive")
+        self._held: dict[str, str] = {}
+        self._lock = threading.Lock()
+        self._stopped = threading.Event()
+        self._keeper: threading.Thread | None = None
+        self._dead_letters: str | None = options.dead_letter_queue_url
+        self._asked = options.dead_letter_queue_url is not None
+
+    def now_ms(self) -> int:
+        """SQS's clock, in milliseconds since 1970, at most a second ahead: it tells whole seconds only."""
+        answer = self._call("get_queue_attributes", QueueUrl=self._url, AttributeNames=["QueueArn"])
+        date = parsedate_to_datetime(answer["ResponseMetadata"]["HTTPHeaders"]["date"])
+        return (int(date.timestamp()) + 1) * 1000 - 1
+
+    def receive(self, wait_s: int) -> list[Message]:
+        """What is there, at most ten messages for each of fetchParallelism calls made at once.
+
+        Waits up to wait_s for the first. They stay invisible to others until they are deleted or this is closed.
+        """
+        asks = [self._receivers.submit(self._receive, wait_s) for _ in range(self._options.fetch_parallelism)]
+        messages = [message for ask in asks for message in ask.result()]
+        self.hold({message.message_id: message.receipt for message in messages})
+        return messages
+
+    def hold(self, receipts: Mapping[str, str]) -> None:
+        """Keep these invisible to others from now on, by message id; also those that an earlier run received."""
+        with self._lock:
+            self._held.update(receipts)
+            if self._held and self._keeper is None and not self._stopped.is_set():
+                self._keeper = threading.Thread(target=self._keep, name="s3-sqs-visibility", daemon=True)
+                self._keeper.start()
+
+    def delete(self, receipts: Mapping[str, str]) -> set[str]:
+        """Delete messages, receipts by message id; the ids of those that are gone. The others can be tried again."""
+        gone: set[str] = set()
+        for batch in _tens(receipts):
+            entries = [{"Id": str(n), "ReceiptHandle": receipt} for n, (_id, receipt) in enumerate(batch)]
+            answer = self._call("delete_message_batch", QueueUrl=self._url, Entries=entries)
+            gone.update(batch[int(done["Id"])][0] for done in answer.get("Successful", ()))
+        with self._lock:
+            for message_id in gone:
+                self._held.pop(message_id, None)
+        return gone
+
+    def dead_letter_queue(self) -> str | None:
+        """Where refused messages go: the option, or what the queue's redrive policy names; None without either."""
+        if not self._asked:
+            answer = self._call("get_queue_attributes", QueueUrl=self._url, AttributeNames=["RedrivePolicy"])
+            policy = answer.get("Attributes", {}).get("RedrivePolicy")
+            if policy:
+                *_, account, name = json.loads(policy)["deadLetterTargetArn"].split(":")
+                asked = {"QueueName": name, "QueueOwnerAWSAccountId": account}
+                self._dead_letters = self._call("get_queue_url", **asked)["QueueUrl"]
+            self._asked = True
+        return self._dead_letters
+
+    def bury(self, queue_url: str, message: Message, refusals: Iterable[Refusal]) -> None:
+        """Put a message into the dead-letter queue with its reasons."""
+        send_dead_letter(self._sqs, queue_url, message.body, list(refusals), self._url)
+
+    def close(self) -> None:
+        """Stop keeping messages invisible: they come again when their time is over."""
+        self._stopped.set()
+        if self._keeper is not None:
+            self._keeper.join(timeout=10)
+        self._receivers.shutdown(wait=False, cancel_futures=True)
+
+    def _receive(self, wait_s: int) -> list[Message]:
+        answer = self._call(
+            "receive_message",
+            QueueUrl=self._url,
+            MaxNumberOfMessages=_PER_CALL,
+            WaitTimeSeconds=wait_s,
+            VisibilityTimeout=self._options.visibility_timeout_s,
+            AttributeNames=["SentTimestamp"],
+        )
+        return [
+            Message(m["MessageId"], m["ReceiptHandle"], m["Body"], int(m["Attributes"]["SentTimestamp"]))
+            for m in answer.get("Messages", ())
+        ]
+
+    def _keep(self) -> None:
+        """Extend what is held, again and again; in a thread, because a batch of Spark lasts as long as it lasts."""
+        pause_s = self._options.visibility_timeout_s / _EXTENSIONS_PER_TIMEOUT
+        while not self._stopped.wait(pause_s):
+            with self._lock:
+                held = dict(self._held)
+            try:
+                for batch in _tens(held):
+                    self._extend(batch)
+                    if self._stopped.is_set():
+                        return
+            except QueueUnavailable as failed:
+                # The next round may reach it; at worst messages come again, and are recognized.
+                log.warning("s3-sqs: could not keep messages invisible: %s", failed)
+
+    def _extend(self, batch: list[tuple[str, str]]) -> None:
+        seconds = self._options.visibility_timeout_s
+        entries = [
+            {"Id": str(n), "ReceiptHandle": receipt, "VisibilityTimeout": seconds}
+            for n, (_message_id, receipt) in enumerate(batch)
+        ]
+        answer = self._call("change_message_visibility_batch", QueueUrl=self._url, Entries=entries)
+        with self._lock:
+            for failed in answer.get("Failed", ()):
+                message_id, receipt = batch[int(failed["Id"])]
+                # Deleted meanwhile, or received again under another receipt: no use in asking once more.
+                if self._held.get(message_id) == receipt:
+                    del self._held[message_id]
+
+    def _call(self, name: str, **arguments: object) -> Any:
+        try:
+            return getattr(self._sqs, name)(**arguments)
+        except (BotoCoreError, ClientError) as failed:
+            raise QueueUnavailable(self._url, said(failed)) from failed
+
+
+def send_dead_letter(sqs: Any, queue_url: str, body: str, refusals: list[Refusal], source: str) -> None:
+    """Send a message with the attributes reason_code, reason and source. Also called by tasks, for files."""
+    codes = ",".join(sorted({refusal.code for refusal in refusals}))
+    reason = " ".join(refusal.sentence for refusal in refusals)[:1000]
+    attributes = {"reason_code": codes, "reason": reason, "source": source}
+    try:
+        sqs.send_message(
+            QueueUrl=queue_url,
+            MessageBody=body,
+            MessageAttributes={k: {"DataType": "String", "StringValue": v} for k, v in attributes.items()},
+        )
+    except (BotoCoreError, ClientError) as failed:
+        raise QueueUnavailable(queue_url, said(failed)) from failed
+
+
+def _tens(receipts: Mapping[str, str]) -> list[list[tuple[str, str]]]:
+    pairs = list(receipts.items())
+    return [pairs[i : i + _PER_CALL] for i in range(0, len(pairs), _PER_CALL)]

@@ -1,0 +1,254 @@
+"""What the source knows about its streams: files that wait, which batch each belongs to, whose messages may go.
+
+A database, so that what an offset means is durable before Spark sees it. Asking SQS is `s3_sqs_queue`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    ColumnElement,
+    Engine,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    Text,
+    and_,
+    delete,
+    func,
+    insert,
+    or_,
+    select,
+    update,
+)
+
+from engagement_platform.microbatch.database import open_engine, reading, writing
+from engagement_platform.sources.s3_events import S3File
+
+# Of its own and not among the stores' tables: nobody who does without the source gets them.
+METADATA = MetaData()
+
+FILE = Table(
+    "s3_sqs_file",
+    METADATA,
+    Column("stream", String(32), primary_key=True),
+    Column("identity", String(64), primary_key=True),
+    # Order of arrival; with it a batch that is planned again after a crash holds the same files.
+    Column("number", BigInteger().with_variant(Integer, "sqlite"), nullable=False),
+    Column("batch", BigInteger),
+    Column("bucket", String(255), nullable=False),
+    Column("key", Text, nullable=False),
+    Column("version_id", Text),
+    Column("etag", Text),
+    Column("size", BigInteger),
+    Column("event_time", Text),
+    Column("sequencer", Text),
+    Column("sent_ms", BigInteger, nullable=False),
+    Column("seen_s", BigInteger, nullable=False),
+    Index("s3_sqs_file_by_batch", "stream", "batch", "number"),
+    Index("s3_sqs_file_by_number", "stream", "number"),
+    Index("s3_sqs_file_by_age", "stream", "seen_s"),
+)
+
+MESSAGE = Table(
+    "s3_sqs_message",
+    METADATA,
+    Column("stream", String(32), primary_key=True),
+    Column("message_id", String(128), primary_key=True),
+    Column("receipt", Text, nullable=False),
+)
+
+NAMED = Table(
+    "s3_sqs_named",
+    METADATA,
+    Column("stream", String(32), primary_key=True),
+    Column("message_id", String(128), primary_key=True),
+    Column("identity", String(64), primary_key=True),
+)
+
+# SQLite takes at most 32,766 values in one statement.
+_CHUNK = 500
+
+
+@dataclass(frozen=True)
+class Arrived:
+    """A message with files, as SQS handed it out. sent_ms: SQS's clock, milliseconds since 1970."""
+
+    message_id: str
+    receipt: str
+    sent_ms: int
+    files: tuple[S3File, ...]
+
+
+def _utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+class S3SqsState:
+    """The state of all streams in one database. Raises StoresUnavailable, StoresTooNew."""
+
+    def __init__(self, engine: Engine, *, allow_overwrites: bool, clock: Callable[[], datetime] = _utc_now) -> None:
+        self._engine, self._allow_overwrites, self._clock = engine, allow_overwrites, clock
+        with writing(engine, "s3-sqs-schema") as connection:
+            METADATA.create_all(connection)
+
+    @classmethod
+    def open(cls, url: str, *, allow_overwrites: bool) -> S3SqsState:
+        """The state at an SQLAlchemy URL, made on first use."""
+        return cls(open_engine(url), allow_overwrites=allow_overwrites)
+
+    @property
+    def location(self) -> str:
+        """For messages; without a password."""
+        return self._engine.url.render_as_string(hide_password=True)
+
+    def close(self) -> None:
+        """Let go of the database."""
+        self._engine.dispose()
+
+    def arrive(self, stream: str, messages: Sequence[Arrived]) -> int:
+        """Write down messages and the files in them that are new, in one transaction; how many files were new.
+
+        A message or a file that is known changes nothing but the receipt: the newest one is the one that counts.
+        """
+        if not messages:
+            return 0
+        named = [(m, self._identity(file), file) for m in messages for file in m.files]
+        with writing(self._engine, _lock(stream)) as connection:
+            identities = {identity for _message, identity, _file in named}
+            known: set[str] = set()
+            for chunk in _chunks(sorted(identities)):
+                query = select(FILE.c.identity).where(FILE.c.stream == stream, FILE.c.identity.in_(chunk))
+                known.update(connection.execute(query).scalars())
+            number = connection.execute(select(func.max(FILE.c.number)).where(FILE.c.stream == stream)).scalar() or 0
+            rows = []
+            for message, identity, file in named:
+                if identity not in known:
+                    known.add(identity)
+                    number += 1
+                    rows.append(self._row(stream, number, identity, message.sent_ms, file))
+            if rows:
+                connection.execute(insert(FILE), rows)
+            for chunk in _chunks(sorted({m.message_id for m in messages})):
+                for table in (MESSAGE, NAMED):
+                    ours = and_(table.c.stream == stream, table.c.message_id.in_(chunk))
+                    connection.execute(delete(table).where(ours))
+            newest = {m.message_id: m.receipt for m in messages}
+            connection.execute(
+                insert(MESSAGE), [{"stream": stream, "message_id": m, "receipt": r} for m, r in newest.items()]
+            )
+            links = {(m.message_id, identity) for m, identity, _file in named}
+            if links:
+                connection.execute(
+                    insert(NAMED), [{"stream": stream, "message_id": m, "identity": i} for m, i in sorted(links)]
+                )
+        return len(rows)
+
+    def waiting(self, stream: str, sent_until_ms: int | None = None) -> int:
+        """Files that no batch has yet; with sent_until_ms only those whose message was sent by then."""
+        query = select(func.count()).select_from(FILE).where(_unplanned(stream, sent_until_ms))
+        with reading(self._engine) as connection:
+            return int(connection.execute(query).scalar_one())
+
+    def planned(self, stream: str, after: int) -> int | None:
+        """The batch that follows `after` if it was planned before; None if not."""
+        query = select(func.min(FILE.c.batch)).where(FILE.c.stream == stream, FILE.c.batch > after)
+        with reading(self._engine) as connection:
+            return connection.execute(query).scalar()
+
+    def plan(self, stream: str, after: int, max_files: int | None, sent_until_ms: int | None = None) -> int:
+        """Put the files that wait longest into the batch that follows `after`, durably; `after` when none waits.
+
+        max_files: None takes all. Only when nothing is `planned` after that batch.
+        """
+        waits = select(FILE.c.number).where(_unplanned(stream, sent_until_ms)).order_by(FILE.c.number).limit(max_files)
+        with writing(self._engine, _lock(stream)) as connection:
+            done = connection.execute(
+                update(FILE).where(FILE.c.stream == stream, FILE.c.number.in_(waits)).values(batch=after + 1)
+            )
+            return after + 1 if done.rowcount else after
+
+    def files(self, stream: str, after: int, upto: int) -> list[S3File]:
+        """The files of the batches after one, up to and including another, in the order of their arrival."""
+        columns = [FILE.c[name] for name in S3File.__dataclass_fields__]
+        query = (
+            select(*columns)
+            .where(FILE.c.stream == stream, FILE.c.batch > after, FILE.c.batch <= upto)
+            .order_by(FILE.c.number)
+        )
+        with reading(self._engine) as connection:
+            return [S3File(**row._asdict()) for row in connection.execute(query)]
+
+    def knows(self, stream: str, batch: int) -> bool:
+        """Whether a batch was planned here; none (0) always was."""
+        query = select(func.max(FILE.c.batch)).where(FILE.c.stream == stream)
+        with reading(self._engine) as connection:
+            return batch <= (connection.execute(query).scalar() or 0)
+
+    def in_flight(self, stream: str) -> dict[str, str]:
+        """Receipt of every message that is not deleted yet, by message id."""
+        query = select(MESSAGE.c.message_id, MESSAGE.c.receipt).where(MESSAGE.c.stream == stream)
+        with reading(self._engine) as connection:
+            return {row.message_id: row.receipt for row in connection.execute(query)}
+
+    def finished(self, stream: str, upto: int) -> dict[str, str]:
+        """Receipt of every message all of whose files are in batches up to this one, by message id."""
+        open_file = and_(
+            FILE.c.stream == NAMED.c.stream,
+            FILE.c.identity == NAMED.c.identity,
+            or_(FILE.c.batch.is_(None), FILE.c.batch > upto),
+        )
+        has_open = (
+            select(NAMED.c.identity)
+            .join(FILE, open_file)
+            .where(NAMED.c.stream == MESSAGE.c.stream, NAMED.c.message_id == MESSAGE.c.message_id)
+            .exists()
+        )
+        query = select(MESSAGE.c.message_id, MESSAGE.c.receipt).where(MESSAGE.c.stream == stream, ~has_open)
+        with reading(self._engine) as connection:
+            return {row.message_id: row.receipt for row in connection.execute(query)}
+
+    def forget_messages(self, stream: str, message_ids: Iterable[str]) -> None:
+        """These were deleted from the queue. Their files stay known."""
+        with writing(self._engine, _lock(stream)) as connection:
+            for chunk in _chunks(sorted(message_ids)):
+                for table in (MESSAGE, NAMED):
+                    connection.execute(delete(table).where(table.c.stream == stream, table.c.message_id.in_(chunk)))
+
+    def forget_files(self, stream: str, before_batch: int, age: timedelta) -> int:
+        """Drop files of batches before this one that came longer than `age` ago; how many.
+
+        An event about one of them that comes later still would be read again.
+        """
+        until = int((self._clock() - age).timestamp())
+        old = and_(FILE.c.stream == stream, FILE.c.batch < before_batch, FILE.c.seen_s < until)
+        with writing(self._engine, _lock(stream)) as connection:
+            return int(connection.execute(delete(FILE).where(old)).rowcount)
+
+    def _identity(self, file: S3File) -> str:
+        return file.identity(allow_overwrites=self._allow_overwrites)
+
+    def _row(self, stream: str, number: int, identity: str, sent_ms: int, file: S3File) -> dict[str, object]:
+        seen_s = int(self._clock().timestamp())
+        mine = {"stream": stream, "identity": identity, "number": number, "sent_ms": sent_ms, "seen_s": seen_s}
+        return {**vars(file), **mine}
+
+
+def _unplanned(stream: str, sent_until_ms: int | None) -> ColumnElement[bool]:
+    waits = and_(FILE.c.stream == stream, FILE.c.batch.is_(None))
+    return waits if sent_until_ms is None else and_(waits, FILE.c.sent_ms <= sent_until_ms)
+
+
+def _chunks(values: Sequence[str]) -> Iterable[Sequence[str]]:
+    return (values[i : i + _CHUNK] for i in range(0, len(values), _CHUNK))
+
+
+def _lock(stream: str) -> str:
+    return f"s3-sqs/{stream}"

@@ -1,0 +1,152 @@
+"""Every wrapping that S3's events come in, and everything that is none."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engagement_platform.sources.s3_events import S3File, Told, read_message
+
+
+def record(key: str = "a/b.json", *, event: str = "ObjectCreated:Put", bucket: str = "raw", **more: Any) -> Any:
+    """One of S3's Records; key as S3 writes it, encoded."""
+    s3_object = {"key": key, "size": 7, "eTag": "e1", "sequencer": "00A1", **more}
+    s3 = {"bucket": {"name": bucket}, "object": s3_object}
+    return {"eventSource": "aws:s3", "eventName": event, "eventTime": "2026-11-22T00:00:00.000Z", "s3": s3}
+
+
+def direct(*records: Any) -> str:
+    return json.dumps({"Records": records})
+
+
+def through_sns(body: str) -> str:
+    return json.dumps({"Type": "Notification", "MessageId": "1", "TopicArn": "arn:aws:sns:x:1:t", "Message": body})
+
+
+def bridged(kind: str = "Object Created", key: str = "a/b.json") -> str:
+    s3_object = {"key": key, "size": 7, "etag": "e1", "sequencer": "00A1"}
+    detail = {"bucket": {"name": "raw"}, "object": s3_object}
+    return json.dumps({"source": "aws.s3", "detail-type": kind, "time": "2026-11-22T00:00:00.000Z", "detail": detail})
+
+
+THE_FILE = S3File("raw", "a/b.json", None, "e1", 7, "2026-11-22T00:00:00.000Z", "00A1")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [direct(record()), through_sns(direct(record())), bridged(), through_sns(bridged())],
+    ids=["direct or raw", "SNS", "EventBridge", "EventBridge through SNS"],
+)
+def test_the_same_object_comes_out_of_every_wrapping(body: str) -> None:
+    assert read_message(body) == Told((THE_FILE,))
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        ('{"Service":"Amazon S3","Event":"s3:TestEvent","Bucket":"raw"}', "test_event"),
+        (through_sns('{"Event":"s3:TestEvent"}'), "test_event"),
+        (direct(record(event="ObjectRemoved:Delete")), "not_created"),
+        (direct(record(event="s3:ObjectTagging:Put")), "not_created"),
+        (bridged("Object Deleted"), "not_created"),
+        (direct(record("a/", size=0)), "folder_marker"),
+        (direct(record("a_%24folder%24", size=0)), "folder_marker"),
+    ],
+)
+def test_what_names_nothing_to_read_is_let_go(body: str, why: str) -> None:
+    assert read_message(body) == Told(ignored={why: 1})
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        ("", "empty"),
+        ("not json", "not_json"),
+        ("[]", "not_an_object"),
+        ("{}", "no_s3_event"),
+        (direct(), "no_s3_event"),
+        (direct(record()) + "junk", "trailing_content"),
+        (through_sns("junk"), "not_json"),
+        ("[" * 100_000, "too_deep"),
+        ('{"Type":"SubscriptionConfirmation","SubscribeURL":"https://example.com"}', "confirmation"),
+        (direct({"eventSource": "aws:sns"}), "other_source"),
+        (direct("text"), "wrong_type"),
+        (direct(record("%ff")), "bad_key"),
+        (direct(record("")), "missing_field"),
+        (direct(record(size=-1)), "wrong_type"),
+        (direct({"eventName": "ObjectCreated:Put"}), "wrong_type"),
+        (json.dumps({"detail-type": "Object Created", "source": "aws.ec2"}), "other_source"),
+    ],
+)
+def test_what_cannot_be_used_says_why(body: str, code: str) -> None:
+    told = read_message(body)
+    assert (told.files, [refusal.code for refusal in told.refused]) == ((), [code])
+
+
+def test_good_records_are_read_beside_a_broken_one() -> None:
+    told = read_message(direct(record("1"), {"eventName": 5}, record("2"), record(event="ObjectRemoved:Delete")))
+    assert [file.key for file in told.files] == ["1", "2"]
+    assert len(told.refused) == 1
+    assert told.ignored == {"not_created": 1}
+
+
+def test_keys_are_form_encoded_by_s3_and_not_by_eventbridge() -> None:
+    (file,) = read_message(direct(record("a+b%2Bc/%C3%BC%25.json"))).files
+    assert file.key == "a b+c/ü%.json"
+    (file,) = read_message(bridged(key="a+b%2B")).files
+    assert file.key == "a+b%2B"
+
+
+def test_other_buckets_are_allowed_unless_some_are_named() -> None:
+    body = direct(record(bucket="other"))
+    assert len(read_message(body).files) == 1
+    assert [r.code for r in read_message(body, buckets=frozenset({"raw"})).refused] == ["other_bucket"]
+
+
+@pytest.mark.parametrize("wrapper", ["none", "sns", "eventbridge"])
+def test_with_a_wrapper_named_the_others_are_refused(wrapper: Any) -> None:
+    bodies = {"none": direct(record()), "sns": through_sns(direct(record())), "eventbridge": bridged()}
+    for name, body in bodies.items():
+        told = read_message(body, wrapper=wrapper)
+        assert bool(told.files) == (name == wrapper)
+        assert [r.code for r in told.refused] == ([] if name == wrapper else ["other_wrapper"])
+
+
+def test_a_version_is_part_of_a_file_only_where_overwrites_count() -> None:
+    first, second = S3File("raw", "k", "v1"), S3File("raw", "k", "v2")
+    assert first.identity(allow_overwrites=False) == second.identity(allow_overwrites=False)
+    assert first.identity(allow_overwrites=True) != second.identity(allow_overwrites=True)
+    assert first.url == "s3://raw/k?versionId=v1"
+
+
+keys = st.text(st.characters(exclude_categories=["Cs"]), min_size=1).filter(lambda key: not key.endswith("$"))
+
+
+@given(keys, st.none() | st.text("0123456789abcdef", min_size=1), st.integers(1, 2**50))
+@settings(deadline=None)
+def test_a_file_told_as_an_event_is_read_as_the_same_file(key: str, version: str | None, size: int) -> None:
+    file = S3File("raw", key, version, "e1", size, "2026-11-22T00:00:00Z", "00A1")
+    assert read_message(file.as_event()).files == (file,)
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["Records", "Message", "Type", "s3", "object", "key", "detail", "detail-type"]), inner
+        )
+    ),
+    max_leaves=12,
+)
+
+
+@given(st.text(max_size=20) | json_values.map(json.dumps))
+@settings(deadline=None)
+def test_nothing_raises_on_any_text(body: str) -> None:
+    told = read_message(body)
+    assert told.files or told.ignored or told.refused

@@ -1,0 +1,257 @@
+"""Bytes of an object to rows: formats, compression, bad records, and how much is held at a time."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import json
+import lzma
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyspark.sql import types as T
+
+from engagement_platform.sources.s3_events import S3File
+from engagement_platform.sources.s3_formats import Bad, Shape, Unreadable, decode
+from engagement_platform.sources.s3_sqs_errors import S3SqsSchemaRefused
+from engagement_platform.sources.s3_sqs_options import parse_options
+
+Rows = list[dict[str, Any]]
+
+
+# Spark's own parser of DDL is in the JVM.
+TYPES = {
+    "int": T.IntegerType(),
+    "long": T.LongType(),
+    "byte": T.ByteType(),
+    "double": T.DoubleType(),
+    "boolean": T.BooleanType(),
+    "string": T.StringType(),
+    "binary": T.BinaryType(),
+    "date": T.DateType(),
+    "timestamp": T.TimestampType(),
+    "timestamp_ntz": T.TimestampNTZType(),
+    "decimal": T.DecimalType(10, 2),
+    "interval": T.DayTimeIntervalType(),
+    "map": T.MapType(T.StringType(), T.IntegerType()),
+    "array": T.ArrayType(T.StringType()),
+    "struct": T.StructType().add("p", "integer").add("q", "string"),
+}
+
+
+def schema(columns: str) -> T.StructType:
+    """Columns as in DDL, with the types above."""
+    words = [column.split() for column in columns.split(", ")]
+    return T.StructType([T.StructField(name, TYPES[kind], not more) for name, kind, *more in words])
+
+
+def shape(columns: str, **options: str) -> Shape:
+    given = {"queueUrl": "http://127.0.0.1:1/q", "stateLocation": "x", **options}
+    return Shape.of(schema(columns), parse_options(given))
+
+
+def rows_of(content: bytes, of: Shape, key: str = "k") -> tuple[Rows, Bad, str | None]:
+    """All rows, what was bad, and why reading ended early."""
+    bad, rows, broken = Bad(), [], None
+    try:
+        for batch in decode(io.BytesIO(content), S3File("raw", key, event_time="2026-11-22T01:00:00+01:00"), of, bad):
+            assert batch.schema.equals(of.arrow)
+            rows += batch.to_pylist()
+    except Unreadable as unreadable:
+        broken = str(unreadable)
+    return rows, bad, broken
+
+
+def test_json_of_every_kind_becomes_its_column() -> None:
+    ddl = (
+        "t timestamp, n timestamp_ntz, d date, l long, b byte, f double, o boolean, s string, x binary, "
+        "m map, a array, r struct, c decimal"
+    )
+    said = {
+        "t": "2026-11-22T02:00:00.123456789+02:00", "n": "2026-11-22T02:00:00", "d": "2026-11-22", "l": 2**40,
+        "b": -128, "f": 1, "o": True, "s": "ü", "x": "eA==", "m": {"k": 1, "z": None}, "a": ["q", None],
+        "r": {"p": 1, "other": 2}, "c": 1.25, "unknown": [1],
+    }  # fmt: skip
+    rows, bad, broken = rows_of(json.dumps(said).encode(), shape(ddl))
+    assert (bad.count, broken) == (0, None)
+    assert rows == [
+        {
+            "t": datetime(2026, 11, 22, 0, 0, 0, 123456, UTC),
+            "n": datetime(2026, 11, 22, 2, tzinfo=UTC).replace(tzinfo=None), "d": date(2026, 11, 22), "l": 2**40,
+            "b": -128, "f": 1.0, "o": True, "s": "ü", "x": b"x", "m": [("k", 1), ("z", None)],
+            "a": ["q", None], "r": {"p": 1, "q": None}, "c": Decimal("1.25"),
+        }
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        (b'{"a":"1"}', "a is no whole number"),
+        (b'{"a":1.0}', "a is no whole number"),
+        (b'{"a":true}', "a is no whole number"),
+        (b'{"a":3000000000}', "a is a number out of range"),
+        (b'{"a":1} junk', "no JSON"),
+        (b'{"a":1', "no JSON"),
+        (b'{"a":1,"a":2}', "a key twice in one object"),
+        (b'{"a":NaN}', "NaN or Infinity, which are no JSON"),
+        (b"[1]", "no object"),
+        (b"\xff", "no UTF-8"),
+        (b'{"s":5}', "s is no text"),
+        (b'{"s":"\\ud800"}', "s is half of a surrogate pair"),
+        (b'{"t":"2026-11-22T00:00:00"}', "t is a time without an offset"),
+        (b"[" * 100_000, "nested too deep"),
+    ],
+)
+def test_a_bad_record_is_counted_with_its_line_and_the_good_ones_are_read(line: bytes, reason: str) -> None:
+    content = b'{"a":1}\n\n' + line + b'\n{"a":2}\r\n{"a":null}'
+    rows, bad, broken = rows_of(content, shape("a int, s string, t timestamp, _line long"))
+    assert [(row["a"], row["_line"]) for row in rows] == [(1, 1), (2, 4), (None, 5)]
+    assert (bad.count, str(bad), broken) == (1, f"line 3: {reason}", None)
+
+
+def test_a_bad_record_can_have_a_row_of_its_own() -> None:
+    of = shape("a int, _corrupt_record string, _file string, _event_ts timestamp", badRecords="column")
+    rows, bad, _ = rows_of(b'{"a":1}\n{"a":\n', of)
+    assert [(row["a"], row["_corrupt_record"]) for row in rows] == [(1, None), (None, '{"a":')]
+    assert {row["_file"] for row in rows} == {"s3://raw/k"}
+    assert {row["_event_ts"] for row in rows} == {datetime(2026, 11, 22, tzinfo=UTC)}
+    assert bad.count == 1
+
+
+def test_objects_without_line_breaks_between_them_are_read_one_by_one() -> None:
+    rows, bad, _ = rows_of(b'{"a":1}{"a":2} {"a":3}', shape("a int"))
+    assert ([row["a"] for row in rows], bad.count) == ([1, 2, 3], 0)
+
+
+def test_a_null_in_a_column_that_takes_none_makes_a_bad_record() -> None:
+    for content, options in ((b'{"a":1}\n{"b":1}\n', {}), (b"1\n,\n", {"fileFormat": "csv"})):
+        ddl = "a int NOT NULL, b int" if not options else "a int NOT NULL, b string"
+        rows, bad, _ = rows_of(content.replace(b"1\n,", b"1,x\n,y"), shape(ddl, **options))
+        assert ([row["a"] for row in rows], str(bad)) == ([1], "line 2: a is null or missing")
+
+
+def test_csv_with_and_without_a_header() -> None:
+    rows, bad, _ = rows_of(b'1,"x,y"\nz,q\n3\n4,\n', shape("a int, b string, _line long", fileFormat="csv"))
+    assert [tuple(row.values()) for row in rows] == [(1, "x,y", 1), (4, None, 4)]
+    assert (bad.count, bad.first_line) == (2, 2)
+    rows, bad, _ = rows_of(
+        b"b;other;a\nx;9;1\n", shape("a int, b string, c date", fileFormat="csv", header="true", delimiter=";")
+    )
+    assert (rows, bad.count) == ([{"a": 1, "b": "x", "c": None}], 0)
+
+
+def test_text_keeps_every_line_as_it_is() -> None:
+    rows, _, _ = rows_of(b"a\r\n\n b", shape("value string, _line long", fileFormat="text"))
+    assert [tuple(row.values()) for row in rows] == [("a", 1), ("", 2), (" b", 3)]
+    rows, _, _ = rows_of(b"\xff\n", shape("value binary", fileFormat="text"))
+    assert rows == [{"value": b"\xff"}]
+    rows, bad, _ = rows_of(b"\xff\nx\n", shape("value string", fileFormat="text"))
+    assert (rows, str(bad)) == ([{"value": "x"}], "line 1: no UTF-8")
+
+
+def test_parquet_is_cast_to_the_schema_and_refused_where_that_would_change_a_value() -> None:
+    written = io.BytesIO()
+    pq.write_table(pa.table({"a": pa.array([1, None], pa.int64()), "z": ["x", "y"]}), written)
+    of = shape("a int, b string, _line long", fileFormat="parquet")
+    rows, _, broken = rows_of(written.getvalue(), of)
+    assert (rows, broken) == ([{"a": 1, "b": None, "_line": 1}, {"a": None, "b": None, "_line": 2}], None)
+    _, _, broken = rows_of(written.getvalue(), shape("a struct", fileFormat="parquet"))
+    assert "a is int64 in the object" in str(broken)
+    _, _, broken = rows_of(written.getvalue()[:-9], of)
+    assert "damaged" in str(broken)
+
+
+@pytest.mark.parametrize("file_format", ["json", "csv", "text", "parquet"])
+def test_an_object_without_a_byte_has_no_rows(file_format: str) -> None:
+    assert rows_of(b"", shape("a string", fileFormat=file_format), "k.gz") == ([], Bad(), None)
+
+
+LINES = b"".join(b'{"a":%d}\n' % n for n in range(10_000))
+
+
+@pytest.mark.parametrize(
+    ("suffix", "content"),
+    [
+        (".gz", gzip.compress(LINES)),
+        (".gz", gzip.compress(LINES[:50]) + gzip.compress(LINES[50:])),
+        (".BZ2", bz2.compress(LINES)),
+        (".xz", lzma.compress(LINES)),
+        (".zst", pa.compress(LINES, "zstd", asbytes=True)),
+        ("", LINES),
+    ],
+    ids=["gzip", "gzip of two members", "bzip2", "xz", "zstd", "none"],
+)
+def test_compression_goes_by_the_suffix(suffix: str, content: bytes) -> None:
+    rows, bad, broken = rows_of(content, shape("a int"), f"x/y.json{suffix}")
+    assert ([row["a"] for row in rows], bad.count, broken) == (list(range(10_000)), 0, None)
+
+
+def test_what_comes_before_a_break_in_gzip_is_read() -> None:
+    whole = gzip.compress(LINES)
+    rows, _, broken = rows_of(whole[: len(whole) // 2], shape("a int"), "x.gz")
+    assert [row["a"] for row in rows] == list(range(len(rows)))
+    assert rows
+    assert "damaged" in str(broken)
+    assert "damaged" in str(rows_of(b"no gzip", shape("a int"), "x.gz")[2])
+
+
+def test_an_object_is_never_held_whole() -> None:
+    class Endless(io.RawIOBase):
+        taken = 0
+
+        def readable(self) -> bool:
+            return True
+
+        def readinto(self, buffer: Any) -> int:
+            line = b'{"a":1}\n'
+            content = (line * (len(buffer) // len(line)))[: len(buffer)]
+            buffer[: len(content)] = content
+            self.taken += len(content)
+            return len(content)
+
+    endless = Endless()
+    batches = decode(endless, S3File("raw", "k"), shape("a int"), Bad())  # type: ignore[arg-type]
+    for _ in range(3):
+        assert next(batches).num_rows == 4096
+    assert endless.taken < 3 * 1024 * 1024
+
+
+def test_a_line_longer_than_the_limit_ends_the_object() -> None:
+    rows, _, broken = rows_of(b'{"a":1}\n{"a":  1}\n', shape("a int", maxRecordBytes="8"))
+    assert ([row["a"] for row in rows], broken) == ([1], "line 2 is longer than maxRecordBytes (8)")
+
+
+@pytest.mark.parametrize(
+    ("ddl", "options", "said"),
+    [
+        ("_file string", {}, "no column to read into"),
+        ("a int, _line string", {}, "_line has to be of the type int64"),
+        ("a interval", {}, "json cannot fill the column a"),
+        ("a struct", {"fileFormat": "csv"}, "csv cannot fill the column a"),
+        ("a string, b string", {"fileFormat": "text"}, "text cannot fill the column b"),
+        ("a int", {"badRecords": "column"}, "go together"),
+        ("a int, _corrupt_record string", {}, "go together"),
+        ("a int NOT NULL, _corrupt_record string", {"badRecords": "column"}, "a is NOT NULL"),
+    ],
+)
+def test_a_schema_that_cannot_be_filled_is_refused_before_anything_is_read(
+    ddl: str, options: dict[str, str], said: str
+) -> None:
+    with pytest.raises(S3SqsSchemaRefused, match=said):
+        shape(ddl, **options)
+
+
+@given(st.lists(st.none() | st.integers(-(2**31), 2**31 - 1)), st.sampled_from(["", ".gz"]))
+@settings(deadline=None, max_examples=50)
+def test_what_was_written_is_read(values: list[int | None], suffix: str) -> None:
+    content = b"\n".join(json.dumps({"a": value}).encode() for value in values)
+    rows, bad, broken = rows_of(gzip.compress(content) if suffix else content, shape("a int"), f"k{suffix}")
+    assert ([row["a"] for row in rows], bad.count, broken) == (values, 0, None)

@@ -1,0 +1,406 @@
+"""The protocol of the source against a real queue and bucket, without Spark: what is read, when, and what is kept."""
+
+from __future__ import annotations
+
+import gzip
+import itertools
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import types as T
+from pyspark.sql.datasource import CaseInsensitiveDict  # type: ignore[attr-defined]
+from pyspark.sql.streaming.datasource import ReadMaxFiles
+
+from engagement_platform.sources.s3_events import S3File
+from engagement_platform.sources.s3_sqs import Offset, S3SqsDataSource, S3SqsStreamReader
+from engagement_platform.sources.s3_sqs_errors import (
+    BadRecords,
+    NoDeadLetterQueue,
+    ObjectNotReadable,
+    QueueUnavailable,
+    S3SqsSchemaRefused,
+    S3SqsStateLost,
+)
+from engagement_platform_tests.conftest import Moto
+
+SCHEMA = T.StructType().add("a", "integer").add("_file", "string")
+_numbers = itertools.count()
+
+
+class Pipe:
+    """A bucket that tells a queue, with a dead-letter queue, and a stream on it, driven as Spark drives one."""
+
+    def __init__(self, moto: Moto, folder: Path, *, dead_letters: bool = True, **options: str) -> None:
+        name = f"t{next(_numbers)}"
+        self.moto, self.bucket = moto, f"{name}-raw"
+        self.s3, self.sqs = moto.client("s3"), moto.client("sqs")
+        self.s3.create_bucket(Bucket=self.bucket, CreateBucketConfiguration={"LocationConstraint": "eu-central-1"})
+        attributes = {}
+        self.dead = self.sqs.create_queue(QueueName=f"{name}-dead")["QueueUrl"]
+        if dead_letters:
+            policy = {"deadLetterTargetArn": self._arn(self.dead), "maxReceiveCount": 100}
+            attributes = {"RedrivePolicy": json.dumps(policy)}
+        self.url = self.sqs.create_queue(QueueName=name, Attributes=attributes)["QueueUrl"]
+        told = [{"QueueArn": self._arn(self.url), "Events": ["s3:ObjectCreated:*", "s3:ObjectRemoved:*"]}]
+        self.s3.put_bucket_notification_configuration(
+            Bucket=self.bucket, NotificationConfiguration={"QueueConfigurations": told}
+        )
+        self.options = {
+            "queueUrl": self.url,
+            "endpoint": moto.endpoint,
+            "region": "eu-central-1",
+            "waitTime": "0",
+            "fetchParallelism": "2",
+            "visibilityTimeout": "3",
+            "stateLocation": str(folder),
+            **options,
+        }
+        self.readers: list[S3SqsStreamReader] = []
+        self.offset: Offset | None = None
+
+    def _arn(self, url: str) -> str:
+        arn: str = self.sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
+        return arn
+
+    def put(self, key: str, *values: int, content: bytes | None = None) -> None:
+        body = content if content is not None else b"".join(b'{"a":%d}\n' % value for value in values)
+        self.s3.put_object(Bucket=self.bucket, Key=key, Body=body)
+
+    def send(self, body: str) -> None:
+        self.sqs.send_message(QueueUrl=self.url, MessageBody=body)
+
+    def start(self, **options: str) -> S3SqsStreamReader:
+        """The reader of a new process."""
+        source = S3SqsDataSource(CaseInsensitiveDict({**self.options, **options}))
+        self.readers.append(source.streamReader(SCHEMA))
+        return self.readers[-1]
+
+    def batch(self, reader: S3SqsStreamReader, most: int = 1000) -> list[int] | None:
+        """One batch as Spark runs it, committed in its log; None when there was nothing."""
+        start = self.offset or reader.initialOffset()
+        end = reader.latestOffset(start, ReadMaxFiles(most))
+        if end == start:
+            return None
+        rows = self.rows(reader, start, end)
+        self.offset = end
+        return rows
+
+    def rows(self, reader: S3SqsStreamReader, start: Offset, end: Offset) -> list[int]:
+        partitions = reader.partitions(start, end)
+        return sorted(row["a"] for p in partitions for batch in reader.read(p) for row in batch.to_pylist())
+
+    def drained(self, reader: S3SqsStreamReader, most: int = 1000) -> list[int]:
+        rows: list[int] = []
+        while (batch := self.batch(reader, most)) is not None:
+            rows += batch
+        return sorted(rows)
+
+    def left(self) -> int:
+        """Messages in the queue, the invisible ones included."""
+        names = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
+        found = self.sqs.get_queue_attributes(QueueUrl=self.url, AttributeNames=names)["Attributes"]
+        return sum(map(int, found.values()))
+
+    def dead_letters(self) -> list[tuple[str, str]]:
+        """Reason code and body of every dead letter."""
+        answer = self.sqs.receive_message(
+            QueueUrl=self.dead, MaxNumberOfMessages=10, MessageAttributeNames=["All"], VisibilityTimeout=0
+        )
+        return sorted(
+            (m["MessageAttributes"]["reason_code"]["StringValue"], m["Body"]) for m in answer.get("Messages", ())
+        )
+
+
+MakePipe = Callable[..., Pipe]
+
+
+@pytest.fixture
+def make(moto: Moto, tmp_path: Path) -> Iterator[MakePipe]:
+    made: list[Pipe] = []
+
+    def pipe(**options: Any) -> Pipe:
+        made.append(Pipe(moto, tmp_path / "state", **options))
+        return made[-1]
+
+    yield pipe
+    for each in made:
+        for reader in each.readers:
+            reader.stop()
+
+
+def until(condition: Callable[[], bool], message: str, seconds: float = 30) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, message
+        time.sleep(0.1)
+
+
+def test_files_are_read_once_and_messages_go_after_the_commit(make: MakePipe) -> None:
+    pipe = make()
+    for n in range(5):
+        pipe.put(f"2026/a b+{n}.json", n)
+    reader = pipe.start()
+    assert pipe.drained(reader, most=2) == [0, 1, 2, 3, 4]
+    # The batch before the last call of latestOffset is proven: nothing is left, not even S3's test event.
+    assert pipe.left() == 0
+    pipe.put("later.json", 5)
+    end = reader.latestOffset(pipe.offset or {}, ReadMaxFiles(10))
+    assert pipe.rows(reader, pipe.offset or {}, end) == [5]
+    assert pipe.left() == 1
+    reader.commit(end)
+    assert pipe.left() == 0
+    assert pipe.dead_letters() == []
+
+
+def test_a_batch_that_was_not_committed_comes_again_as_it_was(make: MakePipe) -> None:
+    pipe = make()
+    for n in range(4):
+        pipe.put(f"{n}", n)
+    first = pipe.start()
+    start = first.initialOffset()
+    end = first.latestOffset(start, ReadMaxFiles(3))
+    rows = pipe.rows(first, start, end)
+    first.stop()
+    second = pipe.start()
+    # Spark knows the end from its log, or it does not: it died before it could write it.
+    assert pipe.rows(second, start, end) == rows
+    assert second.latestOffset(start, ReadMaxFiles(1)) == end
+    assert pipe.left() == 4
+    pipe.offset = end
+    assert sorted(rows + pipe.drained(second)) == [0, 1, 2, 3]
+    assert pipe.left() == 0
+
+
+def test_a_message_that_comes_again_after_a_restart_is_recognized_and_deleted(make: MakePipe) -> None:
+    pipe = make()
+    pipe.put("one", 1)
+    first = pipe.start()
+    assert pipe.batch(first) == [1]
+    first.stop()
+    time.sleep(3.2)  # its time is over: SQS hands it out again
+    second = pipe.start()
+    assert pipe.batch(second) is None
+    assert pipe.left() == 0
+
+
+def test_what_is_in_work_stays_invisible(make: MakePipe) -> None:
+    pipe = make()
+    pipe.put("one", 1)
+    reader = pipe.start()
+    end = reader.latestOffset(reader.initialOffset(), ReadMaxFiles(1))
+    assert end["batch"] == 1
+    time.sleep(5)  # longer than the visibility timeout of 3 s
+    assert "Messages" not in pipe.sqs.receive_message(QueueUrl=pipe.url)
+
+
+def test_events_that_are_repeated_or_late_add_nothing(make: MakePipe) -> None:
+    pipe = make()
+    pipe.put("one", 1)
+    again = S3File(pipe.bucket, "one").as_event()
+    pipe.send(again)
+    reader = pipe.start()
+    assert pipe.drained(reader) == [1]
+    pipe.send(again)
+    assert pipe.drained(reader) == []
+    assert pipe.left() == 0
+
+
+def test_a_message_of_many_files_is_split_over_batches_and_goes_with_the_last(make: MakePipe) -> None:
+    pipe = make()
+    for n in range(3):
+        pipe.put(f"{n}", n)
+    pipe.sqs.purge_queue(QueueUrl=pipe.url)
+    records = [json.loads(S3File(pipe.bucket, f"{n}").as_event())["Records"][0] for n in range(3)]
+    pipe.send(json.dumps({"Records": records}))
+    reader = pipe.start()
+    assert [pipe.batch(reader, 2), pipe.left()] == [[0, 1], 1]
+    assert [pipe.batch(reader, 2), pipe.left()] == [[2], 1]
+    assert [pipe.batch(reader, 2), pipe.left()] == [None, 0]
+
+
+def test_an_overwritten_key_is_another_file_only_when_that_is_asked_for(make: MakePipe) -> None:
+    for allowed, rows in (("false", [1]), ("true", [1, 2])):
+        pipe = make(allowOverwrites=allowed)
+        reader = pipe.start()
+        pipe.put("one", 1)
+        read = pipe.drained(reader)
+        pipe.put("one", 2)
+        assert sorted(read + pipe.drained(reader)) == rows
+
+
+def test_an_object_that_is_gone_or_overwritten_before_it_is_read_is_told(make: MakePipe) -> None:
+    pipe = make(allowOverwrites="true")
+    pipe.put("gone", 1)
+    pipe.s3.delete_object(Bucket=pipe.bucket, Key="gone")
+    pipe.put("changed", 2)
+    pipe.put("changed", 3)
+    pipe.put("fine", 4)
+    assert pipe.drained(pipe.start()) == [3, 4]
+    letters = pipe.dead_letters()
+    assert [code for code, _body in letters] == ["deleted", "overwritten"]
+    # A dead letter can be moved back to the queue as it is.
+    assert '"key": "gone"' in letters[0][1]
+
+
+def test_of_a_versioned_key_the_version_is_read_that_was_told(make: MakePipe) -> None:
+    pipe = make(allowOverwrites="true")
+    pipe.s3.put_bucket_versioning(Bucket=pipe.bucket, VersioningConfiguration={"Status": "Enabled"})
+    versions = [pipe.s3.put_object(Bucket=pipe.bucket, Key="k", Body=b'{"a":%d}' % n)["VersionId"] for n in range(2)]
+    pipe.sqs.purge_queue(QueueUrl=pipe.url)
+    for version in reversed(versions):
+        pipe.send(S3File(pipe.bucket, "k", version).as_event())
+    assert pipe.drained(pipe.start()) == [0, 1]
+
+
+def test_good_records_and_files_are_read_and_the_rest_is_a_dead_letter_with_its_reason(make: MakePipe) -> None:
+    pipe = make()
+    pipe.put("bad", content=b'{"a":1}\n{"a":"x"}\n{"a":2}\n')
+    pipe.put("broken.gz", content=gzip.compress(b'{"a":3}\n' * 1000)[:-9])
+    pipe.put("empty", content=b"")
+    pipe.put("folder/", content=b"")
+    pipe.send("poison")
+    good = json.loads(S3File(pipe.bucket, "fine").as_event())["Records"][0]
+    pipe.put("fine", 4)
+    pipe.send(json.dumps({"Records": [{"eventName": 5}, good]}))
+    rows = pipe.drained(pipe.start())
+    assert [row for row in rows if row != 3] == [1, 2, 4]
+    assert [code for code, _ in pipe.dead_letters()] == ["bad_records", "missing_field", "not_json", "unreadable"]
+    assert pipe.left() == 0
+
+
+def test_without_a_dead_letter_queue_nothing_is_skipped_silently(make: MakePipe) -> None:
+    pipe = make(dead_letters=False)
+    pipe.put("bad", content=b"junk")
+    reader = pipe.start()
+    pipe.offset = reader.initialOffset()
+    with pytest.raises(NoDeadLetterQueue, match="line 1: no JSON"):
+        pipe.batch(reader)
+    with pytest.raises(BadRecords, match="line 1: no JSON"):
+        pipe.batch(pipe.start(badRecords="fail"))
+    # Another queue may be named, and what waits goes on.
+    assert pipe.drained(pipe.start(deadLetterQueueUrl=pipe.dead)) == []
+    assert [code for code, _ in pipe.dead_letters()] == ["bad_records"]
+    pipe.send("poison")
+    with pytest.raises(NoDeadLetterQueue, match="is not JSON"):
+        pipe.batch(reader)
+
+
+def test_a_missing_file_can_stop_the_stream(make: MakePipe) -> None:
+    pipe = make(missingFiles="fail")
+    pipe.send(S3File(pipe.bucket, "never").as_event())
+    with pytest.raises(ObjectNotReadable, match="deleted before it was read"):
+        pipe.batch(pipe.start())
+
+
+def test_available_now_reads_what_was_there_and_nothing_later(make: MakePipe) -> None:
+    pipe = make()
+    for n in range(25):
+        pipe.put(f"{n}", n)
+    reader = pipe.start()
+    reader.prepareForTriggerAvailableNow()
+    time.sleep(1.1)  # SQS's clock is read in whole seconds
+    pipe.put("later", 99)
+    batches = list(iter(lambda: pipe.batch(reader, 10), None))
+    assert [len(batch) for batch in batches] == [10, 10, 5]
+    assert sorted(itertools.chain(*batches)) == list(range(25))
+    reader.stop()
+    assert pipe.drained(pipe.start()) == [99]
+    assert pipe.left() == 0
+
+
+def test_events_come_through_sns(make: MakePipe) -> None:
+    pipe = make()
+    sns = pipe.moto.client("sns")
+    topic = sns.create_topic(Name=f"{pipe.bucket}-topic")["TopicArn"]
+    sns.subscribe(TopicArn=topic, Protocol="sqs", Endpoint=pipe._arn(pipe.url))
+    told = {"TopicConfigurations": [{"TopicArn": topic, "Events": ["s3:ObjectCreated:*"]}]}
+    pipe.s3.put_bucket_notification_configuration(Bucket=pipe.bucket, NotificationConfiguration=told)
+    pipe.put("a b", 1)
+    assert pipe.drained(pipe.start()) == [1]
+    assert pipe.dead_letters() == []
+
+
+def test_a_multipart_upload_is_one_file_however_often_it_is_told(make: MakePipe) -> None:
+    pipe = make(allowOverwrites="true")
+    upload = pipe.s3.create_multipart_upload(Bucket=pipe.bucket, Key="big")["UploadId"]
+    part = {"Bucket": pipe.bucket, "Key": "big", "UploadId": upload, "PartNumber": 1}
+    etag = pipe.s3.upload_part(**part, Body=b'{"a":1}\n')["ETag"]
+    pipe.s3.complete_multipart_upload(
+        Bucket=pipe.bucket, Key="big", UploadId=upload,
+        MultipartUpload={"Parts": [{"ETag": etag, "PartNumber": 1}]},
+    )  # fmt: skip
+    assert pipe.drained(pipe.start()) == [1]
+    assert pipe.dead_letters() == []
+
+
+def test_a_checkpoint_without_its_state_is_told_and_not_taken_for_empty(make: MakePipe, tmp_path: Path) -> None:
+    pipe = make()
+    pipe.put("one", 1)
+    assert pipe.batch(pipe.start()) == [1]
+    elsewhere = pipe.start(stateLocation=str(tmp_path / "elsewhere"))
+    with pytest.raises(S3SqsStateLost, match="batch 1 of stream"):
+        pipe.batch(elsewhere)
+
+
+def test_a_queue_that_is_not_there_is_named(make: MakePipe) -> None:
+    pipe = make()
+    pipe.sqs.delete_queue(QueueUrl=pipe.url)
+    with pytest.raises(QueueUnavailable, match=pipe.url):
+        pipe.batch(pipe.start())
+
+
+def test_without_a_schema_nothing_is_loaded(make: MakePipe) -> None:
+    with pytest.raises(S3SqsSchemaRefused, match="there is no schema"):
+        S3SqsDataSource(CaseInsensitiveDict(make().options)).schema()
+
+
+def _drained_beside_older_objects(make: MakePipe, older: Sequence[int]) -> None:
+    pipe = make()
+    for n in older:
+        pipe.put(f"older/{n}", n)
+    pipe.sqs.purge_queue(QueueUrl=pipe.url)
+    for n in range(3):
+        pipe.put(f"new/{n}", -n)
+    read = pipe.moto.requests("GET", f"/{pipe.bucket}/")
+    assert pipe.drained(pipe.start()) == [-2, -1, 0]
+    assert pipe.moto.requests("GET", f"/{pipe.bucket}/") - read == 3
+    # A listing asks for the bucket itself.
+    assert pipe.moto.requests("GET", f"/{pipe.bucket}?") == pipe.moto.requests("GET", f"/{pipe.bucket} ") == 0
+    pipe.s3.list_objects_v2(Bucket=pipe.bucket)
+    assert pipe.moto.requests("GET", f"/{pipe.bucket}?") == 1
+
+
+def test_a_bucket_is_never_listed(make: MakePipe) -> None:
+    _drained_beside_older_objects(make, range(20))
+
+
+@pytest.mark.slow
+def test_a_bucket_is_never_listed_however_much_is_in_it(make: MakePipe) -> None:
+    _drained_beside_older_objects(make, range(10_000))
+
+
+@pytest.mark.slow
+def test_ten_thousand_keys_that_wait_are_read_once(make: MakePipe) -> None:
+    pipe = make(fetchParallelism="8", visibilityTimeout="600")
+    pipe.put("one", 1)
+    for start in range(0, 10_000, 100):
+        records = [{"Id": str(n), "MessageBody": S3File(pipe.bucket, f"k{start + n}").as_event()} for n in range(100)]
+        for ten in range(0, 100, 10):
+            pipe.sqs.send_message_batch(QueueUrl=pipe.url, Entries=records[ten : ten + 10])
+    reader = pipe.start()
+    reader.prepareForTriggerAvailableNow()
+    seen: list[S3File] = []
+    while True:
+        start_offset = pipe.offset or reader.initialOffset()
+        end = reader.latestOffset(start_offset, ReadMaxFiles(3000))
+        if end == start_offset:
+            break
+        partitions = reader.partitions(start_offset, end)
+        seen += [file for partition in partitions for file in partition.files]
+        pipe.offset = end
+    assert len(seen) == len({file.key for file in seen}) == 10_001
+    assert pipe.left() == 0
