@@ -33,7 +33,10 @@ seen, importing = [], ""
 def hear(event, arguments):
     if event in STARTS or (event == "open" and isinstance(arguments[1], str) and set("wax+") & set(arguments[1])):
         # Python's own `platform` asks `file` what kind of program the interpreter is; libraries want to know.
-        if not (event == "subprocess.Popen" and arguments[1][:2] == ["file", "-b"]):
+        asks_file = event == "subprocess.Popen" and arguments[1][:2] == ["file", "-b"]
+        # urllib3, below boto3, asks the machine whether it has IPv6: a port of its own choice, closed at once.
+        asks_ipv6 = event == "socket.bind" and arguments[1] == ("::1", 0)
+        if not (asks_file or asks_ipv6):
             seen.append(f"{importing}: {event} {arguments!r:.200}")
 
 sys.addaudithook(hear)

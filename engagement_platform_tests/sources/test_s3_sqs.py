@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import types as T
-from pyspark.sql.datasource import CaseInsensitiveDict  # type: ignore[attr-defined]
+from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.streaming.datasource import ReadMaxFiles
 
 from engagement_platform.sources.s3_events import S3File

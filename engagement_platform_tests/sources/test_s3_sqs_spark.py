@@ -9,9 +9,9 @@ import time
 from pathlib import Path
 
 import pytest
+from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
-from pyspark.sql.streaming import StreamingQuery
-from pyspark.sql.utils import AnalysisException
+from pyspark.sql.streaming.query import StreamingQuery
 
 from engagement_platform.sources.s3_sqs import S3SqsDataSource
 from engagement_platform_tests.conftest import Moto
