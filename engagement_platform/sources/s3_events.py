@@ -126,10 +126,11 @@ def _parse(text: str) -> JsonObject:
 def _message(said: JsonObject, wrapper: Wrapper, buckets: frozenset[str], wrappings: int) -> Told:
     if said.get("Event") == "s3:TestEvent":
         return Told(ignored={"test_event": 1})
-    if said.get("Type") in _CONFIRMATIONS:
+    kind = said.get("Type")
+    if isinstance(kind, str) and kind in _CONFIRMATIONS:
         # Nobody but a person may follow its link: who can write to the queue could make this process call anything.
         raise _Unusable("confirmation", "SNS asks to confirm a subscription; open SubscribeURL by hand if it is yours.")
-    if isinstance(inner := said.get("Message"), str) and ("TopicArn" in said or said.get("Type") == "Notification"):
+    if isinstance(inner := said.get("Message"), str) and ("TopicArn" in said or kind == "Notification"):
         if wrapper not in ("auto", "sns"):
             raise _Unusable("other_wrapper", f"The message came through SNS, and messageWrapper is {wrapper}.")
         if wrappings == 0:

@@ -44,7 +44,7 @@ _EMPTY_ANSWERS = 2
 
 
 class S3SqsDataSource(DataSource):
-    """`spark.readStream.format("s3-sqs")`. Options and schema are checked before a stream starts.
+    """`spark.readStream.format("s3-sqs")`. Options and schema are checked before a stream reads anything.
 
     Raises S3SqsOptionRefused, S3SqsSchemaRefused.
     """

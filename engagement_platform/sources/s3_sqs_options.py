@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal
 
@@ -54,8 +55,7 @@ def parse_options(given: Mapping[str, str]) -> S3SqsOptions:
     for name, value in given.items():
         known = by_name.get(name.lower())
         if known is None:
-            hint = " (a queue has no path: name it in queueUrl)" if name.lower() == "path" else ""
-            raise S3SqsOptionRefused(f"there is no option {name}{hint}", _READ)
+            raise S3SqsOptionRefused(f"there is no option {name}{_hint(name.lower(), by_name)}", _READ)
         field, reader = _READ[known]
         try:
             read[field] = reader(value)
@@ -66,6 +66,14 @@ def parse_options(given: Mapping[str, str]) -> S3SqsOptions:
     read["state_location"] = read.get("state_location") or _state_url("")
     read["region"] = read.get("region") or _region(read["queue_url"])
     return S3SqsOptions(**read)
+
+
+def _hint(name: str, by_name: Mapping[str, str]) -> str:
+    # Spark hands names over in lower case: what was written cannot be shown, what was meant can.
+    if name == "path":
+        return " (a queue has no path: name it in queueUrl)"
+    near = get_close_matches(name, by_name, n=1)
+    return f" (did you mean {by_name[near[0]]}?)" if near else ""
 
 
 def _one_of(*words: str) -> Callable[[str], str]:

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -65,12 +65,18 @@ def test_three_lines_read_what_s3_announces(spark: SparkSession, pipe: Pipe, tmp
     assert pipe.left() == 0
 
 
-def test_a_wrong_option_is_refused_before_a_stream_starts(spark: SparkSession) -> None:
+def test_a_wrong_option_ends_the_stream_before_it_reads_anything(spark: SparkSession, tmp_path: Path) -> None:
     spark.dataSource.register(S3SqsDataSource)
-    # Spark makes the source when somebody asks for its columns; starting a stream does that first.
-    wrong = spark.readStream.format("s3-sqs").option("queueUri", "x").schema("a int")
-    with pytest.raises(AnalysisException, match="there is no option queueUri"):
-        _ = wrong.load().columns
+    wrong = spark.readStream.format("s3-sqs").option("queueUri", "x").schema("a int").load()
+    # With a schema given, Spark makes the source in the stream's own thread, before its first batch.
+    query = wrong.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+    with pytest.raises(StreamingQueryException, match=r"there is no option queueuri \(did you mean queueUrl\?\)"):
+        query.awaitTermination(STREAM_S)
+    assert not query.recentProgress
+
+
+def test_a_stream_without_a_schema_is_refused_where_it_is_loaded(spark: SparkSession) -> None:
+    spark.dataSource.register(S3SqsDataSource)
     without = spark.readStream.format("s3-sqs").option("queueUrl", "http://127.0.0.1:1/q")
     with pytest.raises(AnalysisException, match="there is no schema"):
         _ = without.load().columns
