@@ -16,7 +16,7 @@ import pytest
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 PICTURES = "ENGAGEMENT_PLATFORM_TESTS_PICTURES"
 IMAGES = Path(__file__).parents[2] / "docs" / "images"
-PICTURE_BYTES = 400_000
+PICTURE_BYTES = 600_000
 
 needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="Chromium is missing: apt-get install chromium")
 

@@ -112,7 +112,7 @@ def page(ui: str) -> Iterator[Any]:
 
 def test_the_asset_graph_leads_from_topics_to_tables_with_green_checks(page: Any, tmp_path: Path) -> None:
     # Nodes outside of the window are not drawn.
-    page.set_viewport_size({"width": 2600, "height": 2300})
+    page.set_viewport_size({"width": 2400, "height": 2800})
     page.goto("/asset-groups", wait_until="domcontentloaded")
     for name in ("engagements", "mutation-requests", "quarantine", "mapping", "data", "notification"):
         page.get_by_text(name, exact=True).last.wait_for()
