@@ -2,9 +2,9 @@
 
 Data: seeded traffic model, 48 organizations; each day lands in --batches commits, 5 % of the rows one to eight days
 late, and ends with a batch of conversions through the job apply-mutations (strategy merge). Courses, day by day side by
-side: partitions of organization and date with optimized writes and auto compaction only; the same compacted every day;
-and partitions of organization, Z-ordered by date every day, those that changed. The ingestion itself is left out: rows
-are appended as it appends them.
+side: partitions of organization and date with optimized writes and auto compaction only; the same and a run of the
+platform's own OPTIMIZE every day; and partitions of organization, Z-ordered by date, with such a run every day. A run
+finds by itself which partitions changed. The ingestion itself is left out: rows are appended as it appends them.
 Measures per course and day: seconds of the appends, of the mutation batch until its changes can be read, and of the
 maintenance; after each of them files, their median size, and how many percent are below --small-kb (the source's 500 KB
 divided by 64). Fails if rows end elsewhere than they should.
@@ -23,14 +23,15 @@ import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from benchmarks.cells import Cells, Progress, Run, add_options, console, open_run
+from benchmarks.cells import Cells, Progress, add_options, console, open_run
+from benchmarks.cells import Run as BenchmarkRun
 from benchmarks.lakes import found_rows, laid, staged
 from benchmarks.mutation import spark_session
 from benchmarks.mutation_data import Scale
@@ -38,6 +39,9 @@ from benchmarks.mutation_ways import Stage
 from benchmarks.simulate_data import Days
 from benchmarks.simulate_report import FIGURES, save, show
 from engagement_platform.jobs import build_job, open_stores
+from engagement_platform.layout.maintain import Asked, Run, planned
+from engagement_platform.layout.optimize import Tools
+from engagement_platform.layout.plan import Left
 from engagement_platform.layout.statistics import lower_median
 from engagement_platform.microbatch.job import Told
 from engagement_platform.microbatch.model import Transaction
@@ -54,6 +58,8 @@ from engagement_platform.tables.engagement import (
 )
 
 INGEST, MUTATE, MAINTAIN = "ingest", "mutate", "maintain"
+
+_NO_LIMIT = timedelta(days=1)
 
 
 @dataclass(frozen=True)
@@ -103,7 +109,7 @@ class Simulation:
         elif step == MUTATE:
             seconds = mutate(stage, self.days.requests(day), day)
         else:
-            seconds = maintain(stage, self._changed(day), self.max_file_bytes)
+            seconds = maintain(stage, self.max_file_bytes)
         sizes = np.array(laid(stage.uri).sizes)
         figures = (seconds, len(sizes), int(sizes.sum()), lower_median(pa.array(sizes)))
         return dict(zip(FIGURES, (*figures, float((sizes < self.small_bytes).mean() * 100)), strict=True))
@@ -121,10 +127,6 @@ class Simulation:
                 txn = Transaction("simulate/data", day * len(batches) + n)
                 stage.lake.append(rows, stage.data, txn, rows=rows.num_rows)
         return time.monotonic() - began
-
-    def _changed(self, day: int) -> list[str]:
-        landed = pa.concat_tables(self.days.landed(day)).column("organization_id").unique().to_pylist()
-        return sorted({*landed, *(one.organization_id for one in self.days.conversions(day))})
 
 
 def mutate(stage: Stage, requests: pa.Table, day: int) -> float | None:
@@ -151,17 +153,13 @@ def mutate(stage: Stage, requests: pa.Table, day: int) -> float | None:
     return max((passed[point] for point in points if point in passed), default=began) - began
 
 
-def maintain(stage: Stage, organizations: Sequence[str], max_file_bytes: int) -> float:
-    """Tidy the partitions of these organizations; seconds.
-
-    Stands where the platform's own maintenance will be called.
-    """
-    table, began = DeltaTable(stage.uri), time.monotonic()
-    changed = [("organization_id", "in", list(organizations))]
-    if stage.settings.layout.scheme == "organization":
-        table.optimize.z_order(["engagement_date"], partition_filters=changed, target_size=max_file_bytes)
-    else:
-        table.optimize.compact(partition_filters=changed, target_size=max_file_bytes)
+def maintain(stage: Stage, max_file_bytes: int) -> float:
+    """A run of the platform's own maintenance over the Data Table, which finds by itself what changed; seconds."""
+    upkeep = stage.settings.maintenance.model_copy(update={"target_file_bytes": max_file_bytes, "budget": _NO_LIMIT})
+    settings, began = stage.settings.model_copy(update={"maintenance": upkeep}), time.monotonic()
+    run = Run(settings, open_stores(settings), Tools(upkeep, lambda: stage.spark))
+    left = [one for one in run.do(planned(settings, Asked(stage.data.name))) if isinstance(one, Left)]
+    assert not left, f"{left[0].slice} was left: {left[0].why}"
     return time.monotonic() - began
 
 
@@ -193,7 +191,7 @@ def main() -> None:
     console.print(f"Every day: {cells.path}. Plot and page: simulate_days.png, simulate_days.html beside it")
 
 
-def simulate(run: Run, options: argparse.Namespace, courses: Sequence[Course], cells: Cells) -> None:
+def simulate(run: BenchmarkRun, options: argparse.Namespace, courses: Sequence[Course], cells: Cells) -> None:
     """The steps that are missing, day by day; no Spark is started when there are none."""
     steps = [(course, day, step) for day in range(options.days) for course in courses for step in course.steps]
     missing = [(course, day, step) for course, day, step in steps if (course.name, day + 1, step) not in cells]
