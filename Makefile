@@ -27,7 +27,8 @@ test-crash: setup ## only the tests that kill processes
 	@$(PYTEST) -m crash
 
 test-long: setup lint ## every test, the slow ones included
-	@$(PYTEST)
+	@$(PYTEST) -n 2 --dist loadfile -m "not browser"
+	@$(PYTEST) -m browser
 
 lint: setup ## ruff, mypy strict, import-linter; changes nothing
 	@$(BIN)/ruff check .

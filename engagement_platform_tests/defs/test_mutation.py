@@ -110,6 +110,8 @@ def test_landed_requests_launch_a_run_that_applies_them_and_tells_of_all_it_chan
         "changed": 4, "pending_organizations": 0,
     }  # fmt: skip
     assert {name: number(told, name) for name in figures} == figures
+    assert {"prepare", "alias", "data", "notification"} <= {row["process"] for row in rows(told, "process_seconds")}
+    assert sum(row["seconds"] for row in rows(told, "process_seconds")) <= number(told, "seconds") + 0.1
     assert number(told, "bytes_rewritten") > 0
     assert number(told, "write_amplification") == pytest.approx(
         number(told, "bytes_rewritten") / number(told, "bytes_changed"), abs=0.01
