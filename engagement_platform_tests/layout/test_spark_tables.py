@@ -89,10 +89,12 @@ def test_a_table_of_plain_spark_is_summed_up_alike_here_and_by_spark(
     assert totals.files_without_bounds == 0
 
 
-def test_what_spark_z_ordered_does_not_overlap(spark: SparkSession, tmp_path: Path) -> None:
+def test_what_spark_z_ordered_does_not_overlap_and_a_day_of_one_organization_is_one_file(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     path = tmp_path / "t"
     place = made(spark, path, "PARTITIONED BY (organization_id)")
-    spark.conf.set("spark.databricks.delta.optimize.maxFileSize", "3000")
+    spark.conf.set("spark.databricks.delta.optimize.maxFileSize", "1200")
     try:
         spark.sql(f"OPTIMIZE {place} ZORDER BY (day)")
     finally:
@@ -103,6 +105,11 @@ def test_what_spark_z_ordered_does_not_overlap(spark: SparkSession, tmp_path: Pa
     assert here.statistics.partitions.column("depth").to_pylist() == [1, 1]
     assert there.statistics.partitions.to_pylist() == here.statistics.partitions.to_pylist()
     assert here.leftovers.waiting.files == 4
+    everything = spark.read.format("delta").load(str(path))
+    of_one = everything.where("organization_id = 'a b/ü%0'")
+    a_day = of_one.where("day = DATE'2024-01-03'")
+    assert sorted(row.n.id for row in a_day.collect()) == [8, 10]
+    assert 1 == len(a_day.inputFiles()) < len(of_one.inputFiles()) < len(everything.inputFiles())
 
 
 def test_of_many_partitions_spark_hands_out_the_worst(spark: SparkSession, tmp_path: Path) -> None:
