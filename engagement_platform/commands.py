@@ -22,8 +22,8 @@ def run(
     job: Annotated[
         str,
         typer.Argument(
-            help="ingest-engagements, ingest-mutation-requests, apply-mutations, ingest-profile-changes, "
-            "rematerialize-profile or redrive-quarantine."
+            help="ingest-engagements, ingest-mutation-requests, apply-mutations, rematerialize-aliases, "
+            "ingest-profile-changes, rematerialize-profile or redrive-quarantine."
         ),
     ],
     until_idle: Annotated[

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from engagement_platform.commands import _show
+from engagement_platform.jobs import JOB_NAMES, REDRIVE_QUARANTINE
 
 
 def call(home: Path, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
@@ -71,6 +72,11 @@ def test_help_lists_every_command_and_imports_nothing_heavy(tmp_path: Path) -> N
     code = f"import sys, engagement_platform.cli; print([name for name in {heavy} if name in sys.modules])"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert loaded.stdout.strip() == "[]"
+
+
+def test_the_help_of_run_names_every_job(tmp_path: Path) -> None:
+    listed = call(tmp_path, "run", "--help").stdout
+    assert [job for job in (*JOB_NAMES, REDRIVE_QUARANTINE) if job not in listed] == []
 
 
 def test_what_cannot_be_read_is_told_before_spark_is_opened(tmp_path: Path) -> None:
