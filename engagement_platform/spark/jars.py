@@ -21,8 +21,9 @@ from typing import Literal
 
 from engagement_platform.errors import PlatformError
 from engagement_platform.settings import Settings
+from engagement_platform.spark.s3a import SCHEME
 
-JarConf = Literal["spark", "kafka", "graph"]
+JarConf = Literal["spark", "kafka", "graph", "s3"]
 
 IVY_FILE = Path(__file__).with_name("ivy.xml")
 LOGGING_JARS = ("slf4j-api", "log4j-slf4j2-impl", "log4j-api", "log4j-core")
@@ -114,12 +115,16 @@ def resolve_jars(conf: JarConf, cache: Path, *, ivy_file: Path = IVY_FILE, setti
 
 
 def spark_jars(settings: Settings) -> list[Path]:
-    """The jars of a Spark that is started here: Delta and Kafka, and GraphFrames where that resolver is chosen.
+    """The jars of a Spark that is started here: Delta and Kafka; GraphFrames and S3A only where they are needed.
 
     Raises what `resolve_jars` raises.
     """
     mirror = settings.spark.conf.get("spark.jars.ivySettings")
-    confs: list[JarConf] = ["spark", "graph"] if settings.mutation.resolver == "graphframes" else ["spark"]
+    confs: list[JarConf] = ["spark"]
+    if settings.mutation.resolver == "graphframes":
+        confs.append("graph")
+    if settings.lake.startswith(SCHEME):
+        confs.append("s3")
     ivy_settings = Path(mirror) if mirror else None
     return [jar for conf in confs for jar in resolve_jars(conf, settings.spark.jar_cache, settings=ivy_settings)]
 

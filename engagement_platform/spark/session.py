@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 
 from engagement_platform.errors import PlatformError
 from engagement_platform.settings import Settings, SparkSettings
+from engagement_platform.spark.s3a import s3a_conf
 
 
 class SparkUnavailable(PlatformError):
@@ -76,6 +77,7 @@ def server_conf(settings: Settings) -> dict[str, str]:
         "spark.sql.ui.retainedExecutions": "50",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         **session_conf(settings),
+        **s3a_conf(settings.lake, os.environ),
         **settings.spark.conf,
     }
 

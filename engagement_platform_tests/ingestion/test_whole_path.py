@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,6 +18,7 @@ import pytest
 from deltalake import DeltaTable
 
 from engagement_platform.embedded.ports import free_ports
+from engagement_platform.tables.log import storage_uri
 from engagement_platform_tests.ingestion.oracle import Oracle, as_bytes, engagement
 from engagement_platform_tests.ingestion.test_crashes import everything
 
@@ -60,6 +62,12 @@ class Machine:
     batches: int = 0
     offset: int = 0
 
+    @property
+    def lake(self) -> str:
+        """Where the tables are, as delta-rs says it."""
+        lake = self.environment.get("ENGAGEMENT_PLATFORM_LAKE_URI", str(self.folder / "home" / "lake"))
+        return storage_uri(lake)
+
     def cli(self, *arguments: str, expect: int = 0) -> str:
         """Run the command line; its standard output."""
         done = self._python("-m", "engagement_platform.cli", *arguments)
@@ -82,7 +90,10 @@ class Machine:
 
     def rows(self, table: str, *columns: str) -> list[tuple[object, ...]]:
         """Columns of a table, read without Spark."""
-        read = DeltaTable(str(self.folder / "home" / "lake" / table)).to_pyarrow_table(columns=list(columns))
+        # delta-rs looks for an object store's address and keys in variables; it wants them named for one table.
+        storage = {name: value for name, value in self.environment.items() if name.startswith("AWS_")}
+        found = DeltaTable(f"{self.lake}/{table}", storage_options=storage if "://" in self.lake else None)
+        read = found.to_pyarrow_table(columns=list(columns))
         return sorted(zip(*(read[column].to_pylist() for column in columns), strict=True), key=repr)
 
     def assert_as_the_oracle_says(self) -> None:
@@ -111,8 +122,17 @@ class Machine:
 
 @pytest.fixture(scope="module")
 def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
-    """`engagement-platform services` with one partition a topic, so that offsets follow the messages."""
-    folder = tmp_path_factory.mktemp("machine")
+    """`engagement-platform services` on this machine alone."""
+    with started(tmp_path_factory.mktemp("machine"), {}) as machine:
+        yield machine
+
+
+@contextmanager
+def started(folder: Path, settings: Mapping[str, str]) -> Iterator[Machine]:
+    """`engagement-platform services` with one partition a topic, so that offsets follow the messages.
+
+    settings: more variables, for the services and for whoever uses them.
+    """
     kafka, controller, connect = free_ports(3)
     inherited = {key: value for key, value in os.environ.items() if not key.startswith("ENGAGEMENT_PLATFORM_")}
     environment = {
@@ -122,6 +142,7 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
         "ENGAGEMENT_PLATFORM_EMBEDDED__KAFKA_CONTROLLER_PORT": str(controller),
         "ENGAGEMENT_PLATFORM_EMBEDDED__CONNECT_PORT": str(connect),
         "ENGAGEMENT_PLATFORM_EMBEDDED__KAFKA_PARTITIONS": "1",
+        **settings,
     }
     env_file = folder / "services.env"
     with (folder / "services.log").open("wb") as log:
