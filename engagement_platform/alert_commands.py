@@ -60,7 +60,7 @@ def list_alerts(
     Exit status: 0, also when alerts stand. Example: engagement-platform alert list
     """
     from rich.console import Console
-    from rich.table import Table
+    from rich.table import Column, Table
 
     from engagement_platform.alerting.alerts import NOBODY
 
@@ -72,11 +72,11 @@ def list_alerts(
         typer.echo(json.dumps({"alerts": shown, "urls": waiting}))
         return
     if standing:
-        table = Table("severity", "since", "seen", "alert", "what")
+        table = Table("severity", "since", "seen", Column("alert", no_wrap=True), "what")
         for one in standing:
-            muted = " (muted)" if alerts.muted(one.alert.key) else ""
+            muted = ", muted" if alerts.muted(one.alert.key) else ""
             since = f"{one.alert.since:%Y-%m-%d %H:%M:%S}"
-            table.add_row(one.alert.severity, since, f"{one.times:,}", f"{one.alert.key}{muted}", one.alert.title)
+            table.add_row(f"{one.alert.severity}{muted}", since, f"{one.times:,}", one.alert.key, one.alert.title)
         Console().print(table)
     else:
         typer.echo("No alert stands.")
