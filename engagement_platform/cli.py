@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from engagement_platform import (
+    alert_commands,
     commands,
     consumer_commands,
     layout_commands,
@@ -139,6 +140,7 @@ maintenance_commands.register(app)
 rollback_commands.register(app)
 consumer_commands.register(app)
 perftest_commands.register(app)
+alert_commands.register(app)
 
 
 def main() -> None:

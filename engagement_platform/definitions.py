@@ -8,6 +8,7 @@ from __future__ import annotations
 import dagster as dg
 
 from engagement_platform.defs import (
+    alerts,
     checks,
     engagement,
     layout,
@@ -23,7 +24,19 @@ from engagement_platform.defs.platform import Platform
 
 # Named one by one rather than found by walking a folder: that needs a project file beside the package, and an
 # installed package has none.
-_PARTS = (engagement, mutation, rematerialize, profile, maintenance, restore, checks, quarantine, sensors, layout)
+_PARTS = (
+    engagement,
+    mutation,
+    rematerialize,
+    profile,
+    maintenance,
+    restore,
+    checks,
+    quarantine,
+    sensors,
+    layout,
+    alerts,
+)
 
 
 @dg.definitions

@@ -2,8 +2,8 @@
 
 Values come from `ENGAGEMENT_PLATFORM_*` variables (nested with `__`), then `platform.toml` in the working
 directory (or the file that `ENGAGEMENT_PLATFORM_CONFIG` names), then the defaults here, which run everything
-on one machine. `docs/settings.md` is generated from these classes; long ones are in `sections`. Nothing here opens,
-starts or connects.
+on one machine. `docs/settings.md` is generated from these classes; long ones are in `sections` and `alert_sections`.
+Nothing here opens, starts or connects.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
+from engagement_platform.alert_sections import AlertingSettings
 from engagement_platform.sections import (
     ConsumerSettings,
     HealthSettings,
@@ -301,6 +302,7 @@ class Settings(BaseSettings):
     health: HealthSettings = Field(default_factory=HealthSettings)
     maintenance: MaintenanceSettings = Field(default_factory=MaintenanceSettings)
     consumers: ConsumerSettings = Field(default_factory=ConsumerSettings)
+    alerting: AlertingSettings = Field(default_factory=AlertingSettings)
     traffic: TrafficSettings = Field(default_factory=TrafficSettings)
     embedded: EmbeddedSettings = Field(default_factory=EmbeddedSettings)
 

@@ -122,6 +122,8 @@ def _kind(annotation: Any) -> str:
         return "one of " + ", ".join(f"`{choice}`" for choice in get_args(annotation))
     if origin in (Union, UnionType):
         return ", ".join(_kind(part) for part in get_args(annotation) if part is not NoneType) + ", or nothing"
+    if origin is list:
+        return f"list of {_kind(get_args(annotation)[0])}"
     if origin is dict:
         secret = ", values never printed" if get_args(annotation)[1] is SecretStr else ""
         return f"table of text{secret}"
@@ -131,7 +133,7 @@ def _kind(annotation: Any) -> str:
 def _default(field: FieldInfo) -> str:
     with _anybodys_environment():
         value = field.get_default(call_default_factory=True, validated_data={})
-    if value is None or value == {}:
+    if value is None or value in ({}, []):
         return "nothing"
     return f"`{_text(value)}`"
 
@@ -144,6 +146,8 @@ def _text(value: object) -> str:
             return str(value).lower()
         case datetime():
             return value.isoformat()
+        case list():
+            return ", ".join(map(_text, value))
         case Path():
             return str(value).replace(_SOMEBODYS_HOME, "~", 1)
     return str(value)
@@ -186,7 +190,16 @@ def cli_page() -> str:
         "[settings.md](settings.md) says, and `--help`. An error meant for people is one line on stderr with exit "
         "status 1; settings that cannot be used end a command with 2, before anything starts."
     )
-    return "\n\n".join([intro, *(_command(name, command) for name, command in group.commands.items())]) + "\n"
+    return "\n\n".join([intro, *(_command(name, command) for name, command in _commands(group))]) + "\n"
+
+
+def _commands(group: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Every command by its full name; of a group such as `alert` those in it."""
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from _commands(command, f"{prefix}{name} ")
+        else:
+            yield f"{prefix}{name}", command
 
 
 def _command(name: str, command: Any) -> str:

@@ -1,0 +1,125 @@
+"""Commands about alerts: alert test, alert list, alert close.
+
+Thin: parse, call, print.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from engagement_platform.alerting.alerts import Alerts
+    from engagement_platform.alerting.model import Standing
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this module to the command line."""
+    group = typer.Typer(
+        help="What is wrong at the moment, and whether those who are to know can be told.", no_args_is_help=True
+    )
+    group.command("test")(send_test)
+    group.command("list")(list_alerts)
+    group.command("close")(close)
+    app.add_typer(group, name="alert")
+
+
+def send_test() -> None:
+    """Send a test message to each URL of alerting.urls, and say what each did. Changes nothing.
+
+    Exit status: 0 when every URL took it, 1 when one did not, or when there is none.
+    Example: engagement-platform alert test
+    """
+    from engagement_platform.alerting.alerts import NOBODY
+    from engagement_platform.alerting.model import Message, Severity, State
+    from engagement_platform.alerting.sender import Sender
+    from engagement_platform.settings import Settings
+
+    alerting = Settings().alerting
+    sender = Sender(alerting.urls, alerting.timeout)
+    if not sender.targets:
+        typer.echo(NOBODY, err=True)
+        raise typer.Exit(1)
+    words = "Alerts of the engagement platform will arrive here. Nothing is wrong."
+    message = Message(State.RAISED, Severity.INFO, "[test] engagement-platform alert test", words)
+    all_taken = True
+    for target in sender.targets:
+        sent = sender.send(target, message)
+        all_taken = all_taken and sent.taken
+        typer.echo(f"{target}: {sent.reason} ({sent.seconds:.1f} s)")
+    raise typer.Exit(0 if all_taken else 1)
+
+
+def list_alerts(
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of a table.")] = False,
+) -> None:
+    """Show what is wrong now, since when, and what waits for each URL. Sends nothing; starts no Spark.
+
+    Exit status: 0, also when alerts stand. Example: engagement-platform alert list
+    """
+    from rich.console import Console
+    from rich.table import Column, Table
+
+    from engagement_platform.alerting.alerts import NOBODY
+
+    alerts = _alerts()
+    standing, queues = alerts.standing(), alerts.queues()
+    if as_json:
+        shown = [_as_json(one, alerts.muted(one.alert.key)) for one in standing]
+        waiting = {str(target): vars(queue) for target, queue in queues.items()}
+        typer.echo(json.dumps({"alerts": shown, "urls": waiting}))
+        return
+    if standing:
+        table = Table("severity", "since", "seen", Column("alert", no_wrap=True), "what")
+        for one in standing:
+            muted = ", muted" if alerts.muted(one.alert.key) else ""
+            since = f"{one.alert.since:%Y-%m-%d %H:%M:%S}"
+            table.add_row(f"{one.alert.severity}{muted}", since, f"{one.times:,}", one.alert.key, one.alert.title)
+        Console().print(table)
+    else:
+        typer.echo("No alert stands.")
+    for target, queue in queues.items():
+        why = f"; the last attempt: {queue.reason}" if queue.reason else ""
+        typer.echo(f"{target}: {queue.waiting:,} messages wait, {queue.given_up:,} were given up{why}")
+    if not queues:
+        typer.echo(NOBODY)
+
+
+def close(
+    key: Annotated[str, typer.Argument(help="Of the alert, as alert list shows it.")],
+) -> None:
+    """Take an alert for over, such as one of a job that never runs again. When it is seen again it is a new one.
+
+    Exit status: 0, or 1 when there is no such alert. Example: engagement-platform alert close run/verify_engagements
+    """
+    closed = _alerts().recovered(key, "Closed by hand.")
+    typer.echo(f"{key} is closed" if closed else f"There is no alert {key}", err=not closed)
+    raise typer.Exit(0 if closed else 1)
+
+
+def _alerts() -> Alerts:
+    from engagement_platform.alerting.alerts import Alerts
+    from engagement_platform.microbatch.database import open_engine
+    from engagement_platform.settings import Settings
+
+    settings = Settings()
+    return Alerts(open_engine(settings.store_url), settings.alerting)
+
+
+def _as_json(one: Standing, muted: bool) -> dict[str, object]:
+    return {
+        "key": one.alert.key,
+        "severity": one.alert.severity,
+        "state": one.state,
+        "title": one.alert.title,
+        "body": one.alert.body,
+        "source": one.alert.source,
+        "since": one.alert.since.isoformat(),
+        "seen": one.seen_ts.isoformat(),
+        "times": one.times,
+        "told": one.told_ts.isoformat() if one.told_ts else None,
+        "labels": dict(one.alert.labels),
+        "muted": muted,
+    }

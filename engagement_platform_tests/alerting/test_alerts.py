@@ -1,0 +1,166 @@
+"""What really arrives at a webhook, what a dead one costs, and that nothing secret gets into a log."""
+
+from __future__ import annotations
+
+import logging
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from pydantic import SecretStr
+from sqlalchemy import create_engine
+
+from engagement_platform.alert_sections import AlertingSettings
+from engagement_platform.alerting.alerts import Alerts
+from engagement_platform.alerting.model import Alert, Message, Severity, State
+from engagement_platform.alerting.sender import Sender
+from engagement_platform.microbatch.database import open_engine
+from engagement_platform_tests.alerting.receiver import Receiver
+from engagement_platform_tests.microbatch.conftest import FakeClock
+
+SECRETS = ("pa55word", "t0ken-1234567")
+BEGAN = datetime(2026, 3, 1, 12, tzinfo=UTC)
+TEST = Message(State.RAISED, Severity.INFO, "a test", "words")
+
+
+def trouble(key: str = "check/table/fresh", severity: Severity = Severity.ERROR) -> Alert:
+    body = "The oldest of 7 waiting messages is <900> s old & waits."
+    return Alert(key, severity, f"{key} failed", body, "asset check", BEGAN, {"table": "table"})
+
+
+def alerts_of(folder: Path, clock: FakeClock, *receivers: Receiver, **settings: object) -> Alerts:
+    urls = [SecretStr(receiver.url) for receiver in receivers]
+    chosen = AlertingSettings.model_validate({"urls": urls, "settle": timedelta(0), **settings})
+    return Alerts(open_engine(f"sqlite:///{folder / 'stores.db'}"), chosen, clock=clock)
+
+
+def test_an_alert_arrives_once_with_its_words_and_so_does_its_recovery(
+    tmp_path: Path, clock: FakeClock, receiver: Receiver
+) -> None:
+    alerts = alerts_of(tmp_path, clock, receiver)
+    for _ in range(3):
+        alerts.raised(trouble())
+        alerts.deliver()
+    assert [(body["type"], body["title"]) for body in receiver.arrived] == [
+        ("failure", "[error] check/table/fresh failed")
+    ]
+    assert receiver.arrived[0]["message"].splitlines() == [
+        "The oldest of 7 waiting messages is <900> s old & waits.",
+        "Since 2026-03-01 12:00:00 UTC.",
+        "asset check: check/table/fresh",
+        "table: table",
+    ]
+    # Another process, that found the same and then its end.
+    other = alerts_of(tmp_path, clock, receiver)
+    assert other.raised(trouble()) is State.REPEATED
+    assert other.recovered("check/table/fresh", "Nothing waits any more.")
+    other.deliver()
+    alerts.deliver()
+    assert receiver.titles[1:] == ["[recovered] check/table/fresh failed"]
+    assert receiver.arrived[1]["type"] == "success"
+    assert (alerts.counts["sent"], other.counts["sent"]) == (1, 1)
+
+
+def test_a_dead_receiver_delays_neither_who_raises_nor_the_other_receivers(
+    tmp_path: Path, clock: FakeClock, receiver: Receiver, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Receiver() as dead:
+        dead.hang()
+        alerts = alerts_of(tmp_path, clock, dead, receiver, timeout=timedelta(seconds=4))
+        began = time.monotonic()
+        for number in range(5):
+            alerts.raised(trouble(f"check/{number}"))
+        sending = alerts.deliver_in_background()
+        assert time.monotonic() - began < 1.5, "raising and starting to send waited for somebody"
+        while len(receiver.arrived) < 5:
+            assert sending.is_alive(), "the living receiver did not get everything"
+            time.sleep(0.01)
+        assert alerts.deliver_in_background() is sending, "a second delivery began beside the first"
+        sending.join(timeout=20)
+        assert not sending.is_alive()
+        assert dead.asked == 1, "a receiver that does not answer is asked once in a delivery"
+        assert (alerts.counts["failed"], alerts.counts["sent"]) == (1, 5)
+        assert "not delivered to 1-json: no answer within 4 s. It is tried again." in caplog.text
+        [hung, fine] = alerts.queues().values()
+        assert (hung.waiting, fine.waiting) == (5, 0)
+        clock.advance(timedelta(minutes=1))
+        alerts.deliver()
+        assert dead.asked == 1, "one that is still busy is not asked again"
+        assert [queue.reason for queue in alerts.queues().values()] == ["still busy with the message before", None]
+        dead.answer()
+        for _ in range(200):
+            clock.advance(timedelta(minutes=5))
+            alerts.deliver()
+            if len(dead.arrived) > 5:
+                break
+            time.sleep(0.05)
+        # The one that was cut off did arrive; nobody can know, so it comes once more.
+        assert sorted(dead.titles) == sorted(["[error] check/0 failed", *receiver.titles])
+        assert len(receiver.arrived) == 5
+
+
+def test_a_database_that_is_down_stops_nobody_and_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder = tmp_path / "not a database"
+    folder.mkdir()
+    alerts = Alerts(create_engine(f"sqlite:///{folder}"), AlertingSettings(urls=[SecretStr("json://127.0.0.1:9")]))
+    assert alerts.raised(trouble()) is None
+    assert alerts.recovered("check/table/fresh") is False
+    alerts.deliver()
+    assert alerts.counts["not_kept"] == 3
+    assert "Alerting could not keep check/table/fresh: the stores at" in caplog.text
+
+
+def test_muted_alerts_and_other_severities_are_kept_and_not_sent(
+    tmp_path: Path, clock: FakeClock, receiver: Receiver
+) -> None:
+    alerts = alerts_of(tmp_path, clock, receiver, mute=["check/*/small_files"], severities=["error"])
+    alerts.raised(trouble("check/engagement/data/small_files"))
+    alerts.raised(trouble("check/engagement/data/fresh", Severity.WARNING))
+    alerts.raised(trouble("run/verify_engagements"))
+    alerts.deliver()
+    assert receiver.titles == ["[error] run/verify_engagements failed"]
+    assert len(alerts.standing()) == 3
+
+
+def test_without_urls_alerts_are_kept_and_nothing_waits(tmp_path: Path, clock: FakeClock) -> None:
+    alerts = alerts_of(tmp_path, clock)
+    assert alerts.raised(trouble()) is State.RAISED
+    alerts.deliver()
+    assert (len(alerts.standing()), alerts.queues()) == (1, {})
+
+
+@pytest.mark.parametrize(
+    ("url", "name", "reason"),
+    [
+        ("slack://t0ken-1234567/pa55word", "1-slack", "not a URL that Apprise understands"),
+        ("json://user:pa55word@127.0.0.1:1/t0ken-1234567", "1-json (127.0.0.1)", "refused"),
+        ("nosuch://t0ken-1234567@pa55word", "1-nosuch", "not a URL that Apprise understands"),
+        ("pa55word t0ken-1234567", "1-unreadable", "not a URL that Apprise understands"),
+    ],
+)
+def test_nothing_of_a_url_is_in_a_log_a_name_or_a_reason(
+    caplog: pytest.LogCaptureFixture, url: str, name: str, reason: str
+) -> None:
+    with caplog.at_level(logging.DEBUG):
+        sender = Sender([SecretStr(url)], timedelta(seconds=20))
+        [target] = sender.targets
+        sent = sender.send(target, TEST)
+    assert not sent.taken
+    assert str(target) == name
+    assert sent.reason.startswith(reason)
+    everything = f"{caplog.text} {sent.reason} {target!r}"
+    assert [secret for secret in SECRETS if secret in everything] == []
+
+
+def test_a_refusal_is_told_with_its_reason_and_logs_of_a_success_keep_silent(
+    receiver: Receiver, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.DEBUG):
+        sender = Sender([SecretStr(receiver.url)], timedelta(seconds=20))
+        assert sender.send(sender.targets[0], TEST).reason == "taken"
+        receiver.status = 503
+        refused = sender.send(sender.targets[0], TEST)
+    assert not refused.taken
+    assert "503" in refused.reason
+    assert [secret for secret in SECRETS if secret in caplog.text + refused.reason] == []
