@@ -21,6 +21,7 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
+from engagement_platform.ingest_sections import GamesSettings, IngestServerSettings, PiiSettings
 from engagement_platform.sections import (
     ConsumerSettings,
     HealthSettings,
@@ -301,6 +302,9 @@ class Settings(BaseSettings):
     health: HealthSettings = Field(default_factory=HealthSettings)
     maintenance: MaintenanceSettings = Field(default_factory=MaintenanceSettings)
     consumers: ConsumerSettings = Field(default_factory=ConsumerSettings)
+    ingest_server: IngestServerSettings = Field(default_factory=IngestServerSettings)
+    pii: PiiSettings = Field(default_factory=PiiSettings)
+    games: GamesSettings = Field(default_factory=GamesSettings)
     traffic: TrafficSettings = Field(default_factory=TrafficSettings)
     embedded: EmbeddedSettings = Field(default_factory=EmbeddedSettings)
 

@@ -217,6 +217,24 @@ def drop_partitions(found: DeltaTable, column: str, through: int, txn: Transacti
     found.delete(f'"{column}" <= {through}', commit_properties=_named(txn), post_commithook_properties=_NO_HOOKS)
 
 
+def remove(found: DeltaTable, column: str, values: Sequence[str], txn: Transaction) -> int:
+    """Remove the rows whose column has one of at most MAX_LITERALS values; how many that were.
+
+    Files with such rows are written anew without them; the old ones stay until they are vacuumed.
+    """
+    if len(values) > MAX_LITERALS:
+        raise ValueError(f"{len(values)} values are too many for a predicate")
+    if not values:
+        return 0
+    done = found.delete(
+        _condition({column: values}),
+        writer_properties=_writer(),
+        commit_properties=_named(txn),
+        post_commithook_properties=_NO_HOOKS,
+    )
+    return int(done["num_deleted_rows"] or 0)
+
+
 def spread(rows: pa.Table, table: Table) -> int:
     """In how many partitions of the table these rows are."""
     columns = list(table.partitioned_by)

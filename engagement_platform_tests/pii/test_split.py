@@ -154,7 +154,7 @@ def test_no_declared_value_survives_anywhere(body: dict[str, object], canary: st
 @given(st.dictionaries(NAMES, JSON, max_size=6), st.uuids(), st.sampled_from(["drop", "hash"]))
 @settings(deadline=None, max_examples=150)
 def test_no_byte_of_a_declared_value_is_in_the_clean_event(
-    body: dict[str, object], unique: Any, unknown: Policy
+    body: dict[str, object], unique: UUID, unknown: Policy
 ) -> None:
     canary = f"canary-{unique.hex}"
     event = {**cast(dict[str, object], planted(body, canary)), "player": {"name": canary}, **EVENT}
