@@ -16,6 +16,7 @@ import typer
 from engagement_platform import (
     commands,
     consumer_commands,
+    ingest_commands,
     layout_commands,
     maintenance_commands,
     perftest_commands,
@@ -138,6 +139,7 @@ layout_commands.register(app)
 maintenance_commands.register(app)
 rollback_commands.register(app)
 consumer_commands.register(app)
+ingest_commands.register(app)
 perftest_commands.register(app)
 
 

@@ -41,7 +41,7 @@ def words(*said: str | int) -> bytes:
 class Sealer:
     """One key, made ready once.
 
-    A nonce is random, so a key is good for 2**32 values (NIST SP 800-38D, 8.3): keys are one subject's or one segment's.
+    Nonces are random, so a key is good for 2**32 values (NIST SP 800-38D, 8.3): it is one subject's or segment's.
     """
 
     def __init__(self, key: bytes) -> None:

@@ -194,9 +194,9 @@ class Vault:
         about = _about(REFUSED, owner, row["key_version"], row["refused_id"], "body")
         return Sealer(key.key).open(row["sealed"], about, f"The refused event {row['refused_id']}")
 
-    def rows_of(self, table: Table, ref: str | None) -> list[dict[str, Any]]:
-        """Rows of a reference, or all, still encrypted."""
-        return list(self._rows(table, None if ref is None else [ref]))
+    def rows_of(self, table: Table, refs: Sequence[str] | None = None) -> list[dict[str, Any]]:
+        """Rows of some references, or all, still encrypted."""
+        return list(self._rows(table, refs))
 
     def _rows(self, table: Table, refs: Sequence[str] | None) -> Iterator[dict[str, Any]]:
         if log.version(table.uri(self.root)) is None:

@@ -169,7 +169,7 @@ def test_a_destroyed_key_is_in_no_file_and_is_not_made_again(vault: Vault, platf
     ref = vault.keyring.ref("bob")
     with reading(vault.keyring.engine) as connection:
         wrapped = [row.wrapped for row in connection.execute(select(PII_KEY))]
-    files = [path for path in platform.home.glob("stores.db*")]
+    files = list(platform.home.glob("stores.db*"))
     assert all(any(key in path.read_bytes() for path in files) for key in wrapped), "the test looks in the right place"
     assert vault.keyring.destroy(Owner("g1", ref)) == 1
     assert [game for game, *_ in said(vault, "bob")] == ["g2"]
