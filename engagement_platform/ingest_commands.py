@@ -103,9 +103,7 @@ def erase(
     game: Annotated[str | None, typer.Option(help="Only in this game. Default: in all, also later ones.")] = None,
     verify: Annotated[
         Path | None,
-        typer.Option(
-            metavar="RECEIPT", exists=True, dir_okay=False, help="Erase nothing; look whether it still holds."
-        ),
+        typer.Option(metavar="RECEIPT", help="Erase nothing; look whether it still holds."),
     ] = None,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the receipt here. Default: print it.")] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,

@@ -1,4 +1,4 @@
-"""The HTTP interface: who may send what, and the status of every answer. What becomes of events is `intake` and below."""
+"""The HTTP interface: who may send what, and the status of every answer. What becomes of events is `intake`."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ class _Post:
     async def _answer(self, request: Request) -> Response:
         game = self._game(request)
         read = _reader(request)
-        if self._parts.spool.bytes > self._limits.max_spool_bytes:
+        if self._parts.spool.size_bytes > self._limits.max_spool_bytes:
             raise Turned(503, "spool_full", "Too many events wait to be delivered.", **{"Retry-After": "30"})
         body = await self._body(request)
         now = datetime.now(UTC)

@@ -103,17 +103,19 @@ class Intake:
 
     def _one(self, taken: Taken, game: str, index: int, sent: Sent, now: datetime) -> None:
         event = sent.value if isinstance(sent.value, dict) else {}
-        ref, refusal = "", None
+        ref = ""
+        refusal: Refusal | None = None
         try:
             ref = self._reference(event)
             taken.records.append(self._accepted(taken, game, sent, ref, now))
-            taken.accepted += 1
-            return
         except _PiiRefused as refused:
             refusal = Refusal(index, _told(event), refused.reason, refused.finding.path)
         except EventRefused as refused:
             refusal = Refusal(index, _told(event), refused.reason)
-        self._refuse(taken, game, refusal, sent, ref, now)
+        if refusal is None:
+            taken.accepted += 1
+        else:
+            self._refuse(taken, game, refusal, sent, ref, now)
 
     def _reference(self, event: dict[str, Any]) -> str:
         subject = subject_of(event, self._declared.subject_parts)

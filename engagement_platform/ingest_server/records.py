@@ -9,6 +9,7 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import pairwise
 from zlib import crc32
 
 _FRAME = struct.Struct("<II")
@@ -58,6 +59,6 @@ def decode(content: bytes, start: int) -> Iterator[tuple[Record, int]]:
         places = [begin + _HEAD.size]
         for part in (ref_length, game_length, open_length):
             places.append(places[-1] + part)
-        ref, game, said = (content[a:b] for a, b in zip(places, places[1:], strict=False))
+        ref, game, said = (content[a:b] for a, b in pairwise(places))
         yield Record(RecordKind(kind.decode()), game.decode(), ref.hex(), hour, said, content[places[3] : end]), end
         start = end

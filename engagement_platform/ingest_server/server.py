@@ -64,7 +64,7 @@ def _parts(settings: Settings, spool: Spool, vault: Vault, doorkeeper: Doorkeepe
     intake = Intake(settings, vault.keyring, spool.id)
     figures = Figures(
         {
-            "ingest_spool_bytes": ("Bytes that wait for the sink.", lambda: float(spool.bytes)),
+            "ingest_spool_bytes": ("Bytes that wait for the sink.", lambda: float(spool.size_bytes)),
             "ingest_spool_commits": ("Times the disk was asked to keep.", lambda: float(spool.commits)),
             "ingest_delivery_failures": ("Deliveries that did not work.", lambda: float(delivery.failures)),
             "ingest_ready": ("1 when requests are taken.", lambda: float(not troubles())),
@@ -78,8 +78,8 @@ def _parts(settings: Settings, spool: Spool, vault: Vault, doorkeeper: Doorkeepe
 
     def troubles() -> list[str]:
         found = [spool.broken] if spool.broken else []
-        if spool.bytes > settings.ingest_server.max_spool_bytes:
-            found.append(f"{spool.bytes} bytes wait for the sink")
+        if spool.size_bytes > settings.ingest_server.max_spool_bytes:
+            found.append(f"{spool.size_bytes} bytes wait for the sink")
         if delivery.failed is not None:
             found.append(delivery.failed)
         if doorkeeper.unanswered is not None:

@@ -1,7 +1,7 @@
 """The spool: acknowledged events in files on disk, many requests with one fsync, found again after a crash.
 
-A segment is one file: written by one thread, sealed by size, age or hour, removed once it is delivered. What its records
-say is `intake`; delivering them is `delivery`.
+A segment is one file: written by one thread, sealed by size, age or hour, removed once it is delivered. What its
+records say is `intake`; delivering them is `delivery`.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ class Spool:
         self._waiting.put((content, done))
 
     @property
-    def bytes(self) -> int:
+    def size_bytes(self) -> int:
         """Bytes that wait for the sink, the segment that is being written included."""
         return self._sealed_bytes + self._size
 

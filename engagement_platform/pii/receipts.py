@@ -34,8 +34,8 @@ class ReceiptRefused(PlatformError):
 
     def __init__(self, why: str) -> None:
         super().__init__(
-            f"The receipt cannot be verified: {why}. Nothing was changed. It is proved with the keys of the stores that "
-            "the erasure was made with; give the file as it was written."
+            f"The receipt cannot be verified: {why}. Nothing was changed. It is proved with the keys of the stores "
+            "that the erasure was made with; give the file as it was written."
         )
 
 
@@ -67,6 +67,8 @@ def read(path: Path) -> dict[str, Any]:
     """A receipt from its file. Raises ReceiptRefused."""
     try:
         given = json.loads(path.read_bytes())
+    except OSError as error:
+        raise ReceiptRefused(f"{path}: {error.strerror}") from None
     except ValueError:
         raise ReceiptRefused("the file is no JSON") from None
     if not isinstance(given, dict):
