@@ -17,6 +17,7 @@ from engagement_platform import (
     alert_commands,
     commands,
     consumer_commands,
+    ingest_commands,
     layout_commands,
     maintenance_commands,
     perftest_commands,
@@ -139,6 +140,7 @@ layout_commands.register(app)
 maintenance_commands.register(app)
 rollback_commands.register(app)
 consumer_commands.register(app)
+ingest_commands.register(app)
 perftest_commands.register(app)
 alert_commands.register(app)
 

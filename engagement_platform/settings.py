@@ -22,6 +22,7 @@ from pydantic_settings import (
 )
 
 from engagement_platform.alert_sections import AlertingSettings
+from engagement_platform.ingest_sections import GamesSettings, IngestServerSettings, PiiSettings
 from engagement_platform.sections import (
     ConsumerSettings,
     HealthSettings,
@@ -303,6 +304,9 @@ class Settings(BaseSettings):
     maintenance: MaintenanceSettings = Field(default_factory=MaintenanceSettings)
     consumers: ConsumerSettings = Field(default_factory=ConsumerSettings)
     alerting: AlertingSettings = Field(default_factory=AlertingSettings)
+    ingest_server: IngestServerSettings = Field(default_factory=IngestServerSettings)
+    pii: PiiSettings = Field(default_factory=PiiSettings)
+    games: GamesSettings = Field(default_factory=GamesSettings)
     traffic: TrafficSettings = Field(default_factory=TrafficSettings)
     embedded: EmbeddedSettings = Field(default_factory=EmbeddedSettings)
 

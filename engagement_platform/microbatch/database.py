@@ -235,6 +235,18 @@ def open_engine(url: str) -> Engine:
     return engine
 
 
+def ensure_tables(engine: Engine, metadata: MetaData) -> None:
+    """Create those tables of a part of the platform that are missing; several processes may do so at once.
+
+    For parts that keep tables of their own in the stores' database. Raises StoresUnavailable.
+    """
+    with reading(engine) as connection:
+        if set(inspect(connection).get_table_names()).issuperset(metadata.tables):
+            return
+    with writing(engine, "schema") as connection:
+        metadata.create_all(connection)
+
+
 @contextmanager
 def reading(engine: Engine) -> Iterator[Connection]:
     """A transaction that only reads; never waits for a writer. Raises StoresUnavailable."""

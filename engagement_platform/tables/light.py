@@ -217,6 +217,27 @@ def drop_partitions(found: DeltaTable, column: str, through: int, txn: Transacti
     found.delete(f'"{column}" <= {through}', commit_properties=_named(txn), post_commithook_properties=_NO_HOOKS)
 
 
+def remove(found: DeltaTable, where: Mapping[str, Sequence[Any]], txn: Transaction) -> int:
+    """Remove the rows whose columns have one of the given values, at most MAX_LITERALS each; how many that were.
+
+    Files with such rows are written anew without them; the old ones stay until they are vacuumed.
+    """
+    if any(len(values) > MAX_LITERALS for values in where.values()):
+        raise ValueError("bounds are no condition for removing rows")
+    done = found.delete(
+        _condition(where),
+        writer_properties=_writer(),
+        commit_properties=_named(txn),
+        post_commithook_properties=_NO_HOOKS,
+    )
+    return int(done["num_deleted_rows"] or 0)
+
+
+def purge(found: DeltaTable) -> None:
+    """Delete every file that the table does not have now. Only where nobody reads former versions, within the turn."""
+    found.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False, full=True)
+
+
 def spread(rows: pa.Table, table: Table) -> int:
     """In how many partitions of the table these rows are."""
     columns = list(table.partitioned_by)

@@ -1,0 +1,148 @@
+"""Commands of the ingest server and of personal data: ingest-server, ingest-key, pii, erase.
+
+Thin: parse, call, print.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this module to the command line."""
+    app.command(name="ingest-server")(ingest_server)
+    app.command(name="ingest-key")(ingest_key)
+    app.command()(pii)
+    app.command()(erase)
+
+
+def ingest_server() -> None:
+    """Take events of games by HTTP until Ctrl-C: POST /v1/events. What it acknowledges survives its death.
+
+    Settings are those of ingest_server, pii and games. What is in the spool is delivered before it ends, as far as
+    ingest_server.stop_within allows. Exit status: 0 when stopped, 1 with the reason when it cannot start.
+    Example: engagement-platform ingest-server
+    """
+    from engagement_platform.ingest_server.server import serve
+    from engagement_platform.settings import Settings
+
+    serve(Settings(), lambda sentence: print(sentence, flush=True))
+
+
+def ingest_key(
+    action: Annotated[str, typer.Argument(help="add, list or revoke.")],
+    name: Annotated[str | None, typer.Argument(help="add: the game. revoke: the key's id.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+) -> None:
+    """Make, show or revoke API keys of games. A key is shown once, when it is made; the stores have a hash of it.
+
+    A running server knows of it after ingest_server.key_refresh. Exit status: 0, or 1 with the reason.
+    Example: engagement-platform ingest-key add puzzle
+    """
+    from engagement_platform.ingest_server.keys import IngestKeys
+    from engagement_platform.settings import Settings
+
+    if action not in ("add", "list", "revoke") or (name is None) != (action == "list"):
+        raise typer.BadParameter("add GAME, list, or revoke KEY_ID")
+    keys = IngestKeys(Settings().store_url)
+    if action == "list":
+        rows = [
+            {"key_id": key.key_id, "game": key.game, "created": key.created_ts.isoformat(),
+             "revoked": key.revoked_ts.isoformat() if key.revoked_ts else None}
+            for key in keys.all()
+        ]  # fmt: skip
+        lines = [f"{row['key_id']}  {row['game']}  {row['revoked'] or 'valid'}" for row in rows]
+        typer.echo(json.dumps({"keys": rows}) if as_json else "\n".join(lines) or "There are no keys.")
+    elif action == "add":
+        made, text = keys.add(str(name))
+        told = {"key_id": made.key_id, "game": made.game, "key": text}
+        typer.echo(json.dumps(told) if as_json else f"Key of {made.game}, shown this once: {text}")
+    else:
+        revoked = keys.revoke(str(name))
+        told = {"key_id": revoked.key_id, "game": revoked.game}
+        typer.echo(json.dumps(told) if as_json else f"The key {revoked.key_id} of {revoked.game} is revoked.")
+
+
+def pii(
+    action: Annotated[str, typer.Argument(help="read, refused or rotate.")],
+    subject: Annotated[str | None, typer.Option(help="read: whose personal data.")] = None,
+    game: Annotated[str | None, typer.Option(help="read: only of this game. refused: of which game.")] = None,
+    purpose: Annotated[str, typer.Option(help="What for; one of pii.purposes. It is written down.")] = "",
+) -> None:
+    """Read personal data of a subject, or refused events of a game, as JSON lines; or rotate the master key.
+
+    Every read is in the table pii/audit before anything is decrypted. A rotation wraps every key anew and forgets the
+    former master key; with KMS set pii.kms_key_id to the new key first. Exit status: 0, or 1 with the reason.
+    Example: engagement-platform pii read --subject p-42 --purpose access-request
+    """
+    from engagement_platform.pii.opening import open_vault
+    from engagement_platform.settings import Settings
+
+    wanted = {"read": subject, "refused": game, "rotate": ""}
+    if action not in wanted or wanted[action] is None:
+        raise typer.BadParameter("read --subject ID, refused --game GAME, or rotate")
+    vault = open_vault(Settings())
+    if action == "rotate":
+        version, count = vault.keyring.rotate()
+        typer.echo(f"{count:,} keys are wrapped by {version} now.")
+    elif action == "read":
+        for one in vault.read(str(subject), purpose=purpose, reader=_reader(), game=game):
+            typer.echo(json.dumps({**vars(one), "received_ts": one.received_ts.isoformat()}))
+    else:
+        for row, body in vault.refused(str(game), purpose=purpose, reader=_reader()):
+            said = {name: str(row[name]) for name in ("refused_id", "reason_code", "reason", "received_ts")}
+            typer.echo(json.dumps({**said, "body": body.decode(errors="replace")}))
+
+
+def erase(
+    subject: Annotated[str | None, typer.Option(help="Whom to erase; with --verify, look for this id too.")] = None,
+    game: Annotated[str | None, typer.Option(help="Only in this game. Default: in all, also later ones.")] = None,
+    verify: Annotated[
+        Path | None,
+        typer.Option(metavar="RECEIPT", help="Erase nothing; look whether it still holds."),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the receipt here. Default: print it.")] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+) -> None:
+    """Erase a subject for good: its keys, its personal data, its raw events here; later events of it are discarded.
+
+    The receipt is signed JSON and names the subject by a keyed hash only. --verify RECEIPT looks again; with --subject
+    also byte by byte in every file of the home folder. Exit status: 0, 1 when something is left or cannot be done.
+    Example: engagement-platform erase --subject p-42 --yes --out receipt.json
+    """
+    from engagement_platform.ingest_server.stored import stored_objects
+    from engagement_platform.microbatch.stores import utc_now
+    from engagement_platform.pii import erasure, receipts
+    from engagement_platform.pii.opening import open_vault
+    from engagement_platform.settings import Settings
+
+    if (subject is None) == (verify is None) and subject is None:
+        raise typer.BadParameter("give --subject ID, or --verify RECEIPT")
+    settings = Settings()
+    vault, others = open_vault(settings), stored_objects(settings)
+    if verify is not None:
+        checks = receipts.verify(vault, receipts.read(verify), others, subject, settings.home)
+        for check in checks:
+            typer.echo(f"{check.what:24} {'ok' if check.holds else 'LEFT':5} {check.seen}")
+        raise typer.Exit(0 if all(check.holds for check in checks) else 1)
+    if not yes:
+        typer.confirm(f"Erase {subject} for good?", abort=True)
+    who = erasure.subject(vault, str(subject), game)
+    keys, done = erasure.erase(vault, who, others)
+    text = json.dumps(receipts.receipt(vault.keyring, who, keys, done, utc_now()), indent=2)
+    if out is None:
+        typer.echo(text)
+    else:
+        out.write_text(text + "\n", encoding="utf-8")
+    raise typer.Exit(1 if any(one.left for one in done) else 0)
+
+
+def _reader() -> str:
+    import getpass
+    import socket
+
+    return f"{getpass.getuser()}@{socket.gethostname()}"

@@ -1,0 +1,241 @@
+"""Bodies of requests as events, and what an event must have. Nothing here knows personal data, files or HTTP."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from typing import Any
+
+EARLIEST = datetime(2000, 1, 1, tzinfo=UTC)
+
+
+class Refused(StrEnum):
+    """Why an event, or a whole body, was refused."""
+
+    NOT_JSON = "not_json"
+    NOT_EVENTS = "not_events"
+    NOT_AN_OBJECT = "not_an_object"
+    DUPLICATE_KEY = "duplicate_key"
+    BAD_NUMBER = "bad_number"
+    BAD_TEXT = "bad_text"
+    TOO_DEEP = "too_deep"
+    TOO_LARGE = "too_large"
+    BAD_ID = "bad_event_id"
+    BAD_TYPE = "bad_event_type"
+    BAD_TIME = "bad_event_ts"
+    TIME_OUT_OF_RANGE = "time_out_of_range"
+    WRONG_GAME = "wrong_game"
+    BAD_SUBJECT = "bad_subject"
+    PII_FOUND = "pii_found"
+    PII_IN_ID = "pii_in_id"
+
+
+SENTENCES: Mapping[Refused, str] = {
+    Refused.NOT_JSON: "It is no JSON in UTF-8.",
+    Refused.NOT_EVENTS: 'It is neither a list of events nor an object with one as "events".',
+    Refused.NOT_AN_OBJECT: "The event is no JSON object.",
+    Refused.DUPLICATE_KEY: "A key stands twice in one object.",
+    Refused.BAD_NUMBER: "A number is infinite or none.",
+    Refused.BAD_TEXT: "A text has half of a surrogate pair.",
+    Refused.TOO_DEEP: "It is nested too deep.",
+    Refused.TOO_LARGE: "The event is too large.",
+    Refused.BAD_ID: "event_id is missing, or no text of 1 to 256 characters without control characters.",
+    Refused.BAD_TYPE: "event_type is missing, or not small letters, digits and _ (at most 64, a letter first).",
+    Refused.BAD_TIME: "event_ts is missing, or no ISO 8601 time with an offset.",
+    Refused.TIME_OUT_OF_RANGE: "event_ts is before the year 2000, or too far ahead.",
+    Refused.WRONG_GAME: "game_id is not the game of the API key.",
+    Refused.BAD_SUBJECT: "Whom the event is about is no text of 1 to 256 characters, and no whole number.",
+    Refused.PII_FOUND: "A field that nobody declared looks like personal data.",
+    Refused.PII_IN_ID: "A field that an event cannot do without holds personal data.",
+}
+
+_TYPE = re.compile(r"[a-z][a-z0-9_]{0,63}")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+
+
+class EventRefused(Exception):
+    """Leaves the rules at the first broken one; caught where an event ends."""
+
+    def __init__(self, reason: Refused) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+@dataclass(frozen=True)
+class Sent:
+    """One event as it was sent. value: any JSON value; None with a reason when it could not be read at all."""
+
+    value: object
+    reason: Refused | None = None
+    raw: bytes = b""
+
+
+@dataclass
+class _Parser:
+    """One body. doubled: whether any object had a key twice, so that events have to be looked through."""
+
+    doubled: bool = False
+    decoder: json.JSONDecoder = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.decoder = json.JSONDecoder(object_pairs_hook=self._object)
+
+    def _object(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        made = dict(pairs)
+        if len(made) != len(pairs):
+            self.doubled = True
+            return _Doubled(made)
+        return made
+
+    def parse(self, text: str) -> object:
+        try:
+            return self.decoder.decode(text)
+        except RecursionError:
+            raise EventRefused(Refused.TOO_DEEP) from None
+        except ValueError:
+            raise EventRefused(Refused.NOT_JSON) from None
+
+
+class _Doubled(dict[str, Any]):
+    """An object of which only the last of two values under one key is left."""
+
+
+def sent_as_json(body: bytes) -> list[Sent]:
+    """The events of a JSON body. Raises EventRefused when the body as a whole is none."""
+    parser = _Parser()
+    found = parser.parse(_text(body))
+    if isinstance(found, dict):
+        found = found.get("events")
+    if not isinstance(found, list):
+        raise EventRefused(Refused.NOT_EVENTS)
+    return [_sent(value, parser) for value in found]
+
+
+def sent_as_lines(body: bytes) -> list[Sent]:
+    """The events of a body with one JSON value a line; empty lines are none. A bad line refuses nothing but itself."""
+    sent = []
+    for line in body.split(b"\n"):
+        if not line.strip():
+            continue
+        parser = _Parser()
+        try:
+            sent.append(_sent(parser.parse(_text(line)), parser))
+        except EventRefused as refused:
+            sent.append(Sent(None, refused.reason, line))
+    return sent
+
+
+def _sent(value: object, parser: _Parser) -> Sent:
+    twice = parser.doubled and any(isinstance(each, _Doubled) for each in _containers(value))
+    return Sent(value, Refused.DUPLICATE_KEY if twice else None)
+
+
+def _text(body: bytes) -> str:
+    try:
+        return body.decode()
+    except UnicodeDecodeError:
+        raise EventRefused(Refused.NOT_JSON) from None
+
+
+def _containers(value: object) -> Iterator[object]:
+    waiting = [value]
+    while waiting:
+        found = waiting.pop()
+        if isinstance(found, dict):
+            yield found
+            waiting.extend(found.values())
+        elif isinstance(found, list):
+            yield found
+            waiting.extend(found)
+
+
+def checked(sent: Sent, game: str, now: datetime, *, max_bytes: int, max_depth: int, max_ahead: timedelta) -> bytes:
+    """The event's JSON once more, which is kept when it is refused later; now: the server's clock, UTC.
+
+    Raises EventRefused with the first rule that is broken.
+    """
+    if sent.reason is not None:
+        raise EventRefused(sent.reason)
+    event = sent.value
+    if not isinstance(event, dict):
+        raise EventRefused(Refused.NOT_AN_OBJECT)
+    text = line_of(event)
+    if len(text) > max_bytes:
+        raise EventRefused(Refused.TOO_LARGE)
+    if text.count(b"{") + text.count(b"[") > max_depth and _depth(event) > max_depth:
+        raise EventRefused(Refused.TOO_DEEP)
+    if not _is_id(event.get("event_id")):
+        raise EventRefused(Refused.BAD_ID)
+    event_type = event.get("event_type")
+    if not isinstance(event_type, str) or not _TYPE.fullmatch(event_type):
+        raise EventRefused(Refused.BAD_TYPE)
+    if event.get("game_id") not in (None, game):
+        raise EventRefused(Refused.WRONG_GAME)
+    _check_time(event.get("event_ts"), now + max_ahead)
+    return text
+
+
+def line_of(event: object) -> bytes:
+    """An event as one line of JSON, without the line feed. Raises EventRefused for what JSON has no word for."""
+    try:
+        return json.dumps(event, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+    except UnicodeEncodeError:
+        raise EventRefused(Refused.BAD_TEXT) from None
+    except RecursionError:
+        raise EventRefused(Refused.TOO_DEEP) from None
+    except ValueError:
+        raise EventRefused(Refused.BAD_NUMBER) from None
+
+
+def as_it_was(sent: Sent) -> bytes:
+    """An event that is refused, in bytes again, whatever is wrong with it."""
+    if sent.raw:
+        return sent.raw
+    try:
+        return json.dumps(sent.value).encode()
+    except RecursionError:
+        return b"nested too deep to be written again"
+
+
+def subject_of(event: Mapping[str, Any], path: tuple[str, ...]) -> str | None:
+    """Whom an event is about; None when it does not say. A number is its digits. Raises EventRefused."""
+    found: object = event
+    for step in path:
+        found = found.get(step) if isinstance(found, dict) else None
+    if found is None:
+        return None
+    if isinstance(found, int) and not isinstance(found, bool):
+        return str(found)
+    if not _is_id(found):
+        raise EventRefused(Refused.BAD_SUBJECT)
+    return str(found)
+
+
+def _is_id(value: object) -> bool:
+    return isinstance(value, str) and 1 <= len(value) <= 256 and not _CONTROL.search(value)
+
+
+def _check_time(said: object, latest: datetime) -> None:
+    try:
+        time = datetime.fromisoformat(said)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        raise EventRefused(Refused.BAD_TIME) from None
+    if time.tzinfo is None:
+        raise EventRefused(Refused.BAD_TIME)
+    if not EARLIEST <= time <= latest:
+        raise EventRefused(Refused.TIME_OUT_OF_RANGE)
+
+
+def _depth(value: object) -> int:
+    deepest, waiting = 0, [(value, 1)]
+    while waiting:
+        found, depth = waiting.pop()
+        inside = found.values() if isinstance(found, dict) else found if isinstance(found, list) else None
+        if inside is not None:
+            deepest = max(deepest, depth)
+            waiting.extend((each, depth + 1) for each in inside)
+    return deepest

@@ -1,0 +1,62 @@
+"""How much a game may send, and how much of a body is taken in. Numbers and bytes only; answers are `app`."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import AsyncIterator
+
+
+class BodyTooLarge(Exception):
+    """A body is larger than it may be, before or after decompression."""
+
+
+class BodyBroken(Exception):
+    """A body is not compressed as its header says."""
+
+
+class Allowance:
+    """Events that one game may send: `rate` a second for long, `burst` at once after a pause (a token bucket)."""
+
+    def __init__(self, rate: float, burst: int, now: float) -> None:
+        self._rate, self._burst = rate, float(burst)
+        self._left, self._at = float(burst), now
+
+    def wait(self, events: int, now: float) -> float:
+        """Seconds until so many events would be allowed; 0 takes them. now: seconds from any fixed moment.
+
+        More than a whole burst at once waits for a full one, and then takes on a debt.
+        """
+        self._left = min(self._burst, self._left + (now - self._at) * self._rate)
+        self._at = now
+        needed = min(float(events), self._burst)
+        if self._left >= needed:
+            self._left -= events
+            return 0.0
+        return (needed - self._left) / self._rate
+
+
+async def whole_body(chunks: AsyncIterator[bytes], *, gzipped: bool, max_bytes: int, max_inflated: int) -> bytes:
+    """A body of at most max_bytes as sent and max_inflated after decompression; exactly so many are fine.
+
+    Never holds more than that: reading stops at the first byte beyond. Raises BodyTooLarge, BodyBroken.
+    """
+    inflater = zlib.decompressobj(wbits=31) if gzipped else None
+    sent, size, parts = 0, 0, []
+    async for chunk in chunks:
+        sent += len(chunk)
+        if sent > max_bytes:
+            raise BodyTooLarge
+        if inflater is not None:
+            try:
+                chunk = inflater.decompress(chunk, max_inflated - size + 1)  # noqa: PLW2901
+            except zlib.error:
+                raise BodyBroken from None
+            if inflater.unused_data:
+                raise BodyBroken  # a second member, or something else after the end
+        size += len(chunk)
+        if size > max_inflated:
+            raise BodyTooLarge
+        parts.append(chunk)
+    if inflater is not None and not inflater.eof:
+        raise BodyBroken
+    return b"".join(parts)

@@ -1,0 +1,201 @@
+"""Where delivered events go: gzip objects of JSON lines in a folder or a bucket, or a delivery stream of Firehose.
+
+Lines in, nothing out. Which lines, and when again after a failure, is `delivery`.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import boto3
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError
+
+from engagement_platform.errors import PlatformError
+from engagement_platform.ingest_server.spool import Segment, write_durably
+from engagement_platform.settings import Settings
+
+EVENTS = "events"
+
+
+class SinkNotConfigured(PlatformError):
+    """A sink was chosen without saying where it is."""
+
+    def __init__(self, sink: str, variable: str) -> None:
+        super().__init__(
+            f"The sink {sink} needs ENGAGEMENT_PLATFORM_{variable}. Nothing was started. Set it, or choose another "
+            "with ENGAGEMENT_PLATFORM_INGEST_SERVER__SINK."
+        )
+
+
+class SinkUnavailable(PlatformError):
+    """Events could not be delivered."""
+
+    def __init__(self, where: str, said: str) -> None:
+        super().__init__(
+            f"{where} did not take events: {said}. They stay in the spool and are delivered again; nothing is lost. "
+            "Check that it exists, its region, AWS_ENDPOINT_URL, and the rights."
+        )
+
+
+class Sink(Protocol):
+    """Where events go. Delivering a segment again must do no harm."""
+
+    def put(self, segment: Segment, lines: Sequence[bytes]) -> None:
+        """Deliver all lines, which end in a line feed. Raises SinkUnavailable."""
+        ...
+
+    def forget(self, segment: Segment) -> None:
+        """The segment is delivered and will not come again."""
+        ...
+
+
+def object_key(segment: Segment) -> str:
+    """Name of a segment's object, as Firehose lays them out: `events/2026/11/22/10/<spool>-<number>.json.gz`.
+
+    The same segment always has the same name, so that delivering it again replaces its object.
+    """
+    return f"{EVENTS}/{segment.opened:%Y/%m/%d/%H}/{segment.spool}-{segment.number:012d}.json.gz"
+
+
+def packed(lines: Sequence[bytes]) -> bytes:
+    """The content of an object; the same lines make the same bytes."""
+    return gzip.compress(b"".join(lines), compresslevel=6, mtime=0)
+
+
+class FolderSink:
+    """Objects as files below a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def put(self, segment: Segment, lines: Sequence[bytes]) -> None:
+        """Write the object, whole or not at all."""
+        path = self.folder / object_key(segment)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_durably(path, packed(lines))
+        except OSError as error:
+            raise SinkUnavailable(str(self.folder), error.strerror or str(error)) from error
+
+    def forget(self, segment: Segment) -> None:
+        """Nothing is kept of it."""
+
+
+class BucketSink:
+    """Objects in a bucket of S3."""
+
+    def __init__(self, bucket: str) -> None:
+        self.bucket = bucket
+        self._client = _client("s3")
+
+    def put(self, segment: Segment, lines: Sequence[bytes]) -> None:
+        """Put the object. S3 announces it again when that happens twice; `s3-sqs` reads a key once."""
+        key = object_key(segment)
+        try:
+            self._client.put_object(Bucket=self.bucket, Key=key, Body=packed(lines), ContentType="application/gzip")
+        except (BotoCoreError, ClientError) as failed:
+            raise SinkUnavailable(f"s3://{self.bucket}", _said(failed)) from None
+
+    def forget(self, segment: Segment) -> None:
+        """Nothing is kept of it."""
+
+
+class FirehoseSink:
+    """Records of a delivery stream, one for each event.
+
+    How far a segment is is kept beside it, so that after a crash at most the last call's records come twice.
+    """
+
+    # Limits of PutRecordBatch (AWS, "Amazon Data Firehose Quota").
+    RECORDS, BYTES = 500, 4 * 1024 * 1024
+    ATTEMPTS, FIRST_PAUSE_S = 6, 0.1
+
+    def __init__(self, stream: str, *, sleep: Callable[[float], None] = time.sleep) -> None:
+        self.stream, self._sleep = stream, sleep
+        self._client = _client("firehose")
+
+    def put(self, segment: Segment, lines: Sequence[bytes]) -> None:
+        """Send what was not sent yet; records that Firehose refuses for the moment are sent again, alone."""
+        progress = segment.path.with_suffix(".sent")
+        begin, left = json.loads(progress.read_text()) if progress.exists() else (0, [])
+        while left or begin < len(lines):
+            if not left:
+                left = self._next(lines, begin)
+                begin += len(left)
+            pause = self.FIRST_PAUSE_S
+            for attempt in range(self.ATTEMPTS):
+                left, why = self._send(lines, left)
+                write_durably(progress, json.dumps([begin, left]).encode())
+                if not left:
+                    break
+                if attempt == self.ATTEMPTS - 1:
+                    raise SinkUnavailable(f"The delivery stream {self.stream}", f"{len(left)} records: {why}")
+                self._sleep(pause)
+                pause *= 2
+
+    def forget(self, segment: Segment) -> None:
+        """Remove how far it was."""
+        segment.path.with_suffix(".sent").unlink(missing_ok=True)
+
+    def _next(self, lines: Sequence[bytes], begin: int) -> list[int]:
+        taken: list[int] = []
+        size = 0
+        for place in range(begin, min(begin + self.RECORDS, len(lines))):
+            size += len(lines[place])
+            if taken and size > self.BYTES:
+                break
+            taken.append(place)
+        return taken
+
+    def _send(self, lines: Sequence[bytes], places: list[int]) -> tuple[list[int], str]:
+        """Places that were refused, and why."""
+        records = [{"Data": lines[place]} for place in places]
+        try:
+            said: dict[str, Any] = self._client.put_record_batch(DeliveryStreamName=self.stream, Records=records)
+        except (BotoCoreError, ClientError) as failed:
+            raise SinkUnavailable(f"The delivery stream {self.stream}", _said(failed)) from None
+        answers = list(zip(places, said["RequestResponses"], strict=True))
+        refused = [(place, answer["ErrorCode"]) for place, answer in answers if answer.get("ErrorCode")]
+        return [place for place, _ in refused], ", ".join(sorted({code for _, code in refused}))
+
+
+def open_sink(settings: Settings) -> Sink:
+    """The sink that settings name. Raises SinkNotConfigured. Opens no connection yet."""
+    server = settings.ingest_server
+    if server.sink == "local":
+        return FolderSink(local_folder(settings))
+    if server.sink == "s3":
+        if not settings.games.bucket:
+            raise SinkNotConfigured("s3", "GAMES__BUCKET")
+        return BucketSink(settings.games.bucket)
+    if not server.stream:
+        raise SinkNotConfigured("firehose", "INGEST_SERVER__STREAM")
+    return FirehoseSink(server.stream)
+
+
+def local_folder(settings: Settings) -> Path:
+    """Root of the sink `local`."""
+    return (settings.ingest_server.folder or settings.home / "games").expanduser().absolute()
+
+
+def objects(folder: Path) -> Iterator[Path]:
+    """Every object of the sink `local`."""
+    return (path for path in sorted((folder / EVENTS).rglob("*.json.gz")) if not path.name.startswith("."))
+
+
+def _client(service: str) -> Any:
+    config = Config(connect_timeout=5, read_timeout=30, retries={"mode": "standard", "total_max_attempts": 4})
+    return boto3.client(service, config=config)
+
+
+def _said(failed: BotoCoreError | ClientError) -> str:
+    if isinstance(failed, ClientError):
+        error = failed.response.get("Error", {})
+        return f"{error.get('Code', 'unknown')} {error.get('Message', '')}".strip().rstrip(".")
+    return str(failed).rstrip(".")

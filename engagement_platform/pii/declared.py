@@ -1,0 +1,154 @@
+"""Which fields of which event type are personal data, which never are, and where an event says whom it is about.
+
+Declarations only, as JSON pointers (RFC 6901) in which `*` stands for every element of a list and every key of an
+object. Taking the fields out is `split`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from engagement_platform.errors import PlatformError
+
+EVERY_TYPE = "*"
+"""Stands for all event types, declared and unknown."""
+
+ENVELOPE = ("/event_id", "/event_type", "/event_ts", "/game_id")
+"""Fields without which an event is none; they are never taken out, so personal data in them refuses the event."""
+
+SHIPPED: Mapping[str, tuple[str, ...]] = {
+    EVERY_TYPE: (
+        "/email", "/phone", "/ip", "/ip_address", "/first_name", "/last_name", "/full_name", "/birth_date",
+        "/address", "/player/email", "/player/phone", "/player/name", "/player/ip", "/player/birth_date",
+        "/player/address", "/device/ip", "/device/advertising_id", "/device/serial", "/context/ip",
+        "/location/latitude", "/location/longitude",
+    ),
+    "purchase": ("/payment/card_number", "/payment/card_holder", "/payment/account", "/billing"),
+    "registration": ("/username", "/password", "/invited_by/email"),
+    "login": ("/username", "/password"),
+    "support_ticket": ("/message", "/contact"),
+    "chat_message": ("/text", "/recipients/*/name"),
+    "friend_invite": ("/recipients/*/email", "/recipients/*/phone", "/recipients/*/name"),
+}  # fmt: skip
+"""What is personal data unless somebody declares more: fields that a games' SDK sends under these names."""
+
+
+class PiiDeclarationRefused(PlatformError):
+    """A declared pointer that is none, or that contradicts another declaration."""
+
+    def __init__(self, event_type: str, pointer: str, why: str) -> None:
+        self.event_type, self.pointer = event_type, pointer
+        super().__init__(
+            f"The field {pointer!r} declared for events of type {event_type!r} cannot be used: {why}. Nothing was "
+            "started. Write a JSON pointer such as /player/email or /devices/*/ip in pii.fields or pii.safe."
+        )
+
+
+@dataclass
+class Node:
+    """One step of the declared pointers of an event type."""
+
+    children: dict[str, Node] = field(default_factory=dict)
+    declared: str | None = None
+    """The pointer that ends here and says: personal data."""
+    safe: bool = False
+    kept: bool = False
+
+    def below(self, key: str) -> tuple[Node, ...]:
+        """The nodes that a key, or an element of a list (any key will do), leads to."""
+        exact, every = self.children.get(key), self.children.get("*")
+        return tuple(node for node in (exact, every) if node is not None)
+
+
+@dataclass(frozen=True)
+class Declarations:
+    """All declarations: event type, or `*`, to pointers."""
+
+    fields: Mapping[str, Iterable[str]]
+    """Personal data."""
+    safe: Mapping[str, Iterable[str]] = field(default_factory=dict)
+    """Never looked at, such as a field of version numbers. A declared field below one is still personal data."""
+    subject: str = "/player_id"
+    """Where an event says whom it is about."""
+
+    def rules(self, event_type: str) -> Node:
+        """The root of the pointers that apply to events of a type. Raises PiiDeclarationRefused."""
+        found = self._rules.get(event_type)
+        return self._of_any_type if found is None else found
+
+    @cached_property
+    def subject_parts(self) -> tuple[str, ...]:
+        """The subject's pointer, taken apart."""
+        return parts(self.subject, EVERY_TYPE)
+
+    @cached_property
+    def _rules(self) -> dict[str, Node]:
+        return {event_type: self._tree(event_type) for event_type in {*self.fields, *self.safe} - {EVERY_TYPE}}
+
+    @cached_property
+    def _of_any_type(self) -> Node:
+        return self._tree(EVERY_TYPE)
+
+    def _tree(self, event_type: str) -> Node:
+        root = Node()
+        for pointer in (*ENVELOPE, self.subject):
+            _reach(root, pointer, EVERY_TYPE).kept = True
+        for said in dict.fromkeys((EVERY_TYPE, event_type)):
+            for pointer in self.safe.get(said, ()):
+                _reach(root, pointer, said).safe = True
+            for pointer in self.fields.get(said, ()):
+                node = _reach(root, pointer, said)
+                if _keeps(node) or pointer == "/*":
+                    raise PiiDeclarationRefused(said, pointer, "an event needs it, so it cannot be taken out")
+                node.declared = pointer
+        return root
+
+    def check(self) -> None:
+        """Raise PiiDeclarationRefused for the first declaration that cannot be used."""
+        _ = self._rules, self._of_any_type, self.subject_parts
+
+
+def declarations(fields: Mapping[str, str], safe: Mapping[str, str], subject: str) -> Declarations:
+    """What ships, and what settings add: event type to pointers with blanks or commas between them. Checked."""
+    more = {event_type: _listed(pointers) for event_type, pointers in fields.items()}
+    united = {name: (*SHIPPED.get(name, ()), *more.get(name, ())) for name in {**SHIPPED, **more}}
+    made = Declarations(united, {name: _listed(pointers) for name, pointers in safe.items()}, subject)
+    made.check()
+    return made
+
+
+def parts(pointer: str, event_type: str) -> tuple[str, ...]:
+    """A pointer's steps. Raises PiiDeclarationRefused.
+
+    >>> parts("/a~1b/*/c~0d", "*")
+    ('a/b', '*', 'c~d')
+    """
+    if not pointer.startswith("/") or pointer == "/":
+        raise PiiDeclarationRefused(event_type, pointer, "a pointer begins with / and names a field")
+    return tuple(step.replace("~1", "/").replace("~0", "~") for step in pointer[1:].split("/"))
+
+
+def pointer_to(path: Iterable[str]) -> str:
+    """Steps as a pointer.
+
+    >>> pointer_to(("a/b", "0", "c~d"))
+    '/a~1b/0/c~0d'
+    """
+    return "".join("/" + step.replace("~", "~0").replace("/", "~1") for step in path)
+
+
+def _listed(pointers: str) -> tuple[str, ...]:
+    return tuple(pointers.replace(",", " ").split())
+
+
+def _reach(root: Node, pointer: str, event_type: str) -> Node:
+    node = root
+    for step in parts(pointer, event_type):
+        node = node.children.setdefault(step, Node())
+    return node
+
+
+def _keeps(node: Node) -> bool:
+    return node.kept or any(map(_keeps, node.children.values()))

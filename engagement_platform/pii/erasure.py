@@ -1,0 +1,154 @@
+"""Erasing a subject for good: its keys, what they encrypted, and what other tables have of it; and looking again.
+
+The order is tombstone and keys first, in one transaction: from then on nothing of the subject can be read or come back,
+whatever happens to the rest, and doing all of it again is harmless. Signing what was done is `receipts`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import date, timedelta
+from typing import Protocol
+
+from engagement_platform.microbatch.model import Transaction
+from engagement_platform.microbatch.stores import utc_now
+from engagement_platform.pii.contracts import REFUSED, VAULT
+from engagement_platform.pii.keys import EVERY_GAME, Owner
+from engagement_platform.pii.vault import Vault
+from engagement_platform.tables import light, log
+from engagement_platform.tables.contract import Table
+from engagement_platform.tables.turns import turn
+
+DELIVERY = "pii/delivery"
+"""The turn of whoever brings events out of the spool, and of erasures."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """Whom it is about."""
+
+    id: str
+    ref: str
+    game: str | None = None
+    """None: in all games, also later ones."""
+
+    @property
+    def owner(self) -> Owner:
+        """As keys and tombstones name it."""
+        return Owner(EVERY_GAME if self.game is None else self.game, self.ref)
+
+
+class Erasable(Protocol):
+    """Something else that holds rows of subjects. Both calls may come again after a crash."""
+
+    @property
+    def name(self) -> str:
+        """What it is called in receipts, such as `engagement/data`."""
+        ...
+
+    def erase(self, subject: Subject) -> int:
+        """Remove everything of the subject, also from files that no version has any more; how many rows."""
+        ...
+
+    def left(self, subject: Subject) -> int:
+        """How many rows of the subject there are now."""
+        ...
+
+
+@dataclass(frozen=True)
+class Erased:
+    """What was done in one place."""
+
+    name: str
+    rows: int
+    left: int
+
+
+def subject(vault: Vault, subject_id: str, game: str | None) -> Subject:
+    """The subject with its reference."""
+    return Subject(subject_id, vault.keyring.ref(subject_id), game)
+
+
+def unattributed(day: date) -> str:
+    """The subject of refused events of a day that do not say whom they are about; no event can name it."""
+    return f"\x00unattributed/{day.isoformat()}"
+
+
+def erase(vault: Vault, who: Subject, others: Sequence[Erasable] = ()) -> tuple[int, list[Erased]]:
+    """Erase a subject everywhere; (keys destroyed, what was done where). Final: its later events are discarded too.
+
+    Raises TableBusy, StoresUnavailable, and what `others` raise; then the keys may be gone already, and the same call
+    does the rest.
+    """
+    # While this turn is held no event is on its way from the spool to a table or an object.
+    with turn(vault.root, DELIVERY):
+        keys = vault.keyring.destroy(who.owner)
+        with turn(vault.root, VAULT.name):
+            done = [_erase_rows(vault, table, who) for table in (VAULT, REFUSED)]
+        done += [Erased(other.name, other.erase(who), other.left(who)) for other in others]
+    return keys, done
+
+
+def left(vault: Vault, table: Table, who: Subject) -> int:
+    """Rows of a subject in one of the vault's tables, those of unattributed refused events that name it included."""
+    return sum(1 for row in vault.rows_of(table, [who.ref]) if _is_of(row, who)) + len(_naming(vault, table, who))
+
+
+def expire_refused(vault: Vault, keep: timedelta) -> int:
+    """Remove refused events of days that are wholly older than `keep`, and the keys of those days; how many rows."""
+    last = (utc_now() - keep).date() - timedelta(days=1)
+    if log.version(REFUSED.uri(vault.root)) is None:
+        return 0
+    with turn(vault.root, VAULT.name):
+        found = vault.opened(REFUSED)
+        days = {date.fromisoformat(str(part["received_date"])) for part in found.partitions()}
+        old = sorted(day for day in days if day <= last)
+        if not old:
+            return 0
+        for day in old:
+            vault.keyring.destroy(Owner(EVERY_GAME, vault.keyring.ref(unattributed(day))))
+        gone = light.remove(found, {"received_date": old[: light.MAX_LITERALS]}, _once())
+        light.purge(found)
+    return gone
+
+
+def _erase_rows(vault: Vault, table: Table, who: Subject) -> Erased:
+    if log.version(table.uri(vault.root)) is None:
+        return Erased(table.name, 0, 0)
+    where: dict[str, list[str]] = {"subject_ref": [who.ref]}
+    if who.game is not None:
+        where["game"] = [who.game]
+    found = vault.opened(table)
+    gone = light.remove(found, where, _once())
+    naming = _naming(vault, table, who)
+    for start in range(0, len(naming), light.MAX_LITERALS):
+        found.update_incremental()
+        gone += light.remove(found, {"refused_id": naming[start : start + light.MAX_LITERALS]}, _once())
+    found.update_incremental()
+    light.purge(found)
+    return Erased(table.name, gone, left(vault, table, who))
+
+
+def _naming(vault: Vault, table: Table, who: Subject) -> list[str]:
+    """Ids of refused events without a readable subject in which the subject's id stands, as a word of its own."""
+    if table is not REFUSED:
+        return []
+    forms = {who.id.encode("utf-8", "surrogatepass"), json.dumps(who.id)[1:-1].encode()}
+    words = re.compile(rb"(?<!\w)(?:" + b"|".join(map(re.escape, sorted(forms))) + rb")(?!\w)")
+    days = {row["received_date"] for row in vault.rows_of(REFUSED)}
+    refs = [vault.keyring.ref(unattributed(day)) for day in days]
+    rows = vault.rows_of(REFUSED, refs) if refs else []
+    rows = [row for row in rows if who.game is None or row["game"] == who.game]
+    return [row["refused_id"] for row in rows if words.search(vault.body(row) or b"")]
+
+
+def _is_of(row: dict[str, object], who: Subject) -> bool:
+    return who.game is None or row["game"] == who.game
+
+
+def _once() -> Transaction:
+    return Transaction(f"pii-erasure/{uuid.uuid4()}", 0)

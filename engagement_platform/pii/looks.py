@@ -1,0 +1,134 @@
+"""What looks like personal data though nobody declared it: e-mail and IP addresses, phone and card numbers.
+
+Pure functions of text. Which fields are looked at, and what becomes of a find, is `split`.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Callable
+from enum import StrEnum
+
+
+class Kind(StrEnum):
+    """What a value was taken for."""
+
+    EMAIL = "email"
+    PHONE = "phone"
+    IP = "ip"
+    CARD = "card"
+    COPY = "copy"
+    """A declared value once more, in a field that nobody declared."""
+
+
+# Most texts of an event have none of these and are done: 0.2 us instead of 3 us.
+_HINT = re.compile(r"[\d@]|%40|::")
+
+# Begins at the @ and looks back one character: a pattern that begins with the name takes quadratic time on a long text.
+_EMAIL = re.compile(
+    r"(?<=[\w.+%!#$&'*/=?^`{|}~-])(?:@|%40)(?:[\w-]{1,63}\.){1,10}(?:[^\W\d_]{2,24}|xn--[\w-]{1,59})", re.IGNORECASE
+)
+_IPV4 = re.compile(r"(?<![\w.])(\d{1,3})\.(\d{1,3})\.(\d{1,3})\.(\d{1,3})(?!\w|\.\d)")
+_IPV6 = re.compile(r"(?<![\w:.])[0-9A-Fa-f:]{2,39}(?:(?<=:)\d{1,3}(?:\.\d{1,3}){3})?(?![\w:])")
+_CARD = re.compile(r"(?<!\d)(?<!\d\.)\d(?:[ -]?\d){12,18}(?!\d|\.\d)")
+_INTERNATIONAL = re.compile(r"(?<![\w+])\+\d(?:[ ().\-/]{0,3}\d){7,14}(?!\d)")
+_NATIONAL = (
+    # 555-123-4567, (555) 123-4567, 1 555 123 4567
+    re.compile(r"(?<![\w.+-])(?:1[ .-])?(?:\([2-9]\d{2}\) ?|[2-9]\d{2}[ .-])\d{3}[ .-]\d{4}(?![\w-]|\.\d)"),
+    # 0049 30 1234567
+    re.compile(r"(?<![\w.+-])00[1-9](?:\d?[ ().\-/]\d|\d){7,12}(?![\w-]|\.\d)(?<=\d)"),
+    # 030 1234567, 0171/1234567, 01 23 45 67 89
+    re.compile(r"(?<![\w.+-])\(?0\d{1,4}\)?[ /-]\d(?:[ /-]?\d){5,8}(?![\w-]|[.:]\d)"),
+)
+_DATE = re.compile(r"\d{1,2}[-/]\d{1,2}[-/]\d{4}")
+_SAYS_PHONE = re.compile(r"phone|mobile_?n|msisdn|whats_?app|(?:^|_)tel(?:$|_)|(?:^|_)sms(?:$|_)", re.IGNORECASE)
+
+_ISSUERS = re.compile(
+    r"4\d{12}(?:\d{3}){0,2}"  # 13, 16 or 19 digits
+    r"|5[1-5]\d{14}|2(?:22[1-9]|2[3-9]\d|[3-6]\d\d|7[01]\d|720)\d{12}"
+    r"|3[47]\d{13}|3(?:0[0-5]|[68]\d)\d{11}"
+    r"|6(?:011|5\d\d|4[4-9]\d)\d{12,15}|35(?:2[89]|[3-8]\d)\d{12,15}|62\d{14,17}"
+    r"|(?:5018|5020|5038|5893|6304|6759|676[1-3])\d{9,15}"
+)
+
+
+def looks_like(text: str, field: str = "") -> Kind | None:
+    """What the text, or a part of it, looks like; None when nothing.
+
+    field: name of the field. It decides for phone numbers without any separator, which are else just numbers.
+    Numbers of versions such as 1.2.3.4 are IP addresses here, and one in ten numbers of 16 digits that begin as a card
+    does passes for one: fields that hold such are declared safe.
+
+    >>> [looks_like(text) for text in ("mail bob@example.org", "2026-11-22T10:00:00Z", "::1", "level 12")]
+    [<Kind.EMAIL: 'email'>, None, <Kind.IP: 'ip'>, None]
+    """
+    if not _HINT.search(text):
+        return None
+    for kind, found in _LOOKS:
+        if found(text):
+            return kind
+    return Kind.PHONE if _SAYS_PHONE.search(field) and sum(map(str.isdigit, text)) >= 7 else None
+
+
+def number_looks_like(number: int, field: str = "") -> Kind | None:
+    """The same for a number of JSON: card numbers, and phone numbers where the field's name says so."""
+    digits = str(abs(number))
+    if _ISSUERS.fullmatch(digits) and luhn(digits):
+        return Kind.CARD
+    return Kind.PHONE if 7 <= len(digits) <= 15 and _SAYS_PHONE.search(field) else None
+
+
+def luhn(digits: str) -> bool:
+    """Whether the last digit is the check digit of the others (ISO/IEC 7812-1, annex B).
+
+    >>> luhn("4111111111111111"), luhn("4111111111111112")
+    (True, False)
+    """
+    total = 0
+    for place, digit in enumerate(reversed(digits)):
+        doubled = int(digit) * (1 + place % 2)
+        total += doubled - 9 if doubled > 9 else doubled
+    return total % 10 == 0
+
+
+def _email(text: str) -> bool:
+    return ("@" in text or "%40" in text) and _EMAIL.search(text) is not None
+
+
+def _ip(text: str) -> bool:
+    if "." in text and any(all(int(part) <= 255 for part in found.groups()) for found in _IPV4.finditer(text)):
+        return True
+    return text.count(":") >= 2 and any(_is_ipv6(found.group()) for found in _IPV6.finditer(text))
+
+
+def _is_ipv6(token: str) -> bool:
+    if token.count(":") < 2 or not token.strip(":"):
+        return False
+    try:
+        ipaddress.IPv6Address(token)
+    except ValueError:
+        return False
+    return True
+
+
+def _card(text: str) -> bool:
+    for found in _CARD.finditer(text):
+        digits = found.group().replace(" ", "").replace("-", "")
+        if _ISSUERS.fullmatch(digits) and luhn(digits):
+            return True
+    return False
+
+
+def _phone(text: str) -> bool:
+    if "+" in text and _INTERNATIONAL.search(text):
+        return True
+    return any(not _DATE.match(found.group()) for pattern in _NATIONAL for found in pattern.finditer(text))
+
+
+_LOOKS: tuple[tuple[Kind, Callable[[str], bool]], ...] = (
+    (Kind.EMAIL, _email),
+    (Kind.IP, _ip),
+    (Kind.CARD, _card),
+    (Kind.PHONE, _phone),
+)

@@ -1,0 +1,186 @@
+"""An event taken apart: what may be kept in the open, and the personal data in it by path.
+
+Pure functions. What is personal data is `declared`, what looks like it is `looks`; storing either part is elsewhere.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal, cast
+
+from engagement_platform.pii.declared import Node, pointer_to
+from engagement_platform.pii.looks import Kind, looks_like, number_looks_like
+
+Policy = Literal["drop", "hash", "reject"]
+"""What becomes of a field that looks like personal data: left out, replaced by its keyed hash, or event refused."""
+
+LEAST_COPY, LEAST_COPY_OF_DIGITS = 4, 6
+"""Shorter declared values are not looked for in other fields: a player called Al would lose half of them."""
+
+
+@dataclass(frozen=True)
+class PiiValue:
+    """One declared value as it stood in the event."""
+
+    declared: str
+    """The declared pointer; holds nothing of the event's own."""
+    path: str
+    """The pointer to where it stood. Keys of an object that `*` stands for are in it, and may be personal data."""
+    value: object
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A field that nobody declared and that looks like personal data."""
+
+    kind: Kind
+    path: str
+    """For the sender; may itself be personal data, so it is neither stored in the open nor logged."""
+    kept: bool = False
+    """In a field that cannot be left out, so that the event is refused under every policy."""
+
+
+@dataclass(frozen=True)
+class Split:
+    """An event and its personal data, apart."""
+
+    clean: dict[str, object]
+    values: tuple[PiiValue, ...]
+    findings: tuple[Finding, ...]
+
+    def refused_by(self, unknown: Policy) -> Finding | None:
+        """The finding for which the whole event is refused, if any."""
+        return next((found for found in self.findings if found.kept or unknown == "reject"), None)
+
+
+def split(event: Mapping[str, object], rules: Node, unknown: Policy, digest: Callable[[str], str]) -> Split:
+    """Take the declared fields out, and treat the others that look like personal data by policy.
+
+    event: JSON values; not changed. digest: the keyed hash of the policy `hash`.
+    No declared value is left in `clean`: texts that hold one again (4 characters or more, any case) are findings, and
+    so are keys and numbers equal to one. Fields declared safe, and event_type and event_ts, are not looked at.
+    With the policy `reject` what is found stands in `clean` still: ask `refused_by` first.
+    """
+    walk = _Walk(unknown, digest)
+    clean = cast(dict[str, object], walk.through(event, (rules,), ()))
+    needles = tuple(dict.fromkeys(_needles(walk.values)))
+    if needles and _somewhere(clean, needles):
+        clean = cast(dict[str, object], _Copies(unknown, digest, walk.findings, needles).through(clean, (rules,), ()))
+    return Split(clean, tuple(walk.values), tuple(walk.findings))
+
+
+_GONE = object()
+_Nodes = tuple[Node, ...]
+_Path = tuple[str, ...]
+
+
+@dataclass
+class _Walk:
+    """One pass over an event, which makes the event anew without what it takes out."""
+
+    unknown: Policy
+    digest: Callable[[str], str]
+    findings: list[Finding] = field(default_factory=list)
+    values: list[PiiValue] = field(default_factory=list)
+
+    def through(self, value: object, nodes: _Nodes, path: _Path, *, safe: bool = False) -> object:
+        for node in nodes:
+            if node.declared is not None:
+                self.values.append(PiiValue(node.declared, pointer_to(path), value))
+                return _GONE
+        safe = safe or any(node.safe for node in nodes)
+        if isinstance(value, Mapping):
+            return self._object(value, nodes, path, safe=safe)
+        if isinstance(value, list):
+            below = tuple(child for node in nodes for child in node.below("*"))
+            made = (self.through(each, below, (*path, str(place)), safe=safe) for place, each in enumerate(value))
+            return [each for each in made if each is not _GONE]
+        if safe:
+            return value
+        kept = any(node.kept for node in nodes)
+        if kept and path in (("event_type",), ("event_ts",)):
+            return value  # these have forms of their own, in which nothing can hide
+        kind = self.look(value, path[-1], kept=kept)
+        return value if kind is None else self.treat(kind, value, path, kept=kept)
+
+    def _object(self, value: Mapping[str, object], nodes: _Nodes, path: _Path, *, safe: bool) -> dict[str, object]:
+        made: dict[str, object] = {}
+        for key, each in value.items():
+            below = tuple(child for node in nodes for child in node.below(key))
+            inside = (*path, key)
+            clean = self.through(each, below, inside, safe=safe)
+            if clean is _GONE:
+                continue
+            known = any(key in node.children for node in nodes)
+            kind = None if safe or known else self.look_at_key(key)
+            told = key if kind is None else self.treat(kind, key, inside, kept=False)
+            if told is not _GONE:
+                made[cast(str, told)] = clean
+        return made
+
+    def look(self, value: object, name: str, *, kept: bool) -> Kind | None:  # noqa: ARG002
+        """What a value that is neither object nor list looks like."""
+        if isinstance(value, str):
+            return looks_like(value, name)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return None
+        return number_looks_like(int(value), name) if value == value // 1 else None
+
+    def look_at_key(self, key: str) -> Kind | None:
+        """What the name of a field looks like."""
+        return looks_like(key)
+
+    def treat(self, kind: Kind, value: object, path: _Path, *, kept: bool) -> object:
+        self.findings.append(Finding(kind, pointer_to(path), kept))
+        if kept or self.unknown == "reject":
+            return value
+        return _GONE if self.unknown == "drop" else self.digest(str(value))
+
+
+class _Copies(_Walk):
+    """A second pass, for events in which a declared value stands somewhere else once more."""
+
+    def __init__(
+        self, unknown: Policy, digest: Callable[[str], str], findings: list[Finding], needles: tuple[str, ...]
+    ) -> None:
+        super().__init__(unknown, digest, findings)
+        self._needles = needles
+
+    def look(self, value: object, name: str, *, kept: bool) -> Kind | None:  # noqa: ARG002
+        if isinstance(value, str):
+            folded = value.casefold()
+            # In ids only the whole value counts: four letters occur in a random one by chance.
+            found = folded in self._needles if kept else any(needle in folded for needle in self._needles)
+        else:
+            found = isinstance(value, int | float) and str(value) in self._needles
+        return Kind.COPY if found else None
+
+    def look_at_key(self, key: str) -> Kind | None:
+        return Kind.COPY if key.casefold() in self._needles else None
+
+
+def _needles(values: list[PiiValue]) -> Iterator[str]:
+    for leaf in (leaf for value in values for leaf in _leaves(value.value)):
+        text = leaf.strip().casefold()
+        if len(text) >= (LEAST_COPY_OF_DIGITS if text.isdigit() else LEAST_COPY):
+            yield text
+
+
+def _leaves(value: object) -> Iterator[str]:
+    if isinstance(value, Mapping):
+        for key, each in value.items():
+            del key  # a field's name, not a value
+            yield from _leaves(each)
+    elif isinstance(value, list):
+        for each in value:
+            yield from _leaves(each)
+    elif isinstance(value, str | int | float) and not isinstance(value, bool):
+        yield str(value)
+
+
+def _somewhere(clean: Mapping[str, object], needles: tuple[str, ...]) -> bool:
+    """Whether a needle is in the event at all; one pass of the interpreter's own code, before a second walk."""
+    text = json.dumps(clean, ensure_ascii=False).casefold()
+    return any(json.dumps(needle, ensure_ascii=False)[1:-1].casefold() in text for needle in needles)

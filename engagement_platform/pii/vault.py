@@ -1,0 +1,228 @@
+"""The vault: personal data encrypted under one key a subject, in Delta tables apart from the events.
+
+Rows come in once for each segment of the server's spool, are read for a purpose that is written down, and go when their
+subject is erased (`erasure`). Commits are delta-rs's alone, so they need no Spark.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from deltalake import DeltaTable
+
+from engagement_platform.errors import PlatformError
+from engagement_platform.microbatch.model import Transaction
+from engagement_platform.microbatch.stores import utc_now
+from engagement_platform.pii.contracts import AUDIT, REFUSED, VAULT
+from engagement_platform.pii.keys import EVERY_GAME, DataKey, Keyring, Owner
+from engagement_platform.pii.sealing import SealBroken, Sealer, words
+from engagement_platform.settings import Settings
+from engagement_platform.tables import light, log
+from engagement_platform.tables.arrow import table_of
+from engagement_platform.tables.contract import Table
+from engagement_platform.tables.turns import turn
+
+# As for other tables: 50 small files of a day are merged into one.
+_COMPACT_FILES = 50
+
+
+class PurposeRefused(PlatformError):
+    """Somebody wanted to read personal data for a purpose that nobody declared."""
+
+    def __init__(self, purpose: str, known: Sequence[str]) -> None:
+        self.purpose = purpose
+        super().__init__(
+            f"Personal data is not read for the purpose {purpose!r}. Nothing was read. Purposes: {', '.join(known)}; "
+            "they are the setting pii.purposes."
+        )
+
+
+@dataclass(frozen=True)
+class Deposit:
+    """The personal data of one event."""
+
+    owner: Owner
+    event_id: str
+    event_type: str
+    received_ts: datetime
+    values: Sequence[tuple[str, str, object]]
+    """(declared pointer, exact path, JSON value) of each."""
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """An event that was refused."""
+
+    refused_id: str
+    owner: Owner
+    """Of the event's subject, or one made for the day, where no subject could be read."""
+    reason_code: str
+    reason: str
+    received_ts: datetime
+    body: bytes
+    """The event as it came, or as JSON again."""
+
+
+@dataclass(frozen=True)
+class Stored:
+    """One value as the vault has it, decrypted."""
+
+    game: str
+    event_id: str
+    event_type: str
+    path: str
+    value: object
+    received_ts: datetime
+
+
+class Vault:
+    """The tables pii/vault, pii/refused and pii/audit of one lake. clock: of read_ts only."""
+
+    def __init__(self, settings: Settings, keyring: Keyring, *, clock: Callable[[], datetime] = utc_now) -> None:
+        self.keyring, self.root, self._clock = keyring, settings.lake, clock
+        self._purposes = [purpose.strip() for purpose in settings.pii.purposes.split(",") if purpose.strip()]
+
+    def uri(self, table: Table) -> str:
+        """Where a table is, as delta-rs names it."""
+        return log.storage_uri(table.uri(self.root))
+
+    def deposit(self, deposits: Sequence[Deposit], segment: int, txn: Transaction) -> int:
+        """Encrypt and append the values, one row each; how many. Skipped when this transaction is in the table.
+
+        Values of erased subjects are left out. One commit. Raises TableBusy.
+        """
+        if not deposits:
+            return 0
+
+        def rows(keys: Mapping[Owner, DataKey]) -> Iterator[dict[str, object]]:
+            for deposit in deposits:
+                if (key := keys.get(deposit.owner)) is None:
+                    continue
+                sealer = Sealer(key.key)
+                for field, path, value in deposit.values:
+                    plain = json.dumps([path, value], ensure_ascii=False).encode("utf-8", "surrogatepass")
+                    about = _about(VAULT, deposit.owner, key.version, deposit.event_id, field)
+                    yield {
+                        "game": deposit.owner.game, "subject_ref": deposit.owner.ref, "event_id": deposit.event_id,
+                        "event_type": deposit.event_type, "field": field, "key_version": key.version,
+                        "received_ts": deposit.received_ts, "received_date": deposit.received_ts.date(),
+                        "segment": segment, "sealed": sealer.seal(plain, about),
+                    }  # fmt: skip
+
+        return self._append(VAULT, {deposit.owner for deposit in deposits}, rows, txn)
+
+    def refuse(self, refusals: Sequence[Refusal], segment: int, txn: Transaction) -> int:
+        """Encrypt and append refused events; how many. As `deposit`."""
+        if not refusals:
+            return 0
+
+        def rows(keys: Mapping[Owner, DataKey]) -> Iterator[dict[str, object]]:
+            for refusal in refusals:
+                if (key := keys.get(refusal.owner)) is None:
+                    continue
+                about = _about(REFUSED, refusal.owner, key.version, refusal.refused_id, "body")
+                yield {
+                    "refused_id": refusal.refused_id, "game": refusal.owner.game, "subject_ref": refusal.owner.ref,
+                    "reason_code": refusal.reason_code, "reason": refusal.reason, "key_version": key.version,
+                    "received_ts": refusal.received_ts, "received_date": refusal.received_ts.date(),
+                    "segment": segment, "sealed": Sealer(key.key).seal(refusal.body, about),
+                }  # fmt: skip
+
+        return self._append(REFUSED, {refusal.owner for refusal in refusals}, rows, txn)
+
+    def _append(
+        self,
+        table: Table,
+        owners: set[Owner],
+        rows: Callable[[Mapping[Owner, DataKey]], Iterator[dict[str, object]]],
+        txn: Transaction,
+    ) -> int:
+        # Keys are looked up within the turn: an erasure, which takes the same one, comes wholly before or after.
+        with turn(self.root, VAULT.name):
+            found = self.opened(table)
+            if light.written(found, txn):
+                return 0
+            made = table_of(rows(self.keyring.keys_for(owners)), table)
+            if made.num_rows:
+                light.append(found, made, txn)
+                light.compact(found, table, _COMPACT_FILES)
+            return int(made.num_rows)
+
+    def opened(self, table: Table) -> DeltaTable:
+        """One of the tables, made when it is missing. For writers that hold the turn."""
+        light.create(self.uri(table), table)
+        return DeltaTable(self.uri(table))
+
+    def read(self, subject: str, *, purpose: str, reader: str, game: str | None = None) -> list[Stored]:
+        """All that is known of a subject, oldest first; the read is in pii/audit before anything is decrypted.
+
+        game: None for all. reader: who asks. Raises PurposeRefused, SealBroken. Rows without a key are of a subject
+        that is being erased, and are left out.
+        """
+        ref = self.keyring.ref(subject)
+        self._audit(VAULT, ref, game, purpose, reader)
+        stored = []
+        for row in self._rows(VAULT, [ref]):
+            key = self._key(row)
+            if key is None or (game is not None and row["game"] != game):
+                continue
+            about = _about(VAULT, Owner(row["game"], ref), row["key_version"], row["event_id"], row["field"])
+            path, value = json.loads(Sealer(key.key).open(row["sealed"], about, f"A value of event {row['event_id']}"))
+            stored.append(Stored(row["game"], row["event_id"], row["event_type"], path, value, row["received_ts"]))
+        return sorted(stored, key=lambda one: (one.received_ts, one.event_id, one.path))
+
+    def refused(self, game: str, *, purpose: str, reader: str) -> list[tuple[dict[str, Any], bytes]]:
+        """Refused events of a game, oldest first: (row without the ciphertext, the event). Audited as `read`."""
+        self._audit(REFUSED, "", game, purpose, reader)
+        opened = [(row, self.body(row)) for row in self._rows(REFUSED, None) if row["game"] == game]
+        told = [
+            ({name: row[name] for name in row if name != "sealed"}, body) for row, body in opened if body is not None
+        ]
+        return sorted(told, key=lambda one: (one[0]["received_ts"], one[0]["refused_id"]))
+
+    def body(self, row: Mapping[str, Any]) -> bytes | None:
+        """The refused event of a row of pii/refused; None when its key is gone. Not audited: for erasures."""
+        key = self._key(row)
+        if key is None:
+            return None
+        owner = Owner(row["game"], row["subject_ref"])
+        about = _about(REFUSED, owner, row["key_version"], row["refused_id"], "body")
+        return Sealer(key.key).open(row["sealed"], about, f"The refused event {row['refused_id']}")
+
+    def rows_of(self, table: Table, refs: Sequence[str] | None = None) -> list[dict[str, Any]]:
+        """Rows of some references, or all, still encrypted."""
+        return list(self._rows(table, refs))
+
+    def _rows(self, table: Table, refs: Sequence[str] | None) -> Iterator[dict[str, Any]]:
+        if log.version(table.uri(self.root)) is None:
+            return
+        where = {} if refs is None else {"subject_ref": refs}
+        for batch in light.batches(DeltaTable(self.uri(table)), table.column_names, where):
+            yield from batch.to_pylist()
+
+    def _key(self, row: Mapping[str, Any]) -> DataKey | None:
+        return self.keyring.key(Owner(row["game"], row["subject_ref"]), row["key_version"])
+
+    def _audit(self, table: Table, ref: str, game: str | None, purpose: str, reader: str) -> None:
+        if purpose not in self._purposes:
+            raise PurposeRefused(purpose, self._purposes)
+        read_id = str(uuid.uuid4())
+        row = {
+            "read_id": read_id, "read_ts": self._clock(), "reader": reader, "purpose": purpose,
+            "table_name": table.name, "game": game, "subject_ref": ref,
+        }  # fmt: skip
+        with turn(self.root, AUDIT.name):
+            light.append(self.opened(AUDIT), table_of([row], AUDIT), Transaction(f"pii-audit/{read_id}", 0))
+
+
+def _about(table: Table, owner: Owner, key_version: int, row: str, column: str) -> bytes:
+    """What a value is bound to: moved to another row, column, subject or table it does not open."""
+    return words(table.name, column, owner.game, owner.ref, key_version, row)
+
+
+__all__ = ["EVERY_GAME", "Deposit", "PurposeRefused", "Refusal", "SealBroken", "Stored", "Vault"]

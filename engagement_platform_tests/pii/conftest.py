@@ -1,0 +1,23 @@
+"""A vault of one test: SQLite, a master key in a file, tables in a folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from engagement_platform.pii.opening import open_vault
+from engagement_platform.pii.vault import Vault
+from engagement_platform.settings import Settings
+
+
+@pytest.fixture
+def platform(tmp_path: Path) -> Settings:
+    """Settings of a home of its own."""
+    return Settings(home=tmp_path / "home")
+
+
+@pytest.fixture
+def vault(platform: Settings) -> Vault:
+    """An empty vault."""
+    return open_vault(platform)

@@ -1,0 +1,258 @@
+"""What is taken out of an event, what is found in it that nobody declared, and what must never be touched."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import time
+from collections.abc import Iterator, Mapping
+from typing import cast
+from uuid import UUID
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engagement_platform.pii.declared import Declarations, PiiDeclarationRefused, declarations, parts, pointer_to
+from engagement_platform.pii.looks import Kind, looks_like, luhn, number_looks_like
+from engagement_platform.pii.split import Policy, Split, split
+
+DECLARED = Declarations(
+    fields={
+        "*": ["/email", "/player/name"],
+        "invite": ["/to/*/phone", "/by_code/*/mail", "/secret"],
+    },
+    safe={"*": ["/version"], "invite": ["/numbers"]},
+)
+EVENT = {"event_id": "e-1", "event_type": "invite", "event_ts": "2026-11-22T10:00:00Z", "player_id": "p-1"}
+
+
+def taken(event: Mapping[str, object], unknown: Policy = "drop", declared: Declarations = DECLARED) -> Split:
+    return split(event, declared.rules(str(event["event_type"])), unknown, lambda text: f"hmac:{len(text)}")
+
+
+def leaves(value: object) -> Iterator[tuple[bool, object]]:
+    """(whether it is a key, what it is) of every key and every value that is neither object nor list."""
+    if isinstance(value, dict):
+        for key, each in value.items():
+            yield True, key
+            yield from leaves(each)
+    elif isinstance(value, list):
+        for each in value:
+            yield from leaves(each)
+    else:
+        yield False, value
+
+
+def test_declared_fields_leave_and_come_back_by_path() -> None:
+    event = {
+        **EVENT,
+        "email": "bob@example.org",
+        "to": [{"phone": "+49 30 1234567", "level": 3}, {"level": 4}, {"phone": None}],
+        "by_code": {"x/y": {"mail": "a@b.example", "n": 1}},
+        "secret": {"any": ["thing"]},
+    }
+    done = taken(event)
+    assert done.clean == {**EVENT, "to": [{"level": 3}, {"level": 4}, {}], "by_code": {"x/y": {"n": 1}}}
+    assert {(value.declared, value.path): value.value for value in done.values} == {
+        ("/email", "/email"): "bob@example.org",
+        ("/to/*/phone", "/to/0/phone"): "+49 30 1234567",
+        ("/to/*/phone", "/to/2/phone"): None,
+        ("/by_code/*/mail", "/by_code/x~1y/mail"): "a@b.example",
+        ("/secret", "/secret"): {"any": ["thing"]},
+    }
+    assert done.findings == ()
+    assert event["email"] == "bob@example.org", "the event that was given is not changed"
+
+
+def test_fields_of_every_type_are_taken_out_of_unknown_types_too() -> None:
+    done = taken({**EVENT, "event_type": "never_seen", "player": {"name": "Bob", "level": 1}, "secret": "kept"})
+    assert done.clean == {**EVENT, "event_type": "never_seen", "player": {"level": 1}, "secret": "kept"}
+
+
+@pytest.mark.parametrize("unknown", ["drop", "hash", "reject"])
+def test_what_looks_like_personal_data_is_treated_by_policy(unknown: Policy) -> None:
+    done = taken({**EVENT, "note": "mail me: bob@example.org", "list": ["10.1.2.3", "fine"], "n": 4}, unknown)
+    assert [(found.kind, found.path) for found in done.findings] == [(Kind.EMAIL, "/note"), (Kind.IP, "/list/0")]
+    if unknown == "reject":
+        assert done.refused_by(unknown) == done.findings[0]
+    else:
+        assert done.refused_by(unknown) is None
+        expected = {"list": ["fine"]} if unknown == "drop" else {"note": "hmac:24", "list": ["hmac:8", "fine"]}
+        assert done.clean == {**EVENT, **expected, "n": 4}
+
+
+def test_names_of_fields_are_looked_at_too() -> None:
+    done = taken({**EVENT, "friends": {"bob@example.org": {"since": 3}, "p-2": {"since": 4}}})
+    assert done.clean == {**EVENT, "friends": {"p-2": {"since": 4}}}
+    assert taken({**EVENT, "friends": {"bob@example.org": 1}}, "hash").clean["friends"] == {"hmac:15": 1}
+
+
+def test_safe_fields_are_not_looked_at_and_what_is_declared_below_them_leaves() -> None:
+    declared = Declarations({"*": ["/numbers/mail"]}, {"*": ["/numbers"]})
+    done = taken({**EVENT, "numbers": {"v": "1.2.3.4", "mail": "x"}}, declared=declared)
+    assert done.clean == {**EVENT, "numbers": {"v": "1.2.3.4"}}
+    assert done.findings == ()
+
+
+@pytest.mark.parametrize("name", ["event_id", "player_id"])
+def test_personal_data_where_an_id_belongs_refuses_the_event_under_every_policy(name: str) -> None:
+    for said in ({name: "bob@example.org"}, {name: "Bob the Great", "player": {"name": "bob the great"}}):
+        refused = taken({**EVENT, **said}).refused_by("drop")
+        assert refused is not None
+        assert refused.path == f"/{name}"
+
+
+def test_a_declared_value_is_looked_for_in_all_other_fields() -> None:
+    event = {**EVENT, "player": {"name": "Grünwald"}, "title": "Hail GRÜNWALD the 3rd", "grünwald": 1, "map": "Wald"}
+    done = taken(event)
+    assert done.clean == {**EVENT, "player": {}, "map": "Wald"}
+    assert {found.kind for found in done.findings} == {Kind.COPY}
+    assert taken({**EVENT, "email": 5551234, "n": 5551234, "m": 55512340}).clean == {**EVENT, "m": 55512340}
+
+
+def test_a_short_declared_value_takes_nothing_else_with_it() -> None:
+    event = {**EVENT, "player": {"name": "Al"}, "map": "Alps", "email": "12345", "n": 12345}
+    assert taken(event).clean == {**EVENT, "player": {}, "map": "Alps", "n": 12345}
+
+
+NAMES = st.sampled_from(
+    ["email", "note", "to", "phone", "player", "name", "secret", "by_code", "mail", "numbers", "x/~"]
+)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=12),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES | st.text(max_size=5), inner, max_size=4),
+    max_leaves=12,
+)
+CANARIES = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), min_size=4, max_size=20)
+
+
+def planted(value: object, canary: str) -> object:
+    """The value with the canary in every text of it."""
+    if isinstance(value, dict):
+        return {key: planted(each, canary) for key, each in value.items()}
+    if isinstance(value, list):
+        return [planted(each, canary) for each in value]
+    return f"{value} {canary}" if isinstance(value, str) else value
+
+
+@given(st.dictionaries(NAMES, JSON, max_size=6), CANARIES, st.sampled_from(["drop", "hash"]))
+@settings(deadline=None, max_examples=150)
+def test_no_declared_value_survives_anywhere(body: dict[str, object], canary: str, unknown: Policy) -> None:
+    declared = Declarations({"*": ["/secret", "/player/name", "/to/*/phone"]})
+    hidden = {"secret": {"a": [canary]}, "player": {"name": canary}}
+    event = {**cast(dict[str, object], planted(body, canary)), **hidden, **EVENT}
+    done = split(event, declared.rules("invite"), unknown, lambda _text: "hmac:0")
+    needle = canary.strip().casefold()
+    if len(needle) < (6 if needle.isdigit() else 4):
+        return
+    for is_key, leaf in leaves({key: value for key, value in done.clean.items() if key not in EVENT}):
+        if isinstance(leaf, str) and leaf != "hmac:0":
+            assert (leaf.casefold() != needle) if is_key else (needle not in leaf.casefold())
+
+
+@given(st.dictionaries(NAMES, JSON, max_size=6), st.uuids(), st.sampled_from(["drop", "hash"]))
+@settings(deadline=None, max_examples=150)
+def test_no_byte_of_a_declared_value_is_in_the_clean_event(
+    body: dict[str, object], unique: UUID, unknown: Policy
+) -> None:
+    canary = f"canary-{unique.hex}"
+    event = {**cast(dict[str, object], planted(body, canary)), "player": {"name": canary}, **EVENT}
+    done = split(event, DECLARED.rules("invite"), unknown, lambda _text: "hmac:0")
+    assert done.clean.items() >= EVENT.items()
+    safe = done.clean.pop("numbers", None)
+    assert canary.encode() not in json.dumps(done.clean, ensure_ascii=False).encode("utf-8", "surrogatepass")
+    assert safe is None or "numbers" in body, "only a field that was declared safe keeps one"
+
+
+@given(st.dictionaries(st.text(max_size=4), st.integers(0, 999) | st.sampled_from(["ok", "level up", "x" * 9])))
+@settings(deadline=None)
+def test_an_event_without_personal_data_stays_as_it_is(body: dict[str, object]) -> None:
+    event = {**{f"k{key}": value for key, value in body.items() if "@" not in key}, **EVENT}
+    done = taken(event)
+    assert (done.clean, done.values, done.findings) == (event, (), ())
+
+
+LOOK = [
+    ("bob@example.org", Kind.EMAIL),
+    ("write to bob.meier+x@mail.example.co.uk now", Kind.EMAIL),
+    ("bob%40example.org", Kind.EMAIL),
+    ("jörg@müller.de", Kind.EMAIL),
+    ("192.168.0.1", Kind.IP),
+    ("from 8.8.8.8:443.", Kind.IP),
+    ("2001:db8::ff00:42:8329", Kind.IP),
+    ("peer [fe80::1]", Kind.IP),
+    ("::ffff:10.0.0.1", Kind.IP),
+    ("4111 1111 1111 1111", Kind.CARD),
+    ("card 5500-0000-0000-0004 ok", Kind.CARD),
+    ("378282246310005", Kind.CARD),
+    ("+49 (0)30 123-4567", Kind.PHONE),
+    ("+15551234567", Kind.PHONE),
+    ("call 555-123-4567", Kind.PHONE),
+    ("(555) 123-4567", Kind.PHONE),
+    ("0049 30 1234567", Kind.PHONE),
+    ("030 1234567", Kind.PHONE),
+    ("01 23 45 67 89", Kind.PHONE),
+]
+NO_LOOK = [
+    "", "level 12", "2026-11-22", "2026-11-22T10:00:00.123456+01:00", "10:20:30", "22.11.2026", "01-02-2024",
+    "3f2504e0-4f89-11d3-9a0c-0305e82c3301", "1763805600000", "1763805600", "1.2.3", "v1.22.333", "4111111111111112",
+    "p-000000012345", "@everyone", "a@b", "std::vector", "00:1A:2B:3C:4D:5E", "1,234,567.89", "+5 levels", "::",
+    "300.300.300.300", "1234-5678", "0.123456789012345", "100000000001", "20:15 on 03.04.2026 at 10 am",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "kind"), LOOK)
+def test_what_looks_like_personal_data_is_found(text: str, kind: Kind) -> None:
+    assert looks_like(text) is kind
+
+
+@pytest.mark.parametrize("text", NO_LOOK)
+def test_ordinary_texts_are_left_alone(text: str) -> None:
+    assert looks_like(text) is None
+
+
+def test_a_field_called_phone_is_one_also_without_separators() -> None:
+    assert looks_like("5551234567", "phone_number") is Kind.PHONE
+    assert number_looks_like(5551234567, "msisdn") is Kind.PHONE
+    assert looks_like("5551234567", "score") is None
+    assert number_looks_like(4111111111111111) is Kind.CARD
+
+
+@given(st.ip_addresses(), st.sampled_from(["{}", "from {} today", "[{}]", "ip={}"]))
+@settings(deadline=None)
+def test_every_ip_address_is_found(address: ipaddress.IPv4Address | ipaddress.IPv6Address, around: str) -> None:
+    if str(address) != "::":
+        assert looks_like(around.format(address)) is Kind.IP
+
+
+@given(st.integers(10**14, 10**15 - 1))
+def test_a_number_passes_luhn_with_exactly_one_check_digit(number: int) -> None:
+    assert sum(luhn(f"{number}{digit}") for digit in range(10)) == 1
+
+
+@pytest.mark.parametrize("text", ["a" * 60_000 + "@", "@" * 60_000, "1 " * 30_000, "a@" + "b." * 30_000, ":1" * 30_000])
+def test_a_long_text_made_to_be_slow_is_not(text: str) -> None:
+    began = time.process_time()
+    looks_like(text)
+    assert time.process_time() - began < 2, "a pattern takes more than linear time"
+
+
+@pytest.mark.parametrize("pointer", ["email", "", "/", "/event_id", "/*", "/player_id"])
+def test_a_pointer_that_cannot_be_used_is_refused_before_anything_starts(pointer: str) -> None:
+    with pytest.raises(PiiDeclarationRefused, match="Nothing was"):
+        Declarations({"sale": [pointer]}).check()
+
+
+def test_settings_add_to_what_ships() -> None:
+    declared = declarations({"purchase": "/gift/to, /gift/from", "*": "/nick"}, {"purchase": "/version"}, "/player/id")
+    event = {"event_type": "purchase", "gift": {"to": "A", "from": "B", "n": 1}, "nick": "C", "version": "1.2.3.4"}
+    done = split(event, declared.rules("purchase"), "drop", str)
+    assert done.clean == {"event_type": "purchase", "gift": {"n": 1}, "version": "1.2.3.4"}
+    assert "/payment/card_number" in declared.fields["purchase"]
+    assert declared.subject_parts == ("player", "id")
+
+
+@given(st.lists(st.text(min_size=1), min_size=1))
+def test_pointers_are_read_as_they_are_written(path: list[str]) -> None:
+    assert list(parts(pointer_to(path), "*")) == path

@@ -1,0 +1,227 @@
+"""What the vault holds opens for its subject only, for a declared purpose only, and after any rotation of its keys."""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sqlalchemy import select
+
+from engagement_platform.ingest_sections import PiiSettings
+from engagement_platform.microbatch.database import reading, writing
+from engagement_platform.microbatch.model import Transaction
+from engagement_platform.pii.contracts import AUDIT, REFUSED, VAULT
+from engagement_platform.pii.database import PII_KEY, PII_SECRET
+from engagement_platform.pii.keys import EVERY_GAME, Keyring, Owner
+from engagement_platform.pii.master import KmsMaster, LocalMaster, MasterKeyExposed, MasterKeyMissing
+from engagement_platform.pii.opening import open_vault
+from engagement_platform.pii.sealing import SealBroken, Sealer, new_key, words
+from engagement_platform.pii.vault import Deposit, PurposeRefused, Refusal, Vault
+from engagement_platform.settings import Settings
+from engagement_platform.tables import light
+from engagement_platform.tables.arrow import table_of
+from engagement_platform_tests.conftest import Moto
+
+NOW = datetime(2026, 11, 22, 10, 30, tzinfo=UTC)
+
+
+def deposit(vault: Vault, subject: str, event_id: str, *values: object, game: str = "g1", minutes: int = 0) -> Deposit:
+    said = [("/emails/*", f"/emails/{place}", value) for place, value in enumerate(values)]
+    return Deposit(Owner(game, vault.keyring.ref(subject)), event_id, "login", NOW + timedelta(minutes=minutes), said)
+
+
+def put(vault: Vault, segment: int, deposits: Sequence[Deposit]) -> int:
+    return vault.deposit(deposits, segment, Transaction("spool-1", segment))
+
+
+def said(vault: Vault, subject: str, game: str | None = None) -> list[tuple[str, str, str, object]]:
+    stored = vault.read(subject, purpose="support", reader="somebody", game=game)
+    return [(one.game, one.event_id, one.path, one.value) for one in stored]
+
+
+def test_what_went_in_comes_out_by_subject_and_game(vault: Vault) -> None:
+    values = ["bob@example.org", {"any": [1, None, "\ud800"]}, 4.5]
+    assert put(vault, 1, [deposit(vault, "bob", "e1", *values), deposit(vault, "amy", "e2", "amy@example.org")]) == 4
+    assert put(vault, 2, [deposit(vault, "bob", "e3", "other@example.org", game="g2", minutes=1)]) == 1
+    bobs = [("g1", "e1", f"/emails/{place}", value) for place, value in enumerate(values)]
+    assert said(vault, "bob") == [*bobs, ("g2", "e3", "/emails/0", "other@example.org")]
+    assert said(vault, "bob", "g1") == bobs
+    assert said(vault, "nobody") == []
+
+
+def test_a_segment_that_is_deposited_again_adds_nothing(vault: Vault) -> None:
+    deposits = [deposit(vault, "bob", "e1", "bob@example.org")]
+    assert [put(vault, 7, deposits), put(vault, 7, deposits)] == [1, 0]
+    assert len(said(vault, "bob")) == 1
+
+
+def test_every_read_is_written_down_and_needs_a_purpose(vault: Vault, platform: Settings) -> None:
+    with pytest.raises(PurposeRefused, match="Purposes: access-request, fraud, legal, support"):
+        vault.read("bob", purpose="curiosity", reader="somebody")
+    said(vault, "bob", "g1")
+    vault.refused("g1", purpose="legal", reader="me")
+    audit = DeltaTable(vault.uri(AUDIT)).to_pyarrow_table().sort_by("read_ts").to_pylist()
+    assert [(row["reader"], row["purpose"], row["table_name"], row["game"]) for row in audit] == [
+        ("somebody", "support", "pii/vault", "g1"),
+        ("me", "legal", "pii/refused", "g1"),
+    ]
+    assert audit[0]["subject_ref"] == vault.keyring.ref("bob")
+
+
+def test_refused_events_are_kept_encrypted_with_their_reason(vault: Vault, platform: Settings) -> None:
+    refusal = Refusal("1-0", Owner("g1", vault.keyring.ref("bob")), "not_json", "It is no JSON.", NOW, b'{"canary-17')
+    assert [vault.refuse([refusal], 1, Transaction("s", 1)) for _ in range(2)] == [1, 0]
+    ((row, body),) = vault.refused("g1", purpose="support", reader="me")
+    assert (row["reason_code"], row["received_ts"], body) == ("not_json", NOW, b'{"canary-17')
+    assert vault.refused("g2", purpose="support", reader="me") == []
+
+
+def test_no_byte_of_a_subject_or_its_data_is_on_the_disk(vault: Vault, platform: Settings) -> None:
+    put(vault, 1, [deposit(vault, "subject-canary", "e1", "value-canary", {"key-canary": 1})])
+    parquet = next(Path(vault.uri(VAULT)).rglob("*.parquet"))
+    assert DeltaTable(vault.uri(VAULT)).to_pyarrow_table().num_rows == 2
+    columns = [str(row) for row in DeltaTable(vault.uri(VAULT)).to_pyarrow_table().to_pylist()]
+    everything = [path.read_bytes() for path in platform.home.rglob("*") if path.is_file()]
+    assert parquet.stat().st_size > 0
+    assert not any(b"canary" in content for content in [*everything, *(row.encode() for row in columns)])
+
+
+@pytest.mark.parametrize("column", ["subject_ref", "game", "event_id", "field", "key_version"])
+def test_a_value_that_was_moved_does_not_open(vault: Vault, column: str) -> None:
+    put(vault, 1, [deposit(vault, name, f"e-{name}", f"{name}@example.org") for name in ("bob", "amy")])
+    found = DeltaTable(vault.uri(VAULT))
+    bob, amy = sorted(found.to_pyarrow_table().to_pylist(), key=lambda row: str(row["event_id"]) != "e-bob")
+    moved = {**bob, column: {"game": "g2", "field": "/other", "key_version": 1}.get(column, amy[column])}
+    if column == "key_version":
+        moved["sealed"] = amy["sealed"]
+    if column == "game":
+        put(vault, 2, [deposit(vault, "bob", "e9", game="g2")])
+    light.replace(found, table_of([moved], VAULT), Transaction("moved", 1))
+    with pytest.raises(SealBroken, match="moved from another place"):
+        said(vault, "amy" if column == "subject_ref" else "bob")
+
+
+@given(st.binary(max_size=50), st.binary(max_size=20), st.data())
+@settings(deadline=None, max_examples=50)
+def test_what_is_sealed_opens_only_as_it_was(plain: bytes, about: bytes, data: st.DataObject) -> None:
+    sealer = Sealer(new_key())
+    sealed = sealer.seal(plain, about)
+    assert sealer.open(sealed, about, "it") == plain
+    place = data.draw(st.integers(0, len(sealed) - 1))
+    changed = sealed[:place] + bytes([sealed[place] ^ 1]) + sealed[place + 1 :]
+    for wrong in ((changed, about), (sealed, about + b"x"), (sealed[:place], about)):
+        with pytest.raises(SealBroken):
+            sealer.open(*wrong, "it")
+
+
+@given(st.lists(st.text() | st.integers()), st.lists(st.text() | st.integers()))
+def test_no_two_lists_of_words_are_the_same_bytes(one: list[str | int], other: list[str | int]) -> None:
+    assert (words(*one) == words(*other)) == (one == other)
+
+
+def test_the_master_key_is_the_owner_s_alone(vault: Vault, platform: Settings) -> None:
+    vault.keyring.ref("bob")
+    path = platform.home / "pii" / "master.json"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    path.chmod(0o640)
+    with pytest.raises(MasterKeyExposed, match="rights 0640"):
+        open_vault(platform).keyring.ref("bob")
+    path.unlink()
+    with pytest.raises(MasterKeyMissing, match="Put the file back"):
+        open_vault(platform).keyring.ref("bob")
+    assert not path.exists(), "a new key would hide that the old one is missing"
+
+
+def test_after_a_rotation_everything_opens_and_the_former_key_is_gone(vault: Vault, platform: Settings) -> None:
+    put(vault, 1, [deposit(vault, f"s{number}", f"e{number}", f"v{number}") for number in range(20)])
+    ref, master = vault.keyring.ref("s3"), platform.home / "pii" / "master.json"
+    before = master.read_bytes()
+    assert vault.keyring.rotate() == ("local:2", 21)
+    fresh = open_vault(platform)
+    assert fresh.keyring.ref("s3") == ref
+    assert said(fresh, "s3") == [("g1", "e3", "/emails/0", "v3")]
+    put(vault, 2, [deposit(vault, "later", "e99", "of the process that was open before")])
+    assert said(fresh, "later") != []
+    assert '"1"' not in master.read_text()
+    master.write_bytes(before)
+    with pytest.raises(MasterKeyMissing):
+        open_vault(platform).keyring.ref("s3")
+
+
+def test_a_rotation_that_stopped_in_the_middle_is_finished_by_the_next(vault: Vault, platform: Settings) -> None:
+    put(vault, 1, [deposit(vault, "bob", "e1", "v1")])
+    local = LocalMaster(platform.home / "pii" / "master.json")
+    assert local.add() == "local:2"
+    put(vault, 2, [deposit(vault, "amy", "e2", "v2")])
+    assert vault.keyring.rotate() == ("local:3", 3)
+    assert said(vault, "bob") + said(vault, "amy") == [("g1", "e1", "/emails/0", "v1"), ("g1", "e2", "/emails/0", "v2")]
+
+
+def test_a_destroyed_key_is_in_no_file_and_is_not_made_again(vault: Vault, platform: Settings) -> None:
+    put(vault, 1, [deposit(vault, "bob", "e1", "v1"), deposit(vault, "bob", "e2", "v2", game="g2")])
+    ref = vault.keyring.ref("bob")
+    with reading(vault.keyring.engine) as connection:
+        wrapped = [row.wrapped for row in connection.execute(select(PII_KEY))]
+    files = list(platform.home.glob("stores.db*"))
+    assert all(any(key in path.read_bytes() for path in files) for key in wrapped), "the test looks in the right place"
+    assert vault.keyring.destroy(Owner("g1", ref)) == 1
+    assert [game for game, *_ in said(vault, "bob")] == ["g2"]
+    assert vault.keyring.destroy(Owner(EVERY_GAME, ref)) == 1
+    assert vault.keyring.destroy(Owner(EVERY_GAME, ref)) == 0
+    assert not any(key in path.read_bytes() for key in wrapped for path in platform.home.glob("stores.db*"))
+    assert said(vault, "bob") == []
+    late = [deposit(vault, "bob", "e3", "late", game="g3"), deposit(vault, "amy", "e4", "hers")]
+    assert put(vault, 3, late) == 1
+    assert said(vault, "bob") == []
+    assert vault.keyring.count(Owner(EVERY_GAME, ref)) == 0
+
+
+def test_keys_are_wrapped_by_kms_and_moved_there_from_a_file(
+    vault: Vault, platform: Settings, moto: Moto, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", moto.endpoint)
+    monkeypatch.setenv("AWS_REGION", "eu-central-1")
+    put(vault, 1, [deposit(vault, "bob", "e1", "v1")])
+    key_id = moto.client("kms").create_key()["KeyMetadata"]["KeyId"]
+    with_kms = platform.model_copy(update={"pii": PiiSettings(kms_key_id=key_id)})
+    there = open_vault(with_kms)
+    assert said(there, "bob") == [("g1", "e1", "/emails/0", "v1")], "what a file's key wrapped is still read"
+    put(there, 2, [deposit(there, "amy", "e2", "v2")])
+    version, count = there.keyring.rotate()
+    assert (version.startswith("kms:arn:"), count) == (True, 3 - 1), "what KMS wrapped already stays"
+    (platform.home / "pii" / "master.json").unlink()
+    anew = open_vault(with_kms)
+    assert said(anew, "bob") + said(anew, "amy") == [("g1", "e1", "/emails/0", "v1"), ("g1", "e2", "/emails/0", "v2")]
+    with reading(anew.keyring.engine) as connection:
+        versions = {row.master_version for table in (PII_KEY, PII_SECRET) for row in connection.execute(select(table))}
+    assert versions == {KmsMaster(key_id).current()}
+
+
+def test_a_wrapped_key_given_to_another_subject_does_not_open(vault: Vault) -> None:
+    put(vault, 1, [deposit(vault, "bob", "e1", "v1"), deposit(vault, "amy", "e2", "v2")])
+    refs = {name: vault.keyring.ref(name) for name in ("bob", "amy")}
+    with writing(vault.keyring.engine, "test") as connection:
+        wrapped = connection.execute(select(PII_KEY.c.wrapped).where(PII_KEY.c.subject_ref == refs["amy"])).scalar_one()
+        connection.execute(PII_KEY.update().where(PII_KEY.c.subject_ref == refs["bob"]).values(wrapped=wrapped))
+    with pytest.raises(SealBroken):
+        said(vault, "bob")
+
+
+def test_two_processes_that_begin_at_once_have_the_same_keys(platform: Settings) -> None:
+    rings: list[Keyring] = [open_vault(platform).keyring for _ in range(2)]
+    owner = Owner("g1", rings[0].ref("bob"))
+    assert rings[1].ref("bob") == owner.ref
+    assert rings[0].keys_for([owner]) == rings[1].keys_for([owner])
+
+
+def test_the_tables_have_the_columns_that_are_declared(vault: Vault) -> None:
+    for table in (VAULT, REFUSED, AUDIT):
+        found = vault.opened(table)
+        assert pa.schema(found.schema().to_arrow()).names == list(table.column_names)
