@@ -19,6 +19,7 @@ from engagement_platform import (
     layout_commands,
     maintenance_commands,
     perftest_commands,
+    replica_commands,
     rollback_commands,
 )
 from engagement_platform.errors import PlatformError
@@ -138,6 +139,7 @@ layout_commands.register(app)
 maintenance_commands.register(app)
 rollback_commands.register(app)
 consumer_commands.register(app)
+replica_commands.register(app)
 perftest_commands.register(app)
 
 

@@ -16,6 +16,7 @@ from engagement_platform.defs import (
     profile,
     quarantine,
     rematerialize,
+    replica,
     restore,
     sensors,
 )
@@ -23,7 +24,9 @@ from engagement_platform.defs.platform import Platform
 
 # Named one by one rather than found by walking a folder: that needs a project file beside the package, and an
 # installed package has none.
-_PARTS = (engagement, mutation, rematerialize, profile, maintenance, restore, checks, quarantine, sensors, layout)
+_PARTS = (
+    engagement, mutation, rematerialize, profile, replica, maintenance, restore, checks, quarantine, sensors, layout,
+)  # fmt: skip
 
 
 @dg.definitions
