@@ -16,6 +16,7 @@ import typer
 from engagement_platform import (
     commands,
     consumer_commands,
+    import_commands,
     layout_commands,
     maintenance_commands,
     perftest_commands,
@@ -140,6 +141,7 @@ maintenance_commands.register(app)
 rollback_commands.register(app)
 consumer_commands.register(app)
 replica_commands.register(app)
+import_commands.register(app)
 perftest_commands.register(app)
 
 
