@@ -5,10 +5,11 @@ PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run test test-fast test-long test-crash lint format docs clean bench-ingest bench-cascade bench-mutation \
-  bench-partitioning bench-file-size bench-merge-on-read simulate-days
+  bench-partitioning bench-file-size bench-merge-on-read bench-incremental-read \
+  simulate-days
 
 help: ## print this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-22s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## create .venv from the pinned lock, check Java, download the jars; starts nothing
 	@tools/setup.sh
@@ -60,6 +61,9 @@ bench-file-size: setup ## the mutation job on files of nine sizes; the best one 
 
 bench-merge-on-read: setup ## merge on read against MERGE, overwrite and delta-rs; reads; moves into the base; a plot and a page
 	@$(BIN)/python -m benchmarks.merge_on_read $(ARGS)
+
+bench-incremental-read: setup ## bytes that reading one same change takes in a table ten times as large; seconds
+	@$(BIN)/python -m benchmarks.incremental_read $(ARGS)
 
 simulate-days: setup ## files and mutation time as days go by, without and with another layout and maintenance; a plot
 	@$(BIN)/python -m benchmarks.simulate_days $(ARGS)

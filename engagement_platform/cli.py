@@ -17,10 +17,12 @@ from engagement_platform import (
     alert_commands,
     commands,
     consumer_commands,
+    import_commands,
     ingest_commands,
     layout_commands,
     maintenance_commands,
     perftest_commands,
+    replica_commands,
     rollback_commands,
 )
 from engagement_platform.errors import PlatformError
@@ -141,6 +143,8 @@ maintenance_commands.register(app)
 rollback_commands.register(app)
 consumer_commands.register(app)
 ingest_commands.register(app)
+replica_commands.register(app)
+import_commands.register(app)
 perftest_commands.register(app)
 alert_commands.register(app)
 

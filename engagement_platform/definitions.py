@@ -17,6 +17,7 @@ from engagement_platform.defs import (
     profile,
     quarantine,
     rematerialize,
+    replica,
     restore,
     sensors,
 )
@@ -25,18 +26,9 @@ from engagement_platform.defs.platform import Platform
 # Named one by one rather than found by walking a folder: that needs a project file beside the package, and an
 # installed package has none.
 _PARTS = (
-    engagement,
-    mutation,
-    rematerialize,
-    profile,
-    maintenance,
-    restore,
-    checks,
-    quarantine,
-    sensors,
-    layout,
+    engagement, mutation, rematerialize, profile, replica, maintenance, restore, checks, quarantine, sensors, layout,
     alerts,
-)
+)  # fmt: skip
 
 
 @dg.definitions

@@ -29,6 +29,7 @@ from engagement_platform.sections import (
     MaintenanceSettings,
     MergeOnReadSettings,
     RematerializeSettings,
+    ReplicaSettings,
     Section,
 )
 
@@ -307,6 +308,7 @@ class Settings(BaseSettings):
     ingest_server: IngestServerSettings = Field(default_factory=IngestServerSettings)
     pii: PiiSettings = Field(default_factory=PiiSettings)
     games: GamesSettings = Field(default_factory=GamesSettings)
+    replica: ReplicaSettings = Field(default_factory=ReplicaSettings)
     traffic: TrafficSettings = Field(default_factory=TrafficSettings)
     embedded: EmbeddedSettings = Field(default_factory=EmbeddedSettings)
 
@@ -315,6 +317,12 @@ class Settings(BaseSettings):
         """Root of the Delta tables without a trailing slash: an absolute path or a URI with a scheme."""
         uri = self.lake_uri or str(self.home / "lake")
         return (uri if "://" in uri else str(Path(uri).expanduser().absolute())).rstrip("/")
+
+    @property
+    def replica_path(self) -> Path:
+        """The file of the replica in DuckDB."""
+        path = self.replica.path or self.home / "replica" / "engagement.duckdb"
+        return path.expanduser().absolute()
 
     @property
     def store_url(self) -> str:

@@ -1,0 +1,131 @@
+"""The files of an old store: where they are, what format and compression they have, and what their folders say.
+
+Nothing is read of them but names, sizes, and the first bytes of those whose names do not tell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import unquote
+
+import pyarrow.fs as pafs
+
+from engagement_platform.errors import PlatformError
+from engagement_platform.tables import log
+
+FORMATS = ("parquet", "orc", "csv", "jsonl", "text")
+NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
+
+_SUFFIXES = {
+    ".parquet": "parquet", ".parq": "parquet", ".orc": "orc", ".csv": "csv", ".tsv": "csv", ".json": "jsonl",
+    ".jsonl": "jsonl", ".ndjson": "jsonl", ".txt": "text", ".text": "text", ".log": "text",
+}  # fmt: skip
+_CODECS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4", ".br": "brotli"}
+_MAGIC = {b"PAR1": "parquet", b"ORC": "orc"}
+_UNKNOWN = {b"RCF": "RCFile", b"SEQ": "a Hadoop sequence file", b"Obj\x01": "Avro"}
+
+
+class NothingToImport(PlatformError):
+    """The source holds no file, or cannot be imported as it is."""
+
+    def __init__(self, source: str, why: str) -> None:
+        super().__init__(f"{source} cannot be imported: {why}. Nothing was written.")
+
+
+class FormatUnknown(PlatformError):
+    """A file whose format is not known, or not read here."""
+
+    def __init__(self, path: str, what: str) -> None:
+        super().__init__(
+            f"{path} is {what}. Files of these formats are imported: {', '.join(FORMATS)}. Say which one it is "
+            "(`--format`), or move it away; RCFile is read by Spark with Hive, which can write it as ORC. Nothing was "
+            "written."
+        )
+
+
+@dataclass(frozen=True)
+class SourceFile:
+    """One file. path: relative to the source."""
+
+    path: str
+    bytes: int
+    modified_ns: int
+    format: str
+    codec: str | None
+
+    @property
+    def partition(self) -> dict[str, str | None]:
+        """What its folders say, as Hive writes it: column -> value."""
+        parts = [part.partition("=") for part in self.path.split("/")[:-1] if "=" in part]
+        values = {unquote(name): unquote(value) for name, _, value in parts}
+        return {name: None if value == NO_VALUE else value for name, value in values.items()}
+
+
+def root_of(source: str) -> str:
+    """A source as it is kept: an absolute path or a URI, no slash at its end."""
+    return source.rstrip("/") if "://" in source else str(Path(source).expanduser().absolute())
+
+
+def found(root: str, declared: str | None = None) -> list[SourceFile]:
+    """All files of a source by path. declared: the format of all of them, whatever they are called.
+
+    Names that begin with a dot or an underscore are left out, as other engines do. Raises NothingToImport, FormatUnknown.
+    """
+    filesystem, base = log.opened(root)
+    at = filesystem.get_file_info(base)
+    if at.type == pafs.FileType.NotFound:
+        raise NothingToImport(root, "there is no such file or folder")
+    if at.type == pafs.FileType.File:
+        infos, base = [at], base.rpartition("/")[0]
+    else:
+        infos = filesystem.get_file_info(pafs.FileSelector(base, recursive=True))
+    if any("/_delta_log/" in info.path for info in infos):
+        raise NothingToImport(root, "it is a Delta table already")
+    files = []
+    for info in sorted(infos, key=lambda info: str(info.path)):
+        path = info.path[len(base) :].lstrip("/")
+        if info.type != pafs.FileType.File or not info.size or any(part[0] in "._" for part in path.split("/")):
+            continue
+        kind, codec = _kind(filesystem, info.path, declared)
+        files.append(SourceFile(path, int(info.size), int(info.mtime_ns or 0), kind, codec))
+    if not files:
+        raise NothingToImport(root, "it has no files, or only empty ones")
+    _refuse_different_folders(root, files)
+    return files
+
+
+def folder_of(root: str) -> str:
+    """What the paths of a source's files are relative to."""
+    filesystem, base = log.opened(root)
+    return root.rpartition("/")[0] if filesystem.get_file_info(base).type == pafs.FileType.File else root
+
+
+def _kind(filesystem: pafs.FileSystem, path: str, declared: str | None) -> tuple[str, str | None]:
+    name = path.rpartition("/")[2].lower()
+    codec = next((codec for suffix, codec in _CODECS.items() if name.endswith(suffix)), None)
+    if codec is not None:
+        name = name.rpartition(".")[0]
+    if declared is not None:
+        return declared, codec
+    suffix = "." + name.rpartition(".")[2]
+    if suffix in _SUFFIXES and "." in name:
+        return _SUFFIXES[suffix], codec
+    with filesystem.open_input_stream(path) as opened:
+        first = opened.read(4)
+    for magic, kind in _MAGIC.items():
+        if first.startswith(magic):
+            return kind, None
+    what = next((what for magic, what in _UNKNOWN.items() if first.startswith(magic)), "of an unknown format")
+    raise FormatUnknown(path, what)
+
+
+def _refuse_different_folders(root: str, files: Sequence[SourceFile]) -> None:
+    first = tuple(files[0].partition)
+    for file in files:
+        if tuple(file.partition) != first:
+            raise NothingToImport(
+                root, f"its folders differ: {files[0].path} is partitioned by {first}, {file.path} by "
+                f"{tuple(file.partition)}; import them one by one"
+            )  # fmt: skip
