@@ -1,1 +1,6 @@
-"""Dagster components: tables of somebody's own, declared in a `defs.yaml` file."""
+"""Dagster components: tables of somebody's own, declared in a `defs.yaml` file, as `engagement_platform.NAME`."""
+
+from engagement_platform.components.kafka_table import KafkaTable
+from engagement_platform.components.maintained_table import MaintainedTable
+
+__all__ = ["KafkaTable", "MaintainedTable"]
