@@ -68,6 +68,7 @@ class Services:
             "LAKE_URI": settings.lake,
             "KAFKA__BOOTSTRAP_SERVERS": settings.kafka.bootstrap_servers,
             "SPARK__REMOTE": settings.spark.remote,
+            "DEFS_FOLDER": str(settings.defs_folder.expanduser().absolute()) if settings.defs_folder else None,
         }
         return {f"{ENV_PREFIX}{name}": value for name, value in named.items() if value is not None}
 
