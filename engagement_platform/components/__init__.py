@@ -2,5 +2,6 @@
 
 from engagement_platform.components.kafka_table import KafkaTable
 from engagement_platform.components.maintained_table import MaintainedTable
+from engagement_platform.components.merge_on_read_entity import MergeOnReadEntity
 
-__all__ = ["KafkaTable", "MaintainedTable"]
+__all__ = ["KafkaTable", "MaintainedTable", "MergeOnReadEntity"]

@@ -21,7 +21,7 @@ from engagement_platform.defs.batches import (
     whole_batch,
     written,
 )
-from engagement_platform.defs.checks import FRESH, freshness, selected
+from engagement_platform.defs.checks import FRESH, selected
 from engagement_platform.defs.engagement import (
     IngestConfig,
     Ingestion,
@@ -29,6 +29,7 @@ from engagement_platform.defs.engagement import (
     ingest,
     with_conservation,
 )
+from engagement_platform.defs.entity_checks import fresh_result
 from engagement_platform.defs.evaluations import evaluation, report
 from engagement_platform.defs.examined import check_results
 from engagement_platform.defs.layout import layout_check, look
@@ -38,7 +39,6 @@ from engagement_platform.defs.specs import DAYS, key_of, table_spec
 from engagement_platform.defs.telling import Tables
 from engagement_platform.defs.waiting import Waiting, waiting
 from engagement_platform.microbatch.job import MicroBatchJob, Told
-from engagement_platform.sources.kafka_errors import TopicMissing
 from engagement_platform.streams.stream import Stream
 from engagement_platform.tables.contract import Table
 
@@ -115,15 +115,9 @@ def landed_metadata(stream: Stream, batch: Batch, table: Table, process: str) ->
     return identified(batch.report, {**shown, **rejections(batch.report)})
 
 
-def fresh_result(stream: Stream, looked: Waiting) -> dg.AssetCheckResult:
+def fresh_now(stream: Stream, looked: Waiting) -> dg.AssetCheckResult:
     """Passed when no record waits for too long, and where there is no topic yet."""
-    asset = key_of(stream.table)
-    if looked.checkpoint(stream.job) is None:
-        try:
-            looked.backlog(stream.job, stream.topic)
-        except TopicMissing:
-            return dg.AssetCheckResult(passed=True, asset_key=asset, check_name=FRESH, description="No topic yet.")
-    return freshness(stream.job, asset, looked, stream.topic)
+    return fresh_result(stream.job, key_of(stream.table), looked, stream.topic)
 
 
 def fresh_check(stream: Stream) -> dg.AssetChecksDefinition:
@@ -139,7 +133,7 @@ def fresh_check(stream: Stream) -> dg.AssetChecksDefinition:
         ],
     )
     def watch_stream(context: dg.AssetCheckExecutionContext, platform: Platform) -> Iterator[dg.AssetCheckResult]:
-        yield from selected(context, [fresh_result(stream, waiting(platform.settings()))])
+        yield from selected(context, [fresh_now(stream, waiting(platform.settings()))])
 
     return watch_stream
 
@@ -157,7 +151,7 @@ def backlog_sensor(stream: Stream, landed: dg.AssetsDefinition) -> dg.SensorDefi
     )
     def backlog(context: dg.SensorEvaluationContext, platform: Platform) -> dg.RunRequest | dg.SkipReason:
         looked = waiting(platform.settings())
-        news, cursor = to_report([fresh_result(stream, looked)], context.cursor, time.time())
+        news, cursor = to_report([fresh_now(stream, looked)], context.cursor, time.time())
         report(context.instance, news)
         context.update_cursor(cursor)
         return drain_request(stream.job, landed, looked, context, stream.topic)

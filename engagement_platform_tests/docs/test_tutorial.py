@@ -104,9 +104,9 @@ def test_the_tutorial_works_as_it_is_written(tmp_path: Path) -> None:
     }
     scripts = tmp_path / "bin"
     scripts.mkdir()
-    (scripts / "engagement-platform").write_text(f'#!/bin/sh\nexec {sys.executable} -m engagement_platform.cli "$@"\n')
-    (scripts / "engagement-platform").chmod(0o755)
-    (scripts / "python").symlink_to(sys.executable)
+    for name, arguments in (("engagement-platform", "-m engagement_platform.cli"), ("python", "")):
+        (scripts / name).write_text(f'#!/bin/sh\nexec {sys.executable} {arguments} "$@"\n')
+        (scripts / name).chmod(0o755)
     env["PATH"] = f"{scripts}:{env['PATH']}"
     env["PYTHONPATH"] = f"{ROOT}:{env.get('PYTHONPATH', '')}"
     (_, start, _), (_, take_over, _), *rest = steps()
