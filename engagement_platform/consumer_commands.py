@@ -44,8 +44,15 @@ def consume(
         bool,
         typer.Option("--resnapshot", help="First everything that stands, in place of what --out has; then changes."),
     ] = False,
+    table: Annotated[
+        str | None,
+        typer.Option(help="Instead of engagements: rows added to this append-only table, such as shop/click."),
+    ] = None,
 ) -> None:
     """Read what changed since last time: each changed engagement as it is now, with change_type. Needs no Spark.
+
+    With --table the rows that were added to a table, as they were written; --organization, --change-type, --column and
+    --resnapshot are for engagements only.
 
     The cursor moves when a batch is written whole. After a crash a batch comes again: rows are as they are now, so
     putting them in place by organization_id and engagement_id twice does no harm. With --follow until Ctrl-C.
@@ -55,7 +62,15 @@ def consume(
     import sys
 
     from engagement_platform.consumers import Changes
-    from engagement_platform.consumers.output import FORMATS, CannotPut, JsonLines, ParquetFiles, deliver
+    from engagement_platform.consumers.appended import Appends
+    from engagement_platform.consumers.output import (
+        FORMATS,
+        CannotPut,
+        JsonLines,
+        ParquetFiles,
+        deliver,
+        deliver_rows,
+    )
     from engagement_platform.settings import Settings
 
     if output_format not in FORMATS:
@@ -64,6 +79,17 @@ def consume(
         raise CannotPut(None, "--format parquet needs --out FOLDER")
     settings = Settings()
     output = ParquetFiles(out) if output_format == "parquet" and out else JsonLines(out or sys.stdout)
+    if table is not None:
+        if organization or change_type or column or resnapshot:
+            said = "takes no --organization, --change-type, --column, --resnapshot"
+            raise typer.BadParameter(said, param_hint="--table")
+        appends = Appends(
+            settings.lake, table, name=name, start=start, max_rows=max_rows, follow=follow,
+            poll=settings.consumers.poll, store_url=settings.store_url,
+        )  # fmt: skip
+        for added in deliver_rows(appends, output):
+            typer.echo(f"{added.rows.num_rows:,} rows, through version {added.position.version}", err=True)
+        return
     changes = Changes(
         settings.lake, name=name, organizations=organization, change_types=change_type, columns=column, start=start,
         max_rows=max_rows, follow=follow, poll=settings.consumers.poll, store_url=settings.store_url,
@@ -89,6 +115,9 @@ def consumers(
         str | None,
         typer.Option(metavar="NAME", help="Let this Spark stream begin anew with another checkpoint folder."),
     ] = None,
+    table: Annotated[
+        str | None, typer.Option(help="With --forget: of the consumers of this table's rows, such as shop/click.")
+    ] = None,
 ) -> None:
     """Show every consumer of the lake: where it is, what waits for it and for how long. Needs no Spark.
 
@@ -100,6 +129,7 @@ def consumers(
     from rich.console import Console
     from rich.table import Table
 
+    from engagement_platform.consumers.appended import cursor_root
     from engagement_platform.consumers.changes import lake_root
     from engagement_platform.consumers.lag import lags, told
     from engagement_platform.microbatch.cursors import CursorStore, StreamCheckpoints
@@ -109,8 +139,10 @@ def consumers(
     settings = Settings()
     engine = open_engine(settings.store_url)
     cursors, streams = CursorStore(engine), StreamCheckpoints(engine)
+    lake = lake_root(settings.lake)
+    of = lake if table is None else cursor_root(lake, table)
     for which, gone in (
-        (forget, forget is not None and cursors.forget(lake_root(settings.lake), forget)),
+        (forget, forget is not None and cursors.forget(of, forget)),
         (forget_stream, forget_stream is not None and streams.forget(forget_stream)),
     ):
         if which is not None:

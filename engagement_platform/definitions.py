@@ -1,12 +1,14 @@
 """The one Dagster entry point: merges what `defs/` declares and binds the platform's resource.
 
-Importing it, and loading the definitions, opens nothing: settings are read by the runs and sensors themselves.
+Importing it, and loading the definitions, opens nothing but the folder of declarations, where the settings name one:
+all other settings are read by the runs and sensors themselves.
 """
 
 from __future__ import annotations
 
 import dagster as dg
 
+from engagement_platform.components.folder import folder_definitions
 from engagement_platform.defs import (
     alerts,
     checks,
@@ -21,7 +23,8 @@ from engagement_platform.defs import (
     restore,
     sensors,
 )
-from engagement_platform.defs.platform import Platform
+from engagement_platform.defs.platform import bound_platform
+from engagement_platform.settings import Settings
 
 # Named one by one rather than found by walking a folder: that needs a project file beside the package, and an
 # installed package has none.
@@ -34,5 +37,8 @@ _PARTS = (
 @dg.definitions
 def defs() -> dg.Definitions:
     """Everything that Dagster runs. In-process: each run is one Spark client, not one for each step."""
-    bound = dg.Definitions(resources={"platform": Platform()}, executor=dg.in_process_executor)
-    return dg.Definitions.merge(*(part.definitions() for part in _PARTS), bound)
+    bound = dg.Definitions(resources={"platform": bound_platform()}, executor=dg.in_process_executor)
+    parts = [part.definitions() for part in _PARTS]
+    if (folder := Settings().defs_folder) is not None:
+        parts.append(folder_definitions(folder))
+    return dg.Definitions.merge(*parts, bound)

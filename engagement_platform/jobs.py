@@ -20,6 +20,8 @@ from engagement_platform.ingestion.job import Parts, ingest_engagements, ingest_
 from engagement_platform.layout.inline import inline
 from engagement_platform.merge_on_read.entity import profile
 from engagement_platform.merge_on_read.ingest import ingest_changes
+from engagement_platform.merge_on_read.ingest import job_name as ingest_name
+from engagement_platform.merge_on_read.rematerialize import job_name as rematerialize_name
 from engagement_platform.merge_on_read.rematerialize import rematerialize
 from engagement_platform.microbatch.database import open_engine
 from engagement_platform.microbatch.job import BatchReport, DrainPolicy, MicroBatchJob, Stores, Told, drain
@@ -36,6 +38,9 @@ from engagement_platform.mutation.rematerialize import (
 from engagement_platform.settings import Settings
 from engagement_platform.sources.kafka import KafkaSource
 from engagement_platform.spark.session import spark_session
+from engagement_platform.streams.declared import DeclaredEntity, declarations
+from engagement_platform.streams.ingest import ingest_stream
+from engagement_platform.streams.stream import Stream
 from engagement_platform.tables.engagement import QUARANTINE, data_table
 from engagement_platform.tables.lake import Lake
 
@@ -54,8 +59,8 @@ REREAD_ENGAGEMENTS = "reread-engagements"
 class UnknownJob(PlatformError):
     """No job has this name."""
 
-    def __init__(self, name: str) -> None:
-        super().__init__(f"There is no job called {name!r}. Jobs: {', '.join((*JOB_NAMES, REDRIVE_QUARANTINE))}.")
+    def __init__(self, name: str, there: Sequence[str] = JOB_NAMES) -> None:
+        super().__init__(f"There is no job called {name!r}. Jobs: {', '.join((*there, REDRIVE_QUARANTINE))}.")
 
 
 class ReasonMissing(PlatformError):
@@ -98,23 +103,69 @@ def open_stores(settings: Settings) -> Stores:
     )
 
 
+def declared_jobs(settings: Settings) -> dict[str, Stream | DeclaredEntity]:
+    """The jobs of tables that somebody declared, and what each is of. Raises DeclarationRefused."""
+    declared = declarations(settings)
+    jobs: dict[str, Stream | DeclaredEntity] = {stream.job: stream for stream in declared.streams}
+    for entity in declared.entities:
+        jobs |= dict.fromkeys((ingest_name(entity.entity), rematerialize_name(entity.entity)), entity)
+    return jobs
+
+
+def job_names(settings: Settings) -> tuple[str, ...]:
+    """Jobs that go on for ever: the platform's own, and those of declared tables. Raises DeclarationRefused."""
+    return (*JOB_NAMES, *declared_jobs(settings))
+
+
 def topic_of(name: str, settings: Settings) -> str:
-    """The topic a job reads. Raises UnknownJob."""
+    """The topic a job reads. Raises UnknownJob, DeclarationRefused."""
     topics = {
         INGEST_ENGAGEMENTS: settings.kafka.engagements_topic,
         INGEST_MUTATION_REQUESTS: settings.kafka.mutation_requests_topic,
         INGEST_PROFILE_CHANGES: settings.kafka.profile_changes_topic,
     }
-    if name not in topics:
-        raise UnknownJob(name)
-    return topics[name]
+    if name in topics:
+        return topics[name]
+    return _declared_of(name, settings).topic
+
+
+def _declared_of(name: str, settings: Settings) -> Stream | DeclaredEntity:
+    declared = declared_jobs(settings)
+    if name not in declared:
+        raise UnknownJob(name, (*JOB_NAMES, *declared))
+    return declared[name]
+
+
+def build_declared(
+    name: str,
+    declared: Stream | DeclaredEntity,
+    spark: SparkSession,
+    settings: Settings,
+    stores: Stores,
+    told: Told | None = None,
+) -> MicroBatchJob[Any]:
+    """The job of a declared stream, or the one of a declared entity that has this name, on an open session."""
+    told, lake = told or Told(), Lake(spark, settings)
+    if isinstance(declared, DeclaredEntity) and name == rematerialize_name(declared.entity):
+        return rematerialize(lake, stores, settings, told, declared.entity)
+    source = KafkaSource(declared.topic, settings.kafka)
+    read = partial(_read, source, spark, settings)
+    if isinstance(declared, DeclaredEntity):
+        return ingest_changes(declared.entity, source, read, lake, stores, settings, told)
+    return ingest_stream(declared, source, read, lake, stores, settings, told)
+
+
+def _read(source: KafkaSource, spark: SparkSession, settings: Settings, manifest: Manifest) -> DataFrame:
+    return source.read(spark, manifest.start, manifest.end, min_partitions=settings.spark.default_parallelism)
 
 
 def build_job(
     name: str, spark: SparkSession, settings: Settings, stores: Stores, told: Told | None = None
 ) -> MicroBatchJob[Any]:
-    """One of JOB_NAMES on an open session. Raises UnknownJob."""
+    """One of `job_names` on an open session. Raises UnknownJob, DeclarationRefused."""
     told = told or Told()
+    if name not in JOB_NAMES:
+        return build_declared(name, _declared_of(name, settings), spark, settings, stores, told)
     if name in (INGEST_ENGAGEMENTS, APPLY_MUTATIONS):
         data = data_table(settings.layout.scheme)
         told = replace(told, observe=inline(settings, stores, name, data, told.observe))
@@ -122,18 +173,14 @@ def build_job(
         return apply_mutations(Lake(spark, settings), stores, settings, told)
     if name == REMATERIALIZE_ALIASES:
         return rematerialize_aliases(Lake(spark, settings), stores, settings, told)
-    if name == REMATERIALIZE_PROFILE:
-        return rematerialize(Lake(spark, settings), stores, settings, told, profile(settings))
+    if name in (INGEST_PROFILE_CHANGES, REMATERIALIZE_PROFILE):
+        shipped = DeclaredEntity(settings.kafka.profile_changes_topic, profile(settings))
+        return build_declared(name, shipped, spark, settings, stores, told)
     source = KafkaSource(topic_of(name, settings), settings.kafka)
     parts = Parts(Lake(spark, settings), stores, settings, told)
-
-    def read(manifest: Manifest) -> DataFrame:
-        return source.read(spark, manifest.start, manifest.end, min_partitions=settings.spark.default_parallelism)
-
+    read = partial(_read, source, spark, settings)
     if name == INGEST_ENGAGEMENTS:
         return ingest_engagements(name, source, read, parts)
-    if name == INGEST_PROFILE_CHANGES:
-        return ingest_changes(profile(settings), source, read, parts.lake, stores, settings, told)
     return ingest_mutation_requests(name, source, read, parts)
 
 
@@ -149,10 +196,7 @@ def reread_job(
     app_ids = lineage(stores.checkpoints.history(INGEST_ENGAGEMENTS), stores.checkpoints.app_id(INGEST_ENGAGEMENTS))
     ranges = recorded_ranges(stores.checkpoints.history(INGEST_ENGAGEMENTS, ingestion_date=day), app_ids)
     parts = Parts(Lake(spark, settings), stores, settings, told)
-
-    def read(manifest: Manifest) -> DataFrame:
-        return source.read(spark, manifest.start, manifest.end, min_partitions=settings.spark.default_parallelism)
-
+    read = partial(_read, source, spark, settings)
     return ingest_engagements(REREAD_ENGAGEMENTS, RecordedRanges(source, ranges), read, parts)
 
 
@@ -181,8 +225,8 @@ def redrive_jobs(
 @contextmanager
 def open_job(name: str, settings: Settings, told: Told | None = None) -> Iterator[MicroBatchJob[Any]]:
     """A job with its own Spark session. Raises UnknownJob and what opening Spark, stores and tables raises."""
-    if name not in JOB_NAMES:
-        raise UnknownJob(name)
+    if name not in (names := job_names(settings)):
+        raise UnknownJob(name, names)
     stores = open_stores(settings)
     with spark_session(settings, name) as spark:
         yield build_job(name, spark, settings, stores, told)
@@ -229,8 +273,9 @@ def reset_job(name: str, settings: Settings, *, abandon: bool = False) -> str:
     abandon: also when the last batch is unfinished. Raises UnfinishedBatch otherwise, AliasesWaiting, LeaseUnavailable
     while it runs.
     """
-    if name not in (*JOB_NAMES, REREAD_ENGAGEMENTS) and not name.startswith(f"{REDRIVE_QUARANTINE}:"):
-        raise UnknownJob(name)
+    names = job_names(settings)
+    if name not in (*names, REREAD_ENGAGEMENTS) and not name.startswith(f"{REDRIVE_QUARANTINE}:"):
+        raise UnknownJob(name, names)
     stores = open_stores(settings)
     with stores.leases.acquire(f"job/{name}", purpose="reset") as lease:
         if name == APPLY_MUTATIONS and (left := organizations_waiting(settings)):

@@ -21,9 +21,10 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from engagement_platform.errors import PlatformError
 from engagement_platform.merge_on_read import view as profiles
-from engagement_platform.merge_on_read.entity import profile
+from engagement_platform.merge_on_read.entity import Entity, profile
 from engagement_platform.mutation import current
 from engagement_platform.settings import Settings
+from engagement_platform.streams.declared import declarations
 from engagement_platform.tables import log
 from engagement_platform.tables.contract import Mode, Table
 from engagement_platform.tables.engagement import (
@@ -77,7 +78,10 @@ class ViewHasNoVersions(PlatformError):
         table, gone = (
             ("engagement/data", "rows without a person_id are deleted ones")
             if name == current.NAME
-            else ("profile/materialized", "what came since its watermark is in profile/changeset")
+            else (
+                name.replace("/current", "/materialized"),
+                f"what came since its watermark is in {name.replace('/current', '/changeset')}",
+            )
         )
         super().__init__(
             f"{name} is a view over several tables and has no version {version}. Read {table} with --version "
@@ -140,8 +144,8 @@ def rows_of(lake: Lake, name: str, *, where: str | None = None, version: int | N
     with _told(name):
         if name == current.NAME:
             rows = current.current(lake, data_table(lake.settings.layout.scheme))
-        elif name == profile(lake.settings).view:
-            rows = profiles.current(lake, profile(lake.settings))
+        elif (entity := _entities(lake.settings).get(name)) is not None:
+            rows = profiles.current(lake, entity)
         else:
             rows = lake.read(Table(tuple(name.split("/")), "", (), Mode.MUTABLE), version)
         rows = rows if where is None else rows.where(where)
@@ -292,15 +296,19 @@ def _check_out(out: Path) -> None:
 
 
 def _declared(settings: Settings) -> set[str]:
-    entity = profile(settings)
-    ours = (data_table(settings.layout.scheme), entity.changeset, entity.base, *_DECLARED)
-    return {table.name for table in ours}
+    entities = _entities(settings).values()
+    of_entities = (table for entity in entities for table in (entity.changeset, entity.base))
+    of_streams = (table for stream in declarations(settings).streams for table in (stream.table, stream.quarantine))
+    return {table.name for table in (data_table(settings.layout.scheme), *_DECLARED, *of_entities, *of_streams)}
+
+
+def _entities(settings: Settings) -> dict[str, Entity]:
+    """The entity that ships and those that are declared, by the names of their views."""
+    declared = (each.entity for each in declarations(settings).entities)
+    return {entity.view: entity for entity in (profile(settings), *declared)}
 
 
 def _views(settings: Settings) -> dict[str, Sequence[Table]]:
     """Each view with the tables that it needs."""
-    entity = profile(settings)
-    return {
-        current.NAME: (data_table(settings.layout.scheme), PENDING, ALIAS),
-        entity.view: (entity.changeset, entity.base),
-    }
+    ours = {current.NAME: (data_table(settings.layout.scheme), PENDING, ALIAS)}
+    return {**ours, **{view: (e.changeset, e.base) for view, e in _entities(settings).items()}}

@@ -290,6 +290,11 @@ class Settings(BaseSettings):
     lake_uri: str | None = Field(
         default=None, description="Root of the Delta tables: a folder, or s3a://bucket/prefix. Not set: <home>/lake."
     )
+    defs_folder: Path | None = Field(
+        default=None,
+        description="Folder whose `defs.yaml` files, at any depth, declare tables of your own (docs/tutorial.md). They "
+        "are part of everything: Dagster, `run`, `status`. Relative to the working directory.",
+    )
     kafka: KafkaSettings = Field(default_factory=KafkaSettings)
     spark: SparkSettings = Field(default_factory=SparkSettings)
     stores: StoreSettings = Field(default_factory=StoreSettings)

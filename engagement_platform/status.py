@@ -11,15 +11,18 @@ from datetime import datetime
 import pyarrow as pa
 
 from engagement_platform.jobs import (
+    INGEST_ENGAGEMENTS,
     INGEST_MUTATION_REQUESTS,
-    INGEST_PROFILE_CHANGES,
     JOB_NAMES,
     REMATERIALIZE_PROFILE,
     TOPIC_JOBS,
+    declared_jobs,
+    job_names,
     open_stores,
     topic_of,
 )
 from engagement_platform.merge_on_read.entity import profile
+from engagement_platform.merge_on_read.rematerialize import job_name as rematerialize_name
 from engagement_platform.merge_on_read.snapshot import pending_rows
 from engagement_platform.microbatch.job import Stores
 from engagement_platform.microbatch.model import Checkpoint, JobState, Offsets
@@ -29,6 +32,7 @@ from engagement_platform.mutation.rematerialize import REMATERIALIZE_ALIASES
 from engagement_platform.settings import Settings
 from engagement_platform.sources.kafka import KafkaSource
 from engagement_platform.sources.kafka_errors import TopicMissing
+from engagement_platform.streams.declared import DeclaredEntity
 from engagement_platform.tables import log
 from engagement_platform.tables.engagement import MUTATION_REQUEST, PENDING
 from engagement_platform.tables.growth import TableSource
@@ -130,14 +134,18 @@ def backlog(job: str, settings: Settings, checkpoint: Checkpoint | None) -> int:
         return pending_organizations(settings)
     if job == REMATERIALIZE_PROFILE:
         return pending_rows(settings.lake, profile(settings))
+    declared = {} if job in JOB_NAMES else declared_jobs(settings)
+    if isinstance(of := declared.get(job), DeclaredEntity) and job == rematerialize_name(of.entity):
+        return pending_rows(settings.lake, of.entity)
     start = unread_from(checkpoint)
     if job == APPLY_MUTATIONS:
         return landed_requests(settings).backlog(start)
     try:
         return KafkaSource(topic_of(job, settings), settings.kafka).backlog(start)
     except TopicMissing:
-        # Who has no profiles need not make a topic for them; one that was read before is missed.
-        if job != INGEST_PROFILE_CHANGES or checkpoint is not None:
+        # Who has no profiles need not make a topic for them, and one that is declared may come; one that was read
+        # before is missed.
+        if job in (INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS) or checkpoint is not None:
             raise
         return 0
 
@@ -169,7 +177,7 @@ def job_statuses(settings: Settings) -> list[JobStatus]:
     So nothing is overlooked that moves on meanwhile: requests are counted in their table after those on the topic.
     """
     stores = open_stores(settings)
-    return [_job_status(job, settings, stores) for job in JOB_NAMES]
+    return [_job_status(job, settings, stores) for job in job_names(settings)]
 
 
 def _job_status(job: str, settings: Settings, stores: Stores) -> JobStatus:

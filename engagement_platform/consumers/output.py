@@ -12,6 +12,7 @@ from typing import IO, Protocol
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from engagement_platform.consumers.appended import Appended, Appends
 from engagement_platform.consumers.changes import Batch, Changes, Snapshot
 from engagement_platform.consumers.position import Position
 from engagement_platform.errors import PlatformError
@@ -136,6 +137,14 @@ class ParquetFiles:
         finally:
             with suppress(FileNotFoundError):
                 partial.unlink()
+
+
+def deliver_rows(appends: Appends, output: Output) -> Iterator[Appended]:
+    """As `deliver`, for the rows of a table as they were written."""
+    for batch in appends:
+        output.put(batch.rows, appends.committed)
+        appends.commit()
+        yield batch
 
 
 def deliver(changes: Changes, output: Output) -> Iterator[Batch]:

@@ -125,10 +125,10 @@ def freshness_result(
     )  # fmt: skip
 
 
-def freshness(job: str, asset: dg.AssetKey, looked: Waiting) -> dg.AssetCheckResult:
+def freshness(job: str, asset: dg.AssetKey, looked: Waiting, topic: str | None = None) -> dg.AssetCheckResult:
     """Age of the oldest message that no finished batch has read. A warning, not a failure, where nobody can tell."""
     try:
-        oldest, backlog = looked.oldest(job), looked.backlog(job)
+        oldest, backlog = looked.oldest(job, topic), looked.backlog(job, topic)
     except PlatformError as error:
         return dg.AssetCheckResult(
             passed=False,

@@ -172,11 +172,13 @@ nightly_health = dg.ScheduleDefinition(
 )
 
 
-def changed_tables(instance: dg.DagsterInstance, settings: Settings) -> list[str]:
+def changed_tables(
+    instance: dg.DagsterInstance, settings: Settings, tables: Sequence[dg.AssetKey] = TABLES
+) -> list[str]:
     """Tables with a newer version than when they were last examined, and those that were not examined at all."""
-    records = newest(instance, [dg.AssetCheckKey(table, MARK) for table in TABLES])
+    records = newest(instance, [dg.AssetCheckKey(table, MARK) for table in tables])
     versions = {check.asset_key: examined_version(record) for check, record in records.items()}
-    names = {table: table.to_user_string() for table in TABLES}
+    names = {table: table.to_user_string() for table in tables}
     return [name for table, name in names.items() if moved_on(f"{settings.lake}/{name}", versions.get(table))]
 
 

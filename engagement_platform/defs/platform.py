@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING
 
 import dagster as dg
@@ -46,6 +47,12 @@ class Platform(dg.ConfigurableResource[None]):
         stores = open_stores(settings)
         with open_spark(settings, app_name) as spark:
             yield Opened(settings, stores, spark)
+
+
+@cache
+def bound_platform() -> Platform:
+    """The one that definitions bind: Dagster merges definitions only where they bind the same object."""
+    return Platform()
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""What batches of profile changes, and rematerializations, tell about themselves in the UI. Values only."""
+"""What batches of an entity's changes, and rematerializations, tell about themselves in the UI. Values only."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from engagement_platform.defs.batches import (
     whole_batch,
     written,
 )
-from engagement_platform.merge_on_read.entity import PROFILE
+from engagement_platform.merge_on_read.entity import Entity
 from engagement_platform.tables.contract import Table
 from engagement_platform.tables.engagement import QUARANTINE
 
@@ -25,24 +25,24 @@ MOVED = (
 )
 
 
-def changes_metadata(batch: Batch, table: Table, process: str) -> Metadata:
+def changes_metadata(entity: Entity, batch: Batch, table: Table, process: str) -> Metadata:
     """Of a batch that landed: what came, how fresh it is, and how much waits now (the UI draws that over time)."""
     counts, details = batch.processes.get(process, {}), batch.report.details
     shown: Metadata = {}
-    if table == PROFILE.changeset:
+    if table == entity.changeset:
         shown = {"last_batches": last_batches(batch.history), **whole_batch(batch)}
         shown |= {name: MetadataValue.int(counts.get(name, 0)) for name in CHANGES}
         shown |= {
             n: MetadataValue.int(v) for n in ("pending_rows", "changeset_batch") if isinstance(v := details.get(n), int)
         }
     shown |= written(counts)
-    shown |= rejections(batch.report) if table in {PROFILE.changeset, QUARANTINE} else {}
+    shown |= rejections(batch.report) if table in {entity.changeset, QUARANTINE} else {}
     return identified(batch.report, shown)
 
 
-def moved_metadata(batch: Batch, table: Table, process: str) -> Metadata:
+def moved_metadata(entity: Entity, batch: Batch, table: Table, process: str) -> Metadata:
     """Of a rematerialization: what it cost, what one read gained by it, and when the next is due, why."""
-    if table != PROFILE.base:
+    if table != entity.base:
         return identified(batch.report, written(batch.processes.get(process, {})))
     report = batch.report
     details = report.details

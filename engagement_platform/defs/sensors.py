@@ -100,16 +100,20 @@ def why_not(backlog: int, recent: Recent, now: float) -> str | None:
 
 
 def drain_request(
-    job: str, assets: dg.AssetsDefinition, looked: Waiting, context: dg.SensorEvaluationContext
+    job: str,
+    assets: dg.AssetsDefinition,
+    looked: Waiting,
+    context: dg.SensorEvaluationContext,
+    topic: str | None = None,
 ) -> dg.RunRequest | dg.SkipReason:
-    """One look at a job: a drain run of today's partition, or why not.
+    """One look at a job: a drain run of today's partition, or why not. topic: None is the one the settings name.
 
     Where the topic has lost what was to be read next, a run is launched: it fails with the sentence that says so,
     and failed runs are what people are told of.
     """
     lost = None
     try:
-        backlog = looked.backlog(job)
+        backlog = looked.backlog(job, topic)
     except (BrokerUnavailable, TopicMissing) as error:
         return dg.SkipReason(str(error))
     except PlatformError as error:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import dagster as dg
 
-from engagement_platform.merge_on_read.entity import PROFILE
+from engagement_platform.merge_on_read.entity import Entity
 from engagement_platform.tables.contract import Mode, Table
 from engagement_platform.tables.engagement import (
     ALIAS,
@@ -33,7 +33,6 @@ DAYS = dg.DailyPartitionsDefinition(start_date="2026-11-01", timezone="UTC", end
 ENGAGEMENTS_TOPIC = dg.AssetKey(["kafka", "engagements"])
 MUTATION_REQUESTS_TOPIC = dg.AssetKey(["kafka", "mutation-requests"])
 PROFILE_CHANGES_TOPIC = dg.AssetKey(["kafka", "profile-changes"])
-PROFILE_VIEW = dg.AssetKey(PROFILE.view.split("/"))
 
 # Columns and description do not depend on the layout, which is a setting and unknown when definitions load.
 DATA_TABLE = data_table("organization")
@@ -107,13 +106,13 @@ def mutation_specs() -> list[dg.AssetSpec]:
     return [table_spec(table, sources) for table in (ORIGINAL, AMENDMENT, ALIAS, OPERATION, PENDING)]
 
 
-def profile_view_spec() -> dg.AssetSpec:
+def entity_view_spec(entity: Entity) -> dg.AssetSpec:
     """The view over base and changeset: no table, made anew by each reader."""
     return dg.AssetSpec(
-        PROFILE_VIEW,
-        deps=[key_of(PROFILE.base), key_of(PROFILE.changeset)],
-        description="Profiles as they are now: the base with the changes that wait. Nothing is stored; read it with "
-        "`engagement-platform read profile/current`.",
+        entity.view.split("/"),
+        deps=[key_of(entity.base), key_of(entity.changeset)],
+        description=f"{entity.name.capitalize()}s as they are now: the base with the changes that wait. Nothing is "
+        f"stored; read it with `engagement-platform read {entity.view}`.",
         group_name=GROUP,
         owners=list(OWNERS),
         kinds={"view"},

@@ -37,24 +37,24 @@ class Waiting:
         self.stores: Stores = open_stores(settings)
         self._sources: dict[str, KafkaSource] = {}
 
-    def source(self, job: str) -> KafkaSource:
-        """The topic of a job."""
-        topic = topic_of(job, self.settings)
+    def source(self, job: str, topic: str | None = None) -> KafkaSource:
+        """The topic of a job; None: the one that the settings name."""
+        topic = topic or topic_of(job, self.settings)
         return self._sources.setdefault(topic, KafkaSource(topic, self.settings.kafka))
 
     def checkpoint(self, job: str) -> Checkpoint | None:
         """The last batch of a job."""
         return self.stores.checkpoints.latest(job)
 
-    def backlog(self, job: str) -> int:
+    def backlog(self, job: str, topic: str | None = None) -> int:
         """Messages, or requests in their table, that no finished batch has read; a batch under way counts.
 
         Raises what the source raises.
         """
-        source = landed_requests(self.settings) if job == APPLY_MUTATIONS else self.source(job)
+        source = landed_requests(self.settings) if job == APPLY_MUTATIONS else self.source(job, topic)
         return source.backlog(unread_from(self.checkpoint(job)))
 
-    def oldest(self, job: str) -> datetime | None:
+    def oldest(self, job: str, topic: str | None = None) -> datetime | None:
         """When the oldest waiting message was produced, UTC; None when nothing waits. Raises what the source raises.
 
         Reads one message of each partition in which something waits. Of requests in their table: when the oldest
@@ -62,7 +62,7 @@ class Waiting:
         """
         if job == APPLY_MUTATIONS:
             return self._first_landed()
-        source = self.source(job)
+        source = self.source(job, topic)
         end, begin = source.end_offsets(), {**source.earliest_offsets()}
         begin |= {p: max(o, begin.get(p, 0)) for p, o in (unread_from(self.checkpoint(job)) or {}).items()}
         waiting = {partition: begin.get(partition, 0) for partition in end if begin.get(partition, 0) < end[partition]}

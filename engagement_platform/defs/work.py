@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from engagement_platform.errors import PlatformError
-from engagement_platform.microbatch.job import BatchReport, DrainPolicy
+from engagement_platform.microbatch.job import BatchReport, DrainPolicy, MicroBatchJob
 from engagement_platform.settings import DrainSettings
 
 if TYPE_CHECKING:
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from engagement_platform.microbatch.job import Told
 
 Mode = Literal["auto", "drain", "reread"]
+Build = Callable[["Opened", "Told"], MicroBatchJob[Any]]
 
 
 class NoReread(PlatformError):
@@ -57,11 +58,13 @@ def drain_policy(settings: DrainSettings) -> DrainPolicy:
     return DrainPolicy(settings.linger, settings.poll, settings.max_duration, settings.pace)
 
 
-def batches(job: str, work: Work, opened: Opened, told: Told) -> Iterator[tuple[date, BatchReport | None]]:
+def batches(
+    job: str, work: Work, opened: Opened, told: Told, build: Build | None = None
+) -> Iterator[tuple[date, BatchReport | None]]:
     """Finished batches, each with the day it belongs to: the one that is read again, else that of its ingestion.
 
-    A day on which nothing was recorded comes with None. Raises NoReread before anything is done, and what batches
-    raise.
+    build: makes the job; None: it is found by its name. A day on which nothing was recorded comes with None. Raises
+    NoReread before anything is done, and what batches raise.
     """
     from engagement_platform import jobs
 
@@ -78,5 +81,6 @@ def batches(job: str, work: Work, opened: Opened, told: Told) -> Iterator[tuple[
     if work.drain:
         from engagement_platform.microbatch.job import drain
 
-        for report in drain(jobs.build_job(job, spark, settings, stores, told), drain_policy(settings.drain)):
+        made = jobs.build_job(job, spark, settings, stores, told) if build is None else build(opened, told)
+        for report in drain(made, drain_policy(settings.drain)):
             yield report.manifest.ingestion_ts.date(), report

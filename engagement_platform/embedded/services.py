@@ -17,6 +17,7 @@ from engagement_platform.embedded.ports import LOCALHOST, PortNeed
 from engagement_platform.embedded.process import Child
 from engagement_platform.settings import ENV_PREFIX, Settings
 from engagement_platform.spark.jars import resolve_jars
+from engagement_platform.streams.declared import declarations
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,8 @@ class Services:
             broker = EmbeddedKafka(home / "kafka", ports.kafka_port, ports.kafka_controller_port, jars)
             broker.prepare()
             names = settings.kafka
-            topics = (names.engagements_topic, names.mutation_requests_topic, names.profile_changes_topic)
+            ours = (names.engagements_topic, names.mutation_requests_topic, names.profile_changes_topic)
+            topics = (*ours, *declarations(settings).topics)
             children.append(broker.child(dict.fromkeys(topics, ports.kafka_partitions)))
         return children
 
@@ -66,6 +68,7 @@ class Services:
             "LAKE_URI": settings.lake,
             "KAFKA__BOOTSTRAP_SERVERS": settings.kafka.bootstrap_servers,
             "SPARK__REMOTE": settings.spark.remote,
+            "DEFS_FOLDER": str(settings.defs_folder.expanduser().absolute()) if settings.defs_folder else None,
         }
         return {f"{ENV_PREFIX}{name}": value for name, value in named.items() if value is not None}
 

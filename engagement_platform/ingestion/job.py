@@ -101,7 +101,7 @@ def ingest_engagements(name: str, source: Source, read: Reader, parts: Parts) ->
                 work = None
         if work is None:
             work = open_batch(lake, data, manifest, raw, decode)
-        lake.accept_organizations(work.summary.organizations, *written)
+        lake.accept_folders("organization_id", work.summary.organizations, *written)
         return work
 
     return MicroBatchJob(

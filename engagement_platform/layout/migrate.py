@@ -232,7 +232,7 @@ class Migration:
             if relaying := planned.now != wanted:
                 # As folders of a partitioned table, ids of any kind: a clustered one takes them all.
                 data = data_table(wanted)
-                self.lake.accept_organizations(organizations(self.lake, data), data)
+                self.lake.accept_folders("organization_id", organizations(self.lake, data), data)
                 self.stores.leases.check(fences)
                 relay(self.lake, wanted, planned.tasks)
                 self.told.observe("relaid")

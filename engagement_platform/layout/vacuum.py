@@ -142,11 +142,13 @@ def _readers(settings: Settings, table: Target, stores: Stores, readers: Readers
     for job, source in readers.items():
         if source == table.name and (read := _read_through(stores.checkpoints.latest(job))) is not None:
             yield _Reader(job, read, _finish(job))
-    if table.name != NOTIFICATION.name:
-        return
-    for cursor in CursorStore(stores.leases.engine).all(log.storage_uri(settings.lake)):
+    lake = log.storage_uri(settings.lake)
+    notified = table.name == NOTIFICATION.name
+    # Consumers of what changed go by the lake, those of a table's own rows by the table.
+    for cursor in CursorStore(stores.leases.engine).all(lake if notified else f"{lake}/{table.name}"):
         if now - cursor.committed_ts <= settings.consumers.keep_for:
-            do = f"let it read on, or engagement-platform consumers --forget {shlex.quote(cursor.name)}"
+            forget = f"--forget {shlex.quote(cursor.name)}" + ("" if notified else f" --table {table.name}")
+            do = f"let it read on, or engagement-platform consumers {forget}"
             yield _Reader(f"consumer {cursor.name}", cursor.position["version"], do)
 
 

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
+from engagement_platform.landing.batch import COORDINATES, DecodedBatch, with_reason
+from engagement_platform.landing.rejected import RejectedProcess
 from engagement_platform.merge_on_read.entity import Entity
 from engagement_platform.merge_on_read.snapshot import snapshot
 from engagement_platform.microbatch.job import Committer, MicroBatchJob, Stores, Told
@@ -24,13 +24,9 @@ from engagement_platform.sources.messages import DecodingLimits
 from engagement_platform.tables.arrow import schema_of
 from engagement_platform.tables.engagement import QUARANTINE
 from engagement_platform.tables.lake import Lake
-from engagement_platform.tables.stamps import stamped_here
 
 Reader = Callable[[Manifest], DataFrame]
 """Raw records of a pinned range: topic, partition, offset, key, value, timestamp."""
-
-_COORDINATES = ("topic", "partition", "offset")
-_QUANTILES = tuple(i / 20 for i in range(21))
 
 # What a manifest pins beside versions of tables that others write. Not under the tables' names: a batch that is
 # unfinished would keep rematerialization from beginning, which has nothing to fear from it.
@@ -49,69 +45,15 @@ def job_name(entity: Entity) -> str:
 
 
 @dataclass(frozen=True)
-class ChangeBatch:
-    """Decoded changes of one batch, in this process: a batch is bounded in rows and bytes, and decoded in Spark."""
+class ChangeBatch(DecodedBatch):
+    """Decoded changes of one batch."""
 
-    lake: Lake
     entity: Entity
-    manifest: Manifest
-    decoded: pa.Table
-    """All records but known duplicates; reason_code is null for accepted ones."""
-    duplicates: int
 
     @property
     def number(self) -> int:
         """Number of the batch in the changeset."""
         return self.manifest.table_versions[_NUMBER]
-
-    @cached_property
-    def rejected(self) -> pa.Table:
-        """Records for quarantine, of which some may be there already when old records are gone over again."""
-        return self.decoded.filter(self.decoded.column("reason_code").is_valid())
-
-    @cached_property
-    def accepted(self) -> pa.Table:
-        """Records for the changeset."""
-        return self.decoded.filter(self.decoded.column("reason_code").is_null())
-
-    @property
-    def by_reason(self) -> dict[str, int]:
-        """Reason code -> rejected records."""
-        counted = self.rejected.group_by("reason_code").aggregate([([], "count_all")]).to_pylist()
-        return {row["reason_code"]: row["count_all"] for row in counted}
-
-    @property
-    def produced_quantiles_ms(self) -> list[int]:
-        """Of the production times, for freshness."""
-        times = self.decoded.column("produced_ts").drop_null().cast(pa.int64()).to_numpy()
-        return [int(at) // 1000 for at in np.quantile(times, _QUANTILES)] if len(times) else []
-
-
-@dataclass(frozen=True)
-class RejectedProcess:
-    """Rejected records, whole."""
-
-    name: str = "quarantine"
-    commits: tuple[str, ...] = ("append",)
-
-    def run(self, work: ChangeBatch, commit: Committer) -> Counts:
-        """Counts: rows_in, bytes_in, duplicates, quarantined, unknown_fields, files, bytes."""
-        decoded = work.decoded
-        counts = {
-            "rows_in": decoded.num_rows + work.duplicates,
-            "duplicates": work.duplicates,
-            "bytes_in": int(pc.sum(decoded.column("value_bytes")).as_py() or 0),
-            "unknown_fields": int(pc.sum(decoded.column("unknown_fields")).as_py() or 0),
-            "quarantined": work.rejected.num_rows,
-        }
-        rows = _not_there_yet(work)
-        if not rows.num_rows:
-            return counts
-        columns = [*_COORDINATES, "key", "value", "reason_code", "reason"]
-        with commit("append") as txn:
-            stamped = stamped_here(rows.select(columns), work.manifest)
-            work.lake.append(stamped, QUARANTINE, txn, rows=rows.num_rows)
-        return {**counts, **work.lake.written(QUARANTINE, txn)}
 
 
 @dataclass(frozen=True)
@@ -152,14 +94,14 @@ def ingest_changes(
         step = decode_changes(entity.shape, limits, manifest.ingestion_ts)
         raw = read(manifest)
         decoded = raw.mapInArrow(step, changes_ddl(entity.shape)).toArrow()
-        records = raw.select(*_COORDINATES, "key", "value").toArrow
-        return ChangeBatch(lake, entity, manifest, *_refused(decoded, records, lake, entity, manifest))
+        records = raw.select(*COORDINATES, "key", "value").toArrow
+        return ChangeBatch(lake, manifest, *_refused(decoded, records, lake, entity, manifest), entity)
 
     return MicroBatchJob(
         name=job_name(entity),
         source=source,
         prepare=prepare,
-        processes=(RejectedProcess(), ChangesetProcess()),
+        processes=(RejectedProcess(QUARANTINE), ChangesetProcess()),
         stores=stores,
         limits=Limits(settings.batch.max_records, settings.batch.max_bytes),
         pin=lambda: _pinned(lake, entity, stores),
@@ -220,22 +162,8 @@ def _refused(
         decoded, unknown, again = decoded.filter(fresh), unknown.filter(fresh), again.filter(fresh)
     for code, refused in (("unknown_profile", unknown), ("insert_not_new", again)):
         if pc.any(refused).as_py():
-            decoded = _with_reason(decoded, refused, code, raw())
+            decoded = with_reason(decoded, refused, code, REASONS[code], raw())
     return decoded, duplicates
-
-
-def _with_reason(decoded: pa.Table, refused: pa.ChunkedArray, code: str, raw: pa.Table) -> pa.Table:
-    """Some rows as decoding would have refused them: with the whole record."""
-    place = {(row["partition"], row["offset"]): n for n, row in enumerate(raw.select(_COORDINATES[1:]).to_pylist())}
-    order = [place[row["partition"], row["offset"]] for row in decoded.select(_COORDINATES[1:]).to_pylist()]
-    whole = raw.take(pa.array(order))
-    said = {"key": whole.column("key"), "value": whole.column("value"), "reason_code": code, "reason": REASONS[code]}
-    for name, value in said.items():
-        column = pc.if_else(refused, value, decoded.column(name))
-        decoded = decoded.set_column(
-            decoded.column_names.index(name), name, column.cast(decoded.schema.field(name).type)
-        )
-    return decoded
 
 
 def _known(ids: Sequence[str], lake: Lake, entity: Entity, manifest: Manifest) -> pa.Array:
@@ -246,19 +174,6 @@ def _known(ids: Sequence[str], lake: Lake, entity: Entity, manifest: Manifest) -
         rows = lake.find(table, version, (entity.key,), {entity.key: ids})
         found.update(rows.column(entity.key).to_pylist())
     return pa.array(sorted(found), pa.string())
-
-
-def _not_there_yet(work: ChangeBatch) -> pa.Table:
-    """Rejected records that quarantine does not hold already, where they may have been seen before."""
-    rows = work.rejected
-    if not rows.num_rows or not work.manifest.goes_over_again:
-        return rows
-    topics = rows.column("topic").unique().to_pylist()
-    version = work.manifest.table_versions[QUARANTINE.name]
-    held = work.lake.find(QUARANTINE, version, (*_COORDINATES, "value"), {"topic": topics})
-    there = {tuple(row.values()) for row in held.to_pylist()}
-    places = rows.select([*_COORDINATES, "value"]).to_pylist()
-    return rows.filter(pa.array([tuple(row.values()) not in there for row in places]))
 
 
 def _count(rows: pa.Table, op: str) -> int:

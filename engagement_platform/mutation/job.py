@@ -50,7 +50,7 @@ def apply_mutations(lake: Lake, stores: Stores, settings: Settings, told: Told) 
 
     def prepare(manifest: Manifest) -> MutationBatch:
         work = resolved(manifest)
-        lake.accept_organizations(work.organizations, ALIAS, AMENDMENT, ORIGINAL, MAPPING, NOTIFICATION)
+        lake.accept_folders("organization_id", work.organizations, ALIAS, AMENDMENT, ORIGINAL, MAPPING, NOTIFICATION)
         return work
 
     def resolved(manifest: Manifest) -> MutationBatch:

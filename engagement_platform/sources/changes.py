@@ -8,23 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime
 
-from engagement_platform.sources.decoding import (
-    MAX_VERSION,
-    decoder_of,
-    read_date,
-    read_id,
-    time_reader,
-    wrong_or_missing,
-)
-from engagement_platform.sources.messages import Change, ChangeShape, DecodingLimits, Reason, Rejection, ValueType
+from engagement_platform.sources.decoding import MAX_VERSION, decoder_of, read_id, wrong_or_missing
+from engagement_platform.sources.messages import Change, ChangeShape, DecodingLimits, Reason, Rejection
 from engagement_platform.sources.strict_json import JsonObject, Refused
+from engagement_platform.sources.values import Reader, value_reader
 
 OPERATIONS = ("INSERT", "UPDATE", "DELETE")
 _FIELDS = frozenset({"op", "changes", "set_null"})
-_LONG = range(-(2**63), 2**63)
-
-Reader = Callable[[object, str], object]
-"""From a JSON value and the name of its field to the column's value; raises Refused."""
 
 
 def change_decoder(
@@ -35,7 +25,7 @@ def change_decoder(
     null inside `changes` is the same as absent; a column in `set_null` is null whatever `changes` say of it. Columns
     that nobody declared are unknown fields.
     """
-    readers = {name: _reader(kind, limits, ingestion_ts) for name, kind in shape.columns}
+    readers = {name: value_reader(kind, limits, ingestion_ts) for name, kind in shape.columns}
     readers |= {name: _not_empty(readers[name]) for name in shape.never_empty}
     known = _FIELDS | {shape.key, shape.version}
 
@@ -84,26 +74,6 @@ def _set_null(value: object) -> set[str]:
     return set(value)
 
 
-def _reader(kind: ValueType, limits: DecodingLimits, ingestion_ts: datetime) -> Reader:
-    return {
-        "string": _exactly(str),
-        "boolean": _exactly(bool),
-        "long": _long,
-        "double": _double,
-        "date": read_date,
-        "timestamp": time_reader(limits, ingestion_ts),
-    }[kind]
-
-
-def _exactly(kind: type) -> Reader:
-    def read(value: object, field: str) -> object:
-        if type(value) is not kind:
-            raise Refused(Reason.WRONG_TYPE, field)
-        return value
-
-    return read
-
-
 def _not_empty(reader: Reader) -> Reader:
     def read(value: object, field: str) -> object:
         if value == "":
@@ -111,17 +81,3 @@ def _not_empty(reader: Reader) -> Reader:
         return reader(value, field)
 
     return read
-
-
-def _long(value: object, field: str) -> int:
-    if type(value) is not int:
-        raise Refused(Reason.WRONG_TYPE, field)
-    if value not in _LONG:
-        raise Refused(Reason.NUMBER_OUT_OF_RANGE, field)
-    return value
-
-
-def _double(value: object, field: str) -> float:
-    if type(value) is not int and type(value) is not float:
-        raise Refused(Reason.WRONG_TYPE, field)
-    return float(value)

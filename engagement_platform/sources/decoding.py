@@ -16,11 +16,12 @@ from engagement_platform.sources.messages import (
     Engagement,
     MutationRequest,
     Reason,
+    Record,
     Rejection,
 )
 from engagement_platform.sources.strict_json import JsonObject, Refused, object_parser
 
-Decoded = TypeVar("Decoded", Engagement, MutationRequest, Change)
+Decoded = TypeVar("Decoded", Engagement, MutationRequest, Change, Record)
 
 MAX_VERSION = 2**63 - 1
 RESERVED_ORGANIZATION_ID = "__HIVE_DEFAULT_PARTITION__"

@@ -188,3 +188,30 @@ class Change(NamedTuple):
     """In the order of the declared columns; None: nothing was said, or it is among set_null."""
     set_null: list[str] | None
     """Columns that the change sets to null; None where there are none."""
+
+
+EVENT_DATE = "event_date"
+"""Column of a declared stream: the UTC day of its event time."""
+
+
+@dataclass(frozen=True)
+class RecordShape:
+    """What a record of a declared stream may say: its columns with their types, and the rules of some of them."""
+
+    columns: tuple[tuple[str, ValueType], ...]
+    required: frozenset[str] = frozenset()
+    """Columns that may not be null or missing."""
+    ids: frozenset[str] = frozenset()
+    """String columns that are ids: by the rules of ids, and never the value that partitioning reserves."""
+    event_time: str | None = None
+    """A timestamp; its UTC day becomes the column `event_date`."""
+
+
+class Record(NamedTuple):
+    """One record of a declared stream."""
+
+    unknown_fields: int
+    event_date: date | None
+    """UTC day of the event time; None where the stream has none."""
+    values: tuple[object, ...]
+    """In the order of the declared columns; None: nothing was said."""

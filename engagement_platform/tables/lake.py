@@ -343,18 +343,18 @@ class Lake:
     def _commits(self, table: Table, transactions: Iterable[Transaction]) -> list[log.Commit]:
         return [commit for txn in transactions if (commit := self.commit_of(table, txn)) is not None]
 
-    def accept_organizations(self, organizations: Iterable[str], *tables: Table) -> None:
-        """Make sure that ids can be partition values of these tables, however long or strange they are.
+    def accept_folders(self, column: str, values: Iterable[str], *tables: Table) -> None:
+        """Make sure that texts can be partition values of these tables, however long or strange they are.
 
-        Folders are called `organization_id=<id>` while all ids make good folder names. The first that does not (too
-        long for the file system, or outside ASCII, which a JVM in the C locale cannot write) turns the table to
-        random folder names (delta.randomizeFilePrefixes); values live in the log, readers see no difference.
+        Folders are called `column=<value>` while all values make good folder names. The first that does not (too long
+        for the file system, or outside ASCII, which a JVM in the C locale cannot write) turns the table to random
+        folder names (delta.randomizeFilePrefixes); values live in the log, readers see no difference.
         """
-        if all(map(makes_folder_name, organizations)):
+        if all(map(makes_folder_name, values)):
             return
         for table in tables:
             found = log.describe(self.uri(table))
-            if "organization_id" in table.partitioned_by and found is not None:
+            if column in table.partitioned_by and found is not None:
                 if found.properties.get("delta.randomizeFilePrefixes") == "true":
                     continue
                 prefixes = "('delta.randomizeFilePrefixes' = 'true')"

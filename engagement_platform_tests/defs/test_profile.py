@@ -14,17 +14,10 @@ import pytest
 from deltalake import DeltaTable
 
 from engagement_platform.definitions import defs
+from engagement_platform.defs.entity import WHY
+from engagement_platform.defs.entity_checks import replay_result, size_result, watermark_result
 from engagement_platform.defs.platform import Platform
-from engagement_platform.defs.profile import (
-    WHY,
-    profile_changes_backlog,
-    profile_changes_pressing,
-    rematerialize_profile_by_cadence,
-    replay_result,
-    size_result,
-    watch_profiles,
-    watermark_result,
-)
+from engagement_platform.defs.profile import PROFILES
 from engagement_platform.merge_on_read import sample
 from engagement_platform.merge_on_read.entity import PROFILE
 from engagement_platform.merge_on_read.here import current_here, state_here
@@ -61,17 +54,17 @@ def test_changes_flow_into_the_view_and_are_moved_for_a_reason_that_is_told(
 ) -> None:
     home = lasting
     repository = {"definitions": defs()}
-    absent = asked(home, profile_changes_backlog, **repository)
+    absent = asked(home, PROFILES.backlog, **repository)
     assert isinstance(absent, dg.SkipReason)
     assert "has no topic" in (absent.skip_message or "")
-    asked(home, watch_profiles, **repository)
+    asked(home, PROFILES.watch, **repository)
     assert home.passed("profile/changeset", "fresh")
 
     monkeypatch.setenv("ENGAGEMENT_PLATFORM_BATCH__MAX_RECORDS", "100")
     home.broker.create_topic(home.profile_changes)
     messages = [change("a", 1, "INSERT", name="Ann"), change("a", 2, city="Oslo"), b"{"]
     home.broker.produce(home.profile_changes, [(0, None, message) for message in messages])
-    launched = asked(home, profile_changes_backlog, **repository)
+    launched = asked(home, PROFILES.backlog, **repository)
     assert isinstance(launched, dg.RunRequest)
     today = datetime.now(UTC).date()
     assert home.run("ingest_profile_changes", [today]).success
@@ -82,11 +75,11 @@ def test_changes_flow_into_the_view_and_are_moved_for_a_reason_that_is_told(
     assert figures == {"rows_in": 3, "landed": 2, "quarantined": 1, "pending_rows": 2, "inserts": 1}
     assert home.passed("profile/changeset", "conservation")
 
-    asked(home, watch_profiles, **repository)
+    asked(home, PROFILES.watch, **repository)
     assert all(home.passed("profile/materialized", check) for check in ("watermark", "view_equals_replay"))
-    calm = asked(home, profile_changes_pressing, **repository)
+    calm = asked(home, PROFILES.pressing, **repository)
     assert isinstance(calm, dg.SkipReason)
-    due = asked(home, rematerialize_profile_by_cadence)
+    due = asked(home, PROFILES.by_cadence)
     assert isinstance(due, dg.RunRequest)
     assert "2 changes wait; due" in due.tags[WHY]
 
@@ -99,7 +92,7 @@ def test_changes_flow_into_the_view_and_are_moved_for_a_reason_that_is_told(
     assert "nothing is known yet" in str(moved.metadata["cadence"].value)
     rows = DeltaTable(PROFILE.base.uri(str(home.folder / "lake"))).to_pyarrow_table().to_pylist()
     assert [(row["name"], row["city"], row["version"]) for row in rows] == [("Ann", "Oslo", 2)]
-    done = asked(home, rematerialize_profile_by_cadence)
+    done = asked(home, PROFILES.by_cadence)
     assert isinstance(done, dg.SkipReason)
     assert done.skip_message == "no changes wait"
 
@@ -113,29 +106,29 @@ def seeded(tmp_path: Path) -> tuple[Settings, Snapshot]:
 
 def test_the_check_of_the_size_fails_beyond_the_limit(tmp_path: Path) -> None:
     _, found = seeded(tmp_path)
-    assert size_result(found, 4).passed
-    assert not size_result(found, 3).passed
-    assert size_result(None, 3).passed
+    assert size_result(PROFILE, found, 4).passed
+    assert not size_result(PROFILE, found, 3).passed
+    assert size_result(PROFILE, None, 3).passed
 
 
 def test_the_check_of_the_watermark_sees_batches_in_both_tables_and_a_base_that_was_put_back(tmp_path: Path) -> None:
     settings, found = seeded(tmp_path)
-    assert watermark_result(found, under_way=False, told=None).passed
+    assert watermark_result(PROFILE, found, under_way=False, told=None).passed
     base = light.opened(PROFILE.base.uri(settings.lake), PROFILE.base)
     assert base is not None
     light.replace(base, state_here(settings.lake, PROFILE), transaction(PROFILE, 0))
     both = snapshot(settings.lake, PROFILE)
-    assert watermark_result(both, under_way=True, told=0).passed
-    assert "[0]" in (watermark_result(both, under_way=False, told=0).description or "")
-    assert "put back" in (watermark_result(both, under_way=True, told=1).description or "")
+    assert watermark_result(PROFILE, both, under_way=True, told=0).passed
+    assert "[0]" in (watermark_result(PROFILE, both, under_way=False, told=0).description or "")
+    assert "put back" in (watermark_result(PROFILE, both, under_way=True, told=1).description or "")
 
 
 def test_the_check_of_the_view_passes_where_it_shows_the_replay(tmp_path: Path) -> None:
     settings, found = seeded(tmp_path)
-    right = replay_result(settings, found)
+    right = replay_result(PROFILE, settings, found)
     assert right.passed
     assert right.metadata["keys"].value == 2
-    assert replay_result(settings, None).passed
+    assert replay_result(PROFILE, settings, None).passed
 
 
 def test_the_check_of_the_view_fails_where_it_shows_something_else(
@@ -146,6 +139,6 @@ def test_the_check_of_the_view_fails_where_it_shows_something_else(
     changes.land(0, [Said("a", 1, "UPDATE", {"name": "Ann"})])
     other = replace(PROFILE, unknown_update="ignore")
     monkeypatch.setattr(sample, "current_here", lambda root, _entity, **said: current_here(root, other, **said))
-    found = replay_result(Settings(lake_uri=str(tmp_path)), snapshot(str(tmp_path), PROFILE))
+    found = replay_result(PROFILE, Settings(lake_uri=str(tmp_path)), snapshot(str(tmp_path), PROFILE))
     assert not found.passed
     assert "such as a" in (found.description or "")

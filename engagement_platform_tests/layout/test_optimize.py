@@ -197,7 +197,7 @@ def test_spark_rewrites_what_delta_rs_cannot(tmp_path: Path, spark: SparkSession
     written = Lake(spark, lake.settings)
     written.ensure(table)
     if scheme == "organization":
-        written.accept_organizations(ODD, table)
+        written.accept_folders("organization_id", ODD, table)
     for batch in range(2):
         rows = pa.concat_tables([engagement_rows(name, batch * 20 + i, 2) for i, name in enumerate(ODD)])
         written.append(rows, table, lake._txn(f"{batch}"))

@@ -235,10 +235,10 @@ def test_what_makes_a_folder_name(organization: str, expected: bool) -> None:
 def test_organizations_that_make_no_folder_name_turn_a_table_to_random_ones_once(lake: Lake) -> None:
     table, unpartitioned = named("folders"), replace(named("flat"), partitioned_by=())
     lake.ensure(table, unpartitioned)
-    lake.accept_organizations(["org", "Org 2", "a" * 120], table, unpartitioned)
+    lake.accept_folders("organization_id", ["org", "Org 2", "a" * 120], table, unpartitioned)
     assert lake.version(table) == 0
     for _ in range(2):
-        lake.accept_organizations(["org", "../up"], table, unpartitioned)
+        lake.accept_folders("organization_id", ["org", "../up"], table, unpartitioned)
         assert (lake.version(table), lake.version(unpartitioned)) == (1, 0)
     found = log.describe(lake.uri(table))
     assert found is not None

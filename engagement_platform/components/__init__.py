@@ -1,0 +1,7 @@
+"""Dagster components: tables of somebody's own, declared in a `defs.yaml` file, as `engagement_platform.NAME`."""
+
+from engagement_platform.components.kafka_table import KafkaTable
+from engagement_platform.components.maintained_table import MaintainedTable
+from engagement_platform.components.merge_on_read_entity import MergeOnReadEntity
+
+__all__ = ["KafkaTable", "MaintainedTable", "MergeOnReadEntity"]

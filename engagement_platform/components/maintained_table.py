@@ -1,0 +1,25 @@
+"""The component that looks after a table which somebody else writes. What it is made of is `defs.maintained`."""
+
+import dagster as dg
+
+from engagement_platform.components.scaffold import scaffolder
+from engagement_platform.defs.maintained import maintained_definitions
+from engagement_platform.streams.declared import MaintainedTableDeclaration
+
+EXAMPLE = """\
+table: shop/order
+description: Orders, written by the shop's own job.
+"""
+
+
+@dg.scaffold_with(scaffolder(EXAMPLE))
+class MaintainedTable(MaintainedTableDeclaration, dg.Component, dg.Resolvable):
+    """A Delta table of the lake that somebody else writes, checked like the platform's own.
+
+    With it come an asset, a check for each way in which files can lie badly, and a sensor that examines after commits.
+    Maintenance takes every table of the lake, with or without this.
+    """
+
+    def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:  # noqa: ARG002
+        """Asset, checks, job and sensor."""
+        return maintained_definitions(self.path, self.description)

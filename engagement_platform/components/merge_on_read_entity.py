@@ -1,0 +1,35 @@
+"""The component that keeps an entity of partial updates. What may be declared is `streams.declared`, what it is made of
+`defs.entity`."""
+
+import dagster as dg
+
+from engagement_platform.components.scaffold import scaffolder
+from engagement_platform.defs.entity import EntityParts
+from engagement_platform.defs.platform import bound_platform
+from engagement_platform.defs.streams import topic_key
+from engagement_platform.streams.declared import MergeOnReadEntityDeclaration
+
+EXAMPLE = """\
+topic: account-changes
+name: account
+key: account_id
+columns:
+  plan: string
+  seats: long
+"""
+
+
+@dg.scaffold_with(scaffolder(EXAMPLE))
+class MergeOnReadEntity(MergeOnReadEntityDeclaration, dg.Component, dg.Resolvable):
+    """A keyed thing whose columns arrive a few at a time, from a Kafka topic of changes.
+
+    With it come a changeset that changes are appended to, a base that they are moved into, a view over both, their
+    checks, and the jobs, sensors and schedule that keep them.
+    """
+
+    def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:  # noqa: ARG002
+        """Assets, checks, jobs, sensors and schedule."""
+        parts = EntityParts(
+            self.entity, topic_key(self.topic), lambda _settings: self.topic, lambda _settings: self.entity, self.name
+        )
+        return dg.Definitions.merge(parts.definitions(), dg.Definitions(resources={"platform": bound_platform()}))

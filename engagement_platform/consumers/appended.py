@@ -1,0 +1,159 @@
+"""Incremental read of an append-only table: each row once, in the order of its commits, and a durable cursor. No JVM.
+
+For engagements, whose rows change, there is `changes`; here rows are as they were written.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+import pyarrow as pa
+
+from engagement_platform.consumers.changes import MAX_ROWS, lake_root
+from engagement_platform.consumers.position import Position, Start, first_position
+from engagement_platform.errors import PlatformError
+from engagement_platform.microbatch.cursors import CursorStore
+from engagement_platform.microbatch.database import open_engine
+from engagement_platform.settings import Settings
+from engagement_platform.tables import growth, log
+from engagement_platform.tables.contract import Column, Mode, Table
+from engagement_platform.tables.growth import FilesVacuumed, TableReplaced, TableSource
+
+
+class NotReadIncrementally(PlatformError):
+    """A table was asked for that is not there, or whose rows change."""
+
+    def __init__(self, table: str, why: str) -> None:
+        self.table = table
+        super().__init__(
+            f"{table} cannot be read incrementally: {why}. Nothing was read and no cursor was made. Tables that are "
+            "declared as engagement_platform.KafkaTable can; of engagements, whose rows change, `consume` without "
+            "--table tells what changed."
+        )
+
+
+@dataclass(frozen=True)
+class Appended:
+    """Some rows, and the position after them."""
+
+    rows: pa.Table
+    position: Position
+
+
+class Appends:
+    """Rows that were added to a table since a consumer committed last. Iterate, keep each batch, then `commit()`.
+
+    lake_uri: root of the tables. table: such as `shop/click`; append-only. name: of the consumer, unique among those of
+    the table; one process at a time reads under it. start: where a new consumer begins, as for `Changes`. max_rows: at
+    most so many rows in a batch. follow: wait for more instead of ending, looking every `poll`. store_url: database of
+    the cursor; default: that of the settings.
+
+    After a crash everything since the last commit comes once more, in the same batches; nothing is skipped. Files that
+    OPTIMIZE merged hold no new rows and are passed by. VACUUM keeps what a consumer has yet to read.
+    Raises NotReadIncrementally, UnknownStart, StoresUnavailable.
+    """
+
+    def __init__(
+        self,
+        lake_uri: str | Path,
+        table: str,
+        *,
+        name: str,
+        start: Start = "beginning",
+        max_rows: int = MAX_ROWS,
+        follow: bool = False,
+        poll: timedelta = timedelta(seconds=1),
+        store_url: str | None = None,
+    ) -> None:
+        if max_rows < 1:
+            raise ValueError("max_rows is at least 1")
+        self.name, self.root, self.table = name, lake_root(lake_uri), table
+        self.max_rows, self.follow, self.poll = max_rows, follow, poll
+        self._contract = _contract(self.root, table)
+        self._source = TableSource(self._contract.uri(self.root), self._contract)
+        self._cursors = CursorStore(open_engine(store_url or Settings().store_url))
+        lake = cursor_root(self.root, table)
+        self._cursor = self._cursors.get(lake, name) or self._cursors.begin(
+            lake, name, first_position(self._source.uri, start).as_json()
+        )
+        self._position, self._unsaid = self.committed, 0
+
+    @property
+    def committed(self) -> Position:
+        """Where a crash now would lead back to."""
+        return Position.of(self._cursor.position)
+
+    def __iter__(self) -> Iterator[Appended]:
+        """Batches until all is read, or, with follow, for ever.
+
+        Raises CursorMoved, and what following a table raises: CommitsExpired, FilesVacuumed, RowsTakenAway,
+        TableReplaced.
+        """
+        while True:
+            found = self._next()
+            if found is not None:
+                yield found
+            elif not self.follow:
+                return
+            else:
+                time.sleep(self.poll.total_seconds())
+
+    def commit(self) -> None:
+        """Go on from the end of the last batch from now on. Raises CursorMoved, StoresUnavailable."""
+        if self._position != self.committed:
+            self._cursor = self._cursors.move(self._cursor, self._position.as_json(), self._unsaid)
+        self._unsaid = 0
+
+    def forget(self) -> None:
+        """Give up the cursor: nothing is kept for this consumer any more."""
+        self._cursors.forget(cursor_root(self.root, self.table), self.name)
+
+    def _next(self) -> Appended | None:
+        uri, newest = self._source.uri, log.version(self._source.uri)
+        if newest is None or newest < self._position.version:
+            raise TableReplaced(uri, self._position.version, newest)
+        for version in range(self._position.version + 1, newest + 1):
+            files = growth.added(uri, version - 1, version)
+            left = sum(growth.rows_in(uri, file) for file in files) - self._position.rows
+            if left <= 0:
+                self._position = Position(version)
+                continue
+            taken = min(left, self.max_rows)
+            rows = self._rows(files).slice(self._position.rows, taken)
+            end = Position(version) if taken == left else Position(version - 1, self._position.rows + taken)
+            self._position, self._unsaid = end, self._unsaid + taken
+            return Appended(rows, end)
+        return None
+
+    def _rows(self, files: list[growth.Added]) -> pa.Table:
+        try:
+            return growth.read_here(self._source.uri, self._contract, files, self._contract.column_names)
+        except FileNotFoundError:
+            first = files[0].version
+            committed = log.committed(self._source.uri, first)
+            raise FilesVacuumed(self._source.uri, first, committed, [file.path for file in files]) from None
+
+
+def cursor_root(root: str, table: str) -> str:
+    """Under which the cursors of a table's consumers are kept; those of notifications go by the lake itself."""
+    return f"{root}/{table}"
+
+
+def _contract(root: str, table: str) -> Table:
+    """What the table says of itself. Raises NotReadIncrementally."""
+    found = log.describe(f"{root}/{table}")
+    if found is None:
+        raise NotReadIncrementally(table, f"there is no such table under {root} yet")
+    if found.properties.get("delta.appendOnly", "false") != "true":
+        raise NotReadIncrementally(table, "rows that were written may change")
+    return Table(
+        key=tuple(table.split("/")),
+        description="",
+        mode=Mode.APPEND_ONLY,
+        partitioned_by=found.partitioned_by,
+        columns=tuple(Column(name, kind, "") for name, kind in found.columns.items()),
+    )

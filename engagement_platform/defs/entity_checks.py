@@ -1,0 +1,114 @@
+"""What the checks of an entity find: size of its changeset, watermark of its base, its view against a replay.
+
+When they are evaluated is `entity`.
+"""
+
+from __future__ import annotations
+
+import dagster as dg
+
+from engagement_platform.defs.checks import FRESH, freshness
+from engagement_platform.defs.specs import key_of
+from engagement_platform.defs.waiting import Waiting
+from engagement_platform.merge_on_read.cadence import Waits
+from engagement_platform.merge_on_read.entity import Entity
+from engagement_platform.merge_on_read.ingest import job_name as ingest_name
+from engagement_platform.merge_on_read.latency import point_read_seconds
+from engagement_platform.merge_on_read.rematerialize import job_name as rematerialize_name
+from engagement_platform.merge_on_read.sample import sample
+from engagement_platform.merge_on_read.snapshot import Snapshot, snapshot
+from engagement_platform.microbatch.model import JobState
+from engagement_platform.settings import Settings
+from engagement_platform.sources.kafka_errors import TopicMissing
+from engagement_platform.tables import log
+
+SIZE, WATERMARK, REPLAY = "changeset_size", "watermark", "view_equals_replay"
+
+
+def state_of(entity: Entity, settings: Settings) -> Snapshot | None:
+    """Where base and changeset stand; None before they are made."""
+    tables = (entity.changeset, entity.base)
+    if any(log.version(table.uri(settings.lake)) is None for table in tables):
+        return None
+    return snapshot(settings.lake, entity)
+
+
+def waits_of(entity: Entity, looked: Waiting, found: Snapshot) -> Waits:
+    """What a decision about rematerialization is made of. Reads one key of the view."""
+    last = looked.checkpoint(rematerialize_name(entity))
+    seconds = point_read_seconds(looked.settings.lake, entity) if found.pending else None
+    return Waits(found.pending_rows, len(found.orphans), seconds, last.manifest.ingestion_ts if last else None)
+
+
+def size_result(entity: Entity, found: Snapshot | None, most: int) -> dg.AssetCheckResult:
+    """Passed when at most `most` changes wait."""
+    rows = found.pending_rows if found else 0
+    return dg.AssetCheckResult(
+        passed=rows <= most,
+        asset_key=key_of(entity.changeset),
+        check_name=SIZE,
+        severity=dg.AssetCheckSeverity.WARN,
+        description=f"{rows:,} changes wait, more than rematerialize.max_pending_rows ({most:,}). Look at the last "
+        f"runs of {rematerialize_name(entity).replace('-', '_')}." if rows > most else None,
+        metadata={"pending_rows": rows, "pending_batches": len(found.pending) if found else 0},
+    )  # fmt: skip
+
+
+def watermark_result(entity: Entity, found: Snapshot | None, under_way: bool, told: int | None) -> dg.AssetCheckResult:
+    """Passed when no batch is in both tables, but for a rematerialization under way, and the base's watermark is not
+    behind the one that the stores tell of. told: watermark of the last finished batch."""
+    orphans = found.orphans if found and not under_way else []
+    behind = found is not None and told is not None and found.watermark < told
+    wrong = (
+        [f"Batches {orphans[:5]} are in base and changeset; the next rematerialization removes them"] if orphans else []
+    )
+    if behind and found is not None:
+        wrong.append(
+            f"the base says it has all changes up to batch {found.watermark}, the stores say up to {told}: it was put "
+            "back to an earlier version, and what was merged since is lost to readers; restore its newest version"
+        )
+    return dg.AssetCheckResult(
+        passed=not wrong,
+        asset_key=key_of(entity.base),
+        check_name=WATERMARK,
+        description="; ".join(wrong) or None,
+        metadata={"watermark": found.watermark if found else -1, "orphan_batches": len(orphans)},
+    )
+
+
+def replay_result(entity: Entity, settings: Settings, found: Snapshot | None) -> dg.AssetCheckResult:
+    """Passed when the view shows some keys as a replay of their changes ends."""
+    looked = sample(settings.lake, entity) if found else None
+    differing = looked.differing if looked else ()
+    return dg.AssetCheckResult(
+        passed=not differing,
+        asset_key=key_of(entity.base),
+        check_name=REPLAY,
+        description=f"{len(differing)} keys are shown otherwise than their changes say, such as "
+        f"{', '.join(differing[:5])}. This is a defect: please report it." if differing else None,
+        metadata={"keys": looked.keys if looked else 0, "differing": len(differing)},
+    )  # fmt: skip
+
+
+def entity_results(entity: Entity, looked: Waiting, topic: str) -> list[dg.AssetCheckResult]:
+    """All checks of an entity that need no run, as they stand now. entity: under the policies of the settings."""
+    settings, last = looked.settings, looked.checkpoint(rematerialize_name(entity))
+    found = state_of(entity, settings)
+    done = last is None or last.state is JobState.SUCCEEDED
+    told = last.manifest.end["batch"] if last is not None and done else None
+    return [
+        fresh_result(ingest_name(entity), key_of(entity.changeset), looked, topic),
+        size_result(entity, found, settings.rematerialize.max_pending_rows),
+        watermark_result(entity, found, not done, told),
+        replay_result(entity, settings, found),
+    ]
+
+
+def fresh_result(job: str, asset: dg.AssetKey, looked: Waiting, topic: str) -> dg.AssetCheckResult:
+    """As `freshness`; who has no topic for this, and never had one, has nothing to be told of."""
+    if looked.checkpoint(job) is None:
+        try:
+            looked.backlog(job, topic)
+        except TopicMissing:
+            return dg.AssetCheckResult(passed=True, asset_key=asset, check_name=FRESH, description="No topic.")
+    return freshness(job, asset, looked, topic)

@@ -1,0 +1,90 @@
+"""The job that lands a declared stream: new records in its table, refused ones in its quarantine, exactly once each.
+
+What a stream is, is `stream`; which records are new, `settle`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+
+from engagement_platform.landing.batch import COORDINATES, DecodedBatch
+from engagement_platform.landing.rejected import RejectedProcess
+from engagement_platform.microbatch.job import Committer, MicroBatchJob, Stores, Told
+from engagement_platform.microbatch.model import Counts, Limits, Manifest, Source
+from engagement_platform.settings import Settings
+from engagement_platform.sources.messages import DecodingLimits
+from engagement_platform.sources.recorded_batches import decode_records, records_ddl
+from engagement_platform.streams.settle import settled
+from engagement_platform.streams.stream import Stream
+from engagement_platform.tables.arrow import schema_of
+from engagement_platform.tables.lake import Lake
+from engagement_platform.tables.stamps import stamped_here
+
+Reader = Callable[[Manifest], DataFrame]
+"""Raw records of a pinned range: topic, partition, offset, key, value, timestamp."""
+
+
+@dataclass(frozen=True)
+class RecordProcess:
+    """Accepted records, appended."""
+
+    stream: Stream
+    name: str = "table"
+    commits: tuple[str, ...] = ("append",)
+
+    def run(self, work: DecodedBatch, commit: Committer) -> Counts:
+        """Counts: landed, files, bytes."""
+        rows = work.accepted
+        if not rows.num_rows:
+            return {"landed": 0}
+        table = self.stream.table
+        # In the order of ids, so that bounds within row groups let readers of one id skip most of a file.
+        order = [(name, "ascending") for name in (*table.partitioned_by, self.stream.clustered_by)]
+        stamped = stamped_here(rows, work.manifest)
+        ordered = stamped.select(list(table.column_names)).cast(schema_of(table)).sort_by(order)
+        for column in set(table.partitioned_by) & self.stream.shape.ids:
+            work.lake.accept_folders(column, ordered.column(column).unique().to_pylist(), table)
+        with commit("append") as txn:
+            work.lake.append(ordered, table, txn, rows=rows.num_rows)
+        return {"landed": rows.num_rows, **work.lake.written(table, txn)}
+
+
+def ingest_stream(
+    stream: Stream, source: Source, read: Reader, lake: Lake, stores: Stores, settings: Settings, told: Told
+) -> MicroBatchJob[DecodedBatch]:
+    """Records of a declared stream into its two tables. Raises ContractBroken where a table is another one."""
+    table, quarantine = stream.table, stream.quarantine
+    lake.ensure(table, quarantine)
+    limits = DecodingLimits.of(settings.decoding)
+
+    def prepare(manifest: Manifest) -> DecodedBatch:
+        step = decode_records(stream.shape, limits, manifest.ingestion_ts)
+        raw = read(manifest)
+        decoded = raw.mapInArrow(step, records_ddl(stream.shape)).toArrow()
+
+        def records() -> pa.Table:
+            return raw.select(*COORDINATES, "key", "value").toArrow()
+
+        return DecodedBatch(lake, manifest, *settled(stream, decoded, records, lake, manifest))
+
+    return MicroBatchJob(
+        name=stream.job,
+        source=source,
+        prepare=prepare,
+        processes=(RejectedProcess(quarantine), RecordProcess(stream)),
+        stores=stores,
+        limits=Limits(settings.batch.max_records, settings.batch.max_bytes),
+        pin=lambda: {each.name: lake.version(each) for each in (table, quarantine)},
+        lease_wait=settings.stores.lease_wait,
+        describe=lambda work: {
+            "rejected": work.by_reason,
+            "produced_quantiles_ms": work.produced_quantiles_ms,
+        },
+        observe=told.observe,
+        on_wait=told.on_wait,
+        on_blocked=told.on_blocked,
+    )

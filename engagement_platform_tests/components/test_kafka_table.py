@@ -1,0 +1,187 @@
+"""A topic that is declared in a file has everything in Dagster: assets, checks, a job, and a sensor that launches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from tomllib import loads
+from types import SimpleNamespace
+from typing import Any
+from uuid import uuid4
+
+import dagster as dg
+import pytest
+import yaml
+from dagster.components.core import package_entry
+from pyspark.sql import SparkSession
+
+import engagement_platform
+from engagement_platform.components import KafkaTable, MaintainedTable, MergeOnReadEntity
+from engagement_platform.components.folder import folder_definitions
+from engagement_platform.definitions import defs
+from engagement_platform.layout.findings import CODES
+from engagement_platform.microbatch.model import Transaction
+from engagement_platform.settings import Settings
+from engagement_platform.streams.declared import KafkaTableDeclaration
+from engagement_platform.tables.lake import Lake
+from engagement_platform_tests.conftest import Broker
+from engagement_platform_tests.docs.pages import ROOT
+from engagement_platform_tests.streams.clicks import CLICK, click, encoded
+
+CLICKS = """\
+type: engagement_platform.KafkaTable
+attributes:
+  topic: {topic}
+  table: shop/click
+  columns: {{click_id: string, shop_id: string, page: string, price: double, clicked_at: timestamp}}
+  key: shop_id
+  event_time: clicked_at
+  unique: [click_id]
+"""
+ORDERS = """\
+---
+type: engagement_platform.MaintainedTable
+attributes: {table: shop/order}
+"""
+
+
+class Shop:
+    """A folder of declarations, a lake, a topic and an instance; the settings of this process point at them."""
+
+    def __init__(self, folder: Path, broker: Broker, instance: dg.DagsterInstance) -> None:
+        self.folder, self.broker, self.instance = folder, broker, instance
+        self.topic = f"clicks-{uuid4().hex[:8]}"
+        (folder / "defs" / "clicks").mkdir(parents=True)
+        (folder / "defs" / "clicks" / "defs.yaml").write_text(CLICKS.format(topic=self.topic) + ORDERS)
+
+    def send(self, *messages: dict[str, object] | bytes) -> None:
+        self.broker.produce(self.topic, [(0, None, message) for message in encoded(*messages)])
+
+    def tick(self, sensor: str) -> Any:
+        made = defs().resolve_sensor_def(sensor)  # type: ignore[attr-defined]
+        return made.evaluate_tick(
+            dg.build_sensor_context(self.instance, resources={"platform": defs().resources["platform"]})  # type: ignore[index]
+        )
+
+
+@pytest.fixture
+def shop(tmp_path: Path, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
+    with dg.DagsterInstance.ephemeral() as instance:
+        made = Shop(tmp_path, broker, instance)
+        for name, value in {
+            "HOME": str(tmp_path),
+            "DEFS_FOLDER": str(tmp_path / "defs"),
+            "KAFKA__BOOTSTRAP_SERVERS": broker.bootstrap_servers,
+            "DRAIN__LINGER": "PT0S",
+            "DRAIN__PACE": "PT0S",
+        }.items():
+            monkeypatch.setenv(f"ENGAGEMENT_PLATFORM_{name}", value)
+        yield made
+
+
+def evaluated(ran: Any) -> dict[str, bool]:
+    found = ran.get_asset_check_evaluations()
+    return {f"{each.asset_key.to_user_string()}:{each.check_name}": each.passed for each in found}
+
+
+@pytest.mark.broker
+def test_a_declared_topic_is_drained_by_its_sensor_and_told_of(spark: SparkSession, shop: Shop) -> None:
+    definitions = defs()
+    graph = definitions.resolve_asset_graph()
+    table, quarantine, order = (dg.AssetKey(["shop", name]) for name in ("click", "click_quarantine", "order"))
+    assert {check.name for check in graph.get(table).check_keys} == {"conservation", "fresh", *CODES}
+    assert {check.name for check in graph.get(quarantine).check_keys} == set(CODES)
+    assert {check.name for check in graph.get(order).check_keys} == set(CODES)
+    assert graph.get(table).parent_keys == {dg.AssetKey(["kafka", shop.topic])}
+    assert (graph.get(table).group_name, graph.get(table).pools) == ("shop", {"shop_click"})
+
+    assert "does not exist" in shop.tick("shop_click_backlog").skip_message
+    shop.broker.create_topic(shop.topic)
+    shop.send(click("c1", price=1), click("c2"), b"{", click("c1", price=2))
+    [request] = shop.tick("shop_click_backlog").run_requests
+    ran = definitions.resolve_job_def("ingest_shop_click").execute_in_process(
+        run_config=request.run_config, partition_key=request.partition_key, instance=shop.instance
+    )
+    passed = evaluated(ran)
+    assert passed["shop/click:conservation"]
+    assert {name for name in passed if name.startswith("shop/click_quarantine:")} == {
+        f"shop/click_quarantine:{code}" for code in CODES
+    }
+    [told] = shop.instance.fetch_materializations(table, limit=5).records
+    assert told.asset_materialization is not None
+    figures = {name: value.value for name, value in told.asset_materialization.metadata.items()}
+    assert (figures["rows_in"], figures["landed"], figures["quarantined"]) == (4, 2, 2)
+    assert [r.data["reason_code"] for r in figures["rejected"]] == ["not_json", "unique_conflict"]
+    assert "Nothing is waiting" in shop.tick("shop_click_backlog").skip_message
+    record = shop.instance.event_log_storage.get_asset_check_execution_history(
+        dg.AssetCheckKey(table, "fresh"), limit=1
+    )
+    assert record[0].evaluation is not None
+    assert record[0].evaluation.passed
+
+
+def test_a_table_that_others_write_is_examined_after_their_commits(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ENGAGEMENT_PLATFORM_HOME", str(tmp_path))
+    component = MaintainedTable.from_attributes_dict(attributes={"table": "shop/click"})
+    made = dg.build_defs_for_component(component)
+    sensor = made.resolve_sensor_def("shop_click_commits")  # type: ignore[attr-defined]
+    with dg.DagsterInstance.ephemeral() as instance:
+
+        def tick() -> Any:
+            return sensor.evaluate_tick(
+                dg.build_sensor_context(instance, resources={"platform": made.resources["platform"]})  # type: ignore[index]
+            )
+
+        assert "has not changed" in tick().skip_message
+        settings = Settings()
+        lake = Lake(spark, settings)
+        lake.ensure(CLICK.table)
+        rows = lake.find(CLICK.table, 0, CLICK.table.column_names, {})
+        lake.append(rows, CLICK.table, Transaction("theirs", 0), rows=0)
+        assert len(tick().run_requests) == 1
+        ran = made.resolve_job_def("check_shop_click").execute_in_process(instance=instance)
+        assert set(evaluated(ran)) == {f"shop/click:{code}" for code in CODES}
+        assert "has not changed" in tick().skip_message or "next look" in tick().skip_message
+
+
+def test_a_file_that_is_wrong_is_refused_with_its_name(tmp_path: Path) -> None:
+    (tmp_path / "defs").mkdir()
+    (tmp_path / "defs" / "defs.yaml").write_text(CLICKS.format(topic="t").replace("price: double", "price: dabble"))
+    with pytest.raises(Exception, match=r"defs\.yaml|dabble"):
+        folder_definitions(tmp_path / "defs")
+
+
+@pytest.mark.parametrize("component", [KafkaTable, MaintainedTable, MergeOnReadEntity])
+def test_what_is_scaffolded_can_be_used_as_it_is(component: Any, tmp_path: Path) -> None:
+    scaffold = component.__scaffolder_cls__()
+    request = SimpleNamespace(
+        type_name=f"engagement_platform.{component.__name__}", target_path=tmp_path / "new", append=False
+    )
+    scaffold.scaffold(request)
+    scaffold.scaffold(SimpleNamespace(**{**vars(request), "append": True}))
+    documents = list(yaml.safe_load_all((tmp_path / "new" / "defs.yaml").read_text()))
+    assert [document["type"] for document in documents] == [request.type_name] * 2
+    made = component.from_attributes_dict(attributes=documents[0]["attributes"])
+    assert dg.build_defs_for_component(made).resolve_asset_graph().get_all_asset_keys()
+
+
+def test_every_field_is_described_in_the_schema() -> None:
+    for component in (KafkaTable, MaintainedTable, MergeOnReadEntity):
+        schema = component.model().model_json_schema()  # type: ignore[attr-defined]
+        assert [name for name, field in schema["properties"].items() if not field.get("description")] == []
+    assert set(KafkaTable.model_fields) == set(KafkaTableDeclaration.model_fields)
+
+
+def test_tools_find_the_components_by_the_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
+    group = "dagster_dg_cli.registry_modules"
+    declared = loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"][group]
+    [(name, value)] = declared.items()
+    assert group == package_entry.DG_PLUGIN_ENTRY_POINT_GROUP
+    monkeypatch.setattr(package_entry, "get_plugin_entry_points", lambda: [EntryPoint(name, value, group)])
+    found = {key.to_typename() for key in package_entry.discover_entry_point_package_objects()}
+    assert found == {f"engagement_platform.{each}" for each in ("KafkaTable", "MaintainedTable", "MergeOnReadEntity")}
+    with pytest.raises(AttributeError, match="nothing_such"):
+        engagement_platform.nothing_such  # noqa: B018

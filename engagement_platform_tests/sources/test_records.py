@@ -1,0 +1,102 @@
+"""A record of a declared stream is what its columns say, or goes to quarantine with the rule that it breaks."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, date, datetime, timedelta
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engagement_platform.sources.messages import DecodingLimits, Record, RecordShape, Rejection
+from engagement_platform.sources.recorded_batches import decode_records, records_ddl
+from engagement_platform.sources.records import record_decoder
+
+NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
+SHAPE = RecordShape(
+    columns=(
+        ("id", "string"), ("at", "timestamp"), ("text", "string"), ("count", "long"), ("price", "double"),
+        ("ok", "boolean"), ("day", "date"),
+    ),
+    required=frozenset({"id", "at"}),
+    ids=frozenset({"id"}),
+    event_time="at",
+)  # fmt: skip
+LEAST = {"id": "a", "at": "2026-11-20T23:30:00-01:00"}
+
+decode = record_decoder(SHAPE, DecodingLimits(), NOW)
+
+
+def said(**fields: object) -> Record | Rejection:
+    return decode(json.dumps({**LEAST, **fields}).encode())
+
+
+def test_each_type_is_read_as_it_is_declared_and_the_day_is_that_of_utc() -> None:
+    record = said(text=" x ", count=-3, price=2, ok=False, day="2026-01-31", more=1)
+    assert record == Record(
+        1,
+        date(2026, 11, 21),
+        ("a", datetime(2026, 11, 21, 0, 30, tzinfo=UTC), " x ", -3, 2.0, False, date(2026, 1, 31)),
+    )
+
+
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({"id": None}, "missing_field"), ({"id": 5}, "wrong_type"), ({"id": ""}, "empty_id"),
+        ({"id": " a"}, "blank_end"), ({"id": "__HIVE_DEFAULT_PARTITION__"}, "reserved_id"),
+        ({"at": "2026-11-20"}, "bad_time"), ({"at": "2026-11-20T10:00:00"}, "time_without_offset"),
+        ({"at": "2031-01-01T00:00:00Z"}, "time_out_of_range"), ({"text": 5}, "wrong_type"),
+        ({"count": 1.5}, "wrong_type"), ({"count": True}, "wrong_type"), ({"count": 2**63}, "number_out_of_range"),
+        ({"price": "1"}, "wrong_type"), ({"ok": 1}, "wrong_type"), ({"day": "2026-02-30"}, "bad_date"),
+        ({"text": {"a": 1}}, "wrong_type"),
+    ],
+)  # fmt: skip
+def test_a_record_that_breaks_a_rule_is_refused_with_its_code(fields: dict[str, object], code: str) -> None:
+    refused = said(**fields)
+    assert isinstance(refused, Rejection)
+    assert refused.code == code
+
+
+def test_what_is_not_declared_is_refused_where_the_settings_say_so() -> None:
+    strict = record_decoder(SHAPE, DecodingLimits(unknown_fields="quarantine"), NOW)
+    refused = strict(json.dumps({**LEAST, "more": 1}).encode())
+    assert isinstance(refused, Rejection)
+    assert refused.code == "unknown_fields"
+
+
+@given(st.binary(max_size=60))
+@settings(deadline=None)
+def test_no_bytes_make_it_raise(value: bytes) -> None:
+    assert isinstance(decode(value), Record | Rejection)
+
+
+@given(
+    st.text(max_size=20), st.integers(-(2**63), 2**63 - 1), st.floats(allow_nan=False, allow_infinity=False),
+    st.datetimes(datetime(2001, 1, 1), datetime(2026, 11, 20)),  # noqa: DTZ001 - the zone is written below
+)  # fmt: skip
+@settings(deadline=None)
+def test_what_a_producer_wrote_comes_out(text: str, count: int, price: float, at: datetime) -> None:
+    record = said(text=text, count=count, price=price, at=f"{at.isoformat()}+02:00")
+    assert isinstance(record, Record)
+    moment = at.replace(tzinfo=UTC) - timedelta(hours=2)
+    assert record.values[1:5] == (moment, text, count, price)
+    assert record.event_date == moment.date()
+
+
+def test_a_batch_keeps_the_whole_record_of_what_is_refused_and_only_of_that() -> None:
+    values = [json.dumps(LEAST).encode(), b"{", None]
+    raw = pa.RecordBatch.from_pydict(
+        {
+            "topic": ["t"] * 3, "partition": pa.array([0] * 3, pa.int32()), "offset": [1, 2, 3],
+            "key": pa.array([b"k"] * 3), "value": pa.array(values, pa.binary()),
+            "timestamp": pa.array([NOW] * 3, pa.timestamp("us", tz="UTC")),
+        }
+    )  # fmt: skip
+    [decoded] = decode_records(SHAPE, DecodingLimits(), NOW)(iter([raw]))
+    assert decoded.schema.names == [column.split()[0] for column in records_ddl(SHAPE).split(", ")]
+    assert decoded.column("reason_code").to_pylist() == [None, "not_json", "empty"]
+    assert decoded.column("value").to_pylist() == [None, b"{", None]
+    assert decoded.column("id").to_pylist() == ["a", None, None]

@@ -1,0 +1,116 @@
+"""What stands in a `defs.yaml` file becomes a stream, or is refused with the file and the reason."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from engagement_platform.jobs import JOB_NAMES, UnknownJob, job_names, topic_of
+from engagement_platform.settings import Settings
+from engagement_platform.streams.declared import DeclarationRefused, declarations
+
+CLICKS = dedent(
+    """\
+    type: engagement_platform.KafkaTable
+    attributes:
+      topic: shop-clicks
+      table: shop/click
+      columns:
+        click_id: string
+        shop_id: string
+        price: {type: double, description: What it cost., required: true}
+        clicked_at: timestamp
+      key: shop_id
+      event_time: clicked_at
+      unique: [click_id]
+    """
+)
+ACCOUNTS = dedent(
+    """\
+    type: engagement_platform.MergeOnReadEntity
+    attributes:
+      topic: account-changes
+      name: account
+      key: account_id
+      columns: {plan: string, seats: long}
+    """
+)
+
+
+def declared(folder: Path, *texts: str) -> Settings:
+    for number, text in enumerate(texts):
+        place = folder / "defs" / f"part-{number}"
+        place.mkdir(parents=True)
+        (place / "defs.yaml").write_text(text)
+    (folder / "defs").mkdir(exist_ok=True)
+    return Settings(home=folder, defs_folder=folder / "defs")
+
+
+def test_a_file_declares_a_stream(tmp_path: Path) -> None:
+    [stream] = declarations(declared(tmp_path, CLICKS)).streams
+    assert (stream.name, stream.job, stream.topic) == ("shop/click", "ingest-shop-click", "shop-clicks")
+    assert stream.table.partitioned_by == ("event_date",)
+    assert stream.table.column_names[:5] == ("event_date", "click_id", "shop_id", "price", "clicked_at")
+    assert stream.quarantine.name == "shop/click_quarantine"
+    assert stream.shape.required == {"click_id", "shop_id", "price", "clicked_at"}
+    assert {column.name: column.comment for column in stream.table.columns}["price"] == "What it cost."
+
+
+def test_one_file_may_declare_several_and_other_components_are_passed_by(tmp_path: Path) -> None:
+    other = "type: dagster.DefsFolderComponent\n"
+    settings = declared(tmp_path, f"{CLICKS}---\n{ACCOUNTS}---\n{other}", other)
+    found = declarations(settings)
+    assert [stream.name for stream in found.streams] == ["shop/click"]
+    assert [declared.entity.view for declared in found.entities] == ["account/current"]
+    assert found.topics == ("shop-clicks", "account-changes")
+    assert job_names(settings) == (
+        *JOB_NAMES, "ingest-shop-click", "ingest-account-changes", "rematerialize-account",
+    )  # fmt: skip
+    assert topic_of("ingest-account-changes", settings) == "account-changes"
+
+
+def test_without_a_folder_nothing_is_declared(tmp_path: Path) -> None:
+    settings = Settings(home=tmp_path)
+    assert job_names(settings) == JOB_NAMES
+    with pytest.raises(UnknownJob, match="ingest-engagements"):
+        topic_of("ingest-shop-click", settings)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "says"),
+    [
+        ("shop_id: string", "shop_id: text", "columns.shop_id"),
+        ("key: shop_id", "key: shop", "no columns shop, named by key"),
+        ("key: shop_id", "key: price", "which is no string"),
+        ("event_time: clicked_at", "event_time: price", "no timestamp column"),
+        ("shop/click", "click", "not called like shop/click"),
+        ("shop/click", "engagement/click", "among the platform's own"),
+        ("shop/click", "shop/../click", "not called like shop/click"),
+        ("click_id: string", "offset: string", "cannot have columns called offset"),
+        ("unique: [click_id]", "partitioned_by: [price]", "cannot be partitioned by price"),
+        ("unique: [click_id]", "partitioned_by: [colour]", "no columns colour"),
+        ("unique: [click_id]", "uniq: [click_id]", "uniq: Extra inputs are not permitted"),
+        ("topic: shop-clicks", "topic: '{{ env.TOPIC }}'", "templates"),
+        ("topic: shop-clicks", "topic: [", "while parsing"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_the_file_and_the_reason(
+    tmp_path: Path, before: str, after: str, says: str
+) -> None:
+    assert before in CLICKS
+    with pytest.raises(DeclarationRefused, match=r"defs\.yaml") as refused:
+        declarations(declared(tmp_path, CLICKS.replace(before, after)))
+    assert says in str(refused.value)
+    assert "Nothing was started" in str(refused.value)
+
+
+def test_a_table_that_is_declared_twice_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DeclarationRefused, match="shop/click is declared twice"):
+        declarations(declared(tmp_path, CLICKS, CLICKS.replace("shop-clicks", "other")))
+
+
+def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DeclarationRefused, match="no such folder"):
+        declarations(Settings(home=tmp_path, defs_folder=tmp_path / "nowhere"))

@@ -1,0 +1,79 @@
+"""Records of a declared stream land exactly once, whatever ends in between; the others stand whole in quarantine."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyspark.sql import SparkSession
+
+from engagement_platform.streams.settle import judged
+from engagement_platform_tests.conftest import Broker
+from engagement_platform_tests.ingestion.test_crashes import Crash, crash_at
+from engagement_platform_tests.streams.clicks import CLICK, World, click, landed
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 2)), max_size=12), st.integers(0, 12))
+@settings(deadline=None)
+def test_the_first_of_a_name_stands_however_a_history_is_cut(history: list[tuple[str, int]], cut: int) -> None:
+    messages = [{"click_id": name, "price": price} for name, price in history]
+    standing: dict[tuple[object, ...], tuple[object, ...]] = {}
+    found: dict[str, list[str]] = {"new": [], "known": [], "conflict": []}
+    for part in (history[:cut], history[cut:]):
+        names, contents = [(name,) for name, _ in part], [(price,) for _, price in part]
+        verdicts = judged(names, contents, range(len(part)), standing)
+        for name, content, verdict in zip(names, contents, verdicts, strict=True):
+            found[verdict].append(str(name[0]))
+            if verdict == "new":
+                standing[name] = content
+    assert (found["new"], found["known"], found["conflict"]) == landed(messages)
+
+
+@pytest.mark.broker
+def test_a_batch_that_ends_anywhere_lands_once(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
+    world = World(spark, broker, tmp_path)
+    sent = []
+    for number, point in enumerate(world.job().crash_points):
+        messages = [click(f"c{number}", price=number), click(f"c{number}", price=number), click("c0", price=9.5)]
+        sent += messages
+        world.send(*messages, b"{")
+        with pytest.raises(Crash):
+            world.ingest(crash_at(point))
+        world.ingest()
+        new, known, conflicts = landed(sent)
+        assert [name for (name,) in world.rows(world.stream.table, "click_id")] == new, f"ended at {point}"
+        refused = world.rows(world.stream.quarantine, "reason_code", "value")
+        assert [code for code, _ in refused].count("unique_conflict") == len(conflicts), f"ended at {point}"
+        assert [code for code, _ in refused].count("not_json") == number + 1
+        assert all(value for _, value in refused)
+    history = world.stores.checkpoints.history(world.stream.job)
+    assert sum(record.counts["duplicates"] for record in history) == len(known)
+    assert json.loads(str(refused[0][1], "utf-8") if isinstance(refused[0][1], bytes) else "")["price"] == 9.5
+
+
+@pytest.mark.broker
+@pytest.mark.parametrize("unique", [("click_id",), ()], ids=["unique", "all land"])
+def test_reading_the_topic_again_adds_nothing(
+    spark: SparkSession, broker: Broker, tmp_path: Path, unique: tuple[str, ...]
+) -> None:
+    stream = replace(CLICK, unique=unique, partitioned_by=("shop_id", "event_date"))
+    world = World(spark, broker, tmp_path, stream)
+    strange = "ü/=%" + "x" * 150
+    world.send(*(click(f"c{n}", shop="a" if n % 2 else strange, day=19 + n % 2, price=n) for n in range(6)), b"x")
+    first = world.ingest()
+    assert [report.counts["rows_in"] for report in first] == [5, 2]
+    before = world.rows(world.stream.table, "click_id", "shop_id", "event_date", "price", "batch_id")
+    assert before[0] == ("c0", strange, date(2026, 11, 19), 0.0, 0)
+    job = world.job()
+    with world.stores.leases.acquire(f"job/{job.name}", purpose="reset") as lease:
+        world.stores.checkpoints.reset(job.name, fences=[lease.fence])
+    again = world.ingest()
+    assert sum(report.counts["duplicates"] for report in again) == 6
+    assert sum(report.counts["landed"] for report in again) == 0
+    assert world.rows(world.stream.table, "click_id", "shop_id", "event_date", "price", "batch_id") == before
+    assert len(world.rows(world.stream.quarantine)) == 1
