@@ -1,0 +1,93 @@
+"""Hudi merge-on-read tables: a batch is appended to log files, which readers merge column by column.
+
+Runs in the environment of `hudi.txt`:  python -m benchmarks.peers.hudi
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pyspark
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from benchmarks.peers.protocol import DELETE, KEY, OP, VERSION, Opened, serve
+from benchmarks.peers.spark_tables import dumped, read_all, session
+
+# Bytes of a row times rows, in files of about 128 MB; a bucket is a file. A bucket index looks nothing up.
+_ROWS_OF_A_BUCKET = 350_000
+
+
+class Hudi:
+    """Tables in a folder."""
+
+    def __init__(self, opened: Opened) -> None:
+        self._folder = opened.folder / "tables"
+        self._spark = session(
+            opened,
+            {
+                "spark.serializer": "org.apache.spark.serializer.KryoSerializer",
+                "spark.kryo.registrator": "org.apache.spark.HoodieSparkKryoRegistrar",
+                "spark.sql.extensions": "org.apache.spark.sql.hudi.HoodieSparkSessionExtension",
+                "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.hudi.catalog.HoodieCatalog",
+            },
+        )
+        (jar,) = opened.jars
+        self.versions = {"pyspark": pyspark.__version__, "hudi": Path(jar).stem.rpartition("-")[2]}
+
+    def table(self, name: str, rows: int) -> HudiTable:
+        """Its buckets are as many as the rows want."""
+        return HudiTable(self._spark, self._folder / name, name, max(2, -(-rows // _ROWS_OF_A_BUCKET)))
+
+
+class HudiTable:
+    """One table."""
+
+    def __init__(self, spark: SparkSession, at: Path, name: str, buckets: int) -> None:
+        self._spark, self._at, self._columns = spark, at, [""]
+        self._options: Mapping[str, str] = {
+            "hoodie.table.name": name,
+            "hoodie.datasource.write.table.type": "MERGE_ON_READ",
+            "hoodie.datasource.write.recordkey.field": KEY,
+            "hoodie.datasource.write.precombine.field": VERSION,
+            "hoodie.datasource.write.keygenerator.class": "org.apache.hudi.keygen.NonpartitionedKeyGenerator",
+            "hoodie.datasource.write.payload.class": "org.apache.hudi.common.model.PartialUpdateAvroPayload",
+            "hoodie.index.type": "BUCKET",
+            "hoodie.index.bucket.engine": "SIMPLE",
+            "hoodie.bucket.index.num.buckets": str(buckets),
+            "hoodie.bulkinsert.shuffle.parallelism": "2",
+            "hoodie.upsert.shuffle.parallelism": "2",
+            # Compaction is asked for, as the product's move into the base is.
+            "hoodie.compact.inline": "false",
+        }
+
+    def load(self, base: Path) -> None:
+        rows = self._spark.read.parquet(str(base))
+        self._columns = rows.columns
+        self._write(rows.withColumn("_hoodie_is_deleted", F.lit(False)), "bulk_insert", "overwrite")
+
+    def apply(self, batch: Path) -> None:
+        said = self._spark.read.parquet(str(batch))
+        rows = said.select(*self._columns, (F.col(OP) == DELETE).alias("_hoodie_is_deleted"))
+        self._write(rows, "upsert", "append")
+
+    def read(self) -> int:
+        return read_all(self._rows())
+
+    def compact(self) -> None:
+        self._spark.sql(f"CALL run_compaction(op => 'scheduleAndExecute', path => '{self._at}')").collect()
+
+    def dump(self, out: Path) -> None:
+        dumped(self._rows(), out)
+
+    def _rows(self) -> DataFrame:
+        return self._spark.read.format("hudi").load(str(self._at)).select(*self._columns)
+
+    def _write(self, rows: DataFrame, operation: str, mode: str) -> None:
+        options = {**self._options, "hoodie.datasource.write.operation": operation}
+        rows.write.format("hudi").options(**options).mode(mode).save(str(self._at))
+
+
+if __name__ == "__main__":
+    serve(Hudi)
