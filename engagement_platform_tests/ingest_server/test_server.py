@@ -112,7 +112,6 @@ def test_what_is_too_large_or_of_another_kind_is_turned_away(running: Running) -
         return running.server.call("POST", "/v1/events", body, **headers).status
 
     assert status(b" " * 2001) == 413
-    assert status(json.dumps([event(str(number)) for number in range(11)]).encode()[:1999]) == 422
     assert status(gzip.compress(b" " * 20_001), Content_Encoding="gzip") == 413
     assert status(gzip.compress(b" " * 10**7)[:2000], Content_Encoding="gzip") == 413, "a bomb is not inflated"
     assert status(b"no gzip", Content_Encoding="gzip") == 422
@@ -217,7 +216,8 @@ def test_a_server_that_cannot_start_says_why_in_one_line(tmp_path: Path) -> None
         ):
             done = subprocess.run(
                 [sys.executable, "-m", "engagement_platform.cli", "ingest-server"],
-                env={"PATH": "", **{f"ENGAGEMENT_PLATFORM_{key}": said for key, said in env.items()}},
+                env={"PATH": "", "ENGAGEMENT_PLATFORM_HOME": str(tmp_path)}
+                | {f"ENGAGEMENT_PLATFORM_{name}": value for name, value in env.items()},
                 capture_output=True, text=True, timeout=120, check=False,
             )  # fmt: skip
             assert done.returncode == 1

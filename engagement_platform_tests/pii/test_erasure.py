@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import gzip
 import json
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from threading import Event
@@ -62,8 +61,8 @@ class Pipe:
 
 
 @pytest.fixture
-def pipe(platform: Settings, vault: Vault) -> Iterator[Pipe]:
-    yield Pipe(platform, vault)
+def pipe(platform: Settings, vault: Vault) -> Pipe:
+    return Pipe(platform, vault)
 
 
 def events_of(name: str) -> list[object]:
