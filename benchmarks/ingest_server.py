@@ -1,11 +1,11 @@
-"""How many events a second does the ingest server take, and how long do answers take?  python -m benchmarks.ingest_server
+"""How many events a second does the ingest server take, how long do answers take?  python -m benchmarks.ingest_server
 
-Data: made-up level and purchase events, one in five with an e-mail address to take out, 2,000 players; batches of --batch
-events from --clients connections to a server of its own on a fresh home, sink `local`. Two phases: as fast as the clients
-can, then at half the rate that was accepted (open loop: the clock starts when a request was due, so that waiting counts).
-Prints events/s accepted, p50, p99 and the longest answer of each phase, requests per fsync, and what was delivered. Fails
-if an acknowledged event is not in the objects exactly once. Clients share the machine with the server: compare runs of
-one machine only.
+Data: made-up events of 2,000 players, one in five with an e-mail address to take out; batches of --batch events from
+--clients connections to a server of its own on a fresh home, sink `local`. Two phases: as fast as the clients can, then
+at --rate, or half of what was accepted (open loop: the clock starts when a request was due, so that waiting counts).
+Prints events/s accepted, p50, p99 and the longest answer of each phase, requests per fsync, what was delivered. Fails if
+an acknowledged event is not in the objects exactly once. Clients share the machine with the server: compare runs of one
+machine only.
 """
 
 from __future__ import annotations
@@ -98,7 +98,8 @@ class Client:
             event: dict[str, object] = {
                 "event_id": f"{self._name}-{self._sent}", "event_type": "level_up", "event_ts": now,
                 "player_id": f"p-{dice.randrange(PLAYERS)}", "session_id": f"{dice.getrandbits(64):016x}",
-                "level": dice.randrange(100), "device": {"model": "phone-7", "os": "17.1"}, "coins": dice.randrange(10**6),
+                "level": dice.randrange(100), "device": {"model": "phone-7", "os": "17.1"},
+                "coins": dice.randrange(10**6),
             }  # fmt: skip
             if dice.random() < 0.2:
                 event["email"] = f"player{dice.randrange(PLAYERS)}@example.org"
@@ -159,6 +160,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=20, help="of each phase")
     parser.add_argument("--clients", type=int, default=4)
     parser.add_argument("--batch", type=int, default=20, help="events in a request")
+    parser.add_argument("--rate", type=float, help="events a second of the second phase; default: half of the first")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="ingest-server-") as folder:
         home = Path(folder)
@@ -167,8 +169,8 @@ def main() -> None:
             clients = [Client(port, key, asked.batch, seed) for seed in range(asked.clients)]
             fast = run_phase("as fast as it goes", clients, asked.seconds, None)
             commits = figure(port, "ingest_spool_commits")
-            every_s = asked.clients * asked.batch / (fast.rate / 2)
-            half = run_phase("at half that rate", clients, asked.seconds, every_s)
+            rate = asked.rate or fast.rate / 2
+            half = run_phase(f"at {rate:,.0f} events/s", clients, asked.seconds, asked.clients * asked.batch / rate)
         paths = list(objects(local_folder(Settings(home=home))))
         lines = [line for path in paths for line in gzip.decompress(path.read_bytes()).splitlines()]
         delivered = [json.loads(line)["event_id"] for line in lines]
