@@ -3,7 +3,7 @@
 Data: made-up events of 2,000 players, one in five with an e-mail address to take out; batches of --batch events from
 --clients connections to a server of its own on a fresh home, sink `local`. Two phases: as fast as the clients can, then
 at --rate, or half of what was accepted (open loop: the clock starts when a request was due, so that waiting counts).
-Prints events/s accepted, p50, p99 and the longest answer of each phase, requests per fsync, what was delivered. Fails if
+Prints events/s accepted, p50, p99 and the longest answer of each phase, requests per fsync, what came out. Fails if
 an acknowledged event is not in the objects exactly once. Clients share the machine with the server: compare runs of one
 machine only.
 """

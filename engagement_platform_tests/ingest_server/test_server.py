@@ -166,8 +166,9 @@ def test_who_sends_too_fast_is_told_when_to_come_again(running: Running) -> None
     assert running.server.post(running.key, [event("x-1")]).status == 200, "another game is not held up"
 
 
-def test_what_was_acknowledged_before_a_kill_is_in_the_objects_exactly_once(tmp_path: Path) -> None:
-    """Three servers one after the other; clients send all the time, and never the same event twice."""
+@pytest.mark.parametrize("kills", [1, pytest.param(5, marks=pytest.mark.slow)])
+def test_what_was_acknowledged_before_a_kill_is_in_the_objects_exactly_once(tmp_path: Path, kills: int) -> None:
+    """One server after the other; clients send all the time, and never the same event twice."""
     key, acknowledged, sent = key_for(tmp_path, "puzzle"), set[str](), set[str]()
     settings = {"INGEST_SERVER__SEGMENT_BYTES": "20000", "INGEST_SERVER__SEGMENT_AGE": "PT0.2S"}
 
@@ -184,7 +185,7 @@ def test_what_was_acknowledged_before_a_kill_is_in_the_objects_exactly_once(tmp_
             if killed.is_set():
                 return
 
-    for life in range(3):
+    for life in range(kills):
         with server(tmp_path, **settings) as running:
             killed, before = threading.Event(), len(acknowledged)
             clients = [threading.Thread(target=client, args=(running, f"{life}-{n}", killed)) for n in range(3)]
