@@ -212,6 +212,7 @@ def test_firehose_gets_every_event_as_a_record(house: House, moto: Moto, monkeyp
         for found in s3.list_objects_v2(Bucket=name)["Contents"]
     ]
     assert b"".join(bodies) == b"".join(record.open for record in segment.records())
+    FirehoseSink(name).forget(segment)
     with pytest.raises(SinkUnavailable, match="ResourceNotFound"):
         FirehoseSink("nobodys").put(segment, [b"{}\n"])
 

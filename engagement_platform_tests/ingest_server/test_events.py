@@ -31,7 +31,7 @@ GOOD = {"event_id": "e", "event_type": "sale", "event_ts": "2026-11-22T12:00:00Z
 
 def verdict(sent: Sent) -> str | None:
     try:
-        checked(sent, "puzzle", NOW, max_bytes=300, max_depth=4, max_ahead=timedelta(days=1))
+        checked(sent, "puzzle", NOW, max_bytes=500, max_depth=4, max_ahead=timedelta(days=1))
     except EventRefused as refused:
         return str(refused.reason)
     return None
@@ -55,7 +55,7 @@ def verdict(sent: Sent) -> str | None:
         ({"event_ts": "2026-11-23T13:00:00+01:00"}, None),
         ({"event_ts": "2026-11-23T12:00:01Z"}, "time_out_of_range"),
         ({"event_ts": "1999-12-31T23:59:59Z"}, "time_out_of_range"),
-        ({"note": "x" * 300}, "too_large"),
+        ({"note": "x" * 500}, "too_large"),
         ({"a": {"b": {"c": 1}}}, None),
         ({"a": {"b": {"c": {}}}}, None),
         ({"a": {"b": {"c": [[]]}}}, "too_deep"),
