@@ -10,8 +10,9 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
-from fastapi import FastAPI, Request, Response
+from fastapi import FastAPI, Request, Response, Security
 from fastapi.responses import JSONResponse
+from fastapi.security import APIKeyHeader, HTTPBearer
 from pydantic import BaseModel, Field
 
 from engagement_platform.ingest_server.events import (
@@ -85,7 +86,7 @@ def build_app(parts: Parts) -> FastAPI:
     )
     post = _Post(parts)
 
-    @app.post("/v1/events", response_model=Answer, responses=_PROBLEMS, openapi_extra=_BODY)
+    @app.post("/v1/events", response_model=Answer, responses=_PROBLEMS, openapi_extra=_BODY, dependencies=_KEYS)
     async def events(request: Request) -> Response:
         """Send a batch of events: a JSON list, an object with the list as "events", or one JSON object a line.
 
@@ -257,6 +258,8 @@ def _answer(taken: Taken) -> dict[str, Any]:
     return {"accepted": taken.accepted, "refused": refused}
 
 
+# For the description only: which key is whose, and the words of a refusal, are the door's.
+_KEYS = [Security(HTTPBearer(auto_error=False)), Security(APIKeyHeader(name="X-API-Key", auto_error=False))]
 _PROBLEMS: dict[int | str, dict[str, Any]] = {
     401: {"model": Problem, "description": "No API key, or an unknown one."},
     403: {"model": Problem, "description": "The API key was revoked."},
@@ -300,14 +303,7 @@ _BODY: dict[str, Any] = {
             LINES: {"schema": {"type": "string"}},
         },
     },
-    "security": [{"bearer": []}],
     "parameters": [
-        {
-            "name": "Authorization",
-            "in": "header",
-            "schema": {"type": "string"},
-            "description": "Bearer and the game's API key; or the key alone as X-API-Key.",
-        },
         {
             "name": "Content-Encoding",
             "in": "header",

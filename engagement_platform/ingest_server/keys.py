@@ -37,7 +37,8 @@ INGEST_KEY = Table(
 )
 
 _GAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
-_NOBODY = hashlib.sha256(secrets.token_bytes(32)).hexdigest()
+# No text is known to have it.
+_NOBODY = "0" * 64
 
 
 class GameNameRefused(PlatformError):

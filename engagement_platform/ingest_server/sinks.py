@@ -114,7 +114,7 @@ class FirehoseSink:
 
     # Limits of PutRecordBatch (AWS, "Amazon Data Firehose Quota").
     RECORDS, BYTES = 500, 4 * 1024 * 1024
-    ATTEMPTS, FIRST_PAUSE_S = 6, 0.1
+    ATTEMPTS, FIRST_PAUSE_S, LONGEST_PAUSE_S = 6, 0.1, 3.2
 
     def __init__(self, stream: str, *, sleep: Callable[[float], None] = time.sleep) -> None:
         self.stream, self._sleep = stream, sleep
@@ -128,16 +128,18 @@ class FirehoseSink:
             if not left:
                 left = self._next(lines, begin)
                 begin += len(left)
-            pause = self.FIRST_PAUSE_S
-            for attempt in range(self.ATTEMPTS):
+            in_vain, pause = 0, self.FIRST_PAUSE_S
+            while left:
+                before = len(left)
                 left, why = self._send(lines, left)
                 write_durably(progress, json.dumps([begin, left]).encode())
-                if not left:
-                    break
-                if attempt == self.ATTEMPTS - 1:
+                # As long as some are taken the stream is only slower than we are.
+                in_vain = in_vain + 1 if len(left) == before else 0
+                if in_vain == self.ATTEMPTS:
                     raise SinkUnavailable(f"The delivery stream {self.stream}", f"{len(left)} records: {why}")
-                self._sleep(pause)
-                pause *= 2
+                if left:
+                    self._sleep(pause)
+                    pause = min(pause * 2, self.LONGEST_PAUSE_S)
 
     def forget(self, segment: Segment) -> None:
         """Remove how far it was."""

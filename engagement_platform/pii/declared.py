@@ -59,7 +59,9 @@ class Node:
     def below(self, key: str) -> tuple[Node, ...]:
         """The nodes that a key, or an element of a list (any key will do), leads to."""
         exact, every = self.children.get(key), self.children.get("*")
-        return tuple(node for node in (exact, every) if node is not None)
+        if exact is None:
+            return () if every is None else (every,)
+        return (exact,) if every is None or every is exact else (exact, every)
 
 
 @dataclass(frozen=True)

@@ -143,7 +143,8 @@ def _naming(vault: Vault, table: Table, who: Subject) -> list[str]:
     refs = [vault.keyring.ref(unattributed(day)) for day in days]
     rows = vault.rows_of(REFUSED, refs) if refs else []
     rows = [row for row in rows if who.game is None or row["game"] == who.game]
-    return [row["refused_id"] for row in rows if words.search(vault.body(row) or b"")]
+    key_of = vault.finder()
+    return [row["refused_id"] for row in rows if words.search(vault.body(row, key_of) or b"")]
 
 
 def _is_of(row: dict[str, object], who: Subject) -> bool:

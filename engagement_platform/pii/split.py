@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Literal, cast
 
 from engagement_platform.pii.declared import Node, pointer_to
@@ -72,6 +73,7 @@ def split(event: Mapping[str, object], rules: Node, unknown: Policy, digest: Cal
 
 
 _GONE = object()
+_name_looks_like = lru_cache(maxsize=10_000)(looks_like)  # names come again and again
 _Nodes = tuple[Node, ...]
 _Path = tuple[str, ...]
 
@@ -90,11 +92,11 @@ class _Walk:
             if node.declared is not None:
                 self.values.append(PiiValue(node.declared, pointer_to(path), value))
                 return _GONE
-        safe = safe or any(node.safe for node in nodes)
+            safe = safe or node.safe
         if isinstance(value, Mapping):
             return self._object(value, nodes, path, safe=safe)
         if isinstance(value, list):
-            below = tuple(child for node in nodes for child in node.below("*"))
+            below = _below(nodes, "*")
             made = (self.through(each, below, (*path, str(place)), safe=safe) for place, each in enumerate(value))
             return [each for each in made if each is not _GONE]
         if safe:
@@ -108,14 +110,18 @@ class _Walk:
     def _object(self, value: Mapping[str, object], nodes: _Nodes, path: _Path, *, safe: bool) -> dict[str, object]:
         made: dict[str, object] = {}
         for key, each in value.items():
-            below = tuple(child for node in nodes for child in node.below(key))
-            inside = (*path, key)
-            clean = self.through(each, below, inside, safe=safe)
-            if clean is _GONE:
-                continue
-            known = any(key in node.children for node in nodes)
-            kind = None if safe or known else self.look_at_key(key)
-            told = key if kind is None else self.treat(kind, key, inside, kept=False)
+            below = _below(nodes, key)
+            # Most of an event is values that nobody declared and that are fine; they need no call of their own.
+            if below or isinstance(each, Mapping | list) or not (safe or self.look(each, key, kept=False) is None):
+                clean = self.through(each, below, (*path, key), safe=safe)
+                if clean is _GONE:
+                    continue
+            else:
+                clean = each
+            # A name that only `*` stands for is the event's own.
+            known = safe or (below and any(key in node.children for node in nodes))
+            kind = None if known else self.look_at_key(key)
+            told = key if kind is None else self.treat(kind, key, (*path, key), kept=False)
             if told is not _GONE:
                 made[cast(str, told)] = clean
         return made
@@ -130,7 +136,7 @@ class _Walk:
 
     def look_at_key(self, key: str) -> Kind | None:
         """What the name of a field looks like."""
-        return looks_like(key)
+        return _name_looks_like(key)
 
     def treat(self, kind: Kind, value: object, path: _Path, *, kept: bool) -> object:
         self.findings.append(Finding(kind, pointer_to(path), kept))
@@ -159,6 +165,13 @@ class _Copies(_Walk):
 
     def look_at_key(self, key: str) -> Kind | None:
         return Kind.COPY if key.casefold() in self._needles else None
+
+
+def _below(nodes: _Nodes, key: str) -> _Nodes:
+    """The nodes that a step leads to."""
+    if not nodes:
+        return ()
+    return nodes[0].below(key) if len(nodes) == 1 else tuple(child for node in nodes for child in node.below(key))
 
 
 def _needles(values: list[PiiValue]) -> Iterator[str]:

@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cache
 from typing import Any
 
 from deltalake import DeltaTable
@@ -78,6 +79,9 @@ class Stored:
     path: str
     value: object
     received_ts: datetime
+
+
+Finder = Callable[[Mapping[str, Any]], DataKey | None]
 
 
 class Vault:
@@ -166,9 +170,9 @@ class Vault:
         """
         ref = self.keyring.ref(subject)
         self._audit(VAULT, ref, game, purpose, reader)
-        stored = []
+        stored, key_of = [], self.finder()
         for row in self._rows(VAULT, [ref]):
-            key = self._key(row)
+            key = key_of(row)
             if key is None or (game is not None and row["game"] != game):
                 continue
             about = _about(VAULT, Owner(row["game"], ref), row["key_version"], row["event_id"], row["field"])
@@ -179,15 +183,16 @@ class Vault:
     def refused(self, game: str, *, purpose: str, reader: str) -> list[tuple[dict[str, Any], bytes]]:
         """Refused events of a game, oldest first: (row without the ciphertext, the event). Audited as `read`."""
         self._audit(REFUSED, "", game, purpose, reader)
-        opened = [(row, self.body(row)) for row in self._rows(REFUSED, None) if row["game"] == game]
+        key_of = self.finder()
+        opened = [(row, self.body(row, key_of)) for row in self._rows(REFUSED, None) if row["game"] == game]
         told = [
             ({name: row[name] for name in row if name != "sealed"}, body) for row, body in opened if body is not None
         ]
         return sorted(told, key=lambda one: (one[0]["received_ts"], one[0]["refused_id"]))
 
-    def body(self, row: Mapping[str, Any]) -> bytes | None:
+    def body(self, row: Mapping[str, Any], key_of: Finder) -> bytes | None:
         """The refused event of a row of pii/refused; None when its key is gone. Not audited: for erasures."""
-        key = self._key(row)
+        key = key_of(row)
         if key is None:
             return None
         owner = Owner(row["game"], row["subject_ref"])
@@ -205,8 +210,14 @@ class Vault:
         for batch in light.batches(DeltaTable(self.uri(table)), table.column_names, where):
             yield from batch.to_pylist()
 
-    def _key(self, row: Mapping[str, Any]) -> DataKey | None:
-        return self.keyring.key(Owner(row["game"], row["subject_ref"]), row["key_version"])
+    def finder(self) -> Finder:
+        """A function from a row to its key, which asks for each key once; for one pass over rows."""
+
+        @cache
+        def found(game: str, ref: str, version: int) -> DataKey | None:
+            return self.keyring.key(Owner(game, ref), version)
+
+        return lambda row: found(row["game"], row["subject_ref"], row["key_version"])
 
     def _audit(self, table: Table, ref: str, game: str | None, purpose: str, reader: str) -> None:
         if purpose not in self._purposes:

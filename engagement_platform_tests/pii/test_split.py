@@ -86,6 +86,9 @@ def test_names_of_fields_are_looked_at_too() -> None:
     done = taken({**EVENT, "friends": {"bob@example.org": {"since": 3}, "p-2": {"since": 4}}})
     assert done.clean == {**EVENT, "friends": {"p-2": {"since": 4}}}
     assert taken({**EVENT, "friends": {"bob@example.org": 1}}, "hash").clean["friends"] == {"hmac:15": 1}
+    done = taken({**EVENT, "by_code": {"bob@example.org": {"mail": "x", "n": 1}, "x": {"mail": "y", "n": 2}}})
+    assert done.clean == {**EVENT, "by_code": {"x": {"n": 2}}}, "`*` declares no names"
+    assert [value.value for value in done.values] == ["x", "y"]
 
 
 def test_safe_fields_are_not_looked_at_and_what_is_declared_below_them_leaves() -> None:

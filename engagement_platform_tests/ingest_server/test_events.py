@@ -1,0 +1,175 @@
+"""What an event must have, how bodies are taken apart, how fast and how much may come. No files, no HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engagement_platform.ingest_server.events import (
+    SENTENCES,
+    EventRefused,
+    Refused,
+    Sent,
+    as_it_was,
+    checked,
+    sent_as_json,
+    sent_as_lines,
+    subject_of,
+)
+from engagement_platform.ingest_server.limits import Allowance, BodyBroken, BodyTooLarge, whole_body
+
+NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
+GOOD = {"event_id": "e", "event_type": "sale", "event_ts": "2026-11-22T12:00:00Z"}
+
+
+def verdict(sent: Sent) -> str | None:
+    try:
+        checked(sent, "puzzle", NOW, max_bytes=500, max_depth=4, max_ahead=timedelta(days=1))
+    except EventRefused as refused:
+        return str(refused.reason)
+    return None
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        ({}, None),
+        ({"game_id": "puzzle"}, None),
+        ({"game_id": "other"}, "wrong_game"),
+        ({"event_id": ""}, "bad_event_id"),
+        ({"event_id": 7}, "bad_event_id"),
+        ({"event_id": "x" * 257}, "bad_event_id"),
+        ({"event_id": "a\nb"}, "bad_event_id"),
+        ({"event_id": None}, "bad_event_id"),
+        ({"event_type": "Level Up"}, "bad_event_type"),
+        ({"event_type": ["sale"]}, "bad_event_type"),
+        ({"event_ts": "2026-11-22T12:00:00"}, "bad_event_ts"),
+        ({"event_ts": 1763812800}, "bad_event_ts"),
+        ({"event_ts": "2026-11-23T13:00:00+01:00"}, None),
+        ({"event_ts": "2026-11-23T12:00:01Z"}, "time_out_of_range"),
+        ({"event_ts": "1999-12-31T23:59:59Z"}, "time_out_of_range"),
+        ({"note": "x" * 500}, "too_large"),
+        ({"a": {"b": {"c": 1}}}, None),
+        ({"a": {"b": {"c": {}}}}, None),
+        ({"a": {"b": {"c": [[]]}}}, "too_deep"),
+        ({"note": "[[[[[[{{{{"}, None),
+        ({"n": float("nan")}, "bad_number"),
+        ({"note": "\ud800"}, "bad_text"),
+    ],
+)
+def test_an_event_is_refused_for_the_first_rule_it_breaks(change: dict[str, object], code: str | None) -> None:
+    assert verdict(Sent({**GOOD, **change})) == code
+
+
+def test_only_objects_are_events() -> None:
+    assert [verdict(Sent(value)) for value in (None, 3, "x", [GOOD])] == ["not_an_object"] * 4
+
+
+def test_a_key_that_stands_twice_refuses_its_own_event_only() -> None:
+    good = json.dumps(GOOD)
+    body = f'[{good}, {{"a": {{"b": 1, "b": 2}}}}, {good}]'
+    assert [sent.reason for sent in sent_as_json(body.encode())] == [None, Refused.DUPLICATE_KEY, None]
+    assert [sent.reason for sent in sent_as_lines(b'{"a":1,"a":2}\n' + good.encode())] == [Refused.DUPLICATE_KEY, None]
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (b"", Refused.NOT_JSON),
+        (b"\xff\xfe", Refused.NOT_JSON),
+        (b"[1,", Refused.NOT_JSON),
+        (b"[" * 100_000, Refused.TOO_DEEP),
+        (b'"events"', Refused.NOT_EVENTS),
+        (b'{"events": 3}', Refused.NOT_EVENTS),
+    ],
+)
+def test_a_body_without_events_says_why(body: bytes, reason: Refused) -> None:
+    with pytest.raises(EventRefused) as refused:
+        sent_as_json(body)
+    assert refused.value.reason is reason
+
+
+def test_every_reason_has_its_sentence() -> None:
+    assert set(SENTENCES) == set(Refused)
+
+
+@given(st.recursive(st.none() | st.booleans() | st.floats() | st.text(), st.lists, max_leaves=5))
+@settings(deadline=None)
+def test_whatever_is_refused_can_be_kept(value: object) -> None:
+    assert as_it_was(Sent(value))
+
+
+@given(st.lists(st.dictionaries(st.text(max_size=3), st.integers() | st.text(max_size=5), max_size=3), max_size=4))
+@settings(deadline=None)
+def test_events_are_read_as_they_were_sent(events: list[dict[str, object]]) -> None:
+    lines = b"\n".join(json.dumps(event).encode() for event in events)
+    assert [sent.value for sent in sent_as_json(json.dumps(events).encode())] == events
+    assert [sent.value for sent in sent_as_lines(lines)] == events
+
+
+def test_a_subject_is_a_text_or_a_whole_number() -> None:
+    assert subject_of({"player": {"id": "p"}}, ("player", "id")) == "p"
+    assert subject_of({"player_id": 17}, ("player_id",)) == "17"
+    assert subject_of({"player": 3}, ("player", "id")) is None
+    for wrong in (True, 1.5, "", {"a": 1}, "a\x00b"):
+        with pytest.raises(EventRefused):
+            subject_of({"player_id": wrong}, ("player_id",))
+
+
+@given(st.lists(st.tuples(st.floats(0, 5), st.integers(0, 30)), max_size=20))
+@settings(deadline=None)
+def test_no_more_events_pass_than_burst_and_rate_allow(asked: list[tuple[float, int]]) -> None:
+    allowance, now, passed = Allowance(10.0, 25, 0.0), 0.0, 0
+    for pause, events in asked:
+        now += pause
+        wait = allowance.wait(events, now)
+        assert wait >= 0
+        if wait == 0:
+            passed += events
+        # A request larger than the burst passes when the burst is full, and the debt is waited for afterwards.
+        assert passed <= 25 + 10 * now + 5 + 1e-6
+
+
+def test_who_waits_as_told_may_send() -> None:
+    allowance = Allowance(10.0, 5, 0.0)
+    assert allowance.wait(5, 0.0) == 0
+    wait = allowance.wait(3, 0.0)
+    assert wait == pytest.approx(0.3)
+    assert allowance.wait(3, wait) == 0
+
+
+def body(content: bytes, *, gzipped: bool, most: int = 100, inflated: int = 1000, chunk: int = 7) -> bytes:
+    async def chunks() -> AsyncIterator[bytes]:
+        for start in range(0, len(content), chunk):
+            yield content[start : start + chunk]
+
+    return asyncio.run(whole_body(chunks(), gzipped=gzipped, max_bytes=most, max_inflated=inflated))
+
+
+@given(st.binary(max_size=80), st.integers(1, 9))
+@settings(deadline=None, max_examples=30)
+def test_a_body_arrives_whole_however_it_is_cut(content: bytes, chunk: int) -> None:
+    assert body(content, gzipped=False, chunk=chunk) == content
+    assert body(gzip.compress(content), gzipped=True, most=10**4, chunk=chunk) == content
+
+
+def test_a_body_of_exactly_the_limit_is_fine_and_one_more_is_not() -> None:
+    assert len(body(b"x" * 100, gzipped=False)) == 100
+    assert len(body(gzip.compress(b"x" * 1000), gzipped=True)) == 1000
+    bombs = [gzip.compress(b"x" * size) for size in (1001, 10**7)]
+    for content, gzipped in ((b"x" * 101, False), *((bomb, True) for bomb in bombs)):
+        with pytest.raises(BodyTooLarge):
+            body(content, gzipped=gzipped, most=10**5 if gzipped else 100)
+
+
+@pytest.mark.parametrize("content", [b"plain", gzip.compress(b"x")[:-1], gzip.compress(b"x") + b"more", b""])
+def test_a_broken_gzip_stream_is_refused(content: bytes) -> None:
+    with pytest.raises(BodyBroken):
+        body(content, gzipped=True)

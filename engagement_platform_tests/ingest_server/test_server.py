@@ -1,0 +1,252 @@
+"""The server as games and operators meet it: a real process, real HTTP, kill -9."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from engagement_platform.ingest_server.keys import IngestKeys
+from engagement_platform.pii.opening import open_vault
+from engagement_platform.settings import Settings
+from engagement_platform_tests.ingest_server.world import Server, event, ids, key_for, server, stored, wait_until
+
+pytestmark = pytest.mark.crash
+
+
+@dataclass(frozen=True)
+class Running:
+    """A server that all tests of this module may send to, with low limits."""
+
+    home: Path
+    server: Server
+    key: str
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    home = tmp_path_factory.mktemp("home")
+    key = key_for(home, "puzzle")
+    limits = {
+        "INGEST_SERVER__MAX_BODY_BYTES": "2000",
+        "INGEST_SERVER__MAX_INFLATED_BYTES": "20000",
+        "INGEST_SERVER__MAX_EVENTS": "10",
+        "INGEST_SERVER__BURST_EVENTS": "100",
+        "INGEST_SERVER__RATE_EVENTS": "0.001",
+        "INGEST_SERVER__SEGMENT_AGE": "PT0.1S",
+        "INGEST_SERVER__KEY_REFRESH": "PT0.1S",
+    }
+    with server(home, **limits) as started:
+        yield Running(home, started, key)
+
+
+def test_each_event_is_answered_for_and_clean_ones_are_delivered_without_personal_data(running: Running) -> None:
+    sent = [
+        event("a-1", player_id="p-1", email="bob-canary@example.org", level=7),
+        event("a-2", event_ts="yesterday", email="bob-canary@example.org"),
+        event("a-3", game_id="other"),
+        17,
+        event("a-5"),
+    ]
+    reply = running.server.post(running.key, sent)
+    assert reply.status == 200
+    assert reply.said["accepted"] == 2
+    assert [(one["index"], one["event_id"], one["reason_code"]) for one in reply.said["refused"]] == [
+        (1, "a-2", "bad_event_ts"),
+        (2, "a-3", "wrong_game"),
+        (3, None, "not_an_object"),
+    ]
+    wait_until(lambda: "a-5" in ids(stored(running.home / "games")), "a-5 was not delivered")
+    (first,) = [one for one in stored(running.home / "games") if one["event_id"] == "a-1"]
+    assert {**first, "received_ts": ""} == {
+        **event("a-1", player_id="p-1", level=7),
+        "game_id": "puzzle",
+        "received_ts": "",
+    }
+    vault = open_vault(Settings(home=running.home))
+    (kept,) = vault.read("p-1", purpose="support", reader="test")
+    assert (kept.event_id, kept.path, kept.value) == ("a-1", "/email", "bob-canary@example.org")
+    refused = vault.refused("puzzle", purpose="support", reader="test")
+    assert [json.loads(body) for _, body in refused] == sent[1:4]
+
+
+def test_events_come_as_a_list_an_object_lines_and_compressed(running: Running) -> None:
+    lines = b'{"event_id":"b-3","event_type":"a","event_ts":"2026-11-22T10:00:00+01:00"}\n\nnot json\n'
+    post = running.server.call
+    bearer = {"Authorization": f"Bearer {running.key}"}
+    assert running.server.post(running.key, {"events": [event("b-1")]}).said["accepted"] == 1
+    zipped = gzip.compress(json.dumps([event("b-2")]).encode())
+    reply = post("POST", "/v1/events", zipped, Content_Type="application/json", Content_Encoding="gzip", **bearer)
+    assert reply.said == {"accepted": 1, "refused": []}
+    reply = post("POST", "/v1/events", lines, Content_Type="application/x-ndjson; charset=utf-8", **bearer)
+    assert (reply.status, reply.said["accepted"], reply.said["refused"][0]["reason_code"]) == (200, 1, "not_json")
+    reply = post("POST", "/v1/events", b"[]", Content_Type="application/json", X_API_Key=running.key)
+    assert (reply.status, reply.said["accepted"]) == (200, 0)
+
+
+def test_who_may_not_send_is_told_so_and_nothing_is_kept(running: Running) -> None:
+    call, body = running.server.call, json.dumps([event("never")]).encode()
+    assert call("POST", "/v1/events", body, Content_Type="application/json").status == 401
+    for wrong in ("nonsense", running.key + "x", running.key[:-1], "ep__", running.key.replace("ep_", "xx_")):
+        reply = running.server.post(wrong, [event("never")])
+        assert (reply.status, reply.headers["www-authenticate"]) == (401, "Bearer")
+    keys = IngestKeys(Settings(home=running.home).store_url)
+    made, text = keys.add("other")
+    wait_until(lambda: running.server.post(text, []).status == 200, "a new key was not known")
+    keys.revoke(made.key_id)
+    wait_until(lambda: running.server.post(text, [event("never")]).status == 403, "a revoked key was taken")
+
+
+def test_what_is_too_large_or_of_another_kind_is_turned_away(running: Running) -> None:
+    def status(body: bytes, kind: str = "application/json", **headers: str) -> int:
+        headers = {"Content_Type": kind, "Authorization": f"Bearer {running.key}", **headers}
+        return running.server.call("POST", "/v1/events", body, **headers).status
+
+    assert status(b" " * 2001) == 413
+    assert status(gzip.compress(b" " * 20_001), Content_Encoding="gzip") == 413
+    assert status(gzip.compress(b" " * 10**7)[:2000], Content_Encoding="gzip") == 413, "a bomb is not inflated"
+    assert status(b"no gzip", Content_Encoding="gzip") == 422
+    assert status(gzip.compress(b"[]")[:-4], Content_Encoding="gzip") == 422
+    assert status(b"[]", Content_Encoding="br") == 415
+    assert status(b"[]", "text/plain") == 415
+    assert status(b"[]", "application/json; charset=latin-1") == 415
+    small = [{"event_id": number} for number in range(11)]
+    reply = running.server.post(running.key, small)
+    assert (reply.status, reply.said["reason_code"]) == (413, "too_many_events")
+    assert running.server.call("GET", "/v1/events").status == 405
+
+
+def test_a_body_that_holds_no_events_is_refused_and_kept(running: Running) -> None:
+    for body, code in ((b"{", "not_json"), (b"\xff", "not_json"), (b'{"a":1}', "not_events"), (b"3", "not_events")):
+        headers = {"Content_Type": "application/json", "Authorization": f"Bearer {running.key}"}
+        reply = running.server.call("POST", "/v1/events", body, **headers)
+        assert (reply.status, reply.said["reason_code"]) == (422, code)
+    vault = open_vault(Settings(home=running.home))
+
+    def kept() -> set[bytes]:
+        return {body for _, body in vault.refused("puzzle", purpose="support", reader="test")}
+
+    wait_until(lambda: {b"{", b"\xff", b'{"a":1}', b"3"} <= kept(), "the refused bodies were not kept")
+
+
+def test_it_says_how_it_is_and_describes_itself(running: Running) -> None:
+    call = running.server.call
+    running.server.post(running.key, [event("m-1"), 3])
+    assert call("GET", "/healthz").said == {"status": "ok"}
+    ready = call("GET", "/readyz")
+    assert (ready.status, ready.said) == (200, {"status": "ready", "reasons": []})
+    figures = call("GET", "/metrics").body.decode()
+    for line in (
+        'ingest_events_total{game="puzzle",outcome="accepted"}',
+        "ingest_request_seconds_bucket",
+        "ingest_ready 1",
+    ):
+        assert line in figures
+    described = call("GET", "/openapi.json").said["paths"]["/v1/events"]["post"]
+    assert set(described["responses"]) == {"200", "401", "403", "413", "415", "422", "429", "503"}
+    assert set(described["requestBody"]["content"]) == {"application/json", "application/x-ndjson"}
+
+
+def test_who_sends_too_fast_is_told_when_to_come_again(running: Running) -> None:
+    keys = IngestKeys(Settings(home=running.home).store_url)
+    _, text = keys.add("fast")
+    wait_until(lambda: running.server.post(text, []).status == 200, "a new key was not known")
+    replies = [running.server.post(text, [event(f"f-{n}-{m}") for m in range(10)]) for n in range(12)]
+    assert [reply.status for reply in replies] == [200] * 10 + [429] * 2
+    assert int(replies[-1].headers["retry-after"]) >= 1
+    assert running.server.post(running.key, [event("x-1")]).status == 200, "another game is not held up"
+
+
+@pytest.mark.parametrize("kills", [1, pytest.param(5, marks=pytest.mark.slow)])
+def test_what_was_acknowledged_before_a_kill_is_in_the_objects_exactly_once(tmp_path: Path, kills: int) -> None:
+    """One server after the other; clients send all the time, and never the same event twice."""
+    key, acknowledged, sent = key_for(tmp_path, "puzzle"), set[str](), set[str]()
+    settings = {"INGEST_SERVER__SEGMENT_BYTES": "20000", "INGEST_SERVER__SEGMENT_AGE": "PT0.2S"}
+
+    def client(running: Server, name: str, killed: threading.Event) -> None:
+        for number in range(10**6):
+            batch = [event(f"{name}-{number}-{place}", player_id=f"p{place}", email="x@y.org") for place in range(20)]
+            sent.update(ids(batch))
+            try:
+                reply = running.post(key, batch)
+            except OSError:
+                return
+            if reply.status == 200:
+                acknowledged.update(ids(batch))
+            if killed.is_set():
+                return
+
+    for life in range(kills):
+        with server(tmp_path, **settings) as running:
+            killed, before = threading.Event(), len(acknowledged)
+            clients = [threading.Thread(target=client, args=(running, f"{life}-{n}", killed)) for n in range(3)]
+            for thread in clients:
+                thread.start()
+            wait_until(lambda: len(acknowledged) >= before + 300, "too few requests were answered")  # noqa: B023
+            running.kill()
+            killed.set()
+            for thread in clients:
+                thread.join()
+    with server(tmp_path, **settings) as running:
+        wait_until(lambda: not list((tmp_path / "ingest" / "spool").glob("*.sealed")), "the spool was not delivered")
+        status, said = running.stop()
+    assert (status, said.strip()) == (0, "Stopped; everything is delivered")
+    delivered = ids(stored(tmp_path / "games"))
+    assert len(delivered) == len(set(delivered)), "an event stands twice"
+    assert acknowledged <= set(delivered) <= sent
+    vault = open_vault(Settings(home=tmp_path))
+    ours = [one.event_id for place in range(20) for one in vault.read(f"p{place}", purpose="support", reader="test")]
+    assert sorted(ours) == sorted(delivered), "personal data stands exactly once in the vault"
+
+
+def test_a_server_that_cannot_start_says_why_in_one_line(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        for env, says in (
+            ({"INGEST_SERVER__PORT": str(port)}, "cannot listen on"),
+            ({"INGEST_SERVER__SINK": "s3"}, "BUCKET"),
+        ):
+            done = subprocess.run(
+                [sys.executable, "-m", "engagement_platform.cli", "ingest-server"],
+                env={"PATH": "", "ENGAGEMENT_PLATFORM_HOME": str(tmp_path)}
+                | {f"ENGAGEMENT_PLATFORM_{name}": value for name, value in env.items()},
+                capture_output=True, text=True, timeout=120, check=False,
+            )  # fmt: skip
+            assert done.returncode == 1
+            assert says in done.stderr
+            assert done.stderr.count("\n") == 1
+
+
+def test_keys_are_made_listed_and_revoked_from_the_command_line(tmp_path: Path) -> None:
+    def call(*arguments: str) -> str:
+        command = [sys.executable, "-m", "engagement_platform.cli", "ingest-key", *arguments, "--json"]
+        env = {"PATH": "", "ENGAGEMENT_PLATFORM_HOME": str(tmp_path)}
+        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    made = json.loads(call("add", "puzzle"))
+    assert made["key"] not in (tmp_path / "stores.db").read_bytes().decode("latin-1")
+    call("revoke", made["key_id"])
+    (listed,) = json.loads(call("list"))["keys"]
+    assert (listed["key_id"], listed["game"], listed["revoked"] is None) == (made["key_id"], "puzzle", False)
+
+
+def test_a_slow_request_does_not_hold_up_others(running: Running) -> None:
+    with socket.create_connection(("127.0.0.1", running.server.port), timeout=10) as slow:
+        slow.sendall(
+            b"POST /v1/events HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100\r\n"
+        )
+        slow.sendall(f"Authorization: Bearer {running.key}\r\n\r\n[".encode())
+        began = time.monotonic()
+        assert running.server.post(running.key, [event("s-1")]).status == 200
+        assert time.monotonic() - began < 20
