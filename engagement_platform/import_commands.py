@@ -86,9 +86,7 @@ def _columns(root: str, files: Sequence[SourceFile], path: Path | None) -> Schem
     return inferred(folder_of(root), files) if path is None else declared(path, files)
 
 
-def _done(
-    settings: Settings, root: str, table: str | None, files: Sequence[SourceFile], columns: Schema
-) -> Report:
+def _done(settings: Settings, root: str, table: str | None, files: Sequence[SourceFile], columns: Schema) -> Report:
     from engagement_platform.importing.files import folder_of
     from engagement_platform.importing.in_place import convert
     from engagement_platform.importing.job import Import

@@ -31,9 +31,7 @@ def replica(
     resnapshot: Annotated[
         bool, typer.Option("--resnapshot", help="refresh: replace all rows by those that stand, then go on.")
     ] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="refresh, status: one JSON object instead of lines.")
-    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="refresh, status: one JSON object instead of lines.")] = False,
     file: Annotated[
         Path | None, typer.Option(metavar="PATH", help="The replica's file. Default: replica.path.")
     ] = None,
@@ -70,7 +68,9 @@ def _refresh(settings: Settings, place: Place, resnapshot: bool, as_json: bool) 
         return
     if done.snapshot is not None:
         typer.echo(f"All rows were replaced: {done.snapshot}")
-    typer.echo(f"{done.inserted:,} inserted, {done.updated:,} updated, {done.deleted:,} deleted; {done.rows:,} stand now")
+    typer.echo(
+        f"{done.inserted:,} inserted, {done.updated:,} updated, {done.deleted:,} deleted; {done.rows:,} stand now"
+    )
 
 
 def _status(settings: Settings, place: Place, as_json: bool) -> None:

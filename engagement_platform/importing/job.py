@@ -133,9 +133,7 @@ class Import:
         first = max(slices, default=-1) + 1
         slices |= dict(enumerate(new, first))
         if new:
-            rows = [
-                {**where, "slice": number, **vars(file)} for number, some in enumerate(new, first) for file in some
-            ]
+            rows = [{**where, "slice": number, **vars(file)} for number, some in enumerate(new, first) for file in some]
             imported.note(self.lake, imported.PLAN, rows, self.txn("plan", first))
         ordered = [Slice(number, sorted(slices[number], key=lambda file: file.path)) for number in sorted(slices)]
         return ordered, bool(known)

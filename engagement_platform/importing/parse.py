@@ -108,9 +108,7 @@ def _json(root: str, file: SourceFile, kinds: Kinds) -> Iterator[Parsed]:
 def json_of(block: Sequence[Record], options: pajson.ParseOptions) -> pa.Table:
     """Lines of JSON as rows, with the types that the options say. Raises ArrowInvalid."""
     text = b"\n".join(record.value for record in block)
-    return pajson.read_json(
-        io.BytesIO(text), pajson.ReadOptions(use_threads=False, block_size=len(text) + 2), options
-    )
+    return pajson.read_json(io.BytesIO(text), pajson.ReadOptions(use_threads=False, block_size=len(text) + 2), options)
 
 
 def _csv(root: str, file: SourceFile, kinds: Kinds) -> Iterator[Parsed]:

@@ -87,9 +87,7 @@ def _held(one: pa.DataType | None, other: pa.DataType | None) -> pa.DataType:
     return holds(one, other) if one is not None and other is not None else one or other or pa.string()
 
 
-def _schema(
-    own: Mapping[str, pa.DataType], files: Sequence[SourceFile], said: Mapping[str, pa.DataType]
-) -> Schema:
+def _schema(own: Mapping[str, pa.DataType], files: Sequence[SourceFile], said: Mapping[str, pa.DataType]) -> Schema:
     partition = {name: said.get(name) or _of_folder(files, name) for name in files[0].partition}
     fields = {**{name: kind for name, kind in own.items() if name not in partition}, **partition}
     if not fields.keys() - partition.keys():

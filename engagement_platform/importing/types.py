@@ -23,7 +23,12 @@ _WORDS: Mapping[pa.DataType, str] = {
 }  # fmt: skip
 _DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
 _INTEGERS = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
-_UNSIGNED = {pa.uint8(): pa.int16(), pa.uint16(): pa.int32(), pa.uint32(): pa.int64(), pa.uint64(): pa.decimal128(20, 0)}
+_UNSIGNED = {
+    pa.uint8(): pa.int16(),
+    pa.uint16(): pa.int32(),
+    pa.uint32(): pa.int64(),
+    pa.uint64(): pa.decimal128(20, 0),
+}
 
 
 class UnknownType(PlatformError):

@@ -73,9 +73,7 @@ def place_of(settings: Settings, path: Path | None = None, name: str = NAME) -> 
     return Place(path or settings.replica_path, name, settings.replica.wait.total_seconds())
 
 
-def refresh(
-    settings: Settings, place: Place, *, resnapshot: bool = False, max_rows: int | None = None
-) -> Refreshed:
+def refresh(settings: Settings, place: Place, *, resnapshot: bool = False, max_rows: int | None = None) -> Refreshed:
     """Read all that changed since last time into the replica; a new one is filled with everything that stands.
 
     resnapshot: replace all rows first. That is also done when changes were missed, when a table was put in the place of
@@ -154,7 +152,9 @@ class _Writer:
             inserted += batch.inserts.num_rows
             updated += batch.updates.num_rows
             deleted += batch.deletes.num_rows
-        last = self._stamped(replace(before, data_version=self.seen.data_version), max(before.position, changes.committed))
+        last = self._stamped(
+            replace(before, data_version=self.seen.data_version), max(before.position, changes.committed)
+        )
         self._commit([], last)
         (rows,) = self.connection.execute("SELECT count(*) FROM engagement").fetchone() or (0,)
         return Refreshed(batches, inserted, updated, deleted, snapshot, int(rows), last)

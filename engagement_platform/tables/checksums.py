@@ -57,7 +57,9 @@ def of(connection: duckdb.DuckDBPyConnection, rows: pa.Table) -> Checksum:
     return found
 
 
-def by(connection: duckdb.DuckDBPyConnection, rows: pa.Table, keys: Sequence[str]) -> dict[tuple[object, ...], Checksum]:
+def by(
+    connection: duckdb.DuckDBPyConnection, rows: pa.Table, keys: Sequence[str]
+) -> dict[tuple[object, ...], Checksum]:
     """One for each combination of the key columns."""
     connection.register("rows_to_sum", rows)
     try:

@@ -127,10 +127,10 @@ def test_a_mixed_store_becomes_one_table_with_every_row_once(home: Path) -> None
 def test_what_does_not_parse_is_in_quarantine_whole_and_with_its_reason(home: Path) -> None:
     source = home / "store"
     source.mkdir()
-    (source / "a.csv").write_bytes(
-        b'id,name\n1,one\nx,two\n3\n"4","fo\nur"\n\n5,"open\n6,six\n7,\xff\n8,""\n9,\n'
+    (source / "a.csv").write_bytes(b'id,name\n1,one\nx,two\n3\n"4","fo\nur"\n\n5,"open\n6,six\n7,\xff\n8,""\n9,\n')
+    (source / "b.jsonl").write_bytes(
+        b'{"id": 10, "name": "ten"}\n{"id": 11} junk\n{"id":12}{"id":13}\n[1]\n{"id": "14"}\n'
     )
-    (source / "b.jsonl").write_bytes(b'{"id": 10, "name": "ten"}\n{"id": 11} junk\n{"id":12}{"id":13}\n[1]\n{"id": "14"}\n')
     (source / "c.csv.gz").write_bytes(gzip.compress(text_of([row(n) for n in range(9)], "csv"))[:-20])
     (source / "d.parquet").write_bytes(b"PAR1 and no more")
     good = pa.table({"id": pa.array([20, 2**40, 22]), "name": ["a", "b", "c"]})
@@ -157,7 +157,7 @@ def test_plain_text_is_lines_and_an_unknown_format_is_named(home: Path) -> None:
     source.mkdir()
     (source / "a.log").write_bytes(b"one\r\n\ntwo \xe2\x82\xac\nbroken \xff\nlast")
     report = imported("store", "old/text", "--yes")
-    assert [one["value"] for one in rows_in(home / "home/lake/old/text")] == ["one", "", "two €", "last"]
+    assert {one["value"] for one in rows_in(home / "home/lake/old/text")} == {"one", "", "two €", "last"}
     assert (report["rows"], report["rejected"]) == (4, 1)
     (source / "b.rc").write_bytes(b"RCF\x01 of Hive")
     assert isinstance(called("store", "old/other", "--yes").exception, FormatUnknown)
@@ -252,7 +252,9 @@ def test_slices_hold_all_files_in_order_and_are_as_large_as_they_may_be(sizes: l
     parts = list(cut(files, most))
     assert [file for part in parts for file in part] == files
     assert all(len(part) == 1 or sum(file.bytes for file in part) <= most for part in parts)
-    assert all(sum(f.bytes for f in left) + right[0].bytes > most for left, right in zip(parts, parts[1:], strict=False))
+    assert all(
+        sum(f.bytes for f in left) + right[0].bytes > most for left, right in zip(parts, parts[1:], strict=False)
+    )
 
 
 @pytest.mark.parametrize("text", ["long", "decimal(10,2)", "array<map<string,double>>", "struct<a:int,b:array<date>>"])
