@@ -1,4 +1,4 @@
-"""Tables that old stores are imported into: making them, committing slices once, compacting; and the import's own books.
+"""Tables that old stores are imported into: making them, committing slices once, compacting; and the import's books.
 
 Everything goes through delta-rs and carries a transaction id, so that a slice that is written again is skipped. What is
 in a slice is for others to say.

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections import Counter
 from datetime import UTC, date, datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -252,9 +253,7 @@ def test_slices_hold_all_files_in_order_and_are_as_large_as_they_may_be(sizes: l
     parts = list(cut(files, most))
     assert [file for part in parts for file in part] == files
     assert all(len(part) == 1 or sum(file.bytes for file in part) <= most for part in parts)
-    assert all(
-        sum(f.bytes for f in left) + right[0].bytes > most for left, right in zip(parts, parts[1:], strict=False)
-    )
+    assert all(sum(f.bytes for f in left) + right[0].bytes > most for left, right in pairwise(parts))
 
 
 @pytest.mark.parametrize("text", ["long", "decimal(10,2)", "array<map<string,double>>", "struct<a:int,b:array<date>>"])
