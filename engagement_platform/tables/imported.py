@@ -18,6 +18,7 @@ from deltalake import (
     CommitProperties,
     DeltaTable,
     PostCommitHookProperties,
+    Schema,
     WriterProperties,
     convert_to_deltalake,
     write_deltalake,
@@ -154,9 +155,8 @@ def compact(found: DeltaTable, name: str) -> int:
 
 def convert(uri: str, partitions: pa.Schema | None) -> DeltaTable:
     """Make a folder of Parquet files a Delta table where it is; no file is moved or written anew."""
-    convert_to_deltalake(
-        log.storage_uri(uri), partition_by=partitions, partition_strategy=None if partitions is None else "hive"
-    )
+    by = None if partitions is None else Schema.from_arrow(partitions)
+    convert_to_deltalake(log.storage_uri(uri), partition_by=by, partition_strategy=None if by is None else "hive")
     return DeltaTable(log.storage_uri(uri))
 
 

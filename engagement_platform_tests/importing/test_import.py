@@ -201,7 +201,7 @@ job.Import(lake, source, source, "old/clicks", slice_bytes=1).run(files, inferre
 def test_an_import_that_is_killed_anywhere_goes_on_and_adds_nothing_twice(home: Path) -> None:
     rows = store(home / "store")
     with (home / "store/day=2026-11-01/c.csv").open("ab") as file:
-        file.write(b"no number,,,\n")
+        file.write(b"no record\n")
     # In this order each call gets further: the first notes are the plan's, then each slice has its outcome; a slice
     # that is read back is committed, and its books are not. Slice 2 has a quarantine.
     for point, count in (("note", 0), ("append", 0), ("committed", 0), ("committed", 2), ("note", 0), ("compact", 0)):
