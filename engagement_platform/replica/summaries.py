@@ -123,7 +123,7 @@ def totals(connection: duckdb.DuckDBPyConnection, path: Path) -> Totals:
         "count(*) FILTER (person_id <> source_person_id), min(engagement_date), max(engagement_date) FROM engagement"
     ).fetchone()
     assert row is not None
-    return Totals(*row, bytes=path.stat().st_size)
+    return Totals(*row, path.stat().st_size)
 
 
 def summary(place: Place) -> Summary:

@@ -139,7 +139,8 @@ def noted(lake: str, table: Table, **where: str) -> list[dict[str, Any]]:
     found = log.open_log(table.uri(lake))
     if found is None:
         return []
-    return light.find(found, table.column_names, {name: [value] for name, value in where.items()}).to_pylist()
+    rows: list[dict[str, Any]] = light.find(found, table.column_names, {n: [v] for n, v in where.items()}).to_pylist()
+    return rows
 
 
 def compact(found: DeltaTable, name: str) -> int:

@@ -56,7 +56,7 @@ def refreshed(lake: PlainLake, **options: Any) -> Refreshed:
 
 def rows(lake: PlainLake) -> Rows:
     with opened(place(lake).path, read_only=True, wait_s=1) as connection:
-        found = connection.execute("SELECT * FROM engagement").to_arrow_table()
+        found = connection.query("SELECT * FROM engagement").to_arrow_table()
     return by_key(found.cast(schema_of(DATA)))
 
 
