@@ -48,11 +48,13 @@ def _passed(cron: str) -> dg.AutomationCondition[Any]:
 
 
 _CAME = _unhandled(dg.AutomationCondition.any_deps_updated()) & _passed(_MINUTE)
-REFRESHED = ((_CAME | _passed(_QUARTER)) & ~dg.AutomationCondition.in_progress()).with_label(
-    "notifications came, at most once a minute; or a quarter of an hour has passed"
-)
+REFRESHED: dg.AutomationCondition[Any] = (
+    (_CAME | _passed(_QUARTER)) & ~dg.AutomationCondition.in_progress()
+).with_label("notifications came, at most once a minute; or a quarter of an hour has passed")
 # The comparison reads the whole Data Table.
-COMPARED = (_passed(_HOURLY) & ~dg.AutomationCondition.in_progress()).with_label("once an hour")
+COMPARED: dg.AutomationCondition[Any] = (_passed(_HOURLY) & ~dg.AutomationCondition.in_progress()).with_label(
+    "once an hour"
+)
 
 
 def refreshed_metadata(done: Refreshed, found: Summary, lag: Lag | None, now: datetime) -> Metadata:
