@@ -5,7 +5,8 @@ delta-rs; the change is the same few notifications each time. The table is then 
 more organizations, more days, more batches announced before, or more rows in the very files that have to be opened.
 Measures: bytes that the process asked the system for (`rchar` of /proc/self/io: every read and pread, of logs, data and
 the cursor's database alike, cached or not; nothing here maps files), of a consumer that follows, and of one that comes
-anew and has to read the whole log first, which grows with the number of files. No seconds: bytes do not depend on the machine.
+anew and has to read the whole log first, which grows with the number of files. No seconds: bytes are the same on every
+machine.
 Writes incremental_read.csv. Fails when a consumer that follows reads more than 1.2 times the bytes after ten times the
 organizations, days or batches, or when the rows read are not those that changed.
 """

@@ -48,11 +48,11 @@ def import_store(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="The report as one JSON object.")] = False,
 ) -> None:
-    """Import an old store into a Delta table, slice by slice, each committed once. Needs no Spark; reads everything twice.
+    """Import an old store into a Delta table, slice by slice, each committed once. Needs no Spark.
 
     Columns are looked for in the files and shown before anything is written. Lines that do not parse go to
     import/quarantine, whole and with the reason. Called again after an interruption it goes on; when all is there,
-    it only checks. Small files are merged at the end, and all rows are read back and compared.
+    it only checks. Small files are merged at the end; all rows are read back, and compared with those that were parsed.
     Exit status: 0, or 1 with the reason. Example: engagement-platform import old-store old/clicks --yes
     """
     from engagement_platform.importing.files import FORMATS, found, root_of

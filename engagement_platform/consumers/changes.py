@@ -202,7 +202,8 @@ class Changes:
 
     def _next(self) -> Batch | None:
         """The next stretch of notifications, also when nothing of it is for this consumer; None: all is read."""
-        newest = log.version(self._uri)
+        # Not `log.version`: that reads what the log has of all files, at each look of a consumer that waits.
+        newest = log.newest_entry(self._uri)
         refuse_replaced(self.name, self._position, newest)
         if newest is None or newest == self._position.version:
             return None

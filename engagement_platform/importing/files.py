@@ -71,7 +71,9 @@ def root_of(source: str) -> str:
 def found(root: str, declared: str | None = None) -> list[SourceFile]:
     """All files of a source by path. declared: the format of all of them, whatever they are called.
 
-    Names that begin with a dot or an underscore are left out, as other engines do. Raises NothingToImport, FormatUnknown.
+    Names that begin with a dot or an underscore are left out, as other engines do.
+
+    Raises NothingToImport, FormatUnknown.
     """
     filesystem, base = log.opened(root)
     at = filesystem.get_file_info(base)

@@ -39,8 +39,8 @@ class SourceChanged(PlatformError):
     def __init__(self, source: str, paths: Sequence[str]) -> None:
         super().__init__(
             f"{len(paths)} files of {source} were changed or removed since the import was planned, the first is "
-            f"{paths[0]}. Slices that were committed stay, nothing more was imported. Put the files back, or import the "
-            "source as it is now into a new table."
+            f"{paths[0]}. Slices that were committed stay, nothing more was imported. Put the files back, or import "
+            "the source as it is now into a new table."
         )
 
 
@@ -59,8 +59,8 @@ class ImportDiffers(PlatformError):
     def __init__(self, what: str, read: Checksum, there: Checksum) -> None:
         super().__init__(
             f"{what} has {there.rows:,} rows with the checksum {there.text}; {read.rows:,} rows with {read.text} were "
-            "read. The source was not touched. Did somebody else write to the table? Otherwise this is a defect, please "
-            "report it; import into another table meanwhile."
+            "read. The source was not touched. Did somebody else write to the table? Otherwise this is a defect, "
+            "please report it; import into another table meanwhile."
         )
 
 
@@ -70,7 +70,7 @@ class Slice:
 
     number: int
     files: Sequence[SourceFile]
-    read: Checksum = Checksum()
+    read: Checksum = field(default_factory=Checksum)
     rejected: list[Rejected] = field(default_factory=list)
     seconds: float = 0.0
 
@@ -117,8 +117,8 @@ class Import:
         told = hashlib.sha256(f"{self.source}\0{self.table}".encode()).hexdigest()[:16]
         return Transaction(f"import@1.{told}/{self.table.replace('/', '_')}/{what}", number)
 
-    def planned(self, files: Sequence[SourceFile]) -> tuple[list[Slice], bool]:
-        """(the slices of earlier calls and those of new files, whether there were earlier ones). Raises SourceChanged."""
+    def planned(self, files: Sequence[SourceFile]) -> list[Slice]:
+        """The slices of earlier calls, and those of files that are new. Raises SourceChanged."""
         where = {"source": self.source, "table_name": self.table}
         slices: dict[int, list[SourceFile]] = {}
         for row in imported.noted(self.lake, imported.PLAN, **where):
@@ -135,13 +135,12 @@ class Import:
         if new:
             rows = [{**where, "slice": number, **vars(file)} for number, some in enumerate(new, first) for file in some]
             imported.note(self.lake, imported.PLAN, rows, self.txn("plan", first))
-        ordered = [Slice(number, sorted(slices[number], key=lambda file: file.path)) for number in sorted(slices)]
-        return ordered, bool(known)
+        return [Slice(number, sorted(slices[number], key=lambda file: file.path)) for number in sorted(slices)]
 
     def run(self, files: Sequence[SourceFile], schema: Schema, progress: Progress) -> Report:
         """All that is left of it. Raises SourceChanged, TableTaken, ImportDiffers."""
         self.refuse_taken(schema)
-        slices, _ = self.planned(files)
+        slices = self.planned(files)
         found = imported.make(self.uri, schema.columns, schema.partitioned_by, f"Imported from {self.source}.")
         where = {"source": self.source, "table_name": self.table}
         done = {row["slice"] for row in imported.noted(self.lake, imported.OUTCOME, **where)}

@@ -96,7 +96,7 @@ def words(kind: pa.DataType) -> str:
     raise UnknownType(str(kind))
 
 
-def plain(kind: pa.DataType) -> pa.DataType:
+def plain(kind: pa.DataType) -> pa.DataType:  # noqa: PLR0911
     """The type of a Delta table's column that holds all values of an Arrow type. Raises UnknownType.
 
     Times get microseconds and UTC, which is also what times without a zone are taken to be in.
@@ -130,7 +130,7 @@ def _is_text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
-def holds(one: pa.DataType | None, other: pa.DataType | None) -> pa.DataType:
+def holds(one: pa.DataType | None, other: pa.DataType | None) -> pa.DataType:  # noqa: PLR0911
     """The narrowest type that holds two plain ones; text when nothing else does. None: nothing is known of it."""
     if one is None or other is None or one == other:
         return one or other or pa.string()

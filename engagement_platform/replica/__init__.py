@@ -1,1 +1,1 @@
-"""A copy of the engagements that stand, in one DuckDB file, refreshed by what changed. It is a consumer like any other."""
+"""A copy of the engagements that stand, in one DuckDB file, refreshed by what changed. A consumer like any other."""

@@ -36,9 +36,9 @@ class ReplicaInUse(PlatformError):
     def __init__(self, path: Path, waited_s: float, cause: str) -> None:
         self.path = path
         super().__init__(
-            f"The replica {path} is open in another process, for more than {waited_s:g} s: {cause}. Nothing was read or "
-            "changed. One process at a time writes a DuckDB file, and nobody reads it meanwhile: close the other one, "
-            "or give it a copy of the file."
+            f"The replica {path} is open in another process, for more than {waited_s:g} s: {cause}. Nothing was read "
+            "or changed. One process at a time writes a DuckDB file, and nobody reads it meanwhile: close the other "
+            "one, or give it a copy of the file."
         )
 
 

@@ -29,8 +29,9 @@ def page(found: Summary, lag: Lag | None, now: datetime) -> str:
     pictures = (_days(found.days), _persons(found.persons), _conversions(found.conversions))
     charts = "\n".join(_html(figure, number) for number, figure in enumerate(pictures, 1))
     return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>Engagements as they are now</title>\n'
-        f"<style>{_STYLE}</style>\n</head>\n<body>\n<h1>Engagements as they are now</h1>\n"
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f"<title>Engagements as they are now</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n"
+        "<h1>Engagements as they are now</h1>\n"
         f"{_figures(found)}\n<p>{_freshness(found, lag, now)}</p>\n"
         f'<div class="charts">\n{charts}\n</div>\n</body>\n</html>\n'
     )

@@ -6,16 +6,17 @@ So the file itself says how far it is: a crash between the two makes the same ch
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import pyarrow as pa
 
 from engagement_platform.consumers import Batch, Changes
-from engagement_platform.consumers.changes import lake_root
+from engagement_platform.consumers.changes import MAX_ROWS, lake_root
 from engagement_platform.consumers.notified import KEY, TooFarBehind
 from engagement_platform.consumers.position import Position, batch_of
 from engagement_platform.consumers.standing import DATA
@@ -73,7 +74,7 @@ def place_of(settings: Settings, path: Path | None = None, name: str = NAME) -> 
     return Place(path or settings.replica_path, name, settings.replica.wait.total_seconds())
 
 
-def refresh(settings: Settings, place: Place, *, resnapshot: bool = False, max_rows: int | None = None) -> Refreshed:
+def refresh(settings: Settings, place: Place, *, resnapshot: bool = False, max_rows: int = MAX_ROWS) -> Refreshed:
     """Read all that changed since last time into the replica; a new one is filled with everything that stands.
 
     resnapshot: replace all rows first. That is also done when changes were missed, when a table was put in the place of
@@ -85,8 +86,7 @@ def refresh(settings: Settings, place: Place, *, resnapshot: bool = False, max_r
         before = state(connection, place.path)
         if before is not None and (before.lake, before.name) != (root, place.name):
             raise NotAReplica(place.path, f"it is {before.name} of {before.lake}, and not {place.name} of {root}")
-        limit = {} if max_rows is None else {"max_rows": max_rows}
-        changes = Changes(root, name=place.name, start="now", store_url=settings.store_url, **limit)
+        changes = Changes(root, name=place.name, start="now", max_rows=max_rows, store_url=settings.store_url)
         now = _tables(root)
         why = "it was asked for" if resnapshot else _why_not_go_on(before, changes.committed, now, root)
         writer = _Writer(connection, root, place.name, now)
@@ -126,7 +126,8 @@ def _why_not_go_on(before: State | None, committed: Position, now: _Tables, root
 def _restored(uri: str, after: int, through: int) -> str | None:
     """Whether somebody restored the table without telling those who follow it, as our own job does."""
     for version in range(after + 1, through + 1):
-        info = next((a["commitInfo"] for a in log.entry(uri, version) or [] if "commitInfo" in a), {})
+        actions = log.entry(uri, version) or []
+        info: Mapping[str, Any] = next((a["commitInfo"] for a in actions if "commitInfo" in a), {})
         ours = str(info.get("userMetadata") or "").startswith(f"{RESTORE_TABLES}@")
         if info.get("operation") == "RESTORE" and not ours:
             return f"version {version} of {DATA.name} restored an earlier one, and nobody announced what changed"

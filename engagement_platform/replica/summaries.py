@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import duckdb
 
@@ -123,7 +124,8 @@ def totals(connection: duckdb.DuckDBPyConnection, path: Path) -> Totals:
         "count(*) FILTER (person_id <> source_person_id), min(engagement_date), max(engagement_date) FROM engagement"
     ).fetchone()
     assert row is not None
-    return Totals(*row, bytes=path.stat().st_size)
+    values: list[Any] = [*row, path.stat().st_size]
+    return Totals(*values)
 
 
 def summary(place: Place) -> Summary:

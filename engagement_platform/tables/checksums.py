@@ -92,12 +92,17 @@ def quoted(name: str) -> str:
 
 
 def _comparable(expression: str, kind: pa.DataType) -> str:
-    """An expression that is equal for equal values: a map's entries stand in any order."""
+    """An expression that is equal for equal values, and for no others: a map's entries stand in any order.
+
+    Whether there is a map or a list at all is said beside it: DuckDB hashes none and an empty one alike.
+    """
     if pa.types.is_map(kind):
-        return f"list_sort(map_entries({expression}))"
+        return f"struct_pack(there := {expression} IS NOT NULL, entries := list_sort(map_entries({expression})))"
+    if pa.types.is_list(kind):
+        return f"struct_pack(there := {expression} IS NOT NULL, entries := {expression})"
     if pa.types.is_struct(kind) and any(pa.types.is_nested(field.type) for field in kind):
         fields = ", ".join(
             f"{quoted(field.name)} := {_comparable(f'{expression}.{quoted(field.name)}', field.type)}" for field in kind
         )
-        return f"CASE WHEN {expression} IS NULL THEN NULL ELSE struct_pack({fields}) END"
+        return f"struct_pack(there := {expression} IS NOT NULL, inside := struct_pack({fields}))"
     return expression

@@ -1,4 +1,4 @@
-"""Tables that old stores are imported into: making them, committing slices once, compacting; and the import's own books.
+"""Tables that old stores are imported into: making them, committing slices once, compacting; and the import's books.
 
 Everything goes through delta-rs and carries a transaction id, so that a slice that is written again is skipped. What is
 in a slice is for others to say.
@@ -18,6 +18,7 @@ from deltalake import (
     CommitProperties,
     DeltaTable,
     PostCommitHookProperties,
+    Schema,
     WriterProperties,
     convert_to_deltalake,
     write_deltalake,
@@ -138,7 +139,8 @@ def noted(lake: str, table: Table, **where: str) -> list[dict[str, Any]]:
     found = log.open_log(table.uri(lake))
     if found is None:
         return []
-    return light.find(found, table.column_names, {name: [value] for name, value in where.items()}).to_pylist()
+    rows: list[dict[str, Any]] = light.find(found, table.column_names, {n: [v] for n, v in where.items()}).to_pylist()
+    return rows
 
 
 def compact(found: DeltaTable, name: str) -> int:
@@ -154,9 +156,8 @@ def compact(found: DeltaTable, name: str) -> int:
 
 def convert(uri: str, partitions: pa.Schema | None) -> DeltaTable:
     """Make a folder of Parquet files a Delta table where it is; no file is moved or written anew."""
-    convert_to_deltalake(
-        log.storage_uri(uri), partition_by=partitions, partition_strategy=None if partitions is None else "hive"
-    )
+    by = None if partitions is None else Schema.from_arrow(partitions)
+    convert_to_deltalake(log.storage_uri(uri), partition_by=by, partition_strategy=None if by is None else "hive")
     return DeltaTable(log.storage_uri(uri))
 
 

@@ -155,10 +155,21 @@ def entry(uri: str, version: int) -> list[dict[str, Any]] | None:
 
 def next_entry(uri: str, after: int) -> int | None:
     """The first version after this one whose entry the log still has."""
+    return min((version for version in _entries(uri) if version > after), default=None)
+
+
+def newest_entry(uri: str) -> int | None:
+    """The table's current version, from the names in its log alone: nothing is read, however much the log says.
+
+    What `version` says, at the price of a listing; for those who ask every second. None where there is no table.
+    """
+    return max(_entries(uri), default=None)
+
+
+def _entries(uri: str) -> list[int]:
     filesystem, path = opened(f"{uri}/_delta_log")
     names = [info.base_name for info in filesystem.get_file_info(pafs.FileSelector(path, allow_not_found=True))]
-    kept = [int(name.removesuffix(".json")) for name in names if _ENTRY.fullmatch(name)]
-    return min((version for version in kept if version > after), default=None)
+    return [int(name.removesuffix(".json")) for name in names if _ENTRY.fullmatch(name)]
 
 
 def markers(uri: str) -> Iterator[tuple[int, str | None]]:

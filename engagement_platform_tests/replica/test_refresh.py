@@ -56,7 +56,7 @@ def refreshed(lake: PlainLake, **options: Any) -> Refreshed:
 
 def rows(lake: PlainLake) -> Rows:
     with opened(place(lake).path, read_only=True, wait_s=1) as connection:
-        found = connection.execute("SELECT * FROM engagement").to_arrow_table()
+        found = connection.query("SELECT * FROM engagement").to_arrow_table()
     return by_key(found.cast(schema_of(DATA)))
 
 
@@ -259,7 +259,8 @@ def test_files_of_others_and_other_files_are_refused_unchanged(lake: PlainLake, 
 def test_who_finds_the_file_open_waits_and_is_told(lake: PlainLake) -> None:
     land(lake, "e1")
     refreshed(lake)
-    holds = f"import duckdb, sys; c = duckdb.connect({str(place(lake).path)!r}); print('open', flush=True); sys.stdin.read()"
+    opens = f"c = duckdb.connect({str(place(lake).path)!r})"
+    holds = f"import duckdb, sys; {opens}; print('open', flush=True); sys.stdin.read()"
     with subprocess.Popen([sys.executable, "-c", holds], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == b"open\n"
