@@ -22,6 +22,7 @@ from pydantic_settings import (
 )
 
 from engagement_platform.sections import (
+    ChainSettings,
     ConsumerSettings,
     HealthSettings,
     MaintenanceSettings,
@@ -306,6 +307,7 @@ class Settings(BaseSettings):
     health: HealthSettings = Field(default_factory=HealthSettings)
     maintenance: MaintenanceSettings = Field(default_factory=MaintenanceSettings)
     consumers: ConsumerSettings = Field(default_factory=ConsumerSettings)
+    chain: ChainSettings = Field(default_factory=ChainSettings)
     traffic: TrafficSettings = Field(default_factory=TrafficSettings)
     embedded: EmbeddedSettings = Field(default_factory=EmbeddedSettings)
 
