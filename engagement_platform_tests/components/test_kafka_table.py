@@ -17,7 +17,8 @@ from dagster.components.core import package_entry
 from pyspark.sql import SparkSession
 
 import engagement_platform
-from engagement_platform.components import KafkaTable, MaintainedTable, MergeOnReadEntity
+from engagement_platform import components
+from engagement_platform.components import KafkaTable, MaintainedTable, MergeOnReadEntity, ViewAnalytics
 from engagement_platform.components.folder import folder_definitions
 from engagement_platform.definitions import defs
 from engagement_platform.layout.findings import CODES
@@ -154,7 +155,7 @@ def test_a_file_that_is_wrong_is_refused_with_its_name(tmp_path: Path) -> None:
         folder_definitions(tmp_path / "defs")
 
 
-@pytest.mark.parametrize("component", [KafkaTable, MaintainedTable, MergeOnReadEntity])
+@pytest.mark.parametrize("component", [KafkaTable, MaintainedTable, MergeOnReadEntity, ViewAnalytics])
 def test_what_is_scaffolded_can_be_used_as_it_is(component: Any, tmp_path: Path) -> None:
     scaffold = component.__scaffolder_cls__()
     request = SimpleNamespace(
@@ -169,7 +170,7 @@ def test_what_is_scaffolded_can_be_used_as_it_is(component: Any, tmp_path: Path)
 
 
 def test_every_field_is_described_in_the_schema() -> None:
-    for component in (KafkaTable, MaintainedTable, MergeOnReadEntity):
+    for component in (KafkaTable, MaintainedTable, MergeOnReadEntity, ViewAnalytics):
         schema = component.model().model_json_schema()  # type: ignore[attr-defined]
         assert [name for name, field in schema["properties"].items() if not field.get("description")] == []
     assert set(KafkaTable.model_fields) == set(KafkaTableDeclaration.model_fields)
@@ -182,6 +183,6 @@ def test_tools_find_the_components_by_the_entry_point(monkeypatch: pytest.Monkey
     assert group == package_entry.DG_PLUGIN_ENTRY_POINT_GROUP
     monkeypatch.setattr(package_entry, "get_plugin_entry_points", lambda: [EntryPoint(name, value, group)])
     found = {key.to_typename() for key in package_entry.discover_entry_point_package_objects()}
-    assert found == {f"engagement_platform.{each}" for each in ("KafkaTable", "MaintainedTable", "MergeOnReadEntity")}
+    assert found == {f"engagement_platform.{each}" for each in components.__all__}
     with pytest.raises(AttributeError, match="nothing_such"):
         engagement_platform.nothing_such  # noqa: B018
