@@ -77,7 +77,7 @@ DAILY = Table(
         Column("session_date", "date", "UTC day."),
         Column("sessions", "long", "How many ended."),
         Column("views", "long", "Their page views."),
-        Column("seconds", "long", "From first to last view, all sessions together."),
+        Column("seconds", "long", "Whole seconds from first to last view, all sessions together."),
     ),
 )
 
@@ -154,7 +154,7 @@ def daily(ended: DataFrame, late: timedelta) -> DataFrame:
     so none is late here. A day is written when a session has come that ended `late` after it.
     """
     timed = ended.withWatermark("ended_at", _interval(late))
-    seconds = F.unix_timestamp("ended_at") - F.unix_timestamp("started_at")
+    seconds = F.expr("(unix_micros(ended_at) - unix_micros(started_at)) div 1000000")
     grouped = timed.groupBy(F.window("ended_at", "1 day")).agg(
         F.count("*").alias("sessions"), F.sum("views").alias("views"), F.sum(seconds).alias("seconds")
     )

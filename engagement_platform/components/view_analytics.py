@@ -3,6 +3,7 @@
 import dagster as dg
 from pydantic import Field
 
+from engagement_platform.components.described import Described
 from engagement_platform.components.scaffold import scaffolder
 from engagement_platform.defs.chain import chain_definitions
 
@@ -12,7 +13,7 @@ cron: "*/5 * * * *"
 
 
 @dg.scaffold_with(scaffolder(EXAMPLE))
-class ViewAnalytics(dg.Component, dg.Resolvable, dg.Model):
+class ViewAnalytics(Described, dg.Component, dg.Model):
     """Page views from Kafka, sessions of them, and days of those: three streams, each over the table of the one before.
 
     Topic, gap and lateness are settings (`chain`). With it come an asset for each hop with its lag, layout checks, and

@@ -119,7 +119,9 @@ def test_a_declared_topic_is_drained_by_its_sensor_and_told_of(spark: SparkSessi
     assert told.asset_materialization is not None
     figures = {name: value.value for name, value in told.asset_materialization.metadata.items()}
     assert (figures["rows_in"], figures["landed"], figures["quarantined"]) == (4, 2, 2)
-    assert [r.data["reason_code"] for r in figures["rejected"]] == ["not_json", "unique_conflict"]
+    rejected = told.asset_materialization.metadata["rejected"]
+    assert isinstance(rejected, dg.TableMetadataValue)
+    assert [record.data["reason_code"] for record in rejected.records] == ["not_json", "unique_conflict"]
     assert "Nothing is waiting" in shop.tick("shop_click_backlog").skip_message
     record = shop.instance.event_log_storage.get_asset_check_execution_history(
         dg.AssetCheckKey(table, "fresh"), limit=1
