@@ -24,6 +24,7 @@ from pydantic_settings import (
 from engagement_platform.alert_sections import AlertingSettings
 from engagement_platform.ingest_sections import GamesSettings, IngestServerSettings, PiiSettings
 from engagement_platform.sections import (
+    ChainSettings,
     ConsumerSettings,
     HealthSettings,
     MaintenanceSettings,
@@ -314,6 +315,7 @@ class Settings(BaseSettings):
     pii: PiiSettings = Field(default_factory=PiiSettings)
     games: GamesSettings = Field(default_factory=GamesSettings)
     replica: ReplicaSettings = Field(default_factory=ReplicaSettings)
+    chain: ChainSettings = Field(default_factory=ChainSettings)
     traffic: TrafficSettings = Field(default_factory=TrafficSettings)
     embedded: EmbeddedSettings = Field(default_factory=EmbeddedSettings)
 

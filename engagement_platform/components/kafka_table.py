@@ -3,6 +3,7 @@
 
 import dagster as dg
 
+from engagement_platform.components.described import Described
 from engagement_platform.components.scaffold import scaffolder
 from engagement_platform.defs.streams import stream_definitions
 from engagement_platform.streams.declared import KafkaTableDeclaration
@@ -22,7 +23,7 @@ unique: [click_id]
 
 
 @dg.scaffold_with(scaffolder(EXAMPLE))
-class KafkaTable(KafkaTableDeclaration, dg.Component, dg.Resolvable):
+class KafkaTable(KafkaTableDeclaration, Described, dg.Component):
     """A Kafka topic whose records land in an append-only Delta table, exactly once.
 
     Records that are not what is declared stand whole in a table of quarantine, with the reason. With it come an asset

@@ -2,6 +2,7 @@
 
 import dagster as dg
 
+from engagement_platform.components.described import Described
 from engagement_platform.components.scaffold import scaffolder
 from engagement_platform.defs.maintained import maintained_definitions
 from engagement_platform.streams.declared import MaintainedTableDeclaration
@@ -13,7 +14,7 @@ description: Orders, written by the shop's own job.
 
 
 @dg.scaffold_with(scaffolder(EXAMPLE))
-class MaintainedTable(MaintainedTableDeclaration, dg.Component, dg.Resolvable):
+class MaintainedTable(MaintainedTableDeclaration, Described, dg.Component):
     """A Delta table of the lake that somebody else writes, checked like the platform's own.
 
     With it come an asset, a check for each way in which files can lie badly, and a sensor that examines after commits.

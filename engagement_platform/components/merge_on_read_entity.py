@@ -3,6 +3,7 @@
 
 import dagster as dg
 
+from engagement_platform.components.described import Described
 from engagement_platform.components.scaffold import scaffolder
 from engagement_platform.defs.entity import EntityParts
 from engagement_platform.defs.platform import bound_platform
@@ -20,7 +21,7 @@ columns:
 
 
 @dg.scaffold_with(scaffolder(EXAMPLE))
-class MergeOnReadEntity(MergeOnReadEntityDeclaration, dg.Component, dg.Resolvable):
+class MergeOnReadEntity(MergeOnReadEntityDeclaration, Described, dg.Component):
     """A keyed thing whose columns arrive a few at a time, from a Kafka topic of changes.
 
     With it come a changeset that changes are appended to, a base that they are moved into, a view over both, their

@@ -13,7 +13,7 @@ from functools import cached_property
 from engagement_platform.sources.messages import EVENT_DATE, RecordShape, ValueType
 from engagement_platform.tables.contract import Column, Mode, Table
 
-OURS = frozenset({"engagement", "profile", "game", "layout", "perftest"})
+OURS = frozenset({"engagement", "profile", "game", "layout", "perftest", "view"})
 """First parts of names under which the platform keeps tables of its own."""
 
 INGESTION_DATE = "ingestion_date"

@@ -14,17 +14,21 @@ import dagster as dg
 import pytest
 import yaml
 from dagster.components.core import package_entry
+from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 import engagement_platform
-from engagement_platform.components import KafkaTable, MaintainedTable, MergeOnReadEntity
+from engagement_platform import components
+from engagement_platform.components import KafkaTable, MaintainedTable, MergeOnReadEntity, ViewAnalytics
 from engagement_platform.components.folder import folder_definitions
 from engagement_platform.definitions import defs
+from engagement_platform.defs.platform import Platform
 from engagement_platform.layout.findings import CODES
 from engagement_platform.microbatch.model import Transaction
 from engagement_platform.settings import Settings
 from engagement_platform.streams.declared import KafkaTableDeclaration
-from engagement_platform.tables.lake import Lake
+from engagement_platform.tables import light
+from engagement_platform.tables.arrow import table_of
 from engagement_platform_tests.conftest import Broker
 from engagement_platform_tests.docs.pages import ROOT
 from engagement_platform_tests.streams.clicks import CLICK, click, encoded
@@ -59,10 +63,7 @@ class Shop:
         self.broker.produce(self.topic, [(0, None, message) for message in encoded(*messages)])
 
     def tick(self, sensor: str) -> Any:
-        made = defs().resolve_sensor_def(sensor)  # type: ignore[attr-defined]
-        return made.evaluate_tick(
-            dg.build_sensor_context(self.instance, resources={"platform": defs().resources["platform"]})  # type: ignore[index]
-        )
+        return tick(defs(), sensor, self.instance)
 
 
 @pytest.fixture
@@ -78,6 +79,12 @@ def shop(tmp_path: Path, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> Ite
         }.items():
             monkeypatch.setenv(f"ENGAGEMENT_PLATFORM_{name}", value)
         yield made
+
+
+def tick(definitions: dg.Definitions, sensor: str, instance: dg.DagsterInstance) -> Any:
+    """One look of a sensor: a run request, or why not."""
+    context = dg.build_sensor_context(instance, definitions=definitions, resources={"platform": Platform()})
+    return definitions.resolve_sensor_def(sensor)(context)
 
 
 def evaluated(ran: Any) -> dict[str, bool]:
@@ -96,10 +103,10 @@ def test_a_declared_topic_is_drained_by_its_sensor_and_told_of(spark: SparkSessi
     assert graph.get(table).parent_keys == {dg.AssetKey(["kafka", shop.topic])}
     assert (graph.get(table).group_name, graph.get(table).pools) == ("shop", {"shop_click"})
 
-    assert "does not exist" in shop.tick("shop_click_backlog").skip_message
+    assert "has no topic" in shop.tick("shop_click_backlog").skip_message
     shop.broker.create_topic(shop.topic)
     shop.send(click("c1", price=1), click("c2"), b"{", click("c1", price=2))
-    [request] = shop.tick("shop_click_backlog").run_requests
+    request = shop.tick("shop_click_backlog")
     ran = definitions.resolve_job_def("ingest_shop_click").execute_in_process(
         run_config=request.run_config, partition_key=request.partition_key, instance=shop.instance
     )
@@ -112,7 +119,9 @@ def test_a_declared_topic_is_drained_by_its_sensor_and_told_of(spark: SparkSessi
     assert told.asset_materialization is not None
     figures = {name: value.value for name, value in told.asset_materialization.metadata.items()}
     assert (figures["rows_in"], figures["landed"], figures["quarantined"]) == (4, 2, 2)
-    assert [r.data["reason_code"] for r in figures["rejected"]] == ["not_json", "unique_conflict"]
+    rejected = told.asset_materialization.metadata["rejected"]
+    assert isinstance(rejected, dg.TableMetadataValue)
+    assert [record.data["reason_code"] for record in rejected.records] == ["not_json", "unique_conflict"]
     assert "Nothing is waiting" in shop.tick("shop_click_backlog").skip_message
     record = shop.instance.event_log_storage.get_asset_check_execution_history(
         dg.AssetCheckKey(table, "fresh"), limit=1
@@ -122,29 +131,24 @@ def test_a_declared_topic_is_drained_by_its_sensor_and_told_of(spark: SparkSessi
 
 
 def test_a_table_that_others_write_is_examined_after_their_commits(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ENGAGEMENT_PLATFORM_HOME", str(tmp_path))
     component = MaintainedTable.from_attributes_dict(attributes={"table": "shop/click"})
     made = dg.build_defs_for_component(component)
-    sensor = made.resolve_sensor_def("shop_click_commits")  # type: ignore[attr-defined]
     with dg.DagsterInstance.ephemeral() as instance:
 
-        def tick() -> Any:
-            return sensor.evaluate_tick(
-                dg.build_sensor_context(instance, resources={"platform": made.resources["platform"]})  # type: ignore[index]
-            )
+        def look() -> Any:
+            return tick(made, "shop_click_commits", instance)
 
-        assert "has not changed" in tick().skip_message
-        settings = Settings()
-        lake = Lake(spark, settings)
-        lake.ensure(CLICK.table)
-        rows = lake.find(CLICK.table, 0, CLICK.table.column_names, {})
-        lake.append(rows, CLICK.table, Transaction("theirs", 0), rows=0)
-        assert len(tick().run_requests) == 1
+        assert "has not changed" in look().skip_message
+        uri = CLICK.table.uri(Settings().lake)
+        light.create(uri, CLICK.table)
+        light.append(DeltaTable(uri), table_of([{"click_id": "c1"}], CLICK.table), Transaction("theirs", 0))
+        assert isinstance(look(), dg.RunRequest)
         ran = made.resolve_job_def("check_shop_click").execute_in_process(instance=instance)
         assert set(evaluated(ran)) == {f"shop/click:{code}" for code in CODES}
-        assert "has not changed" in tick().skip_message or "next look" in tick().skip_message
+        assert "has not changed" in look().skip_message or "next look" in look().skip_message
 
 
 def test_a_file_that_is_wrong_is_refused_with_its_name(tmp_path: Path) -> None:
@@ -154,7 +158,7 @@ def test_a_file_that_is_wrong_is_refused_with_its_name(tmp_path: Path) -> None:
         folder_definitions(tmp_path / "defs")
 
 
-@pytest.mark.parametrize("component", [KafkaTable, MaintainedTable, MergeOnReadEntity])
+@pytest.mark.parametrize("component", [KafkaTable, MaintainedTable, MergeOnReadEntity, ViewAnalytics])
 def test_what_is_scaffolded_can_be_used_as_it_is(component: Any, tmp_path: Path) -> None:
     scaffold = component.__scaffolder_cls__()
     request = SimpleNamespace(
@@ -169,7 +173,7 @@ def test_what_is_scaffolded_can_be_used_as_it_is(component: Any, tmp_path: Path)
 
 
 def test_every_field_is_described_in_the_schema() -> None:
-    for component in (KafkaTable, MaintainedTable, MergeOnReadEntity):
+    for component in (KafkaTable, MaintainedTable, MergeOnReadEntity, ViewAnalytics):
         schema = component.model().model_json_schema()  # type: ignore[attr-defined]
         assert [name for name, field in schema["properties"].items() if not field.get("description")] == []
     assert set(KafkaTable.model_fields) == set(KafkaTableDeclaration.model_fields)
@@ -182,6 +186,6 @@ def test_tools_find_the_components_by_the_entry_point(monkeypatch: pytest.Monkey
     assert group == package_entry.DG_PLUGIN_ENTRY_POINT_GROUP
     monkeypatch.setattr(package_entry, "get_plugin_entry_points", lambda: [EntryPoint(name, value, group)])
     found = {key.to_typename() for key in package_entry.discover_entry_point_package_objects()}
-    assert found == {f"engagement_platform.{each}" for each in ("KafkaTable", "MaintainedTable", "MergeOnReadEntity")}
+    assert found == {f"engagement_platform.{each}" for each in components.__all__}
     with pytest.raises(AttributeError, match="nothing_such"):
         engagement_platform.nothing_such  # noqa: B018

@@ -1,0 +1,136 @@
+"""Runs the hops of view analytics, each until it has read all that waits; what they make is `views`.
+
+Each hop is a stream with a checkpoint folder of its own, kept beside the tables; one that was killed goes on where its
+folder says, and Delta skips what it had written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable
+from pyspark.sql import DataFrame
+
+from engagement_platform.chains import views
+from engagement_platform.errors import PlatformError
+from engagement_platform.microbatch.cursors import StreamCheckpoints
+from engagement_platform.microbatch.job import Stores
+from engagement_platform.sources.kafka import KafkaSource
+from engagement_platform.sources.messages import DecodingLimits
+from engagement_platform.tables import log
+from engagement_platform.tables.contract import Table
+from engagement_platform.tables.lake import Lake
+from engagement_platform.tables.streaming import Drained, drain_stream
+
+CHAIN = "view-analytics"
+
+
+class CheckpointLost(PlatformError):
+    """A stream's folder is gone while what it wrote is there."""
+
+    def __init__(self, stream: str, location: str, table: str) -> None:
+        self.stream, self.location = stream, location
+        super().__init__(
+            f"The checkpoint folder {location} of the stream {stream} is gone, and {table} holds what it wrote: "
+            "started anew it would write everything twice. Nothing was started. Put the folder back; or, to begin "
+            "anew, move the table and those after it away and run `engagement-platform consumers --forget-stream "
+            f"{stream}` for each."
+        )
+
+
+@dataclass(frozen=True)
+class Hop:
+    """One stream of the chain: from Kafka, or from the table of a hop before, into a table."""
+
+    name: str
+    source: Table | None
+    """None: the topic."""
+    table: Table
+    event_time: str
+    """Column of the table by which its lag is told."""
+    frame: Callable[[DataFrame, Lake], DataFrame]
+
+    @property
+    def stream(self) -> str:
+        """As the stores know who owns which folder."""
+        return f"{CHAIN}/{self.name}"
+
+
+def _limits(lake: Lake) -> DecodingLimits:
+    return DecodingLimits.of(lake.settings.decoding)
+
+
+VIEWS = Hop("page_view", None, views.PAGE_VIEW, "viewed_at", lambda raw, lake: views.page_views(raw, _limits(lake)))
+REFUSED = Hop("quarantine", None, views.VIEW_QUARANTINE, "", lambda raw, lake: views.refused(raw, _limits(lake)))
+SESSIONS = Hop(
+    "session", views.PAGE_VIEW, views.SESSION, "ended_at",
+    lambda rows, lake: views.sessions(rows, lake.settings.chain.session_gap, lake.settings.chain.max_late),
+)  # fmt: skip
+DAYS = Hop(
+    "daily", views.SESSION, views.DAILY, "session_date",
+    lambda rows, lake: views.daily(rows, lake.settings.chain.max_late),
+)  # fmt: skip
+HOPS = (VIEWS, REFUSED, SESSIONS, DAYS)
+"""In the order in which rows travel."""
+
+
+def run_hop(hop: Hop, lake: Lake, stores: Stores) -> Drained:
+    """Everything that waits for a hop; one run of it at a time.
+
+    Raises CheckpointTaken, CheckpointChanged, CheckpointLost, NotAStreamSource, LeaseUnavailable, ContractBroken.
+    """
+    with stores.leases.acquire(f"job/{hop.stream}", purpose="drain", wait=lake.settings.stores.lease_wait):
+        lake.ensure(*(table for table in (hop.source, hop.table) if table is not None))
+        folder = checkpoint(hop, lake)
+        StreamCheckpoints(stores.leases.engine).claim(hop.stream, folder)
+        if lake.is_local and not Path(folder).is_dir() and lake.version(hop.table) > 0:
+            raise CheckpointLost(hop.stream, folder, hop.table.name)
+        return drain_stream(hop.frame(_source(hop, lake), lake), hop.table, lake, folder)
+
+
+def checkpoint(hop: Hop, lake: Lake) -> str:
+    """The hop's folder, beside the tables: they are only worth anything together."""
+    return f"{lake.root}/_checkpoints/{CHAIN}/{hop.name}"
+
+
+def _source(hop: Hop, lake: Lake) -> DataFrame:
+    if hop.source is not None:
+        return lake.stream(hop.source)
+    return KafkaSource(lake.settings.chain.views_topic, lake.settings.kafka).stream(lake.spark)
+
+
+@dataclass(frozen=True)
+class Lag:
+    """How far a hop's table is behind what it is made of, in the time of events."""
+
+    newest: datetime | None
+    """Newest event in the table; for days, the last day's beginning."""
+    behind_s: float | None
+    """Seconds from it to the newest event of the source's table. A session waits for its gap and for late views, a day
+    for its end, so that much is right. None: nothing to compare."""
+
+
+def lag(hop: Hop, lake: Lake) -> Lag:
+    """From the bounds in the tables' logs; reads no rows."""
+    newest = newest_event(hop.table.uri(lake.root), hop.event_time)
+    before = next((each for each in HOPS if each.table == hop.source), None)
+    told = newest_event(before.table.uri(lake.root), before.event_time) if before else None
+    behind = (told - newest).total_seconds() if told and newest else None
+    return Lag(newest, behind)
+
+
+def newest_event(uri: str, column: str) -> datetime | None:
+    """The greatest value of a time column, or day, that the log of a table tells; None where it tells none."""
+    if not column or log.version(uri) is None:
+        return None
+    files = pa.table(DeltaTable(log.storage_uri(uri)).get_add_actions(flatten=True))
+    name = next((n for n in (f"max.{column}", f"partition.{column}") if n in files.column_names), None)
+    if name is None or not files.num_rows:
+        return None
+    found: datetime | None = pc.max(files.column(name).cast(pa.timestamp("us", tz="UTC"))).as_py()
+    return found

@@ -1,0 +1,95 @@
+"""View analytics as Dagster sees it: an asset for each hop, with its lag, and the job and schedule that run all.
+
+What the hops make is `chains/`; it is there for who declares the component `ViewAnalytics`.
+"""
+
+# No `from __future__ import annotations` beside Dagster's decorators: they read a Config class from the annotation.
+
+import time
+
+import dagster as dg
+from dagster import MetadataValue
+
+from engagement_platform.chains.run import HOPS, Hop, Lag, lag, run_hop
+from engagement_platform.defs.batches import Metadata
+from engagement_platform.defs.layout import layout_check
+from engagement_platform.defs.platform import Platform, bound_platform
+from engagement_platform.defs.sensors import recent_runs, why_not
+from engagement_platform.defs.specs import column_schema, key_of
+from engagement_platform.tables.streaming import Drained
+
+GROUP = "view"
+JOB = "view_analytics"
+TOPIC = dg.AssetKey(["kafka", "page-views"])
+
+
+def hop_asset(hop: Hop) -> dg.AssetsDefinition:
+    """One hop: everything that waits for it, appended to its table."""
+
+    @dg.asset(
+        key=key_of(hop.table),
+        deps=[TOPIC if hop.source is None else key_of(hop.source)],
+        group_name=GROUP,
+        kinds={"deltalake", "spark"},
+        pool=f"view_{hop.name}",
+        description=f"{hop.table.description} Append-only: streams may read on from it.",
+        metadata={"dagster/column_schema": column_schema(hop.table)},
+    )
+    def hop_of_chain(context: dg.AssetExecutionContext, platform: Platform) -> dg.MaterializeResult[None]:
+        from engagement_platform.tables.lake import Lake
+
+        with platform.open(hop.stream) as opened:
+            lake = Lake(opened.spark, opened.settings)
+            drained = run_hop(hop, lake, opened.stores)
+            told = lag(hop, lake)
+        context.log.info(f"{hop.stream}: {drained.rows_in:,} rows in {drained.batches} batches, {drained.late:,} late")
+        return dg.MaterializeResult(metadata=hop_metadata(drained, told))
+
+    return hop_of_chain
+
+
+def hop_metadata(drained: Drained, told: Lag) -> Metadata:
+    """What one run of a hop did, and how far its table is behind the one before, in the time of events."""
+    shown: Metadata = {
+        "rows_in": MetadataValue.int(drained.rows_in),
+        "batches": MetadataValue.int(drained.batches),
+        "late": MetadataValue.int(drained.late),
+    }
+    if drained.watermark is not None:
+        shown["watermark"] = MetadataValue.text(drained.watermark)
+    if told.newest is not None:
+        shown["newest_event"] = MetadataValue.timestamp(told.newest)
+    if told.behind_s is not None:
+        shown["behind_s"] = MetadataValue.float(round(told.behind_s, 1))
+    return shown
+
+
+def chain_definitions(cron: str) -> dg.Definitions:
+    """Assets, layout checks, the job that runs all hops, and its schedule."""
+    hops = [hop_asset(hop) for hop in HOPS]
+    job = dg.define_asset_job(
+        JOB,
+        selection=dg.AssetSelection.assets(*hops).without_checks(),
+        description="Run every hop until it has read all that waits.",
+        executor_def=dg.in_process_executor,
+    )
+
+    @dg.schedule(
+        name=f"{JOB}_by_the_clock",
+        job_name=JOB,
+        cron_schedule=cron,
+        execution_timezone="UTC",
+        default_status=dg.DefaultScheduleStatus.RUNNING,
+        description="Runs every hop, unless a run is under way; after failures less and less often.",
+    )
+    def by_the_clock(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | dg.SkipReason:
+        reason = why_not(1, recent_runs(context.instance, JOB), time.time())
+        return dg.SkipReason(reason) if reason else dg.RunRequest()
+
+    return dg.Definitions(
+        assets=hops,
+        asset_checks=[layout_check(key_of(hop.table)) for hop in HOPS],
+        jobs=[job],
+        schedules=[by_the_clock],
+        resources={"platform": bound_platform()},
+    )

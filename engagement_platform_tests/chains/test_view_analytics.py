@@ -1,0 +1,200 @@
+"""Three hops, each over the table of the one before, end in what a loop over page views makes; once, whatever ends."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from uuid import uuid4
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyspark.sql import SparkSession
+
+from engagement_platform.chains.run import (
+    DAYS,
+    HOPS,
+    REFUSED,
+    SESSIONS,
+    VIEWS,
+    CheckpointLost,
+    checkpoint,
+    lag,
+    run_hop,
+)
+from engagement_platform.chains.views import DAILY, PAGE_VIEW, SESSION, SHAPE, VIEW_QUARANTINE, refused_ahead
+from engagement_platform.jobs import open_stores
+from engagement_platform.microbatch.cursors import StreamCheckpoints
+from engagement_platform.sections import ChainSettings
+from engagement_platform.settings import KafkaSettings, Settings
+from engagement_platform.sources.messages import DecodingLimits
+from engagement_platform.sources.recorded_batches import decode_records
+from engagement_platform.tables.contract import Table
+from engagement_platform.tables.engagement import MAPPING
+from engagement_platform.tables.lake import Lake, NotAStreamSource
+from engagement_platform.tables.streaming import drain_stream, summed
+from engagement_platform_tests.chains.oracle import Chain, View
+from engagement_platform_tests.conftest import Broker
+
+BEGIN = datetime(2026, 3, 1, 8, tzinfo=UTC)
+GAP, LATE = timedelta(minutes=30), timedelta(hours=1)
+
+
+class World:
+    """A lake, stores and a topic of page views."""
+
+    def __init__(self, spark: SparkSession, broker: Broker, folder: Path) -> None:
+        topic = f"views-{uuid4().hex[:8]}"
+        broker.create_topic(topic)
+        self.broker, self.settings = broker, Settings(
+            home=folder,
+            kafka=KafkaSettings(bootstrap_servers=broker.bootstrap_servers),
+            chain=ChainSettings(views_topic=topic, session_gap=GAP, max_late=LATE),
+        )  # fmt: skip
+        self.lake, self.stores = Lake(spark, self.settings), open_stores(self.settings)
+        self.sent = 0
+
+    def send(self, views: list[View], *more: bytes) -> None:
+        """Page views, and what is none."""
+        said = [
+            {"view_id": f"v{self.sent + n}", "user_id": user, "page": "/", "viewed_at": at.isoformat()}
+            for n, (user, at) in enumerate(views)
+        ]
+        self.sent += len(views)
+        messages = [*(json.dumps(one).encode() for one in said), *more]
+        self.broker.produce(self.settings.chain.views_topic, [(0, None, message) for message in messages])
+
+    def rows(self, table: Table, *columns: str) -> list[tuple[object, ...]]:
+        """Without a JVM, while the chain runs or not."""
+        found = self.lake.find(table, self.lake.version(table), columns, {}).to_pylist()
+        return sorted(tuple(row.values()) for row in found)
+
+    def optimize(self, table: Table) -> int:
+        """Merge files; how many there are then."""
+        opened = DeltaTable(self.lake.uri(table))
+        opened.optimize.compact()
+        return len(opened.file_uris())
+
+
+def some_views(dice: random.Random, begin: datetime, hours: int, users: int = 4) -> list[View]:
+    """Bursts of views of some users, somewhat out of order, never exactly a gap apart."""
+    views = []
+    for _ in range(hours * 3):
+        user, at = f"u{dice.randrange(users)}", begin + timedelta(seconds=dice.randrange(hours * 3600))
+        views += [(user, at + timedelta(seconds=dice.randrange(1500), microseconds=dice.randrange(10**6)))
+                  for _ in range(dice.randrange(1, 4))]  # fmt: skip
+    return sorted(views, key=lambda view: view[1] + timedelta(seconds=dice.randrange(1800)))
+
+
+def assert_is(world: World, chain: Chain) -> None:
+    assert world.rows(SESSION, "user_id", "started_at", "ended_at", "views") == sorted(chain.sessions)
+    assert world.rows(DAILY, "session_date", "sessions", "views", "seconds") == chain.days()
+
+
+@given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 400)), max_size=12))
+@settings(deadline=None)
+def test_the_oracle_itself_finds_the_sessions_that_sorting_finds(minutes: list[tuple[str, int]]) -> None:
+    views = [(user, BEGIN + timedelta(minutes=minute, seconds=n)) for n, (user, minute) in enumerate(minutes)]
+    chain = Chain(GAP, LATE)
+    chain.drain([*views, ("z", BEGIN + timedelta(days=9))])
+    found = []
+    for user in "ab":
+        mine = sorted(at for who, at in views if who == user)
+        if not mine:
+            continue
+        starts = [n for n, at in enumerate(mine) if n == 0 or at - mine[n - 1] >= GAP]
+        for first, last in zip(starts, [*starts[1:], len(mine)], strict=True):
+            found.append((user, mine[first], mine[last - 1], last - first))
+    assert sorted(chain.sessions) == sorted(found)
+
+
+@pytest.mark.broker
+def test_the_chain_ends_in_what_a_loop_makes_whatever_ends_or_is_merged_on_the_way(
+    spark: SparkSession, broker: Broker, tmp_path: Path
+) -> None:
+    world, chain, dice = World(spark, broker, tmp_path), Chain(GAP, LATE), random.Random(11)
+    first = some_views(dice, BEGIN, 20)
+    world.send(first, b"{", b'{"view_id": "x", "user_id": "u", "page": "/", "viewed_at": "2999-01-01T00:00:00Z"}')
+    for hop in (VIEWS, REFUSED):
+        run_hop(hop, world.lake, world.stores)
+    # Everything ends here, between two hops. Anybody can read what there is; files are merged meanwhile.
+    assert [user for (user,) in world.rows(PAGE_VIEW, "user_id")] == sorted(user for user, _ in first)
+    assert world.rows(VIEW_QUARANTINE, "reason_code") == [("not_json",), ("time_out_of_range",)]
+    world.optimize(PAGE_VIEW)
+    for hop in (SESSIONS, DAYS):
+        run_hop(hop, world.lake, world.stores)
+    chain.drain(first)
+    assert_is(world, chain)
+
+    # A hop that died between the commit of its table and its own: what it does again is skipped.
+    versions = world.lake.version(SESSION)
+    newest = max((Path(checkpoint(SESSIONS, world.lake)) / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
+    newest.unlink()
+    (newest.parent / f".{newest.name}.crc").unlink(missing_ok=True)
+    run_hop(SESSIONS, world.lake, world.stores)
+    assert world.lake.version(SESSION) == versions
+    assert_is(world, chain)
+
+    second = [*some_views(dice, BEGIN + timedelta(hours=22), 20), ("u1", BEGIN - timedelta(days=3))]
+    world.send(second)
+    drained = [run_hop(hop, world.lake, world.stores) for hop in HOPS]
+    chain.drain(second)
+    assert_is(world, chain)
+    assert (drained[2].rows_in, drained[2].late, chain.late_views) == (len(second), 1, 1)
+    assert chain.days()
+    assert lag(SESSIONS, world.lake).behind_s is not None
+    world.optimize(PAGE_VIEW)
+    world.optimize(SESSION)
+    again = [run_hop(hop, world.lake, world.stores) for hop in HOPS]
+    assert [drain.rows_in for drain in again] == [0, 0, 0, 0]
+    assert_is(world, chain)
+
+    shutil.rmtree(checkpoint(DAYS, world.lake))
+    with pytest.raises(CheckpointLost, match="view-analytics/daily"):
+        run_hop(DAYS, world.lake, world.stores)
+    owned = StreamCheckpoints(world.stores.leases.engine).all()
+    assert set(owned) == {hop.stream for hop in HOPS}
+
+
+def test_no_stream_is_written_into_a_table_whose_rows_change(spark: SparkSession, tmp_path: Path) -> None:
+    lake = Lake(spark, Settings(home=tmp_path))
+    lake.ensure(MAPPING)
+    with pytest.raises(NotAStreamSource):
+        drain_stream(spark.readStream.format("rate").load(), MAPPING, lake, str(tmp_path / "checkpoint"))
+
+
+def test_a_view_from_the_future_is_refused_whole() -> None:
+    now = datetime(2026, 3, 1, tzinfo=UTC)
+    times = [now + timedelta(hours=24), now + timedelta(hours=24, microseconds=1)]
+    values = [
+        json.dumps({"view_id": "v", "user_id": "u", "page": "/", "viewed_at": at.isoformat()}).encode() for at in times
+    ]
+    raw = pa.RecordBatch.from_pydict(
+        {
+            "topic": ["t"] * 2, "partition": pa.array([0] * 2, pa.int32()), "offset": [1, 2],
+            "key": pa.array([None] * 2, pa.binary()), "value": pa.array(values, pa.binary()),
+            "timestamp": pa.array([now] * 2, pa.timestamp("us", tz="UTC")),
+        }
+    )  # fmt: skip
+    [found] = decode_records(SHAPE, DecodingLimits(), datetime(9999, 1, 1, tzinfo=UTC))(iter([raw]))
+    told = refused_ahead(raw, found, timedelta(days=1))
+    assert told.schema == found.schema
+    assert told.column("reason_code").to_pylist() == [None, "time_out_of_range"]
+    assert told.column("value").to_pylist() == [None, values[1]]
+    assert told.column("view_id").to_pylist() == ["v", None]
+
+
+def test_what_spark_reports_of_batches_is_summed_up() -> None:
+    told = summed(
+        [
+            {"numInputRows": 3, "eventTime": {"watermark": "1970-01-01T00:00:00.000Z"}, "sink": {}},
+            {"numInputRows": 2, "stateOperators": [{"numRowsDroppedByWatermark": 1}],
+             "eventTime": {"watermark": "2026-03-01T00:00:00.000Z"}},
+        ]
+    )  # fmt: skip
+    assert (told.batches, told.rows_in, told.late, told.watermark) == (2, 5, 1, "2026-03-01T00:00:00.000Z")
