@@ -88,7 +88,10 @@ class Client:
 def running(
     environment: Environment, folder: Path, *, memory: str, parallelism: int, within_s: float = ANSWERS_WITHIN_S
 ) -> Iterator[tuple[Client, Mapping[str, str]]]:
-    """The process of a peer, opened in a folder where it leaves its log too; and its versions. Raises PeerFailedError."""
+    """The process of a peer, opened in a folder where it leaves its log too; and its versions.
+
+    Raises PeerFailedError.
+    """
     folder.mkdir(parents=True)
     log = folder / "peer.log"
     passed = {name: value for name, value in os.environ.items() if name not in _NOT_PASSED_ON}

@@ -92,8 +92,9 @@ class Peers:
             try:
                 self._measure(kind)
             except (PeerFailedError, AssertionError) as failed:
-                self.notes.failed(kind.name, str(failed))
-                self.progress.step(f"peer   {kind.name:18}  failed: {str(failed)[:200]}", len(missing))
+                reason = str(failed).partition("\n")[0][:300]
+                self.notes.failed(kind.name, reason)
+                self.progress.step(f"peer   {kind.name:18}  failed: {reason}", len(missing))
             else:
                 self.progress.step(f"peer   {kind.name:18}  measured", len(missing))
 
