@@ -2,11 +2,14 @@
 
 Data: sample changes of profiles, produced to a broker of its own at each of --rates for --seconds. Meanwhile
 ingest-profile-changes runs again and again on an open session, as on a warm Spark server, and a reader without a JVM
-asks the view for probes: profiles with ids of their own, ten a second among the changes, each looked for until it shows.
-Measures, of each probe, seconds from handing it to the producer to the end of the read that shows it. The reader is part
-of that, and takes its share of the machine. A rate of which more waits the longer it lasts is said to be too high.
+asks the view for probes: profiles with ids of their own, ten a second among the changes, each looked for until it is
+there.
+Measures, of each probe, seconds from handing it to the producer to the end of the read that shows it. The reader is
+part of that, and takes its share of the machine. Where the second half of the probes waits longer than the first, a
+backlog grows: the rate is beyond what the machine holds.
 Prints p50, p95 and most for each rate; writes freshness.csv, freshness_probes.csv (every probe) and freshness.png. An
-interrupted run is resumed by the same command, a rate from its beginning. Compare within one run, never across machines.
+interrupted run is resumed by the same command, a rate from its beginning. Compare within one run, never seconds across
+machines.
 """
 
 from __future__ import annotations
@@ -248,7 +251,7 @@ def draw(run: Run, rates: Cells) -> None:
     axes = drawing.subplots()
     cells = sorted(rates, key=lambda cell: int(cell.key[0]))
     for name, said in (("p50_s", "p50"), ("p95_s", "p95")):
-        axes.plot([int(cell.key[0]) for cell in cells], [cell.figures[name] for cell in cells], "o-", label=said)
+        axes.plot([int(cell.key[0]) for cell in cells], [cell.figures[name] or 0.0 for cell in cells], "o-", label=said)
     axes.set_xlim(left=0)
     axes.set_ylim(bottom=0)
     axes.set_xlabel("changes a minute")

@@ -34,7 +34,7 @@ class Hudi:
             },
         )
         (jar,) = opened.jars
-        self.versions = {"pyspark": pyspark.__version__, "hudi": Path(jar).stem.rpartition("-")[2]}
+        self.versions: Mapping[str, str] = {"pyspark": pyspark.__version__, "hudi": Path(jar).stem.rpartition("-")[2]}
 
     def table(self, name: str, rows: int) -> HudiTable:
         """Its buckets are as many as the rows want."""

@@ -78,9 +78,9 @@ def _cost(asked: Asked, peers: Cells, peer: str) -> Cost | None:
     seconds, size = (peers.figures(name, peer=peer, step=APPLY) for name in ("seconds", "bytes"))
     if not seconds:
         return None
-    compacted = [sum(peers.figures(name, peer=peer, step=COMPACT)) / asked.every for name in ("seconds", "bytes")]
-    medians = [statistics.median(one[1:] or one) for one in (seconds, size)]
-    return Cost(peer, *medians, 0.0, *compacted)
+    moved = {name: sum(peers.figures(name, peer=peer, step=COMPACT)) / asked.every for name in ("seconds", "bytes")}
+    settled = [statistics.median(one[1:] or one) for one in (seconds, size)]
+    return Cost(peer, settled[0], settled[1], 0.0, moved["seconds"], moved["bytes"])
 
 
 def _median(peers: Cells, peer: str, step: str) -> float | None:

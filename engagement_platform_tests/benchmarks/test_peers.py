@@ -112,10 +112,11 @@ def test_a_peer_that_does_not_answer_is_ended(tmp_path: Path, does: str, within_
         (folder / "__init__.py").touch()
     module.write_text(does)
     environment = Environment("mute", Path(sys.executable), ())
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(PeerFailedError, match=said):
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(asking, "ROOT", tmp_path)
-        with running(environment, tmp_path / "peer", memory="1g", parallelism=2, within_s=within_s):
-            pass
+        peer = running(environment, tmp_path / "peer", memory="1g", parallelism=2, within_s=within_s)
+        with pytest.raises(PeerFailedError, match=said):
+            peer.__enter__()
 
 
 def test_bytes_are_those_of_files_that_are_new_or_written_anew(tmp_path: Path) -> None:
