@@ -6,7 +6,6 @@ Runs in the environment of `paimon.txt`:  python -m benchmarks.peers.paimon
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from datetime import date
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -17,14 +16,10 @@ import pyarrow.parquet as pq
 from pypaimon import CatalogFactory, Schema
 
 from benchmarks.peers.protocol import DELETE, KEY, OP, VERSION, Opened, serve
+from benchmarks.peers.words import GONE, NO_DAY, NO_NUMBER, NO_TEXT
 
 # A bucket is merged by one process; about as many rows as a bucket of Hudi's has.
 _ROWS_OF_A_BUCKET = 350_000
-
-# pypaimon's partial-update engine takes the newest word of each column, and refuses deletions. So a deletion says a
-# word in every column that stands for null, and readers take it for that: nothing is looked up in writing.
-GONE = "gone"
-_NO_TEXT, _NO_NUMBER, _NO_DAY = "\0", -(2**63), date(1, 1, 1)
 
 
 class Paimon:
@@ -118,9 +113,9 @@ def shown(rows: pa.Table) -> pa.Table:
 def _no_word(of: pa.DataType) -> pa.Scalar:
     """What stands for null in a column of this type."""
     kinds: tuple[tuple[Callable[[pa.DataType], bool], object], ...] = (
-        (pa.types.is_string, _NO_TEXT),
-        (pa.types.is_integer, _NO_NUMBER),
-        (pa.types.is_date, _NO_DAY),
+        (pa.types.is_string, NO_TEXT),
+        (pa.types.is_integer, NO_NUMBER),
+        (pa.types.is_date, NO_DAY),
     )
     for is_one, word in kinds:
         if is_one(of):
