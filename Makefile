@@ -5,8 +5,7 @@ PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run test test-fast test-long test-crash lint format docs clean bench-ingest bench-cascade bench-mutation \
-  bench-partitioning bench-file-size bench-merge-on-read bench-incremental-read \
-  simulate-days
+  bench-partitioning bench-file-size bench-merge-on-read bench-incremental-read bench-freshness simulate-days
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-22s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -59,11 +58,14 @@ bench-partitioning: setup ## three layouts of the same rows: reads, update, inse
 bench-file-size: setup ## the mutation job on files of nine sizes; the best one and how sure that is; a plot and a page
 	@$(BIN)/python -m benchmarks.file_size $(ARGS)
 
-bench-merge-on-read: setup ## merge on read against MERGE, overwrite and delta-rs; reads; moves into the base; a plot and a page
+bench-merge-on-read: setup ## merge on read against MERGE, overwrite, delta-rs, with ARGS=--peers other formats; a plot and a page
 	@$(BIN)/python -m benchmarks.merge_on_read $(ARGS)
 
 bench-incremental-read: setup ## bytes that reading one same change takes in a table ten times as large; seconds
 	@$(BIN)/python -m benchmarks.incremental_read $(ARGS)
+
+bench-freshness: setup ## from produced to visible in the view, at four rates of profile changes; p50, p95, a plot
+	@$(BIN)/python -m benchmarks.freshness $(ARGS)
 
 simulate-days: setup ## files and mutation time as days go by, without and with another layout and maintenance; a plot
 	@$(BIN)/python -m benchmarks.simulate_days $(ARGS)

@@ -13,7 +13,9 @@ Prints tables and targets. Writes merge_on_read_{writes,reads,moves}.csv (every 
 Fails if two ways leave other rows, or two strategies show others. An interrupted run is resumed by the same command, a
 way of writing from its first batch. Other options are another folder. Compare within one run, never seconds across
 machines.
---quick: a hundredth of the rows, two rounds. Not here: Hudi, Iceberg and Paimon, which need environments of their own.
+--peers: Hudi, Iceberg and Paimon too, on the same changes, each in an environment and a process of its own; a finished
+run is added to. One that cannot be had here has a row that says why. Writes merge_on_read_peers.csv and .json.
+--quick: a hundredth of the rows, two rounds.
 """
 
 from __future__ import annotations
@@ -49,6 +51,10 @@ from benchmarks.merge_on_read_ways import (
 )
 from benchmarks.mutation import spark_session
 from benchmarks.mutation_ways import rewritten
+from benchmarks.peers.environment import KINDS
+from benchmarks.peers.measure import Notes, Peers
+from benchmarks.peers.report import keys as peer_keys
+from benchmarks.peers.report import table as peer_table
 from engagement_platform.merge_on_read.entity import Entity
 from engagement_platform.merge_on_read.latency import point_read_seconds
 from engagement_platform.merge_on_read.rematerialize import METHODS
@@ -60,6 +66,8 @@ from engagement_platform.tables import log
 
 Kept = tuple[Cells, Cells, Cells]
 """Writes, reads, moves."""
+
+ENVIRONMENTS = Path("artifacts") / "peers"
 
 
 @dataclass(frozen=True)
@@ -182,13 +190,29 @@ class Bench:
         restore(base, home)
         return stage(self.spark, home, entity, method, in_spark=in_spark)
 
+    def peers(self, cells: Cells, notes: Notes) -> None:
+        """Formats that are not Delta."""
+
+        def agree(when: str, folder: Path) -> None:
+            self._agree(when, self.spark.read.parquet(str(folder)).select(*ENTITY.view_columns))
+
+        def known(when: str) -> bool:
+            return when in self._agreed()
+
+        at = self.folder / "peers"
+        Peers(at, self.asked, cells, self.progress, ENVIRONMENTS, agree, known, notes).measure()
+
     def _agree(self, when: str, rows: DataFrame) -> None:
         """The same rows as whoever was here first, also before an interruption."""
-        file = self.folder / "agreed.json"
-        known = json.loads(file.read_text()) if file.exists() else {}
+        known = self._agreed()
         found = list(summed_up(rows))
         assert known.setdefault(when, found) == found, f"other rows {when}: {found}, and {known[when]} before"
-        file.write_text(json.dumps(known))
+        (self.folder / "agreed.json").write_text(json.dumps(known))
+
+    def _agreed(self) -> dict[str, list[object]]:
+        """When -> count and sum."""
+        file = self.folder / "agreed.json"
+        return json.loads(file.read_text()) if file.exists() else {}
 
 
 def base_rows(at: Stage) -> DataFrame:
@@ -228,12 +252,16 @@ def _version(uri: str) -> int:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Parse, measure what is not measured yet, print, save."""
     options = parsed(arguments)
+    # Not part of what names the run, so that peers can be added to one.
+    with_peers = vars(options).pop("peers")
     run = open_run("merge_on_read", options)
     asked = Asked.of(options)
-    kept = cells(run)
-    measure(run, asked, kept)
-    show(console, asked, *kept)
-    save(run, asked, *kept)
+    kept, peers = cells(run), peer_cells(run)
+    measure(run, asked, kept, peers if with_peers else None)
+    notes = Notes(run).read()
+    beside = [peer_table(asked, *kept[:2], peers, notes)] if notes else []
+    show(console, asked, *kept, beside)
+    save(run, asked, *kept, beside)
     run.close()
     console.print(f"Every round: {run.folder}/merge_on_read_*.csv. Plot and page: merge_on_read.png, .html beside them")
 
@@ -256,6 +284,7 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--moved", type=int, default=10_000, help="changes that are moved into them (default 10000)")
     parser.add_argument("--seed", type=int, default=20201120, help="seed of the data (default 20201120)")
     parser.add_argument("--quick", action="store_true", help="a hundredth of the rows and changes, two rounds")
+    parser.add_argument("--peers", action="store_true", help="Hudi, Iceberg and Paimon too")
     add_options(parser, "merge_on_read")
     options = parser.parse_args(arguments)
     options.sizes = options.sizes or [options.rows // part for part in (8, 4, 2, 1)]
@@ -282,25 +311,36 @@ def cells(run: Run) -> Kept:
     )
 
 
-def measure(run: Run, asked: Asked, kept: Kept) -> None:
+def peer_cells(run: Run) -> Cells:
+    """What is measured of the peers so far."""
+    return run.cells("merge_on_read_peers", ("peer", "step", "n"), ("seconds", "bytes"))
+
+
+def measure(run: Run, asked: Asked, kept: Kept, peers: Cells | None = None) -> None:
     """The cells that are missing; no Spark is started when there are none."""
     wanted = (asked.writes, asked.reads, asked.moves)
     done = [sum(key in found for key in keys) for keys, found in zip(wanted, kept, strict=True)]
-    if sum(done) == sum(map(len, wanted)):
+    others = [] if peers is None else peer_keys(asked, [kind.name for kind in KINDS])
+    there = 0 if peers is None else sum(key in peers for key in others)
+    if sum(done) == sum(map(len, wanted)) and there == len(others):
         return
     scratch = Path(tempfile.mkdtemp(prefix="bench-merge-on-read-"))
     try:
         with spark_session(scratch) as spark:
-            for bench in (_warm_up(spark, scratch), _full(run, spark, asked, kept, sum(done))):
-                for step in (bench.writes, bench.reads, bench.moves):
-                    step()
+            full = _full(run, spark, asked, kept, Progress(asked.total + len(others), sum(done) + there))
+            if sum(done) < asked.total:
+                for bench in (_warm_up(spark, scratch), full):
+                    for step in (bench.writes, bench.reads, bench.moves):
+                        step()
+            if peers is not None:
+                full.peers(peers, Notes(run))
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def _full(run: Run, spark: SparkSession, asked: Asked, kept: Kept, done: int) -> Bench:
+def _full(run: Run, spark: SparkSession, asked: Asked, kept: Kept, progress: Progress) -> Bench:
     run.tables.mkdir(parents=True, exist_ok=True)
-    return Bench(spark, run.tables, asked, kept, Progress(asked.total, done))
+    return Bench(spark, run.tables, asked, kept, progress)
 
 
 def _warm_up(spark: SparkSession, scratch: Path) -> Bench:

@@ -221,20 +221,22 @@ def tables(asked: Asked, writes: Cells, reads: Cells, moves: Cells) -> list[Rich
     ]
 
 
-def show(console: Console, asked: Asked, writes: Cells, reads: Cells, moves: Cells) -> None:
-    """Everything on the screen."""
-    for table in tables(asked, writes, reads, moves):
+def show(
+    console: Console, asked: Asked, writes: Cells, reads: Cells, moves: Cells, beside: Sequence[RichTable] = ()
+) -> None:
+    """Everything on the screen; beside: tables of somebody else."""
+    for table in (*tables(asked, writes, reads, moves), *beside):
         console.print(table)
     for line in (*targets(asked, writes, reads), *crossing_words(asked, moves)):
         console.print(line, markup=False)
 
 
-def save(run: Run, asked: Asked, writes: Cells, reads: Cells, moves: Cells) -> None:
-    """The picture and the page."""
+def save(run: Run, asked: Asked, writes: Cells, reads: Cells, moves: Cells, beside: Sequence[RichTable] = ()) -> None:
+    """The picture and the page; beside: tables of somebody else."""
     said = (*targets(asked, writes, reads), *crossing_words(asked, moves))
     drawn = charts(*(_chart(title, unit, of) for title, unit, of in _curves(asked, reads, moves)))
     lines = [f"<p>{line}</p>" for line in said]
-    text = page("Merge on read", run, tables(asked, writes, reads, moves), [*lines, *drawn])
+    text = page("Merge on read", run, [*tables(asked, writes, reads, moves), *beside], [*lines, *drawn])
     (run.folder / "merge_on_read.html").write_text(text, encoding="utf-8")
     _picture(run, asked, reads, moves)
 

@@ -9,11 +9,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pyspark
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from benchmarks.peers.protocol import DELETE, KEY, OP, VERSION, Opened, serve
 from benchmarks.peers.spark_tables import dumped, read_all, session
+from benchmarks.peers.words import GONE, NO_DAY, NO_NUMBER, NO_TEXT
 
 # Bytes of a row times rows, in files of about 128 MB; a bucket is a file. A bucket index looks nothing up.
 _ROWS_OF_A_BUCKET = 350_000
@@ -34,7 +35,7 @@ class Hudi:
             },
         )
         (jar,) = opened.jars
-        self.versions = {"pyspark": pyspark.__version__, "hudi": Path(jar).stem.rpartition("-")[2]}
+        self.versions: Mapping[str, str] = {"pyspark": pyspark.__version__, "hudi": Path(jar).stem.rpartition("-")[2]}
 
     def table(self, name: str, rows: int) -> HudiTable:
         """Its buckets are as many as the rows want."""
@@ -65,28 +66,47 @@ class HudiTable:
     def load(self, base: Path) -> None:
         rows = self._spark.read.parquet(str(base))
         self._columns = rows.columns
-        self._write(rows.withColumn("_hoodie_is_deleted", F.lit(False)), "bulk_insert", "overwrite")
+        self._write(rows.withColumn(GONE, F.lit(False)), "bulk_insert", "overwrite")
 
     def apply(self, batch: Path) -> None:
         said = self._spark.read.parquet(str(batch))
-        rows = said.select(*self._columns, (F.col(OP) == DELETE).alias("_hoodie_is_deleted"))
-        self._write(rows, "upsert", "append")
+        gone = F.col(OP) == DELETE
+        words = (
+            F.when(gone, _no_word(of)).otherwise(F.col(name)).alias(name) if name not in (KEY, VERSION) else F.col(name)
+            for name, of in said.select(*self._columns).dtypes
+        )
+        self._write(said.select(*words, gone.alias(GONE)), "upsert", "append")
 
     def read(self) -> int:
         return read_all(self._rows())
 
     def compact(self) -> None:
-        self._spark.sql(f"CALL run_compaction(op => 'scheduleAndExecute', path => '{self._at}')").collect()
+        # By itself it would wait for five batches, and do nothing after fewer.
+        options = "hoodie.compact.inline.max.delta.commits=1"
+        self._spark.sql(
+            f"CALL run_compaction(op => 'scheduleAndExecute', path => '{self._at}', options => '{options}')"
+        ).collect()
 
     def dump(self, out: Path) -> None:
         dumped(self._rows(), out)
 
     def _rows(self) -> DataFrame:
-        return self._spark.read.format("hudi").load(str(self._at)).select(*self._columns)
+        rows = self._spark.read.format("hudi").load(str(self._at)).where(~F.col(GONE)).select(*self._columns)
+        return rows.select(
+            *(
+                F.when(F.col(name) != _no_word(of), F.col(name)).alias(name) if name not in (KEY, VERSION) else name
+                for name, of in rows.dtypes
+            )
+        )
 
     def _write(self, rows: DataFrame, operation: str, mode: str) -> None:
         options = {**self._options, "hoodie.datasource.write.operation": operation}
         rows.write.format("hudi").options(**options).mode(mode).save(str(self._at))
+
+
+def _no_word(of: str) -> Column:
+    """What stands for null in a column of this type."""
+    return F.lit({"string": NO_TEXT, "bigint": NO_NUMBER, "date": NO_DAY}[of])
 
 
 if __name__ == "__main__":

@@ -36,7 +36,10 @@ class Iceberg:
             },
         )
         (jar,) = opened.jars
-        self.versions = {"pyspark": pyspark.__version__, "iceberg": Path(jar).stem.rpartition("-")[2]}
+        self.versions: Mapping[str, str] = {
+            "pyspark": pyspark.__version__,
+            "iceberg": Path(jar).stem.rpartition("-")[2],
+        }
 
     def table(self, name: str, rows: int) -> IcebergTable:  # noqa: ARG002
         """Files are as large as Iceberg makes them."""

@@ -77,7 +77,7 @@ def serve(opening: Open) -> None:
     for line in sys.stdin:
         try:
             answer = desk.answer(json.loads(line))
-        except Exception as error:  # noqa: BLE001  # the asking side decides what is fatal
+        except Exception as error:  # the asking side decides what is fatal
             traceback.print_exc()
             answer = {"failed": f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else ''}"}
         answers.write(json.dumps(answer) + "\n")

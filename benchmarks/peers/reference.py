@@ -5,6 +5,7 @@ Needs pyarrow only:  python -m benchmarks.peers.reference
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ class Reference:
     """Memory."""
 
     def __init__(self, opened: Opened) -> None:  # noqa: ARG002
-        self.versions = {"pyarrow": pa.__version__}
+        self.versions: Mapping[str, str] = {"pyarrow": pa.__version__}
 
     def table(self, name: str, rows: int) -> ReferenceTable:  # noqa: ARG002
         """An empty one."""
