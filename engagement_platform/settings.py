@@ -21,7 +21,7 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
-from engagement_platform.alert_sections import AlertingSettings
+from engagement_platform.alert_sections import AlertingSettings, LiveOpsSettings
 from engagement_platform.sections import (
     ConsumerSettings,
     HealthSettings,
@@ -303,6 +303,7 @@ class Settings(BaseSettings):
     maintenance: MaintenanceSettings = Field(default_factory=MaintenanceSettings)
     consumers: ConsumerSettings = Field(default_factory=ConsumerSettings)
     alerting: AlertingSettings = Field(default_factory=AlertingSettings)
+    live_ops: LiveOpsSettings = Field(default_factory=LiveOpsSettings)
     traffic: TrafficSettings = Field(default_factory=TrafficSettings)
     embedded: EmbeddedSettings = Field(default_factory=EmbeddedSettings)
 
