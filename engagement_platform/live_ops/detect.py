@@ -29,6 +29,8 @@ LOWEST_LEVEL = 0.4
 HIGHEST_LEVEL = 1 / LOWEST_LEVEL
 # A game that had no errors may have its first.
 LEAST_ERRORS = 0.05
+# By night, and for what is rare at all, the fit is a small number that may as well be 0; of the mean figure.
+LEAST_SHARE = 0.25
 # It is over when so many minutes, or as many as it took to see it, are back by half of what is the least to be told.
 OVER_WINDOW = 5
 
@@ -118,14 +120,18 @@ def level_of(actual: Numbers, expected: Numbers, dispersion: float, *, rising: b
 def judged(actual: Numbers, expected: Numbers, dispersion: float, *, rising: bool) -> tuple[Numbers, Numbers]:
     """Ratio of sums to what is expected of them, and how likely it is by chance that they are as far off or further.
 
-    The chance is that of a Poisson count in units of the dispersion.
+    What falls: the chance of a Poisson count in units of the dispersion. What rises: that of a negative binomial count of
+    that dispersion, and at least twice Poisson's: errors come in bunches.
     """
-    from scipy.special import gammainc, gammaincc
+    from scipy.special import betainc, gammaincc
 
     there = expected > 0
     ratio = np.divide(actual, expected, out=np.ones_like(actual), where=there)
-    units, mean = actual / dispersion, expected / dispersion
-    chance = gammainc(np.maximum(units, 1e-9), mean) if rising else gammaincc(units + 1, mean)
+    if rising:
+        bunched = max(dispersion, 2.0)
+        chance = betainc(np.maximum(actual, 1e-9), np.maximum(expected, 1e-9) / (bunched - 1), 1 - 1 / bunched)
+    else:
+        chance = gammaincc(actual / dispersion + 1, expected / dispersion)
     return ratio, np.where(there, chance, 1.0)
 
 
@@ -142,7 +148,7 @@ def _of_figure(
     rising = kpi in RISING_IS_BAD
     actual, expected = grid.values[kpi], expectation.at(grid.first, len(grid))
     if rising:
-        expected = np.maximum(expected, LEAST_ERRORS)
+        expected = np.maximum(expected, max(LEAST_ERRORS, LEAST_SHARE * float(expectation.rates.mean())))
     level = level_of(actual, expected, expectation.dispersion, rising=rising)
     change_of = _change_before(grid, changes, settings)
     watched = change_of >= 0
