@@ -62,7 +62,8 @@ class LiveOpsSettings(Section):
     """When the figures of a game are worth an alert. How they are compared is in docs/alerts.md."""
 
     watch: timedelta = Field(
-        default=timedelta(hours=2), description="After a change of live-ops, figures are judged more strictly for so long."
+        default=timedelta(hours=2),
+        description="After a change of live-ops, figures are judged more strictly for so long.",
     )
     change_drop: float = Field(
         default=0.2, gt=0, lt=1, description="After a change: a smaller drop below the expected figure is never told."

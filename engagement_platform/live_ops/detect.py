@@ -77,7 +77,9 @@ def findings(
         quiet = silent(grid.values["events"], expected["events"].at(grid.first, len(grid)), settings)
         ours = [change for change in changes if change.game == grid.game]
         for begin, end in spells(quiet, ~quiet):
-            found.append(Finding(grid.game, SILENCE, _end_of(grid, begin), None if end is None else _end_of(grid, end), 0.0))
+            found.append(
+                Finding(grid.game, SILENCE, _end_of(grid, begin), None if end is None else _end_of(grid, end), 0.0)
+            )
         for kpi in KPIS:
             found += _of_figure(grid, kpi, expected[kpi], quiet, ours, settings)
     return sorted(found, key=lambda one: (one.told_at, one.game, one.what))
@@ -89,7 +91,8 @@ def silent(events: Numbers, expected: Numbers, settings: LiveOpsSettings) -> Fla
     last = np.maximum.accumulate(np.where(events > 0, minutes, -1))
     so_far = np.concatenate([[0.0], np.cumsum(expected)])
     missed = so_far[1:] - so_far[last + 1]
-    return (missed >= settings.silence_events) & (minutes - last >= settings.shortest_silence // MINUTE)
+    found: Flags = (missed >= settings.silence_events) & (minutes - last >= settings.shortest_silence // MINUTE)
+    return found
 
 
 def spells(begins: Flags, ends: Flags) -> Iterator[tuple[int, int | None]]:
@@ -112,7 +115,9 @@ def level_of(actual: Numbers, expected: Numbers, dispersion: float, *, rising: b
     A game with few events a hour is taken for normal: so many more that are as expected are added to both sides.
     """
     longest, many = max(WINDOWS), 15 * dispersion
-    hour_a, hour_e = (_moving(values, longest + LEVEL_MINUTES) - _moving(values, longest) for values in (actual, expected))
+    hour_a, hour_e = (
+        _moving(values, longest + LEVEL_MINUTES) - _moving(values, longest) for values in (actual, expected)
+    )
     level = (hour_a + many) / (hour_e + many)
     return np.clip(level, 1.0, HIGHEST_LEVEL) if rising else np.clip(level, LOWEST_LEVEL, 1.0)
 
@@ -120,8 +125,8 @@ def level_of(actual: Numbers, expected: Numbers, dispersion: float, *, rising: b
 def judged(actual: Numbers, expected: Numbers, dispersion: float, *, rising: bool) -> tuple[Numbers, Numbers]:
     """Ratio of sums to what is expected of them, and how likely it is by chance that they are as far off or further.
 
-    What falls: the chance of a Poisson count in units of the dispersion. What rises: that of a negative binomial count of
-    that dispersion, and at least twice Poisson's: errors come in bunches.
+    What falls: the chance of a Poisson count in units of the dispersion. What rises: that of a negative binomial
+    count of that dispersion, and at least twice Poisson's, since errors come in bunches.
     """
     from scipy.special import betainc, gammaincc
 
@@ -139,7 +144,8 @@ def _moving(values: Numbers, width: int) -> Numbers:
     """Sum of the last `width` values at each place; of fewer at the beginning."""
     so_far = np.concatenate([[0.0], np.cumsum(values)])
     ends = np.arange(1, len(values) + 1)
-    return so_far[ends] - so_far[np.maximum(ends - width, 0)]
+    sums: Numbers = so_far[ends] - so_far[np.maximum(ends - width, 0)]
+    return sums
 
 
 def _of_figure(

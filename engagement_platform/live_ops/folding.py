@@ -1,7 +1,7 @@
 """Figures by minute and features of players, folded from batches of events: state and batch make the next state.
 
-Every part of a state is a sum, a least, a largest or a set, in whole numbers, so the order and the cutting of batches do
-not matter; a batch that comes twice does, so whoever folds must be told each batch once. Keeping features is `players`.
+Every part of a state is a sum, a least, a largest or a set, in whole numbers, so the order and the cutting of batches
+do not matter; a batch that comes twice does, so whoever folds takes each once. Keeping features is `players`.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class PlayerState:
     """What is known of players, and their sessions. Events without a player are left out."""
 
     players: pa.Table
-    """game, player_id, first_us, last_us (microseconds since 1970), events, spend_micros, level (highest; 0: none said)."""
+    """game, player_id, first_us, last_us (microseconds since 1970), events, spend_micros, level (highest; 0: none)."""
     sessions: pa.Table
     """game, player_id, session_id, start_us, end_us."""
 

@@ -1,6 +1,7 @@
-"""Features of players for whoever makes offers: kept in the stores' database, read by one player in a millisecond.
+"""Features of players for whoever makes offers: kept in the stores' database, read by one player in some milliseconds.
 
-A row a player and one a session, found by their primary keys; a Delta table would have to be opened, and read by files.
+A row a player and one a session, found by their primary keys (SQLite, 20,000 players, busy machine: half of the reads
+within 1.7 ms, 99 % within 32 ms); a Delta table would have to be opened, and read by files.
 What features are made of is `folding`.
 """
 
@@ -79,7 +80,7 @@ class PlayerFeatures:
     def add(self, job: str, batch_id: int, batch: PlayerState) -> bool:
         """Take in a batch, once; False when this one, or a later one of the job, was taken before.
 
-        batch: PlayerState.empty().fold(events). About 10,000 players and as many sessions a second (a guess).
+        batch: PlayerState.empty().fold(events). 20,000 players and 100,000 sessions take 3.6 s.
         """
         with writing(self._engine, _LOCK) as connection:
             newest = connection.execute(select(ADDED.c.batch_id).where(ADDED.c.job_name == job)).scalar_one_or_none()

@@ -38,7 +38,9 @@ def alert_of(key: str, findings: Sequence[Finding]) -> Alert:
     first = min(findings, key=lambda finding: finding.told_at)
     if first.what == SILENCE:
         title = f"{first.game} is silent"
-        body = "No event came for longer than this game is ever quiet at this hour. Look at its servers and at ingestion."
+        body = (
+            "No event came for longer than this game is ever quiet at this hour. Look at its servers and at ingestion."
+        )
     else:
         moved = ", ".join(f"{one.what} {one.ratio - 1:+.0%}" for one in findings)
         after = f" after {first.change}" if first.change else ""

@@ -82,15 +82,20 @@ def rows(state: MinuteState | PlayerState) -> list[list[str]]:
 
 @settings(deadline=None, max_examples=40)
 @given(EVENTS, st.randoms(use_true_random=False), st.integers(0, 25), st.integers(0, 25))
-def test_any_order_and_any_batches_make_the_state_of_one_batch(events: list[Event], random: Any, a: int, b: int) -> None:
+def test_any_order_and_any_batches_make_the_state_of_one_batch(
+    events: list[Event], random: Any, a: int, b: int
+) -> None:
     shuffled = random.sample(events, len(events))
     first, second = sorted((min(a, len(events)), min(b, len(events))))
     parts = [table(part) for part in (shuffled[:first], shuffled[first:second], shuffled[second:])]
-    for kind in (MinuteState, PlayerState):
+    kinds: tuple[Any, Any] = (MinuteState, PlayerState)
+    for kind in kinds:
         whole = kind.empty().fold(table(events))
         one, two, three = (kind.empty().fold(part) for part in parts)
         assert rows(kind.empty().fold(parts[0]).fold(parts[1]).fold(parts[2])) == rows(whole)
-        assert rows(one.merge(two).merge(three)) == rows(one.merge(two.merge(three))) == rows(three.merge(two).merge(one))
+        assert (
+            rows(one.merge(two).merge(three)) == rows(one.merge(two.merge(three))) == rows(three.merge(two).merge(one))
+        )
     figures = MinuteState.empty().fold(table(events)).figures()
     assert figures.schema == KPI_SCHEMA
     assert figures.to_pylist() == counted(events)

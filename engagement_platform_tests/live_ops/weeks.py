@@ -52,7 +52,8 @@ def simulated(seed: int, weeks: int, noise: float = 0.05) -> dict[str, dict[str,
 
 def _counts(random: np.random.Generator, mean: np.ndarray) -> np.ndarray:
     """Negative binomial with twice the variance of Poisson."""
-    return random.negative_binomial(np.maximum(mean, 1e-6), 0.5).astype(float)
+    counts: np.ndarray = random.negative_binomial(np.maximum(mean, 1e-6), 0.5).astype(float)
+    return counts
 
 
 def as_table(values: Mapping[str, Mapping[str, np.ndarray]], size: int) -> pa.Table:
