@@ -102,7 +102,7 @@ def test_silence_is_told_once_and_clears_and_a_nightly_low_is_none(weeks: VALUES
     times(grid, 180, 300, 0)
     told = findings(baseline, [grid], [], SETTINGS)
     [silence] = [finding for finding in told if finding.what == SILENCE]
-    assert after(grid, 180, silence) == (4, 121)
+    assert after(grid, 180, silence) == (3, 121)
     assert all(0 < after(grid, 180, finding)[0] <= 4 for finding in told), "nothing new is told when it ends"
 
 
