@@ -56,3 +56,41 @@ class AlertingSettings(Section):
         default=timedelta(hours=1),
         description="A message that a URL did not take is sent again, after ever longer pauses, until it is this old.",
     )
+
+
+class LiveOpsSettings(Section):
+    """When the figures of a game are worth an alert. How they are compared is in docs/alerts.md."""
+
+    watch: timedelta = Field(
+        default=timedelta(hours=2),
+        description="After a change of live-ops, figures are judged more strictly for so long.",
+    )
+    change_drop: float = Field(
+        default=0.2, gt=0, lt=1, description="After a change: a smaller drop below the expected figure is never told."
+    )
+    change_chance: float = Field(
+        default=1e-6,
+        gt=0,
+        lt=1,
+        description="After a change: told when a drop is less likely by chance. 2,400 looks in two hours make a false "
+        "alarm in some hundred changes.",
+    )
+    drop: float = Field(
+        default=0.4, gt=0, lt=1, description="Without a change: a smaller drop below the expected figure is never told."
+    )
+    chance: float = Field(
+        default=1e-9,
+        gt=0,
+        lt=1,
+        description="Without a change: told when a drop is less likely by chance; 800,000 looks a game in four weeks.",
+    )
+    silence_events: float = Field(
+        default=30.0,
+        gt=0,
+        description="A game is silent when nothing came for so long that so many events were expected. With Poisson's "
+        "chances that is one false alarm in 10^13 looks; games are not that regular.",
+    )
+    shortest_silence: timedelta = Field(
+        default=timedelta(minutes=3),
+        description="A shorter silence is never told: a delivery that is late by a minute or two is no outage.",
+    )

@@ -21,7 +21,7 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
-from engagement_platform.alert_sections import AlertingSettings
+from engagement_platform.alert_sections import AlertingSettings, LiveOpsSettings
 from engagement_platform.ingest_sections import GamesSettings, IngestServerSettings, PiiSettings
 from engagement_platform.sections import (
     ChainSettings,
@@ -316,6 +316,7 @@ class Settings(BaseSettings):
     games: GamesSettings = Field(default_factory=GamesSettings)
     replica: ReplicaSettings = Field(default_factory=ReplicaSettings)
     chain: ChainSettings = Field(default_factory=ChainSettings)
+    live_ops: LiveOpsSettings = Field(default_factory=LiveOpsSettings)
     traffic: TrafficSettings = Field(default_factory=TrafficSettings)
     embedded: EmbeddedSettings = Field(default_factory=EmbeddedSettings)
 

@@ -61,7 +61,8 @@ class Alerts:
             self._ready()
             return self._store.raised(alert, self._telling(alert.key, alert.severity))
         except _TROUBLE as error:
-            return self._not_kept(alert.key, error)
+            self._not_kept(alert.key, error)
+            return None
 
     def recovered(self, key: str, words: str = "") -> bool:
         """Something is over; whether it stood. words: what is said of it, sentences."""

@@ -174,7 +174,8 @@ def hushed() -> Iterator[list[str]]:
     for name in _TALKATIVE:
         # Adding a filter that is there already does nothing.
         logging.getLogger(name).addFilter(_HUSH)
-    _silent.heard = heard = []
+    heard: list[str] = []
+    _silent.heard = heard
     try:
         yield heard
     finally:

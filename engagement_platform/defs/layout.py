@@ -75,8 +75,8 @@ def declared(looked: Iterable[Looked]) -> Iterator[dg.AssetCheckResult]:
 def tell_failed(log_to: dg.DagsterLogManager, looked: Iterable[Looked]) -> list[Finding]:
     """Say in the log of a run which findings fail their checks, and return them, most severe first in each table.
 
-    Every examination in Dagster comes by here, so this is where a finding would be told to people who do not look
-    at the UI.
+    Every examination in Dagster comes by here. People who do not look at the UI are told of the failed checks by
+    `alerts`.
     """
     failed = [finding for one in looked for finding in one.findings if fails(finding)]
     for finding in failed:

@@ -47,7 +47,8 @@ class World:
     """An instance, a webhook, and the sensor between them."""
 
     def __init__(self, instance: dg.DagsterInstance, receiver: Receiver) -> None:
-        self.instance, self.receiver, self.cursor = instance, receiver, None
+        self.instance, self.receiver = instance, receiver
+        self.cursor: str | None = None
 
     def check(self, name: str, passed: bool, severity: dg.AssetCheckSeverity = dg.AssetCheckSeverity.ERROR) -> None:
         """Record a result."""

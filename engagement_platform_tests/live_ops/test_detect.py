@@ -1,0 +1,169 @@
+"""Four simulated weeks to learn from, four to judge: what is told, how soon, and what is not."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from engagement_platform.alert_sections import AlertingSettings, LiveOpsSettings
+from engagement_platform.alerting.alerts import Alerts
+from engagement_platform.live_ops.baseline import Baseline
+from engagement_platform.live_ops.detect import SILENCE, Change, Finding, findings, spells
+from engagement_platform.live_ops.figures import KPIS, Grid, minute_number, moment_of
+from engagement_platform.live_ops.telling import tell
+from engagement_platform.microbatch.database import open_engine
+from engagement_platform_tests.live_ops.weeks import DAY, MONDAY, SIZES, WEEK, as_table, grid_of, simulated
+
+SETTINGS = LiveOpsSettings()
+LEARNT = 4 * WEEK
+START = minute_number(MONDAY) + LEARNT
+VALUES = dict[str, dict[str, "np.ndarray[tuple[int], np.dtype[np.float64]]"]]
+
+
+@pytest.fixture(scope="module")
+def weeks() -> VALUES:
+    return simulated(seed=7, weeks=8)
+
+
+@pytest.fixture(scope="module")
+def baseline(weeks: VALUES) -> Baseline:
+    return Baseline.fit(as_table(weeks, LEARNT), moment_of(START))
+
+
+def times(grid: Grid, begin: int, end: int, factor: float) -> None:
+    """Multiply what falls by a factor in some minutes."""
+    for kpi in KPIS:
+        if kpi != "errors" or factor == 0:
+            grid.values[kpi][begin:end] = np.floor(grid.values[kpi][begin:end] * factor)
+
+
+def after(grid: Grid, begin: int, finding: Finding) -> tuple[int, int | None]:
+    """Minutes from `begin` until it was told, and until it was over."""
+    over = None if finding.over_at is None else minute_number(finding.over_at) - grid.first - begin
+    return minute_number(finding.told_at) - grid.first - begin, over
+
+
+def test_four_clean_weeks_of_three_games_raise_at_most_one_false_alarm(weeks: VALUES, baseline: Baseline) -> None:
+    grids = [grid_of(weeks, game, LEARNT, 4 * WEEK) for game in SIZES]
+    assert len(findings(baseline, grids, [], SETTINGS)) <= 1
+
+
+def test_eighty_changes_that_do_no_harm_raise_at_most_one_false_alarm(weeks: VALUES, baseline: Baseline) -> None:
+    grids = [grid_of(weeks, game, LEARNT, 4 * WEEK) for game in SIZES]
+    begins = [day * DAY + hour * 60 for day in range(28) for hour in (3, 9, 18)]
+    changes = [Change(game, moment_of(START + begin), "harmless") for game in SIZES for begin in begins]
+    assert len(findings(baseline, grids, changes, SETTINGS)) <= 1
+
+
+@pytest.mark.parametrize("hour", [4, 12, 20])
+def test_half_of_a_large_game_lost_after_a_change_is_told_within_two_minutes(
+    weeks: VALUES, baseline: Baseline, hour: int
+) -> None:
+    grid = grid_of(weeks, "large", LEARNT + 2 * DAY + hour * 60 - 180, 420)
+    times(grid, 180, 300, 0.5)
+    change = Change("large", moment_of(grid.first + 180), "offer 7")
+    first, *_ = findings(baseline, [grid], [change], SETTINGS)
+    told, over = after(grid, 180, first)
+    assert first.change == "offer 7"
+    assert 1 <= told <= 2
+    assert 0.35 < first.ratio < 0.65
+    assert over is not None
+    assert 120 < over <= 130, "it is over soon after it ends, and not before"
+
+
+def test_a_small_game_is_told_of_too_only_later_and_so_is_one_without_a_change(
+    weeks: VALUES, baseline: Baseline
+) -> None:
+    for game, changes in (("small", True), ("large", False)):
+        grid = grid_of(weeks, game, LEARNT + 2 * DAY + 9 * 60, 420)
+        times(grid, 180, 300, 0.4)
+        known = [Change(game, moment_of(grid.first + 180), "x")] if changes else []
+        first, *_ = findings(baseline, [grid], known, SETTINGS)
+        assert 1 <= after(grid, 180, first)[0] <= 15
+
+
+def test_errors_that_multiply_after_a_change_are_told(weeks: VALUES, baseline: Baseline) -> None:
+    grid = grid_of(weeks, "large", LEARNT + 2 * DAY + 9 * 60, 420)
+    grid.values["errors"][180:300] *= 8
+    change = Change("large", moment_of(grid.first + 180), "build 12")
+    told = findings(baseline, [grid], [change], SETTINGS)
+    assert {finding.what for finding in told} == {"errors"}
+    assert after(grid, 180, told[0])[0] <= 5
+
+
+def test_silence_is_told_once_and_clears_and_a_nightly_low_is_none(weeks: VALUES, baseline: Baseline) -> None:
+    day = grid_of(weeks, "nightly quiet", LEARNT + 3 * DAY, DAY)
+    assert (day.values["events"][:15] == 0).sum() > 3, "the game is quiet at night"
+    assert findings(baseline, [day], [], SETTINGS) == []
+    grid = grid_of(weeks, "large", LEARNT + 2 * DAY + 9 * 60, 420)
+    times(grid, 180, 300, 0)
+    told = findings(baseline, [grid], [], SETTINGS)
+    [silence] = [finding for finding in told if finding.what == SILENCE]
+    assert after(grid, 180, silence) == (3, 121)
+    assert all(0 < after(grid, 180, finding)[0] <= 4 for finding in told), "nothing new is told when it ends"
+
+
+def test_what_is_told_of_a_minute_does_not_depend_on_what_comes_after(weeks: VALUES, baseline: Baseline) -> None:
+    grid = grid_of(weeks, "large", LEARNT + 2 * DAY + 9 * 60, 420)
+    times(grid, 180, 300, 0.5)
+    whole = findings(baseline, [grid], [], SETTINGS)
+    for size in (179, 185, 250, 310):
+        part = Grid(grid.game, grid.first, {kpi: values[:size] for kpi, values in grid.values.items()})
+        end = moment_of(grid.first + size)
+        known = [
+            replace(one, over_at=one.over_at if one.over_at and one.over_at <= end else None)
+            for one in whole
+            if one.told_at <= end
+        ]
+        assert findings(baseline, [part], [], SETTINGS) == known
+
+
+def test_a_day_of_a_game_is_judged_in_well_under_a_second(weeks: VALUES, baseline: Baseline) -> None:
+    grid = grid_of(weeks, "large", LEARNT, DAY)
+    began = time.process_time()
+    findings(baseline, [grid], [], SETTINGS)
+    assert time.process_time() - began < 0.5
+
+
+def test_an_outage_among_the_weeks_hardly_moves_what_is_expected(weeks: VALUES, baseline: Baseline) -> None:
+    broken = {"large": {kpi: values.copy() for kpi, values in weeks["large"].items()}}
+    hit = slice(2 * WEEK + 12 * 60, 2 * WEEK + 16 * 60)
+    for values in broken["large"].values():
+        values[hit] = 0
+    again = Baseline.fit(as_table(broken, LEARNT), moment_of(START)).games["large"]["events"]
+    before = baseline.games["large"]["events"]
+    hours = before.at(START + 12 * 60, 240), again.at(START + 12 * 60, 240)
+    assert 0.9 < hours[1].sum() / hours[0].sum() < 1.1
+
+
+def test_with_less_than_two_days_there_is_no_baseline_and_nothing_is_told(weeks: VALUES) -> None:
+    fitted = Baseline.fit(as_table({"large": weeks["large"]}, DAY), moment_of(minute_number(MONDAY) + DAY))
+    assert fitted.games == {}
+    assert findings(fitted, [grid_of(weeks, "large", DAY, DAY)], [], SETTINGS) == []
+
+
+def test_spells_go_from_a_begin_to_the_next_end() -> None:
+    begins = np.array([0, 1, 1, 0, 0, 1, 0], dtype=bool)
+    ends = np.array([1, 0, 0, 1, 0, 0, 0], dtype=bool)
+    assert list(spells(begins, ends)) == [(1, 3), (5, None)]
+
+
+def test_findings_become_one_alert_for_all_figures_and_end_as_one(
+    weeks: VALUES, baseline: Baseline, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    url = f"sqlite:///{tmp_path_factory.mktemp('stores') / 'stores.db'}"
+    alerts = Alerts(open_engine(url), AlertingSettings())
+    grid = grid_of(weeks, "large", LEARNT + 2 * DAY + 9 * 60, 420)
+    times(grid, 180, 300, 0.5)
+    change = Change("large", moment_of(grid.first + 180), "offer 7")
+    during = Grid(grid.game, grid.first, {kpi: values[:240] for kpi, values in grid.values.items()})
+    tell(alerts, ["large"], findings(baseline, [during], [change], SETTINGS))
+    [standing] = alerts.standing()
+    assert standing.alert.key == "live-ops/large/figures"
+    assert "after offer 7" in standing.alert.title
+    assert "consider taking it back" in standing.alert.body
+    tell(alerts, ["large"], findings(baseline, [grid], [change], SETTINGS))
+    assert alerts.standing() == []
