@@ -23,6 +23,7 @@ from pydantic_settings import (
 
 from engagement_platform.sections import (
     ConsumerSettings,
+    GamesSettings,
     HealthSettings,
     MaintenanceSettings,
     MergeOnReadSettings,
@@ -301,6 +302,7 @@ class Settings(BaseSettings):
     health: HealthSettings = Field(default_factory=HealthSettings)
     maintenance: MaintenanceSettings = Field(default_factory=MaintenanceSettings)
     consumers: ConsumerSettings = Field(default_factory=ConsumerSettings)
+    games: GamesSettings = Field(default_factory=GamesSettings)
     traffic: TrafficSettings = Field(default_factory=TrafficSettings)
     embedded: EmbeddedSettings = Field(default_factory=EmbeddedSettings)
 
