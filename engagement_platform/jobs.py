@@ -15,6 +15,10 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from engagement_platform.errors import PlatformError
+from engagement_platform.games.job import INGEST_GAME_EVENTS, REPLAY_GAME_EVENTS, game_events
+from engagement_platform.games.objects import QueueSource
+from engagement_platform.games.registry import registry
+from engagement_platform.games.replaying import replay_source
 from engagement_platform.ingestion.again import QuarantineSource, RecordedRanges, recorded_ranges
 from engagement_platform.ingestion.job import Parts, ingest_engagements, ingest_mutation_requests
 from engagement_platform.layout.inline import inline
@@ -47,6 +51,8 @@ TOPIC_JOBS = (INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS, INGEST_PROFILE_CHANG
 """Jobs that read a topic and go on for ever."""
 JOB_NAMES = (*TOPIC_JOBS, APPLY_MUTATIONS, REMATERIALIZE_ALIASES, REMATERIALIZE_PROFILE)
 """Jobs that go on for ever."""
+GAME_JOBS = (INGEST_GAME_EVENTS,)
+"""The same, of games: only where `games.queue_url` is set."""
 REDRIVE_QUARANTINE = "redrive-quarantine"
 REREAD_ENGAGEMENTS = "reread-engagements"
 
@@ -55,7 +61,9 @@ class UnknownJob(PlatformError):
     """No job has this name."""
 
     def __init__(self, name: str) -> None:
-        super().__init__(f"There is no job called {name!r}. Jobs: {', '.join((*JOB_NAMES, REDRIVE_QUARANTINE))}.")
+        super().__init__(
+            f"There is no job called {name!r}. Jobs: {', '.join((*JOB_NAMES, *GAME_JOBS, REDRIVE_QUARANTINE))}."
+        )
 
 
 class ReasonMissing(PlatformError):
@@ -113,7 +121,7 @@ def topic_of(name: str, settings: Settings) -> str:
 def build_job(
     name: str, spark: SparkSession, settings: Settings, stores: Stores, told: Told | None = None
 ) -> MicroBatchJob[Any]:
-    """One of JOB_NAMES on an open session. Raises UnknownJob."""
+    """One of JOB_NAMES or GAME_JOBS on an open session. Raises UnknownJob, NoGameQueue, DeclarationRefused."""
     told = told or Told()
     if name in (INGEST_ENGAGEMENTS, APPLY_MUTATIONS):
         data = data_table(settings.layout.scheme)
@@ -124,6 +132,9 @@ def build_job(
         return rematerialize_aliases(Lake(spark, settings), stores, settings, told)
     if name == REMATERIALIZE_PROFILE:
         return rematerialize(Lake(spark, settings), stores, settings, told, profile(settings))
+    if name == INGEST_GAME_EVENTS:
+        types = registry(settings.games.declarations)
+        return game_events(name, QueueSource(name, settings), Lake(spark, settings), stores, settings, types, told)
     source = KafkaSource(topic_of(name, settings), settings.kafka)
     parts = Parts(Lake(spark, settings), stores, settings, told)
 
@@ -181,11 +192,42 @@ def redrive_jobs(
 @contextmanager
 def open_job(name: str, settings: Settings, told: Told | None = None) -> Iterator[MicroBatchJob[Any]]:
     """A job with its own Spark session. Raises UnknownJob and what opening Spark, stores and tables raises."""
-    if name not in JOB_NAMES:
+    if name not in (*JOB_NAMES, *GAME_JOBS):
         raise UnknownJob(name)
     stores = open_stores(settings)
     with spark_session(settings, name) as spark:
-        yield build_job(name, spark, settings, stores, told)
+        job = build_job(name, spark, settings, stores, told)
+        try:
+            yield job
+        finally:
+            let_go(job)
+
+
+def let_go(job: MicroBatchJob[Any]) -> None:
+    """Close what a job's source holds: messages of a queue, that is."""
+    if isinstance(job.source, QueueSource):
+        job.source.close()
+
+
+def replay_game_events(
+    prefixes: Sequence[str],
+    spark: SparkSession,
+    settings: Settings,
+    stores: Stores,
+    told: Told | None = None,
+    *,
+    may_be_empty: bool = False,
+) -> Iterator[BatchReport]:
+    """Objects of the bucket whose keys begin so, read once more. A replay that was interrupted is finished first.
+
+    No prefix: only that. may_be_empty: no object is fine. Raises NoGameQueue, NoGameBucket, NothingToReplay,
+    BucketNotListed and what batches raise.
+    """
+    source = replay_source(settings, prefixes, may_be_empty=may_be_empty or not prefixes)
+    types = registry(settings.games.declarations)
+    lake = Lake(spark, settings)
+    job = game_events(REPLAY_GAME_EVENTS, source, lake, stores, settings, types, told or Told())
+    yield from drain(job, DrainPolicy(linger=timedelta(0), max_duration=timedelta.max))
 
 
 def run_job(
@@ -229,7 +271,9 @@ def reset_job(name: str, settings: Settings, *, abandon: bool = False) -> str:
     abandon: also when the last batch is unfinished. Raises UnfinishedBatch otherwise, AliasesWaiting, LeaseUnavailable
     while it runs.
     """
-    if name not in (*JOB_NAMES, REREAD_ENGAGEMENTS) and not name.startswith(f"{REDRIVE_QUARANTINE}:"):
+    if name not in (*JOB_NAMES, *GAME_JOBS, REREAD_ENGAGEMENTS, REPLAY_GAME_EVENTS) and not name.startswith(
+        f"{REDRIVE_QUARANTINE}:"
+    ):
         raise UnknownJob(name)
     stores = open_stores(settings)
     with stores.leases.acquire(f"job/{name}", purpose="reset") as lease:

@@ -29,6 +29,15 @@ _CLEANING: Mapping[str, Callable[[str], str]] = {
 }  # fmt: skip
 
 
+_ENVELOPE: Sequence[tuple[str, Sequence[str]]] = (
+    ("session_id", ("trim", "empty_is_null")),
+    ("platform", ("trim", "lower")),
+    ("app_version", ("trim",)),
+    ("country", ("trim", "upper", "empty_is_null")),
+)
+"""Optional fields of every event, and how they are cleaned; in the order of their columns."""
+
+
 class Event(NamedTuple):
     """One event as its line says it."""
 
@@ -86,8 +95,7 @@ class _Reader:
         self._event_ts = time_reader(_anytime(limits.decoding), datetime(2000, 1, 1, tzinfo=UTC))
         self._fields = [(name, field.required, _reader(field, limits)) for name, field in declared.fields.items()]
         self._personal = [(pointer, tuple(_steps(pointer))) for pointer in declared.pii]
-        self._envelope = (("session_id", _text(("trim", "empty_is_null"))), ("platform", _text(("trim", "lower"))),
-                          ("app_version", _text(("trim",))), ("country", _text(("trim", "upper", "empty_is_null"))))  # fmt: skip
+        self._envelope = [(name, _text(clean)) for name, clean in _ENVELOPE]
 
     def read(self, said: JsonObject, arrived: datetime) -> Event:
         """The event in an object without its event_type. Raises Refused, _Unfit."""

@@ -26,9 +26,7 @@ class DeclarationRefused(PlatformError):
 
     def __init__(self, file: str, why: str) -> None:
         self.file = file
-        super().__init__(
-            f"The declaration {file} cannot be used: {why}. Nothing was started. docs/games.md shows how one is written."
-        )
+        super().__init__(f"The declaration {file} cannot be used: {why}. Nothing was started. docs/games.md shows one.")
 
 
 @cache
