@@ -16,6 +16,7 @@ import typer
 from engagement_platform import (
     commands,
     consumer_commands,
+    game_commands,
     layout_commands,
     maintenance_commands,
     perftest_commands,
@@ -139,6 +140,7 @@ maintenance_commands.register(app)
 rollback_commands.register(app)
 consumer_commands.register(app)
 perftest_commands.register(app)
+game_commands.register(app)
 
 
 def main() -> None:

@@ -23,7 +23,7 @@ def run(
         str,
         typer.Argument(
             help="ingest-engagements, ingest-mutation-requests, apply-mutations, ingest-profile-changes, "
-            "rematerialize-profile or redrive-quarantine."
+            "rematerialize-profile, ingest-game-events or redrive-quarantine."
         ),
     ],
     until_idle: Annotated[

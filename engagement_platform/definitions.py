@@ -1,6 +1,7 @@
 """The one Dagster entry point: merges what `defs/` declares and binds the platform's resource.
 
-Importing it, and loading the definitions, opens nothing: settings are read by the runs and sensors themselves.
+Importing it, and loading the definitions, opens nothing: settings are read by the runs and sensors themselves. But for
+one: the folder of declared game events, which become assets.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import dagster as dg
 from engagement_platform.defs import (
     checks,
     engagement,
+    games,
     layout,
     maintenance,
     mutation,
@@ -23,7 +25,19 @@ from engagement_platform.defs.platform import Platform
 
 # Named one by one rather than found by walking a folder: that needs a project file beside the package, and an
 # installed package has none.
-_PARTS = (engagement, mutation, rematerialize, profile, maintenance, restore, checks, quarantine, sensors, layout)
+_PARTS = (
+    engagement,
+    mutation,
+    rematerialize,
+    profile,
+    games,
+    maintenance,
+    restore,
+    checks,
+    quarantine,
+    sensors,
+    layout,
+)
 
 
 @dg.definitions

@@ -132,9 +132,14 @@ def build_job(
         return rematerialize_aliases(Lake(spark, settings), stores, settings, told)
     if name == REMATERIALIZE_PROFILE:
         return rematerialize(Lake(spark, settings), stores, settings, told, profile(settings))
-    if name == INGEST_GAME_EVENTS:
+    if name in GAME_JOBS:
         types = registry(settings.games.declarations)
         return game_events(name, QueueSource(name, settings), Lake(spark, settings), stores, settings, types, told)
+    return _topic_job(name, spark, settings, stores, told)
+
+
+def _topic_job(name: str, spark: SparkSession, settings: Settings, stores: Stores, told: Told) -> MicroBatchJob[Any]:
+    """One of TOPIC_JOBS. Raises UnknownJob."""
     source = KafkaSource(topic_of(name, settings), settings.kafka)
     parts = Parts(Lake(spark, settings), stores, settings, told)
 

@@ -10,7 +10,9 @@ from datetime import datetime
 
 import pyarrow as pa
 
+from engagement_platform.games.depth import depth
 from engagement_platform.jobs import (
+    GAME_JOBS,
     INGEST_MUTATION_REQUESTS,
     INGEST_PROFILE_CHANGES,
     JOB_NAMES,
@@ -123,13 +125,15 @@ def pending_organizations(settings: Settings) -> int:
 def backlog(job: str, settings: Settings, checkpoint: Checkpoint | None) -> int:
     """What no finished batch has read: messages on the broker, for the mutation job rows of the requests' table.
 
-    For rematerialization organizations, or changes of profiles, that wait. A batch under way counts as waiting. Raises
-    what the source raises: no broker, no topic, offsets lost. A topic of profile changes need not be there.
+    For rematerialization organizations, or changes of profiles, that wait; of game events, messages of the
+    queue. A batch under way counts as waiting. Raises what the source raises: no broker, no topic, offsets lost. A topic of profile changes need not be there.
     """
     if job == REMATERIALIZE_ALIASES:
         return pending_organizations(settings)
     if job == REMATERIALIZE_PROFILE:
         return pending_rows(settings.lake, profile(settings))
+    if job in GAME_JOBS:
+        return depth(settings).backlog(checkpoint)
     start = unread_from(checkpoint)
     if job == APPLY_MUTATIONS:
         return landed_requests(settings).backlog(start)
@@ -164,12 +168,13 @@ def snapshot(settings: Settings) -> StatusSnapshot:
 
 
 def job_statuses(settings: Settings) -> list[JobStatus]:
-    """Every job that goes on for ever, in the order in which messages travel.
+    """Every job that goes on for ever, those of games where there is a queue, in the order in which messages travel.
 
     So nothing is overlooked that moves on meanwhile: requests are counted in their table after those on the topic.
     """
     stores = open_stores(settings)
-    return [_job_status(job, settings, stores) for job in JOB_NAMES]
+    games = GAME_JOBS if settings.games.queue_url else ()
+    return [_job_status(job, settings, stores) for job in (*JOB_NAMES, *games)]
 
 
 def _job_status(job: str, settings: Settings, stores: Stores) -> JobStatus:

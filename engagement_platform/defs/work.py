@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date
 from typing import TYPE_CHECKING, Literal
@@ -64,13 +64,20 @@ def batches(job: str, work: Work, opened: Opened, told: Told) -> Iterator[tuple[
     raise.
     """
     from engagement_platform import jobs
+    from engagement_platform.games.replaying import folder_of
 
     spark, settings, stores = opened.spark, opened.settings, opened.stores
-    if work.reread and job != jobs.INGEST_ENGAGEMENTS:
+    again: dict[str, Callable[[date], Iterator[BatchReport]]] = {
+        jobs.INGEST_ENGAGEMENTS: lambda day: jobs.reread([day], spark, settings, stores, told),
+        jobs.INGEST_GAME_EVENTS: lambda day: jobs.replay_game_events(
+            [folder_of(day, settings)], spark, settings, stores, told, may_be_empty=True
+        ),
+    }
+    if work.reread and job not in again:
         raise NoReread(job, work.reread)
     for day in work.reread:
         nothing = True
-        for report in jobs.reread([day], spark, settings, stores, told):
+        for report in again[job](day):
             nothing = False
             yield day, report
         if nothing:
@@ -78,5 +85,9 @@ def batches(job: str, work: Work, opened: Opened, told: Told) -> Iterator[tuple[
     if work.drain:
         from engagement_platform.microbatch.job import drain
 
-        for report in drain(jobs.build_job(job, spark, settings, stores, told), drain_policy(settings.drain)):
-            yield report.manifest.ingestion_ts.date(), report
+        built = jobs.build_job(job, spark, settings, stores, told)
+        try:
+            for report in drain(built, drain_policy(settings.drain)):
+                yield report.manifest.ingestion_ts.date(), report
+        finally:
+            jobs.let_go(built)

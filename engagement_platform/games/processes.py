@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from engagement_platform.games.batch import GameBatch
 from engagement_platform.games.event_type import QUARANTINE, QUARANTINE_NAME
 from engagement_platform.microbatch.job import Committer
-from engagement_platform.microbatch.model import Counts
+from engagement_platform.microbatch.model import Counts, Transaction
+from engagement_platform.tables.contract import Table
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,7 @@ class RefusedProcess:
     commits: tuple[str, ...] = ("append",)
 
     def run(self, work: GameBatch, commit: Committer) -> Counts:
-        """Counts: rows_in, bytes_in, quarantined, duplicates, unknown_fields, files, bytes."""
+        """Counts: rows_in, bytes_in, quarantined, duplicates, unknown_fields, rows_written, files, bytes."""
         counts = {
             "rows_in": work.rows_in,
             "bytes_in": work.bytes_in,
@@ -34,7 +35,7 @@ class RefusedProcess:
             return counts
         with commit("append") as txn:
             work.lake.append(work.refused_rows(), QUARANTINE, txn, rows=len(work.refused))
-        return {**counts, **work.lake.written(QUARANTINE, txn)}
+        return {**counts, **_written(work, QUARANTINE, txn)}
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class EventsProcess:
     commits: tuple[str, ...] = ("append",)
 
     def run(self, work: GameBatch, commit: Committer) -> Counts:
-        """Counts: landed, duplicates, files, bytes. Nothing where the batch has no such event."""
+        """Counts: landed, duplicates, rows_written, files, bytes. Nothing where the batch has no such event."""
         kept = work.kept.get(self.name)
         if kept is None:
             return {}
@@ -56,4 +57,12 @@ class EventsProcess:
         table = work.types[self.name].table
         with commit("append") as txn:
             work.lake.append(work.rows(self.name), table, txn, rows=len(kept.rows))
-        return {**counts, **work.lake.written(table, txn)}
+        return {**counts, **_written(work, table, txn)}
+
+
+def _written(work: GameBatch, table: Table, txn: Transaction) -> Counts:
+    """What the table's log says was written, also when that was before a crash: rows are held against the counts."""
+    commit = work.lake.commit_of(table, txn)
+    if commit is None:
+        return {}
+    return {"files": commit.files_added, "bytes": commit.bytes_added, "commits": 1, "rows_written": commit.rows_added}

@@ -1,4 +1,4 @@
-"""A bucket that tells a queue, a lake and a job on them. Spark is there for the lake, and given nothing to do."""
+"""A bucket that tells a queue, a lake and jobs on them. Without Spark: few rows on this disk are written without it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from deltalake import DeltaTable
@@ -24,15 +24,17 @@ from engagement_platform.settings import LayoutSettings, Settings
 from engagement_platform_tests.conftest import Moto
 
 _numbers = itertools.count()
+NO_SPARK = cast(SparkSession, None)
+"""Whoever asked it for anything would fail."""
 AT_ONCE = DrainPolicy(linger=timedelta(0), max_duration=timedelta.max)
 
 
 class World:
     """Everything a job of game events needs, fresh."""
 
-    def __init__(self, moto: Moto, spark: SparkSession, folder: Path) -> None:
+    def __init__(self, moto: Moto, folder: Path) -> None:
         name = f"games{next(_numbers)}"
-        self.moto, self.spark, self.bucket = moto, spark, f"{name}-raw"
+        self.moto, self.spark, self.bucket = moto, NO_SPARK, f"{name}-raw"
         self.s3, self.sqs = moto.client("s3"), moto.client("sqs")
         self.s3.create_bucket(Bucket=self.bucket, CreateBucketConfiguration={"LocationConstraint": "eu-central-1"})
         self.dead = self.sqs.create_queue(QueueName=f"{name}-dead")["QueueUrl"]
@@ -95,6 +97,6 @@ class World:
 
 
 @pytest.fixture
-def world(moto: Moto, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+def world(moto: Moto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.setenv("AWS_ENDPOINT_URL", moto.endpoint)
-    return World(moto, spark, tmp_path)
+    return World(moto, tmp_path)
