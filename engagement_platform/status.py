@@ -125,8 +125,9 @@ def pending_organizations(settings: Settings) -> int:
 def backlog(job: str, settings: Settings, checkpoint: Checkpoint | None) -> int:
     """What no finished batch has read: messages on the broker, for the mutation job rows of the requests' table.
 
-    For rematerialization organizations, or changes of profiles, that wait; of game events, messages of the
-    queue. A batch under way counts as waiting. Raises what the source raises: no broker, no topic, offsets lost. A topic of profile changes need not be there.
+    For rematerialization organizations, or changes of profiles, that wait; of game events, messages of their queue. A
+    batch under way counts as waiting. Raises what the source raises: no broker, no topic, offsets lost. A topic of
+    profile changes need not be there.
     """
     if job == REMATERIALIZE_ALIASES:
         return pending_organizations(settings)
