@@ -93,7 +93,7 @@ def game_metadata(batch: Batch, table: Table, process: str) -> Metadata:
     """Of one table what was written; of quarantine the sums of the whole batch, too."""
     shown = written(batch.processes.get(process, {}))
     if table == QUARANTINE:
-        shown = {"last_batches": last_batches(batch.history), **whole_batch(batch), **shown, **rejections(batch.report)}
+        shown = {"last_batches": last_batches(batch.history), **shown, **whole_batch(batch), **rejections(batch.report)}
     return identified(batch.report, shown)
 
 
