@@ -100,7 +100,7 @@ class GameTraffic:
             "double": lambda: round(self._rng.uniform(least, most), 2),
             "boolean": lambda: self._rng.random() < 0.5,
             "date": lambda: at.date().isoformat(),
-            "timestamp": lambda: (at + timedelta(days=30)).isoformat(),
+            "timestamp": (at + timedelta(days=30)).isoformat,
         }
         return makes[field.type]()
 

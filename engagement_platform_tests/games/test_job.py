@@ -40,6 +40,43 @@ def assert_sums(report: BatchReport) -> None:
     assert counts["rows_in"] == counts["landed"] + counts["duplicates"] + counts["quarantined"]
 
 
+def test_an_announcement_that_is_repeated_or_late_changes_nothing(world: World) -> None:
+    """SQS may deliver twice and in any order; an object that is gone is skipped, and said to be."""
+    from engagement_platform.sources.s3_events import S3File
+
+    heartbeat = world.types["heartbeat"]
+    for key in ("a", "b", "c"):
+        world.put(f"events/{key}.json.gz", [sent(heartbeat, key)])
+    for key in ("c", "a", "gone", "a"):
+        again = S3File(world.bucket, f"events/{key}.json.gz", event_time=now())
+        world.sqs.send_message(QueueUrl=world.queue, MessageBody=again.as_event())
+    world.run()
+    world.sqs.send_message(QueueUrl=world.queue, MessageBody=S3File(world.bucket, "events/b.json.gz").as_event())
+    assert world.run() == []
+    assert [row["event_id"] for row in world.rows("heartbeat")] == ["a", "b", "c"]
+    assert world.left() == 0
+    letters = world.sqs.receive_message(QueueUrl=world.dead, MessageAttributeNames=["All"])["Messages"]
+    assert [letter["MessageAttributes"]["reason_code"]["StringValue"] for letter in letters] == ["deleted"]
+
+
+def test_of_a_damaged_object_what_could_be_read_lands_and_the_rest_is_a_dead_letter(world: World) -> None:
+    import gzip
+    import random
+
+    lines = [sent(world.types["heartbeat"], f"{random.Random(n).getrandbits(200):x}") for n in range(500)]
+    whole = gzip.compress(b"\n".join(lines))
+    world.s3.put_object(Bucket=world.bucket, Key="events/a.json.gz", Body=whole[: len(whole) * 3 // 4])
+    (report,) = world.run()
+    assert_sums(report)
+    landed = len(world.rows("heartbeat"))
+    assert 100 < landed < 500
+    letters = world.sqs.receive_message(QueueUrl=world.dead, MessageAttributeNames=["All"])["Messages"]
+    assert [letter["MessageAttributes"]["reason_code"]["StringValue"] for letter in letters] == ["unreadable"]
+    world.s3.put_object(Bucket=world.bucket, Key="events/whole.json.gz", Body=whole)
+    (report,) = world.run()
+    assert (report.counts["landed"], report.counts["duplicates"]) == (500 - landed, landed)
+
+
 class Crash(Exception):
     """Stands for the end of the process."""
 
