@@ -17,6 +17,7 @@ from engagement_platform import (
     alert_commands,
     commands,
     consumer_commands,
+    game_commands,
     import_commands,
     ingest_commands,
     layout_commands,
@@ -64,9 +65,10 @@ def services(
         Path | None, typer.Option(help="Write the settings to use here as KEY=VALUE lines, once everything answers.")
     ] = None,
 ) -> None:
-    """Run Kafka and a Spark Connect server in the foreground, on 127.0.0.1, until Ctrl-C.
+    """Run Kafka, a Spark Connect server and an emulator of S3 and SQS in the foreground, on 127.0.0.1, until Ctrl-C.
 
-    Data stays in ENGAGEMENT_PLATFORM_HOME from start to start. Exit status: 0 when stopped, 1 with the reason.
+    Data stays in ENGAGEMENT_PLATFORM_HOME from start to start, but for the emulator's, which game events come from; it
+    needs moto and is left away without. Exit status: 0 when stopped, 1 with the reason.
     Example: engagement-platform services --env-file platform.env
     """
     from rich.console import Console
@@ -147,6 +149,7 @@ replica_commands.register(app)
 import_commands.register(app)
 perftest_commands.register(app)
 alert_commands.register(app)
+game_commands.register(app)
 
 
 def main() -> None:

@@ -23,7 +23,7 @@ def run(
         str,
         typer.Argument(
             help="ingest-engagements, ingest-mutation-requests, apply-mutations, rematerialize-aliases, "
-            "ingest-profile-changes, rematerialize-profile or redrive-quarantine."
+            "ingest-profile-changes, rematerialize-profile, ingest-game-events or redrive-quarantine."
         ),
     ],
     until_idle: Annotated[

@@ -1,7 +1,7 @@
 """The one Dagster entry point: merges what `defs/` declares and binds the platform's resource.
 
-Importing it, and loading the definitions, opens nothing but the folder of declarations, where the settings name one:
-all other settings are read by the runs and sensors themselves.
+Importing it, and loading the definitions, opens nothing but the folders of declared tables and of declared game events,
+where the settings name them: all other settings are read by the runs and sensors themselves.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from engagement_platform.defs import (
     alerts,
     checks,
     engagement,
+    games,
     layout,
     maintenance,
     mutation,
@@ -29,8 +30,8 @@ from engagement_platform.settings import Settings
 # Named one by one rather than found by walking a folder: that needs a project file beside the package, and an
 # installed package has none.
 _PARTS = (
-    engagement, mutation, rematerialize, profile, replica, maintenance, restore, checks, quarantine, sensors, layout,
-    alerts,
+    engagement, mutation, rematerialize, profile, games, replica, maintenance, restore, checks, quarantine, sensors,
+    layout, alerts,
 )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Settings of the ingest server, of personal data and of the games' bucket.
+"""Settings of the ingest server and of personal data.
 
 Values and reasons only. Where they are read from is `settings`.
 """
@@ -47,12 +47,6 @@ class PiiSettings(Section):
         default="access-request, fraud, legal, support",
         description="What the vault may be read for, comma separated. Every read names one and is written down.",
     )
-
-
-class GamesSettings(Section):
-    """Where events of games are."""
-
-    bucket: str | None = Field(default=None, description="Bucket of S3 that raw events are put into, without s3://.")
 
 
 class IngestServerSettings(Section):

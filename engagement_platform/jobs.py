@@ -15,6 +15,10 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from engagement_platform.errors import PlatformError
+from engagement_platform.games.job import INGEST_GAME_EVENTS, REPLAY_GAME_EVENTS, game_events
+from engagement_platform.games.objects import QueueSource
+from engagement_platform.games.registry import registry
+from engagement_platform.games.replaying import replay_source
 from engagement_platform.ingestion.again import QuarantineSource, RecordedRanges, recorded_ranges
 from engagement_platform.ingestion.job import Parts, ingest_engagements, ingest_mutation_requests
 from engagement_platform.layout.inline import inline
@@ -52,6 +56,8 @@ TOPIC_JOBS = (INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS, INGEST_PROFILE_CHANG
 """Jobs that read a topic and go on for ever."""
 JOB_NAMES = (*TOPIC_JOBS, APPLY_MUTATIONS, REMATERIALIZE_ALIASES, REMATERIALIZE_PROFILE)
 """Jobs that go on for ever."""
+GAME_JOBS = (INGEST_GAME_EVENTS,)
+"""The same, of games: only where `games.queue_url` is set."""
 REDRIVE_QUARANTINE = "redrive-quarantine"
 REREAD_ENGAGEMENTS = "reread-engagements"
 
@@ -113,8 +119,12 @@ def declared_jobs(settings: Settings) -> dict[str, Stream | DeclaredEntity]:
 
 
 def job_names(settings: Settings) -> tuple[str, ...]:
-    """Jobs that go on for ever: the platform's own, and those of declared tables. Raises DeclarationRefused."""
-    return (*JOB_NAMES, *declared_jobs(settings))
+    """Jobs that go on for ever: the platform's own, and those of declared tables. Raises DeclarationRefused.
+
+    Those of game events only where a queue is set.
+    """
+    games = GAME_JOBS if settings.games.queue_url else ()
+    return (*JOB_NAMES, *games, *declared_jobs(settings))
 
 
 def topic_of(name: str, settings: Settings) -> str:
@@ -162,8 +172,11 @@ def _read(source: KafkaSource, spark: SparkSession, settings: Settings, manifest
 def build_job(
     name: str, spark: SparkSession, settings: Settings, stores: Stores, told: Told | None = None
 ) -> MicroBatchJob[Any]:
-    """One of `job_names` on an open session. Raises UnknownJob, DeclarationRefused."""
+    """One of `job_names` on an open session. Raises UnknownJob, NoGameQueue, DeclarationRefused."""
     told = told or Told()
+    if name in GAME_JOBS:
+        types = registry(settings.games.declarations)
+        return game_events(name, QueueSource(name, settings), Lake(spark, settings), stores, settings, types, told)
     if name not in JOB_NAMES:
         return build_declared(name, _declared_of(name, settings), spark, settings, stores, told)
     if name in (INGEST_ENGAGEMENTS, APPLY_MUTATIONS):
@@ -176,6 +189,11 @@ def build_job(
     if name in (INGEST_PROFILE_CHANGES, REMATERIALIZE_PROFILE):
         shipped = DeclaredEntity(settings.kafka.profile_changes_topic, profile(settings))
         return build_declared(name, shipped, spark, settings, stores, told)
+    return _topic_job(name, spark, settings, stores, told)
+
+
+def _topic_job(name: str, spark: SparkSession, settings: Settings, stores: Stores, told: Told) -> MicroBatchJob[Any]:
+    """One of TOPIC_JOBS. Raises UnknownJob."""
     source = KafkaSource(topic_of(name, settings), settings.kafka)
     parts = Parts(Lake(spark, settings), stores, settings, told)
     read = partial(_read, source, spark, settings)
@@ -225,11 +243,42 @@ def redrive_jobs(
 @contextmanager
 def open_job(name: str, settings: Settings, told: Told | None = None) -> Iterator[MicroBatchJob[Any]]:
     """A job with its own Spark session. Raises UnknownJob and what opening Spark, stores and tables raises."""
-    if name not in (names := job_names(settings)):
+    if name not in (*GAME_JOBS, *(names := job_names(settings))):
         raise UnknownJob(name, names)
     stores = open_stores(settings)
     with spark_session(settings, name) as spark:
-        yield build_job(name, spark, settings, stores, told)
+        job = build_job(name, spark, settings, stores, told)
+        try:
+            yield job
+        finally:
+            let_go(job)
+
+
+def let_go(job: MicroBatchJob[Any]) -> None:
+    """Close what a job's source holds: messages of a queue, that is."""
+    if isinstance(job.source, QueueSource):
+        job.source.close()
+
+
+def replay_game_events(
+    prefixes: Sequence[str],
+    spark: SparkSession,
+    settings: Settings,
+    stores: Stores,
+    told: Told | None = None,
+    *,
+    may_be_empty: bool = False,
+) -> Iterator[BatchReport]:
+    """Objects of the bucket whose keys begin so, read once more. A replay that was interrupted is finished first.
+
+    No prefix: only that. may_be_empty: no object is fine. Raises NoGameQueue, NoGameBucket, NothingToReplay,
+    BucketNotListed and what batches raise.
+    """
+    source = replay_source(settings, prefixes, may_be_empty=may_be_empty or not prefixes)
+    types = registry(settings.games.declarations)
+    lake = Lake(spark, settings)
+    job = game_events(REPLAY_GAME_EVENTS, source, lake, stores, settings, types, told or Told())
+    yield from drain(job, DrainPolicy(linger=timedelta(0), max_duration=timedelta.max))
 
 
 def run_job(
@@ -273,8 +322,8 @@ def reset_job(name: str, settings: Settings, *, abandon: bool = False) -> str:
     abandon: also when the last batch is unfinished. Raises UnfinishedBatch otherwise, AliasesWaiting, LeaseUnavailable
     while it runs.
     """
-    names = job_names(settings)
-    if name not in (*names, REREAD_ENGAGEMENTS) and not name.startswith(f"{REDRIVE_QUARANTINE}:"):
+    names = (*job_names(settings), *GAME_JOBS)
+    if name not in (*names, REREAD_ENGAGEMENTS, REPLAY_GAME_EVENTS) and not name.startswith(f"{REDRIVE_QUARANTINE}:"):
         raise UnknownJob(name, names)
     stores = open_stores(settings)
     with stores.leases.acquire(f"job/{name}", purpose="reset") as lease:

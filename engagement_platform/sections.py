@@ -20,6 +20,56 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
 
 
+class GamesSettings(Section):
+    """Events of games: where they come from, and which are taken."""
+
+    bucket: str | None = Field(
+        default=None, description="Bucket that the ingest server, or Firehose, writes events into; replays list it."
+    )
+    prefix: str = Field(
+        default="events/",
+        description="Keys of events begin so, and go on with the hour of arrival, YYYY/MM/DD/HH/, in UTC.",
+    )
+    queue_url: str | None = Field(
+        default=None,
+        description="SQS queue in which S3 announces new objects. Not set: no game event is read. Credentials, region "
+        "and AWS_ENDPOINT_URL are found where AWS's own tools look.",
+    )
+    declarations: Path | None = Field(
+        default=None,
+        description="Folder of declared types of events, one TOML file each, beside those that ship. Read when the "
+        "code is loaded: restart the code server after a change.",
+    )
+    max_objects: int = Field(default=1000, ge=1, description="Most objects in one batch.")
+    max_bytes: int = Field(
+        default=16 * _MIB,
+        ge=1,
+        description="Most bytes of objects in one batch, as they lie in the bucket; a larger one makes a batch alone. "
+        "JSON lines are about ten times as large unpacked, and a batch is held in memory.",
+    )
+    max_lateness: timedelta = Field(
+        default=timedelta(days=7),
+        description="Events further back than this when their object arrived are quarantined as `late`. With it the "
+        "partitions that a batch writes, and so its files, are bounded.",
+    )
+    max_ahead: timedelta = Field(
+        default=timedelta(hours=1),
+        description="Events further ahead than this when their object arrived are quarantined as `future`: clocks of "
+        "devices are wrong.",
+    )
+    duplicate_window: timedelta = Field(
+        default=timedelta(hours=1),
+        description="Two events of a type with one event_id are the same, and the second is dropped, when their times "
+        "are at most so far apart. A sender that repeats an event repeats its time as well; the window is for those "
+        "that stamp it anew.",
+    )
+    visibility: timedelta = Field(
+        default=timedelta(minutes=5),
+        description="How long a message stays with a run that has received it; prolonged while the run lives. After "
+        "a crash it takes so long until SQS hands it out again, to no harm.",
+    )
+
+
 class HealthSettings(Section):
     """When the layout of a table's files counts as unhealthy. A figure exactly at a limit is healthy."""
 

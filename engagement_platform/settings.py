@@ -22,10 +22,11 @@ from pydantic_settings import (
 )
 
 from engagement_platform.alert_sections import AlertingSettings, LiveOpsSettings
-from engagement_platform.ingest_sections import GamesSettings, IngestServerSettings, PiiSettings
+from engagement_platform.ingest_sections import IngestServerSettings, PiiSettings
 from engagement_platform.sections import (
     ChainSettings,
     ConsumerSettings,
+    GamesSettings,
     HealthSettings,
     MaintenanceSettings,
     MergeOnReadSettings,
@@ -261,6 +262,9 @@ class TrafficSettings(Section):
         default=0.2, ge=0, le=1, description="Changes of profiles per engagement; in `up` and `produce --follow`."
     )
     profiles: int = Field(default=5000, ge=1, description="Profiles that exist at a time.")
+    game_rate: float = Field(
+        default=20.0, ge=0, description="Sample events of games a second that `up` puts into the bucket; 0 is off."
+    )
     bad_share: float = Field(default=0.001, ge=0, le=1, description="Share of messages that must be quarantined.")
 
 
@@ -269,6 +273,7 @@ class EmbeddedSettings(Section):
     kafka_controller_port: int = Field(default=19093, description="Port of the embedded broker's KRaft controller.")
     kafka_partitions: int = Field(default=4, ge=1, description="Partitions of each topic made here.")
     connect_port: int = Field(default=15002, description="Port of the embedded Spark Connect server.")
+    aws_port: int = Field(default=15566, description="Port of the emulator of S3, SNS and SQS.")
     ui_port: int = Field(default=3000, description="Port of the Dagster UI.")
     code_port: int = Field(default=4266, description="Port of the Dagster code server.")
 

@@ -10,7 +10,9 @@ from datetime import datetime
 
 import pyarrow as pa
 
+from engagement_platform.games.depth import depth
 from engagement_platform.jobs import (
+    GAME_JOBS,
     INGEST_ENGAGEMENTS,
     INGEST_MUTATION_REQUESTS,
     JOB_NAMES,
@@ -21,7 +23,7 @@ from engagement_platform.jobs import (
     open_stores,
     topic_of,
 )
-from engagement_platform.merge_on_read.entity import profile
+from engagement_platform.merge_on_read.entity import Entity, profile
 from engagement_platform.merge_on_read.rematerialize import job_name as rematerialize_name
 from engagement_platform.merge_on_read.snapshot import pending_rows
 from engagement_platform.microbatch.job import Stores
@@ -127,16 +129,16 @@ def pending_organizations(settings: Settings) -> int:
 def backlog(job: str, settings: Settings, checkpoint: Checkpoint | None) -> int:
     """What no finished batch has read: messages on the broker, for the mutation job rows of the requests' table.
 
-    For rematerialization organizations, or changes of profiles, that wait. A batch under way counts as waiting. Raises
-    what the source raises: no broker, no topic, offsets lost. A topic of profile changes need not be there.
+    For rematerialization organizations, or changes of profiles, that wait; of game events, messages of their queue. A
+    batch under way counts as waiting. Raises what the source raises: no broker, no topic, offsets lost. A topic of
+    profile changes need not be there.
     """
     if job == REMATERIALIZE_ALIASES:
         return pending_organizations(settings)
-    if job == REMATERIALIZE_PROFILE:
-        return pending_rows(settings.lake, profile(settings))
-    declared = {} if job in JOB_NAMES else declared_jobs(settings)
-    if isinstance(of := declared.get(job), DeclaredEntity) and job == rematerialize_name(of.entity):
-        return pending_rows(settings.lake, of.entity)
+    if job in GAME_JOBS:
+        return depth(settings).backlog(checkpoint)
+    if (entity := _rematerialized(job, settings)) is not None:
+        return pending_rows(settings.lake, entity)
     start = unread_from(checkpoint)
     if job == APPLY_MUTATIONS:
         return landed_requests(settings).backlog(start)
@@ -148,6 +150,16 @@ def backlog(job: str, settings: Settings, checkpoint: Checkpoint | None) -> int:
         if job in (INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS) or checkpoint is not None:
             raise
         return 0
+
+
+def _rematerialized(job: str, settings: Settings) -> Entity | None:
+    """The entity whose changes the job moves into its base; None for other jobs."""
+    if job == REMATERIALIZE_PROFILE:
+        return profile(settings)
+    declared = None if job in JOB_NAMES else declared_jobs(settings).get(job)
+    if isinstance(declared, DeclaredEntity) and job == rematerialize_name(declared.entity):
+        return declared.entity
+    return None
 
 
 def snapshot(settings: Settings) -> StatusSnapshot:
@@ -172,7 +184,7 @@ def snapshot(settings: Settings) -> StatusSnapshot:
 
 
 def job_statuses(settings: Settings) -> list[JobStatus]:
-    """Every job that goes on for ever, in the order in which messages travel.
+    """Every job that goes on for ever, those of games where there is a queue, in the order in which messages travel.
 
     So nothing is overlooked that moves on meanwhile: requests are counted in their table after those on the topic.
     """

@@ -118,6 +118,13 @@ def drain_request(
         return dg.SkipReason(str(error))
     except PlatformError as error:
         backlog, lost = 1, str(error)
+    return run_request(job, assets, backlog, context, lost)
+
+
+def run_request(
+    job: str, assets: dg.AssetsDefinition, backlog: int, context: dg.SensorEvaluationContext, lost: str | None = None
+) -> dg.RunRequest | dg.SkipReason:
+    """A drain run of today's partition for what waits, or why not. lost: why it will fail."""
     dagster_job = job.replace("-", "_")
     if reason := why_not(backlog, recent_runs(context.instance, dagster_job, assets), time.time()):
         return dg.SkipReason(f"{reason} {lost}" if lost else reason)

@@ -50,6 +50,13 @@ class Tables:
     metadata: Callable[[Batch, Table, str], Metadata] = _ingested
     always: bool = False
     """Every batch has something to say of the others, too."""
+    sparse: bool = False
+    """A batch materializes of its own tables the first, and those that it wrote into."""
+
+    @property
+    def first(self) -> tuple[Table, ...]:
+        """Of its own tables those that every batch has news of."""
+        return tuple(self.own)[: 1 if self.sparse else None]
 
 
 ENGAGEMENT_TABLES = Tables(
@@ -77,10 +84,14 @@ def told_of(context: Context) -> Told:
 def tables_to_tell(tables: Tables, batch: Batch) -> dict[Table, str]:
     """The tables that a batch has news of: its own, and of the others those that it wrote into.
 
-    The job's own are told of always: no rejected record is news, too.
+    The job's own are told of always, unless they are many: no rejected record is news, too.
     """
-    wrote = {t: p for t, p in tables.others.items() if tables.always or batch.processes.get(p, {}).get("commits", 0)}
-    return {**tables.own, **wrote}
+
+    def wrote_into(process: str) -> bool:
+        return bool(batch.processes.get(process, {}).get("commits", 0))
+
+    others = {t: p for t, p in tables.others.items() if tables.always or wrote_into(p)}
+    return {**{t: p for t, p in tables.own.items() if t in tables.first or wrote_into(p)}, **others}
 
 
 def tell(
@@ -89,7 +100,7 @@ def tell(
     """Pass batches on, each told of as soon as it is committed. Partition: the day that comes with it."""
     for day, report in done:
         if report is None:
-            _tell_of_tables(context, opened, day, dict.fromkeys(tables.own, nothing_recorded(day)), tables)
+            _tell_of_tables(context, opened, day, dict.fromkeys(tables.first, nothing_recorded(day)), tables)
             continue
         batch = batch_of(report, opened)
         told = {t: tables.metadata(batch, t, p) for t, p in tables_to_tell(tables, batch).items()}

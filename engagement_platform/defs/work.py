@@ -67,13 +67,21 @@ def batches(
     NoReread before anything is done, and what batches raise.
     """
     from engagement_platform import jobs
+    from engagement_platform.games.job import INGEST_GAME_EVENTS
+    from engagement_platform.games.replaying import folder_of
 
     spark, settings, stores = opened.spark, opened.settings, opened.stores
-    if work.reread and job != jobs.INGEST_ENGAGEMENTS:
+    again: dict[str, Callable[[date], Iterator[BatchReport]]] = {
+        jobs.INGEST_ENGAGEMENTS: lambda day: jobs.reread([day], spark, settings, stores, told),
+        INGEST_GAME_EVENTS: lambda day: jobs.replay_game_events(
+            [folder_of(day, settings)], spark, settings, stores, told, may_be_empty=True
+        ),
+    }
+    if work.reread and job not in again:
         raise NoReread(job, work.reread)
     for day in work.reread:
         nothing = True
-        for report in jobs.reread([day], spark, settings, stores, told):
+        for report in again[job](day):
             nothing = False
             yield day, report
         if nothing:
@@ -82,5 +90,8 @@ def batches(
         from engagement_platform.microbatch.job import drain
 
         made = jobs.build_job(job, spark, settings, stores, told) if build is None else build(opened, told)
-        for report in drain(made, drain_policy(settings.drain)):
-            yield report.manifest.ingestion_ts.date(), report
+        try:
+            for report in drain(made, drain_policy(settings.drain)):
+                yield report.manifest.ingestion_ts.date(), report
+        finally:
+            jobs.let_go(made)

@@ -31,6 +31,8 @@ def welcome(console: Console, services: Services, rate: float, log_dir: Path) ->
     running.add_row("Dagster UI", Text(ui_address(settings), style="bold"))
     running.add_row("Kafka", f"{settings.kafka.bootstrap_servers}{'' if services.kafka else f' ({yours})'}")
     running.add_row("Spark", f"{settings.spark.remote}{'' if services.connect else f' ({yours})'}")
+    if settings.games.queue_url:
+        running.add_row("Game events", f"{settings.games.queue_url}{'' if services.aws else f' ({yours})'}")
     running.add_row("Tables", settings.lake)
     running.add_row("Traffic", f"{rate:g} engagements a second" if rate else "off")
     running.add_row("Logs", str(log_dir))

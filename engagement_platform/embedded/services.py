@@ -1,6 +1,6 @@
 """Which services one machine runs for the platform, where they listen, and the settings their clients need.
 
-The broker and Spark themselves are `kafka` and `connect`; Dagster is `orchestrator`.
+The broker, Spark and the emulator of AWS are `kafka`, `connect` and `aws`; Dagster is `orchestrator`.
 """
 
 from __future__ import annotations
@@ -8,9 +8,10 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from engagement_platform.embedded.aws import EmbeddedAws, is_installed, with_aws
 from engagement_platform.embedded.connect import connect_child, remote
 from engagement_platform.embedded.kafka import EmbeddedKafka
 from engagement_platform.embedded.ports import LOCALHOST, PortNeed
@@ -27,6 +28,8 @@ class Services:
     settings: Settings
     kafka: bool
     connect: bool
+    aws: bool = False
+    """S3, SNS and SQS for game events."""
 
     @property
     def needs(self) -> list[PortNeed]:
@@ -39,6 +42,7 @@ class Services:
         return [
             *(kafka if self.kafka else []),
             *([PortNeed(embedded.connect_port, "connect_port", "Spark Connect")] if self.connect else []),
+            *([PortNeed(embedded.aws_port, "aws_port", "S3 and SQS")] if self.aws else []),
         ]
 
     def children(self) -> list[Child]:
@@ -57,6 +61,8 @@ class Services:
             ours = (names.engagements_topic, names.mutation_requests_topic, names.profile_changes_topic)
             topics = (*ours, *declarations(settings).topics)
             children.append(broker.child(dict.fromkeys(topics, ports.kafka_partitions)))
+        if self.aws:
+            children.append(EmbeddedAws(settings.embedded.aws_port).child())
         return children
 
     @property
@@ -69,17 +75,21 @@ class Services:
             "KAFKA__BOOTSTRAP_SERVERS": settings.kafka.bootstrap_servers,
             "SPARK__REMOTE": settings.spark.remote,
             "DEFS_FOLDER": str(settings.defs_folder.expanduser().absolute()) if settings.defs_folder else None,
+            "GAMES__BUCKET": settings.games.bucket,
+            "GAMES__QUEUE_URL": settings.games.queue_url,
         }
-        return {f"{ENV_PREFIX}{name}": value for name, value in named.items() if value is not None}
+        ours = {f"{ENV_PREFIX}{name}": value for name, value in named.items() if value is not None}
+        return {**ours, **(EmbeddedAws(settings.embedded.aws_port).variables if self.aws else {})}
 
 
 def all_services(settings: Settings) -> Services:
-    """Broker and Spark server both run here, whatever the settings point at now."""
+    """Broker and Spark server both run here, whatever the settings point at now; S3 and SQS where they can."""
     home = settings.home.expanduser().absolute()
     bootstrap = f"{LOCALHOST}:{settings.embedded.kafka_port}"
     kafka = settings.kafka.model_copy(update={"bootstrap_servers": bootstrap})
     spark = settings.spark.model_copy(update={"remote": remote(settings)})
-    return Services(settings.model_copy(update={"home": home, "kafka": kafka, "spark": spark}), True, True)
+    made = settings.model_copy(update={"home": home, "kafka": kafka, "spark": spark})
+    return _with_aws(Services(made, True, True))
 
 
 def missing_services(settings: Settings) -> Services:
@@ -93,7 +103,21 @@ def missing_services(settings: Settings) -> Services:
         "kafka": settings.kafka if own_kafka else ours.kafka,
         "spark": settings.spark if own_spark else ours.spark,
     }
-    return Services(ours.model_copy(update=update), kafka=not own_kafka, connect=not own_spark)
+    made = ours.model_copy(update={**update, "games": settings.games})
+    return _with_aws(Services(made, kafka=not own_kafka, connect=not own_spark))
+
+
+def _with_aws(services: Services) -> Services:
+    """With S3 and SQS here, unless the settings name a queue, or moto is not installed.
+
+    Nor where the lake is on an object store: whoever is told of the emulator would look for the tables there.
+    """
+    settings = services.settings
+    aws = EmbeddedAws(settings.embedded.aws_port)
+    theirs = settings.games.queue_url not in (None, aws.queue_url)
+    if theirs or "://" in settings.lake or not is_installed():
+        return services
+    return replace(services, settings=with_aws(settings, aws), aws=True)
 
 
 def write_env_file(path: Path, variables: Mapping[str, str]) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 from rich.console import Console
 
 from engagement_platform.embedded import display
+from engagement_platform.embedded.aws import NOT_INSTALLED, is_installed
 from engagement_platform.embedded.books import Figures, Opening, Unknown, Watch, balance, messages_on_broker
 from engagement_platform.embedded.house import locked_home
 from engagement_platform.embedded.orchestrator import (
@@ -32,7 +33,7 @@ from engagement_platform.embedded.services import Services, all_services, missin
 from engagement_platform.errors import PlatformError
 from engagement_platform.settings import Settings
 
-TRAFFIC = "traffic"
+TRAFFIC, GAME_TRAFFIC = "traffic", "game-traffic"
 UP_WITHIN_S = 180.0
 # Longest time in which no batch finishes: a sensor tick, a run's start, one batch. 30 s on 2 quiet cores; seen with six
 # other JVMs on them: 200 s.
@@ -116,6 +117,7 @@ def run_services(settings: Settings, env_file: Path | None, console: Console, st
         try:
             supervisor.start(*services.children())
             foreground.wait_ready()
+            _say_what_is_off(services, console)
             if env_file is not None:
                 write_env_file(env_file, services.variables)
             for key, value in services.variables.items():
@@ -138,6 +140,7 @@ def run_up(settings: Settings, options: UpOptions, figures: Figures, console: Co
         try:
             console.print("Starting. The first time takes a minute, later about fifteen seconds.")
             opening = _start(foreground, services, lambda: _open_books(services.settings, options, figures, console))
+            _say_what_is_off(services, console)
             display.welcome(console, services, options.rate, services.settings.home / "logs")
             return _work(foreground, services, options, figures, opening, console)
         except StoppedEarly:
@@ -198,6 +201,9 @@ def _work(
     settings, supervisor = services.settings, foreground.supervisor
     if options.rate:
         supervisor.start(_traffic(services, options.rate))
+    games = bool(options.rate and services.aws and settings.traffic.game_rate)
+    if games:
+        supervisor.start(_game_traffic(services, settings.traffic.game_rate))
     watch = Watch(settings, figures.snapshot)
     watch.start()
     code_server = CodeServerWatch(supervisor, settings, console)
@@ -211,6 +217,8 @@ def _work(
                 show(display.progress(watch, opening, left))
             if options.rate:
                 supervisor.end(TRAFFIC)
+            if games:
+                supervisor.end(GAME_TRAFFIC)
             _wait_until_applied(foreground, code_server, watch, lambda: show(display.progress(watch, opening, None)))
     finally:
         watch.stop()
@@ -238,6 +246,23 @@ def _wait_until_applied(
         if time.monotonic() - since > NEXT_BATCH_WITHIN_S:
             waiting = (watch.latest.backlog, watch.latest.requests_waiting) if watch.latest else (0, 0)
             raise NotIngested(*waiting, NEXT_BATCH_WITHIN_S)
+
+
+def _say_what_is_off(services: Services, console: Console) -> None:
+    if services.settings.games.queue_url is None and not is_installed():
+        console.print(NOT_INSTALLED, style="yellow", highlight=False, markup=False, soft_wrap=True)
+
+
+def _game_traffic(services: Services, rate: float) -> Child:
+    command = ["produce-games", "--follow", "--rate", str(rate)]
+    return Child(
+        name=GAME_TRAFFIC,
+        command=[sys.executable, "-m", "engagement_platform.cli", *command],
+        ready=lambda: True,
+        env=services.variables,
+        stage=2,
+        stop_s=4.0,
+    )
 
 
 def _traffic(services: Services, rate: float) -> Child:

@@ -125,7 +125,7 @@ class S3SqsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._fill(stream, most)
             # What came once more, long after its files were committed, need not wait for another batch.
             self._finish(stream, after)
-            batch = self._state.plan(stream, after, most, self._until_ms)
+            batch = self._state.plan(stream, after, most, self._until_ms, max_bytes=self._options.max_bytes_per_trigger)
         return {"stream": stream, "batch": batch}
 
     def partitions(self, start: Offset, end: Offset) -> list[S3SqsPartition]:

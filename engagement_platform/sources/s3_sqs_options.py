@@ -29,6 +29,8 @@ class S3SqsOptions:
     endpoint: str | None = None
     """Of both S3 and SQS. Not set: AWS's own, or AWS_ENDPOINT_URL."""
     max_files_per_trigger: int = 1000
+    max_bytes_per_trigger: int | None = None
+    """Of objects as they lie in the bucket; one that is larger makes a batch alone."""
     fetch_parallelism: int = 4
     visibility_timeout_s: int = 300
     wait_time_s: int = 2
@@ -141,6 +143,7 @@ _READ: dict[str, tuple[str, Callable[[str], object]]] = {
     "region": ("region", str),
     "endpoint": ("endpoint", _url),
     "maxFilesPerTrigger": ("max_files_per_trigger", _number(1, 1_000_000)),
+    "maxBytesPerTrigger": ("max_bytes_per_trigger", _number(1, 999_999_999_999)),
     "fetchParallelism": ("fetch_parallelism", _number(1, 64)),
     # SQS's own limits: 12 hours, 20 seconds.
     "visibilityTimeout": ("visibility_timeout_s", _number(3, 43_200)),

@@ -5,9 +5,11 @@ A database, so that what an offset means is durable before Spark sees it. Asking
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from itertools import accumulate
 
 from sqlalchemy import (
     BigInteger,
@@ -163,13 +165,27 @@ class S3SqsState:
         with reading(self._engine) as connection:
             return connection.execute(query).scalar()
 
-    def plan(self, stream: str, after: int, max_files: int | None, sent_until_ms: int | None = None) -> int:
+    def plan(
+        self,
+        stream: str,
+        after: int,
+        max_files: int | None,
+        sent_until_ms: int | None = None,
+        *,
+        max_bytes: int | None = None,
+    ) -> int:
         """Put the files that wait longest into the batch that follows `after`, durably; `after` when none waits.
 
-        max_files: None takes all. Only when nothing is `planned` after that batch.
+        max_files, max_bytes: None takes all; one file is taken however large it is. Only when nothing is `planned`
+        after that batch.
         """
         waits = select(FILE.c.number).where(_unplanned(stream, sent_until_ms)).order_by(FILE.c.number).limit(max_files)
         with writing(self._engine, _lock(stream)) as connection:
+            if max_bytes is not None:
+                found = connection.execute(waits.add_columns(FILE.c.size)).all()
+                total = list(accumulate(row.size or 0 for row in found))
+                last = max(bisect_right(total, max_bytes), 1)
+                waits = waits.limit(last if max_files is None else min(last, max_files))
             done = connection.execute(
                 update(FILE).where(FILE.c.stream == stream, FILE.c.number.in_(waits)).values(batch=after + 1)
             )
@@ -185,6 +201,18 @@ class S3SqsState:
         )
         with reading(self._engine) as connection:
             return [S3File(**row._asdict()) for row in connection.execute(query)]
+
+    def renew(self, stream: str, files: Sequence[S3File]) -> None:
+        """Make these all the files of a stream, waiting in their order; what it had before is forgotten.
+
+        For streams that are told what to read, and have no messages.
+        """
+        unique = {self._identity(file): file for file in files}
+        rows = [self._row(stream, n, identity, 0, file) for n, (identity, file) in enumerate(unique.items(), 1)]
+        with writing(self._engine, _lock(stream)) as connection:
+            connection.execute(delete(FILE).where(FILE.c.stream == stream))
+            if rows:
+                connection.execute(insert(FILE), rows)
 
     def knows(self, stream: str, batch: int) -> bool:
         """Whether a batch was planned here; none (0) always was."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import date
+from datetime import UTC, date, datetime
 from typing import Any
 
 import pyarrow as pa
@@ -129,21 +129,33 @@ def written(found: DeltaTable, txn: Transaction) -> bool:
     return last is not None and last >= txn.version
 
 
-def find(found: DeltaTable, columns: Sequence[str], where: Mapping[str, Sequence[Any]]) -> pa.Table:
-    """The given columns of the rows whose columns have one of the given values.
+def find(
+    found: DeltaTable,
+    columns: Sequence[str],
+    where: Mapping[str, Sequence[Any]],
+    between: Mapping[str, tuple[Any, Any]] | None = None,
+) -> pa.Table:
+    """The given columns of the rows whose columns have one of the given values, or lie between two, both included.
 
     Files are skipped by partition and by the bounds in the log; of the others the given columns and those in `where`
     are read, batch after batch. Not through a pyarrow dataset: that missed rows here (deltalake 1.6.6, pyarrow 26:
     `isin` on strings against bounds of another string type).
     """
-    return pa.concat_tables(batches(found, columns, where))
+    return pa.concat_tables(batches(found, columns, where, between))
 
 
-def batches(found: DeltaTable, columns: Sequence[str], where: Mapping[str, Sequence[Any]]) -> Iterator[pa.Table]:
+def batches(
+    found: DeltaTable,
+    columns: Sequence[str],
+    where: Mapping[str, Sequence[Any]],
+    between: Mapping[str, tuple[Any, Any]] | None = None,
+) -> Iterator[pa.Table]:
     """What `find` finds, as it is read; first a table without rows, so that there is one."""
     wanted = {name: pa.array(values) for name, values in where.items() if len(values) > MAX_LITERALS}
     read = [*columns, *(name for name in wanted if name not in columns)]
-    reader = pa.RecordBatchReader.from_stream(found.scan(columns=read, predicate=_condition(where) or None))
+    reader = pa.RecordBatchReader.from_stream(
+        found.scan(columns=read, predicate=_condition(where, between or {}) or None)
+    )
     plain = pa.schema([pa.field(field.name, _plain(field.type)) for field in reader.schema])
     yield plain.empty_table().select(list(columns))
     for batch in reader:
@@ -153,9 +165,9 @@ def batches(found: DeltaTable, columns: Sequence[str], where: Mapping[str, Seque
         yield rows.select(list(columns))
 
 
-def _condition(where: Mapping[str, Sequence[Any]]) -> str:
+def _condition(where: Mapping[str, Sequence[Any]], between: Mapping[str, tuple[Any, Any]]) -> str:
     """As SQL; of too many values only the bounds."""
-    parts = []
+    parts = [f'"{name}" BETWEEN {_literal(low)} AND {_literal(high)}' for name, (low, high) in between.items()]
     for name, values in where.items():
         if len(values) <= MAX_LITERALS:
             parts.append(f'"{name}" IN ({", ".join(map(_literal, values))})' if values else "FALSE")
@@ -166,6 +178,8 @@ def _condition(where: Mapping[str, Sequence[Any]]) -> str:
 
 def _literal(value: object) -> str:
     """A value as DataFusion reads it; in its strings only the quote is special."""
+    if isinstance(value, datetime):
+        return f"TIMESTAMP '{value.astimezone(UTC).strftime('%Y-%m-%dT%H:%M:%S.%fZ')}'"
     if isinstance(value, date):
         return f"DATE '{value.isoformat()}'"
     if isinstance(value, str):
@@ -225,7 +239,7 @@ def remove(found: DeltaTable, where: Mapping[str, Sequence[Any]], txn: Transacti
     if any(len(values) > MAX_LITERALS for values in where.values()):
         raise ValueError("bounds are no condition for removing rows")
     done = found.delete(
-        _condition(where),
+        _condition(where, {}),
         writer_properties=_writer(),
         commit_properties=_named(txn),
         post_commithook_properties=_NO_HOOKS,

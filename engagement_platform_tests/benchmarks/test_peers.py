@@ -154,7 +154,7 @@ def peers(folder: Path, seen: Seen, kinds: Sequence[Kind], environment: Environm
     found = peer_cells(run)
     total = Progress(len(keys(SMALL, [kind.name for kind in kinds])))
     return Peers(folder / "tables", SMALL, found, total, folder / "environments", seen.agree,
-                 seen.rows.__contains__, Notes(run), kinds, make)  # fmt: skip
+                 seen.rows.__contains__, Notes(run), tuple(kinds), make)  # fmt: skip
 
 
 def test_a_run_measures_each_peer_once_and_goes_on_after_one_that_fails(tmp_path: Path) -> None:

@@ -30,7 +30,9 @@ def test_without_settings_everything_runs_here() -> None:
     services = missing_services(Settings())
     assert (services.kafka, services.connect) == (True, True)
     assert services.variables["ENGAGEMENT_PLATFORM_SPARK__REMOTE"] == "sc://127.0.0.1:15002"
-    assert [need.name for need in services.needs] == ["kafka_port", "kafka_controller_port", "connect_port"]
+    assert [need.name for need in services.needs] == [
+        "kafka_port", "kafka_controller_port", "connect_port", "aws_port",
+    ]  # fmt: skip
 
 
 def test_another_port_moves_the_address_that_clients_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,13 +113,15 @@ def descendants(parent: int) -> list[int]:
 def test_services_answer_restart_a_killed_broker_and_stop_within_fifteen_seconds_without_orphans(
     tmp_path: Path,
 ) -> None:
-    ports = dict(zip(("KAFKA", "KAFKA_CONTROLLER", "CONNECT"), free_ports(3), strict=True))
+    ports = dict(zip(("KAFKA", "KAFKA_CONTROLLER", "CONNECT", "AWS"), free_ports(4), strict=True))
     env = {f"ENGAGEMENT_PLATFORM_EMBEDDED__{name}_PORT": str(port) for name, port in ports.items()}
     env_file, log = tmp_path / "platform.env", tmp_path / "home" / "logs" / "kafka.log"
     process = services_command(env, env_file)
     told = dict(line.split("=", 1) for line in env_file.read_text().splitlines())
     assert told["ENGAGEMENT_PLATFORM_SPARK__REMOTE"] == f"sc://127.0.0.1:{ports['CONNECT']}"
     assert answers(ports["CONNECT"])
+    assert told["AWS_ENDPOINT_URL"] == f"http://127.0.0.1:{ports['AWS']}"
+    assert answers(ports["AWS"])
 
     produce = [sys.executable, "-m", "engagement_platform.cli", "produce", "--sample", "500"]
     subprocess.run(produce, env={**os.environ, **told}, check=True, capture_output=True, timeout=60)

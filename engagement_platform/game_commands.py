@@ -1,0 +1,96 @@
+"""The commands about game events: replay, and produce-games, which makes some.
+
+Thin: parse, call, print.
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from typing import Annotated
+
+import typer
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this module to the command line."""
+    app.command()(replay)
+    app.command("produce-games")(produce_games)
+
+
+def replay(
+    prefix: Annotated[
+        list[str] | None, typer.Option(help="Objects whose keys begin so, such as events/2026/11/22/10/; repeatable.")
+    ] = None,
+    date: Annotated[
+        list[datetime] | None,
+        typer.Option(formats=["%Y-%m-%d"], help="Objects that arrived on this UTC day; repeatable."),
+    ] = None,
+    finish: Annotated[bool, typer.Option("--finish", help="Only finish a replay that was interrupted.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per batch instead of a line.")] = False,
+) -> None:
+    """Read objects of game events once more: rows that are lost come back, and nothing that stands is doubled.
+
+    After a mended declaration, or a table that was taken back; stop the sensor first, or let it wait. A replay that
+    was interrupted is finished first. Exit status: 0 when all is read, 1 with a one-line reason.
+    Example: engagement-platform replay --date 2026-11-22
+    """
+    if finish == bool(prefix or date):
+        raise typer.BadParameter("give --prefix or --date, or --finish alone")
+    from engagement_platform.games.job import REPLAY_GAME_EVENTS
+    from engagement_platform.games.replaying import folder_of
+    from engagement_platform.jobs import open_stores, replay_game_events
+    from engagement_platform.microbatch.job import Told
+    from engagement_platform.settings import Settings
+    from engagement_platform.spark.session import spark_session
+
+    settings = Settings()
+    prefixes = [*(prefix or ()), *(folder_of(day.date(), settings) for day in date or ())]
+
+    def say(why: object) -> None:
+        typer.echo(f"Waiting: {why}", err=True)
+
+    told = Told(on_wait=lambda _lease, holder: say(holder), on_blocked=say)
+    stores = open_stores(settings)
+    with spark_session(settings, REPLAY_GAME_EVENTS) as spark:
+        for report in replay_game_events(prefixes, spark, settings, stores, told):
+            counts = report.counts
+            if as_json:
+                typer.echo(json.dumps(report.as_json()))
+                continue
+            typer.echo(
+                f"{report.manifest}: {counts.get('rows_in', 0):,} lines, {counts.get('landed', 0):,} landed, "
+                f"{counts.get('duplicates', 0):,} known, {counts.get('quarantined', 0):,} quarantined, "
+                f"{report.seconds:.1f} s{' (resumed)' if report.replayed else ''}"
+            )
+    if not as_json:
+        typer.echo("Nothing is left to replay.")
+
+
+def produce_games(
+    sample: Annotated[int | None, typer.Option(min=1, help="Put so many lines of events.")] = None,
+    follow: Annotated[bool, typer.Option("--follow", help="Put events until Ctrl-C.")] = False,
+    rate: Annotated[
+        float | None, typer.Option(min=0, help="Events a second; 0 as fast as it goes. Default: traffic.game_rate.")
+    ] = None,
+    object_events: Annotated[int, typer.Option(min=1, help="Lines in one object.")] = 200,
+) -> None:
+    """Put objects of simulated game events into the bucket, as a collector does: --sample N or --follow.
+
+    Events of every declared type; some come twice, some are late, some are broken. The same seed makes the same events
+    in a sample, but for their times. Exit status: 0, or 1 with the reason.
+    Example: engagement-platform produce-games --sample 2000 --rate 0
+    """
+    if (sample is None) == (not follow):
+        raise typer.BadParameter("give --sample or --follow")
+    import signal
+    import threading
+
+    from engagement_platform.embedded.game_traffic import put_events
+    from engagement_platform.settings import Settings
+
+    settings, stop = Settings(), threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda _number, _frame: stop.set())
+    paced = settings.traffic.game_rate if rate is None else rate
+    typer.echo(put_events(settings, events=sample, rate=paced, object_events=object_events, stop=stop))

@@ -1,0 +1,147 @@
+"""One batch of game events: its lines decoded and sorted out once, and what of them goes into which table.
+
+Values and Arrow tables, all made from the manifest and what it pins; committing them is `processes`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+import numpy as np
+import pyarrow as pa
+
+from engagement_platform.games.decoding import Decoder
+from engagement_platform.games.event_type import QUARANTINE, EventType
+from engagement_platform.games.registry import Registry
+from engagement_platform.games.sorting import Kept, Line, Refused, Row, decoded, sorted_out
+from engagement_platform.microbatch.model import Manifest
+from engagement_platform.tables.arrow import schema_of, table_of
+from engagement_platform.tables.lake import Lake
+from engagement_platform.tables.stamps import stamped_here
+from engagement_platform.tables.window import within
+
+_SHARES = tuple(i / 20 for i in range(21))
+
+
+@dataclass(frozen=True)
+class GameBatch:
+    """What becomes of the lines of a batch; the rows are kept in memory, and made into a table when one is written."""
+
+    lake: Lake
+    manifest: Manifest
+    types: Registry
+    kept: Mapping[str, Kept]
+    """Of the types that the batch has events of."""
+    refused: Sequence[Refused]
+    """Those that quarantine does not hold yet."""
+    refused_before: int
+    """Those that it does, when old objects are gone over again."""
+    rows_in: int
+    bytes_in: int
+    unknown_fields: int
+    arrivals: Mapping[datetime, int] = field(default_factory=dict)
+    """When objects arrived -> lines in them."""
+
+    def rows(self, name: str) -> pa.Table:
+        """The rows of a type, with its table's columns, in the order of their times."""
+        declared, kept = self.types[name], self.kept[name].rows
+        said = zip(*(row.event.values for row in kept), strict=True)
+        columns = dict(zip(declared.said, said, strict=True))
+        origin: dict[str, Sequence[object]] = {
+            "source_object": [row.object for row in kept],
+            "source_line": [row.line for row in kept],
+            "ingestion_ts": [self.manifest.ingestion_ts] * len(kept),
+            "batch_id": [self.manifest.batch_id] * len(kept),
+        }
+        schema = schema_of(declared.table)
+        made = {**columns, **origin}
+        arrays = [pa.array(made[column.name], column.type) for column in schema]
+        return pa.Table.from_arrays(arrays, schema=schema).sort_by("event_ts")
+
+    def refused_rows(self) -> pa.Table:
+        """The refused lines, with the columns of quarantine."""
+        columns = ("source_object", "source_line", "event_type", "value", "reason_code", "reason")
+        rows = (dict(zip(columns, _refused(each), strict=True)) for each in self.refused)
+        return stamped_here(table_of(rows, QUARANTINE, *columns), self.manifest)
+
+    @property
+    def by_reason(self) -> dict[str, int]:
+        """Reason code -> refused lines."""
+        return dict(Counter(each.refusal.code for each in self.refused))
+
+    @property
+    def arrival_quantiles_ms(self) -> list[int]:
+        """Of the times at which lines arrived in the bucket, for freshness."""
+        if not self.arrivals:
+            return []
+        times = np.repeat([at.timestamp() for at in self.arrivals], list(self.arrivals.values()))
+        return [int(at * 1000) for at in np.quantile(times, _SHARES)]
+
+
+def open_batch(
+    lake: Lake, manifest: Manifest, types: Registry, lines: Iterable[Line], decode: Decoder, window: timedelta
+) -> GameBatch:
+    """Decode the lines, and hold the events against what the tables have at the manifest's versions."""
+    arrivals: Counter[datetime] = Counter()
+
+    def counted() -> Iterable[Line]:
+        for line in lines:
+            arrivals[line.arrived] += 1
+            yield line
+
+    found = decoded(counted(), decode)
+
+    def known(name: str, rows: Sequence[Row]) -> Mapping[str, Sequence[datetime]]:
+        return _landed(lake, manifest, types[name], rows, window)
+
+    refused = _not_there_yet(lake, manifest, found.refused)
+    return GameBatch(
+        lake, manifest, types, sorted_out(found, known, window), refused, len(found.refused) - len(refused),
+        found.lines, found.bytes, found.unknown_fields, arrivals,
+    )  # fmt: skip
+
+
+def _landed(
+    lake: Lake, manifest: Manifest, declared: EventType, rows: Sequence[Row], window: timedelta
+) -> dict[str, list[datetime]]:
+    """Times of the events that have landed with one of the rows' ids, near the rows' own times.
+
+    A day at a time: one late event among new ones would ask for all that lies between them.
+    """
+    version = manifest.table_versions.get(declared.table.name, 0)
+    if version == 0:
+        # As it was made: without a row. Also of a type that was declared after this batch had been planned.
+        return {}
+    ids = {row.event.event_id for row in rows}
+    times: dict[object, list[datetime]] = {}
+    for row in rows:
+        times.setdefault(row.event.values[0], []).append(row.event.event_ts)
+    found: dict[str, list[datetime]] = {}
+    for of_day in times.values():
+        first, last = min(of_day) - window, max(of_day) + window
+        landed = within(lake, declared.table, version, ("event_id", "event_ts"), "event_ts", first, last)
+        ids_there = landed.column("event_id").to_pylist()
+        for place in (place for place, event_id in enumerate(ids_there) if event_id in ids):
+            found.setdefault(ids_there[place], []).append(landed.column("event_ts")[place].as_py())
+    return found
+
+
+def _not_there_yet(lake: Lake, manifest: Manifest, refused: Sequence[Refused]) -> list[Refused]:
+    """The refused lines that quarantine does not hold already, where they may have been seen before."""
+    if not refused or not manifest.goes_over_again:
+        return list(refused)
+    columns = ("source_object", "source_line", "value")
+    version = manifest.table_versions[QUARANTINE.name]
+    objects = sorted({each.line.object for each in refused})
+    held = lake.find(QUARANTINE, version, columns, {"source_object": objects}).to_pylist()
+    there = {tuple(row[name] for name in columns) for row in held}
+    return [each for each in refused if (_refused(each)[0], _refused(each)[1], _refused(each)[3]) not in there]
+
+
+def _refused(each: Refused) -> tuple[str, int, str | None, bytes | None, str, str]:
+    line, refusal = each
+    value = line.content if refusal.is_kept else None
+    return line.object, line.number, refusal.event_type, value, refusal.code, refusal.sentence

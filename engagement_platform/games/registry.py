@@ -1,0 +1,62 @@
+"""The declared types of events: one TOML file each, those that ship in `events/` and those of a folder of your own.
+
+Reading and checking them only; what a declaration may say is `event_type`.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator, Mapping
+from functools import cache
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from engagement_platform.errors import PlatformError
+from engagement_platform.games.event_type import EventType
+
+Registry = Mapping[str, EventType]
+"""Types by name, in the order of their names."""
+
+
+class DeclarationRefused(PlatformError):
+    """A declared type of event that cannot be one."""
+
+    def __init__(self, file: str, why: str) -> None:
+        self.file = file
+        super().__init__(f"The declaration {file} cannot be used: {why}. Nothing was started. docs/games.md shows one.")
+
+
+@cache
+def registry(folder: Path | None = None) -> Registry:
+    """All types: those that ship, and those declared in `folder`, of which one may stand for a shipped one.
+
+    Raises DeclarationRefused. Read once for a process: a new declaration is seen by the next one.
+    """
+    found = {declared.name: declared for declared in _read(files(__package__) / "events")}
+    if folder is not None:
+        if not folder.is_dir():
+            raise DeclarationRefused(str(folder), "there is no such folder (games.declarations)")
+        found |= {declared.name: declared for declared in _read(folder)}
+    return dict(sorted(found.items()))
+
+
+def parse(file: str, text: str) -> EventType:
+    """The type that a file declares; its name is the file's. Raises DeclarationRefused."""
+    name = Path(file).stem
+    try:
+        said = tomllib.loads(text)
+        return EventType.model_validate({"name": name, **said})
+    except tomllib.TOMLDecodeError as error:
+        raise DeclarationRefused(file, f"it is no TOML ({error})") from None
+    except ValidationError as error:
+        wrong = (f"{'.'.join(map(str, e['loc'])) or 'it'}: {e['msg']}" for e in error.errors(include_url=False))
+        raise DeclarationRefused(file, "; ".join(wrong)) from None
+
+
+def _read(folder: Traversable) -> Iterator[EventType]:
+    for file in sorted(folder.iterdir(), key=lambda file: file.name):
+        if file.name.endswith(".toml"):
+            yield parse(str(file), file.read_text(encoding="utf-8"))

@@ -1,0 +1,115 @@
+"""Game events in Dagster: a run fills tables and says so, backfills replay, and without a queue nothing fails."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import dagster as dg
+import pytest
+
+from engagement_platform.definitions import defs
+from engagement_platform.defs import games
+from engagement_platform.defs.batches import Metadata
+from engagement_platform.defs.platform import Platform
+from engagement_platform.microbatch.job import BatchReport
+from engagement_platform.microbatch.model import Manifest
+from engagement_platform_tests.games.conftest import World, world  # noqa: F401
+from engagement_platform_tests.games.events import line
+
+QUARANTINE = dg.AssetKey(["game", "quarantine"])
+
+
+def sensor(name: str) -> dg.SensorDefinition:
+    return defs().get_repository_def().get_sensor_def(name)
+
+
+def test_there_is_an_asset_for_each_declared_type_and_all_are_of_one_group() -> None:
+    graph = defs().get_repository_def().asset_graph
+    tables = [key for key in graph.get_all_asset_keys() if key.path[0] == "game"]
+    assert len(tables) == 31
+    assert {graph.get(key).group_name for key in tables} == {"engagement"}
+
+
+def test_a_declared_type_is_an_asset_without_any_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "level_skip.toml").write_text(
+        'description = "A player skipped a level."\n[fields]\nlevel_id = { type = "string", comment = "Which." }\n'
+    )
+    monkeypatch.setenv("ENGAGEMENT_PLATFORM_GAMES__DECLARATIONS", str(tmp_path))
+    bound = dg.Definitions.merge(games.definitions(), dg.Definitions(resources={"platform": Platform()}))
+    keys = bound.get_repository_def().asset_graph.get_all_asset_keys()
+    assert dg.AssetKey(["game", "level_skip"]) in keys
+    assert len([key for key in keys if key.path[0] == "game"]) == 32
+
+
+def test_without_a_queue_the_sensor_says_what_to_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ENGAGEMENT_PLATFORM_HOME", str(tmp_path))
+    with dg.DagsterInstance.ephemeral() as instance:
+        context = dg.build_sensor_context(instance, resources={"platform": Platform()})
+        said = sensor("game_events_backlog")(context)
+    assert isinstance(said, dg.SkipReason)
+    assert "ENGAGEMENT_PLATFORM_GAMES__QUEUE_URL" in str(said.skip_message)
+
+
+def reported(**counts: int) -> BatchReport:
+    manifest = Manifest(
+        "ingest-game-events", "ingest-game-events@1.x", 3, {"batch": 3}, {"batch": 4}, datetime.now(UTC)
+    )
+    return BatchReport(manifest, counts, {}, {}, 1.0, replayed=False)
+
+
+@pytest.mark.parametrize(
+    ("counts", "passes"),
+    [
+        ({"rows_in": 6, "landed": 3, "duplicates": 2, "quarantined": 1, "rows_written": 4}, True),
+        ({"rows_in": 7, "landed": 3, "duplicates": 2, "quarantined": 1, "rows_written": 4}, False),
+        ({"rows_in": 6, "landed": 3, "duplicates": 2, "quarantined": 1, "rows_written": 3}, False),
+    ],
+)
+def test_row_sums_fail_when_a_line_is_lost_or_a_table_has_other_rows(counts: dict[str, int], passes: bool) -> None:
+    assert games.row_sums([reported(**counts)]).passed == passes
+
+
+def figures(metadata: Metadata) -> dict[str, object]:
+    return {name: value.value for name, value in metadata.items()}
+
+
+def test_a_run_tells_of_the_tables_that_it_wrote_and_a_past_day_is_replayed(
+    world: World,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    settings = {"HOME": str(world.settings.home), "GAMES__BUCKET": world.bucket, "GAMES__QUEUE_URL": world.queue,
+                "DRAIN__LINGER": "PT0S"}  # fmt: skip
+    for name, value in settings.items():
+        monkeypatch.setenv(f"ENGAGEMENT_PLATFORM_{name}", value)
+    monkeypatch.setattr("engagement_platform.defs.platform.open_spark", lambda *_: _nothing())
+    today, now = datetime.now(UTC).date().isoformat(), datetime.now(UTC).isoformat()
+    purchase = world.types["purchase"]
+    world.put("events/2026/11/05/10/a.json.gz", [line(purchase, "a", event_ts=now), b"no json"])
+    job = defs().resolve_job_def("ingest_game_events")
+    with dg.DagsterInstance.ephemeral() as instance:
+        context = dg.build_sensor_context(instance, resources={"platform": Platform()})
+        asked = sensor("game_events_backlog")(context)
+        assert isinstance(asked, dg.RunRequest)
+        assert job.execute_in_process(run_config=asked.run_config, partition_key=today, instance=instance).success
+        told = {key: instance.get_latest_materialization_event(key) for key in job.asset_layer.executable_asset_keys}
+        assert {key.path[1] for key, event in told.items() if event} == {"purchase", "quarantine"}
+        [record] = instance.event_log_storage.get_asset_check_execution_history(
+            dg.AssetCheckKey(QUARANTINE, "row_sums"), limit=1
+        )
+        assert record.evaluation is not None
+        assert record.evaluation.passed
+        assert isinstance(sensor("game_events_backlog")(context), dg.SkipReason)
+        before = world.everything()
+        assert job.execute_in_process(partition_key="2026-11-05", instance=instance).success
+        event = instance.get_latest_materialization_event(QUARANTINE)
+        assert event is not None
+        assert event.asset_materialization is not None
+        assert figures(dict(event.asset_materialization.metadata))["duplicates"] == 2
+        assert world.everything() == before
+
+
+def _nothing() -> object:
+    from contextlib import nullcontext
+
+    return nullcontext(None)
