@@ -5,7 +5,7 @@ PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run test test-fast test-long test-crash lint format docs clean bench-ingest bench-cascade bench-mutation \
-  bench-partitioning bench-file-size bench-merge-on-read simulate-days
+  bench-partitioning bench-file-size bench-merge-on-read bench-ingest-server simulate-days
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -59,6 +59,9 @@ bench-file-size: setup ## the mutation job on files of nine sizes; the best one 
 
 bench-merge-on-read: setup ## merge on read against MERGE, overwrite and delta-rs; reads; moves into the base; a plot and a page
 	@$(BIN)/python -m benchmarks.merge_on_read $(ARGS)
+
+bench-ingest-server: setup ## events/s that the ingest server takes, and how long answers take, at full speed and half of it
+	@$(BIN)/python -m benchmarks.ingest_server $(ARGS)
 
 simulate-days: setup ## files and mutation time as days go by, without and with another layout and maintenance; a plot
 	@$(BIN)/python -m benchmarks.simulate_days $(ARGS)
