@@ -5,7 +5,8 @@ PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run test test-fast test-long test-crash lint format docs clean bench-ingest bench-cascade bench-mutation \
-  bench-partitioning bench-file-size bench-merge-on-read bench-incremental-read bench-freshness simulate-days
+  bench-partitioning bench-file-size bench-merge-on-read bench-incremental-read bench-freshness bench-ingest-server \
+  simulate-days
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-22s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -66,6 +67,9 @@ bench-incremental-read: setup ## bytes that reading one same change takes in a t
 
 bench-freshness: setup ## from produced to visible in the view, at four rates of profile changes; p50, p95, a plot
 	@$(BIN)/python -m benchmarks.freshness $(ARGS)
+
+bench-ingest-server: setup ## events/s that the ingest server takes, and how long answers take, at full speed and half of it
+	@$(BIN)/python -m benchmarks.ingest_server $(ARGS)
 
 simulate-days: setup ## files and mutation time as days go by, without and with another layout and maintenance; a plot
 	@$(BIN)/python -m benchmarks.simulate_days $(ARGS)

@@ -120,7 +120,7 @@ def erase(
     from engagement_platform.pii.opening import open_vault
     from engagement_platform.settings import Settings
 
-    if (subject is None) == (verify is None) and subject is None:
+    if subject is None and verify is None:
         raise typer.BadParameter("give --subject ID, or --verify RECEIPT")
     settings = Settings()
     vault, others = open_vault(settings), stored_objects(settings)

@@ -160,13 +160,12 @@ class Keyring:
         """Wrap every key with a new master key, and forget the former ones; (its version, how many keys).
 
         In a file a new key is made; with KMS, set pii.kms_key_id to the new one before. A rotation that ends in the
-        middle is finished by the next one. Data keys and what they encrypt stay as they are. The transaction keeps
-        others from making keys meanwhile: 50,000 keys take about a second, 100 a second with KMS.
+        middle is finished by the next one. Data keys and what they encrypt stay as they are, and keys that are made
+        meanwhile are wrapped with the new one. Short transactions: others wait for some hundred keys at most.
         """
-        with writing(self.engine, _LOCK) as connection:
-            _overwrite_what_goes(connection)
+        with writing(self.engine, _LOCK):
             version = self._masters.current() if self._masters.in_kms else self._masters.local.add()
-            count = sum(self._rewrap(connection, table, version) for table in (PII_SECRET, PII_KEY))
+        count = sum(self._rewrap(table, version) for table in (PII_SECRET, PII_KEY))
         if not self._masters.in_kms:
             with writing(self.engine, _LOCK) as connection:
                 if not any(self._old(connection, table, version) for table in (PII_SECRET, PII_KEY)):
@@ -174,19 +173,25 @@ class Keyring:
         self._empty_log()
         return version, count
 
-    def _rewrap(self, connection: Connection, table: Table, version: str) -> int:
-        rows = self._old(connection, table, version)
-        keys = [column.name for column in table.primary_key]
-        for row in rows:
-            about = _about(table, row)
-            plain = self._masters.unwrap(row.master_version, row.wrapped, about)
-            used, wrapped = self._masters.wrap(plain, about)
-            same = and_(*(table.c[name] == getattr(row, name) for name in keys))
-            connection.execute(table.update().where(same).values(master_version=used, wrapped=wrapped))
-        return len(rows)
+    def _rewrap(self, table: Table, version: str) -> int:
+        count, keys = 0, [column.name for column in table.primary_key]
+        while True:
+            with writing(self.engine, _LOCK) as connection:
+                _overwrite_what_goes(connection)
+                rows = self._old(connection, table, version)
+                for row in rows:
+                    about = _about(table, row)
+                    plain = self._masters.unwrap(row.master_version, row.wrapped, about)
+                    used, wrapped = self._masters.wrap(plain, about)
+                    same = and_(*(table.c[name] == getattr(row, name) for name in keys))
+                    connection.execute(table.update().where(same).values(master_version=used, wrapped=wrapped))
+            if not rows:
+                return count
+            count += len(rows)
 
     def _old(self, connection: Connection, table: Table, version: str) -> list[Row[tuple[object, ...]]]:
-        return list(connection.execute(select(table).where(table.c.master_version != version)).all())
+        query = select(table).where(table.c.master_version != version).limit(_AT_ONCE)
+        return list(connection.execute(query).all())
 
     def _made(self, owner: Owner) -> tuple[Mapping[str, object], DataKey]:
         key = new_key()

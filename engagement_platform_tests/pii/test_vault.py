@@ -17,6 +17,7 @@ from sqlalchemy import select
 from engagement_platform.ingest_sections import PiiSettings
 from engagement_platform.microbatch.database import reading, writing
 from engagement_platform.microbatch.model import Transaction
+from engagement_platform.pii import keys
 from engagement_platform.pii.contracts import AUDIT, REFUSED, VAULT
 from engagement_platform.pii.database import PII_KEY, PII_SECRET
 from engagement_platform.pii.keys import EVERY_GAME, Keyring, Owner
@@ -139,7 +140,10 @@ def test_the_master_key_is_the_owner_s_alone(vault: Vault, platform: Settings) -
     assert not path.exists(), "a new key would hide that the old one is missing"
 
 
-def test_after_a_rotation_everything_opens_and_the_former_key_is_gone(vault: Vault, platform: Settings) -> None:
+def test_after_a_rotation_everything_opens_and_the_former_key_is_gone(
+    vault: Vault, platform: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keys, "_AT_ONCE", 8)
     put(vault, 1, [deposit(vault, f"s{number}", f"e{number}", f"v{number}") for number in range(20)])
     ref, master = vault.keyring.ref("s3"), platform.home / "pii" / "master.json"
     before = master.read_bytes()
