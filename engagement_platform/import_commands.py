@@ -68,22 +68,29 @@ def import_store(
         )
     root = root_of(source)
     files = found(root, file_format)
-    columns = _columns(root, files, schema)
+    settings = Settings()
+    columns = _columns(settings, root, table, files, schema)
     if show:
         typer.echo(columns.as_json())
         return
     _shown(files, columns)
     if not yes and schema is None and not typer.confirm("Import with these columns?", err=True):
         raise typer.Exit(1)
-    report = _done(Settings(), root, table, files, columns)
+    report = _done(settings, root, table, files, columns)
     _told(report, as_json)
 
 
-def _columns(root: str, files: Sequence[SourceFile], path: Path | None) -> Schema:
+def _columns(
+    settings: Settings, root: str, table: str | None, files: Sequence[SourceFile], path: Path | None
+) -> Schema:
     from engagement_platform.importing.files import folder_of
+    from engagement_platform.importing.job import Import
     from engagement_platform.importing.schema import declared, inferred
 
-    return inferred(folder_of(root), files) if path is None else declared(path, files)
+    if path is not None:
+        return declared(path, files)
+    kept = None if table is None else Import(settings.lake, root, folder_of(root), table).kept()
+    return kept or inferred(folder_of(root), files)
 
 
 def _done(settings: Settings, root: str, table: str | None, files: Sequence[SourceFile], columns: Schema) -> Report:

@@ -154,6 +154,14 @@ class Import:
             imported.compact(found, self.table)
         return self._report(slices, made, found, schema.columns)
 
+    def kept(self) -> Schema | None:
+        """The columns of the table, when earlier imports made it: they stay, whatever newer files look like."""
+        there = log.open_log(self.uri)
+        if there is None or not imported.noted(self.lake, imported.PLAN, table_name=self.table):
+            return None
+        columns = [pa.field(field.name, plain(field.type)) for field in imported.columns_of(there)]
+        return Schema(pa.schema(columns), tuple(there.metadata().partition_columns))
+
     def refuse_taken(self, schema: Schema) -> None:
         """Raise TableTaken when the table is somebody else's."""
         there = log.open_log(self.uri)

@@ -118,9 +118,9 @@ def test_a_mixed_store_becomes_one_table_with_every_row_once(home: Path) -> None
     assert DeltaTable(str(table)).metadata().partition_columns == ["day"]
     again = imported("store", "old/clicks", "--yes")
     assert (again["slices_now"], again["rows"], again["checksum"]) == (0, len(rows), report["checksum"])
-    (home / "store/day=2026-11-02/f.csv").write_bytes(text_of([row(500)], "csv"))
+    (home / "store/day=2026-11-02/f.csv").write_bytes(text_of([row(500)], "csv") + b"no number,,,\n")
     more = imported("store", "old/clicks", "--yes")
-    assert (more["slices_now"], more["rows"]) == (1, len(rows) + 1)
+    assert (more["slices_now"], more["rows"], more["rejected"]) == (1, len(rows) + 1, 1), "columns stay as they are"
     (home / "store/day=2026-11-02/f.csv").write_bytes(text_of([row(501)], "csv"))
     assert isinstance(called("store", "old/clicks", "--yes").exception, SourceChanged)
 
