@@ -64,12 +64,13 @@ def batches(job: str, work: Work, opened: Opened, told: Told) -> Iterator[tuple[
     raise.
     """
     from engagement_platform import jobs
+    from engagement_platform.games.job import INGEST_GAME_EVENTS
     from engagement_platform.games.replaying import folder_of
 
     spark, settings, stores = opened.spark, opened.settings, opened.stores
     again: dict[str, Callable[[date], Iterator[BatchReport]]] = {
         jobs.INGEST_ENGAGEMENTS: lambda day: jobs.reread([day], spark, settings, stores, told),
-        jobs.INGEST_GAME_EVENTS: lambda day: jobs.replay_game_events(
+        INGEST_GAME_EVENTS: lambda day: jobs.replay_game_events(
             [folder_of(day, settings)], spark, settings, stores, told, may_be_empty=True
         ),
     }
