@@ -19,7 +19,7 @@ from engagement_platform.microbatch.model import Limits, Offsets, Source
 from engagement_platform.settings import Settings
 from engagement_platform.sources.s3_events import S3File
 from engagement_platform.sources.s3_formats import Shape
-from engagement_platform.sources.s3_sqs import S3SqsPartition, S3SqsStreamReader
+from engagement_platform.sources.s3_sqs import Offset, S3SqsPartition, S3SqsStreamReader
 from engagement_platform.sources.s3_sqs_options import S3SqsOptions
 from engagement_platform.sources.s3_sqs_read import read_files, share_out
 from engagement_platform.sources.s3_sqs_state import S3SqsState
@@ -129,7 +129,7 @@ class QueueSource:
         """Let go of the queue: what was not committed becomes visible to others again in time."""
         self._reader.stop()
 
-    def _offset(self, offsets: Offsets) -> dict[str, object]:
+    def _offset(self, offsets: Offsets) -> Offset:
         return {"stream": self._stream, "batch": offsets[BATCH]}
 
 

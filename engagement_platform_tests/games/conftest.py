@@ -14,13 +14,16 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
+from engagement_platform.games.batch import GameBatch
 from engagement_platform.games.event_type import QUARANTINE
-from engagement_platform.games.job import INGEST_GAME_EVENTS
+from engagement_platform.games.job import INGEST_GAME_EVENTS, game_events
+from engagement_platform.games.objects import QueueSource
 from engagement_platform.games.registry import registry
-from engagement_platform.jobs import build_job, let_go, open_stores, replay_game_events
-from engagement_platform.microbatch.job import BatchReport, DrainPolicy, Observer, Told, drain
+from engagement_platform.jobs import let_go, open_stores, replay_game_events
+from engagement_platform.microbatch.job import BatchReport, DrainPolicy, MicroBatchJob, Observer, Told, drain
 from engagement_platform.sections import GamesSettings
 from engagement_platform.settings import LayoutSettings, Settings
+from engagement_platform.tables.lake import Lake
 from engagement_platform_tests.conftest import Moto
 
 _numbers = itertools.count()
@@ -58,11 +61,16 @@ class World:
 
     def run(self, observe: Observer = lambda _point: None, settings: Settings | None = None) -> list[BatchReport]:
         """All that waits, as a new process would."""
-        job = build_job(INGEST_GAME_EVENTS, self.spark, settings or self.settings, self.stores, Told(observe=observe))
+        job = self.job(observe, settings or self.settings)
         try:
             return list(drain(job, AT_ONCE))
         finally:
             let_go(job)
+
+    def job(self, observe: Observer, settings: Settings) -> MicroBatchJob[GameBatch]:
+        """The job for the types of this world."""
+        source, lake = QueueSource(INGEST_GAME_EVENTS, settings), Lake(self.spark, settings)
+        return game_events(INGEST_GAME_EVENTS, source, lake, self.stores, settings, self.types, Told(observe=observe))
 
     def replay(self, *prefixes: str, observe: Observer = lambda _point: None) -> list[BatchReport]:
         """Objects with these prefixes, once more."""
@@ -100,3 +108,10 @@ class World:
 def world(moto: Moto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.setenv("AWS_ENDPOINT_URL", moto.endpoint)
     return World(moto, tmp_path)
+
+
+@pytest.fixture
+def small(world: World) -> World:
+    """With three types only, for what does not depend on how many there are."""
+    world.types = {name: world.types[name] for name in ("heartbeat", "login", "purchase")}
+    return world

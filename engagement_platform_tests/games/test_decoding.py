@@ -15,7 +15,7 @@ from engagement_platform.games.event_type import EventType
 from engagement_platform.games.reasons import SENTENCES, GameReason, Refusal
 from engagement_platform.games.registry import DeclarationRefused, parse, registry
 from engagement_platform.sources.messages import Reason
-from engagement_platform_tests.docs.pages import ROOT, text
+from engagement_platform_tests.docs.pages import ROOT, blocks, text
 from engagement_platform_tests.games.events import LIMITS, NOW, event, line
 
 TYPES = registry()
@@ -169,6 +169,17 @@ def test_every_reason_has_its_sentence_and_stands_on_the_page() -> None:
     assert set(SENTENCES) == set(GameReason)
     for code, sentence in SENTENCES.items():
         assert f"| `{code}` | {sentence.replace('{field}', '*field*')} |" in page
+
+
+def test_table_31_is_the_one_file_that_the_page_shows() -> None:
+    (shown,) = (block for block in blocks(ROOT / "docs" / "games.md", "text") if "[fields]" in block)
+    skip = parse("mine/level_skip.toml", shown)
+    assert (skip.table.name, skip.pii) == ("game/level_skip", ("/contact/email",))
+    decode = event_decoder({**TYPES, "level_skip": skip}, LIMITS)
+    assert isinstance(decode(line(skip), NOW), Event)
+    refused = decode(line(skip, reason="tired"), NOW)
+    assert isinstance(refused, Refusal)
+    assert refused.code == "not_allowed"
 
 
 @pytest.mark.parametrize(

@@ -40,40 +40,40 @@ def assert_sums(report: BatchReport) -> None:
     assert counts["rows_in"] == counts["landed"] + counts["duplicates"] + counts["quarantined"]
 
 
-def test_an_announcement_that_is_repeated_or_late_changes_nothing(world: World) -> None:
+def test_an_announcement_that_is_repeated_or_late_changes_nothing(small: World) -> None:
     """SQS may deliver twice and in any order; an object that is gone is skipped, and said to be."""
     from engagement_platform.sources.s3_events import S3File
 
-    heartbeat = world.types["heartbeat"]
+    heartbeat = small.types["heartbeat"]
     for key in ("a", "b", "c"):
-        world.put(f"events/{key}.json.gz", [sent(heartbeat, key)])
+        small.put(f"events/{key}.json.gz", [sent(heartbeat, key)])
     for key in ("c", "a", "gone", "a"):
-        again = S3File(world.bucket, f"events/{key}.json.gz", event_time=now())
-        world.sqs.send_message(QueueUrl=world.queue, MessageBody=again.as_event())
-    world.run()
-    world.sqs.send_message(QueueUrl=world.queue, MessageBody=S3File(world.bucket, "events/b.json.gz").as_event())
-    assert world.run() == []
-    assert [row["event_id"] for row in world.rows("heartbeat")] == ["a", "b", "c"]
-    assert world.left() == 0
-    letters = world.sqs.receive_message(QueueUrl=world.dead, MessageAttributeNames=["All"])["Messages"]
+        again = S3File(small.bucket, f"events/{key}.json.gz", event_time=now())
+        small.sqs.send_message(QueueUrl=small.queue, MessageBody=again.as_event())
+    small.run()
+    small.sqs.send_message(QueueUrl=small.queue, MessageBody=S3File(small.bucket, "events/b.json.gz").as_event())
+    assert small.run() == []
+    assert [row["event_id"] for row in small.rows("heartbeat")] == ["a", "b", "c"]
+    assert small.left() == 0
+    letters = small.sqs.receive_message(QueueUrl=small.dead, MessageAttributeNames=["All"])["Messages"]
     assert [letter["MessageAttributes"]["reason_code"]["StringValue"] for letter in letters] == ["deleted"]
 
 
-def test_of_a_damaged_object_what_could_be_read_lands_and_the_rest_is_a_dead_letter(world: World) -> None:
+def test_of_a_damaged_object_what_could_be_read_lands_and_the_rest_is_a_dead_letter(small: World) -> None:
     import gzip
     import random
 
-    lines = [sent(world.types["heartbeat"], f"{random.Random(n).getrandbits(200):x}") for n in range(500)]
+    lines = [sent(small.types["heartbeat"], f"{random.Random(n).getrandbits(200):x}") for n in range(500)]
     whole = gzip.compress(b"\n".join(lines))
-    world.s3.put_object(Bucket=world.bucket, Key="events/a.json.gz", Body=whole[: len(whole) * 3 // 4])
-    (report,) = world.run()
+    small.s3.put_object(Bucket=small.bucket, Key="events/a.json.gz", Body=whole[: len(whole) * 3 // 4])
+    (report,) = small.run()
     assert_sums(report)
-    landed = len(world.rows("heartbeat"))
+    landed = len(small.rows("heartbeat"))
     assert 100 < landed < 500
-    letters = world.sqs.receive_message(QueueUrl=world.dead, MessageAttributeNames=["All"])["Messages"]
+    letters = small.sqs.receive_message(QueueUrl=small.dead, MessageAttributeNames=["All"])["Messages"]
     assert [letter["MessageAttributes"]["reason_code"]["StringValue"] for letter in letters] == ["unreadable"]
-    world.s3.put_object(Bucket=world.bucket, Key="events/whole.json.gz", Body=whole)
-    (report,) = world.run()
+    small.s3.put_object(Bucket=small.bucket, Key="events/whole.json.gz", Body=whole)
+    (report,) = small.run()
     assert (report.counts["landed"], report.counts["duplicates"]) == (500 - landed, landed)
 
 
@@ -107,27 +107,27 @@ def test_events_of_thirty_types_land_in_thirty_tables_and_the_sums_are_right(wor
     assert world.run() == []
 
 
-def test_a_batch_writes_only_tables_that_it_has_rows_for(world: World) -> None:
-    world.put("events/a.json.gz", [sent(world.types["purchase"], "a")])
-    world.run()
-    before = {name: log.version(declared.table.uri(world.settings.lake)) for name, declared in world.types.items()}
-    world.put("events/b.json.gz", [sent(world.types["login"], "b"), sent(world.types["purchase"], "a")])
-    (report,) = world.run()
-    after = {name: log.version(declared.table.uri(world.settings.lake)) for name, declared in world.types.items()}
-    assert [name for name in world.types if before[name] != after[name]] == ["login"]
+def test_a_batch_writes_only_tables_that_it_has_rows_for(small: World) -> None:
+    small.put("events/a.json.gz", [sent(small.types["purchase"], "a")])
+    small.run()
+    before = {name: log.version(declared.table.uri(small.settings.lake)) for name, declared in small.types.items()}
+    small.put("events/b.json.gz", [sent(small.types["login"], "b"), sent(small.types["purchase"], "a")])
+    (report,) = small.run()
+    after = {name: log.version(declared.table.uri(small.settings.lake)) for name, declared in small.types.items()}
+    assert [name for name in small.types if before[name] != after[name]] == ["login"]
     assert (report.counts["landed"], report.counts["duplicates"]) == (1, 1)
 
 
-def test_an_event_that_comes_again_in_another_object_is_dropped_within_the_window(world: World) -> None:
-    purchase, at = world.types["purchase"], datetime.now(UTC) - timedelta(hours=5)
-    world.put("events/a.json.gz", [sent(purchase, "a", event_ts=at.isoformat())])
-    world.run()
+def test_an_event_that_comes_again_in_another_object_is_dropped_within_the_window(small: World) -> None:
+    purchase, at = small.types["purchase"], datetime.now(UTC) - timedelta(hours=5)
+    small.put("events/a.json.gz", [sent(purchase, "a", event_ts=at.isoformat())])
+    small.run()
     for key, apart in (("b", 0), ("c", 60), ("d", 61)):
         again = (at + timedelta(minutes=apart)).isoformat()
-        world.put(f"events/{key}.json.gz", [sent(purchase, "a", event_ts=again), sent(purchase, key)])
-        (report,) = world.run()
+        small.put(f"events/{key}.json.gz", [sent(purchase, "a", event_ts=again), sent(purchase, key)])
+        (report,) = small.run()
         assert report.counts["duplicates"] == (0 if apart == 61 else 1), apart
-    assert len(world.rows("purchase")) == 5
+    assert len(small.rows("purchase")) == 5
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
@@ -151,12 +151,7 @@ def test_a_batch_that_fails_at_table_seventeen_goes_on_at_table_seventeen(world:
 
 @pytest.mark.slow
 def test_a_batch_that_fails_anywhere_ends_as_if_it_had_not(world: World) -> None:
-    from engagement_platform.games.job import INGEST_GAME_EVENTS
-    from engagement_platform.jobs import build_job, let_go
-
-    job = build_job(INGEST_GAME_EVENTS, world.spark, world.settings, world.stores)
-    points = job.crash_points
-    let_go(job)
+    points = world.job(lambda _point: None, world.settings).crash_points
     assert len(points) == 2 + 31 * 3 + 1
     for number, point in enumerate(points):
         world.put(f"events/{number:03}.json.gz", of_every_type(world, str(number)))
