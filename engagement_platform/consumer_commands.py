@@ -153,7 +153,7 @@ def consumers(
     if as_json:
         typer.echo(json.dumps({"consumers": [lag.as_json(now) for lag in found], "streams": streams.all()}))
     else:
-        table = Table("consumer", "version", "waiting", "commits", "oldest", "read", "last commit")
+        shown = Table("consumer", "version", "waiting", "commits", "oldest", "read", "last commit")
         for lag in found:
             figures = (
                 f"{lag.position.version}",
@@ -161,8 +161,8 @@ def consumers(
                 f"{lag.commits:,}",
                 f"{lag.age(now).total_seconds():.0f} s",
             )
-            table.add_row(lag.name, *figures, f"{lag.rows_read:,}", f"{lag.committed_ts:%Y-%m-%d %H:%M:%S}")
-        Console().print(table)
+            shown.add_row(lag.name, *figures, f"{lag.rows_read:,}", f"{lag.committed_ts:%Y-%m-%d %H:%M:%S}")
+        Console().print(shown)
     late = told(found, now, settings.consumers.max_lag)
     for sentence in late:
         typer.echo(sentence, err=True)

@@ -29,7 +29,7 @@ def record_decoder(
     known = readers.keys()
 
     def read(fields: JsonObject) -> Record:
-        values = []
+        values: list[object] = []
         for name, required, reader in rules:
             value = fields.get(name)
             if value is None:

@@ -174,7 +174,7 @@ def test_what_is_scaffolded_can_be_used_as_it_is(component: Any, tmp_path: Path)
 
 def test_every_field_is_described_in_the_schema() -> None:
     for component in (KafkaTable, MaintainedTable, MergeOnReadEntity, ViewAnalytics):
-        schema = component.model().model_json_schema()  # type: ignore[attr-defined]
+        schema = component.model().model_json_schema()
         assert [name for name, field in schema["properties"].items() if not field.get("description")] == []
     assert set(KafkaTable.model_fields) == set(KafkaTableDeclaration.model_fields)
 
