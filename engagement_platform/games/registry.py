@@ -21,7 +21,7 @@ Registry = Mapping[str, EventType]
 """Types by name, in the order of their names."""
 
 
-class DeclarationRefused(PlatformError):
+class EventTypeRefused(PlatformError):
     """A declared type of event that cannot be one."""
 
     def __init__(self, file: str, why: str) -> None:
@@ -33,27 +33,27 @@ class DeclarationRefused(PlatformError):
 def registry(folder: Path | None = None) -> Registry:
     """All types: those that ship, and those declared in `folder`, of which one may stand for a shipped one.
 
-    Raises DeclarationRefused. Read once for a process: a new declaration is seen by the next one.
+    Raises EventTypeRefused. Read once for a process: a new declaration is seen by the next one.
     """
     found = {declared.name: declared for declared in _read(files(__package__) / "events")}
     if folder is not None:
         if not folder.is_dir():
-            raise DeclarationRefused(str(folder), "there is no such folder (games.declarations)")
+            raise EventTypeRefused(str(folder), "there is no such folder (games.declarations)")
         found |= {declared.name: declared for declared in _read(folder)}
     return dict(sorted(found.items()))
 
 
 def parse(file: str, text: str) -> EventType:
-    """The type that a file declares; its name is the file's. Raises DeclarationRefused."""
+    """The type that a file declares; its name is the file's. Raises EventTypeRefused."""
     name = Path(file).stem
     try:
         said = tomllib.loads(text)
         return EventType.model_validate({"name": name, **said})
     except tomllib.TOMLDecodeError as error:
-        raise DeclarationRefused(file, f"it is no TOML ({error})") from None
+        raise EventTypeRefused(file, f"it is no TOML ({error})") from None
     except ValidationError as error:
         wrong = (f"{'.'.join(map(str, e['loc'])) or 'it'}: {e['msg']}" for e in error.errors(include_url=False))
-        raise DeclarationRefused(file, "; ".join(wrong)) from None
+        raise EventTypeRefused(file, "; ".join(wrong)) from None
 
 
 def _read(folder: Traversable) -> Iterator[EventType]:

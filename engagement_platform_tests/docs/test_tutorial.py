@@ -114,10 +114,11 @@ def test_the_tutorial_works_as_it_is_written(tmp_path: Path) -> None:
     with services(start, folder, env):
         for language, body, shown in rest:
             script = body if language == "sh" else f"python - <<'END'\n{body}\nEND\n"
+            # One stream, as a terminal shows it: what is said first stands first.
             ran = subprocess.run(
-                ["bash", "-euc", f"{take_over}\n{script}"], cwd=folder, env=env, capture_output=True, text=True,
-                timeout=STEP_S, check=False,
+                ["bash", "-euc", f"{take_over}\n{script}"], cwd=folder, env=env, stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT, text=True, timeout=STEP_S, check=False,
             )  # fmt: skip
-            output = ran.stdout + ran.stderr
+            output = ran.stdout
             assert ran.returncode == 0, f"{body}\n{output}"
             assert_shown(shown, output)

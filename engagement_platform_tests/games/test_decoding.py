@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from engagement_platform.games.decoding import Event, event_decoder
 from engagement_platform.games.event_type import EventType
 from engagement_platform.games.reasons import SENTENCES, GameReason, Refusal
-from engagement_platform.games.registry import DeclarationRefused, parse, registry
+from engagement_platform.games.registry import EventTypeRefused, parse, registry
 from engagement_platform.sources.messages import Reason
 from engagement_platform_tests.docs.pages import ROOT, blocks, text
 from engagement_platform_tests.games.events import LIMITS, NOW, event, line
@@ -195,5 +195,5 @@ def test_table_31_is_the_one_file_that_the_page_shows() -> None:
     ],
 )
 def test_a_declaration_that_cannot_be_one_says_why(toml: str, why: str) -> None:
-    with pytest.raises(DeclarationRefused, match=why):
+    with pytest.raises(EventTypeRefused, match=why):
         parse("mine/level_skip.toml", toml)

@@ -8,6 +8,7 @@ from textwrap import dedent
 import pytest
 
 from engagement_platform.jobs import JOB_NAMES, UnknownJob, job_names, topic_of
+from engagement_platform.reading import table_names
 from engagement_platform.settings import Settings
 from engagement_platform.streams.declared import DeclarationRefused, declarations
 
@@ -69,6 +70,7 @@ def test_one_file_may_declare_several_and_other_components_are_passed_by(tmp_pat
         *JOB_NAMES, "ingest-shop-click", "ingest-account-changes", "rematerialize-account",
     )  # fmt: skip
     assert topic_of("ingest-account-changes", settings) == "account-changes"
+    assert {"shop/click", "shop/click_quarantine", "account/current", "account/changeset"} < set(table_names(settings))
 
 
 def test_without_a_folder_nothing_is_declared(tmp_path: Path) -> None:
