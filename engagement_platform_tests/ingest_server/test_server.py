@@ -219,7 +219,7 @@ def test_a_server_that_cannot_start_says_why_in_one_line(tmp_path: Path) -> None
                 [sys.executable, "-m", "engagement_platform.cli", "ingest-server"],
                 env={"PATH": "", "ENGAGEMENT_PLATFORM_HOME": str(tmp_path)}
                 | {f"ENGAGEMENT_PLATFORM_{name}": value for name, value in env.items()},
-                capture_output=True, text=True, timeout=120, check=False,
+                capture_output=True, text=True, timeout=240, check=False,
             )  # fmt: skip
             assert done.returncode == 1
             assert says in done.stderr
@@ -230,7 +230,7 @@ def test_keys_are_made_listed_and_revoked_from_the_command_line(tmp_path: Path) 
     def call(*arguments: str) -> str:
         command = [sys.executable, "-m", "engagement_platform.cli", "ingest-key", *arguments, "--json"]
         env = {"PATH": "", "ENGAGEMENT_PLATFORM_HOME": str(tmp_path)}
-        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120, check=False)
+        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=240, check=False)
         assert done.returncode == 0, done.stderr
         return done.stdout
 

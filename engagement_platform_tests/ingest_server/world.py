@@ -21,7 +21,7 @@ from engagement_platform.ingest_server.keys import IngestKeys
 from engagement_platform.ingest_server.sinks import objects
 from engagement_platform.settings import Settings
 
-WITHIN_S = 120.0
+WITHIN_S = 240.0
 
 
 @dataclass(frozen=True)
