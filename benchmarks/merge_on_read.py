@@ -190,8 +190,8 @@ class Bench:
         restore(base, home)
         return stage(self.spark, home, entity, method, in_spark=in_spark)
 
-    def peers(self, cells: Cells, notes: Notes) -> None:
-        """Formats that are not Delta."""
+    def peers(self, cells: Cells, notes: Notes) -> Peers:
+        """Formats that are not Delta, ready to be measured."""
 
         def agree(when: str, folder: Path) -> None:
             self._agree(when, self.spark.read.parquet(str(folder)).select(*ENTITY.view_columns))
@@ -200,7 +200,7 @@ class Bench:
             return when in self._agreed()
 
         at = self.folder / "peers"
-        Peers(at, self.asked, cells, self.progress, ENVIRONMENTS, agree, known, notes).measure()
+        return Peers(at, self.asked, cells, self.progress, ENVIRONMENTS, agree, known, notes)
 
     def _agree(self, when: str, rows: DataFrame) -> None:
         """The same rows as whoever was here first, also before an interruption."""
@@ -333,7 +333,7 @@ def measure(run: Run, asked: Asked, kept: Kept, peers: Cells | None = None) -> N
                     for step in (bench.writes, bench.reads, bench.moves):
                         step()
             if peers is not None:
-                full.peers(peers, Notes(run))
+                full.peers(peers, Notes(run)).measure()
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 

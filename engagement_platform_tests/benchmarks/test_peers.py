@@ -10,9 +10,10 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from pyspark.sql import SparkSession
 
 from benchmarks.cells import Cells, Progress, Run
-from benchmarks.merge_on_read import cells, parsed, peer_cells
+from benchmarks.merge_on_read import Bench, cells, parsed, peer_cells
 from benchmarks.merge_on_read_report import BASE, WHOLE, Asked
 from benchmarks.merge_on_read_ways import MERGE_ON_READ
 from benchmarks.peers import client as asking
@@ -221,6 +222,20 @@ def test_every_peer_is_pinned_to_exact_versions() -> None:
         pins = [line for line in kind.pins.read_text().splitlines() if line and not line.startswith("#")]
         assert pins
         assert all("==" in pin for pin in pins)
+
+
+@pytest.mark.slow
+def test_peers_are_held_against_the_rows_of_merge_on_read(spark: SparkSession, tmp_path: Path) -> None:
+    run = Run(tmp_path, {})
+    (tmp_path / "tables").mkdir()
+    bench = Bench(spark, tmp_path / "tables", SMALL, cells(run), Progress(SMALL.batches + 1))
+    bench._write(MERGE_ON_READ, SMALL.batches + 1)
+    found = bench.peers(peer_cells(run), Notes(run))
+    assert found.known(AFTER_ROUNDS)
+    assert found.known(AT_END)
+    found.kinds, found.make = (PLAIN,), lambda _kind, _folder: REFERENCE
+    found.measure()
+    assert {cell.key for cell in found.cells} == set(keys(SMALL, [PLAIN.name])), found.notes.read()
 
 
 @pytest.mark.slow
