@@ -42,6 +42,7 @@ def test_a_process_that_is_killed_at_table_seventeen_loses_and_doubles_nothing(w
     assert world.left() == 0
 
 
+@pytest.mark.slow
 def test_tables_that_spark_writes_have_the_same_rows(world: World, spark: SparkSession) -> None:
     """As for lakes on object stores, and with `layout.light_write_rows` at 0."""
     world.types = {name: world.types[name] for name in ("experiment", "subscription")}
