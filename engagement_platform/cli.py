@@ -139,6 +139,31 @@ def produce(
     print(produce_from(Settings(), sample=sample, file=file, topic=topic, rate=rate, stop=stop))
 
 
+@app.command("produce-games")
+def produce_games(
+    sample: Annotated[int | None, typer.Option(min=1, help="Put so many lines of events.")] = None,
+    follow: Annotated[bool, typer.Option("--follow", help="Put events until Ctrl-C.")] = False,
+    rate: Annotated[
+        float | None, typer.Option(min=0, help="Events a second; 0 as fast as it goes. Default: traffic.game_rate.")
+    ] = None,
+    object_events: Annotated[int, typer.Option(min=1, help="Lines in one object.")] = 200,
+) -> None:
+    """Put objects of simulated game events into the bucket, as a collector does: --sample N or --follow.
+
+    Events of every declared type; some come twice, some are late, some are broken. The same seed makes the same events
+    in a sample, but for their times. Exit status: 0, or 1 with the reason.
+    Example: engagement-platform produce-games --sample 2000 --rate 0
+    """
+    if (sample is None) == (not follow):
+        raise typer.BadParameter("give --sample or --follow")
+    from engagement_platform.embedded.game_traffic import put_events
+    from engagement_platform.settings import Settings
+
+    settings = Settings()
+    paced = settings.traffic.game_rate if rate is None else rate
+    print(put_events(settings, events=sample, rate=paced, object_events=object_events, stop=_stop_signals()))
+
+
 commands.register(app)
 layout_commands.register(app)
 maintenance_commands.register(app)

@@ -1,4 +1,4 @@
-"""The commands about game events: replay, and produce-games, which makes some.
+"""The command that reads game events once more: replay. Making some is `cli`, with what else runs one machine.
 
 Thin: parse, call, print.
 """
@@ -15,7 +15,6 @@ import typer
 def register(app: typer.Typer) -> None:
     """Add the commands of this module to the command line."""
     app.command()(replay)
-    app.command("produce-games")(produce_games)
 
 
 def replay(
@@ -65,32 +64,3 @@ def replay(
             )
     if not as_json:
         typer.echo("Nothing is left to replay.")
-
-
-def produce_games(
-    sample: Annotated[int | None, typer.Option(min=1, help="Put so many lines of events.")] = None,
-    follow: Annotated[bool, typer.Option("--follow", help="Put events until Ctrl-C.")] = False,
-    rate: Annotated[
-        float | None, typer.Option(min=0, help="Events a second; 0 as fast as it goes. Default: traffic.game_rate.")
-    ] = None,
-    object_events: Annotated[int, typer.Option(min=1, help="Lines in one object.")] = 200,
-) -> None:
-    """Put objects of simulated game events into the bucket, as a collector does: --sample N or --follow.
-
-    Events of every declared type; some come twice, some are late, some are broken. The same seed makes the same events
-    in a sample, but for their times. Exit status: 0, or 1 with the reason.
-    Example: engagement-platform produce-games --sample 2000 --rate 0
-    """
-    if (sample is None) == (not follow):
-        raise typer.BadParameter("give --sample or --follow")
-    import signal
-    import threading
-
-    from engagement_platform.embedded.game_traffic import put_events
-    from engagement_platform.settings import Settings
-
-    settings, stop = Settings(), threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda _number, _frame: stop.set())
-    paced = settings.traffic.game_rate if rate is None else rate
-    typer.echo(put_events(settings, events=sample, rate=paced, object_events=object_events, stop=stop))
