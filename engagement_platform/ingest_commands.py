@@ -23,14 +23,16 @@ def register(app: typer.Typer) -> None:
 def ingest_server() -> None:
     """Take events of games by HTTP until Ctrl-C: POST /v1/events. What it acknowledges survives its death.
 
-    Settings are those of ingest_server, pii and games. What is in the spool is delivered before it ends, as far as
-    ingest_server.stop_within allows. Exit status: 0 when stopped, 1 with the reason when it cannot start.
+    Settings are those of ingest_server, pii and games; personal data of the types in games.declarations is taken out,
+    too. What is in the spool is delivered before it ends, as far as ingest_server.stop_within allows.
+    Exit status: 0 when stopped, 1 with the reason when it cannot start.
     Example: engagement-platform ingest-server
     """
+    from engagement_platform.games.personal import with_personal_fields
     from engagement_platform.ingest_server.server import serve
     from engagement_platform.settings import Settings
 
-    serve(Settings(), lambda sentence: print(sentence, flush=True))
+    serve(with_personal_fields(Settings()), lambda sentence: print(sentence, flush=True))
 
 
 def ingest_key(
