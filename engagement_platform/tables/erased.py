@@ -26,8 +26,8 @@ class RowsNotTakenOut(PlatformError):
     def __init__(self, table: str) -> None:
         self.table = table
         super().__init__(
-            f"Rows cannot be taken out of {table} without Spark: it has deletion vectors, random folder names or another"
-            " feature that delta-rs does not write. Keys and tables before it are done; nothing of this table was "
+            f"Rows cannot be taken out of {table} without Spark: it has deletion vectors, random folder names or some"
+            " other feature that delta-rs does not write. Keys and tables before it are done; nothing of this table was "
             "changed. Switch the feature off (ALTER TABLE … DROP FEATURE) and erase again."
         )
 
