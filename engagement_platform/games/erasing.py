@@ -115,7 +115,7 @@ class GameTables:
             return self._refused(subject).num_rows
         found = opened(self.settings.lake, table)
         who = {"player_id": [subject.id]} | ({} if subject.game is None else {"game_id": [subject.game]})
-        return 0 if found is None else light.find(found, ["game_id"], who).num_rows
+        return 0 if found is None else int(light.find(found, ["game_id"], who).num_rows)
 
     def _refused(self, subject: Subject) -> pa.Table:
         """Object, line and content of the refused lines in which the subject's id stands."""

@@ -90,7 +90,7 @@ def verify(
     """Look again at everything that a receipt promises. Raises ReceiptRefused when it is not ours, or was changed.
 
     subject_id: with it also what only the id leads to is looked at: other tables, refused events that name it, and
-    every byte of every file under `home`, compressed ones and Parquet included.
+    every byte of every file under `home` and in a lake on this machine's disk, compressed ones and Parquet included.
     """
     said = _proved(vault.keyring, given)
     ref, game = str(said["subject_ref"]), said["game"]
@@ -101,7 +101,8 @@ def verify(
     checks = list(_checks(vault, who, owner))
     if subject_id is not None:
         until = {place["name"]: place.get("until", {}) for place in said["places"]}
-        checks += _looked_for(who, others, home, until)
+        lake = [] if "://" in vault.root or Path(vault.root).is_relative_to(home) else [Path(vault.root)]
+        checks += _looked_for(who, others, [home, *lake], until)
     return checks
 
 
@@ -116,7 +117,7 @@ def _checks(vault: Vault, who: Subject, owner: Owner) -> Iterator[Check]:
 
 
 def _looked_for(
-    who: Subject, others: Sequence[Erasable], home: Path, until: Mapping[str, Mapping[str, str]]
+    who: Subject, others: Sequence[Erasable], folders: Sequence[Path], until: Mapping[str, Mapping[str, str]]
 ) -> Iterator[Check]:
     """until: of each place, what its former versions keep -> by when that is gone."""
     for other in others:
@@ -126,7 +127,7 @@ def _looked_for(
         return
     stays: list[Path] = []
     waits = Counter[tuple[str, str, str]]()
-    for path in places_with([home], [who.id.encode()]):
+    for path in places_with(folders, [who.id.encode()]):
         planned = _planned(path, others, until)
         if planned is not None and utc_now() <= datetime.fromisoformat(planned[2]):
             waits[planned] += 1

@@ -26,9 +26,9 @@ class RowsNotTakenOut(PlatformError):
     def __init__(self, table: str) -> None:
         self.table = table
         super().__init__(
-            f"Rows cannot be taken out of {table} without Spark: it has deletion vectors, random folder names or some"
-            " other feature that delta-rs does not write. Keys and tables before it are done; nothing of this table was "
-            "changed. Switch the feature off (ALTER TABLE … DROP FEATURE) and erase again."
+            f"Rows cannot be taken out of {table} without Spark: it has deletion vectors, random folder names or some "
+            "other feature that delta-rs does not write. Keys are destroyed, and what the erasure came to before is "
+            "done; nothing of this table was changed. Switch the feature off on the table and erase again."
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
@@ -57,7 +58,7 @@ class World:
         rows = [{"value": each, "source_object": "o", "source_line": n} for n, each in enumerate(lines)]
         self.append(QUARANTINE, 0, rows)
 
-    def append(self, table: Table, number: int, rows: list[dict[str, object]]) -> None:
+    def append(self, table: Table, number: int, rows: Sequence[Mapping[str, object]]) -> None:
         found = DeltaTable(table.uri(self.root))
         day = {name: DAY for name in ("event_date", "ingestion_date") if name in table.column_names}
         filled = pa.Table.from_pylist([{**day, **row} for row in rows], schema_of(table))
