@@ -11,6 +11,9 @@ from typing import Annotated
 
 import typer
 
+NOT_ERASED = ("engagement/*", "profile/*", "messages in Kafka", "objects of raw events in S3", "backups")
+"""What an erasure does not look into; docs/pii.md says why, and what to do."""
+
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this module to the command line."""
@@ -110,12 +113,14 @@ def erase(
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the receipt here. Default: print it.")] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
-    """Erase a subject for good: its keys, its personal data, its raw events here; later events of it are discarded.
+    """Erase a subject for good: keys, personal data, raw events here, rows of game tables; later events are discarded.
 
-    The receipt is signed JSON and names the subject by a keyed hash only. --verify RECEIPT looks again; with --subject
+    The receipt is signed JSON and names the subject by a keyed hash only. It says what VACUUM has yet to remove, and by
+    when, and what is not reached: engagements and profiles are not. --verify RECEIPT looks again; with --subject
     also byte by byte in every file of the home folder. Exit status: 0, 1 when something is left or cannot be done.
     Example: engagement-platform erase --subject p-42 --yes --out receipt.json
     """
+    from engagement_platform.games.erasing import game_tables_here
     from engagement_platform.ingest_server.stored import stored_objects
     from engagement_platform.microbatch.stores import utc_now
     from engagement_platform.pii import erasure, receipts
@@ -125,7 +130,8 @@ def erase(
     if subject is None and verify is None:
         raise typer.BadParameter("give --subject ID, or --verify RECEIPT")
     settings = Settings()
-    vault, others = open_vault(settings), stored_objects(settings)
+    vault, tables = open_vault(settings), game_tables_here(settings)
+    others: list[erasure.Erasable] = [*stored_objects(settings), *tables]
     if verify is not None:
         checks = receipts.verify(vault, receipts.read(verify), others, subject, settings.home)
         for check in checks:
@@ -135,7 +141,8 @@ def erase(
         typer.confirm(f"Erase {subject} for good?", abort=True)
     who = erasure.subject(vault, str(subject), game)
     keys, done = erasure.erase(vault, who, others)
-    text = json.dumps(receipts.receipt(vault.keyring, who, keys, done, utc_now()), indent=2)
+    not_reached = (*NOT_ERASED, *(() if tables else ("game/* (the lake is on an object store)",)))
+    text = json.dumps(receipts.receipt(vault.keyring, who, keys, done, utc_now(), not_reached), indent=2)
     if out is None:
         typer.echo(text)
     else:

@@ -17,6 +17,7 @@ from engagement_platform.layout.commits import Tombstone
 from engagement_platform.layout.vectors import vector_file
 
 _INTERVAL = re.compile(r"(?:interval\s+)?(\d+)\s+(second|minute|hour|day|week)s?", re.IGNORECASE)
+RETENTION = "delta.deletedFileRetentionDuration"
 DEFAULT_RETENTION = timedelta(days=7)
 """Delta's default of delta.deletedFileRetentionDuration."""
 
@@ -51,7 +52,7 @@ class Leftovers:
 
 def retention(properties: Mapping[str, str]) -> timedelta:
     """How long removed files are kept, from the table's properties."""
-    match = _INTERVAL.fullmatch(properties.get("delta.deletedFileRetentionDuration", "").strip())
+    match = _INTERVAL.fullmatch(properties.get(RETENTION, "").strip())
     return DEFAULT_RETENTION if match is None else timedelta(**{f"{match[2].lower()}s": int(match[1])})
 
 

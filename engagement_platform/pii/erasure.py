@@ -9,10 +9,12 @@ from __future__ import annotations
 import json
 import re
 import uuid
-from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import date, timedelta
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import date, datetime, timedelta
+from enum import StrEnum
+from pathlib import Path
+from typing import Protocol, runtime_checkable
 
 from engagement_platform.microbatch.model import Transaction
 from engagement_platform.microbatch.stores import utc_now
@@ -59,6 +61,28 @@ class Erasable(Protocol):
         ...
 
 
+class Former(StrEnum):
+    """What former versions of a table keep on the disk after an erasure."""
+
+    FILES = "files"
+    """Rows, until VACUUM."""
+    LOG = "log"
+    """Least and greatest values of columns, until entries of the log expire."""
+
+
+@runtime_checkable
+class KeepsFormer(Erasable, Protocol):
+    """One whose former versions others may still read, so that what they consist of goes later."""
+
+    def keeps(self) -> Mapping[Former, timedelta]:
+        """How long after an erasure each may be there, in days on which nobody has to be in a hurry."""
+        ...
+
+    def former(self, path: Path) -> Former | None:
+        """What a file is that only former versions need; None: it is in use now, or none of this one's."""
+        ...
+
+
 @dataclass(frozen=True)
 class Erased:
     """What was done in one place."""
@@ -66,6 +90,8 @@ class Erased:
     name: str
     rows: int
     left: int
+    until: Mapping[str, str] = field(default_factory=dict)
+    """What former versions keep -> by when it is gone, ISO 8601; empty where everything is gone."""
 
 
 def subject(vault: Vault, subject_id: str, game: str | None) -> Subject:
@@ -89,8 +115,14 @@ def erase(vault: Vault, who: Subject, others: Sequence[Erasable] = ()) -> tuple[
         keys = vault.keyring.destroy(who.owner)
         with turn(vault.root, VAULT.name):
             done = [_erase_rows(vault, table, who) for table in (VAULT, REFUSED)]
-        done += [Erased(other.name, other.erase(who), other.left(who)) for other in others]
+        done += [Erased(other.name, other.erase(who), other.left(who), _until(other, utc_now())) for other in others]
     return keys, done
+
+
+def naming(who: Subject) -> re.Pattern[bytes]:
+    """Finds the subject's id in bytes, plain or as ASCII JSON, as a word of its own."""
+    forms = {who.id.encode("utf-8", "surrogatepass"), json.dumps(who.id)[1:-1].encode()}
+    return re.compile(rb"(?<!\w)(?:" + b"|".join(map(re.escape, sorted(forms))) + rb")(?!\w)")
 
 
 def left(vault: Vault, table: Table, who: Subject) -> int:
@@ -111,7 +143,7 @@ def expire_refused(vault: Vault, keep: timedelta) -> int:
             return 0
         for day in old:
             vault.keyring.destroy(Owner(EVERY_GAME, vault.keyring.ref(unattributed(day))))
-        gone = light.remove(found, {"received_date": old[: light.MAX_LITERALS]}, _once())
+        gone = light.remove(found, {"received_date": old[: light.MAX_LITERALS]}, once())
         light.purge(found)
     return gone
 
@@ -123,11 +155,11 @@ def _erase_rows(vault: Vault, table: Table, who: Subject) -> Erased:
     if who.game is not None:
         where["game"] = [who.game]
     found = vault.opened(table)
-    gone = light.remove(found, where, _once())
+    gone = light.remove(found, where, once())
     naming = _naming(vault, table, who)
     for start in range(0, len(naming), light.MAX_LITERALS):
         found.update_incremental()
-        gone += light.remove(found, {"refused_id": naming[start : start + light.MAX_LITERALS]}, _once())
+        gone += light.remove(found, {"refused_id": naming[start : start + light.MAX_LITERALS]}, once())
     found.update_incremental()
     light.purge(found)
     return Erased(table.name, gone, left(vault, table, who))
@@ -137,8 +169,7 @@ def _naming(vault: Vault, table: Table, who: Subject) -> list[str]:
     """Ids of refused events without a readable subject in which the subject's id stands, as a word of its own."""
     if table is not REFUSED:
         return []
-    forms = {who.id.encode("utf-8", "surrogatepass"), json.dumps(who.id)[1:-1].encode()}
-    words = re.compile(rb"(?<!\w)(?:" + b"|".join(map(re.escape, sorted(forms))) + rb")(?!\w)")
+    words = naming(who)
     days = {row["received_date"] for row in vault.rows_of(REFUSED)}
     refs = [vault.keyring.ref(unattributed(day)) for day in days]
     rows = vault.rows_of(REFUSED, refs) if refs else []
@@ -151,5 +182,12 @@ def _is_of(row: dict[str, object], who: Subject) -> bool:
     return who.game is None or row["game"] == who.game
 
 
-def _once() -> Transaction:
+def _until(other: Erasable, now: datetime) -> dict[str, str]:
+    if not isinstance(other, KeepsFormer):
+        return {}
+    return {former.value: (now + keep).isoformat() for former, keep in other.keeps().items()}
+
+
+def once() -> Transaction:
+    """A transaction of an erasure: each is one of its own, nothing of it is replayed."""
     return Transaction(f"pii-erasure/{uuid.uuid4()}", 0)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
@@ -18,8 +19,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from engagement_platform.errors import PlatformError
+from engagement_platform.microbatch.stores import utc_now
 from engagement_platform.pii.contracts import REFUSED, VAULT
-from engagement_platform.pii.erasure import Erasable, Erased, Subject, left
+from engagement_platform.pii.erasure import Erasable, Erased, KeepsFormer, Subject, left
 from engagement_platform.pii.keys import EVERY_GAME, Keyring, Owner
 from engagement_platform.pii.scan import places_with
 from engagement_platform.pii.vault import Vault
@@ -48,8 +50,13 @@ class Check:
     seen: str
 
 
-def receipt(keyring: Keyring, who: Subject, keys: int, done: Sequence[Erased], now: datetime) -> dict[str, Any]:
-    """What was done as a JSON object with its Ed25519 signature (RFC 8032) over the other fields, canonically."""
+def receipt(
+    keyring: Keyring, who: Subject, keys: int, done: Sequence[Erased], now: datetime, not_reached: Sequence[str] = ()
+) -> dict[str, Any]:
+    """What was done as a JSON object with its Ed25519 signature (RFC 8032) over the other fields, canonically.
+
+    not_reached: where the subject may be and nobody has looked; a receipt that is silent about it would claim too much.
+    """
     private = Ed25519PrivateKey.from_private_bytes(keyring.secret("receipt"))
     said = {
         "format": FORMAT,
@@ -58,6 +65,7 @@ def receipt(keyring: Keyring, who: Subject, keys: int, done: Sequence[Erased], n
         "erased_ts": now.isoformat(),
         "keys_destroyed": keys,
         "places": [asdict(one) for one in done],
+        "not_reached": list(not_reached),
         "public_key": _encoded(private.public_key()),
     }
     return {**said, "signature": base64.b64encode(private.sign(_canonical(said))).decode()}
@@ -82,19 +90,23 @@ def verify(
     """Look again at everything that a receipt promises. Raises ReceiptRefused when it is not ours, or was changed.
 
     subject_id: with it also what only the id leads to is looked at: other tables, refused events that name it, and
-    every byte of every file under `home`, compressed ones and Parquet included.
+    every byte of every file under `home` and in a lake on this machine's disk, compressed ones and Parquet included.
     """
-    ref, game = _proved(vault.keyring, given)
+    said = _proved(vault.keyring, given)
+    ref, game = str(said["subject_ref"]), said["game"]
     owner = Owner(EVERY_GAME if game is None else game, ref)
     who = Subject(subject_id if subject_id is not None else "\x00", ref, game)
     if subject_id is not None and vault.keyring.ref(subject_id) != ref:
         raise ReceiptRefused("it is about another subject")
-    return list(_checks(vault, who, owner, others, home, named=subject_id is not None))
+    checks = list(_checks(vault, who, owner))
+    if subject_id is not None:
+        until = {place["name"]: place.get("until", {}) for place in said["places"]}
+        lake = [] if "://" in vault.root or Path(vault.root).is_relative_to(home) else [Path(vault.root)]
+        checks += _looked_for(who, others, [home, *lake], until)
+    return checks
 
 
-def _checks(
-    vault: Vault, who: Subject, owner: Owner, others: Sequence[Erasable], home: Path, *, named: bool
-) -> Iterator[Check]:
+def _checks(vault: Vault, who: Subject, owner: Owner) -> Iterator[Check]:
     there = vault.keyring.has_tombstone(owner)
     yield Check("tombstone", there, "there" if there else "missing: replays would bring it back")
     keys = vault.keyring.count(owner)
@@ -102,17 +114,42 @@ def _checks(
     for table in (VAULT, REFUSED):
         rows = left(vault, table, who)
         yield Check(table.name, rows == 0, f"{rows} rows")
-    if not named:
-        return
+
+
+def _looked_for(
+    who: Subject, others: Sequence[Erasable], folders: Sequence[Path], until: Mapping[str, Mapping[str, str]]
+) -> Iterator[Check]:
+    """until: of each place, what its former versions keep -> by when that is gone."""
     for other in others:
         rows = other.left(who)
         yield Check(other.name, rows == 0, f"{rows} rows")
-    if len(who.id) >= LEAST_SCANNED:
-        found = places_with([home], [who.id.encode()])
-        yield Check("bytes", not found, ", ".join(str(path) for path in found[:5]) or "in no file")
+    if len(who.id) < LEAST_SCANNED:
+        return
+    stays: list[Path] = []
+    waits = Counter[tuple[str, str, str]]()
+    for path in places_with(folders, [who.id.encode()]):
+        planned = _planned(path, others, until)
+        if planned is not None and utc_now() <= datetime.fromisoformat(planned[2]):
+            waits[planned] += 1
+        else:
+            stays.append(path)
+    yield Check("bytes", not stays, ", ".join(map(str, stays[:5])) or "in no file that is in use")
+    for (name, kind, when), count in sorted(waits.items()):
+        yield Check("waits", True, f"{count} files of former versions of {name} ({kind}), gone by {when}")
 
 
-def _proved(keyring: Keyring, given: Mapping[str, Any]) -> tuple[str, str | None]:
+def _planned(
+    path: Path, others: Sequence[Erasable], until: Mapping[str, Mapping[str, str]]
+) -> tuple[str, str, str] | None:
+    """(place, what it is, by when it is gone) of a file that a receipt said would go later."""
+    for other in others:
+        kind = other.former(path) if isinstance(other, KeepsFormer) else None
+        if kind is not None and (when := until.get(other.name, {}).get(kind)) is not None:
+            return other.name, kind.value, when
+    return None
+
+
+def _proved(keyring: Keyring, given: Mapping[str, Any]) -> dict[str, Any]:
     public = Ed25519PrivateKey.from_private_bytes(keyring.secret("receipt")).public_key()
     said = {name: value for name, value in given.items() if name != "signature"}
     if said.get("format") != FORMAT:
@@ -123,7 +160,7 @@ def _proved(keyring: Keyring, given: Mapping[str, Any]) -> tuple[str, str | None
         public.verify(base64.b64decode(str(given.get("signature"))), _canonical(said))
     except (InvalidSignature, ValueError):
         raise ReceiptRefused("it was changed after it was signed") from None
-    return str(said["subject_ref"]), said["game"]
+    return said
 
 
 def _canonical(said: Mapping[str, object]) -> bytes:

@@ -247,6 +247,22 @@ def remove(found: DeltaTable, where: Mapping[str, Sequence[Any]], txn: Transacti
     return int(done["num_deleted_rows"] or 0)
 
 
+def take_out(found: DeltaTable, rows: pa.Table, txn: Transaction) -> int:
+    """Remove the rows that equal one of `rows` in all its columns, without naming values in the log; how many."""
+    merger = found.merge(
+        rows,
+        " AND ".join(f'target."{name}" = source."{name}"' for name in rows.column_names),
+        source_alias="source",
+        target_alias="target",
+        # Bounds of a source that is read as a whole would stand in the log, as the condition of a delete does.
+        streamed_exec=True,
+        writer_properties=_writer(),
+        commit_properties=_named(txn),
+        post_commithook_properties=_NO_HOOKS,
+    )
+    return int(merger.when_matched_delete().execute()["num_target_rows_deleted"] or 0)
+
+
 def purge(found: DeltaTable) -> None:
     """Delete every file that the table does not have now. Only where nobody reads former versions, within the turn."""
     found.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False, full=True)

@@ -1,0 +1,158 @@
+"""Takes the events of an erased player out of the game tables, refused ones included, while no batch is in flight.
+
+Former versions keep their files until VACUUM, since readers and time travel may be at one of them. The keys and what
+else there is of a subject are `pii`'s.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+import pyarrow as pa
+
+from engagement_platform.games.event_type import GROUP, QUARANTINE
+from engagement_platform.games.registry import registry
+from engagement_platform.layout import disk
+from engagement_platform.microbatch.database import open_engine
+from engagement_platform.microbatch.lease import LeaseStore
+from engagement_platform.microbatch.others import OthersBatchUnfinished, in_the_way
+from engagement_platform.microbatch.stores import CheckpointStore
+from engagement_platform.pii.erasure import Former, Subject, naming, once
+from engagement_platform.settings import Settings
+from engagement_platform.tables import light, log
+from engagement_platform.tables.contract import Column, Mode, Table
+from engagement_platform.tables.erased import current_files, opened, take_out
+from engagement_platform.tables.upkeep import Place, checkpoint_log
+
+_LOG_RETENTION = "interval 30 days"
+"""Delta's default of delta.logRetentionDuration."""
+_SLACK = timedelta(days=2)
+"""VACUUM and the cleaning of logs are daily jobs; one may fail."""
+
+
+@dataclass(frozen=True)
+class GameTables:
+    """All tables below `game/`, also of types that are declared no longer. The lake is on this machine's disk."""
+
+    settings: Settings
+    name: str = f"{GROUP}/*"
+
+    def erase(self, subject: Subject) -> int:
+        """Take the player's rows out, and refused lines that name the player; how many.
+
+        A line of which no game can be read goes, whatever game was asked for. Log entries that have expired go too.
+        Raises LeaseUnavailable, OthersBatchUnfinished (a batch that was begun may be about to write such rows),
+        RowsNotTakenOut, TableBusy; the same call does the rest.
+        """
+        root, stores = self.settings.lake, self.settings.stores
+        engine = open_engine(self.settings.store_url)
+        leases = LeaseStore(engine, ttl=stores.lease_ttl)
+        # The one that stands for all of them, as for batches.
+        with leases.acquire(f"table/{QUARANTINE.name}", purpose="erase", wait=stores.lease_wait) as lease:
+            leased = (QUARANTINE.name,)
+            if others := in_the_way("erase", leased, CheckpointStore(engine).unfinished()):
+                raise OthersBatchUnfinished("erase", leased, others)
+            gone = 0
+            for table in self._tables():
+                lease.check()
+                gone += take_out(root, table, self._found(table, subject), once())
+                checkpoint_log(Place(table.name, table.uri(root), root), clean=True)
+        return gone
+
+    def left(self, subject: Subject) -> int:
+        """How many rows there are of the player, and refused lines that name the player."""
+        return sum(self._count(table, subject) for table in self._tables())
+
+    def keeps(self) -> Mapping[Former, timedelta]:
+        """As long as VACUUM and the log of the table that is slowest keep them, and two days for a job that failed."""
+        said = [found.properties for table in self._tables() if (found := log.describe(table.uri(self.settings.lake)))]
+        window = self.settings.maintenance.rollback_window
+        logs = ({disk.RETENTION: each.get("delta.logRetentionDuration", _LOG_RETENTION)} for each in said)
+        return {
+            Former.FILES: max([window, *map(disk.retention, said)]) + _SLACK,
+            Former.LOG: max(map(disk.retention, logs), default=timedelta(0)) + _SLACK,
+        }
+
+    def former(self, path: Path) -> Former | None:
+        """What a file below `game/` is that no row of today is in."""
+        folder = Path(self.settings.lake, GROUP)
+        if not path.is_relative_to(folder):
+            return None
+        key, *inside = path.relative_to(folder).parts
+        table = next((table for table in self._tables() if table.key == (GROUP, key)), None)
+        if table is None or not inside:
+            return None
+        if inside[0] == "_delta_log":
+            return Former.LOG
+        return None if path in current_files(self.settings.lake, table) else Former.FILES
+
+    def _tables(self) -> Iterator[Table]:
+        """Those that are there, by name; refused events last, whose lines batches never read for others."""
+        declared = registry(self.settings.games.declarations)
+        for folder in sorted(Path(self.settings.lake, GROUP).glob("*/_delta_log")):
+            name = folder.parent.name
+            if name in declared:
+                yield declared[name].table
+            elif name != QUARANTINE.key[1] and (table := _as_it_is(self.settings.lake, name)) is not None:
+                yield table
+        if log.version(QUARANTINE.uri(self.settings.lake)) is not None:
+            yield QUARANTINE
+
+    def _found(self, table: Table, subject: Subject) -> pa.Table:
+        """What the rows to take out equal; without a row where there is none to take out."""
+        if table.name == QUARANTINE.name:
+            return self._refused(subject)
+        who = {"player_id": [subject.id]} | ({} if subject.game is None else {"game_id": [subject.game]})
+        return pa.table(who).slice(0, 1 if self._count(table, subject) else 0)
+
+    def _count(self, table: Table, subject: Subject) -> int:
+        if table.name == QUARANTINE.name:
+            return self._refused(subject).num_rows
+        found = opened(self.settings.lake, table)
+        who = {"player_id": [subject.id]} | ({} if subject.game is None else {"game_id": [subject.game]})
+        return 0 if found is None else int(light.find(found, ["game_id"], who).num_rows)
+
+    def _refused(self, subject: Subject) -> pa.Table:
+        """Object, line and content of the refused lines in which the subject's id stands."""
+        columns = {"source_object": pa.string(), "source_line": pa.int64(), "value": pa.binary()}
+        kept = []
+        words, found = naming(subject), opened(self.settings.lake, QUARANTINE)
+        for rows in light.batches(found, list(columns), {}) if found is not None else ():
+            kept += [row for row in rows.to_pylist() if _names(row["value"], words, subject.game)]
+        return pa.Table.from_pylist(kept, schema=pa.schema(list(columns.items())))
+
+
+def game_tables_here(settings: Settings) -> list[GameTables]:
+    """What an erasure reaches of the game tables: nothing where the lake is on an object store, which Spark writes."""
+    return [] if "://" in settings.lake else [GameTables(settings)]
+
+
+def _as_it_is(root: str, name: str) -> Table | None:
+    """A table of a type that is declared no longer; None for one that is not of players."""
+    found = log.describe(f"{root}/{GROUP}/{name}")
+    if found is None or not {"player_id", "game_id"}.issubset(found.columns):
+        return None
+    columns = tuple(Column(column, kind, "") for column, kind in found.columns.items())
+    return Table((GROUP, name), "", columns, Mode.APPEND_ONLY, tuple(found.partitioned_by))
+
+
+def _names(line: bytes | None, words: re.Pattern[bytes], game: str | None) -> bool:
+    """Whether a line names the subject, in whatever way JSON writes it, and is not of another game."""
+    if not line:
+        return False
+    said: object = None
+    if b"\\" in line or game is not None:
+        try:
+            said = json.loads(line)
+        except ValueError:
+            said = None
+    plain = json.dumps(said, ensure_ascii=False).encode("utf-8", "surrogatepass") if said is not None else b""
+    if not words.search(line) and not words.search(plain):
+        return False
+    of_game = said.get("game_id") if isinstance(said, dict) else None
+    return game is None or not isinstance(of_game, str) or of_game == game
