@@ -90,10 +90,11 @@ class LiveOpsJob:
             # Nothing more can be said before the next minute is over.
             return replace(self._last, rows=rows, tables=len(self._readers))
         games, standing = ((), ()) if until is None else self._judged(until)
-        if rows and until is not None:
-            self.store.close(until - self._settings.live_ops.players_open)
-            self.store.forget_figures(until - KEPT)
-            self.features.forget_sessions(until - KEPT)
+        if rows and (newest := self.store.newest()) is not None:
+            # By data time: events of last year are not old to a lake of last year.
+            self.store.close(min(newest) - self._settings.live_ops.players_open)
+            self.store.forget_figures(min(newest) - KEPT)
+            self.features.forget_sessions(min(newest) - KEPT)
         self._last = Counted(rows, len(self._readers), until, games, standing)
         return self._last
 
