@@ -230,7 +230,7 @@ def test_the_commands_count_show_a_player_and_forget(tmp_path: Path, monkeypatch
         done = said("run", "--until-idle", "--json")
         assert (done["rows"], done["tables"], done["games"], done["standing"]) == (rows, 2, [], [])
     features = said("player", "g1", "p1")
-    assert (features["spend"], features["mean_session_s"]) == (2.5, 3.0)
+    assert (features["spend"], features["level"]) == (2.5, 0)
     assert runner.invoke(app, ["live-ops", "player", "g1", "p2"]).exit_code == 1
     assert runner.invoke(app, ["live-ops", "run"]).exit_code == 2
     assert runner.invoke(app, ["live-ops", "reset"]).exit_code == 0
