@@ -94,3 +94,23 @@ class LiveOpsSettings(Section):
         default=timedelta(minutes=3),
         description="A shorter silence is never told: a delivery that is late by a minute or two is no outage.",
     )
+    delay: timedelta = Field(
+        default=timedelta(minutes=2),
+        description="How long events take from a device to a table. A minute is judged when events were ingested so "
+        "long after it; judged earlier, a minute whose events are still coming looks like a drop. (A guess: batches "
+        "of some seconds after objects of a minute.)",
+    )
+    patience: timedelta = Field(
+        default=timedelta(minutes=15),
+        description="When no game sends anything, time goes on by this machine's clock, so long behind it, so that "
+        "silence of the only game is told, too. A pause of ingestion that is longer looks like silence of all.",
+    )
+    players_open: timedelta = Field(
+        default=timedelta(days=1),
+        description="Who was there in a minute is kept for so long. What comes later than that adds to all figures of "
+        "its minute but `players`. 100,000 players of a minute's figures take about 10 MB (a guess).",
+    )
+    poll: timedelta = Field(
+        default=timedelta(seconds=5),
+        description="How often `live-ops run --follow` looks at the tables.",
+    )

@@ -21,6 +21,7 @@ from engagement_platform import (
     import_commands,
     ingest_commands,
     layout_commands,
+    live_ops_commands,
     maintenance_commands,
     perftest_commands,
     replica_commands,
@@ -175,6 +176,7 @@ import_commands.register(app)
 perftest_commands.register(app)
 alert_commands.register(app)
 game_commands.register(app)
+live_ops_commands.register(app)
 
 
 def main() -> None:

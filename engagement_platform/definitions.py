@@ -15,6 +15,7 @@ from engagement_platform.defs import (
     engagement,
     games,
     layout,
+    live_ops,
     maintenance,
     mutation,
     profile,
@@ -30,8 +31,8 @@ from engagement_platform.settings import Settings
 # Named one by one rather than found by walking a folder: that needs a project file beside the package, and an
 # installed package has none.
 _PARTS = (
-    engagement, mutation, rematerialize, profile, games, replica, maintenance, restore, checks, quarantine, sensors,
-    layout, alerts,
+    engagement, mutation, rematerialize, profile, games, live_ops, replica, maintenance, restore, checks, quarantine,
+    sensors, layout, alerts,
 )  # fmt: skip
 
 

@@ -50,7 +50,9 @@ ADDED = Table(
 )
 
 WINDOW = timedelta(days=28)
-_LOCK = "player-features"
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+LOCK = "player-features"
+"""Of transactions that write the tables of this module."""
 
 
 @dataclass(frozen=True)
@@ -82,19 +84,17 @@ class PlayerFeatures:
 
         batch: PlayerState.empty().fold(events). 20,000 players and 100,000 sessions take 3.6 s.
         """
-        with writing(self._engine, _LOCK) as connection:
+        with writing(self._engine, LOCK) as connection:
             newest = connection.execute(select(ADDED.c.batch_id).where(ADDED.c.job_name == job)).scalar_one_or_none()
             if newest is not None and newest >= batch_id:
                 return False
-            _upsert(connection, PLAYER, batch.players.to_pylist(), least=("first_us",), most=("last_us", "level"),
-                    sums=("events", "spend_micros"))  # fmt: skip
-            _upsert(connection, SESSION, batch.sessions.to_pylist(), least=("start_us",), most=("end_us",))
-            _upsert(connection, ADDED, [{"job_name": job, "batch_id": batch_id}], most=("batch_id",))
+            put_players(connection, batch)
+            upsert(connection, ADDED, [{"job_name": job, "batch_id": batch_id}], most=("batch_id",))
             return True
 
     def read(self, game: str, player_id: str, now: datetime) -> Features | None:
         """The features of one player at a time; None for one nobody has seen. Two look-ups by key."""
-        at = _us(now)
+        at = us(now)
         with reading(self._engine) as connection:
             ours = and_(PLAYER.c.game == game, PLAYER.c.player_id == player_id)
             player = connection.execute(select(PLAYER).where(ours)).one_or_none()
@@ -118,12 +118,12 @@ class PlayerFeatures:
 
     def forget_sessions(self, before: datetime) -> int:
         """Remove sessions that ended before a time, which should be more than 28 days ago; how many."""
-        with writing(self._engine, _LOCK) as connection:
-            return connection.execute(delete(SESSION).where(SESSION.c.end_us < _us(before))).rowcount
+        with writing(self._engine, LOCK) as connection:
+            return connection.execute(delete(SESSION).where(SESSION.c.end_us < us(before))).rowcount
 
     def forget(self, game: str, player_id: str) -> bool:
         """Remove a player whole; whether there was one."""
-        with writing(self._engine, _LOCK) as connection:
+        with writing(self._engine, LOCK) as connection:
             gone = [
                 connection.execute(delete(table).where(table.c.game == game, table.c.player_id == player_id)).rowcount
                 for table in (PLAYER, SESSION)
@@ -131,10 +131,18 @@ class PlayerFeatures:
         return gone[0] > 0
 
 
-def _upsert(
+def put_players(connection: Connection, batch: PlayerState) -> None:
+    """Take in a batch within somebody's transaction, who holds LOCK and sees to it that it comes once."""
+    upsert(connection, PLAYER, batch.players.to_pylist(), least=("first_us",), most=("last_us", "level"),
+           sums=("events", "spend_micros"))  # fmt: skip
+    upsert(connection, SESSION, batch.sessions.to_pylist(), least=("start_us",), most=("end_us",))
+
+
+def upsert(
     connection: Connection, table: Table, rows: Sequence[dict[str, object]], *, least: Sequence[str] = (),
     most: Sequence[str] = (), sums: Sequence[str] = (),
 ) -> None:  # fmt: skip
+    """Rows by the table's primary key: new ones as they are; of known ones the named columns, other columns stay."""
     if not rows:
         return
     dialect = postgresql if connection.dialect.name == "postgresql" else sqlite
@@ -145,11 +153,21 @@ def _upsert(
         **{name: case((new[name] > table.c[name], new[name]), else_=table.c[name]) for name in most},
         **{name: table.c[name] + new[name] for name in sums},
     }
-    connection.execute(statement.on_conflict_do_update(index_elements=list(table.primary_key), set_=changed), rows)
+    keys = list(table.primary_key)
+    if changed:
+        connection.execute(statement.on_conflict_do_update(index_elements=keys, set_=changed), rows)
+    else:
+        connection.execute(statement.on_conflict_do_nothing(index_elements=keys), rows)
 
 
-def _us(moment: datetime) -> int:
-    return _span(moment - datetime(1970, 1, 1, tzinfo=UTC))
+def us(at: datetime) -> int:
+    """Microseconds since 1970."""
+    return _span(at - _EPOCH)
+
+
+def moment(at_us: int) -> datetime:
+    """When so many microseconds since 1970 had passed, UTC."""
+    return _EPOCH + timedelta(microseconds=at_us)
 
 
 def _span(length: timedelta) -> int:

@@ -1,0 +1,106 @@
+"""Commands of live-ops: live-ops run, player, reset.
+
+Thin: parse, call, print.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from engagement_platform.live_ops_job.job import Counted
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this module to the command line."""
+    group = typer.Typer(
+        help="Figures of games by minute and features of players, counted from the tables of events. No Spark.",
+        no_args_is_help=True,
+    )
+    group.command("run")(run)
+    group.command("player")(player)
+    group.command("reset")(reset_counts)
+    app.add_typer(group, name="live-ops")
+
+
+def run(
+    until_idle: Annotated[bool, typer.Option("--until-idle", help="Count all there is, judge, send, end.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", help="Go on until Ctrl-C.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a run instead of a line.")] = False,
+) -> None:
+    """Count what was added to the tables of games, each row once; judge complete minutes; tell of what is wrong.
+
+    A game is judged when it has two days of figures, best four weeks. Exit status: 0, also when something is wrong with
+    a game, or 1 with the reason. Example: engagement-platform live-ops run --follow
+    """
+    if until_idle == follow:
+        raise typer.BadParameter("give --until-idle or --follow")
+    import signal
+    import threading
+
+    from engagement_platform.live_ops_job.job import LiveOpsJob
+    from engagement_platform.settings import Settings
+
+    job = LiveOpsJob(Settings())
+    if until_idle:
+        typer.echo(_line(job.run(), as_json))
+        job.alerts.deliver()
+        return
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda _number, _frame: stop.set())
+
+    def say(done: Counted) -> None:
+        if done.rows:
+            typer.echo(_line(done, as_json))
+
+    job.follow(stop, say)
+
+
+def player(
+    game: Annotated[str, typer.Argument(help="Game, as its events say in game_id.")],
+    player_id: Annotated[str, typer.Argument(metavar="PLAYER", help="Player of it, by pseudonym.")],
+) -> None:
+    """Show the features of one player as one JSON object: recency, frequency, spend, level, session length.
+
+    Two look-ups by key. Exit status: 0, or 1 for a player nobody has seen.
+    Example: engagement-platform live-ops player space-race p-17
+    """
+    from datetime import UTC, datetime
+
+    from engagement_platform.live_ops.players import PlayerFeatures
+    from engagement_platform.microbatch.database import open_engine
+    from engagement_platform.settings import Settings
+
+    found = PlayerFeatures(open_engine(Settings().store_url)).read(game, player_id, datetime.now(UTC))
+    if found is None:
+        typer.echo(f"No event of {player_id} in {game} was counted", err=True)
+        raise typer.Exit(1)
+    typer.echo(json.dumps(vars(found)))
+
+
+def reset_counts() -> None:
+    """Forget figures, features and cursors; the next run counts all tables from their beginning. Alerts stay.
+
+    After a table was taken back or made again, which the job refuses to follow. Not while it runs; tables stay as they
+    are. Exit status: 0, or 1 with the reason. Example: engagement-platform live-ops reset
+    """
+    from engagement_platform.live_ops_job.job import reset
+    from engagement_platform.settings import Settings
+
+    reset(Settings())
+    typer.echo("Nothing is counted any more: run live-ops run --until-idle")
+
+
+def _line(done: Counted, as_json: bool) -> str:
+    wrong = [{"game": one.game, "what": one.what, "since": one.told_at.isoformat(), "ratio": round(one.ratio, 3),
+              "change": one.change} for one in done.standing]  # fmt: skip
+    until = None if done.until is None else done.until.isoformat()
+    if as_json:
+        shown = {"rows": done.rows, "tables": done.tables, "until": until, "games": done.games, "standing": wrong}
+        return json.dumps(shown)
+    said = ", ".join(f"{one['game']}: {one['what']}" for one in wrong) or "nothing is wrong"
+    return f"{done.rows:,} events of {done.tables} tables, {len(done.games)} games judged until {until}; {said}"
