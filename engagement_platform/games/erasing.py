@@ -112,7 +112,7 @@ class GameTables:
 
     def _count(self, table: Table, subject: Subject) -> int:
         if table.name == QUARANTINE.name:
-            return self._refused(subject).num_rows
+            return int(self._refused(subject).num_rows)
         found = opened(self.settings.lake, table)
         who = {"player_id": [subject.id]} | ({} if subject.game is None else {"game_id": [subject.game]})
         return 0 if found is None else int(light.find(found, ["game_id"], who).num_rows)
