@@ -81,7 +81,7 @@ class GameTables:
     def former(self, path: Path) -> Former | None:
         """What a file below `game/` is that no row of today is in."""
         folder = Path(self.settings.lake, GROUP)
-        if not path.is_relative_to(folder):
+        if folder not in path.parents:
             return None
         key, *inside = path.relative_to(folder).parts
         table = next((table for table in self._tables() if table.key == (GROUP, key)), None)
@@ -92,7 +92,7 @@ class GameTables:
         return None if path in current_files(self.settings.lake, table) else Former.FILES
 
     def _tables(self) -> Iterator[Table]:
-        """Those that are there, by name; refused events last, whose lines batches never read for others."""
+        """Those that are there, by name; refused events last."""
         declared = registry(self.settings.games.declarations)
         for folder in sorted(Path(self.settings.lake, GROUP).glob("*/_delta_log")):
             name = folder.parent.name
@@ -107,15 +107,13 @@ class GameTables:
         """What the rows to take out equal; without a row where there is none to take out."""
         if table.name == QUARANTINE.name:
             return self._refused(subject)
-        who = {"player_id": [subject.id]} | ({} if subject.game is None else {"game_id": [subject.game]})
-        return pa.table(who).slice(0, 1 if self._count(table, subject) else 0)
+        return pa.table(_key(subject)).slice(0, 1 if self._count(table, subject) else 0)
 
     def _count(self, table: Table, subject: Subject) -> int:
         if table.name == QUARANTINE.name:
             return int(self._refused(subject).num_rows)
         found = opened(self.settings.lake, table)
-        who = {"player_id": [subject.id]} | ({} if subject.game is None else {"game_id": [subject.game]})
-        return 0 if found is None else int(light.find(found, ["game_id"], who).num_rows)
+        return 0 if found is None else int(light.find(found, ["game_id"], _key(subject)).num_rows)
 
     def _refused(self, subject: Subject) -> pa.Table:
         """Object, line and content of the refused lines in which the subject's id stands."""
@@ -130,6 +128,11 @@ class GameTables:
 def game_tables_here(settings: Settings) -> list[GameTables]:
     """What an erasure reaches of the game tables: nothing where the lake is on an object store, which Spark writes."""
     return [] if "://" in settings.lake else [GameTables(settings)]
+
+
+def _key(subject: Subject) -> dict[str, list[str]]:
+    """What the player's rows have in common."""
+    return {"player_id": [subject.id]} | ({} if subject.game is None else {"game_id": [subject.game]})
 
 
 def _as_it_is(root: str, name: str) -> Table | None:
