@@ -58,7 +58,8 @@ def wrong(findings: dict[str, Finding]) -> dict[str, list[str]]:
 
 
 @pytest.mark.broker
-@pytest.mark.parametrize("apply", [pytest.param("merge", marks=pytest.mark.slow), "alias"])
+@pytest.mark.slow
+@pytest.mark.parametrize("apply", ["merge", "alias"])
 def test_nothing_is_wrong_after_random_histories(make_world: MakeWorld, apply: Any) -> None:
     world = make_world(mutation=MutationSettings(apply=apply))
     rng = random.Random(4)

@@ -202,6 +202,7 @@ def test_the_same_offsets_of_a_topic_that_was_made_anew_are_other_records(world:
     assert_verified(world)
 
 
+@pytest.mark.slow
 def test_a_refuted_copy_is_not_the_first_of_its_version_because_the_log_is_younger(make_world: MakeWorld) -> None:
     """A lake from before the log: what stood is nowhere any more, but quarantine remembers what was refuted then."""
     for light_write_rows in (0, 1000):

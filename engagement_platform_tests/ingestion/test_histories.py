@@ -131,7 +131,7 @@ ACROSS_BATCHES: dict[str, list[list[dict[str, Any]]]] = {
     [
         pytest.param((0, 0, 0), marks=pytest.mark.slow, id="Spark"),
         pytest.param((1000, 1000, 1000), id="few"),
-        pytest.param((0, 1000, 0), id="both"),
+        pytest.param((0, 1000, 0), marks=pytest.mark.slow, id="both"),
     ],
 )
 def test_what_a_superseded_version_said_first_counts_in_every_later_batch(
@@ -177,7 +177,9 @@ def test_a_batch_that_supersedes_nothing_does_not_write_the_log(world: World) ->
     assert world.lake.version(SUPERSEDED) == 1
 
 
-@pytest.mark.parametrize("light_write_rows", [0, 1000], ids=["in Spark", "few rows"])
+@pytest.mark.parametrize(
+    "light_write_rows", [pytest.param(0, marks=pytest.mark.slow, id="in Spark"), pytest.param(1000, id="few rows")]
+)
 def test_a_batch_that_was_planned_before_there_was_the_log_is_finished_with_it(
     world: World, light_write_rows: int
 ) -> None:

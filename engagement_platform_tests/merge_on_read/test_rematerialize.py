@@ -56,7 +56,9 @@ def assert_crashes_change_nothing(world: World, points: list[str]) -> None:
     assert world.seen(view(world.lake, world.entity).rows) == world.expected()
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    "method", [pytest.param(name, marks=() if name == "overwrite" else pytest.mark.slow) for name in METHODS]
+)
 def test_readers_see_the_same_wherever_it_ends(make_world: MakeWorld, method: RematerializeMethod) -> None:
     world = make_world(entity=DEVICE, rematerialize=RematerializeSettings(method=method), layout=IN_SPARK)
     points = ["base.write:after", TODAY.choice(POINTS)] if method == "merge" else [TODAY.choice(POINTS[2:6])]

@@ -104,7 +104,9 @@ def test_a_late_conversion_takes_rows_out_of_a_deletion_and_they_come_back(world
 
 @broker
 @broker
-@pytest.mark.parametrize("way", ["by key", "by operation", "in Spark", "seen before moved"])
+@pytest.mark.parametrize(
+    "way", ["by key", "by operation", pytest.param("in Spark", marks=pytest.mark.slow), "seen before moved"]
+)
 def test_rows_that_a_cycle_brings_back_come_back(
     make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:

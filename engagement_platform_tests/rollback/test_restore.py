@@ -142,8 +142,8 @@ POINTS = (
 
 @pytest.mark.crash
 def test_a_restore_that_ends_is_finished_once_and_nothing_begins_before(filled: Filled, own: World) -> None:
-    """Other points every day, and all of them among the slow tests."""
-    assert_finished_once(own, filled.between, ["restore.data:after", *TODAY.sample(POINTS, 2)])
+    """Another point every day, and all of them among the slow tests."""
+    assert_finished_once(own, filled.between, TODAY.sample(POINTS, 1))
 
 
 @pytest.mark.crash
@@ -210,6 +210,7 @@ def test_with_a_conversion_that_waits_readers_are_told_what_they_saw(make_world:
     assert_as_of(world, [*FIRST, *REQUESTS])
 
 
+@pytest.mark.slow
 def test_in_spark_the_tables_go_back_alike(make_world: MakeWorld) -> None:
     world = make_world(layout=LayoutSettings(auto_compact=False, light_write_rows=0, scheme="liquid"))
     world.ticks = True
