@@ -25,7 +25,7 @@ from engagement_platform.defs.engagement import IngestConfig, partition_days, wi
 from engagement_platform.defs.evaluations import evaluation
 from engagement_platform.defs.platform import Opened, Platform
 from engagement_platform.defs.sensors import run_request
-from engagement_platform.defs.specs import DAYS, GROUP, OWNERS, key_of, table_spec
+from engagement_platform.defs.specs import DAYS, OWNERS, key_of, table_spec
 from engagement_platform.defs.telling import Tables, tell, told_of
 from engagement_platform.defs.waiting import waiting
 from engagement_platform.defs.work import batches, work_of
@@ -41,6 +41,8 @@ from engagement_platform.tables.contract import Table
 
 # One for all of the tables: a batch writes most of them, and a replay must not do so beside it.
 GAMES_POOL = "games"
+# A group of their own: thirty tables would hide all others in the graph.
+GAMES_GROUP = "games"
 
 OBJECTS = dg.AssetKey(["s3", "game-events"])
 REFUSED = key_of(QUARANTINE)
@@ -52,7 +54,7 @@ def objects_spec() -> dg.AssetSpec:
     return dg.AssetSpec(
         OBJECTS,
         description="Objects of JSON lines in the bucket `games.bucket`, announced in the queue `games.queue_url`.",
-        group_name=GROUP,
+        group_name=GAMES_GROUP,
         owners=list(OWNERS),
         kinds={"s3"},
     )
@@ -124,7 +126,7 @@ def game_assets(types: Registry) -> dg.AssetsDefinition:
 
     @dg.multi_asset(
         name="ingest_game_tables",
-        specs=[table_spec(table, [OBJECTS]) for table in tables.own],
+        specs=[table_spec(table, [OBJECTS]).replace_attributes(group_name=GAMES_GROUP) for table in tables.own],
         check_specs=[row_sums_spec()],
         partitions_def=DAYS,
         backfill_policy=dg.BackfillPolicy.single_run(),

@@ -8,9 +8,10 @@ What is counted and judged is `live_ops_job`. Made by a function, since which ta
 import dagster as dg
 
 from engagement_platform.defs.batches import Metadata
+from engagement_platform.defs.games import GAMES_GROUP
 from engagement_platform.defs.platform import Platform
 from engagement_platform.defs.replica import REFRESHED
-from engagement_platform.defs.specs import GROUP, OWNERS, key_of
+from engagement_platform.defs.specs import OWNERS, key_of
 from engagement_platform.games.registry import Registry, registry
 from engagement_platform.live_ops_job.job import Counted, LiveOpsJob
 from engagement_platform.settings import Settings
@@ -44,7 +45,7 @@ def live_ops_asset(types: Registry) -> dg.AssetsDefinition:
     @dg.asset(
         key=LIVE_OPS,
         deps=[key_of(declared.table) for declared in types.values()],
-        group_name=GROUP,
+        group_name=GAMES_GROUP,
         owners=list(OWNERS),
         kinds={"python"},
         pool=LIVE_OPS_POOL,

@@ -5,6 +5,7 @@ The parts are `services`, `orchestrator` and `books`; here is the order they app
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import time
@@ -174,6 +175,8 @@ def _start(foreground: Foreground, services: Services, open_books: Callable[[], 
     # The code server first: the UI waits for it.
     supervisor.start(*servers, *children)
     foreground.wait_ready()
+    # This process counts what waits in the queue, and boto3 looks for its address and keys in the environment only.
+    os.environ.update({name: value for name, value in services.variables.items() if name.startswith("AWS_")})
     # The books open before anything is ingested or produced, so the daemon waits for them.
     opening = open_books()
     cancel_abandoned_runs(settings, began)
