@@ -62,10 +62,14 @@ def ui(kafka_jars: list[Path], spark_jars: list[Path], tmp_path_factory: pytest.
     command = [sys.executable, "-m", "engagement_platform.cli", "up", "--traffic", "40"]
     console = home / "console.log"
     with console.open("w") as output:
-        up = subprocess.Popen(command, env={**os.environ, **env}, cwd=home, stdout=output, stderr=output)
+        # Who tries it has no account anywhere.
+        clean = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
+        up = subprocess.Popen(command, env={**clean, **env}, cwd=home, stdout=output, stderr=output)
     address = f"http://127.0.0.1:{ports['ui_port']}"
     try:
         _wait(lambda: _all_seen(address), up, console)
+        said = console.read_text()
+        assert "cannot be used" not in said, said[-2000:]
         yield address
     finally:
         up.send_signal(signal.SIGINT)
