@@ -21,8 +21,9 @@ from engagement_platform.layout.findings import CODES
 from engagement_platform.settings import EmbeddedSettings
 from engagement_platform_tests.defs.browser import ask, needs_chromium, opened, picture
 
-# Start 15 to 60 s, first batch 16 s on a new Spark server, then two more and a verification; machines differ.
-SEEN_WITHIN_S = 600
+# Start 15 to 60 s, first batch 16 s on a new Spark server, then two more, a verification and a look at the layout: 90 s
+# on a quiet machine, and more than 480 on one that was busy with other tests.
+SEEN_WITHIN_S = 900
 STOPPED_WITHIN_S = 40
 
 CHECKS = {
