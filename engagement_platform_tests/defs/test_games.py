@@ -28,7 +28,7 @@ def test_there_is_an_asset_for_each_declared_type_and_all_are_of_one_group() -> 
     graph = defs().get_repository_def().asset_graph
     tables = [key for key in graph.get_all_asset_keys() if key.path[0] == "game"]
     assert len(tables) == 31
-    assert {graph.get(key).group_name for key in tables} == {"engagement"}
+    assert {graph.get(key).group_name for key in tables} == {"games"}
 
 
 def test_a_declared_type_is_an_asset_without_any_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
