@@ -11,6 +11,7 @@ from typing import Any
 
 import dagster as dg
 import pytest
+from dagster._core.storage.defs_state.base import DefsStateStorage
 from deltalake import DeltaTable
 
 from engagement_platform.definitions import defs
@@ -35,7 +36,10 @@ def change(profile_id: str, version: int, op: str = "UPDATE", **changes: object)
 
 def asked(home: Home, who: Any, **context: Any) -> dg.RunRequest | dg.SkipReason:
     build = dg.build_schedule_context if isinstance(who, dg.ScheduleDefinition) else dg.build_sensor_context
-    result = who(build(home.instance, resources={"platform": Platform()}, **context))
+    # Left in order: the context of a schedule opens an instance of its own, and one that is never left stays Dagster's
+    # current one for every later test of this process, even when it is gone.
+    with build(home.instance, resources={"platform": Platform()}, **context) as opened:
+        result = who(opened)
     assert isinstance(result, dg.RunRequest | dg.SkipReason)
     return result
 
@@ -46,6 +50,7 @@ def lasting(home: Home, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ho
     with dg.DagsterInstance.local_temp(str(tmp_path_factory.mktemp("dagster"))) as instance:
         home.instance = instance
         yield home
+    assert DefsStateStorage.get() is None, "a context of Dagster was not left; definitions load through its instance"
 
 
 @pytest.mark.broker
