@@ -19,6 +19,7 @@ from rich.table import Table as RichTable
 
 from benchmarks.cells import Cells, Run, charts, page, right_aligned
 from benchmarks.merge_on_read_ways import COPY_ON_WRITE, MERGE_ON_READ, WAYS, is_product
+from benchmarks.pages import markdown
 from engagement_platform.merge_on_read.rematerialize import METHODS
 from engagement_platform.merge_on_read.view import STRATEGIES
 
@@ -229,6 +230,12 @@ def show(
         console.print(table)
     for line in (*targets(asked, writes, reads), *crossing_words(asked, moves)):
         console.print(line, markup=False)
+
+
+def figures(run: Run, asked: Asked, writes: Cells, reads: Cells, moves: Cells, beside: Sequence[RichTable] = ()) -> str:
+    """All of it as Markdown; beside: tables of somebody else."""
+    said = (*targets(asked, writes, reads), *crossing_words(asked, moves))
+    return markdown(run, [*tables(asked, writes, reads, moves), *beside], said)
 
 
 def save(run: Run, asked: Asked, writes: Cells, reads: Cells, moves: Cells, beside: Sequence[RichTable] = ()) -> None:
