@@ -26,7 +26,7 @@ from engagement_platform.tables.engagement import QUARANTINE
 CHANGES = ("inserts", "updates", "deletes")
 MOVED = (
     *("changes", "batches", "files", "bytes", "files_rewritten", "bytes_rewritten", "batches_removed"),
-    "tombstones_removed",
+    *("tombstones_removed", "find_ms", "rewrite_ms"),
 )
 
 
