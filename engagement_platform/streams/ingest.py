@@ -91,10 +91,7 @@ def ingest_stream(
         processes=(RejectedProcess(quarantine), RecordProcess(stream), *redriven),
         stores=stores,
         limits=Limits(settings.batch.max_records, settings.batch.max_bytes),
-        pin=lambda: {
-            **{each.name: lake.version(each) for each in (table, quarantine)},
-            turn_of(table): lake.version(table),
-        },
+        pin=lambda: {table.name: lake.version(table), quarantine.name: lake.version(quarantine), turn_of(table): 0},
         leased=(turn_of(table),),
         lease_wait=settings.stores.lease_wait,
         describe=lambda work: {
