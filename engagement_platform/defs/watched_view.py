@@ -15,8 +15,8 @@ from engagement_platform.defs.plot import Bar, Legend, markdown
 from engagement_platform.merge_on_read.cadence import Waits
 from engagement_platform.merge_on_read.entity import Entity
 
-SHOWN = 60
-"""Looks in the picture, and in the sensor's cursor: half an hour where something changes all the time."""
+SHOWN = 30
+"""Looks in the picture, and in the cursor of the sensor: a quarter of an hour where something changes all the time."""
 
 LOOKS = Legend("changes that wait", "milliseconds to read one key", "looks")
 
