@@ -91,13 +91,12 @@ class Bench:
     budget: Budget
 
     def everything(self) -> None:
-        """As much as the time allows: each way of writing once, then round by round, and what was put off last."""
+        """As much as the time allows: ways of writing, then round by round; what was put off comes last."""
         self.writes(WRITES_SHARE)
-        for round_ in range(1, self.asked.rounds + 1):
-            self.reads(str(round_), READS_SHARE if round_ == 1 else 1.0)
-            self.moves(str(round_))
-        for round_ in range(1, self.asked.rounds + 1):
-            self.reads(str(round_), 1.0)
+        for round_ in map(str, range(1, self.asked.rounds + 1)):
+            self.reads(round_, READS_SHARE)
+            self.moves(round_)
+            self.reads(round_, 1.0)
         self.writes(1.0)
 
     def writes(self, share: float) -> None:
