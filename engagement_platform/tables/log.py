@@ -102,14 +102,15 @@ def find_commit(uri: str, marker: str) -> Commit | None:
     """The newest commit whose user metadata is `marker`, among the last HISTORY_LOOKBACK; None when there is none.
 
     This is how a process learns what it wrote, also when the write happened before a crash and was skipped now.
+    Spark's auto compaction commits right after the write, under the same user metadata: it is what is found only
+    where it stands alone.
     """
     table = open_log(uri)
     if table is None:
         return None
-    for entry in table.history(limit=HISTORY_LOOKBACK):
-        if entry.get("userMetadata") == marker:
-            return _commit(entry, uri)
-    return None
+    marked = [entry for entry in table.history(limit=HISTORY_LOOKBACK) if entry.get("userMetadata") == marker]
+    marked.sort(key=lambda entry: entry.get("operation") == "OPTIMIZE")
+    return _commit(marked[0], uri) if marked else None
 
 
 def added_by(commits: Iterable[Commit]) -> dict[str, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -26,6 +27,7 @@ ROW = Table(
              Column("name_version", "long", "")),
 )  # fmt: skip
 FILES = 100
+AUTO_COMPACT = "spark.databricks.delta.autoCompact.enabled"
 
 
 def rows(*ids: int, version: int = 1) -> pa.Table:
@@ -34,13 +36,16 @@ def rows(*ids: int, version: int = 1) -> pa.Table:
 
 
 @pytest.fixture
-def lake(spark: SparkSession, tmp_path: Path) -> Lake:
-    """A hundred files of one row each."""
+def lake(spark: SparkSession, tmp_path: Path) -> Iterator[Lake]:
+    """A hundred files of one row each, which nothing merges in between."""
     made = Lake(spark, Settings(lake_uri=str(tmp_path), layout=LayoutSettings(auto_compact=False)))
     light.create(made.uri(ROW), ROW)
     for n in range(FILES):
         light.append(DeltaTable(made.uri(ROW)), rows(n), Transaction("test", n))
-    return made
+    before = spark.conf.get(AUTO_COMPACT)
+    spark.conf.set(AUTO_COMPACT, "false")
+    yield made
+    spark.conf.set(AUTO_COMPACT, str(before))
 
 
 def merged(lake: Lake, source: pa.Table, number: int) -> tuple[Commit, set[str]]:
@@ -62,11 +67,15 @@ def test_only_files_with_a_match_are_rewritten_and_a_row_that_matches_twice_is_r
     assert (inserted.files_removed, inserted.rows_added) == (0, 2), "an insert rewrites nothing"
     both, _ = merged(lake, rows(7, 600, version=2), 2)
     assert (both.files_removed, both.rows_updated, both.rows_added) == (1, 1, 1)
+    lake.spark.conf.set(AUTO_COMPACT, "true")
+    compacted, _ = merged(lake, rows(601), 3)
+    assert (compacted.files_removed, compacted.rows_added) == (0, 1), "told of the compaction that follows"
+    assert len(DeltaTable(lake.uri(ROW)).file_uris()) < FILES // 2
     version = lake.version(ROW)
     with pytest.raises(Exception, match="MULTIPLE_SOURCE_ROW_MATCHING_TARGET_ROW"):
-        merged(lake, pa.concat_tables([rows(8, version=2), rows(8, version=3)]), 3)
+        merged(lake, pa.concat_tables([rows(8, version=2), rows(8, version=3)]), 4)
     assert lake.version(ROW) == version
     held = {row["id"]: row["name"] for row in lake.read(ROW).collect()}
     updated = {"r003", "r050", "r099", "r007", "r600"}
-    expected = {f"r{n:03}": "v1" for n in (*range(FILES), 500, 501)} | dict.fromkeys(updated, "v2")
+    expected = {f"r{n:03}": "v1" for n in (*range(FILES), 500, 501, 601)} | dict.fromkeys(updated, "v2")
     assert held == expected
