@@ -201,22 +201,6 @@ def test_a_report_into_a_folder_that_is_not_there_is_refused(lake: Path) -> None
     assert (result.exit_code, "there is no folder" in result.stderr) == (2, True)
 
 
-def test_10_000_files_are_examined_in_less_than_two_seconds_of_a_fresh_process(tmp_path: Path) -> None:
-    """Of its own time: what else the machine does meanwhile says nothing about it."""
-    path = logs.table(tmp_path / "t", [file for o in range(50) for file in logs.files(200, 90 * MB, f"org-{o}")])
-    script = (
-        "import sys, time; from engagement_platform.settings import Settings;"
-        "from engagement_platform.layout.doctor import Target, examine;"
-        "found = examine(Settings(), Target('t', sys.argv[1]), clustering='day');"
-        "print(found.statistics.totals.files, time.process_time())"
-    )
-    words = [sys.executable, "-c", script, str(path)]
-    # The first one may have to compile what it imports.
-    told = [subprocess.run(words, capture_output=True, text=True, timeout=120, check=True).stdout for _ in range(2)]
-    files, seconds = told[-1].split()
-    assert (int(files), float(seconds) < 2) == (10_000, True), told
-
-
 def test_a_health_check_starts_no_jvm_and_imports_no_spark(lake: Path) -> None:
     script = (
         "import sys; from engagement_platform.settings import Settings;"
