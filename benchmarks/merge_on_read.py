@@ -9,13 +9,14 @@ base once, which is spread over --every batches (the default is what remateriali
 Reads: the view with 0 to 800,000 changes waiting by each strategy, against the base alone, in turns; all columns, and
 one counted; one key without a JVM. Moves: the three methods on bases of four sizes, in sixteen partitions; changes
 meet all of them, or one; and where their curves cross.
-Prints tables and targets. Writes merge_on_read_{writes,reads,moves}.csv (every round), merge_on_read.png and .html.
-Fails if two ways leave other rows, or two strategies show others. An interrupted run is resumed by the same command, a
-way of writing from its first batch. Other options are another folder. Compare within one run, never seconds across
-machines.
+Prints tables and targets. Writes merge_on_read_{writes,reads,moves}.csv (every round), merge_on_read.png, .html, .md;
+--page puts the last one into a page. Fails if two ways leave other rows, or two strategies show others (with most
+changes waiting). Nothing begins after --minutes, which begin after the warm-up; rounds come in turn, so that curves
+are whole early. An interrupted run, or one whose time was over, is resumed by the same command, a way of writing from
+its first batch. Other options are another folder. Compare within one run, never seconds across machines.
 --peers: Hudi, Iceberg and Paimon too, on the same changes, each in an environment and a process of its own; a finished
 run is added to. One that cannot be had here has a row that says why. Writes merge_on_read_peers.csv and .json.
---quick: a hundredth of the rows, two rounds.
+--quick: a hundredth of the rows, two rounds, fewer sizes, some three minutes with the warm-up.
 """
 
 from __future__ import annotations
@@ -31,9 +32,10 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
+from benchmarks.budget import Budget, add_budget_option
 from benchmarks.cells import Cells, Progress, Run, add_options, console, open_run
 from benchmarks.lakes import mark_ready, ready, restore
-from benchmarks.merge_on_read_report import BASE, COUNTED, MOVE, ONE_KEY, SPREADS, WHOLE, Asked, save, show
+from benchmarks.merge_on_read_report import BASE, COUNTED, MOVE, ONE_KEY, SPREADS, WHOLE, Asked, figures, save, show
 from benchmarks.merge_on_read_ways import (
     IN_SPARK,
     MERGE_ON_READ,
@@ -51,6 +53,7 @@ from benchmarks.merge_on_read_ways import (
 )
 from benchmarks.mutation import spark_session
 from benchmarks.mutation_ways import rewritten
+from benchmarks.pages import add_page_option, publish
 from benchmarks.peers.environment import KINDS
 from benchmarks.peers.measure import Notes, Peers
 from benchmarks.peers.report import keys as peer_keys
@@ -68,6 +71,12 @@ Kept = tuple[Cells, Cells, Cells]
 """Writes, reads, moves."""
 
 ENVIRONMENTS = Path("artifacts") / "peers"
+NAME, COMMAND = "merge_on_read", "make bench-merge-on-read ARGS=--page=docs/merge_on_read.md"
+
+# With one to two minutes for Spark and the warm-up a quarter of an hour, and three minutes.
+MINUTES, QUICK_MINUTES = 13.0, 1.75
+# Of the time: a first round of reads and moves is more worth than the last ways of writing.
+WRITES_SHARE, READS_SHARE = 0.4, 0.75
 
 
 @dataclass(frozen=True)
@@ -79,12 +88,22 @@ class Bench:
     asked: Asked
     kept: Kept
     progress: Progress
+    budget: Budget
 
-    def writes(self) -> None:
+    def everything(self) -> None:
+        """As much as the time allows: ways of writing, then round by round; what was put off comes last."""
+        self.writes(WRITES_SHARE)
+        for round_ in map(str, range(1, self.asked.rounds + 1)):
+            self.reads(round_, READS_SHARE)
+            self.moves(round_)
+            self.reads(round_, 1.0)
+        self.writes(1.0)
+
+    def writes(self, share: float) -> None:
         """Every way, from its first batch; one that is measured to its end is not run again."""
         for way in WAYS:
             missing = [key for key in self.asked.writes if key[0] == way and key not in self.kept[0]]
-            if missing:
+            if missing and self.budget.left(share):
                 self._write(way, len(missing))
 
     def _write(self, way: str, cells: int) -> None:
@@ -116,11 +135,12 @@ class Bench:
         every = "  ".join(f"{of['seconds']:.2f}" for of in figures.values())
         self.progress.step(f"write  {way:27}  {every} s", cells)
 
-    def reads(self) -> None:
-        """The view against the base, in turns, for each number of changes that wait."""
+    def reads(self, round_: str, share: float) -> None:
+        """One round of the view against the base, in turns, for each number of changes that wait."""
         for pending in self.asked.pending:
-            missing = [key for key in self.asked.reads if key[2] == str(pending) and key not in self.kept[1]]
-            if not missing:
+            here = (str(pending), round_)
+            missing = [key for key in self.asked.reads if key[2:] == here and key not in self.kept[1]]
+            if not missing or not self.budget.left(share):
                 continue
             at = self._copy(f"pending-{pending}", self._base(self.asked.rows, flat=True))
             batch = min(self.asked.changes, pending)
@@ -128,22 +148,23 @@ class Bench:
             for n in range(pending // batch if batch else 0):
                 land(at, records, n)
             _read(base_rows(at), WHOLE)
-            for strategy in STRATEGIES:
-                self._agree(f"read with {pending} waiting", view(at.lake, ENTITY, strategy=strategy).rows)
-            for method, columns, _, round_ in missing:
+            when = f"read with {pending} waiting"
+            if pending == max(self.asked.pending) and when not in self._agreed():
+                self._agree(when, *(view(at.lake, ENTITY, strategy=strategy).rows for strategy in STRATEGIES))
+            for method, columns, _, _ in missing:
                 seconds = _timed_read(at, method, columns)
                 self.kept[1].add((method, columns, pending, round_), seconds=seconds)
                 told = f"read   {pending:>9,} waiting, round {round_}  {method:23}  {columns:8}  {seconds:.3f} s"
                 self.progress.step(told)
             shutil.rmtree(at.settings.home)
 
-    def moves(self) -> None:
-        """Every method on every size of base, each from the same tables."""
+    def moves(self, round_: str) -> None:
+        """One round of every method on every size of base, each from the same tables."""
         methods: dict[str, RematerializeMethod] = {name: name for name in METHODS}
         for key in self.asked.moves:
-            if key in self.kept[2]:
+            if key[3] != round_ or key in self.kept[2] or not self.budget.left():
                 continue
-            method, spread, size, round_ = key
+            method, spread, size, _ = key
             regions = SPREADS[spread]
             # A folder of its own: Delta remembers tables by their paths.
             at = self._copy(
@@ -202,11 +223,12 @@ class Bench:
         at = self.folder / "peers"
         return Peers(at, self.asked, cells, self.progress, ENVIRONMENTS, agree, known, notes)
 
-    def _agree(self, when: str, rows: DataFrame) -> None:
-        """The same rows as whoever was here first, also before an interruption."""
+    def _agree(self, when: str, *frames: DataFrame) -> None:
+        """The same rows in each, and as whoever was here first, also before an interruption."""
         known = self._agreed()
-        found = list(summed_up(rows))
-        assert known.setdefault(when, found) == found, f"other rows {when}: {found}, and {known[when]} before"
+        for rows in frames:
+            found = list(summed_up(rows))
+            assert known.setdefault(when, found) == found, f"other rows {when}: {found}, and {known[when]} before"
         (self.folder / "agreed.json").write_text(json.dumps(known))
 
     def _agreed(self) -> dict[str, list[object]]:
@@ -252,18 +274,25 @@ def _version(uri: str) -> int:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Parse, measure what is not measured yet, print, save."""
     options = parsed(arguments)
-    # Not part of what names the run, so that peers can be added to one.
-    with_peers = vars(options).pop("peers")
-    run = open_run("merge_on_read", options)
+    # Not part of what names the run: peers can be added to one, another call may take longer.
+    with_peers, page, minutes = (vars(options).pop(name) for name in ("peers", "page", "minutes"))
+    run = open_run(NAME, options)
     asked = Asked.of(options)
     kept, peers = cells(run), peer_cells(run)
-    measure(run, asked, kept, peers if with_peers else None)
+    whole = measure(run, asked, kept, minutes, peers if with_peers else None)
     notes = Notes(run).read()
     beside = [peer_table(asked, *kept[:2], peers, notes)] if notes else []
     show(console, asked, *kept, beside)
     save(run, asked, *kept, beside)
-    run.close()
-    console.print(f"Every round: {run.folder}/merge_on_read_*.csv. Plot and page: merge_on_read.png, .html beside them")
+    publish(NAME, COMMAND, figures(run, asked, *kept, beside), run, page)
+    console.print(
+        f"Every round: {run.folder}/merge_on_read_*.csv. Plot, page: merge_on_read.png, .html, .md beside them"
+    )
+    if whole:
+        run.close()
+    else:
+        there = sum(map(len, kept))
+        console.print(f"The time is over: {there} of {asked.total} figures. The same command goes on.", style="bold")
 
 
 def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -275,7 +304,7 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=3, help="batches of each way, and of all else (default 3)")
     parser.add_argument("--batches", type=int, default=10, help="batches of merge on read (default 10)")
     parser.add_argument("--every", type=int, default=10, help="batches between two moves (default 10)")
-    pending = [0, 50_000, 100_000, 200_000, 400_000, 800_000]
+    pending = [0, 100_000, 200_000, 400_000, 800_000]
     parser.add_argument(
         "--pending", type=int, nargs="+", default=pending, help=f"changes that wait (default {pending})"
     )
@@ -283,16 +312,19 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--sizes", type=int, nargs="+", help=sizes)
     parser.add_argument("--moved", type=int, default=10_000, help="changes that are moved into them (default 10000)")
     parser.add_argument("--seed", type=int, default=20201120, help="seed of the data (default 20201120)")
-    parser.add_argument("--quick", action="store_true", help="a hundredth of the rows and changes, two rounds")
+    parser.add_argument("--quick", action="store_true", help="a hundredth of the rows, two rounds, 3 minutes")
     parser.add_argument("--peers", action="store_true", help="Hudi, Iceberg and Paimon too")
-    add_options(parser, "merge_on_read")
+    add_options(parser, NAME)
+    add_budget_option(parser, MINUTES)
+    add_page_option(parser)
     options = parser.parse_args(arguments)
     options.sizes = options.sizes or [options.rows // part for part in (8, 4, 2, 1)]
     if options.quick:
         for name in ("rows", "changes", "moved"):
             setattr(options, name, max(1, getattr(options, name) // 100))
-        options.pending = [one // 100 for one in options.pending]
-        options.sizes = [max(1, one // 100) for one in options.sizes]
+        options.pending = [one // 100 for one in options.pending[::2]]
+        options.sizes = [max(1, one // 100) for one in options.sizes[1::2]]
+        options.minutes = min(options.minutes or QUICK_MINUTES, QUICK_MINUTES)
         options.rounds, options.batches = min(options.rounds, 2), min(options.batches, 3)
     if options.batches < options.rounds:
         parser.error("--batches must be at least --rounds")
@@ -316,31 +348,32 @@ def peer_cells(run: Run) -> Cells:
     return run.cells("merge_on_read_peers", ("peer", "step", "n"), ("seconds", "bytes"))
 
 
-def measure(run: Run, asked: Asked, kept: Kept, peers: Cells | None = None) -> None:
-    """The cells that are missing; no Spark is started when there are none."""
+def measure(run: Run, asked: Asked, kept: Kept, minutes: float, peers: Cells | None = None) -> bool:
+    """The cells that are missing, and whether all are there now; no Spark is started when none is missing."""
     wanted = (asked.writes, asked.reads, asked.moves)
     done = [sum(key in found for key in keys) for keys, found in zip(wanted, kept, strict=True)]
     others = [] if peers is None else peer_keys(asked, [kind.name for kind in KINDS])
     there = 0 if peers is None else sum(key in peers for key in others)
     if sum(done) == sum(map(len, wanted)) and there == len(others):
-        return
+        return True
     scratch = Path(tempfile.mkdtemp(prefix="bench-merge-on-read-"))
     try:
         with spark_session(scratch) as spark:
-            full = _full(run, spark, asked, kept, Progress(asked.total + len(others), sum(done) + there))
             if sum(done) < asked.total:
-                for bench in (_warm_up(spark, scratch), full):
-                    for step in (bench.writes, bench.reads, bench.moves):
-                        step()
+                _warm_up(spark, scratch).everything()
+            progress = Progress(asked.total + len(others), sum(done) + there)
+            full = _full(run, spark, asked, kept, progress, Budget(minutes))
+            full.everything()
             if peers is not None:
                 full.peers(peers, Notes(run)).measure()
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
+    return all(key in found for keys, found in zip(wanted, kept, strict=True) for key in keys)
 
 
-def _full(run: Run, spark: SparkSession, asked: Asked, kept: Kept, progress: Progress) -> Bench:
+def _full(run: Run, spark: SparkSession, asked: Asked, kept: Kept, progress: Progress, budget: Budget) -> Bench:
     run.tables.mkdir(parents=True, exist_ok=True)
-    return Bench(spark, run.tables, asked, kept, progress)
+    return Bench(spark, run.tables, asked, kept, progress, budget)
 
 
 def _warm_up(spark: SparkSession, scratch: Path) -> Bench:
@@ -350,7 +383,7 @@ def _warm_up(spark: SparkSession, scratch: Path) -> Bench:
     small = Asked(rows=3_000, changes=200, dates=50, rounds=1, batches=2, every=10, pending=(200,), sizes=(2_000,),
                   moved=100, seed=0)  # fmt: skip
     found = cells(Run(folder, {}))
-    return Bench(spark, folder, small, found, Progress(small.total))
+    return Bench(spark, folder, small, found, Progress(small.total), Budget(0))
 
 
 if __name__ == "__main__":

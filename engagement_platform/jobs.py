@@ -21,6 +21,7 @@ from engagement_platform.games.registry import registry
 from engagement_platform.games.replaying import replay_source
 from engagement_platform.ingestion.again import QuarantineSource, RecordedRanges, recorded_ranges
 from engagement_platform.ingestion.job import Parts, ingest_engagements, ingest_mutation_requests
+from engagement_platform.landing.redriven import RedriveSource
 from engagement_platform.layout.inline import inline
 from engagement_platform.merge_on_read.entity import profile
 from engagement_platform.merge_on_read.ingest import ingest_changes
@@ -45,6 +46,7 @@ from engagement_platform.spark.session import spark_session
 from engagement_platform.streams.declared import DeclaredEntity, declarations
 from engagement_platform.streams.ingest import ingest_stream
 from engagement_platform.streams.stream import Stream
+from engagement_platform.tables import log
 from engagement_platform.tables.engagement import QUARANTINE, data_table
 from engagement_platform.tables.lake import Lake
 
@@ -127,6 +129,11 @@ def job_names(settings: Settings) -> tuple[str, ...]:
     return (*JOB_NAMES, *games, *declared_jobs(settings))
 
 
+def shipped_entity(settings: Settings) -> DeclaredEntity:
+    """The entity that nobody has to declare."""
+    return DeclaredEntity(settings.kafka.profile_changes_topic, profile(settings))
+
+
 def topic_of(name: str, settings: Settings) -> str:
     """The topic a job reads. Raises UnknownJob, DeclarationRefused."""
     topics = {
@@ -154,7 +161,7 @@ def build_declared(
     stores: Stores,
     told: Told | None = None,
 ) -> MicroBatchJob[Any]:
-    """The job of a declared stream, or the one of a declared entity that has this name, on an open session."""
+    """The job of a declared stream, or the one of an entity that has this name, on an open session."""
     told, lake = told or Told(), Lake(spark, settings)
     if isinstance(declared, DeclaredEntity) and name == rematerialize_name(declared.entity):
         return rematerialize(lake, stores, settings, told, declared.entity)
@@ -187,8 +194,7 @@ def build_job(
     if name == REMATERIALIZE_ALIASES:
         return rematerialize_aliases(Lake(spark, settings), stores, settings, told)
     if name in (INGEST_PROFILE_CHANGES, REMATERIALIZE_PROFILE):
-        shipped = DeclaredEntity(settings.kafka.profile_changes_topic, profile(settings))
-        return build_declared(name, shipped, spark, settings, stores, told)
+        return build_declared(name, shipped_entity(settings), spark, settings, stores, told)
     return _topic_job(name, spark, settings, stores, told)
 
 
@@ -238,6 +244,37 @@ def redrive_jobs(
         read = partial(source.read, topic=topic, reason=reason)
         jobs.append(build(f"{REDRIVE_QUARANTINE}:{kind}:{reason}", source, read, parts))
     return jobs
+
+
+def redrive_declared(
+    declared: Stream | DeclaredEntity,
+    reason: str,
+    spark: SparkSession,
+    settings: Settings,
+    stores: Stores,
+    told: Told | None = None,
+) -> MicroBatchJob[Any] | None:
+    """Records in the quarantine of a stream or an entity, put through once more; None where there is no quarantine.
+
+    Each lands once and is marked there. The reason is part of the job's name, as in `redrive_jobs`.
+    """
+    told, lake = told or Told(), Lake(spark, settings)
+    if isinstance(declared, DeclaredEntity):
+        job, quarantine = ingest_name(declared.entity), QUARANTINE
+    else:
+        job, quarantine = declared.job, declared.quarantine
+    if log.version(quarantine.uri(settings.lake)) is None:
+        return None
+    source, name = RedriveSource(lake, quarantine, job, reason), f"{REDRIVE_QUARANTINE}:{job}:{reason}"
+    if isinstance(declared, DeclaredEntity):
+        return ingest_changes(declared.entity, source, source.read, lake, stores, settings, told, name)
+    return ingest_stream(declared, source, source.read, lake, stores, settings, told, name)
+
+
+def redriven_tables(settings: Settings) -> list[Stream | DeclaredEntity]:
+    """What `redrive_declared` is asked for: profiles, and all that is declared. Raises DeclarationRefused."""
+    declared = declarations(settings)
+    return [shipped_entity(settings), *declared.entities, *declared.streams]
 
 
 @contextmanager
@@ -303,8 +340,11 @@ def _redrive(settings: Settings, reason: str | None, told: Told | None) -> Itera
         raise ReasonMissing
     stores = open_stores(settings)
     with spark_session(settings, REDRIVE_QUARANTINE) as spark:
-        for job in redrive_jobs(reason, spark, settings, stores, told):
-            yield from drain(job, DrainPolicy(linger=timedelta(0), max_duration=timedelta.max))
+        jobs = redrive_jobs(reason, spark, settings, stores, told)
+        declared = (redrive_declared(d, reason, spark, settings, stores, told) for d in redriven_tables(settings))
+        for job in (*jobs, *declared):
+            if job is not None:
+                yield from drain(job, DrainPolicy(linger=timedelta(0), max_duration=timedelta.max))
 
 
 def reread(

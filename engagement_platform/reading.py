@@ -145,7 +145,8 @@ def rows_of(lake: Lake, name: str, *, where: str | None = None, version: int | N
         if name == current.NAME:
             rows = current.current(lake, data_table(lake.settings.layout.scheme))
         elif (entity := _entities(lake.settings).get(name)) is not None:
-            rows = profiles.current(lake, entity)
+            # Told of the predicate, it skips files of the base.
+            rows, where = profiles.current(lake, entity, where=where), None
         else:
             rows = lake.read(Table(tuple(name.split("/")), "", (), Mode.MUTABLE), version)
         rows = rows if where is None else rows.where(where)

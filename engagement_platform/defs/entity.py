@@ -31,7 +31,9 @@ from engagement_platform.defs.sensors import drain_request, recent_runs, to_repo
 from engagement_platform.defs.specs import DAYS, GROUP, entity_view_spec, key_of, table_spec
 from engagement_platform.defs.telling import Tables, tell, told_of
 from engagement_platform.defs.waiting import Waiting, waiting
-from engagement_platform.merge_on_read.cadence import due, pressing
+from engagement_platform.defs.watched_view import kept, looks, observation
+from engagement_platform.defs.watched_view import looked as looked_at
+from engagement_platform.merge_on_read.cadence import Waits, due, pressing
 from engagement_platform.merge_on_read.entity import Entity
 from engagement_platform.merge_on_read.ingest import job_name as ingest_name
 from engagement_platform.merge_on_read.rematerialize import job_name as rematerialize_name
@@ -124,9 +126,6 @@ class EntityParts:
     def base_asset(self) -> dg.AssetsDefinition:
         """The base, written by rematerializations."""
         entity = self.entity
-        tables = Tables(
-            {entity.base: "base"}, {entity.changeset: "changeset"}, partial(moved_metadata, entity), always=True
-        )
         checks = (dg.AssetCheckKey(self.base, WATERMARK), dg.AssetCheckKey(self.base, REPLAY))
 
         @dg.multi_asset(
@@ -139,7 +138,10 @@ class EntityParts:
             "day of the run.",
         )
         def base(context: dg.AssetExecutionContext, platform: Platform) -> Iterator[dg.AssetCheckResult]:
-            context.log.info(f"Moving changes: {context.run.tags.get(WHY, 'launched by hand')}")
+            why = context.run.tags.get(WHY, "launched by hand")
+            context.log.info(f"Moving changes: {why}")
+            told = partial(moved_metadata, entity, why)
+            tables = Tables({entity.base: "base"}, {entity.changeset: "changeset"}, told, always=True)
             with platform.open(self.rematerialization) as opened:
                 done = tell(context, tables, opened, self._moved(opened, told_of(context)))
                 for number, _report in enumerate(done):
@@ -197,7 +199,12 @@ class EntityParts:
             "and when a run was interrupted.",
         )  # fmt: skip
         def changes_pressing(context: dg.SensorEvaluationContext, platform: Platform) -> dg.RunRequest | dg.SkipReason:
-            return self.move_request(context.instance, waiting(platform.settings()), by_cadence=False)
+            looked = waiting(platform.settings())
+            found = state_of(self.entity, looked.settings)
+            waits = waits_of(self.of(looked.settings), looked, found) if found else None
+            if found and waits:
+                context.update_cursor(self._observe(context, waits, f"{found.base_version} {found.changeset_version}"))
+            return self.move_request(context.instance, looked, waits, by_cadence=False)
 
         return changes_pressing
 
@@ -214,18 +221,29 @@ class EntityParts:
         def rematerialize_by_cadence(
             context: dg.ScheduleEvaluationContext, platform: Platform
         ) -> dg.RunRequest | dg.SkipReason:
-            return self.move_request(context.instance, waiting(platform.settings()), by_cadence=True)
+            looked = waiting(platform.settings())
+            found = state_of(self.entity, looked.settings)
+            waits = waits_of(self.of(looked.settings), looked, found) if found else None
+            return self.move_request(context.instance, looked, waits, by_cadence=True)
 
         return rematerialize_by_cadence
 
+    def _observe(self, context: dg.SensorEvaluationContext, waits: Waits, state: str) -> str:
+        """Tell of the view where one of its tables changed since the last look; the new cursor."""
+        found = looks(context.cursor)
+        if not found or found[-1].state != state:
+            found.append(looked_at(waits, state, datetime.now(UTC)))
+            context.instance.report_runless_asset_event(observation(self.entity, found))
+        return kept(found)
+
     def move_request(
-        self, instance: dg.DagsterInstance, looked: Waiting, *, by_cadence: bool
+        self, instance: dg.DagsterInstance, looked: Waiting, waits: Waits | None, *, by_cadence: bool
     ) -> dg.RunRequest | dg.SkipReason:
-        """One look: a run with its reason, or why not. by_cadence: also when nothing presses."""
-        last, found = looked.checkpoint(self.rematerialization), state_of(self.entity, looked.settings)
-        if found is None:
+        """One look: a run with its reason, or why not. by_cadence: also when nothing presses. waits: None before the
+        tables are made."""
+        if waits is None:
             return dg.SkipReason("No change has landed yet.")
-        settings, waits = looked.settings.rematerialize, waits_of(self.of(looked.settings), looked, found)
+        settings, last = looked.settings.rematerialize, looked.checkpoint(self.rematerialization)
         if last is not None and last.state is not JobState.SUCCEEDED:
             why: str | None = f"{last.manifest} is unfinished"
         elif by_cadence:

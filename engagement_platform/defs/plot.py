@@ -1,4 +1,4 @@
-"""Draws the last batches of a job as a small picture for the asset's page. Figures in, markdown out.
+"""Draws the last batches of a job, or the last looks at a view, as a small picture. Figures in, markdown out.
 
 SVG written by hand and not a PNG: 3 KB instead of 15 to 30, no drawing library to load in every run. At a batch
 every 5 seconds the event log keeps 17,000 of these a day.
@@ -24,6 +24,19 @@ class Bar:
     freshness_s: float | None
 
 
+@dataclass(frozen=True)
+class Legend:
+    """What a picture says beside its bars. The names of `Bar` are those of the first one."""
+
+    bars: str = "rows in"
+    line: str = "freshness p95, seconds from produced to committed"
+    every: str = "batches"
+    """What the bars are."""
+
+
+BATCHES = Legend()
+
+
 def nice_ceiling(value: float) -> float:
     """The smallest of 1, 2 and 5 times a power of ten that is not below `value`; 1 for anything up to 1.
 
@@ -38,7 +51,7 @@ def nice_ceiling(value: float) -> float:
         power *= 10
 
 
-def svg(bars: Sequence[Bar]) -> str:
+def svg(bars: Sequence[Bar], legend: Legend = BATCHES) -> str:
     """Bars for rows (left scale) and a line for freshness (right scale), oldest batch first. Any number of bars."""
     most_rows = nice_ceiling(max((bar.rows for bar in bars), default=0))
     most_s = nice_ceiling(max((bar.freshness_s for bar in bars if bar.freshness_s is not None), default=0))
@@ -50,12 +63,12 @@ def svg(bars: Sequence[Bar]) -> str:
         return LEFT + (index + 0.5) * step
 
     size = f'width="{WIDTH}" height="{HEIGHT}"'
-    what = "freshness p95, seconds from produced to committed"
+    said, bold = legend.line, f'fill="{FRESHNESS_COLOR}" font-weight="bold" text-anchor="end"'
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" font-size="11" fill="{TEXT_COLOR}">',
         '<rect width="100%" height="100%" rx="6" fill="#fff"/>',
-        f'<text x="{LEFT}" y="18" fill="{ROWS_COLOR}" font-weight="bold">rows in</text>',
-        f'<text x="{WIDTH - RIGHT}" y="18" fill="{FRESHNESS_COLOR}" font-weight="bold" text-anchor="end">{what}</text>',
+        f'<text x="{LEFT}" y="18" fill="{ROWS_COLOR}" font-weight="bold">{legend.bars}</text>',
+        f'<text x="{WIDTH - RIGHT}" y="18" {bold}>{said}</text>',
         *_scales(most_rows, most_s, base, height),
     ]
     for index, bar in enumerate(bars):
@@ -74,8 +87,12 @@ def svg(bars: Sequence[Bar]) -> str:
         f'<circle cx="{x}" cy="{y}" r="2.5" fill="{FRESHNESS_COLOR}"/>' for x, y in (p.split(",") for p in points)
     ]
     if bars:
-        parts.append(f'<text x="{LEFT}" y="{HEIGHT - 9}">batches {bars[0].batch_id} to {bars[-1].batch_id}</text>')
+        parts.append(f'<text x="{LEFT}" y="{HEIGHT - 9}">{_span(bars, legend)}</text>')
     return "".join([*parts, "</svg>"])
+
+
+def _span(bars: Sequence[Bar], legend: Legend) -> str:
+    return f"{legend.every} {bars[0].batch_id} to {bars[-1].batch_id}"
 
 
 def _scales(most_rows: float, most_s: float, base: int, height: int) -> list[str]:
@@ -88,7 +105,7 @@ def _scales(most_rows: float, most_s: float, base: int, height: int) -> list[str
     return parts
 
 
-def markdown(bars: Sequence[Bar]) -> str:
+def markdown(bars: Sequence[Bar], legend: Legend = BATCHES) -> str:
     """The picture inside markdown, which is how the Dagster UI shows one."""
-    picture = base64.b64encode(svg(bars).encode()).decode()
-    return f"![the last {len(bars)} batches](data:image/svg+xml;base64,{picture})"
+    picture = base64.b64encode(svg(bars, legend).encode()).decode()
+    return f"![the last {len(bars)} {legend.every}](data:image/svg+xml;base64,{picture})"

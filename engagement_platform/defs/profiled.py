@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from dagster import MetadataValue
+from collections.abc import Sequence
+
+from dagster import MarkdownMetadataValue, MetadataValue
 
 from engagement_platform.defs.batches import (
+    BATCHES_SHOWN,
     Batch,
     Metadata,
     figures_table,
@@ -14,15 +17,20 @@ from engagement_platform.defs.batches import (
     whole_batch,
     written,
 )
+from engagement_platform.defs.plot import Bar, Legend, markdown
 from engagement_platform.merge_on_read.entity import Entity
+from engagement_platform.microbatch.stores import BatchRecord
 from engagement_platform.tables.contract import Table
 from engagement_platform.tables.engagement import QUARANTINE
 
 CHANGES = ("inserts", "updates", "deletes")
 MOVED = (
     *("changes", "batches", "files", "bytes", "files_rewritten", "bytes_rewritten", "batches_removed"),
-    "tombstones_removed",
+    *("tombstones_removed", "find_ms", "rewrite_ms"),
 )
+
+
+ROUNDS = Legend("changes moved", "milliseconds to read one key before it", "rounds")
 
 
 def changes_metadata(entity: Entity, batch: Batch, table: Table, process: str) -> Metadata:
@@ -40,13 +48,14 @@ def changes_metadata(entity: Entity, batch: Batch, table: Table, process: str) -
     return identified(batch.report, shown)
 
 
-def moved_metadata(entity: Entity, batch: Batch, table: Table, process: str) -> Metadata:
-    """Of a rematerialization: what it cost, what one read gained by it, and when the next is due, why."""
+def moved_metadata(entity: Entity, why: str, batch: Batch, table: Table, process: str) -> Metadata:
+    """Of a rematerialization: why it ran, what it cost, what one read gained by it, and when the next is due, why."""
     if table != entity.base:
         return identified(batch.report, written(batch.processes.get(process, {})))
     report = batch.report
     details = report.details
-    shown: Metadata = {name: MetadataValue.int(report.counts[name]) for name in MOVED if name in report.counts}
+    shown: Metadata = {"why": MetadataValue.text(why), "last_rounds": last_rounds(batch.history)}
+    shown |= {name: MetadataValue.int(report.counts[name]) for name in MOVED if name in report.counts}
     for name, value in (("watermark", details.get("watermark")), ("pending_rows", details.get("pending_rows"))):
         if isinstance(value, int):
             shown[name] = MetadataValue.int(value)
@@ -60,3 +69,13 @@ def moved_metadata(entity: Entity, batch: Batch, table: Table, process: str) -> 
     rounded = {name: round(seconds, 2) for name, seconds in report.process_seconds.items()}
     shown["process_seconds"] = figures_table("process", "seconds", rounded)
     return identified(report, shown)
+
+
+def last_rounds(history: Sequence[BatchRecord]) -> MarkdownMetadataValue:
+    """A picture of the newest rematerializations; history: newest first."""
+    bars = []
+    for record in reversed(history[:BATCHES_SHOWN]):
+        before = record.details.get("point_read_before_s")
+        changes = record.counts.get("changes", 0)
+        bars.append(Bar(record.manifest.batch_id, changes, before * 1000 if isinstance(before, float) else None))
+    return MetadataValue.md(markdown(bars, ROUNDS))

@@ -1,17 +1,27 @@
 """The job that puts rejected records through again after a fix, launched by people from the UI."""
 
 from collections.abc import Iterator
-from datetime import date
+from datetime import date, timedelta
+from functools import partial
+from typing import Any
 
 import dagster as dg
 from pydantic import Field
 
-from engagement_platform.defs.checks import ENGAGEMENT_CHECKS, REQUEST_CHECKS
+from engagement_platform.defs.checks import ENGAGEMENT_CHECKS, FRESH, REQUEST_CHECKS
 from engagement_platform.defs.engagement import DATA_POOL
+from engagement_platform.defs.entity_checks import SIZE
 from engagement_platform.defs.evaluations import carry_over
 from engagement_platform.defs.platform import Opened, Platform
-from engagement_platform.defs.telling import ENGAGEMENT_TABLES, REQUEST_TABLES, tell, told_of
-from engagement_platform.microbatch.job import BatchReport, Told
+from engagement_platform.defs.profiled import changes_metadata
+from engagement_platform.defs.specs import key_of
+from engagement_platform.defs.streams import landed_metadata
+from engagement_platform.defs.telling import ENGAGEMENT_TABLES, REQUEST_TABLES, Tables, tell, told_of
+from engagement_platform.microbatch.job import BatchReport, MicroBatchJob, Told, drain
+from engagement_platform.microbatch.job import DrainPolicy as Policy
+from engagement_platform.streams.declared import DeclaredEntity
+from engagement_platform.streams.stream import Stream
+from engagement_platform.tables.engagement import QUARANTINE
 
 
 class RedriveConfig(dg.Config):
@@ -26,23 +36,46 @@ class RedriveConfig(dg.Config):
 def redrive(context: dg.OpExecutionContext, config: RedriveConfig, platform: Platform) -> None:
     """Records in quarantine for one reason, put through once more; what passes now lands and is announced."""
     with platform.open("redrive-quarantine") as opened:
-        redriven = redriven_batches(config.reason, opened, told_of(context))
-        for tables, done in zip((ENGAGEMENT_TABLES, REQUEST_TABLES), redriven, strict=True):
-            for report in tell(context, tables, opened, done):
+        for job, tables, checks in redrives(config.reason, opened, told_of(context)):
+            landed = False
+            for report in tell(context, tables, opened, _batches(job)):
+                landed = True
                 context.log.info(f"{report.counts.get('landed', 0)} of {report.counts.get('rows_in', 0)} landed")
-    carry_over(context, (*ENGAGEMENT_CHECKS, *REQUEST_CHECKS))
+            if landed:
+                carry_over(context, checks)
 
 
-def redriven_batches(reason: str, opened: Opened, told: Told) -> Iterator[Iterator[tuple[date, BatchReport]]]:
-    """Batches of engagements, then those of requests, each with the day of its ingestion."""
-    from datetime import timedelta
+Redrive = tuple[MicroBatchJob[Any], Tables, tuple[dg.AssetCheckKey, ...]]
+"""A job, what its batches are told of, and the checks of these tables that others evaluate."""
 
-    from engagement_platform.jobs import redrive_jobs
-    from engagement_platform.microbatch.job import DrainPolicy, drain
 
-    once = DrainPolicy(linger=timedelta(0), max_duration=timedelta.max)
-    for job in redrive_jobs(reason, opened.spark, opened.settings, opened.stores, told):
-        yield ((report.manifest.ingestion_ts.date(), report) for report in drain(job, once))
+def redrives(reason: str, opened: Opened, told: Told) -> Iterator[Redrive]:
+    """Engagements, requests, profiles, and everything that is declared and has a quarantine."""
+    from engagement_platform.jobs import redrive_declared, redrive_jobs, redriven_tables
+
+    spark, settings, stores = opened.spark, opened.settings, opened.stores
+    engagements, requests = redrive_jobs(reason, spark, settings, stores, told)
+    yield engagements, ENGAGEMENT_TABLES, ENGAGEMENT_CHECKS
+    yield requests, REQUEST_TABLES, REQUEST_CHECKS
+    for declared in redriven_tables(settings):
+        if job := redrive_declared(declared, reason, spark, settings, stores, told):
+            yield job, *_told_of(declared)
+
+
+def _told_of(declared: Stream | DeclaredEntity) -> tuple[Tables, tuple[dg.AssetCheckKey, ...]]:
+    if isinstance(declared, DeclaredEntity):
+        entity = declared.entity
+        changeset = key_of(entity.changeset)
+        tables = Tables({entity.changeset: "changeset"}, {QUARANTINE: "redriven"}, partial(changes_metadata, entity))
+        return tables, (dg.AssetCheckKey(changeset, FRESH), dg.AssetCheckKey(changeset, SIZE))
+    own = {declared.table: "table", declared.quarantine: "redriven"}
+    return Tables(own, {}, partial(landed_metadata, declared)), (dg.AssetCheckKey(key_of(declared.table), FRESH),)
+
+
+def _batches(job: MicroBatchJob[Any]) -> Iterator[tuple[date, BatchReport]]:
+    """What waits, each batch with the day of its ingestion."""
+    for report in drain(job, Policy(linger=timedelta(0), max_duration=timedelta.max)):
+        yield report.manifest.ingestion_ts.date(), report
 
 
 @dg.job

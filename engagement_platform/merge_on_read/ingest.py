@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
 from engagement_platform.landing.batch import COORDINATES, DecodedBatch, with_reason
+from engagement_platform.landing.redriven import RedrivenProcess, RedriveSource, turn_of
 from engagement_platform.landing.rejected import RejectedProcess
 from engagement_platform.merge_on_read.entity import Entity
 from engagement_platform.merge_on_read.snapshot import snapshot
@@ -84,27 +85,43 @@ class ChangesetProcess:
 
 
 def ingest_changes(
-    entity: Entity, source: Source, read: Reader, lake: Lake, stores: Stores, settings: Settings, told: Told
+    entity: Entity,
+    source: Source,
+    read: Reader,
+    lake: Lake,
+    stores: Stores,
+    settings: Settings,
+    told: Told,
+    name: str | None = None,
 ) -> MicroBatchJob[ChangeBatch]:
-    """Changes of an entity into its changeset, exactly once, and the rejected ones into quarantine."""
+    """Changes of an entity into its changeset, exactly once, and the rejected ones into quarantine.
+
+    name: of a redrive, which goes on under a checkpoint of its own. One batch of all these jobs at a time: who lands a
+    batch under a number that was moved into the base meanwhile would land it where no reader looks.
+    """
     lake.ensure(entity.changeset, entity.base, QUARANTINE)
     limits = DecodingLimits.of(settings.decoding)
+    redriven = [RedrivenProcess(source)] if isinstance(source, RedriveSource) else []
 
     def prepare(manifest: Manifest) -> ChangeBatch:
         step = decode_changes(entity.shape, limits, manifest.ingestion_ts)
         raw = read(manifest)
         decoded = raw.mapInArrow(step, changes_ddl(entity.shape)).toArrow()
         records = raw.select(*COORDINATES, "key", "value").toArrow
-        return ChangeBatch(lake, manifest, *_refused(decoded, records, lake, entity, manifest), entity)
+        # What is redriven has not landed, so an INSERT of a known id is none of what is there.
+        seen_before = manifest.goes_over_again and not redriven
+        settled = _refused(decoded, records, lake, entity, manifest, seen_before=seen_before)
+        return ChangeBatch(lake, manifest, *settled, entity)
 
     return MicroBatchJob(
-        name=job_name(entity),
+        name=name or job_name(entity),
         source=source,
         prepare=prepare,
-        processes=(RejectedProcess(QUARANTINE), ChangesetProcess()),
+        processes=(RejectedProcess(QUARANTINE), ChangesetProcess(), *redriven),
         stores=stores,
         limits=Limits(settings.batch.max_records, settings.batch.max_bytes),
         pin=lambda: _pinned(lake, entity, stores),
+        leased=(turn_of(entity.changeset),),
         lease_wait=settings.stores.lease_wait,
         describe=lambda work: {
             "rejected": work.by_reason,
@@ -126,21 +143,29 @@ def _pinned(lake: Lake, entity: Entity, stores: Stores) -> Mapping[str, int]:
     """
     last = stores.checkpoints.latest(job_name(entity))
     found = snapshot(lake.root, entity)
+    number = max(found.latest + 1, last.manifest.batch_id + 1 if last else 0)
     return {
         QUARANTINE.name: lake.version(QUARANTINE),
         f"{_KNOWN}{entity.changeset.name}": found.changeset_version,
         f"{_KNOWN}{entity.base.name}": found.base_version,
-        _NUMBER: max(found.latest + 1, last.manifest.batch_id + 1 if last else 0),
+        _NUMBER: number,
+        turn_of(entity.changeset): number,
     }
 
 
 def _refused(
-    decoded: pa.Table, raw: Callable[[], pa.Table], lake: Lake, entity: Entity, manifest: Manifest
+    decoded: pa.Table,
+    raw: Callable[[], pa.Table],
+    lake: Lake,
+    entity: Entity,
+    manifest: Manifest,
+    *,
+    seen_before: bool,
 ) -> tuple[pa.Table, int]:
     """With the reasons for which the entity's policies refuse changes after all, and without known duplicates.
 
-    Looks ids up in base and changeset, as pinned; for policies that refuse nothing, nothing is looked up. Where old
-    records are gone over again an INSERT of a known id is taken for the one that has landed.
+    Looks ids up in base and changeset, as pinned; for policies that refuse nothing, nothing is looked up.
+    seen_before: the records may have landed, so an INSERT of a known id is taken for the one that has.
     raw: the same records with key and value, which decoding keeps of those only that it refused.
     """
     ops, ids = pc.fill_null(decoded.column("op"), ""), decoded.column(entity.key)
@@ -156,7 +181,7 @@ def _refused(
     unknown = pc.and_(known_only, pc.invert(pc.or_(is_known, inserted_here)))
     again = pc.and_(new_only, is_known)
     duplicates = 0
-    if manifest.goes_over_again:
+    if seen_before:
         duplicates, again = int(pc.sum(again).as_py() or 0), nothing
         fresh = pc.invert(pc.and_(new_only, is_known))
         decoded, unknown, again = decoded.filter(fresh), unknown.filter(fresh), again.filter(fresh)

@@ -104,7 +104,7 @@ class BaseProcess:
     commits: tuple[str, ...] = ("write",)
 
     def run(self, work: Rematerialization, commit: Committer) -> Counts:
-        """Counts: changes, batches, files, bytes, files_rewritten, bytes_rewritten."""
+        """Counts: changes, batches, files, bytes, files_rewritten, bytes_rewritten; of a MERGE find_ms, rewrite_ms."""
         counts = {"changes": work.taken.pending_rows, "batches": len(work.taken.pending)}
         if not work.taken.pending:
             return counts
@@ -113,7 +113,10 @@ class BaseProcess:
         with commit("write"):
             METHODS[work.method](work)
         base = work.entity.base
-        return {**counts, **work.lake.written(base, txn), **work.lake.rewritten(base, txn)}
+        counts |= {**work.lake.written(base, txn), **work.lake.rewritten(base, txn)}
+        if work.method == "merge" and (found := work.lake.commit_of(base, txn)) is not None:
+            counts |= {"find_ms": found.find_ms, "rewrite_ms": found.rewrite_ms}
+        return counts
 
 
 @dataclass(frozen=True)

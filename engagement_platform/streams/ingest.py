@@ -12,6 +12,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from engagement_platform.landing.batch import COORDINATES, DecodedBatch
+from engagement_platform.landing.redriven import RedrivenProcess, RedriveSource, turn_of
 from engagement_platform.landing.rejected import RejectedProcess
 from engagement_platform.microbatch.job import Committer, MicroBatchJob, Stores, Told
 from engagement_platform.microbatch.model import Counts, Limits, Manifest, Source
@@ -54,10 +55,22 @@ class RecordProcess:
 
 
 def ingest_stream(
-    stream: Stream, source: Source, read: Reader, lake: Lake, stores: Stores, settings: Settings, told: Told
+    stream: Stream,
+    source: Source,
+    read: Reader,
+    lake: Lake,
+    stores: Stores,
+    settings: Settings,
+    told: Told,
+    name: str | None = None,
 ) -> MicroBatchJob[DecodedBatch]:
-    """Records of a declared stream into its two tables. Raises ContractBroken where a table is another one."""
+    """Records of a declared stream into its two tables. Raises ContractBroken where a table is another one.
+
+    name: of a redrive, which goes on under a checkpoint of its own. One batch of all these jobs at a time: two that
+    look for a name at one moment would both find that nobody has it.
+    """
     table, quarantine = stream.table, stream.quarantine
+    redriven = [RedrivenProcess(source)] if isinstance(source, RedriveSource) else []
     lake.ensure(table, quarantine)
     limits = DecodingLimits.of(settings.decoding)
 
@@ -72,13 +85,14 @@ def ingest_stream(
         return DecodedBatch(lake, manifest, *settled(stream, decoded, records, lake, manifest))
 
     return MicroBatchJob(
-        name=stream.job,
+        name=name or stream.job,
         source=source,
         prepare=prepare,
-        processes=(RejectedProcess(quarantine), RecordProcess(stream)),
+        processes=(RejectedProcess(quarantine), RecordProcess(stream), *redriven),
         stores=stores,
         limits=Limits(settings.batch.max_records, settings.batch.max_bytes),
-        pin=lambda: {each.name: lake.version(each) for each in (table, quarantine)},
+        pin=lambda: {table.name: lake.version(table), quarantine.name: lake.version(quarantine), turn_of(table): 0},
+        leased=(turn_of(table),),
         lease_wait=settings.stores.lease_wait,
         describe=lambda work: {
             "rejected": work.by_reason,

@@ -35,7 +35,10 @@ compactions, a handful; 50 leaves room for a maintenance run in between."""
 
 @dataclass(frozen=True)
 class Commit:
-    """One commit of a table: version, operation, and what it wrote (files, bytes, rows; 0 where not said)."""
+    """One commit of a table: version, operation, and what it wrote (files, bytes, rows; 0 where not said).
+
+    find_ms, rewrite_ms: of a MERGE, its first phase (a join that finds the files to rewrite) and its second.
+    """
 
     version: int
     operation: str
@@ -45,6 +48,8 @@ class Commit:
     rows_added: int
     rows_updated: int
     rows_deleted: int
+    find_ms: int = 0
+    rewrite_ms: int = 0
 
 
 def storage_uri(uri: str) -> str:
@@ -287,6 +292,8 @@ def _commit(entry: Mapping[str, Any], uri: str) -> Commit:
         else figure("numOutputRows", "num_added_rows"),
         rows_updated=figure("numTargetRowsUpdated", "num_target_rows_updated"),
         rows_deleted=figure("numTargetRowsDeleted", "numDeletedRows", "num_target_rows_deleted", "num_deleted_rows"),
+        find_ms=figure("scanTimeMs", "scan_time_ms") if merged else 0,
+        rewrite_ms=figure("rewriteTimeMs", "rewrite_time_ms") if merged else 0,
     )
 
 

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
+from benchmarks.budget import Budget
 from benchmarks.cells import Cells, Progress, Run
 from benchmarks.merge_on_read import Bench, cells, parsed
 from benchmarks.merge_on_read_report import (
@@ -19,6 +20,7 @@ from benchmarks.merge_on_read_report import (
     costs,
     crossing_words,
     crossings,
+    figures,
     save,
     show,
     tables,
@@ -111,6 +113,8 @@ def test_everything_is_shown_and_drawn_also_what_is_not_measured_yet(tmp_path: P
     ):
         run = Run(folder, {"machine": {"cores": "2"}, "scale": {}})
         save(run, SMALL, *found)
+        lines = figures(run, SMALL, *found).splitlines()
+        assert all(line.count("|") == len(WAYS) + 2 for line in lines if line.startswith("| merge on read "))
         assert (folder / "merge_on_read.png").read_bytes().startswith(b"\x89PNG")
         assert "<h1>Merge on read</h1>" in (folder / "merge_on_read.html").read_text()
         console = Console(width=150, record=True, file=(tmp_path / "screen").open("w"))
@@ -121,11 +125,18 @@ def test_everything_is_shown_and_drawn_also_what_is_not_measured_yet(tmp_path: P
         assert name in shown
 
 
+def test_nothing_begins_once_the_time_is_over(spark: SparkSession, tmp_path: Path) -> None:
+    found = kept(tmp_path)
+    Bench(spark, tmp_path / "tables", SMALL, found, Progress(SMALL.total), Budget(1e-9)).everything()
+    assert [len(one) for one in found] == [0, 0, 0]
+
+
 def test_options_of_a_quick_run_are_whole_batches() -> None:
     asked = Asked.of(parsed(["--quick"]))
     assert (asked.rows, asked.changes, asked.rounds) == (20_000, 500, 2)
     assert all(one % asked.changes == 0 for one in asked.pending)
-    assert asked.sizes == (2_500, 5_000, 10_000, 20_000)
+    assert asked.pending == (0, 2_000, 8_000)
+    assert asked.sizes == (5_000, 20_000)
     with pytest.raises(SystemExit):
         parsed(["--pending", "70000"])
     with pytest.raises(SystemExit):
@@ -155,10 +166,9 @@ def test_every_way_of_writing_leaves_the_same_rows(spark: SparkSession, tmp_path
 def test_a_whole_small_run_fills_every_cell_once(spark: SparkSession, tmp_path: Path) -> None:
     found = kept(tmp_path)
     for _ in range(2):
-        bench = Bench(spark, tmp_path / "tables", SMALL, found, Progress(SMALL.total, sum(map(len, found))))
         (tmp_path / "tables").mkdir(exist_ok=True)
-        for step in (bench.writes, bench.reads, bench.moves):
-            step()
+        progress = Progress(SMALL.total, sum(map(len, found)))
+        Bench(spark, tmp_path / "tables", SMALL, found, progress, Budget(0)).everything()
         assert [len(one) for one in found] == [len(SMALL.writes), len(SMALL.reads), len(SMALL.moves)]
     assert found[0].figures("files_replaced", way=MERGE_ON_READ, batch=0) == [0.0]
     assert found[0].figures("files_replaced", way=COPY_ON_WRITE)[0] >= 1

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
+from benchmarks.budget import Budget
 from benchmarks.cells import Cells, Progress, Run
 from benchmarks.merge_on_read import Bench, cells, parsed, peer_cells
 from benchmarks.merge_on_read_report import BASE, WHOLE, Asked
@@ -228,7 +229,7 @@ def test_every_peer_is_pinned_to_exact_versions() -> None:
 def test_peers_are_held_against_the_rows_of_merge_on_read(spark: SparkSession, tmp_path: Path) -> None:
     run = Run(tmp_path, {})
     (tmp_path / "tables").mkdir()
-    bench = Bench(spark, tmp_path / "tables", SMALL, cells(run), Progress(SMALL.batches + 1))
+    bench = Bench(spark, tmp_path / "tables", SMALL, cells(run), Progress(SMALL.batches + 1), Budget(0))
     bench._write(MERGE_ON_READ, SMALL.batches + 1)
     found = bench.peers(peer_cells(run), Notes(run))
     assert found.known(AFTER_ROUNDS)

@@ -108,6 +108,10 @@ def test_redriven_records_land_and_are_told_of(home: Home, monkeypatch: pytest.M
     today = datetime.now(UTC).date()
     assert home.run("ingest_engagements", [today]).success
     [rejected] = DeltaTable(QUARANTINE.uri(str(home.folder / "lake"))).to_pyarrow_table().to_pylist()
+    home.broker.create_topic(home.profile_changes)
+    change = b'{"profile_id": "p-1", "version": 1, "op": "INSERT", "changes": {"name": "Ann"}}'
+    home.broker.produce(home.profile_changes, [(0, None, change)])
+    assert home.run("ingest_profile_changes", [today]).success
     monkeypatch.delenv("ENGAGEMENT_PLATFORM_DECODING__MAX_ID_LENGTH")
 
     redrive = defs().resolve_job_def("redrive_quarantine")
@@ -116,3 +120,6 @@ def test_redriven_records_land_and_are_told_of(home: Home, monkeypatch: pytest.M
     assert len(home.rows(data_table("organization"))) == 1
     newest = home.events("engagement/data")[0]
     assert (number(newest, "landed"), newest.partition) == (1, today.isoformat())
+    newest = home.events("profile/changeset")[0]
+    assert (number(newest, "landed"), number(newest, "pending_rows")) == (1, 1)
+    assert home.observed("engagement/quarantine")[0].metadata["redriven"].value == 1

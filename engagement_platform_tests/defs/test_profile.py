@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Iterator
 from dataclasses import replace
@@ -95,11 +96,49 @@ def test_changes_flow_into_the_view_and_are_moved_for_a_reason_that_is_told(
         "changes": 2, "batches": 1, "watermark": 0, "batches_removed": 1,
     }  # fmt: skip
     assert "nothing is known yet" in str(moved.metadata["cadence"].value)
+    assert moved.metadata["why"].value == due.tags[WHY]
+    assert "base64," in str(moved.metadata["last_rounds"].value)
     rows = DeltaTable(PROFILE.base.uri(str(home.folder / "lake"))).to_pyarrow_table().to_pylist()
     assert [(row["name"], row["city"], row["version"]) for row in rows] == [("Ann", "Oslo", 2)]
     done = asked(home, PROFILES.by_cadence)
     assert isinstance(done, dg.SkipReason)
     assert done.skip_message == "no changes wait"
+
+    # Beyond the limit it does not wait for the cadence, and says that.
+    messages = [change("a", 3, city="Bonn"), change("a", 4, city="Rome")]
+    home.broker.produce(home.profile_changes, [(0, None, message) for message in messages])
+    assert home.run("ingest_profile_changes", [today]).success
+    waits = asked(home, PROFILES.by_cadence)
+    assert isinstance(waits, dg.SkipReason)
+    assert "2 changes wait; next in" in (waits.skip_message or "")
+    monkeypatch.setenv("ENGAGEMENT_PLATFORM_REMATERIALIZE__MAX_PENDING_ROWS", "1")
+    pressed = asked(home, PROFILES.pressing, **repository)
+    assert isinstance(pressed, dg.RunRequest)
+    assert pressed.tags[WHY] == "2 changes wait, more than rematerialize.max_pending_rows (1)"
+    assert job.execute_in_process(partition_key=today.isoformat(), instance=home.instance, tags=pressed.tags).success
+    assert home.events("profile/materialized")[0].metadata["why"].value == pressed.tags[WHY]
+
+
+def test_what_waits_and_how_long_a_reader_waits_are_told_of_the_view_when_something_changed(
+    home: Home, tmp_path: Path
+) -> None:
+    """The sensor's looks become observations of the view, each with a picture of the last ones."""
+    changes = Changes(tmp_path / "lake", PROFILE)
+    cursor: str | None = None
+    for number in range(3):
+        changes.land(number, [Said("a", number + 1, "UPDATE", {"score": number})])
+        for _ in range(2):
+            context = dg.build_sensor_context(
+                home.instance, cursor=cursor, definitions=defs(), resources={"platform": Platform()}
+            )
+            PROFILES.pressing(context)
+            cursor = context.cursor
+    observed = home.observed("profile/current")
+    assert [one.metadata["pending_rows"].value for one in observed] == [3, 2, 1], "a look that saw nothing new was told"
+    assert all(float(str(one.metadata["point_read_s"].value)) > 0 for one in observed)
+    picture = str(observed[0].metadata["last_looks"].value).split("base64,")[1].split(")")[0]
+    drawn = base64.b64decode(picture).decode()
+    assert (drawn.count("<circle"), "looks 0 to 2" in drawn) == (3, True)
 
 
 def seeded(tmp_path: Path) -> tuple[Settings, Snapshot]:

@@ -6,7 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 from random import Random
 
+import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
@@ -22,9 +24,11 @@ from engagement_platform.merge_on_read.view import (
     fits_broadcast,
     view,
 )
+from engagement_platform.reading import rows_of as rows_of_table
 from engagement_platform.sections import MergeOnReadSettings, UnknownUpdate, ViewStrategy
 from engagement_platform.settings import Settings
 from engagement_platform.tables import light
+from engagement_platform.tables.contract import Table
 from engagement_platform.tables.lake import Lake
 from engagement_platform_tests.merge_on_read.histories import DEVICE, PROFILE, Changes, plain, side_by_side
 from engagement_platform_tests.merge_on_read.oracle import Said, replay, rows_of
@@ -124,17 +128,73 @@ def test_folded_changes_are_broadcast_up_to_the_limit_and_not_beyond(spark: Spar
         spark.conf.unset("spark.sql.autoBroadcastJoinThreshold")
 
 
-def test_keys_are_looked_for_in_the_scans_of_base_and_changeset(spark: SparkSession, tmp_path: Path) -> None:
-    """Files that cannot have the key are not opened: they are taken away here."""
-    changes = Changes(tmp_path, PROFILE)
-    changes.land(0, [Said("a", 1, "INSERT", {"name": "Ann"})])
-    changes.land(1, [Said("z", 1, "INSERT", {"name": "Zoe"})])
-    for other in (tmp_path / "profile" / "changeset").glob("batch_id=0/*.parquet"):
-        other.unlink()
+def take_away(table: Table, root: Path, **bounds: str) -> int:
+    """Remove files whose smallest value of a column is this: whoever opens one fails. How many there were."""
+    [(column, value)] = bounds.items()
+    found = DeltaTable(table.uri(str(root)))
+    files = pa.table(found.get_add_actions(flatten=True)).to_pylist()
+    gone = [file["path"] for file in files if file[f"min.{column}"] == value]
+    for path in gone:
+        (Path(table.uri(str(root))) / path).unlink()
+    return len(gone)
+
+
+def in_files(root: Path, *moved: list[Said]) -> Changes:
+    """Each list of changes in a file of the base of its own."""
+    changes = Changes(root, PROFILE)
+    for number, batch in enumerate(moved):
+        # Empty again, so that the next is in the base alone.
+        changes.land(number, batch)
+        base = light.opened(PROFILE.base.uri(str(root)), PROFILE.base)
+        changeset = light.opened(PROFILE.changeset.uri(str(root)), PROFILE.changeset)
+        assert base is not None
+        assert changeset is not None
+        keys = [change.key for change in batch]
+        light.append(base, state_here(str(root), PROFILE, keys=keys), transaction(PROFILE, number))
+        light.drop_partitions(changeset, "batch_id", number, transaction(PROFILE, number))
+    return changes
+
+
+def test_one_key_opens_only_files_of_base_and_changeset_that_may_have_it(spark: SparkSession, tmp_path: Path) -> None:
+    """Files that cannot have the key are taken away."""
+    changes = in_files(tmp_path, [Said("a", 1, "INSERT", {"name": "Ann"})], [Said("z", 1, "INSERT", {"name": "Zoe"})])
+    changes.land(2, [Said("b", 1, "INSERT", {"name": "Bo"})])
+    changes.land(3, [Said("z", 2, "UPDATE", {"city": "Oslo"})])
+    taken = (take_away(PROFILE.base, tmp_path, profile_id="a"), take_away(PROFILE.changeset, tmp_path, profile_id="b"))
+    assert taken == (1, 1)
     lake = lake_of(spark, tmp_path)
     for strategy in ("double_rank_over", "full_outer_join", "left_join_anti_join"):
         found = view(lake, PROFILE, strategy=strategy, keys=["z"]).rows.toArrow()
-        assert found.column("name").to_pylist() == ["Zoe"]
+        assert [(row["name"], row["city"]) for row in found.to_pylist()] == [("Zoe", "Oslo")]
+
+
+def test_a_predicate_opens_files_of_the_base_where_it_may_be_true_or_a_change_waits(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """One came to pass, one ceased to, and one did both ways at once: none by its row in the base alone."""
+    changes = in_files(
+        tmp_path,
+        [Said("a", 1, "INSERT", {"city": "Oslo", "score": 1}), Said("b", 1, "INSERT", {"city": "Oslo", "score": 2})],
+        [Said("m", 1, "INSERT", {"city": "Rome", "score": 3})],
+        [Said("x", 1, "INSERT", {"city": "Bonn"}), Said("z", 1, "INSERT", {"city": "Bonn"})],
+    )
+    changes.land(3, [Said("m", 2, "UPDATE", {"city": "Oslo"}), Said("b", 2, "UPDATE", {"city": "Rome"})])
+    changes.land(4, [Said("new", 1, "INSERT", {"city": "Oslo"}), Said("other", 1, "INSERT", {"city": "Kiel"})])
+    assert take_away(PROFILE.base, tmp_path, profile_id="x") == 1
+    lake = lake_of(spark, tmp_path)
+    for strategy in ("double_rank_over", "full_outer_join", "left_join_anti_join"):
+        found = view(lake, PROFILE, strategy=strategy, where="city = 'Oslo'").rows.toArrow()
+        assert sorted(found.column("profile_id").to_pylist()) == ["a", "m", "new"], strategy
+    assert rows_of_table(lake, "profile/current", where="score > 1 AND city = 'Rome'").count() == 1
+
+
+@pytest.mark.parametrize("where", ["name = 'a'", "score IS NULL", "NOT (city <=> 'b') AND version > 2"])
+def test_a_predicate_finds_what_it_finds_in_the_whole_view(spark: SparkSession, tmp_path: Path, where: str) -> None:
+    seed = Random().randrange(2**32)
+    half_moved(tmp_path, PROFILE, seed, 40)
+    lake = lake_of(spark, tmp_path)
+    found, whole = view(lake, PROFILE, where=where).rows.toArrow(), view(lake, PROFILE).rows.where(where).toArrow()
+    assert rows_of(plain(found), PROFILE) == rows_of(plain(whole), PROFILE), f"seed {seed}"
 
 
 def test_the_view_is_there_for_sql(spark: SparkSession, tmp_path: Path) -> None:

@@ -1,0 +1,113 @@
+"""Puts records from quarantine through once more, and marks there those that landed, so that none is put through twice.
+
+What a record has to be is the job's business: a redrive is that job under another name, with this source.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from engagement_platform.landing.batch import COORDINATES, DecodedBatch
+from engagement_platform.microbatch.job import Committer
+from engagement_platform.microbatch.model import Counts, Limits, Manifest, Offsets
+from engagement_platform.tables.contract import Table
+from engagement_platform.tables.lake import Lake
+from engagement_platform.tables.stamps import stamped_here
+
+REDRIVEN = "redriven"
+"""Reason code of a mark: the record, whole, stands in quarantine a second time under it."""
+
+_RECORD = (*COORDINATES, "key", "value")
+
+
+def turn_of(table: Table) -> str:
+    """What all jobs that land records in a table lease and pin, so that their batches come one after the other.
+
+    Not the table's own name, under which it is maintained, and moved into a base, while batches go on landing.
+    """
+    return f"{table.name}, landing"
+
+
+@dataclass
+class RedriveSource:
+    """Records that a job refused for a reason and that are not marked, some at a time.
+
+    Offsets {"version": v, "row": n}: a version of quarantine, and a place among these records in it.
+    """
+
+    lake: Lake
+    table: Table
+    """Of quarantine."""
+    job: str
+    """Who refused them; its redrives are called `…:<job>:<reason>`."""
+    reason: str
+    _left: list[tuple[Offsets, Offsets]] | None = field(default=None, init=False)
+
+    def plan(self, start: Offsets | None, limits: Limits, mean_bytes: float | None) -> tuple[Offsets, Offsets] | None:  # noqa: ARG002
+        """The next of the records that are there at the first look, each once a run, whatever the checkpoint says."""
+        if self._left is None:
+            version = self.lake.version(self.table)
+            rows = self._waiting(version).count()
+            size = limits.max_records
+            places = [(at, min(at + size, rows)) for at in range(0, rows, size)]
+            self._left = [({"version": version, "row": a}, {"version": version, "row": b}) for a, b in places]
+        return self._left.pop(0) if self._left else None
+
+    def check(self, start: Offsets, end: Offsets) -> None:
+        """A version that was vacuumed away fails when it is read; nothing is known before."""
+
+    def size(self, start: Offsets, end: Offsets) -> int:
+        """How many records a range has."""
+        return end["row"] - start["row"]
+
+    def read(self, manifest: Manifest) -> DataFrame:
+        """The records of a batch as they came from Kafka.
+
+        Out: topic, partition, offset, key, value, timestamp (when they were refused).
+        """
+        start, end = manifest.start["row"], manifest.end["row"]
+        ordered = self._waiting(manifest.end["version"]).orderBy("timestamp", *COORDINATES, "value")
+        return ordered.offset(start).limit(end - start)
+
+    def _waiting(self, version: int) -> DataFrame:
+        """Of records with one place, which a topic that was made anew has, the newest: the others come after it."""
+        its_own = (F.col("job_name") == self.job) | F.col("job_name").contains(f":{self.job}:")
+        held = self.lake.read(self.table, version).where(its_own)
+        marked = F.bool_or(F.col("reason_code") == REDRIVEN)
+        asked = F.bool_or(F.col("reason_code") == self.reason)
+        each = held.groupBy(*_RECORD).agg(
+            F.min("ingestion_ts").alias("timestamp"), marked.alias("marked"), asked.alias("asked")
+        )
+        waiting = each.where("asked AND NOT marked")
+        newest = waiting.groupBy(*COORDINATES).agg(
+            F.max_by(F.struct("key", "value", "timestamp"), F.struct("timestamp", "value")).alias("r")
+        )
+        return newest.select(*COORDINATES, "r.key", "r.value", "r.timestamp")
+
+
+@dataclass(frozen=True)
+class RedrivenProcess:
+    """Marks those records of a redrive that landed, or were known: a second redrive passes them by."""
+
+    source: RedriveSource
+    name: str = "redriven"
+    commits: tuple[str, ...] = ("append",)
+
+    def run(self, work: DecodedBatch, commit: Committer) -> Counts:
+        """Counts: redriven, files, bytes."""
+        records = self.source.read(work.manifest).select(*_RECORD).toArrow()
+        refused = set(zip(*(work.rejected.column(name).to_pylist() for name in COORDINATES), strict=True))
+        places = zip(*(records.column(name).to_pylist() for name in COORDINATES), strict=True)
+        done = records.filter(pa.array([place not in refused for place in places], pa.bool_()))
+        if not done.num_rows:
+            return {"redriven": 0}
+        said = {"reason_code": REDRIVEN, "reason": f"Refused as {self.source.reason}; landed, or known, since."}
+        for name, value in said.items():
+            done = done.append_column(name, pa.repeat(pa.scalar(value), done.num_rows))
+        with commit("append") as txn:
+            work.lake.append(stamped_here(done, work.manifest), self.source.table, txn, rows=done.num_rows)
+        return {"redriven": done.num_rows, **work.lake.written(self.source.table, txn)}

@@ -1,0 +1,72 @@
+"""A MERGE finds the files that have matches, rewrites those and no other, and refuses a row that is named twice."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+from engagement_platform.microbatch.model import Transaction
+from engagement_platform.settings import LayoutSettings, Settings
+from engagement_platform.tables import light
+from engagement_platform.tables.arrow import table_of
+from engagement_platform.tables.contract import Column, Mode, Table
+from engagement_platform.tables.lake import Lake
+from engagement_platform.tables.log import Commit
+from engagement_platform.tables.replacing import merge_newer
+
+ROW = Table(
+    key=("shop", "row"),
+    description="Rows.",
+    mode=Mode.MUTABLE,
+    columns=(Column("id", "string", ""), Column("version", "long", ""), Column("name", "string", ""),
+             Column("name_version", "long", "")),
+)  # fmt: skip
+FILES = 100
+
+
+def rows(*ids: int, version: int = 1) -> pa.Table:
+    names = [{"id": f"r{n:03}", "version": version, "name": f"v{version}", "name_version": version} for n in ids]
+    return table_of(names, ROW)
+
+
+@pytest.fixture
+def lake(spark: SparkSession, tmp_path: Path) -> Lake:
+    """A hundred files of one row each."""
+    made = Lake(spark, Settings(lake_uri=str(tmp_path), layout=LayoutSettings(auto_compact=False)))
+    light.create(made.uri(ROW), ROW)
+    for n in range(FILES):
+        light.append(DeltaTable(made.uri(ROW)), rows(n), Transaction("test", n))
+    return made
+
+
+def merged(lake: Lake, source: pa.Table, number: int) -> tuple[Commit, set[str]]:
+    """What a MERGE did, and the files that it left alone."""
+    before, txn = set(DeltaTable(lake.uri(ROW)).file_uris()), Transaction("merge", number)
+    merge_newer(lake, lake.frame(source), ROW, txn, on="id", greatest="version", words={"name_version": ("name",)})
+    found = lake.commit_of(ROW, txn)
+    assert found is not None
+    return found, before & set(DeltaTable(lake.uri(ROW)).file_uris())
+
+
+def test_only_files_with_a_match_are_rewritten_and_a_row_that_matches_twice_is_refused(lake: Lake) -> None:
+    """All on one table, since a hundred files take their time."""
+    matched, left = merged(lake, rows(3, 50, 99, version=2), 0)
+    assert (matched.files_removed, len(left), matched.rows_updated) == (3, FILES - 3, 3)
+    assert matched.find_ms > 0
+    assert matched.rewrite_ms > 0
+    inserted, left = merged(lake, rows(500, 501), 1)
+    assert (inserted.files_removed, inserted.rows_added) == (0, 2), "an insert rewrites nothing"
+    both, _ = merged(lake, rows(7, 600, version=2), 2)
+    assert (both.files_removed, both.rows_updated, both.rows_added) == (1, 1, 1)
+    version = lake.version(ROW)
+    with pytest.raises(Exception, match="MULTIPLE_SOURCE_ROW_MATCHING_TARGET_ROW"):
+        merged(lake, pa.concat_tables([rows(8, version=2), rows(8, version=3)]), 3)
+    assert lake.version(ROW) == version
+    held = {row["id"]: row["name"] for row in lake.read(ROW).collect()}
+    updated = {"r003", "r050", "r099", "r007", "r600"}
+    expected = {f"r{n:03}": "v1" for n in (*range(FILES), 500, 501)} | dict.fromkeys(updated, "v2")
+    assert held == expected
