@@ -19,7 +19,8 @@ from engagement_platform.streams.stream import Stream
 PLATFORM_JOBS = frozenset(
     {
         *("ingest_engagements", "ingest_mutation_requests", "ingest_profile_changes", "ingest_game_events"),
-        *("rematerialize_aliases", "rematerialize_profile", "replay_game_events", "mutation_requests_backlog"),
+        *("rematerialize_aliases", "rematerialize_profile", "replay_game_events"),
+        *("ingest_mutation_request_table", "mutation_requests_backlog"),
     }
 )
 """Names of the platform's own jobs and sensors that a declaration could come to, as Dagster writes them."""
@@ -94,14 +95,14 @@ def refuse_clashes(owners: Sequence[Owner], our_queue: str | None = None) -> Non
         taken[our_queue] = ("The platform's own game events", _reads(our_queue))
     tables = dict[str, Owner]()
     for owner in owners:
-        for name, what in _claims(owner):
-            if name in taken:
-                raise DeclarationsClash(taken[name][0], str(owner), what)
-        taken |= {name: (str(owner), what) for name, what in _claims(owner)}
         for table in owner.tables:
             if (other := _overlapping(table, tables)) is not None:
                 raise DeclarationsClash(str(tables[other]), str(owner), _owns(other, table))
         tables |= dict.fromkeys(owner.tables, owner)
+        for name, what in _claims(owner):
+            if name in taken:
+                raise DeclarationsClash(taken[name][0], str(owner), what)
+        taken |= {name: (str(owner), what) for name, what in _claims(owner)}
 
 
 def _claims(owner: Owner) -> Iterator[tuple[str, str]]:
