@@ -192,8 +192,9 @@ def _retention(looked: Looked) -> Verdict:
         for table, found in looked.found.items()
         if (kept := disk.retention(found.properties)) < window
     ]
-    cursors = CursorStore(looked.stores.leases.engine).all(lake_root(looked.settings.lake))
-    return _judged(wrong, f"{len(looked.found)} tables, {len(cursors)} consumers")
+    cursors, root = CursorStore(looked.stores.leases.engine), lake_root(looked.settings.lake)
+    readers = [*cursors.all(root), *cursors.below(root)]
+    return _judged(wrong, f"{len(looked.found)} tables, {len(readers)} consumers")
 
 
 def _driver(looked: Looked) -> Verdict:

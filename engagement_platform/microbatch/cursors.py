@@ -84,6 +84,13 @@ class CursorStore:
         with reading(self._engine) as connection:
             return [_cursor(row) for row in connection.execute(query)]
 
+    def below(self, lake: str) -> list[Cursor]:
+        """Every consumer of one table of a lake, by table and name; theirs go by the table instead of the lake."""
+        inside = CONSUMER.c.lake.startswith(f"{lake}/", autoescape=True)
+        query = select(CONSUMER).where(inside).order_by(CONSUMER.c.lake, CONSUMER.c.name)
+        with reading(self._engine) as connection:
+            return [_cursor(row) for row in connection.execute(query)]
+
     def begin(self, lake: str, name: str, position: Mapping[str, int]) -> Cursor:
         """The consumer's cursor; a new consumer's stands at `position` from now on, durably, whatever comes later."""
         with writing(self._engine, _lock(lake, name)) as connection:

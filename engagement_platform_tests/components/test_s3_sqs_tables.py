@@ -53,7 +53,7 @@ def event(kind: str, event_id: str, **fields: object) -> bytes:
 
 
 @pytest.fixture
-def arcade(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:  # noqa: F811
+def arcade(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     """The queue and bucket of a world, as they are declared in a folder. The settings of this process point there."""
     folder = tmp_path / "defs" / "arcade"
     (folder / "types").mkdir(parents=True)
