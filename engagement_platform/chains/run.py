@@ -6,9 +6,10 @@ folder says, and Delta skips what it had written.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pyarrow as pa
@@ -28,6 +29,10 @@ from engagement_platform.tables.lake import Lake
 from engagement_platform.tables.streaming import Drained, drain_stream
 
 CHAIN = "view-analytics"
+
+
+def _nothing(_hop: str) -> None:
+    """Nobody is told."""
 
 
 class CheckpointLost(PlatformError):
@@ -91,6 +96,26 @@ def run_hop(hop: Hop, lake: Lake, stores: Stores) -> Drained:
         if lake.is_local and not Path(folder).is_dir() and lake.version(hop.table) > 0:
             raise CheckpointLost(hop.stream, folder, hop.table.name)
         return drain_stream(hop.frame(_source(hop, lake), lake), hop.table, lake, folder)
+
+
+def run_chain(
+    lake: Lake, stores: Stores, *, until_idle: bool, pause: timedelta, observe: Callable[[str], None] = _nothing
+) -> Iterator[Mapping[str, Drained]]:
+    """Every hop, in the order in which rows travel, round after round; what each hop did in each round, by its name.
+
+    until_idle: ends after a round in which nothing came; otherwise for ever, `pause` after each of those. observe: is
+    told of each hop that is done. Raises what `run_hop` does.
+    """
+    while True:
+        done: dict[str, Drained] = {}
+        for hop in HOPS:
+            done[hop.name] = run_hop(hop, lake, stores)
+            observe(hop.name)
+        yield done
+        if not any(drained.rows_in for drained in done.values()):
+            if until_idle:
+                return
+            time.sleep(pause.total_seconds())
 
 
 def checkpoint(hop: Hop, lake: Lake) -> str:
