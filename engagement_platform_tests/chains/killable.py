@@ -1,7 +1,7 @@
 """Runs the chain in this process and ends it with SIGKILL: python -m … POINT. For crash tests.
 
-POINT is the name of a hop: killed once it is done, before the next one begins; or `committed HOP`: killed as soon as the
-table's log has a new version, which is before the hop's own checkpoint says so.
+POINT is the name of a hop: killed once it is done, before the next one begins; or `committed HOP`: killed as soon as
+the table's log has a new version, which is before the hop's own checkpoint says so.
 """
 
 from __future__ import annotations

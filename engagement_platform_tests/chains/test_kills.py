@@ -1,4 +1,4 @@
-"""The chain's process is killed for good, between two hops and between a commit and its checkpoint. Everything is real."""
+"""The chain's process is killed, between two hops and between a commit and its checkpoint; everything is real."""
 
 from __future__ import annotations
 

@@ -20,19 +20,19 @@ from engagement_platform.consumers import Changes
 from engagement_platform.consumers.in_spark import Pull, as_now, stream
 from engagement_platform.consumers.notified import TooFarBehind
 from engagement_platform.jobs import INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS
-from engagement_platform.layout.maintain import Asked
+from engagement_platform.layout import maintain
 from engagement_platform.layout.vacuum import RetentionTooShort
 from engagement_platform.mutation.current import current
 from engagement_platform.mutation.job import APPLY_MUTATIONS
 from engagement_platform.mutation.rematerialize import REMATERIALIZE_ALIASES
-from engagement_platform.rollback.plan import RestoreMode
+from engagement_platform.rollback.plan import Asked, RestoreMode
 from engagement_platform.settings import MutationSettings
 from engagement_platform.tables.arrow import schema_of
 from engagement_platform.tables.engagement import NOTIFICATION, PENDING, data_table
 from engagement_platform_tests.consumers.lakes import Replica, Rows, by_key
 from engagement_platform_tests.ingestion.world import World
 from engagement_platform_tests.mutation.histories import Message, random_history
-from engagement_platform_tests.rollback import test_restore
+from engagement_platform_tests.rollback.test_restore import restoring
 
 DATA = data_table("organization")
 
@@ -217,17 +217,15 @@ class Hour:
 
     def restore(self, mode: RestoreMode) -> None:
         """Back to some version that was between two batches; what is replayed then lands again, or not at all."""
-        report = test_restore.restoring(self.world).run(
-            test_restore.Asked(
-                DATA.name, self.dice.choice(self.versions[-4:]), mode=mode, reason="a drill", by="an@hour"
-            )
+        report = restoring(self.world).run(
+            Asked(DATA.name, self.dice.choice(self.versions[-4:]), mode=mode, reason="a drill", by="an@hour")
         )
         self.did[-1] += " (nothing to do)" if report is None else ""
         self._run("auto")
 
     def optimize(self) -> None:
         """Files are merged, as every night, also where that would not be worth it."""
-        maintenance.optimize_all(self.world.settings, Asked())
+        maintenance.optimize_all(self.world.settings, maintain.Asked())
         for table in (self.world.data, NOTIFICATION):
             DeltaTable(self.world.lake.uri(table)).optimize.compact()
 
