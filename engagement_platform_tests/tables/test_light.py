@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
@@ -373,17 +373,18 @@ def test_a_table_made_without_spark_is_the_one_that_spark_makes(
 
 
 def test_four_who_append_at_once_lose_and_double_nothing(tmp_path: Path) -> None:
-    """Nobody needs a lease to add rows: each commit takes the next free version, whoever was first."""
+    """Nobody needs a lease to add rows: commits take turns, and no run waits for another one to end."""
     things = replace(THINGS, mode=Mode.APPEND_ONLY, columns=THINGS.columns[:4])
-    uri, at_once, failed = str(tmp_path / "things"), threading.Barrier(4), list[BaseException]()
-    light.create(uri, things)
+    settings, at_once, failed = Settings(home=tmp_path), threading.Barrier(4), list[BaseException]()
+    Lake(cast(SparkSession, None), settings).ensure(things)
 
     def append(who: int) -> None:
         try:
+            lake = Lake(cast(SparkSession, None), settings)
             at_once.wait()
             for n in range(5):
                 rows = [{"organization_id": "org", "day": DAYS[0], "id": f"{who}-{n}", "version": 1}]
-                light.append(DeltaTable(uri), table_of(rows, things), Transaction(f"appender-{who}", n))
+                lake.append(table_of(rows, things), things, Transaction(f"appender-{who}", n), rows=1)
         except BaseException as error:
             failed.append(error)
 
@@ -393,7 +394,7 @@ def test_four_who_append_at_once_lose_and_double_nothing(tmp_path: Path) -> None
     for thread in threads:
         thread.join()
     assert failed == []
-    found = DeltaTable(uri)
+    found = DeltaTable(things.uri(settings.lake))
     assert found.version() == 20
     ids = sorted(row["id"] for row in found.to_pyarrow_table().to_pylist())
     assert ids == sorted(f"{who}-{n}" for who in range(4) for n in range(5))
