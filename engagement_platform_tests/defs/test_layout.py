@@ -191,6 +191,32 @@ def test_materializing_health_shows_figures_over_time_and_writes_the_report(lake
     assert "small_files" in report.read_text()
 
 
+def test_health_tells_the_three_causes_of_slow_writes_apart_on_a_table_that_has_them_all(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Small files, a writer that is not repartitioned, and too few tasks for the bytes."""
+    monkeypatch.setenv("ENGAGEMENT_PLATFORM_SPARK__SHUFFLE_PARTITIONS", "2")
+    path = logs.table(lake.home / "lake" / "game" / "bad", logs.files(9, 128 * KB * KB, "large"))
+    for version in (1, 2):
+        scattered = [file for org in range(4) for file in logs.files(30, 7 * KB, f"org-{org}")]
+        logs.commit(path, version, [logs.info(), *_renamed(scattered, f"v{version}")])
+    lake.run("examine_layout")
+    health = lake.health()
+    causes = ("small_files", "scattered_writes", "parallelism_limit")
+    assert {code: health[f"findings {code}"] for code in causes} == dict.fromkeys(causes, 1)
+    told = {row.data["code"]: row.data["table"] for row in health["findings"].records}
+    assert {code: told[code] for code in causes} == dict.fromkeys(causes, "game/bad")
+
+
+def _renamed(files: list[dict[str, Any]], prefix: str) -> list[dict[str, Any]]:
+    """The same files under other names, as another commit adds them."""
+    parts = [file["add"]["path"].rpartition("/") for file in files]
+    return [
+        {"add": {**file["add"], "path": f"{folder}/{prefix}-{name}"}}
+        for file, (folder, _, name) in zip(files, parts, strict=True)
+    ]
+
+
 def test_a_run_says_in_its_log_which_findings_fail(lake: Lake) -> None:
     lake.seed_small_files()
     run = lake.run("check_layout")
