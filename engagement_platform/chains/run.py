@@ -26,7 +26,7 @@ from engagement_platform.sources.messages import DecodingLimits
 from engagement_platform.tables import log
 from engagement_platform.tables.contract import Table
 from engagement_platform.tables.lake import Lake
-from engagement_platform.tables.streaming import Drained, drain_stream
+from engagement_platform.tables.streaming import Drained, drain_stream, finished_batch
 
 CHAIN = "view-analytics"
 
@@ -87,15 +87,21 @@ HOPS = (VIEWS, REFUSED, SESSIONS, DAYS)
 def run_hop(hop: Hop, lake: Lake, stores: Stores) -> Drained:
     """Everything that waits for a hop; one run of it at a time.
 
-    Raises CheckpointTaken, CheckpointChanged, CheckpointLost, NotAStreamSource, LeaseUnavailable, ContractBroken.
+    Raises CheckpointTaken, CheckpointChanged, CheckpointLost, CheckpointBehind, NotAStreamSource, LeaseUnavailable,
+    ContractBroken.
     """
     with stores.leases.acquire(f"job/{hop.stream}", purpose="drain", wait=lake.settings.stores.lease_wait):
         lake.ensure(*(table for table in (hop.source, hop.table) if table is not None))
         folder = checkpoint(hop, lake)
-        StreamCheckpoints(stores.leases.engine).claim(hop.stream, folder)
+        streams = StreamCheckpoints(stores.leases.engine)
+        streams.claim(hop.stream, folder)
         if lake.is_local and not Path(folder).is_dir() and lake.version(hop.table) > 0:
             raise CheckpointLost(hop.stream, folder, hop.table.name)
-        return drain_stream(hop.frame(_source(hop, lake), lake), hop.table, lake, folder)
+        streams.refuse_behind(hop.stream, folder, finished_batch(folder))
+        drained = drain_stream(hop.frame(_source(hop, lake), lake), hop.table, lake, folder)
+        if (batch := finished_batch(folder)) is not None:
+            streams.record(hop.stream, batch)
+        return drained
 
 
 def run_chain(
