@@ -15,6 +15,7 @@ import typer
 
 from engagement_platform import (
     alert_commands,
+    chain_commands,
     commands,
     consumer_commands,
     game_commands,
@@ -177,6 +178,7 @@ perftest_commands.register(app)
 alert_commands.register(app)
 game_commands.register(app)
 live_ops_commands.register(app)
+chain_commands.register(app)
 
 
 def main() -> None:

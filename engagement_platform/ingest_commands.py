@@ -126,11 +126,12 @@ def erase(
     from engagement_platform.pii import erasure, receipts
     from engagement_platform.pii.opening import open_vault
     from engagement_platform.settings import Settings
+    from engagement_platform.streams.declared import declarations
 
     if subject is None and verify is None:
         raise typer.BadParameter("give --subject ID, or --verify RECEIPT")
     settings = Settings()
-    vault, tables = open_vault(settings), game_tables_here(settings)
+    vault, tables = open_vault(settings), game_tables_here(settings, declarations(settings).feeds)
     others: list[erasure.Erasable] = [*stored_objects(settings), *tables]
     if verify is not None:
         checks = receipts.verify(vault, receipts.read(verify), others, subject, settings.home)

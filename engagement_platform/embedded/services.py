@@ -62,7 +62,9 @@ class Services:
             topics = (*ours, *declarations(settings).topics)
             children.append(broker.child(dict.fromkeys(topics, ports.kafka_partitions)))
         if self.aws:
-            children.append(EmbeddedAws(settings.embedded.aws_port).child())
+            feeds = declarations(settings).feeds
+            declared = tuple((str(feed.bucket), str(feed.queue_url)) for feed in feeds)
+            children.append(EmbeddedAws(settings.embedded.aws_port, declared).child())
         return children
 
     @property

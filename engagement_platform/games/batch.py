@@ -14,11 +14,12 @@ import numpy as np
 import pyarrow as pa
 
 from engagement_platform.games.decoding import Decoder
-from engagement_platform.games.event_type import QUARANTINE, EventType
-from engagement_platform.games.registry import Registry
+from engagement_platform.games.event_type import EventType
+from engagement_platform.games.feed import Feed
 from engagement_platform.games.sorting import Kept, Line, Refused, Row, decoded, sorted_out
 from engagement_platform.microbatch.model import Manifest
 from engagement_platform.tables.arrow import schema_of, table_of
+from engagement_platform.tables.contract import Table
 from engagement_platform.tables.lake import Lake
 from engagement_platform.tables.stamps import stamped_here
 from engagement_platform.tables.window import within
@@ -32,7 +33,7 @@ class GameBatch:
 
     lake: Lake
     manifest: Manifest
-    types: Registry
+    feed: Feed
     kept: Mapping[str, Kept]
     """Of the types that the batch has events of."""
     refused: Sequence[Refused]
@@ -47,7 +48,7 @@ class GameBatch:
 
     def rows(self, name: str) -> pa.Table:
         """The rows of a type, with its table's columns, in the order of their times."""
-        declared, kept = self.types[name], self.kept[name].rows
+        declared, kept = self.feed.types[name], self.kept[name].rows
         said = zip(*(row.event.values for row in kept), strict=True)
         columns = dict(zip(declared.said, said, strict=True))
         origin: dict[str, Sequence[object]] = {
@@ -65,7 +66,7 @@ class GameBatch:
         """The refused lines, with the columns of quarantine."""
         columns = ("source_object", "source_line", "event_type", "value", "reason_code", "reason")
         rows = (dict(zip(columns, _refused(each), strict=True)) for each in self.refused)
-        return stamped_here(table_of(rows, QUARANTINE, *columns), self.manifest)
+        return stamped_here(table_of(rows, self.feed.quarantine, *columns), self.manifest)
 
     @property
     def by_reason(self) -> dict[str, int]:
@@ -82,7 +83,7 @@ class GameBatch:
 
 
 def open_batch(
-    lake: Lake, manifest: Manifest, types: Registry, lines: Iterable[Line], decode: Decoder, window: timedelta
+    lake: Lake, manifest: Manifest, feed: Feed, lines: Iterable[Line], decode: Decoder, window: timedelta
 ) -> GameBatch:
     """Decode the lines, and hold the events against what the tables have at the manifest's versions."""
     arrivals: Counter[datetime] = Counter()
@@ -95,11 +96,11 @@ def open_batch(
     found = decoded(counted(), decode)
 
     def known(name: str, rows: Sequence[Row]) -> Mapping[str, Sequence[datetime]]:
-        return _landed(lake, manifest, types[name], rows, window)
+        return _landed(lake, manifest, feed.types[name], rows, window)
 
-    refused = _not_there_yet(lake, manifest, found.refused)
+    refused = _not_there_yet(lake, manifest, feed.quarantine, found.refused)
     return GameBatch(
-        lake, manifest, types, sorted_out(found, known, window), refused, len(found.refused) - len(refused),
+        lake, manifest, feed, sorted_out(found, known, window), refused, len(found.refused) - len(refused),
         found.lines, found.bytes, found.unknown_fields, arrivals,
     )  # fmt: skip
 
@@ -129,14 +130,14 @@ def _landed(
     return found
 
 
-def _not_there_yet(lake: Lake, manifest: Manifest, refused: Sequence[Refused]) -> list[Refused]:
+def _not_there_yet(lake: Lake, manifest: Manifest, quarantine: Table, refused: Sequence[Refused]) -> list[Refused]:
     """The refused lines that quarantine does not hold already, where they may have been seen before."""
     if not refused or not manifest.goes_over_again:
         return list(refused)
     columns = ("source_object", "source_line", "value")
-    version = manifest.table_versions[QUARANTINE.name]
+    version = manifest.table_versions[quarantine.name]
     objects = sorted({each.line.object for each in refused})
-    held = lake.find(QUARANTINE, version, columns, {"source_object": objects}).to_pylist()
+    held = lake.find(quarantine, version, columns, {"source_object": objects}).to_pylist()
     there = {tuple(row[name] for name in columns) for row in held}
     return [each for each in refused if (_refused(each)[0], _refused(each)[1], _refused(each)[3]) not in there]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from engagement_platform.games.batch import GameBatch
-from engagement_platform.games.event_type import QUARANTINE, QUARANTINE_NAME
+from engagement_platform.games.event_type import QUARANTINE_NAME
 from engagement_platform.microbatch.job import Committer
 from engagement_platform.microbatch.model import Counts, Transaction
 from engagement_platform.tables.contract import Table
@@ -34,8 +34,8 @@ class RefusedProcess:
         if not work.refused:
             return counts
         with commit("append") as txn:
-            work.lake.append(work.refused_rows(), QUARANTINE, txn, rows=len(work.refused))
-        return {**counts, **_written(work, QUARANTINE, txn)}
+            work.lake.append(work.refused_rows(), work.feed.quarantine, txn, rows=len(work.refused))
+        return {**counts, **_written(work, work.feed.quarantine, txn)}
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class EventsProcess:
         counts = {"landed": len(kept.rows), "duplicates": kept.duplicates}
         if not kept.rows:
             return counts
-        table = work.types[self.name].table
+        table = work.feed.types[self.name].table
         with commit("append") as txn:
             work.lake.append(work.rows(self.name), table, txn, rows=len(kept.rows))
         return {**counts, **_written(work, table, txn)}

@@ -12,6 +12,7 @@ from engagement_platform.definitions import defs
 from engagement_platform.defs import games
 from engagement_platform.defs.batches import Metadata
 from engagement_platform.defs.platform import Platform
+from engagement_platform.games.event_type import QUARANTINE as QUARANTINE_TABLE
 from engagement_platform.microbatch.job import BatchReport
 from engagement_platform.microbatch.model import Manifest
 from engagement_platform_tests.games.conftest import World, world  # noqa: F401
@@ -67,7 +68,7 @@ def reported(**counts: int) -> BatchReport:
     ],
 )
 def test_row_sums_fail_when_a_line_is_lost_or_a_table_has_other_rows(counts: dict[str, int], passes: bool) -> None:
-    assert games.row_sums([reported(**counts)]).passed == passes
+    assert games.row_sums(QUARANTINE_TABLE, [reported(**counts)]).passed == passes
 
 
 def figures(metadata: Metadata) -> dict[str, object]:
