@@ -11,6 +11,7 @@ from datetime import UTC, date, datetime
 import dagster as dg
 from pydantic import Field
 
+from engagement_platform.defs import evaluations
 from engagement_platform.defs.batches import (
     Batch,
     Metadata,
@@ -21,16 +22,16 @@ from engagement_platform.defs.batches import (
     whole_batch,
     written,
 )
+from engagement_platform.defs.checks import FRESH, freshness_result
 from engagement_platform.defs.engagement import IngestConfig, partition_days, with_conservation
 from engagement_platform.defs.evaluations import evaluation
 from engagement_platform.defs.platform import Opened, Platform
-from engagement_platform.defs.sensors import run_request
+from engagement_platform.defs.sensors import run_request, to_report
 from engagement_platform.defs.specs import DAYS, OWNERS, key_of, table_spec
 from engagement_platform.defs.telling import Tables, tell, told_of
-from engagement_platform.defs.waiting import waiting
+from engagement_platform.defs.waiting import Announced, Waiting, waiting
 from engagement_platform.defs.work import batches, work_of
 from engagement_platform.errors import PlatformError
-from engagement_platform.games.depth import depth
 from engagement_platform.games.event_type import QUARANTINE
 from engagement_platform.games.job import INGEST_GAME_EVENTS, REPLAY_GAME_EVENTS
 from engagement_platform.games.objects import NoGameQueue
@@ -89,6 +90,41 @@ def row_sums(reports: Sequence[BatchReport], refused: str | None = None) -> dg.A
         description="; ".join(wrong) or None,
         metadata={"batches": len(reports), **sums},
     )
+
+
+def announced_now(looked: Waiting, now: datetime) -> Announced | str:
+    """What waits in the queue, or why nobody can tell."""
+    try:
+        return looked.announced(now)
+    except PlatformError as error:
+        return str(error)
+
+
+def fresh(announced: Announced | str, now: datetime, settings: Settings) -> dg.AssetCheckResult:
+    """Passed when no object waits for longer than `quality.freshness`; without a queue none does."""
+    if isinstance(announced, Announced):
+        return freshness_result(OBJECTS, announced.since, announced.backlog, now, settings.quality.freshness)
+    configured = settings.games.queue_url is not None
+    return dg.AssetCheckResult(
+        passed=not configured,
+        asset_key=OBJECTS,
+        check_name=FRESH,
+        severity=dg.AssetCheckSeverity.WARN,
+        description=f"Nobody can tell: {announced}" if configured else announced,
+    )
+
+
+# Of the objects and not of a table: no batch materializes them, so that the newest result is always in sight.
+@dg.asset_check(
+    asset=OBJECTS,
+    name=FRESH,
+    description="No object waits in the queue for longer than `quality.freshness`. The sensor `game_events_backlog` "
+    "reports it, and knows for how long something waits; a run of its own knows that of an unfinished batch only.",
+)
+def objects_are_fresh(platform: Platform) -> dg.AssetCheckResult:
+    """Messages in the queue, against the checkpoint."""
+    settings, now = platform.settings(), datetime.now(UTC)
+    return fresh(announced_now(waiting(settings), now), now, settings)
 
 
 def game_metadata(batch: Batch, table: Table, process: str) -> Metadata:
@@ -152,15 +188,18 @@ def game_jobs(assets: dg.AssetsDefinition, types: Registry) -> tuple[dg.SensorDe
         description="Launches a drain run when objects of game events wait in the queue and none is under way.",
     )  # fmt: skip
     def game_events_backlog(context: dg.SensorEvaluationContext, platform: Platform) -> dg.RunRequest | dg.SkipReason:
-        """Messages in the queue against the checkpoint."""
+        """Messages in the queue against the checkpoint. By the way it reports the check `fresh`."""
         settings = platform.settings()
         if settings.games.queue_url is None:
             return dg.SkipReason(str(NoGameQueue()))
-        try:
-            backlog = depth(settings).backlog(waiting(settings).checkpoint(INGEST_GAME_EVENTS))
-        except PlatformError as error:
-            return dg.SkipReason(str(error))
-        return run_request(INGEST_GAME_EVENTS, assets, backlog, context)
+        now = datetime.now(UTC)
+        announced = announced_now(waiting(settings), now)
+        news, cursor = to_report([fresh(announced, now, settings)], context.cursor, now.timestamp())
+        evaluations.report(context.instance, news)
+        context.update_cursor(cursor)
+        if isinstance(announced, str):
+            return dg.SkipReason(announced)
+        return run_request(INGEST_GAME_EVENTS, assets, announced.backlog, context)
 
     @dg.op(pool=GAMES_POOL)
     def replay_objects(context: dg.OpExecutionContext, config: ReplayConfig, platform: Platform) -> None:
@@ -208,4 +247,6 @@ def definitions() -> dg.Definitions:
         selection=with_conservation(assets),
         description="Drain new game events (today's partition) or replay days of arrival (any other).",
     )
-    return dg.Definitions(assets=[objects_spec(), assets], jobs=[ingest, *jobs], sensors=[sensor])
+    return dg.Definitions(
+        assets=[objects_spec(), assets], asset_checks=[objects_are_fresh], jobs=[ingest, *jobs], sensors=[sensor]
+    )
