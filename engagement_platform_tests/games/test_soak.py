@@ -190,7 +190,7 @@ def soak(world: World, proxy: FaultyProxy, extent: Extent, seed: int) -> Soak:
         return world.left() == 0
 
     # What was received by a process that is gone comes again after three seconds.
-    until(emptied, "the queue is not empty", seconds=300)
+    until(emptied, "the queue is not empty", seconds=900)
     return done
 
 
