@@ -241,7 +241,7 @@ def assert_a_damaged_object_that_comes_again_whole_lands_once(done: Soak) -> Non
 
 def dead_letters(world: World) -> set[tuple[str, str]]:
     """Key and reason of each; a letter may come twice after a crash."""
-    found = set()
+    found = set[tuple[str, str]]()
     while True:
         answer = world.sqs.receive_message(
             QueueUrl=world.dead, MaxNumberOfMessages=10, MessageAttributeNames=["All"], VisibilityTimeout=300

@@ -70,7 +70,7 @@ def test_a_reader_and_its_shares_travel_to_another_process(pipe: Pipe, tmp_path:
     end = reader.latestOffset(start, reader.getDefaultReadLimit())
     shares = reader.partitions(start, end)
     assert len(shares) == 4
-    (tmp_path / "reader").write_bytes(dumps((reader, shares)))
+    (tmp_path / "reader").write_bytes(dumps((reader, shares)))  # type: ignore[no-untyped-call]
     reader.stop()
     command = [sys.executable, "-c", READ_ELSEWHERE, str(tmp_path / "reader")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=WITHIN_S, check=False)
