@@ -6,6 +6,7 @@ It is for S3 and SQS as boto3 speaks to them; what is put wrong into the bucket 
 from __future__ import annotations
 
 import random
+import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -19,6 +20,15 @@ Service = Literal["s3", "sqs"]
 
 _DROPPED = frozenset({"connection", "transfer-encoding", "content-length", "keep-alive", "server", "date"})
 _S3_ERROR = b"<?xml version='1.0'?><Error><Code>%s</Code><Message>injected</Message></Error>"
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Nothing of a client that was killed and has left its connections."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
 
 
 class FaultyProxy:
@@ -47,8 +57,7 @@ class FaultyProxy:
             def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
                 """Nothing: there are thousands."""
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
+        self._server = _Server(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
 
     def __enter__(self) -> FaultyProxy:
