@@ -14,6 +14,7 @@ from typing import Any
 import dagster as dg
 from pydantic import Field
 
+from engagement_platform.defs import evaluations
 from engagement_platform.defs.batches import (
     Batch,
     Metadata,
@@ -24,18 +25,18 @@ from engagement_platform.defs.batches import (
     whole_batch,
     written,
 )
+from engagement_platform.defs.checks import FRESH, freshness_result
 from engagement_platform.defs.engagement import IngestConfig, partition_days, with_conservation
 from engagement_platform.defs.evaluations import evaluation
 from engagement_platform.defs.layout import layout_check
 from engagement_platform.defs.platform import Opened, Platform, bound_platform
-from engagement_platform.defs.sensors import run_request
+from engagement_platform.defs.sensors import run_request, to_report
 from engagement_platform.defs.specs import DAYS, OWNERS, key_of, table_spec
 from engagement_platform.defs.telling import Tables, tell, told_of
-from engagement_platform.defs.waiting import waiting
+from engagement_platform.defs.waiting import Announced, Waiting, waiting
 from engagement_platform.defs.work import batches, work_of
 from engagement_platform.errors import PlatformError
-from engagement_platform.games.depth import depth
-from engagement_platform.games.event_type import QUARANTINE_NAME
+from engagement_platform.games.event_type import GROUP, QUARANTINE_NAME
 from engagement_platform.games.feed import Feed, shipped
 from engagement_platform.games.objects import NoGameQueue
 from engagement_platform.games.replaying import folder_of
@@ -90,6 +91,41 @@ def row_sums(quarantine: Table, reports: Sequence[BatchReport], refused: str | N
         description="; ".join(wrong) or None,
         metadata={"batches": len(reports), **sums},
     )
+
+
+def announced_now(looked: Waiting, feed: Feed, now: datetime) -> Announced | str:
+    """What waits in the queue of a feed, or why nobody can tell."""
+    try:
+        return looked.announced(feed, now)
+    except PlatformError as error:
+        return str(error)
+
+
+def fresh(announced: Announced | str, now: datetime, settings: Settings) -> dg.AssetCheckResult:
+    """Passed when no object waits for longer than `quality.freshness`; without a queue none does."""
+    if isinstance(announced, Announced):
+        return freshness_result(OBJECTS, announced.since, announced.backlog, now, settings.quality.freshness)
+    configured = settings.games.queue_url is not None
+    return dg.AssetCheckResult(
+        passed=not configured,
+        asset_key=OBJECTS,
+        check_name=FRESH,
+        severity=dg.AssetCheckSeverity.WARN,
+        description=f"Nobody can tell: {announced}" if configured else announced,
+    )
+
+
+# Of the objects and not of a table: no batch materializes them, so that the newest result is always in sight.
+@dg.asset_check(
+    asset=OBJECTS,
+    name=FRESH,
+    description="No object waits in the queue for longer than `quality.freshness`. The sensor `game_events_backlog` "
+    "reports it, and knows for how long something waits; a run of its own knows that of an unfinished batch only.",
+)
+def objects_are_fresh(platform: Platform) -> dg.AssetCheckResult:
+    """Messages in the queue, against the checkpoint."""
+    settings, now = platform.settings(), datetime.now(UTC)
+    return fresh(announced_now(waiting(settings), shipped(settings), now), now, settings)
 
 
 def game_metadata(quarantine: Table, batch: Batch, table: Table, process: str) -> Metadata:
@@ -173,16 +209,20 @@ def backlog_sensor(feed: Feed, assets: dg.AssetsDefinition) -> dg.SensorDefiniti
         "way.",
     )  # fmt: skip
     def events_backlog(context: dg.SensorEvaluationContext, platform: Platform) -> dg.RunRequest | dg.SkipReason:
-        """Messages in the queue against the checkpoint."""
+        """Messages in the queue against the checkpoint. By the way it reports the check `fresh`."""
         settings = platform.settings()
         own = feed.settings(settings)
         if own.games.queue_url is None:
             return dg.SkipReason(str(NoGameQueue()))
-        try:
-            backlog = depth(own).backlog(waiting(settings).checkpoint(feed.job))
-        except PlatformError as error:
-            return dg.SkipReason(str(error))
-        return run_request(feed.job, assets, backlog, context)
+        now = datetime.now(UTC)
+        announced = announced_now(waiting(settings), feed, now)
+        if feed.group == GROUP:
+            news, cursor = to_report([fresh(announced, now, settings)], context.cursor, now.timestamp())
+            evaluations.report(context.instance, news)
+            context.update_cursor(cursor)
+        if isinstance(announced, str):
+            return dg.SkipReason(announced)
+        return run_request(feed.job, assets, announced.backlog, context)
 
     return events_backlog
 
@@ -250,4 +290,4 @@ def declared_definitions(feed: Feed) -> dg.Definitions:
 def definitions() -> dg.Definitions:
     """Game events, of the types that are declared now."""
     own = feed_definitions(shipped(Settings()), OBJECTS, GAMES_GROUP)
-    return dg.Definitions.merge(dg.Definitions(assets=[objects_spec()]), own)
+    return dg.Definitions.merge(dg.Definitions(assets=[objects_spec()], asset_checks=[objects_are_fresh]), own)

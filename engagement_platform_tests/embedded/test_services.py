@@ -31,7 +31,7 @@ def test_without_settings_everything_runs_here() -> None:
     assert (services.kafka, services.connect) == (True, True)
     assert services.variables["ENGAGEMENT_PLATFORM_SPARK__REMOTE"] == "sc://127.0.0.1:15002"
     assert [need.name for need in services.needs] == [
-        "kafka_port", "kafka_controller_port", "connect_port", "aws_port",
+        "kafka_port", "kafka_controller_port", "connect_port", "aws_port", "ingest_port",
     ]  # fmt: skip
 
 
@@ -113,7 +113,7 @@ def descendants(parent: int) -> list[int]:
 def test_services_answer_restart_a_killed_broker_and_stop_within_fifteen_seconds_without_orphans(
     tmp_path: Path,
 ) -> None:
-    ports = dict(zip(("KAFKA", "KAFKA_CONTROLLER", "CONNECT", "AWS"), free_ports(4), strict=True))
+    ports = dict(zip(("KAFKA", "KAFKA_CONTROLLER", "CONNECT", "AWS", "INGEST"), free_ports(5), strict=True))
     env = {f"ENGAGEMENT_PLATFORM_EMBEDDED__{name}_PORT": str(port) for name, port in ports.items()}
     env_file, log = tmp_path / "platform.env", tmp_path / "home" / "logs" / "kafka.log"
     process = services_command(env, env_file)
@@ -122,6 +122,7 @@ def test_services_answer_restart_a_killed_broker_and_stop_within_fifteen_seconds
     assert answers(ports["CONNECT"])
     assert told["AWS_ENDPOINT_URL"] == f"http://127.0.0.1:{ports['AWS']}"
     assert answers(ports["AWS"])
+    assert answers(ports["INGEST"])
 
     produce = [sys.executable, "-m", "engagement_platform.cli", "produce", "--sample", "500"]
     subprocess.run(produce, env={**os.environ, **told}, check=True, capture_output=True, timeout=60)

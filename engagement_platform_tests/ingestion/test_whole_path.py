@@ -133,7 +133,7 @@ def started(folder: Path, settings: Mapping[str, str]) -> Iterator[Machine]:
 
     settings: more variables, for the services and for whoever uses them.
     """
-    kafka, controller, connect, aws = free_ports(4)
+    kafka, controller, connect, aws, ingest = free_ports(5)
     inherited = {key: value for key, value in os.environ.items() if not key.startswith("ENGAGEMENT_PLATFORM_")}
     environment = {
         **inherited,
@@ -142,6 +142,7 @@ def started(folder: Path, settings: Mapping[str, str]) -> Iterator[Machine]:
         "ENGAGEMENT_PLATFORM_EMBEDDED__KAFKA_CONTROLLER_PORT": str(controller),
         "ENGAGEMENT_PLATFORM_EMBEDDED__CONNECT_PORT": str(connect),
         "ENGAGEMENT_PLATFORM_EMBEDDED__AWS_PORT": str(aws),
+        "ENGAGEMENT_PLATFORM_EMBEDDED__INGEST_PORT": str(ingest),
         "ENGAGEMENT_PLATFORM_EMBEDDED__KAFKA_PARTITIONS": "1",
         **settings,
     }
