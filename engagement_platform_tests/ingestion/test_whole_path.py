@@ -211,6 +211,17 @@ def test_verify_and_status_agree_that_all_is_well(machine: Machine) -> None:
     assert engagements["state"] == "SUCCEEDED"
 
 
+def test_mutations_that_are_killed_are_finished_once(machine: Machine) -> None:
+    """Here, since a machine of its own takes a minute; after the others, since their oracle knows no requests."""
+    from engagement_platform_tests.mutation.test_kills import HERE, POINTS, assert_finished_once_after_a_kill
+
+    (point,) = random.Random(SEED).sample(POINTS, 1)
+    assert_finished_once_after_a_kill(machine, "org-mutated", point, HERE)
+    findings = [json.loads(line) for line in machine.cli("verify", "--identity", "--json").splitlines()]
+    assert {finding["check"] for finding in findings} == {"identity", "names", "contents"}
+    assert not any(finding["wrong"] for finding in findings)
+
+
 def test_a_job_that_does_not_exist_is_one_line_and_status_1(machine: Machine) -> None:
     done = machine._python("-m", "engagement_platform.cli", "run", "ingest-nothing", "--until-idle")
     assert done.returncode == 1

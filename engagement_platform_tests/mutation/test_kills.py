@@ -1,12 +1,12 @@
-"""The job of mutations killed with SIGKILL and run again, from the command line; over Spark Connect."""
+"""The job of mutations killed with SIGKILL and run again, from the command line; over Spark Connect.
+
+One point of each day is among the quick tests of ingestion, on the machine that is started there anyway.
+"""
 
 from __future__ import annotations
 
-import json
-import random
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from datetime import UTC, datetime
 from itertools import count
 from typing import Any
 
@@ -21,14 +21,13 @@ from engagement_platform_tests.mutation.test_crashes import ALWAYS, MARK, MOVE, 
 
 __all__ = ["machine"]
 
-pytestmark = [pytest.mark.broker, pytest.mark.crash]
+pytestmark = [pytest.mark.broker, pytest.mark.crash, pytest.mark.slow]
 
 HERE: Mapping[str, str] = {}
 ALIAS = {"ENGAGEMENT_PLATFORM_MUTATION__APPLY": "alias"}
 IN_SPARK = {"ENGAGEMENT_PLATFORM_LAYOUT__LIGHT_WRITE_ROWS": "0"}
 
-# Other points every day; all of them among the slow tests.
-A_FEW = random.Random(datetime.now(UTC).toordinal()).sample((*ALWAYS, *OPERATION, *MARK, *SETTLE), 1)
+POINTS = (*ALWAYS, *OPERATION, *MARK, *SETTLE)
 
 
 @pytest.fixture(scope="module")
@@ -37,10 +36,11 @@ def numbers() -> Iterator[int]:
     return count()
 
 
-def assert_finished_once_after_a_kill(machine: Machine, number: int, point: str, variables: Mapping[str, str]) -> None:
+def assert_finished_once_after_a_kill(
+    machine: Machine, organization: str, point: str, variables: Mapping[str, str]
+) -> None:
     """Land engagements and requests of a new organization, kill, run again; its rows, names and announcements."""
     own = replace(machine, environment={**machine.environment, **variables})
-    organization = f"org-{number}"
     for topic, job, messages in (
         ("engagements", "ingest-engagements", before(organization)),
         ("mutation-requests", "ingest-mutation-requests", requests(organization)),
@@ -77,19 +77,10 @@ def assert_as_the_oracle_says(own: Machine, organization: str, messages: list[Me
     ]
 
 
-@pytest.mark.parametrize("point", A_FEW)
-def test_mutations_that_are_killed_are_finished_once(machine: Machine, numbers: Iterator[int], point: str) -> None:
-    assert_finished_once_after_a_kill(machine, next(numbers), point, HERE)
-    findings = [json.loads(line) for line in machine.cli("verify", "--identity", "--json").splitlines()]
-    assert {finding["check"] for finding in findings} == {"identity", "names", "contents"}
-    assert not any(finding["wrong"] for finding in findings)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("point", "variables"),
     [
-        *((point, HERE) for point in (*ALWAYS, *OPERATION, *MARK, *SETTLE)),
+        *((point, HERE) for point in POINTS),
         *((point, ALIAS) for point in (*MARK, *ALWAYS[7:9], "data:recorded", "notification.append:after")),
         *((point, IN_SPARK) for point in (*MOVE, "data.rows:after", "alias.alias:after", "notification.append:before")),
     ],
@@ -97,4 +88,4 @@ def test_mutations_that_are_killed_are_finished_once(machine: Machine, numbers: 
 def test_mutations_killed_at_any_point_are_finished_once(
     machine: Machine, numbers: Iterator[int], point: str, variables: Mapping[str, str]
 ) -> None:
-    assert_finished_once_after_a_kill(machine, next(numbers), point, variables)
+    assert_finished_once_after_a_kill(machine, f"org-{next(numbers)}", point, variables)
