@@ -13,7 +13,7 @@ import pytest
 from engagement_platform_tests.conftest import Moto
 from engagement_platform_tests.ingestion.test_whole_path import Machine, started
 from engagement_platform_tests.microbatch.conftest import PostgresServer, postgres
-from engagement_platform_tests.mutation.test_kills import assert_finished_once_after_a_kill
+from engagement_platform_tests.mutation.test_kills import assert_finished_once_after_a_kill, land_before
 
 __all__ = ["postgres"]
 
@@ -44,6 +44,7 @@ def apart(moto: Moto, postgres: PostgresServer, tmp_path_factory: pytest.TempPat
 
 
 def test_killed_far_from_its_tables_a_batch_of_mutations_is_finished_once_and_everything_agrees(apart: Machine) -> None:
+    land_before(apart, "org-0")
     assert_finished_once_after_a_kill(apart, "org-0", "alias.alias:after", {})
     findings = [json.loads(line) for line in apart.cli("verify", "--identity", "--json").splitlines()]
     assert findings
