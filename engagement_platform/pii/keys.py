@@ -116,6 +116,11 @@ class Keyring:
         with reading(self.engine) as connection:
             return self._erased(connection, set(owners))
 
+    def has_tombstones(self) -> bool:
+        """Whether anybody was erased."""
+        with reading(self.engine) as connection:
+            return connection.execute(select(PII_TOMBSTONE.c.game).limit(1)).first() is not None
+
     def has_tombstone(self, owner: Owner) -> bool:
         """Whether exactly this was erased; EVERY_GAME is asked for as such."""
         with reading(self.engine) as connection:
@@ -133,7 +138,7 @@ class Keyring:
         autovacuum, in its log and in backups: there they are wrapped, and rotating the master key makes them useless.
         """
         with writing(self.engine, _LOCK) as connection:
-            _overwrite_what_goes(connection)
+            overwrite_what_goes(connection)
             if connection.execute(select(PII_TOMBSTONE).where(_of(PII_TOMBSTONE, owner))).first() is None:
                 connection.execute(
                     PII_TOMBSTONE.insert().values(game=owner.game, subject_ref=owner.ref, erased_ts=self._clock())
@@ -177,7 +182,7 @@ class Keyring:
         count, keys = 0, [column.name for column in table.primary_key]
         while True:
             with writing(self.engine, _LOCK) as connection:
-                _overwrite_what_goes(connection)
+                overwrite_what_goes(connection)
                 rows = self._old(connection, table, version)
                 for row in rows:
                     about = _about(table, row)
@@ -223,7 +228,8 @@ class Keyring:
         return DataKey(row.version, self._masters.unwrap(row.master_version, row.wrapped, _about(PII_KEY, row)))
 
 
-def _overwrite_what_goes(connection: Connection) -> None:
+def overwrite_what_goes(connection: Connection) -> None:
+    """Have SQLite overwrite what this transaction removes."""
     if connection.dialect.name == "sqlite":
         connection.exec_driver_sql("PRAGMA secure_delete=ON")
 

@@ -5,6 +5,7 @@ Former versions have the rows until VACUUM; which files those are is told here t
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from urllib.parse import unquote, urlparse
 
@@ -17,7 +18,23 @@ from engagement_platform.tables import light
 from engagement_platform.tables.contract import Mode, Table
 from engagement_platform.tables.turns import turn
 
+ERASE_SUBJECTS = "erase-subjects"
+"""The job that erases somebody from the tables of engagements and entities."""
+
+PSEUDONYM = "\x1aerased:"
+"""How ids begin that stand in the place of an erased person's. No message can say one: ids have no control characters."""
+
 _APPEND_ONLY = "delta.appendOnly"
+
+
+def is_erasure(marker: str | None) -> bool:
+    """Whether a commit, by its user metadata, is of that job: it takes rows away and changes ids, and adds nothing."""
+    return (marker or "").startswith(f"{ERASE_SUBJECTS}@")
+
+
+def is_pseudonym(person_id: str | None) -> bool:
+    """Whether an id stands in the place of an erased person's."""
+    return person_id is not None and person_id.startswith(PSEUDONYM)
 
 
 class RowsNotTakenOut(PlatformError):
@@ -44,24 +61,38 @@ def opened(root: str, table: Table) -> DeltaTable | None:
 
 
 def take_out(root: str, table: Table, rows: pa.Table, txn: Transaction) -> int:
-    """Remove the rows that equal one of `rows` in all of its columns; how many that were.
+    """Remove the rows that equal one of `rows` in all of its columns; how many that were; skipped when it was done.
 
     An append-only table is open for it meanwhile: one commit opens it, one closes it. A process that dies in between
     leaves a table that its contract refuses, until the same call is made again, be it with nothing to remove.
     Its streams stop at the removal. Raises RowsNotTakenOut, TableBusy.
     """
+    return _in_place(root, table, rows, txn, lambda found: light.take_out(found, rows, txn))
+
+
+def change(root: str, table: Table, rows: pa.Table, txn: Transaction, *, on: Sequence[str]) -> int:
+    """Give the rows that equal one of `rows` in the columns `on` its other columns; how many; otherwise as `take_out`.
+
+    rows: one for each value of `on`.
+    """
+    return _in_place(root, table, rows, txn, lambda found: light.change(found, rows, txn, on=on))
+
+
+def _in_place(
+    root: str, table: Table, rows: pa.Table, txn: Transaction, work: Callable[[DeltaTable], int]
+) -> int:
     with turn(root, table.name):
         found = opened(root, table)
         if found is None:
             return 0
-        gone = 0
+        done = 0
         try:
-            if rows.num_rows:
+            if rows.num_rows and not light.written(found, txn):
                 _set_append_only(found, table, open_to_removals=True)
-                gone = light.take_out(found, rows, txn)
+                done = work(found)
         finally:
             _set_append_only(DeltaTable(table.uri(root)), table, open_to_removals=False)
-    return gone
+    return done
 
 
 def current_files(root: str, table: Table) -> set[Path]:

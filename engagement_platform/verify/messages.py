@@ -16,6 +16,7 @@ from pyspark.sql import functions as F
 from engagement_platform.ingestion.job import engagement_decoder
 from engagement_platform.ingestion.settle import COORDINATES, ID
 from engagement_platform.jobs import open_stores
+from engagement_platform.microbatch.job import accounted
 from engagement_platform.microbatch.model import JobState, Manifest, Offsets
 from engagement_platform.microbatch.stores import BatchRecord
 from engagement_platform.settings import Settings
@@ -55,9 +56,8 @@ def ledger(records: Sequence[BatchRecord]) -> Finding:
             wrong.append(f"{record.manifest} does not begin where batch {before.manifest.batch_id} ended")
     for record in records:
         counts = record.counts
-        accounted = sum(counts.get(name, 0) for name in ("landed", "duplicates", "quarantined"))
-        if record.state is JobState.SUCCEEDED and counts.get("rows_in", 0) != accounted:
-            wrong.append(f"{record.manifest} received {counts.get('rows_in', 0)} and accounts for {accounted}")
+        if record.state is JobState.SUCCEEDED and counts.get("rows_in", 0) != accounted(counts):
+            wrong.append(f"{record.manifest} received {counts.get('rows_in', 0)} and accounts for {accounted(counts)}")
     meaning = "every batch begins where the one before ended and accounts for each record it received"
     return Finding("ledger", meaning, len(records), len(wrong), wrong[:5])
 
