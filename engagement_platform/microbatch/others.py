@@ -51,6 +51,8 @@ def how_to_finish(job: str) -> str:
     name, _, argument = job.partition(":")
     if name == "restore-tables":
         return "`engagement-platform restore --finish`"
+    if name == "erase-subjects":
+        return "`engagement-platform erase --finish`"
     if name == "replay-game-events":
         return "`engagement-platform replay --finish`"
     if argument:

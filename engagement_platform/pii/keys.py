@@ -111,10 +111,10 @@ class Keyring:
             row = connection.execute(query).one_or_none()
         return None if row is None else self._unwrapped(row)
 
-    def erased(self, owners: Collection[Owner]) -> set[Owner]:
-        """Those that have a tombstone."""
+    def erased(self, owners: Collection[Owner], before: datetime | None = None) -> set[Owner]:
+        """Those that have a tombstone, or had one before a time."""
         with reading(self.engine) as connection:
-            return self._erased(connection, set(owners))
+            return self._erased(connection, set(owners), before)
 
     def has_tombstones(self) -> bool:
         """Whether anybody was erased."""
@@ -217,11 +217,11 @@ class Keyring:
                     found[owner] = self._unwrapped(row)
         return found
 
-    def _erased(self, connection: Connection, owners: set[Owner]) -> set[Owner]:
+    def _erased(self, connection: Connection, owners: set[Owner], before: datetime | None = None) -> set[Owner]:
         graves: set[Owner] = set()
         for refs in _chunks({owner.ref for owner in owners}):
             rows = connection.execute(select(PII_TOMBSTONE).where(PII_TOMBSTONE.c.subject_ref.in_(refs)))
-            graves |= {Owner(row.game, row.subject_ref) for row in rows}
+            graves |= {Owner(row.game, row.subject_ref) for row in rows if before is None or row.erased_ts < before}
         return {owner for owner in owners if owner in graves or Owner(EVERY_GAME, owner.ref) in graves}
 
     def _unwrapped(self, row: Row[tuple[object, ...]]) -> DataKey:

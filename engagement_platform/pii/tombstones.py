@@ -49,8 +49,8 @@ class Tombstones(Protocol):
         """Those of these ids that are erased."""
         ...
 
-    def erased_players(self, players: Collection[tuple[str, str]]) -> set[tuple[str, str]]:
-        """Those of these (game, player) that are erased."""
+    def erased_players(self, players: Collection[tuple[str, str]], before: datetime) -> set[tuple[str, str]]:
+        """Those of these (game, player) that were erased before a time."""
         ...
 
 
@@ -66,7 +66,11 @@ class Nobody:
         """None."""
         return set()
 
-    def erased_players(self, players: Collection[tuple[str, str]]) -> set[tuple[str, str]]:  # noqa: ARG002
+    def erased_players(
+        self,
+        players: Collection[tuple[str, str]],  # noqa: ARG002
+        before: datetime,  # noqa: ARG002
+    ) -> set[tuple[str, str]]:
         """None."""
         return set()
 
@@ -118,12 +122,12 @@ class StoredTombstones:
                     found.update(key for key in refs[ref] if organization in (ANYWHERE, key[0]))
         return found
 
-    def erased_players(self, players: Collection[tuple[str, str]]) -> set[tuple[str, str]]:
-        """Those of these (game, player) that are erased."""
+    def erased_players(self, players: Collection[tuple[str, str]], before: datetime) -> set[tuple[str, str]]:
+        """Those of these (game, player) that were erased before a time."""
         if not self.keyring.has_tombstones():
             return set()
         owners = {Owner(game, self.keyring.ref(player)): (game, player) for game, player in players}
-        return {owners[owner] for owner in self.keyring.erased(owners)}
+        return {owners[owner] for owner in self.keyring.erased(owners, before)}
 
     def put_up(self, kind: str, ids: Iterable[Id], now: datetime) -> int:
         """Tombstones for these ids; how many are new."""

@@ -1,0 +1,158 @@
+"""What an erasure says of each table of engagements and profiles: what was done, what is left, what goes when.
+
+The places of `pii.erasure`, one for each table; all of them are erased by one batch of `job`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import cast
+
+import pyarrow.compute as pc
+from pyspark.sql import SparkSession
+
+from engagement_platform.erasing.found import Found
+from engagement_platform.erasing.job import Eraser, tables
+from engagement_platform.erasing.whom import SIDE_TABLES, Whom
+from engagement_platform.games.erasing import kept_for
+from engagement_platform.jobs import open_stores
+from engagement_platform.landing.withheld import Named
+from engagement_platform.merge_on_read.entity import profile
+from engagement_platform.microbatch.job import Told
+from engagement_platform.pii.erasure import Former, Subject
+from engagement_platform.pii.tombstones import ANYWHERE, ENGAGEMENT, PERSON, StoredTombstones, entity
+from engagement_platform.settings import Settings
+from engagement_platform.tables import log
+from engagement_platform.tables.contract import Table
+from engagement_platform.tables.engagement import ALIAS, NOTIFICATION, QUARANTINE, data_table
+from engagement_platform.tables.erased import current_files
+from engagement_platform.tables.lake import Lake
+
+_OTHERS: Mapping[str, Named] = {
+    ALIAS.name: {PERSON: ("from_id", "to_id")},
+    NOTIFICATION.name: {PERSON: ("person_id", "previous_person_id")},
+}
+
+
+@dataclass
+class Run:
+    """One erasure of all the tables, done when the first of them is asked for it."""
+
+    eraser: Eraser
+    whom: Whom
+    done: dict[str, int] | None = None
+
+    def rows(self, subject_ref: str, table: Table) -> int:
+        """How many rows of a table were removed or changed."""
+        if self.done is None:
+            self.done = self.eraser.run(subject_ref, self.whom)
+        return self.done.get(table.name, 0)
+
+
+@dataclass(frozen=True)
+class TablePlace:
+    """One table, as receipts name it."""
+
+    settings: Settings
+    table: Table
+    run: Run
+    root: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "root", self.settings.lake)
+
+    @property
+    def name(self) -> str:
+        """Of the table."""
+        return self.table.name
+
+    def erase(self, subject: Subject) -> int:
+        """Remove the subject's rows from all tables, once; how many of this one."""
+        return self.run.rows(subject.ref, self.table)
+
+    def left(self, subject: Subject) -> int:  # noqa: ARG002
+        """How many rows name the person or the profile; where contents are kept, those of its engagements, too."""
+        if log.version(self.table.uri(self.root)) is None:
+            return 0
+        found = Found(Lake(cast(SparkSession, None), self.settings), self.run.whom, self._tombstones, {})
+        if self.table == QUARANTINE:
+            return int(found.refused(now=True).num_rows)
+        kept = profile(self.settings)
+        if self.table in (kept.changeset, kept.base):
+            where = {kept.key: self.run.whom.profiles}
+            return int(found.find(self.table, (kept.key,), now=True, **where).num_rows)
+        persons = self.run.whom.persons
+        if self.table == data_table(self.settings.layout.scheme):
+            # Also under a pseudonym: a request that came late may have made somebody else's rows the person's.
+            return self._named(found, ("source_person_id", "person_id"), found.ids)
+        named = SIDE_TABLES.get(self.table) or _OTHERS[self.table.name]
+        left = self._named(found, tuple(named[PERSON]), persons) if PERSON in named else 0
+        return left + (self._of_erased_engagements(found) if ENGAGEMENT in named else 0)
+
+    def _named(self, found: Found, columns: tuple[str, ...], ids: list[str] | tuple[str, ...]) -> int:
+        rows = 0
+        for at, column in enumerate(columns):
+            there = found.find(self.table, columns, now=True, **{column: ids})
+            for before in columns[:at]:
+                there = there.filter(pc.invert(pc.is_in(there.column(before), pc.cast(list(ids), "string"))))
+            rows += there.num_rows
+        return rows
+
+    def _of_erased_engagements(self, found: Found) -> int:
+        organizations = self._tombstones.organizations(ENGAGEMENT)
+        rows = found.find(
+            self.table, ("organization_id", "engagement_id"), now=True, organization_id=sorted(organizations)
+        )
+        pairs = list(zip(*(rows.column(name).to_pylist() for name in rows.column_names), strict=True))
+        gone = self._tombstones.erased(ENGAGEMENT, {pair for pair in pairs if pair[1] is not None})
+        return sum(pair in gone for pair in pairs)
+
+    def keeps(self) -> Mapping[Former, timedelta]:
+        """As long as this table keeps files and log entries."""
+        return kept_for(self.settings, [self.table]) if log.version(self.table.uri(self.root)) is not None else {}
+
+    def former(self, path: Path) -> Former | None:
+        """What a file of this table is that no row of today is in."""
+        folder = Path(self.table.uri(self.root))
+        if "://" in self.root or folder not in path.parents:
+            return None
+        if path.relative_to(folder).parts[0] == "_delta_log":
+            return Former.LOG
+        return None if path in current_files(self.root, self.table) else Former.FILES
+
+    @property
+    def _tombstones(self) -> StoredTombstones:
+        return StoredTombstones(self.settings)
+
+
+@dataclass(frozen=True)
+class TombstonePlace:
+    """The tombstones of persons and profiles, for whoever looks again."""
+
+    settings: Settings
+    whom: Whom
+    name: str = "tombstones of persons and profiles"
+
+    def erase(self, subject: Subject) -> int:  # noqa: ARG002
+        """Put up with the tables."""
+        return 0
+
+    def left(self, subject: Subject) -> int:  # noqa: ARG002
+        """How many are missing."""
+        tombstones, organizations = StoredTombstones(self.settings), self.whom.organizations or (ANYWHERE,)
+        persons = {(organization, id_) for organization in organizations for id_ in self.whom.persons}
+        keys, kind = {(ANYWHERE, id_) for id_ in self.whom.profiles}, entity(profile(self.settings).name)
+        missing = persons - tombstones.erased(PERSON, persons) | keys - tombstones.erased(kind, keys)
+        return len(missing)
+
+
+def places(settings: Settings, whom: Whom, told: Told | None = None, spark: SparkSession | None = None) -> list[
+    TablePlace | TombstonePlace
+]:
+    """Everything of engagements and profiles that an erasure reaches. Nothing is opened before it is asked."""
+    run = Run(Eraser(settings, open_stores(settings), told or Told(), spark), whom)
+    found = [TablePlace(settings, table, run) for table in tables(settings)]
+    return [*found, TombstonePlace(settings, whom)]
