@@ -65,7 +65,9 @@ class Found:
         """The Data Table."""
         return data_table(self.lake.settings.layout.scheme)
 
-    def find(self, table: Table, columns: Sequence[str], now: bool = False, **where: Sequence[Any]) -> pa.Table:
+    def find(
+        self, table: Table, columns: Sequence[str], where: Mapping[str, Sequence[Any]], *, now: bool = False
+    ) -> pa.Table:
         """Rows of a table, of the organizations that are asked for; as pinned, or now."""
         version = log.version(self.lake.uri(table)) if now else self.versions.get(table.name)
         if version is None or not all(where.values()):
@@ -76,7 +78,7 @@ class Found:
 
     def edges_with(self, *, now: bool = False) -> list[Edge]:
         """Edges that lead to the person or away from it."""
-        found = [self.find(ALIAS, ALIAS.column_names, now, **{name: self.ids}) for name in ("from_id", "to_id")]
+        found = [self.find(ALIAS, ALIAS.column_names, {name: self.ids}, now=now) for name in ("from_id", "to_id")]
         return list(dict.fromkeys(edges_of(pa.concat_tables(found))))
 
     @cached_property
@@ -84,7 +86,7 @@ class Found:
         """Rows of the Data Table that are the person's: what it said itself, what it has now, and what it had when it
         was deleted; columns ROW, each once. Raises AliasesNotMoved.
         """
-        own = [self.find(self.data, ROW, **{name: self.ids}) for name in ("source_person_id", "person_id")]
+        own = [self.find(self.data, ROW, {name: self.ids}) for name in ("source_person_id", "person_id")]
         found = pa.concat_tables([*own, self._hidden()])
         return found.group_by(list(ROW)).aggregate([])
 
@@ -102,7 +104,8 @@ class Found:
         sources = _leading_back(before, ids)
         if not sources:
             return nothing
-        rows = self.find(self.data, ROW, organization_id=organizations, source_person_id=sorted(sources))
+        where = {"organization_id": organizations, "source_person_id": sorted(sources)}
+        rows = self.find(self.data, ROW, where)
         rows = rows.filter(pc.is_null(rows.column("person_id")))
         # Where they would be, had nobody deleted the person.
         reached = identities_of(rows, Identities(edge for edge in before if edge.from_id is not None))

@@ -28,7 +28,7 @@ from engagement_platform.erasing.processes import (
 from engagement_platform.erasing.whom import SIDE_TABLES, Whom
 from engagement_platform.merge_on_read.entity import profile
 from engagement_platform.microbatch.job import BatchReport, DrainPolicy, MicroBatchJob, Stores, Told, drain
-from engagement_platform.microbatch.model import Limits, Manifest, Offsets
+from engagement_platform.microbatch.model import JobState, Limits, Manifest, Offsets
 from engagement_platform.pii.sealing import SealBroken
 from engagement_platform.pii.tombstones import StoredTombstones
 from engagement_platform.settings import Settings
@@ -39,6 +39,7 @@ from engagement_platform.tables.engagement import ALIAS, MAPPING, NOTIFICATION, 
 from engagement_platform.tables.erased import ERASE_SUBJECTS, needs_spark
 from engagement_platform.tables.lake import Lake
 
+_REMEMBERED = 100
 AT_ONCE = DrainPolicy(linger=timedelta(0), max_duration=timedelta.max)
 
 
@@ -131,19 +132,20 @@ class Eraser:
     def run(self, subject_ref: str, whom: Whom) -> dict[str, int]:
         """Erase; rows of each table. The same call does the rest after a crash. Raises what the job raises."""
         number = StoredTombstones(self.settings).ask(subject_ref, whom.as_json())
-        done: dict[str, int] = {}
-        for report in self.finish():
-            if report.manifest.end["erasure"] == number:
-                done = {name: count for name, count in report.counts.items() if "/" in name}
-        return done
+        for _ in self.finish():
+            pass
+        for record in self.stores.checkpoints.history(ERASE_SUBJECTS, limit=_REMEMBERED):
+            if record.manifest.end["erasure"] == number:
+                return {name: count for name, count in record.counts.items() if "/" in name}
+        return {}
 
     def finish(self) -> Iterator[BatchReport]:
-        """Every erasure that is not finished."""
-        tombstones = StoredTombstones(self.settings)
+        """Every erasure that is not finished, and then nothing of whom they were about is kept any more."""
         with self.lake() as lake:
-            for report in drain(erase_job(lake, self.stores, self.settings, self.told), AT_ONCE):
-                tombstones.finished(report.manifest.end["erasure"])
-                yield report
+            yield from drain(erase_job(lake, self.stores, self.settings, self.told), AT_ONCE)
+        last = self.stores.checkpoints.latest(ERASE_SUBJECTS)
+        if last is not None and last.state is JobState.SUCCEEDED:
+            StoredTombstones(self.settings).forget_asked(last.manifest.end["erasure"])
 
     @contextmanager
     def lake(self) -> Iterator[Lake]:

@@ -61,7 +61,7 @@ class Erasing:
 
     def pairs(self, table: Table, column: str, values: Sequence[str]) -> pa.Table:
         """(organization_id, column) of rows of a table as it is now that have one of the values; each once."""
-        rows = self.found.find(table, ("organization_id", column), now=True, **{column: values})
+        rows = self.found.find(table, ("organization_id", column), {column: values}, now=True)
         return rows.group_by(["organization_id", column]).aggregate([])
 
 
@@ -231,7 +231,7 @@ class AnnounceProcess:
     def _redacted(self, work: Erasing) -> Iterator[dict[str, Any]]:
         seen = set[str]()
         for name in ("person_id", "previous_person_id"):
-            for row in work.found.find(NOTIFICATION, _NOTIFIED, now=True, **{name: work.whom.persons}).to_pylist():
+            for row in work.found.find(NOTIFICATION, _NOTIFIED, {name: work.whom.persons}, now=True).to_pylist():
                 if row["notification_id"] not in seen:
                     seen.add(row["notification_id"])
                     for column in ("person_id", "previous_person_id"):
@@ -293,7 +293,7 @@ class EntityProcess:
     def run(self, work: Erasing, commit: Committer) -> Counts:
         """Counts: rows of the table, by its name."""
         keys = table_of([{self.key: id_} for id_ in work.whom.profiles], self.table, self.key)
-        there = work.found.find(self.table, (self.key,), now=True, **{self.key: work.whom.profiles})
+        there = work.found.find(self.table, (self.key,), {self.key: work.whom.profiles}, now=True)
         with commit("remove") as txn:
             take_out(work.lake.root, self.table, keys.slice(0, keys.num_rows if there.num_rows else 0), txn, work.lake)
         return {self.table.name: count} if (count := work.written(self.table, txn)) else {}

@@ -11,6 +11,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import cast
 
+import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
@@ -82,8 +83,7 @@ class TablePlace:
             return int(found.refused(now=True).num_rows)
         kept = profile(self.settings)
         if self.table in (kept.changeset, kept.base):
-            where = {kept.key: self.run.whom.profiles}
-            return int(found.find(self.table, (kept.key,), now=True, **where).num_rows)
+            return int(found.find(self.table, (kept.key,), {kept.key: self.run.whom.profiles}, now=True).num_rows)
         persons = self.run.whom.persons
         if self.table == data_table(self.settings.layout.scheme):
             # Also under a pseudonym: a request that came late may have made somebody else's rows the person's.
@@ -95,17 +95,16 @@ class TablePlace:
     def _named(self, found: Found, columns: tuple[str, ...], ids: list[str] | tuple[str, ...]) -> int:
         rows = 0
         for at, column in enumerate(columns):
-            there = found.find(self.table, columns, now=True, **{column: ids})
+            there = found.find(self.table, columns, {column: ids}, now=True)
             for before in columns[:at]:
-                there = there.filter(pc.invert(pc.is_in(there.column(before), pc.cast(list(ids), "string"))))
+                there = there.filter(pc.invert(pc.is_in(there.column(before), pa.array(ids, pa.string()))))
             rows += there.num_rows
         return rows
 
     def _of_erased_engagements(self, found: Found) -> int:
         organizations = self._tombstones.organizations(ENGAGEMENT)
-        rows = found.find(
-            self.table, ("organization_id", "engagement_id"), now=True, organization_id=sorted(organizations)
-        )
+        within = {"organization_id": sorted(organizations)}
+        rows = found.find(self.table, ("organization_id", "engagement_id"), within, now=True)
         pairs = list(zip(*(rows.column(name).to_pylist() for name in rows.column_names), strict=True))
         gone = self._tombstones.erased(ENGAGEMENT, {pair for pair in pairs if pair[1] is not None})
         return sum(pair in gone for pair in pairs)

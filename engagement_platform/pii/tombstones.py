@@ -169,11 +169,11 @@ class StoredTombstones:
             row = connection.execute(select(PII_ERASURE).where(PII_ERASURE.c.number == number)).one_or_none()
         return None if row is None else (row.subject_ref, json.loads(self._opened(row.sealed, row.subject_ref)))
 
-    def finished(self, number: int) -> None:
-        """Forget what was to be erased. On SQLite the bytes are overwritten."""
+    def forget_asked(self, through: int) -> None:
+        """Forget erasures up to this number, which are finished. On SQLite the bytes are overwritten."""
         with writing(self.keyring.engine, _LOCK) as connection:
             overwrite_what_goes(connection)
-            connection.execute(PII_ERASURE.delete().where(PII_ERASURE.c.number == number))
+            connection.execute(PII_ERASURE.delete().where(PII_ERASURE.c.number <= through))
 
     @cached_property
     def _sealer(self) -> Sealer:

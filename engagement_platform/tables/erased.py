@@ -32,7 +32,7 @@ _APPEND_ONLY = "delta.appendOnly"
 
 
 def is_erasure(marker: str | None) -> bool:
-    """Whether a commit, by its user metadata, is of that job: it takes rows away and changes ids, and adds nothing."""
+    """Whether a commit, by its user metadata, is of that job: where it takes files away, what it adds is not new."""
     return (marker or "").startswith(f"{ERASE_SUBJECTS}@")
 
 

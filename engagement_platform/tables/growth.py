@@ -291,12 +291,12 @@ def _commits(uri: str, after: int, through: int) -> Iterator[tuple[int, list[Add
         actions = log.entry(uri, version)
         if actions is None:
             raise _expired(uri, version)
-        marker = next((action["commitInfo"].get("userMetadata") for action in actions if "commitInfo" in action), None)
-        if is_erasure(marker):
-            # What it writes are rows from before, without those of somebody who was erased: nothing is new.
-            yield version, []
-            continue
         if any(action["remove"].get("dataChange", True) for action in actions if "remove" in action):
+            marker = next((a["commitInfo"].get("userMetadata") for a in actions if "commitInfo" in a), None)
+            if is_erasure(marker):
+                # What it writes are rows from before, without those of somebody who was erased: nothing is new.
+                yield version, []
+                continue
             raise RowsTakenAway(uri, version, _operation(actions), log.time_of(actions))
         adds = (action["add"] for action in actions if "add" in action)
         # What only moves rows to other files, such as OPTIMIZE, says so.
