@@ -19,6 +19,7 @@ from engagement_platform import (
     consumer_commands,
     game_commands,
     import_commands,
+    erase_commands,
     ingest_commands,
     layout_commands,
     live_ops_commands,
@@ -171,6 +172,7 @@ maintenance_commands.register(app)
 rollback_commands.register(app)
 consumer_commands.register(app)
 ingest_commands.register(app)
+erase_commands.register(app)
 replica_commands.register(app)
 import_commands.register(app)
 perftest_commands.register(app)

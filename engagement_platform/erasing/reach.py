@@ -5,9 +5,10 @@ The places of `pii.erasure`, one for each table; all of them are erased by one b
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -17,12 +18,15 @@ from pyspark.sql import SparkSession
 
 from engagement_platform.erasing.found import Found
 from engagement_platform.erasing.job import Eraser, tables
+from engagement_platform.erasing.purge import Purged, purge_now
 from engagement_platform.erasing.whom import SIDE_TABLES, Whom
 from engagement_platform.games.erasing import kept_for
 from engagement_platform.jobs import open_stores
 from engagement_platform.landing.withheld import Named
+from engagement_platform.layout.vacuum import Readers
 from engagement_platform.merge_on_read.entity import profile
 from engagement_platform.microbatch.job import Told
+from engagement_platform.microbatch.stores import utc_now
 from engagement_platform.pii.erasure import Former, Subject
 from engagement_platform.pii.tombstones import ANYWHERE, ENGAGEMENT, PERSON, StoredTombstones, entity
 from engagement_platform.settings import Settings
@@ -44,13 +48,21 @@ class Run:
 
     eraser: Eraser
     whom: Whom
+    purge: Callable[[], list[Purged]] | None = None
+    """Deletes what former versions keep, at once; None: it goes later."""
     done: dict[str, int] | None = None
+    purged: dict[str, Purged] = field(default_factory=dict)
 
     def rows(self, subject_ref: str, table: Table) -> int:
         """How many rows of a table were removed or changed."""
         if self.done is None:
             self.done = self.eraser.run(subject_ref, self.whom)
+            self.purged = {one.table: one for one in self.purge()} if self.purge is not None else {}
         return self.done.get(table.name, 0)
+
+    def is_purged(self, table: Table) -> bool:
+        """Whether no file of a former version has anything of the person any more."""
+        return table.name in self.purged and not self.purged[table.name].kept_by
 
 
 @dataclass(frozen=True)
@@ -111,7 +123,10 @@ class TablePlace:
 
     def keeps(self) -> Mapping[Former, timedelta]:
         """As long as this table keeps files and log entries."""
-        return kept_for(self.settings, [self.table]) if log.version(self.table.uri(self.root)) is not None else {}
+        if log.version(self.table.uri(self.root)) is None:
+            return {}
+        kept = kept_for(self.settings, [self.table])
+        return {Former.LOG: kept[Former.LOG]} if self.run.is_purged(self.table) else kept
 
     def former(self, path: Path) -> Former | None:
         """What a file of this table is that no row of today is in."""
@@ -148,10 +163,20 @@ class TombstonePlace:
         return len(missing)
 
 
-def places(settings: Settings, whom: Whom, told: Told | None = None, spark: SparkSession | None = None) -> list[
-    TablePlace | TombstonePlace
-]:
-    """Everything of engagements and profiles that an erasure reaches. Nothing is opened before it is asked."""
-    run = Run(Eraser(settings, open_stores(settings), told or Told(), spark), whom)
+def places(
+    settings: Settings,
+    whom: Whom,
+    told: Told | None = None,
+    spark: SparkSession | None = None,
+    readers: Readers | None = None,
+) -> list[TablePlace | TombstonePlace]:
+    """Everything of engagements and profiles that an erasure reaches. Nothing is opened before it is asked.
+
+    readers: jobs that follow tables; with them former versions are purged at once, unless somebody still reads them.
+    """
+    stores = open_stores(settings)
+    run = Run(Eraser(settings, stores, told or Told(), spark), whom)
+    if readers is not None:
+        run.purge = partial(purge_now, settings, stores, readers, whom, utc_now())
     found = [TablePlace(settings, table, run) for table in tables(settings)]
     return [*found, TombstonePlace(settings, whom)]
