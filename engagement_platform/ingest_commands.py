@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+
 def register(app: typer.Typer) -> None:
     """Add the commands of this module to the command line."""
     app.command(name="ingest-server")(ingest_server)

@@ -13,8 +13,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from engagement_platform.errors import PlatformError
 from engagement_platform.erasing.whom import Whom
+from engagement_platform.errors import PlatformError
 from engagement_platform.landing.withheld import said_in
 from engagement_platform.microbatch.model import Manifest
 from engagement_platform.mutation.accepted import Accepted, edges_of
@@ -40,9 +40,9 @@ class AliasesNotMoved(PlatformError):
     def __init__(self, organizations: Sequence[str]) -> None:
         self.organizations = tuple(organizations)
         super().__init__(
-            f"{len(organizations)} organizations have conversions of this person that the Data Table does not show yet, "
-            "so which rows are the person's is not decided there. Keys are destroyed, and no row of the engagement "
-            "tables was touched. Run `engagement-platform run rematerialize-aliases --until-idle`, then erase again."
+            f"{len(organizations)} organizations have conversions of this person that the Data Table does not show, so "
+            "which rows are the person's is not decided there. No row of the engagement tables was "
+            "touched. Run `engagement-platform run rematerialize-aliases --until-idle`, then erase again."
         )
 
 
@@ -84,11 +84,17 @@ class Found:
     @cached_property
     def rows(self) -> pa.Table:
         """Rows of the Data Table that are the person's: what it said itself, what it has now, and what it had when it
-        was deleted; columns ROW, each once. Raises AliasesNotMoved.
+        was deleted; columns ROW, each once. Nothing waits to be moved, see `refuse_waiting`.
         """
         own = [self.find(self.data, ROW, {name: self.ids}) for name in ("source_person_id", "person_id")]
         found = pa.concat_tables([*own, self._hidden()])
         return found.group_by(list(ROW)).aggregate([])
+
+    def refuse_waiting(self) -> None:
+        """Raise AliasesNotMoved when the Data Table does not show yet who somebody of these became."""
+        organizations = sorted({edge.organization_id for edge in self.edges_with()})
+        if organizations and (pending := self._accepted(organizations, self.versions).pending):
+            raise AliasesNotMoved(sorted(pending))
 
     def _hidden(self) -> pa.Table:
         """Deleted rows that others said, and that were the person's before they were deleted."""
@@ -97,8 +103,6 @@ class Found:
         if not organizations:
             return nothing
         accepted = self._accepted(organizations, self.versions)
-        if accepted.pending:
-            raise AliasesNotMoved(sorted(accepted.pending))
         ids = set(self.ids)
         before = [edge for edge in accepted.edges if edge.from_id not in ids]
         sources = _leading_back(before, ids)

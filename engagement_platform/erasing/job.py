@@ -6,7 +6,7 @@ these tables. Whom it is about is kept encrypted until it is done.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -14,6 +14,7 @@ from typing import cast
 
 from pyspark.sql import SparkSession
 
+from engagement_platform.erasing.found import Found
 from engagement_platform.erasing.processes import (
     AnnounceProcess,
     DataProcess,
@@ -35,7 +36,7 @@ from engagement_platform.settings import Settings
 from engagement_platform.spark.session import spark_session
 from engagement_platform.tables import log
 from engagement_platform.tables.contract import Table
-from engagement_platform.tables.engagement import ALIAS, MAPPING, NOTIFICATION, QUARANTINE, data_table
+from engagement_platform.tables.engagement import ALIAS, MAPPING, NOTIFICATION, PENDING, QUARANTINE, data_table
 from engagement_platform.tables.erased import ERASE_SUBJECTS, needs_spark
 from engagement_platform.tables.lake import Lake
 
@@ -47,7 +48,8 @@ def tables(settings: Settings) -> tuple[Table, ...]:
     """Every table that an erasure looks into."""
     entity = profile(settings)
     return (
-        data_table(settings.layout.scheme), *SIDE_TABLES, ALIAS, NOTIFICATION, QUARANTINE, entity.changeset, entity.base,
+        data_table(settings.layout.scheme), *SIDE_TABLES, ALIAS, NOTIFICATION, QUARANTINE, entity.changeset,
+        entity.base,
     )  # fmt: skip
 
 
@@ -56,12 +58,17 @@ class AskedSource:
     """One batch for each erasure that was asked for. Offsets: {"erasure": its number}."""
 
     tombstones: StoredTombstones
+    refuse: Callable[[int], None]
+    """Raises where an erasure cannot be begun: once it is, others wait until it is finished."""
 
     def plan(self, start: Offsets | None, limits: Limits, mean_bytes: float | None) -> tuple[Offsets, Offsets] | None:  # noqa: ARG002
-        """The next one; None when none waits."""
+        """The next one; None when none waits. Raises AliasesNotMoved."""
         after = (start or {"erasure": 0})["erasure"]
         number = self.tombstones.next_asked(after)
-        return None if number is None else ({"erasure": after}, {"erasure": number})
+        if number is None:
+            return None
+        self.refuse(number)
+        return {"erasure": after}, {"erasure": number}
 
     def check(self, start: Offsets, end: Offsets) -> None:
         """Looked at when the work is prepared."""
@@ -70,24 +77,32 @@ class AskedSource:
         """No records are read."""
 
 
-def erase_job(
-    lake: Lake, stores: Stores, settings: Settings, told: Told | None = None
-) -> MicroBatchJob[Erasing]:
-    """Every erasure that was asked for and is not finished, one batch each. Raises AliasesNotMoved, RowsNotTakenOut."""
+def erase_job(lake: Lake, stores: Stores, settings: Settings, told: Told | None = None) -> MicroBatchJob[Erasing]:
+    """Every erasure that was asked for and is not finished, one batch each. Raises AliasesNotMoved."""
     told, entity, tombstones = told or Told(), profile(settings), StoredTombstones(settings)
     data = data_table(settings.layout.scheme)
 
+    def asked(number: int) -> tuple[str, Whom]:
+        found = tombstones.asked(number)
+        if found is None:
+            raise SealBroken(f"What {ERASE_SUBJECTS} number {number} was asked to erase")
+        return found[0], Whom.of_json(found[1])
+
+    def versions() -> dict[str, int]:
+        found = {table.name: log.version(table.uri(settings.lake)) for table in (*tables(settings), PENDING)}
+        return {name: version for name, version in found.items() if version is not None}
+
     def prepare(manifest: Manifest) -> Erasing:
-        asked = tombstones.asked(manifest.end["erasure"])
-        if asked is None:
-            raise SealBroken(f"What {manifest} was asked to erase")
-        ref, said = asked
-        return Erasing(lake, manifest, Whom.of_json(said), ref, tombstones, entity)
+        ref, whom = asked(manifest.end["erasure"])
+        return Erasing(lake, manifest, whom, ref, tombstones, entity)
+
+    def refuse(number: int) -> None:
+        Found(lake, asked(number)[1], tombstones, versions()).refuse_waiting()
 
     sides = {table: SideProcess(table, named) for table, named in SIDE_TABLES.items()}
     return MicroBatchJob(
         name=ERASE_SUBJECTS,
-        source=AskedSource(tombstones),
+        source=AskedSource(tombstones, refuse),
         prepare=prepare,
         processes=(
             TombstoneProcess(),
@@ -102,11 +117,7 @@ def erase_job(
         ),
         stores=stores,
         limits=Limits(settings.batch.max_records, settings.batch.max_bytes),
-        pin=lambda: {
-            table.name: version
-            for table in tables(settings)
-            if (version := log.version(table.uri(settings.lake))) is not None
-        },
+        pin=versions,
         # Of all who write these tables; whoever only appends begins no batch while quarantine's is held.
         leased=(data.name, MAPPING.name, QUARANTINE.name, entity.base.name),
         lease_wait=settings.stores.lease_wait,

@@ -77,7 +77,9 @@ class TombstoneProcess:
         rows, now, put_up = work.found.rows, work.manifest.ingestion_ts, work.tombstones.put_up
         organizations = work.whom.organizations or (ANYWHERE,)
         persons = [(organization, id_) for organization in organizations for id_ in work.whom.persons]
-        engagements = zip(*(rows.column(name).to_pylist() for name in ("organization_id", "engagement_id")), strict=True)
+        engagements = zip(
+            *(rows.column(name).to_pylist() for name in ("organization_id", "engagement_id")), strict=True
+        )
         kept = put_up(PERSON, persons, now) + put_up(ENGAGEMENT, engagements, now)
         kept += put_up(entity(work.entity.name), [(ANYWHERE, id_) for id_ in work.whom.profiles], now)
         return {"tombstones": kept}
@@ -132,7 +134,9 @@ class SideProcess:
     def _rows(self, work: Erasing, kind: str, column: str) -> pa.Table:
         if kind == PERSON:
             return work.pairs(self.table, column, work.found.ids)
-        mine = work.found.rows.select(["organization_id", "engagement_id"]).group_by(["organization_id", "engagement_id"])
+        mine = work.found.rows.select(["organization_id", "engagement_id"]).group_by(
+            ["organization_id", "engagement_id"]
+        )
         engagements = mine.aggregate([])
         there = work.pairs(self.table, column, engagements.column("engagement_id").to_pylist())
         return engagements.join(there, ["organization_id", "engagement_id"], join_type="inner")
@@ -218,7 +222,9 @@ class AnnounceProcess:
         counts = {}
         rows = list(self._redacted(work))
         with commit("redact") as txn:
-            change(work.lake.root, NOTIFICATION, table_of(rows, NOTIFICATION, *_NOTIFIED), txn, work.lake, on=_NOTIFIED[:1])
+            change(
+                work.lake.root, NOTIFICATION, table_of(rows, NOTIFICATION, *_NOTIFIED), txn, work.lake, on=_NOTIFIED[:1]
+            )
         if changed := work.written(NOTIFICATION, txn):
             counts[NOTIFICATION.name] = changed
         gone = list(self._gone(work))

@@ -103,7 +103,9 @@ def requests_without_erased(rows: Rows, tombstones: Tombstones, lake: Lake) -> R
     """Requests that landed, without those about somebody who is erased. rows: here, or in Spark."""
     for kind, columns in REQUESTS.items():
         for name in columns if tombstones.organizations(kind) else ():
-            pairs = rows.select([_ORGANIZATION, name]) if isinstance(rows, pa.Table) else rows.select(_ORGANIZATION, name)
+            pairs = (
+                rows.select([_ORGANIZATION, name]) if isinstance(rows, pa.Table) else rows.select(_ORGANIZATION, name)
+            )
             said = pairs if isinstance(pairs, pa.Table) else pairs.distinct().toArrow()
             ids = list(zip(said.column(_ORGANIZATION).to_pylist(), said.column(name).to_pylist(), strict=True))
             gone = tombstones.erased(kind, {pair for pair in ids if pair[1] is not None})

@@ -62,9 +62,9 @@ class BooksDoNotBalance(PlatformError):
         duplicates, quarantined = counts.get("duplicates", 0), counts.get("quarantined", 0)
         super().__init__(
             f"{manifest} received {received} records but accounts for {accounted(counts)} ({landed} landed, "
-            f"{duplicates} known duplicates, {quarantined} quarantined, {counts.get('erased', 0)} erased). The batch stays unfinished "
-            "and is tried again by the next run; nothing after it is read. This is a defect: please report it with "
-            "the output of `engagement-platform verify`."
+            f"{duplicates} known duplicates, {quarantined} quarantined, {counts.get('erased', 0)} erased). The batch "
+            "stays unfinished and is tried again by the next run; nothing after it is read. This is a defect: please "
+            "report it with the output of `engagement-platform verify`."
         )
 
 
@@ -170,7 +170,7 @@ class MicroBatchJob(Generic[W]):
     leased: tuple[str, ...] = ()
     """Mutable tables this job writes; one writer at a time, and no new batch while another job's is half done."""
     enters: tuple[str, ...] = ()
-    """Tables whose leases are held while a batch begins, and not longer: who holds one lets no batch begin meanwhile."""
+    """Tables whose leases are held while a batch begins, and not longer: whoever holds one lets none begin."""
     lease_wait: timedelta = timedelta(seconds=90)
     """How long to wait for a lease, and how long for another job to finish its batch."""
     describe: Callable[[W], Mapping[str, object]] = lambda _: {}

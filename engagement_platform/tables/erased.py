@@ -26,7 +26,7 @@ ERASE_SUBJECTS = "erase-subjects"
 """The job that erases somebody from the tables of engagements and entities."""
 
 PSEUDONYM = "\x1aerased:"
-"""How ids begin that stand in the place of an erased person's. No message can say one: ids have no control characters."""
+"""How ids begin that stand in the place of an erased person's; messages cannot say it, for its control character."""
 
 _APPEND_ONLY = "delta.appendOnly"
 

@@ -126,7 +126,8 @@ ROWS: Mapping[Table, list[Row]] = {
          "subject": "hello", "execution_ts": LATER, "batch_id": 0},
     ],
     ALIAS: [
-        edge("c1", "CONVERT", "lead", BOB, AT.replace(hour=13)), edge("c2", "CONVERT", "lost", BOB, AT.replace(hour=14)),
+        edge("c1", "CONVERT", "lead", BOB, AT.replace(hour=13)),
+        edge("c2", "CONVERT", "lost", BOB, AT.replace(hour=14)),
         {**edge("d1", "DELETE", BOB, None, AT.replace(hour=15)), "engagement_id": "hidden"},
         {**edge("c3", "CONVERT", BOB, AMY, AT.replace(hour=16)), "engagement_id": "became"},
         {**edge("c4", "CONVERT", BOB, AMY, AT.replace(hour=17)), "engagement_id": "through"},

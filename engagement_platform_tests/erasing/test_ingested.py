@@ -1,4 +1,4 @@
-"""An erasure of what real ingestion has landed, and a replay of everything after it: nothing comes back, books balance."""
+"""An erasure of what real ingestion has landed, and a replay of everything after it: nothing comes back."""
 
 from __future__ import annotations
 
@@ -88,7 +88,10 @@ def world(spark: SparkSession, broker: Broker, tmp_path_factory: pytest.TempPath
     world.produce([said("two", BOB, version=2, subject=f"again {SECRET}")])
     world.produce_requests(REQUESTS)
     world.run_every_job()
-    for table in (*(t for t in tables(world.settings) if t not in (PROFILE.base, PROFILE.changeset)), PROFILE.changeset):
+    for table in (
+        *(t for t in tables(world.settings) if t not in (PROFILE.base, PROFILE.changeset)),
+        PROFILE.changeset,
+    ):
         needles = [BOB.encode(), SECRET.encode()]
         assert places_with([Path(table.uri(world.settings.lake))], needles), f"nothing was planted in {table.name}"
     Eraser(world.settings, world.stores).run("ref", Whom.of(BOB))
