@@ -11,6 +11,7 @@ import pytest
 from deltalake import DeltaTable
 
 from engagement_platform.consumers import Changes
+from engagement_platform.erasing.found import AliasesNotMoved
 from engagement_platform.erasing.job import erase_job, tables
 from engagement_platform.erasing.reach import places
 from engagement_platform.erasing.whom import Whom
@@ -23,6 +24,7 @@ from engagement_platform.pii.opening import open_vault
 from engagement_platform.pii.receipts import receipt, verify
 from engagement_platform.pii.scan import places_with
 from engagement_platform.pii.tombstones import ENGAGEMENT, PERSON, StoredTombstones, entity
+from engagement_platform.rollback.plan import ErasedSince, _refuse_erased_since
 from engagement_platform.tables.engagement import (
     ALIAS,
     AMENDMENT,
@@ -31,6 +33,7 @@ from engagement_platform.tables.engagement import (
     NOTIFICATION,
     OPERATION,
     ORIGINAL,
+    PENDING,
     QUARANTINE,
     SAID_NAME,
     SUPERSEDED,
@@ -232,3 +235,39 @@ def test_a_place_says_how_long_former_versions_keep_what_it_had(erased: tuple[Pl
     former = [path for path in Path(DATA.uri(lake.root)).rglob("*.parquet") if SECRET.encode() in path.read_bytes()]
     assert former, "readers of former versions still have their files"
     assert {place.former(path) for path in former} == {Former.FILES}  # type: ignore[union-attr]
+
+
+def test_an_erasure_that_has_to_wait_for_conversions_keeps_nobody_else_waiting(tmp_path: Path) -> None:
+    planted = Planted(tmp_path)
+    planted.append(PENDING, [{"organization_id": "org", "pending_from": 0, "batch_id": 0}])
+    with pytest.raises(AliasesNotMoved, match="rematerialize-aliases"):
+        planted.eraser().run(REF, WHOM)
+    assert planted.stores.checkpoints.unfinished() == ()
+    DeltaTable(PENDING.uri(planted.root)).delete()
+    assert planted.eraser().run(REF, WHOM)["engagement/data"] == 5
+
+
+def test_now_deletes_what_nobody_reads_and_says_who_keeps_the_rest(tmp_path: Path) -> None:
+    planted = Planted(tmp_path)
+    slow = Changes(planted.root, name="slow", store_url=planted.settings.store_url)
+    for table in (DATA, NOTIFICATION):
+        planted.append(table, [], 1)
+    before = places(planted.settings, WHOM, readers={})
+    vault = open_vault(planted.settings)
+    _, done = erase(vault, subject(vault, BOB, None), before)
+    until = {one.name: set(one.until) for one in done}
+    assert until["engagement/notification"] == {"files", "log"}, "the slow consumer keeps them"
+    assert until["engagement/data"] == {"log"}
+    needles, found = [BOB.encode(), SECRET.encode()], dict[str, list[Path]]()
+    for table in tables(planted.settings):
+        folder = Path(table.uri(planted.root))
+        found[table.name] = [path for path in places_with([folder], needles) if "_delta_log" not in path.parts]
+    assert [name for name, paths in found.items() if paths] == ["engagement/notification"]
+    assert {id_ for batch in slow for id_ in batch.inserts["engagement_id"].to_pylist()} >= {"amy's", "ann's"}
+
+
+def test_a_restore_does_not_go_back_behind_an_erasure(erased: tuple[Planted, dict[str, Any]]) -> None:
+    lake, _ = erased
+    with pytest.raises(ErasedSince, match="erased somebody"):
+        _refuse_erased_since(DATA.uri(lake.root), DATA.name, 1)
+    _refuse_erased_since(DATA.uri(lake.root), DATA.name, DeltaTable(DATA.uri(lake.root)).version())
