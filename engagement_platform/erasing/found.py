@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from engagement_platform.erasing.whom import Whom
+from engagement_platform.erasing.whom import Side, Whom
 from engagement_platform.errors import PlatformError
 from engagement_platform.landing.withheld import said_in
 from engagement_platform.microbatch.model import Manifest
@@ -22,7 +22,7 @@ from engagement_platform.mutation.identity import identities_of
 from engagement_platform.mutation.model import Edge
 from engagement_platform.mutation.resolver import Identities
 from engagement_platform.pii.erasure import Subject, naming
-from engagement_platform.pii.tombstones import StoredTombstones
+from engagement_platform.pii.tombstones import ENGAGEMENT, PERSON, StoredTombstones
 from engagement_platform.tables import log
 from engagement_platform.tables.arrow import schema_of
 from engagement_platform.tables.contract import Table
@@ -72,8 +72,12 @@ class Found:
         version = log.version(self.lake.uri(table)) if now else self.versions.get(table.name)
         if version is None or not all(where.values()):
             return schema_of(table, *columns).empty_table()
-        within = {"organization_id": self.whom.organizations} if self.whom.organizations else {}
-        within = within if "organization_id" in table.column_names else {}
+        asked = self.whom.organizations if "organization_id" in table.column_names else ()
+        within = {"organization_id": asked} if asked else {}
+        if asked and "organization_id" in where:
+            where = {**where, "organization_id": sorted(set(asked).intersection(where["organization_id"]))}
+            if not where["organization_id"]:
+                return schema_of(table, *columns).empty_table()
         return self.lake.find(table, version, columns, {**within, **where}).cast(schema_of(table, *columns))
 
     def edges_with(self, *, now: bool = False) -> list[Edge]:
@@ -89,6 +93,20 @@ class Found:
         own = [self.find(self.data, ROW, {name: self.ids}) for name in ("source_person_id", "person_id")]
         found = pa.concat_tables([*own, self._hidden()])
         return found.group_by(list(ROW)).aggregate([])
+
+    def told_by(self, table: Table, side: Side) -> pa.Table:
+        """Rows of a table as it is now that name the person or one of its engagements, also of such as were erased
+        before; columns of the side's key, each once."""
+        columns = list(dict.fromkeys((*side.key, "organization_id", *(n for of in side.named.values() for n in of))))
+        parts = [schema_of(table, *columns).empty_table()]
+        parts += [self.find(table, columns, {name: self.ids}, now=True) for name in side.named.get(PERSON, ())]
+        for name in side.named.get(ENGAGEMENT, ()):
+            organizations = sorted(self.tombstones.organizations(ENGAGEMENT))
+            rows = self.find(table, columns, {"organization_id": organizations}, now=True)
+            pairs = list(zip(rows.column("organization_id").to_pylist(), rows.column(name).to_pylist(), strict=True))
+            gone = self.tombstones.erased(ENGAGEMENT, {pair for pair in pairs if pair[1] is not None})
+            parts.append(rows.filter(pa.array([pair in gone for pair in pairs], pa.bool_())))
+        return pa.concat_tables(parts).group_by(list(side.key)).aggregate([])
 
     def refuse_waiting(self) -> None:
         """Raise AliasesNotMoved when the Data Table does not show yet who somebody of these became."""

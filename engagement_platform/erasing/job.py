@@ -99,7 +99,7 @@ def erase_job(lake: Lake, stores: Stores, settings: Settings, told: Told | None 
     def refuse(number: int) -> None:
         Found(lake, asked(number)[1], tombstones, versions()).refuse_waiting()
 
-    sides = {table: SideProcess(table, named) for table, named in SIDE_TABLES.items()}
+    sides = [SideProcess(table, side) for table, side in SIDE_TABLES.items()]
     return MicroBatchJob(
         name=ERASE_SUBJECTS,
         source=AskedSource(tombstones, refuse),
@@ -107,7 +107,7 @@ def erase_job(lake: Lake, stores: Stores, settings: Settings, told: Told | None 
         processes=(
             TombstoneProcess(),
             DataProcess(data),
-            *sides.values(),
+            *sides,
             EdgeProcess(),
             NameProcess(),
             AnnounceProcess(),

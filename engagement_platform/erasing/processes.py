@@ -6,7 +6,7 @@ a row that still stands. What is removed is `found`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -14,8 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from engagement_platform.erasing.found import PLACE, Found
-from engagement_platform.erasing.whom import Whom
-from engagement_platform.landing.withheld import Named
+from engagement_platform.erasing.whom import Side, Whom
 from engagement_platform.merge_on_read.entity import Entity
 from engagement_platform.microbatch.job import Committer
 from engagement_platform.microbatch.model import Counts, Manifest, Transaction
@@ -59,11 +58,6 @@ class Erasing:
         commits = (self.lake.commit_of(table, txn) for txn in transactions)
         return sum(commit.rows_deleted + commit.rows_updated for commit in commits if commit is not None)
 
-    def pairs(self, table: Table, column: str, values: Sequence[str]) -> pa.Table:
-        """(organization_id, column) of rows of a table as it is now that have one of the values; each once."""
-        rows = self.found.find(table, ("organization_id", column), {column: values}, now=True)
-        return rows.group_by(["organization_id", column]).aggregate([])
-
 
 @dataclass(frozen=True)
 class TombstoneProcess:
@@ -105,41 +99,27 @@ class DataProcess:
 
 @dataclass(frozen=True)
 class SideProcess:
-    """Rows of a table that keeps what was said go, by the person or by its engagements."""
+    """Rows of a table that keeps what was said go, by the person or by its engagements.
+
+    In one commit: bounds of what an earlier one left would stand in the log.
+    """
 
     table: Table
-    named: Named
+    side: Side
+    commits: tuple[str, ...] = ("remove",)
 
     @property
     def name(self) -> str:
         """Of the table."""
         return self.table.key[-1]
 
-    @property
-    def commits(self) -> tuple[str, ...]:
-        """One for each column."""
-        return tuple(column for columns in self.named.values() for column in columns)
-
     def run(self, work: Erasing, commit: Committer) -> Counts:
         """Counts: rows of the table, by its name."""
-        done = []
-        for kind, column in ((kind, column) for kind, columns in self.named.items() for column in columns):
-            rows = self._rows(work, kind, column)
-            # Also without a row: then it closes a table that a crash left open.
-            with commit(column) as txn:
-                take_out(work.lake.root, self.table, rows, txn, work.lake)
-            done.append(txn)
-        return {self.table.name: count} if (count := work.written(self.table, *done)) else {}
-
-    def _rows(self, work: Erasing, kind: str, column: str) -> pa.Table:
-        if kind == PERSON:
-            return work.pairs(self.table, column, work.found.ids)
-        mine = work.found.rows.select(["organization_id", "engagement_id"]).group_by(
-            ["organization_id", "engagement_id"]
-        )
-        engagements = mine.aggregate([])
-        there = work.pairs(self.table, column, engagements.column("engagement_id").to_pylist())
-        return engagements.join(there, ["organization_id", "engagement_id"], join_type="inner")
+        rows = work.found.told_by(self.table, self.side)
+        # Also without a row: then it closes a table that a crash left open.
+        with commit("remove") as txn:
+            take_out(work.lake.root, self.table, rows, txn, work.lake)
+        return {self.table.name: count} if (count := work.written(self.table, txn)) else {}
 
 
 @dataclass(frozen=True)
@@ -147,30 +127,28 @@ class EdgeProcess:
     """Who became whom stays, without the id: rows of others still follow it. What only deleted the person goes."""
 
     name: str = "alias"
-    commits: tuple[str, ...] = ("delete", "rename")
+    commits: tuple[str, ...] = ("rename", "delete")
 
     def run(self, work: Erasing, commit: Committer) -> Counts:
         """Counts: rows of the table, by its name."""
-        edges, ids, done = work.found.edges_with(now=True), work.found.ids, []
-        deleting = [edge for edge in edges if edge.operation == "DELETE" and edge.from_id in ids]
+        edges, ids, on = work.found.edges_with(now=True), work.found.ids, ("organization_id", "request_id")
         renamed = [
             {
-                "organization_id": edge.organization_id,
-                "request_id": edge.request_id,
+                **{name: getattr(edge, name) for name in on},
                 "from_id": work.instead.get(edge.from_id or "", edge.from_id),
                 "to_id": work.instead.get(edge.to_id or "", edge.to_id),
             }
             for edge in edges
-            if edge not in deleting and {edge.from_id, edge.to_id} & set(work.instead)
+            if {edge.from_id, edge.to_id} & set(work.instead)
         ]
-        on = ("organization_id", "request_id")
+        deleting = [edge for edge in edges if edge.operation == "DELETE" and edge.from_id in ids]
         gone = [{name: getattr(edge, name) for name in on} for edge in deleting]
-        with commit("delete") as txn:
-            take_out(work.lake.root, ALIAS, table_of(gone, ALIAS, *on), txn, work.lake)
-            done.append(txn)
-        with commit("rename") as txn:
-            change(work.lake.root, ALIAS, table_of(renamed, ALIAS, *on, "from_id", "to_id"), txn, work.lake, on=on)
-            done.append(txn)
+        # First without the id, since bounds of what a commit leaves stand in the log.
+        with commit("rename") as first:
+            change(work.lake.root, ALIAS, table_of(renamed, ALIAS, *on, "from_id", "to_id"), first, work.lake, on=on)
+        with commit("delete") as second:
+            take_out(work.lake.root, ALIAS, table_of(gone, ALIAS, *on), second, work.lake)
+        done = (first, second)
         return {ALIAS.name: count} if (count := work.written(ALIAS, *done)) else {}
 
 

@@ -22,13 +22,12 @@ from engagement_platform.erasing.purge import Purged, purge_now
 from engagement_platform.erasing.whom import SIDE_TABLES, Whom
 from engagement_platform.games.erasing import kept_for
 from engagement_platform.jobs import open_stores
-from engagement_platform.landing.withheld import Named
 from engagement_platform.layout.vacuum import Readers
 from engagement_platform.merge_on_read.entity import profile
 from engagement_platform.microbatch.job import Told
 from engagement_platform.microbatch.stores import utc_now
 from engagement_platform.pii.erasure import Former, Subject
-from engagement_platform.pii.tombstones import ANYWHERE, ENGAGEMENT, PERSON, StoredTombstones, entity
+from engagement_platform.pii.tombstones import ANYWHERE, PERSON, StoredTombstones, entity
 from engagement_platform.settings import Settings
 from engagement_platform.tables import log
 from engagement_platform.tables.contract import Table
@@ -36,10 +35,11 @@ from engagement_platform.tables.engagement import ALIAS, NOTIFICATION, QUARANTIN
 from engagement_platform.tables.erased import current_files
 from engagement_platform.tables.lake import Lake
 
-_OTHERS: Mapping[str, Named] = {
-    ALIAS.name: {PERSON: ("from_id", "to_id")},
-    NOTIFICATION.name: {PERSON: ("person_id", "previous_person_id")},
+_OTHERS: Mapping[str, tuple[str, ...]] = {
+    ALIAS.name: ("from_id", "to_id"),
+    NOTIFICATION.name: ("person_id", "previous_person_id"),
 }
+"""Columns in which a pseudonym stands in an erased person's place."""
 
 
 @dataclass
@@ -96,13 +96,12 @@ class TablePlace:
         kept = profile(self.settings)
         if self.table in (kept.changeset, kept.base):
             return int(found.find(self.table, (kept.key,), {kept.key: self.run.whom.profiles}, now=True).num_rows)
-        persons = self.run.whom.persons
         if self.table == data_table(self.settings.layout.scheme):
             # Also under a pseudonym: a request that came late may have made somebody else's rows the person's.
             return self._named(found, ("source_person_id", "person_id"), found.ids)
-        named = SIDE_TABLES.get(self.table) or _OTHERS[self.table.name]
-        left = self._named(found, tuple(named[PERSON]), persons) if PERSON in named else 0
-        return left + (self._of_erased_engagements(found) if ENGAGEMENT in named else 0)
+        if (side := SIDE_TABLES.get(self.table)) is not None:
+            return int(found.told_by(self.table, side).num_rows)
+        return self._named(found, _OTHERS[self.table.name], self.run.whom.persons)
 
     def _named(self, found: Found, columns: tuple[str, ...], ids: list[str] | tuple[str, ...]) -> int:
         rows = 0
@@ -112,14 +111,6 @@ class TablePlace:
                 there = there.filter(pc.invert(pc.is_in(there.column(before), pa.array(ids, pa.string()))))
             rows += there.num_rows
         return rows
-
-    def _of_erased_engagements(self, found: Found) -> int:
-        organizations = self._tombstones.organizations(ENGAGEMENT)
-        within = {"organization_id": sorted(organizations)}
-        rows = found.find(self.table, ("organization_id", "engagement_id"), within, now=True)
-        pairs = list(zip(*(rows.column(name).to_pylist() for name in rows.column_names), strict=True))
-        gone = self._tombstones.erased(ENGAGEMENT, {pair for pair in pairs if pair[1] is not None})
-        return sum(pair in gone for pair in pairs)
 
     def keeps(self) -> Mapping[Former, timedelta]:
         """As long as this table keeps files and log entries."""

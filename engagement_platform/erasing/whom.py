@@ -19,16 +19,30 @@ from engagement_platform.tables.engagement import (
     SUPERSEDED,
 )
 
-SIDE_TABLES: Mapping[Table, Named] = {
-    SAID_NAME: {PERSON: ("id",)},
-    ORIGINAL: {ENGAGEMENT: ("engagement_id",)},
-    SUPERSEDED: {PERSON: ("source_person_id",), ENGAGEMENT: ("engagement_id",)},
-    AMENDMENT: {PERSON: ("from_id",), ENGAGEMENT: ("engagement_id",)},
-    OPERATION: {PERSON: ("from_id", "to_id")},
-    MUTATION_REQUEST: {PERSON: ("from_id", "to_id"), ENGAGEMENT: ("engagement_id",)},
-    MAPPING: {PERSON: ("id",)},
+
+@dataclass(frozen=True)
+class Side:
+    """A table whose rows go when one of some columns names an erased person, or an engagement of one."""
+
+    named: Named
+    key: tuple[str, ...]
+    """Columns, none of them null, that tell such rows from others."""
+
+
+SIDE_TABLES: Mapping[Table, Side] = {
+    SAID_NAME: Side({PERSON: ("id",)}, ("organization_id", "id")),
+    ORIGINAL: Side({ENGAGEMENT: ("engagement_id",)}, ("organization_id", "engagement_id")),
+    SUPERSEDED: Side(
+        {PERSON: ("source_person_id",), ENGAGEMENT: ("engagement_id",)},
+        ("organization_id", "engagement_id", "source_person_id"),
+    ),
+    AMENDMENT: Side({PERSON: ("from_id",), ENGAGEMENT: ("engagement_id",)}, ("organization_id", "request_id")),
+    OPERATION: Side({PERSON: ("from_id", "to_id")}, ("organization_id", "from_id", "request_id")),
+    MUTATION_REQUEST: Side(
+        {PERSON: ("from_id", "to_id"), ENGAGEMENT: ("engagement_id",)}, ("topic", "partition", "offset", "request_id")
+    ),
+    MAPPING: Side({PERSON: ("id",)}, ("organization_id", "id")),
 }
-"""Tables whose rows go when one of these columns names an erased person, or an engagement of one."""
 
 
 @dataclass(frozen=True)
