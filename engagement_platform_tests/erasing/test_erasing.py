@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -38,7 +41,7 @@ from engagement_platform.tables.engagement import (
     SAID_NAME,
     SUPERSEDED,
 )
-from engagement_platform.tables.erased import current_files, is_pseudonym
+from engagement_platform.tables.erased import ERASE_SUBJECTS, current_files, is_pseudonym
 from engagement_platform.tables.growth import TableSource, added
 from engagement_platform.tables.lake import Lake
 from engagement_platform_tests.erasing.planted import AMY, ANN, AT, BOB, DATA, SECRET, Planted
@@ -270,3 +273,16 @@ def test_a_restore_does_not_go_back_behind_an_erasure(erased: tuple[Planted, dic
     with pytest.raises(ErasedSince, match="erased somebody"):
         _refuse_erased_since(DATA.uri(lake.root), DATA.name, 1)
     _refuse_erased_since(DATA.uri(lake.root), DATA.name, DeltaTable(DATA.uri(lake.root)).version())
+
+
+@pytest.mark.slow
+@pytest.mark.crash
+def test_a_process_that_is_killed_is_followed_by_one_that_does_the_rest(tmp_path: Path) -> None:
+    planted, calm = Planted(tmp_path / "killed"), Planted(tmp_path / "calm")
+    calm.eraser().run(REF, WHOM)
+    command = [sys.executable, "-m", "engagement_platform_tests.erasing.killable", str(planted.settings.home)]
+    died = subprocess.run([*command, "notification.redact:after"], check=False, timeout=300)
+    assert died.returncode == -signal.SIGKILL
+    assert BOB not in repr(planted.stores.checkpoints.history(ERASE_SUBJECTS)), "whom it is about is written nowhere"
+    assert len(list(planted.eraser().finish())) == 1
+    assert alike(planted) == alike(calm)
