@@ -18,6 +18,7 @@ from engagement_platform import (
     chain_commands,
     commands,
     consumer_commands,
+    erase_commands,
     game_commands,
     import_commands,
     ingest_commands,
@@ -183,6 +184,7 @@ maintenance_commands.register(app)
 rollback_commands.register(app)
 consumer_commands.register(app)
 ingest_commands.register(app)
+erase_commands.register(app)
 replica_commands.register(app)
 import_commands.register(app)
 perftest_commands.register(app)

@@ -13,6 +13,7 @@ from engagement_platform.defs import (
     alerts,
     checks,
     engagement,
+    erase,
     games,
     layout,
     live_ops,
@@ -32,7 +33,8 @@ from engagement_platform.streams.declared import declarations
 # Named one by one rather than found by walking a folder: that needs a project file beside the package, and an
 # installed package has none.
 _PARTS = (
-    engagement, mutation, rematerialize, profile, games, live_ops, replica, maintenance, restore, checks, quarantine,
+    engagement, mutation, rematerialize, profile, games, live_ops, replica, maintenance, restore, erase, checks,
+    quarantine,
     sensors, layout, alerts,
 )  # fmt: skip
 

@@ -22,6 +22,7 @@ from engagement_platform.games.replaying import replay_source
 from engagement_platform.ingestion.again import QuarantineSource, RecordedRanges, recorded_ranges
 from engagement_platform.ingestion.job import Parts, ingest_engagements, ingest_mutation_requests
 from engagement_platform.landing.redriven import RedriveSource
+from engagement_platform.landing.withheld import requests_without_erased
 from engagement_platform.layout.inline import inline
 from engagement_platform.merge_on_read.entity import profile
 from engagement_platform.merge_on_read.ingest import ingest_changes
@@ -40,6 +41,7 @@ from engagement_platform.mutation.rematerialize import (
     organizations_waiting,
     rematerialize_aliases,
 )
+from engagement_platform.pii.tombstones import StoredTombstones
 from engagement_platform.settings import Settings
 from engagement_platform.sources.kafka import KafkaSource
 from engagement_platform.spark.session import spark_session
@@ -201,7 +203,10 @@ def build_job(
         data = data_table(settings.layout.scheme)
         told = replace(told, observe=inline(settings, stores, name, data, told.observe))
     if name == APPLY_MUTATIONS:
-        return apply_mutations(Lake(spark, settings), stores, settings, told)
+        lake, tombstones = Lake(spark, settings), StoredTombstones(settings)
+        return apply_mutations(
+            lake, stores, settings, told, lambda rows: requests_without_erased(rows, tombstones, lake)
+        )
     if name == REMATERIALIZE_ALIASES:
         return rematerialize_aliases(Lake(spark, settings), stores, settings, told)
     if name in (INGEST_PROFILE_CHANGES, REMATERIALIZE_PROFILE):

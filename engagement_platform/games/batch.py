@@ -16,8 +16,10 @@ import pyarrow as pa
 from engagement_platform.games.decoding import Decoder
 from engagement_platform.games.event_type import EventType
 from engagement_platform.games.feed import Feed
-from engagement_platform.games.sorting import Kept, Line, Refused, Row, decoded, sorted_out
+from engagement_platform.games.sorting import Decoded, Kept, Line, Refused, Row, decoded, sorted_out
+from engagement_platform.landing.withheld import said_in
 from engagement_platform.microbatch.model import Manifest
+from engagement_platform.pii.tombstones import Tombstones
 from engagement_platform.tables.arrow import schema_of, table_of
 from engagement_platform.tables.contract import Table
 from engagement_platform.tables.lake import Lake
@@ -43,6 +45,8 @@ class GameBatch:
     rows_in: int
     bytes_in: int
     unknown_fields: int
+    erased: int = 0
+    """Lines of players who were erased; nothing of them is kept."""
     arrivals: Mapping[datetime, int] = field(default_factory=dict)
     """When objects arrived -> lines in them."""
 
@@ -83,9 +87,18 @@ class GameBatch:
 
 
 def open_batch(
-    lake: Lake, manifest: Manifest, feed: Feed, lines: Iterable[Line], decode: Decoder, window: timedelta
+    lake: Lake,
+    manifest: Manifest,
+    feed: Feed,
+    lines: Iterable[Line],
+    decode: Decoder,
+    window: timedelta,
+    tombstones: Tombstones,
 ) -> GameBatch:
-    """Decode the lines, and hold the events against what the tables have at the manifest's versions."""
+    """Decode the lines, and hold the events against what the tables have at the manifest's versions.
+
+    tombstones: whose lines are dropped.
+    """
     arrivals: Counter[datetime] = Counter()
 
     def counted() -> Iterable[Line]:
@@ -93,7 +106,7 @@ def open_batch(
             arrivals[line.arrived] += 1
             yield line
 
-    found = decoded(counted(), decode)
+    found, erased = _without_erased(decoded(counted(), decode), tombstones, manifest.ingestion_ts)
 
     def known(name: str, rows: Sequence[Row]) -> Mapping[str, Sequence[datetime]]:
         return _landed(lake, manifest, feed.types[name], rows, window)
@@ -101,8 +114,39 @@ def open_batch(
     refused = _not_there_yet(lake, manifest, feed.quarantine, found.refused)
     return GameBatch(
         lake, manifest, feed, sorted_out(found, known, window), refused, len(found.refused) - len(refused),
-        found.lines, found.bytes, found.unknown_fields, arrivals,
+        found.lines, found.bytes, found.unknown_fields, erased, arrivals,
     )  # fmt: skip
+
+
+def _without_erased(found: Decoded, tombstones: Tombstones, planned: datetime) -> tuple[Decoded, int]:
+    """(what is left without the lines of erased players, how many lines that were).
+
+    Of those who were erased before the batch was planned, so that a replay of it drops the same; an erasure waits for
+    batches that were planned before it. Refused lines are looked into as far as they are JSON.
+    """
+    refused = [_player_said(each) for each in found.refused]
+    players = {_player(row) for rows in found.rows.values() for row in rows} | set(refused)
+    gone = tombstones.erased_players({(game, who) for game, who in players if who is not None}, planned)
+    if not gone:
+        return found, 0
+    kept = Decoded(lines=found.lines, bytes=found.bytes)
+    for name, rows in found.rows.items():
+        if stays := [row for row in rows if _player(row) not in gone]:
+            kept.rows[name] = stays
+    kept.refused = [each for each, player in zip(found.refused, refused, strict=True) if player not in gone]
+    dropped = sum(map(len, found.rows.values())) - sum(map(len, kept.rows.values()))
+    return kept, dropped + len(found.refused) - len(kept.refused)
+
+
+def _player(row: Row) -> tuple[str, str | None]:
+    """Game and player; their places are those of the columns."""
+    game, player = row.event.values[2:4]
+    return str(game), None if player is None else str(player)
+
+
+def _player_said(each: Refused) -> tuple[str, str | None]:
+    said = said_in(each.line.content)
+    return said.get("game_id", ""), said.get("player_id")
 
 
 def _landed(

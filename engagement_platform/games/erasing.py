@@ -73,14 +73,8 @@ class GameTables:
         return sum(self._count(table, subject) for table in self._tables())
 
     def keeps(self) -> Mapping[Former, timedelta]:
-        """As long as VACUUM and the log of the table that is slowest keep them, and two days for a job that failed."""
-        said = [found.properties for table in self._tables() if (found := log.describe(table.uri(self.settings.lake)))]
-        window = self.settings.maintenance.rollback_window
-        logs = ({disk.RETENTION: each.get("delta.logRetentionDuration", _LOG_RETENTION)} for each in said)
-        return {
-            Former.FILES: max([window, *map(disk.retention, said)]) + _SLACK,
-            Former.LOG: max(map(disk.retention, logs), default=timedelta(0)) + _SLACK,
-        }
+        """As the slowest of the tables keeps them."""
+        return kept_for(self.settings, list(self._tables()))
 
     def former(self, path: Path) -> Former | None:
         """What a file below the feed's folder is that no row of today is in."""
@@ -127,6 +121,17 @@ class GameTables:
         for rows in light.batches(found, list(columns), {}) if found is not None else ():
             kept += [row for row in rows.to_pylist() if _names(row["value"], words, subject.game)]
         return pa.Table.from_pylist(kept, schema=pa.schema(list(columns.items())))
+
+
+def kept_for(settings: Settings, tables: Sequence[Table]) -> dict[Former, timedelta]:
+    """How long the slowest of some tables keeps files and log entries of former versions, with two days to spare."""
+    said = [found.properties for table in tables if (found := log.describe(table.uri(settings.lake)))]
+    window = settings.maintenance.rollback_window
+    logs = ({disk.RETENTION: each.get("delta.logRetentionDuration", _LOG_RETENTION)} for each in said)
+    return {
+        Former.FILES: max([window, *map(disk.retention, said)]) + _SLACK,
+        Former.LOG: max(map(disk.retention, logs), default=timedelta(0)) + _SLACK,
+    }
 
 
 def game_tables_here(settings: Settings, declared: Sequence[Feed] = ()) -> list[GameTables]:

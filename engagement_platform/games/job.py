@@ -11,6 +11,7 @@ from engagement_platform.games.processes import EventsProcess, RefusedProcess
 from engagement_platform.games.reasons import EventLimits
 from engagement_platform.microbatch.job import MicroBatchJob, Stores, Told
 from engagement_platform.microbatch.model import Limits, Manifest
+from engagement_platform.pii.tombstones import StoredTombstones
 from engagement_platform.settings import Settings
 from engagement_platform.tables.lake import Lake
 
@@ -27,11 +28,11 @@ def game_events(
     """
     tables = feed.tables
     lake.ensure(*tables)
-    decode = event_decoder(feed.types, EventLimits.of(settings))
+    decode, tombstones = event_decoder(feed.types, EventLimits.of(settings)), StoredTombstones(settings)
 
     def prepare(manifest: Manifest) -> GameBatch:
         lines = lines_of(source.shares(manifest.start, manifest.end), source.options, manifest.ingestion_ts)
-        return open_batch(lake, manifest, feed, lines, decode, settings.games.duplicate_window)
+        return open_batch(lake, manifest, feed, lines, decode, settings.games.duplicate_window, tombstones)
 
     return MicroBatchJob(
         name=name,

@@ -23,12 +23,13 @@ class RefusedProcess:
     commits: tuple[str, ...] = ("append",)
 
     def run(self, work: GameBatch, commit: Committer) -> Counts:
-        """Counts: rows_in, bytes_in, quarantined, duplicates, unknown_fields, rows_written, files, bytes."""
+        """Counts: rows_in, bytes_in, quarantined, duplicates, erased, unknown_fields, rows_written, files, bytes."""
         counts = {
             "rows_in": work.rows_in,
             "bytes_in": work.bytes_in,
             "quarantined": len(work.refused),
             "duplicates": work.refused_before,
+            "erased": work.erased,
             "unknown_fields": work.unknown_fields,
         }
         if not work.refused:

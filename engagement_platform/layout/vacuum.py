@@ -117,6 +117,13 @@ def floors(
     ]
     if table.name in _LATE:
         found.append(Floor(settings.mutation.max_lateness, "a request that comes late", "mutation.max_lateness"))
+    found += slow_readers(settings, table, stores, readers, now)
+    return sorted(found, key=lambda floor: -floor.keep)
+
+
+def slow_readers(settings: Settings, table: Target, stores: Stores, readers: Readers, now: datetime) -> list[Floor]:
+    """Those of the floors that are somebody who is behind: unfinished batches, jobs and consumers that follow."""
+    found = []
     for batch in stores.checkpoints.unfinished():
         version = batch.manifest.table_versions.get(table.name)
         if version is not None and (kept := _age(table.uri, version, now)):
@@ -126,7 +133,7 @@ def floors(
         if kept := _age(table.uri, reader.version, now):
             because = f"{reader.name}, which has read the table up to version {reader.version},"
             found.append(Floor(kept, because, reader.do))
-    return sorted(found, key=lambda floor: -floor.keep)
+    return found
 
 
 @dataclass(frozen=True)

@@ -53,6 +53,8 @@ def how_to_finish(job: str) -> str:
     name, _, argument = job.partition(":")
     if name == "restore-tables":
         return "`engagement-platform restore --finish`"
+    if name == "erase-subjects":
+        return "`engagement-platform erase --finish`"
     if (replay := _REPLAY.fullmatch(name)) is not None:
         of = "" if replay["group"] == "game" else f" --tables {replay['group']}"
         return f"`engagement-platform replay{of} --finish`"
