@@ -31,7 +31,8 @@ from engagement_platform.tables.arrow import schema_of
 from engagement_platform.tables.engagement import NOTIFICATION, PENDING, data_table
 from engagement_platform_tests.consumers.lakes import Replica, Rows, by_key
 from engagement_platform_tests.ingestion.world import World
-from engagement_platform_tests.mutation.histories import Message, random_history
+from engagement_platform_tests.mutation import histories
+from engagement_platform_tests.mutation.histories import Message
 from engagement_platform_tests.rollback.test_restore import restoring
 
 DATA = data_table("organization")
@@ -192,16 +193,22 @@ class Hour:
         if DeltaTable.is_deltatable(self.world.lake.uri(self.world.data)):
             self.versions.append(self.world.lake.version(self.world.data))
 
+    def read(self) -> None:
+        """Everybody but the sleeper reads all that there is."""
+        for reader in (self.here.keep_up, self.pulled.follow, self.streamed.follow):
+            reader(self.dice)
+
     def settle(self) -> dict[str, Rows]:
         """Everybody reads all that there is; what each has then, by its name."""
-        for reader in (self.here.keep_up, self.sleeper.keep_up, self.pulled.follow, self.streamed.follow):
-            reader(self.dice)
+        self.read()
+        self.sleeper.keep_up(self.dice)
         found = {each.name: each.rows for each in (self.here, self.sleeper, self.pulled, self.streamed)}
         return {name: plain(rows) for name, rows in found.items()}
 
     def traffic(self) -> None:
         """Engagements, new, newer, known and late, and the requests that come among them."""
-        self._send(self._next(self.dice.randrange(2, 10)), "auto")
+        calm = histories.engagement(f"calm-{len(self.did)}", "p1", 10)
+        self._send([calm, *self._next(self.dice.randrange(2, 10))], "auto")
 
     def requests(self) -> None:
         """Mostly requests; their conversions may wait as aliases."""
@@ -249,9 +256,9 @@ class Hour:
     def _next(self, most: int) -> list[Message]:
         if len(self.left) < most:
             organizations = self.dice.sample(range(self.seed * 100, self.seed * 100 + 90), 3)
-            histories = [random_history(n, organization=f"org-{n % 4}-{len(self.did)}") for n in organizations]
-            while any(histories):
-                self.left.append(self.dice.choice([history for history in histories if history]).pop(0))
+            told = [histories.random_history(n, organization=f"org-{n}-{len(self.did)}") for n in organizations]
+            while any(told):
+                self.left.append(self.dice.choice([history for history in told if history]).pop(0))
         some, self.left = self.left[:most], self.left[most:]
         return some
 
