@@ -5,7 +5,7 @@ PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run test test-fast test-long test-crash lint format docs clean bench-ingest bench-cascade bench-mutation \
-  bench-partitioning bench-file-size bench-merge-on-read bench-incremental-read bench-freshness bench-ingest-server \
+  bench-partitioning bench-file-size bench-merge-on-read bench-incremental-read bench-freshness bench-ingest-server bench-chain \
   simulate-days
 
 help: ## print this list
@@ -64,6 +64,9 @@ bench-merge-on-read: setup ## merge on read against MERGE, overwrite, delta-rs, 
 
 bench-incremental-read: setup ## bytes that reading one same change takes in a table ten times as large; seconds
 	@$(BIN)/python -m benchmarks.incremental_read $(ARGS)
+
+bench-chain: setup ## from a commit to its rows in the next table, of each hop of the chain of streams; p50, p95
+	@$(BIN)/python -m benchmarks.chain_latency $(ARGS)
 
 bench-freshness: setup ## from produced to visible in the view, at four rates of profile changes; p50, p95, a plot
 	@$(BIN)/python -m benchmarks.freshness $(ARGS)

@@ -125,6 +125,7 @@ class DataSet:
         ]
         self.conversions = [conversion for members in self.members for conversion in members.conversions]
         self.executed = BEGIN + timedelta(days=scale.days) + EXECUTED_AFTER
+        self.hops_apart = timedelta(minutes=1)
         self.landed = BEGIN + timedelta(days=scale.days) + LANDED_AFTER
 
     @cached_property
@@ -177,7 +178,7 @@ class DataSet:
         return newest.select(list(MAPPING.column_names)).cast(schema_of(MAPPING)), sayings
 
     def conversion_requests(self) -> pa.Table:
-        """The conversions as rows of `engagement/mutation_request`, in no order; a chain's hops a minute apart."""
+        """The conversions as rows of `engagement/mutation_request`, in no order; a chain's hops are `hops_apart`."""
         order = np.random.default_rng(self.scale.seed).permutation(len(self.conversions))
         return _landed(
             [
@@ -187,7 +188,7 @@ class DataSet:
                     "operation": "CONVERT",
                     "from_id": self.conversions[n].from_id,
                     "to_id": self.conversions[n].to_id,
-                    "execution_ts": self.executed + timedelta(minutes=self.conversions[n].hop),
+                    "execution_ts": self.executed + self.conversions[n].hop * self.hops_apart,
                 }
                 for n in map(int, order)
             ],

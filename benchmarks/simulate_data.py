@@ -92,8 +92,9 @@ class Days:
         """The same as rows of `engagement/mutation_request`; ids and offsets are of this day only."""
         of_day = copy.copy(self.data_set)
         of_day.conversions = self.conversions(day)
-        # A moment after midnight, so that the whole day is before it; hops of a chain are a minute apart.
-        of_day.executed = BEGIN + timedelta(days=day + 1)
+        # At midnight, so that the whole day is before it. With hops a minute apart, what happens in the first minutes
+        # of the next day would be before the later hops, and rightly move.
+        of_day.executed, of_day.hops_apart = BEGIN + timedelta(days=day + 1), timedelta(microseconds=1)
         of_day.landed = of_day.executed + timedelta(hours=1)
         rows = of_day.conversion_requests()
         ids = pa.array([f"day-{day}-{n}" for n in range(rows.num_rows)], pa.string())

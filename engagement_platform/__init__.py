@@ -6,7 +6,7 @@ The components of `components` can be had from here by their names, as `defs.yam
 from importlib import import_module
 from typing import Any
 
-_COMPONENTS = ("KafkaTable", "MaintainedTable", "MergeOnReadEntity", "ViewAnalytics")
+_COMPONENTS = ("KafkaTable", "MaintainedTable", "MergeOnReadEntity", "S3SqsTables", "ViewAnalytics")
 
 
 def __getattr__(name: str) -> Any:

@@ -15,8 +15,10 @@ import typer
 
 from engagement_platform import (
     alert_commands,
+    chain_commands,
     commands,
     consumer_commands,
+    erase_commands,
     game_commands,
     import_commands,
     ingest_commands,
@@ -148,21 +150,32 @@ def produce_games(
         float | None, typer.Option(min=0, help="Events a second; 0 as fast as it goes. Default: traffic.game_rate.")
     ] = None,
     object_events: Annotated[int, typer.Option(min=1, help="Lines in one object.")] = 200,
+    to: Annotated[
+        str | None, typer.Option(metavar="URL", help="Post them to this ingest server, with the sample keys of `up`.")
+    ] = None,
 ) -> None:
-    """Put objects of simulated game events into the bucket, as a collector does: --sample N or --follow.
+    """Put objects of simulated game events into the bucket, or post events to an ingest server: --sample N or --follow.
 
-    Events of every declared type; some come twice, some are late, some are broken. The same seed makes the same events
-    in a sample, but for their times. Exit status: 0, or 1 with the reason.
+    Events of every declared type; some come twice, some are late, some are broken. Those that are posted hold made-up
+    personal data, too. The same seed makes the same events in a sample, but for their times.
+    Exit status: 0, or 1 with the reason.
     Example: engagement-platform produce-games --sample 2000 --rate 0
     """
     if (sample is None) == (not follow):
         raise typer.BadParameter("give --sample or --follow")
-    from engagement_platform.embedded.game_traffic import put_events
+    from engagement_platform.embedded.game_traffic import put_events, simulated
     from engagement_platform.settings import Settings
 
     settings = Settings()
     paced = settings.traffic.game_rate if rate is None else rate
-    print(put_events(settings, events=sample, rate=paced, object_events=object_events, stop=_stop_signals()))
+    if to is None:
+        print(put_events(settings, events=sample, rate=paced, object_events=object_events, stop=_stop_signals()))
+        return
+    from engagement_platform.embedded.game_servers import post_events
+    from engagement_platform.embedded.ingest import sample_keys
+
+    traffic = simulated(settings, endless=follow, personal=True)
+    print(post_events(traffic, to, sample_keys(settings), events=sample, rate=paced, stop=_stop_signals()))
 
 
 commands.register(app)
@@ -171,12 +184,14 @@ maintenance_commands.register(app)
 rollback_commands.register(app)
 consumer_commands.register(app)
 ingest_commands.register(app)
+erase_commands.register(app)
 replica_commands.register(app)
 import_commands.register(app)
 perftest_commands.register(app)
 alert_commands.register(app)
 game_commands.register(app)
 live_ops_commands.register(app)
+chain_commands.register(app)
 
 
 def main() -> None:

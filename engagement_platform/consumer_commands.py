@@ -119,7 +119,9 @@ def consumers(
         str | None, typer.Option(help="With --forget: of the consumers of this table's rows, such as shop/click.")
     ] = None,
 ) -> None:
-    """Show every consumer of the lake: where it is, what waits for it and for how long. Needs no Spark.
+    """Show every consumer of the lake: what it follows, where it is, what waits for it and for how long.
+
+    Of what changed in engagements, and of the rows of a table (consume --table). Needs no Spark.
 
     VACUUM keeps what a consumer has yet to read, for consumers.keep_for at most.
     Exit status: 0, or 1 when one is lost or later than consumers.max_lag. Example: engagement-platform consumers
@@ -131,7 +133,7 @@ def consumers(
 
     from engagement_platform.consumers.appended import cursor_root
     from engagement_platform.consumers.changes import lake_root
-    from engagement_platform.consumers.lag import lags, told
+    from engagement_platform.consumers.lag import lags, row_lags, told
     from engagement_platform.microbatch.cursors import CursorStore, StreamCheckpoints
     from engagement_platform.microbatch.database import open_engine
     from engagement_platform.settings import Settings
@@ -149,11 +151,11 @@ def consumers(
             typer.echo(f"{which} is forgotten" if gone else f"There is no {which}", err=not gone)
     if forget is not None or forget_stream is not None:
         return
-    now, found = datetime.now(UTC), lags(settings, cursors)
+    now, found = datetime.now(UTC), [*lags(settings, cursors), *row_lags(settings, cursors)]
     if as_json:
         typer.echo(json.dumps({"consumers": [lag.as_json(now) for lag in found], "streams": streams.all()}))
     else:
-        shown = Table("consumer", "version", "waiting", "commits", "oldest", "read", "last commit")
+        shown = Table("consumer", "of", "version", "waiting", "commits", "oldest", "read", "last commit")
         for lag in found:
             figures = (
                 f"{lag.position.version}",
@@ -161,7 +163,7 @@ def consumers(
                 f"{lag.commits:,}",
                 f"{lag.age(now).total_seconds():.0f} s",
             )
-            shown.add_row(lag.name, *figures, f"{lag.rows_read:,}", f"{lag.committed_ts:%Y-%m-%d %H:%M:%S}")
+            shown.add_row(lag.name, lag.table, *figures, f"{lag.rows_read:,}", f"{lag.committed_ts:%Y-%m-%d %H:%M:%S}")
         Console().print(shown)
     late = told(found, now, settings.consumers.max_lag)
     for sentence in late:

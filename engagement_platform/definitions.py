@@ -13,6 +13,7 @@ from engagement_platform.defs import (
     alerts,
     checks,
     engagement,
+    erase,
     games,
     layout,
     live_ops,
@@ -27,11 +28,13 @@ from engagement_platform.defs import (
 )
 from engagement_platform.defs.platform import bound_platform
 from engagement_platform.settings import Settings
+from engagement_platform.streams.declared import declarations
 
 # Named one by one rather than found by walking a folder: that needs a project file beside the package, and an
 # installed package has none.
 _PARTS = (
-    engagement, mutation, rematerialize, profile, games, live_ops, replica, maintenance, restore, checks, quarantine,
+    engagement, mutation, rematerialize, profile, games, live_ops, replica, maintenance, restore, erase, checks,
+    quarantine,
     sensors, layout, alerts,
 )  # fmt: skip
 
@@ -41,6 +44,9 @@ def defs() -> dg.Definitions:
     """Everything that Dagster runs. In-process: each run is one Spark client, not one for each step."""
     bound = dg.Definitions(resources={"platform": bound_platform()}, executor=dg.in_process_executor)
     parts = [part.definitions() for part in _PARTS]
-    if (folder := Settings().defs_folder) is not None:
-        parts.append(folder_definitions(folder))
+    settings = Settings()
+    if settings.defs_folder is not None:
+        # First, since Dagster would say less well that two declarations want the same name.
+        declarations(settings)
+        parts.append(folder_definitions(settings.defs_folder))
     return dg.Definitions.merge(*parts, bound)

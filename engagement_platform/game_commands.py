@@ -25,6 +25,9 @@ def replay(
         list[datetime] | None,
         typer.Option(formats=["%Y-%m-%d"], help="Objects that arrived on this UTC day; repeatable."),
     ] = None,
+    tables: Annotated[
+        str | None, typer.Option(help="Of the declared tables whose names begin so. Default: those that ship, game/.")
+    ] = None,
     finish: Annotated[bool, typer.Option("--finish", help="Only finish a replay that was interrupted.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per batch instead of a line.")] = False,
 ) -> None:
@@ -36,23 +39,26 @@ def replay(
     """
     if finish == bool(prefix or date):
         raise typer.BadParameter("give --prefix or --date, or --finish alone")
-    from engagement_platform.games.job import REPLAY_GAME_EVENTS
+    from engagement_platform.games.feed import shipped
     from engagement_platform.games.replaying import folder_of
     from engagement_platform.jobs import open_stores, replay_game_events
     from engagement_platform.microbatch.job import Told
     from engagement_platform.settings import Settings
     from engagement_platform.spark.session import spark_session
+    from engagement_platform.streams.declared import declarations
 
     settings = Settings()
-    prefixes = [*(prefix or ()), *(folder_of(day.date(), settings) for day in date or ())]
+    feed = shipped(settings) if tables is None else declarations(settings).feed(tables)
+    own = feed.settings(settings)
+    prefixes = [*(prefix or ()), *(folder_of(day.date(), own) for day in date or ())]
 
     def say(why: object) -> None:
         typer.echo(f"Waiting: {why}", err=True)
 
     told = Told(on_wait=lambda _lease, holder: say(holder), on_blocked=say)
     stores = open_stores(settings)
-    with spark_session(settings, REPLAY_GAME_EVENTS) as spark:
-        for report in replay_game_events(prefixes, spark, settings, stores, told):
+    with spark_session(settings, feed.replay_job) as spark:
+        for report in replay_game_events(prefixes, spark, settings, stores, told, feed=feed):
             counts = report.counts
             if as_json:
                 typer.echo(json.dumps(report.as_json()))

@@ -1,4 +1,4 @@
-"""Commands of the ingest server and of personal data: ingest-server, ingest-key, pii, erase.
+"""Commands of the ingest server and of personal data: ingest-server, ingest-key, pii. Erasing is `erase_commands`.
 
 Thin: parse, call, print.
 """
@@ -6,13 +6,9 @@ Thin: parse, call, print.
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Annotated
 
 import typer
-
-NOT_ERASED = ("engagement/*", "profile/*", "messages in Kafka", "objects of raw events in S3", "backups")
-"""What an erasure does not look into; docs/pii.md says why, and what to do."""
 
 
 def register(app: typer.Typer) -> None:
@@ -20,7 +16,6 @@ def register(app: typer.Typer) -> None:
     app.command(name="ingest-server")(ingest_server)
     app.command(name="ingest-key")(ingest_key)
     app.command()(pii)
-    app.command()(erase)
 
 
 def ingest_server() -> None:
@@ -101,53 +96,6 @@ def pii(
         for row, body in vault.refused(str(game), purpose=purpose, reader=_reader()):
             said = {name: str(row[name]) for name in ("refused_id", "reason_code", "reason", "received_ts")}
             typer.echo(json.dumps({**said, "body": body.decode(errors="replace")}))
-
-
-def erase(
-    subject: Annotated[str | None, typer.Option(help="Whom to erase; with --verify, look for this id too.")] = None,
-    game: Annotated[str | None, typer.Option(help="Only in this game. Default: in all, also later ones.")] = None,
-    verify: Annotated[
-        Path | None,
-        typer.Option(metavar="RECEIPT", help="Erase nothing; look whether it still holds."),
-    ] = None,
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the receipt here. Default: print it.")] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
-) -> None:
-    """Erase a subject for good: keys, personal data, raw events here, rows of game tables; later events are discarded.
-
-    The receipt is signed JSON and names the subject by a keyed hash only. It says what VACUUM has yet to remove, and by
-    when, and what is not reached: engagements and profiles are not. --verify RECEIPT looks again; with --subject
-    also byte by byte in every file of the home folder. Exit status: 0, 1 when something is left or cannot be done.
-    Example: engagement-platform erase --subject p-42 --yes --out receipt.json
-    """
-    from engagement_platform.games.erasing import game_tables_here
-    from engagement_platform.ingest_server.stored import stored_objects
-    from engagement_platform.microbatch.stores import utc_now
-    from engagement_platform.pii import erasure, receipts
-    from engagement_platform.pii.opening import open_vault
-    from engagement_platform.settings import Settings
-
-    if subject is None and verify is None:
-        raise typer.BadParameter("give --subject ID, or --verify RECEIPT")
-    settings = Settings()
-    vault, tables = open_vault(settings), game_tables_here(settings)
-    others: list[erasure.Erasable] = [*stored_objects(settings), *tables]
-    if verify is not None:
-        checks = receipts.verify(vault, receipts.read(verify), others, subject, settings.home)
-        for check in checks:
-            typer.echo(f"{check.what:24} {'ok' if check.holds else 'LEFT':5} {check.seen}")
-        raise typer.Exit(0 if all(check.holds for check in checks) else 1)
-    if not yes:
-        typer.confirm(f"Erase {subject} for good?", abort=True)
-    who = erasure.subject(vault, str(subject), game)
-    keys, done = erasure.erase(vault, who, others)
-    not_reached = (*NOT_ERASED, *(() if tables else ("game/* (the lake is on an object store)",)))
-    text = json.dumps(receipts.receipt(vault.keyring, who, keys, done, utc_now(), not_reached), indent=2)
-    if out is None:
-        typer.echo(text)
-    else:
-        out.write_text(text + "\n", encoding="utf-8")
-    raise typer.Exit(1 if any(one.left for one in done) else 0)
 
 
 def _reader() -> str:

@@ -15,13 +15,14 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from engagement_platform.errors import PlatformError
+from engagement_platform.games.feed import Feed, shipped
 from engagement_platform.games.job import INGEST_GAME_EVENTS, REPLAY_GAME_EVENTS, game_events
 from engagement_platform.games.objects import QueueSource
-from engagement_platform.games.registry import registry
 from engagement_platform.games.replaying import replay_source
 from engagement_platform.ingestion.again import QuarantineSource, RecordedRanges, recorded_ranges
 from engagement_platform.ingestion.job import Parts, ingest_engagements, ingest_mutation_requests
 from engagement_platform.landing.redriven import RedriveSource
+from engagement_platform.landing.withheld import requests_without_erased
 from engagement_platform.layout.inline import inline
 from engagement_platform.merge_on_read.entity import profile
 from engagement_platform.merge_on_read.ingest import ingest_changes
@@ -40,6 +41,7 @@ from engagement_platform.mutation.rematerialize import (
     organizations_waiting,
     rematerialize_aliases,
 )
+from engagement_platform.pii.tombstones import StoredTombstones
 from engagement_platform.settings import Settings
 from engagement_platform.sources.kafka import KafkaSource
 from engagement_platform.spark.session import spark_session
@@ -60,6 +62,8 @@ JOB_NAMES = (*TOPIC_JOBS, APPLY_MUTATIONS, REMATERIALIZE_ALIASES, REMATERIALIZE_
 """Jobs that go on for ever."""
 GAME_JOBS = (INGEST_GAME_EVENTS,)
 """The same, of games: only where `games.queue_url` is set."""
+Declared = Stream | DeclaredEntity | Feed
+"""What somebody may declare that jobs are of."""
 REDRIVE_QUARANTINE = "redrive-quarantine"
 REREAD_ENGAGEMENTS = "reread-engagements"
 
@@ -111,10 +115,11 @@ def open_stores(settings: Settings) -> Stores:
     )
 
 
-def declared_jobs(settings: Settings) -> dict[str, Stream | DeclaredEntity]:
-    """The jobs of tables that somebody declared, and what each is of. Raises DeclarationRefused."""
+def declared_jobs(settings: Settings) -> dict[str, Declared]:
+    """The jobs of tables that somebody declared, and what each is of. Raises what `declarations` does."""
     declared = declarations(settings)
-    jobs: dict[str, Stream | DeclaredEntity] = {stream.job: stream for stream in declared.streams}
+    jobs: dict[str, Declared] = {stream.job: stream for stream in declared.streams}
+    jobs |= {feed.job: feed for feed in declared.feeds}
     for entity in declared.entities:
         jobs |= dict.fromkeys((ingest_name(entity.entity), rematerialize_name(entity.entity)), entity)
     return jobs
@@ -143,10 +148,13 @@ def topic_of(name: str, settings: Settings) -> str:
     }
     if name in topics:
         return topics[name]
-    return _declared_of(name, settings).topic
+    declared = _declared_of(name, settings)
+    if isinstance(declared, Feed):
+        raise UnknownJob(name, TOPIC_JOBS)
+    return declared.topic
 
 
-def _declared_of(name: str, settings: Settings) -> Stream | DeclaredEntity:
+def _declared_of(name: str, settings: Settings) -> Declared:
     declared = declared_jobs(settings)
     if name not in declared:
         raise UnknownJob(name, (*JOB_NAMES, *declared))
@@ -155,13 +163,19 @@ def _declared_of(name: str, settings: Settings) -> Stream | DeclaredEntity:
 
 def build_declared(
     name: str,
-    declared: Stream | DeclaredEntity,
+    declared: Declared,
     spark: SparkSession,
     settings: Settings,
     stores: Stores,
     told: Told | None = None,
 ) -> MicroBatchJob[Any]:
-    """The job of a declared stream, or the one of an entity that has this name, on an open session."""
+    """The job of a declared stream or feed, or the one of a declared entity that has this name, on an open session.
+
+    Raises NoGameQueue.
+    """
+    if isinstance(declared, Feed):
+        own = declared.settings(settings)
+        return game_events(name, QueueSource(name, own), Lake(spark, own), stores, own, declared, told or Told())
     told, lake = told or Told(), Lake(spark, settings)
     if isinstance(declared, DeclaredEntity) and name == rematerialize_name(declared.entity):
         return rematerialize(lake, stores, settings, told, declared.entity)
@@ -182,15 +196,17 @@ def build_job(
     """One of `job_names` on an open session. Raises UnknownJob, NoGameQueue, DeclarationRefused."""
     told = told or Told()
     if name in GAME_JOBS:
-        types = registry(settings.games.declarations)
-        return game_events(name, QueueSource(name, settings), Lake(spark, settings), stores, settings, types, told)
+        return build_declared(name, shipped(settings), spark, settings, stores, told)
     if name not in JOB_NAMES:
         return build_declared(name, _declared_of(name, settings), spark, settings, stores, told)
     if name in (INGEST_ENGAGEMENTS, APPLY_MUTATIONS):
         data = data_table(settings.layout.scheme)
         told = replace(told, observe=inline(settings, stores, name, data, told.observe))
     if name == APPLY_MUTATIONS:
-        return apply_mutations(Lake(spark, settings), stores, settings, told)
+        lake, tombstones = Lake(spark, settings), StoredTombstones(settings)
+        return apply_mutations(
+            lake, stores, settings, told, lambda rows: requests_without_erased(rows, tombstones, lake)
+        )
     if name == REMATERIALIZE_ALIASES:
         return rematerialize_aliases(Lake(spark, settings), stores, settings, told)
     if name in (INGEST_PROFILE_CHANGES, REMATERIALIZE_PROFILE):
@@ -304,17 +320,18 @@ def replay_game_events(
     stores: Stores,
     told: Told | None = None,
     *,
+    feed: Feed | None = None,
     may_be_empty: bool = False,
 ) -> Iterator[BatchReport]:
     """Objects of the bucket whose keys begin so, read once more. A replay that was interrupted is finished first.
 
-    No prefix: only that. may_be_empty: no object is fine. Raises NoGameQueue, NoGameBucket, NothingToReplay,
-    BucketNotListed and what batches raise.
+    No prefix: only that. feed: a declared one; None: that which ships. may_be_empty: no object is fine. Raises
+    NoGameQueue, NoGameBucket, NothingToReplay, BucketNotListed and what batches raise.
     """
-    source = replay_source(settings, prefixes, may_be_empty=may_be_empty or not prefixes)
-    types = registry(settings.games.declarations)
-    lake = Lake(spark, settings)
-    job = game_events(REPLAY_GAME_EVENTS, source, lake, stores, settings, types, told or Told())
+    feed = feed or shipped(settings)
+    name, own = feed.replay_job, feed.settings(settings)
+    source = replay_source(own, prefixes, name=name, may_be_empty=may_be_empty or not prefixes)
+    job = game_events(name, source, Lake(spark, own), stores, own, feed, told or Told())
     yield from drain(job, DrainPolicy(linger=timedelta(0), max_duration=timedelta.max))
 
 
@@ -363,7 +380,8 @@ def reset_job(name: str, settings: Settings, *, abandon: bool = False) -> str:
     while it runs.
     """
     names = (*job_names(settings), *GAME_JOBS)
-    if name not in (*names, REREAD_ENGAGEMENTS, REPLAY_GAME_EVENTS) and not name.startswith(f"{REDRIVE_QUARANTINE}:"):
+    replays = (REPLAY_GAME_EVENTS, *(feed.replay_job for feed in declarations(settings).feeds))
+    if name not in (*names, REREAD_ENGAGEMENTS, *replays) and not name.startswith(f"{REDRIVE_QUARANTINE}:"):
         raise UnknownJob(name, names)
     stores = open_stores(settings)
     with stores.leases.acquire(f"job/{name}", purpose="reset") as lease:

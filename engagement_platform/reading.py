@@ -299,8 +299,11 @@ def _check_out(out: Path) -> None:
 def _declared(settings: Settings) -> set[str]:
     entities = _entities(settings).values()
     of_entities = (table for entity in entities for table in (entity.changeset, entity.base))
-    of_streams = (table for stream in declarations(settings).streams for table in (stream.table, stream.quarantine))
-    return {table.name for table in (data_table(settings.layout.scheme), *_DECLARED, *of_entities, *of_streams)}
+    declared = declarations(settings)
+    of_streams = (table for stream in declared.streams for table in (stream.table, stream.quarantine))
+    of_feeds = (table for feed in declared.feeds for table in feed.tables)
+    every = (data_table(settings.layout.scheme), *_DECLARED, *of_entities, *of_streams, *of_feeds)
+    return {table.name for table in every}
 
 
 def _entities(settings: Settings) -> dict[str, Entity]:

@@ -263,7 +263,7 @@ class TrafficSettings(Section):
     )
     profiles: int = Field(default=5000, ge=1, description="Profiles that exist at a time.")
     game_rate: float = Field(
-        default=20.0, ge=0, description="Sample events of games a second that `up` puts into the bucket; 0 is off."
+        default=20.0, ge=0, description="Sample events a second that games of `up` post to the ingest server; 0 is off."
     )
     bad_share: float = Field(default=0.001, ge=0, le=1, description="Share of messages that must be quarantined.")
 
@@ -274,6 +274,7 @@ class EmbeddedSettings(Section):
     kafka_partitions: int = Field(default=4, ge=1, description="Partitions of each topic made here.")
     connect_port: int = Field(default=15002, description="Port of the embedded Spark Connect server.")
     aws_port: int = Field(default=15566, description="Port of the emulator of S3, SNS and SQS.")
+    ingest_port: int = Field(default=18088, description="Port of the ingest server, which delivers into the emulator.")
     ui_port: int = Field(default=3000, description="Port of the Dagster UI.")
     code_port: int = Field(default=4266, description="Port of the Dagster code server.")
 

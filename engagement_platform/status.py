@@ -11,6 +11,7 @@ from datetime import datetime
 import pyarrow as pa
 
 from engagement_platform.games.depth import depth
+from engagement_platform.games.feed import Feed, shipped
 from engagement_platform.jobs import (
     GAME_JOBS,
     INGEST_ENGAGEMENTS,
@@ -135,8 +136,8 @@ def backlog(job: str, settings: Settings, checkpoint: Checkpoint | None) -> int:
     """
     if job == REMATERIALIZE_ALIASES:
         return pending_organizations(settings)
-    if job in GAME_JOBS:
-        return depth(settings).backlog(checkpoint)
+    if (feed := _feed(job, settings)) is not None:
+        return depth(feed.settings(settings)).backlog(checkpoint)
     if (entity := _rematerialized(job, settings)) is not None:
         return pending_rows(settings.lake, entity)
     start = unread_from(checkpoint)
@@ -150,6 +151,14 @@ def backlog(job: str, settings: Settings, checkpoint: Checkpoint | None) -> int:
         if job in (INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS) or checkpoint is not None:
             raise
         return 0
+
+
+def _feed(job: str, settings: Settings) -> Feed | None:
+    """The feed whose queue the job reads; None for other jobs."""
+    if job in GAME_JOBS:
+        return shipped(settings)
+    declared = None if job in JOB_NAMES else declared_jobs(settings).get(job)
+    return declared if isinstance(declared, Feed) else None
 
 
 def _rematerialized(job: str, settings: Settings) -> Entity | None:

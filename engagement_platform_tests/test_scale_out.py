@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from itertools import count
 
 import pytest
 
 from engagement_platform_tests.conftest import Moto
 from engagement_platform_tests.ingestion.test_whole_path import Machine, started
 from engagement_platform_tests.microbatch.conftest import PostgresServer, postgres
-from engagement_platform_tests.mutation.test_kills import assert_finished_once_after_a_kill
+from engagement_platform_tests.mutation.test_kills import assert_finished_once_after_a_kill, land_before
 
 __all__ = ["postgres"]
 
@@ -45,7 +44,8 @@ def apart(moto: Moto, postgres: PostgresServer, tmp_path_factory: pytest.TempPat
 
 
 def test_killed_far_from_its_tables_a_batch_of_mutations_is_finished_once_and_everything_agrees(apart: Machine) -> None:
-    assert_finished_once_after_a_kill(apart, next(count()), "alias.alias:after", {})
+    land_before(apart, "org-0")
+    assert_finished_once_after_a_kill(apart, "org-0", "alias.alias:after", {})
     findings = [json.loads(line) for line in apart.cli("verify", "--identity", "--json").splitlines()]
     assert findings
     assert not any(finding["wrong"] for finding in findings)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -80,9 +80,22 @@ def test_nothing_is_wrong_after_random_histories(make_world: MakeWorld, apply: A
     assert 0 < part_of[0].looked_at < rows
 
 
+BETWEEN_COMMITS = ("alias.alias:after", "notification.append:after")
+
+
 @pytest.mark.broker
 def test_the_commits_of_a_batch_of_mutations_are_not_wrong_before_it_is_finished(make_world: MakeWorld) -> None:
-    world = make_world()
+    """One of the two points every other day, and both in turn among the slow tests."""
+    assert_not_wrong_before_it_is_finished(make_world(), [BETWEEN_COMMITS[datetime.now(UTC).toordinal() % 2]])
+
+
+@pytest.mark.broker
+@pytest.mark.slow
+def test_each_commit_of_a_batch_of_mutations_is_not_wrong_before_it_is_finished(make_world: MakeWorld) -> None:
+    assert_not_wrong_before_it_is_finished(make_world(), BETWEEN_COMMITS)
+
+
+def assert_not_wrong_before_it_is_finished(world: World, points: Sequence[str]) -> None:
     send(world, [engagement(f"e{n}", f"p{n}", 1, person_name=f"Name {n}") for n in range(4)])
     requests = [
         convert("r1", "p0", "p9", 2),
@@ -92,7 +105,7 @@ def test_the_commits_of_a_batch_of_mutations_are_not_wrong_before_it_is_finished
     ]
     world.produce_requests(requests)
     world.run(name=INGEST_MUTATION_REQUESTS)
-    for point in ("alias.alias:after", "notification.append:after"):
+    for point in points:
 
         def observe(passed: str, point: str = point) -> None:
             if passed == point:

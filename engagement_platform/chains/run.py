@@ -6,9 +6,10 @@ folder says, and Delta skips what it had written.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pyarrow as pa
@@ -25,9 +26,13 @@ from engagement_platform.sources.messages import DecodingLimits
 from engagement_platform.tables import log
 from engagement_platform.tables.contract import Table
 from engagement_platform.tables.lake import Lake
-from engagement_platform.tables.streaming import Drained, drain_stream
+from engagement_platform.tables.streaming import Drained, drain_stream, finished_batch
 
 CHAIN = "view-analytics"
+
+
+def _nothing(_hop: str) -> None:
+    """Nobody is told."""
 
 
 class CheckpointLost(PlatformError):
@@ -82,15 +87,41 @@ HOPS = (VIEWS, REFUSED, SESSIONS, DAYS)
 def run_hop(hop: Hop, lake: Lake, stores: Stores) -> Drained:
     """Everything that waits for a hop; one run of it at a time.
 
-    Raises CheckpointTaken, CheckpointChanged, CheckpointLost, NotAStreamSource, LeaseUnavailable, ContractBroken.
+    Raises CheckpointTaken, CheckpointChanged, CheckpointLost, CheckpointBehind, NotAStreamSource, LeaseUnavailable,
+    ContractBroken.
     """
     with stores.leases.acquire(f"job/{hop.stream}", purpose="drain", wait=lake.settings.stores.lease_wait):
         lake.ensure(*(table for table in (hop.source, hop.table) if table is not None))
         folder = checkpoint(hop, lake)
-        StreamCheckpoints(stores.leases.engine).claim(hop.stream, folder)
+        streams = StreamCheckpoints(stores.leases.engine)
+        streams.claim(hop.stream, folder)
         if lake.is_local and not Path(folder).is_dir() and lake.version(hop.table) > 0:
             raise CheckpointLost(hop.stream, folder, hop.table.name)
-        return drain_stream(hop.frame(_source(hop, lake), lake), hop.table, lake, folder)
+        streams.refuse_behind(hop.stream, folder, finished_batch(folder))
+        drained = drain_stream(hop.frame(_source(hop, lake), lake), hop.table, lake, folder)
+        if (batch := finished_batch(folder)) is not None:
+            streams.record(hop.stream, batch)
+        return drained
+
+
+def run_chain(
+    lake: Lake, stores: Stores, *, until_idle: bool, pause: timedelta, observe: Callable[[str], None] = _nothing
+) -> Iterator[Mapping[str, Drained]]:
+    """Every hop, in the order in which rows travel, round after round; what each hop did in each round, by its name.
+
+    until_idle: ends after a round in which nothing came; otherwise for ever, `pause` after each of those. observe: is
+    told of each hop that is done. Raises what `run_hop` does.
+    """
+    while True:
+        done: dict[str, Drained] = {}
+        for hop in HOPS:
+            done[hop.name] = run_hop(hop, lake, stores)
+            observe(hop.name)
+        yield done
+        if not any(drained.rows_in for drained in done.values()):
+            if until_idle:
+                return
+            time.sleep(pause.total_seconds())
 
 
 def checkpoint(hop: Hop, lake: Lake) -> str:

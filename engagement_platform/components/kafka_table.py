@@ -1,4 +1,4 @@
-"""The component that makes a table of a Kafka topic. What may be declared is `streams.declared`, what it is made of
+"""The component that makes a table of a Kafka topic. What may be declared is `streams.kinds`, what it is made of
 `defs.streams`."""
 
 import dagster as dg
@@ -6,7 +6,7 @@ import dagster as dg
 from engagement_platform.components.described import Described
 from engagement_platform.components.scaffold import scaffolder
 from engagement_platform.defs.streams import stream_definitions
-from engagement_platform.streams.declared import KafkaTableDeclaration
+from engagement_platform.streams.kinds import KafkaTableDeclaration
 
 EXAMPLE = """\
 topic: shop-clicks

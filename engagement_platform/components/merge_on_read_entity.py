@@ -1,4 +1,4 @@
-"""The component that keeps an entity of partial updates. What may be declared is `streams.declared`, what it is made of
+"""The component that keeps an entity of partial updates. What may be declared is `streams.kinds`, what it is made of
 `defs.entity`."""
 
 import dagster as dg
@@ -8,7 +8,7 @@ from engagement_platform.components.scaffold import scaffolder
 from engagement_platform.defs.entity import EntityParts
 from engagement_platform.defs.platform import bound_platform
 from engagement_platform.defs.streams import topic_key
-from engagement_platform.streams.declared import MergeOnReadEntityDeclaration
+from engagement_platform.streams.kinds import MergeOnReadEntityDeclaration
 
 EXAMPLE = """\
 topic: account-changes

@@ -1,4 +1,4 @@
-"""How far consumers are behind, from their cursors and the log of the notification table. Reads no rows."""
+"""How far consumers are behind, from their cursors and the logs of the tables that they follow. Reads no rows."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Lag:
     name: str
     position: Position
     rows: int
-    """Notifications that wait, of all organizations; of the first MOST_COMMITS commits."""
+    """Notifications that wait, of all organizations, or rows of the table; of the first MOST_COMMITS commits."""
     commits: int
     """Commits that wait."""
     oldest: datetime | None
@@ -33,7 +33,9 @@ class Lag:
     committed_ts: datetime
     rows_read: int
     lost: bool
-    """Whether part of what waits is gone: the consumer has to take a snapshot."""
+    """Whether part of what waits is gone: the consumer has to take a snapshot, or to begin anew."""
+    table: str = NOTIFICATION.name
+    """What it follows: notifications, or the rows of another append-only table."""
 
     def age(self, now: datetime) -> timedelta:
         """How long the oldest change has waited."""
@@ -43,6 +45,7 @@ class Lag:
         """All of it by name; times in ISO 8601."""
         return {
             "name": self.name,
+            "table": self.table,
             **self.position.as_json(),
             "waiting": self.rows,
             "waiting_commits": self.commits,
@@ -54,13 +57,19 @@ class Lag:
 
 
 def lags(settings: Settings, cursors: CursorStore) -> list[Lag]:
-    """Every consumer of the lake of the settings, by name."""
-    uri = NOTIFICATION.uri(settings.lake)
+    """Every consumer of what changed in the lake of the settings, by name."""
+    return [_lag(settings.lake, NOTIFICATION.name, cursor) for cursor in cursors.all(log.storage_uri(settings.lake))]
+
+
+def row_lags(settings: Settings, cursors: CursorStore) -> list[Lag]:
+    """Every consumer of the rows of some append-only table of the lake, by table and name."""
+    root = log.storage_uri(settings.lake)
+    return [_lag(root, cursor.lake.removeprefix(f"{root}/"), cursor) for cursor in cursors.below(root)]
+
+
+def _lag(root: str, table: str, cursor: Cursor) -> Lag:
+    uri = f"{root}/{table}"
     newest = log.version(uri)
-    return [_lag(uri, newest, cursor) for cursor in cursors.all(log.storage_uri(settings.lake))]
-
-
-def _lag(uri: str, newest: int | None, cursor: Cursor) -> Lag:
     position = Position.of(cursor.position)
     last = growth.BEFORE_ALL if newest is None else newest
     waiting = max(0, last - position.version)
@@ -74,21 +83,30 @@ def _lag(uri: str, newest: int | None, cursor: Cursor) -> Lag:
             rows += sum(growth.rows_in(uri, file) for file in files)
     except PlatformError:
         lost = True
-    return Lag(cursor.name, position, max(0, rows), waiting, oldest, cursor.committed_ts, cursor.rows_read, lost)
+    shown = max(0, rows), waiting, oldest, cursor.committed_ts, cursor.rows_read, lost
+    return Lag(cursor.name, position, *shown, table)
 
 
 def told(found: Sequence[Lag], now: datetime, max_lag: timedelta) -> list[str]:
     """A sentence for each consumer that is lost or too far behind; exactly max_lag is fine."""
     sentences = []
     for lag in found:
+        of_rows = lag.table != NOTIFICATION.name
+        who, waits = (f"{lag.name} of {lag.table}", "rows") if of_rows else (lag.name, "changes")
         if lag.lost:
-            sentences.append(
-                f"{lag.name} has been away longer than changes are kept; it has to take a snapshot "
-                f"(`engagement-platform consume --name {lag.name} --resnapshot`)"
-            )
+            sentences.append(f"{who} has been away longer than {waits} are kept; {_how_to_go_on(lag)}")
         elif lag.age(now) > max_lag:
             sentences.append(
-                f"{lag.name} has {lag.rows:,} changes to read, the oldest for {lag.age(now).total_seconds():.0f} s "
+                f"{who} has {lag.rows:,} {waits} to read, the oldest for {lag.age(now).total_seconds():.0f} s "
                 f"(limit {max_lag.total_seconds():.0f} s); it last committed {lag.committed_ts:%Y-%m-%d %H:%M:%S} UTC"
             )
     return sentences
+
+
+def _how_to_go_on(lag: Lag) -> str:
+    if lag.table == NOTIFICATION.name:
+        return f"it has to take a snapshot (`engagement-platform consume --name {lag.name} --resnapshot`)"
+    return (
+        "it has to begin anew, from the rows that stand "
+        f"(`engagement-platform consumers --forget {lag.name} --table {lag.table}`)"
+    )

@@ -10,7 +10,7 @@ import dagster as dg
 from dagster import MetadataValue
 
 from engagement_platform.defs.plot import Bar, markdown
-from engagement_platform.microbatch.job import BatchReport
+from engagement_platform.microbatch.job import BatchReport, accounted
 from engagement_platform.microbatch.model import Counts, Offsets
 from engagement_platform.microbatch.stores import BatchRecord
 from engagement_platform.status import freshness_quantiles
@@ -162,9 +162,8 @@ def unbalanced(reports: Sequence[BatchReport]) -> list[str]:
     """
     wrong = []
     for report in reports:
-        accounted = sum(report.counts.get(name, 0) for name in ("landed", "duplicates", "quarantined"))
-        if (received := report.counts.get("rows_in", 0)) != accounted:
-            wrong.append(f"{report.manifest} received {received} and accounts for {accounted}")
+        if (received := report.counts.get("rows_in", 0)) != accounted(report.counts):
+            wrong.append(f"{report.manifest} received {received} and accounts for {accounted(report.counts)}")
         if (operations := report.counts.get("operations", 0)) > received:
             wrong.append(f"{report.manifest} received {received} and resolved them to {operations} operations")
     return wrong

@@ -255,10 +255,8 @@ def watch_stores_and_broker(
 @dg.op
 def verify(context: dg.OpExecutionContext, platform: Platform) -> None:
     """The same as the check `verify_tables`, reported to the runs that wrote the tables, where it stays in sight."""
-    from engagement_platform.verify import verify as look
-
     with platform.open("verify") as opened:
-        results = table_check_results(look(opened.settings, opened.spark))
+        results = table_check_results(findings_of(opened))
     for result in results:
         name = f"{result.asset_key.to_user_string() if result.asset_key else ''} {result.check_name}"
         context.log.info(f"{name}: {'passed' if result.passed else result.description}")

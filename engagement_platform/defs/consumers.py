@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import dagster as dg
 
-from engagement_platform.consumers.lag import Lag, lags, told
+from engagement_platform.consumers.lag import Lag, lags, row_lags, told
 from engagement_platform.defs.specs import key_of
 from engagement_platform.microbatch.cursors import CursorStore
 from engagement_platform.microbatch.job import Stores
@@ -18,19 +18,21 @@ CONSUMERS_KEEP_UP = "consumers_keep_up"
 
 
 def keep_up(settings: Settings, stores: Stores) -> dg.AssetCheckResult:
-    """The check as it stands now. Reads cursors and the end of one log."""
-    found = lags(settings, CursorStore(stores.leases.engine))
+    """The check as it stands now. Reads cursors and the ends of the logs of the tables that are followed."""
+    cursors = CursorStore(stores.leases.engine)
+    found = [*lags(settings, cursors), *row_lags(settings, cursors)]
     return keep_up_result(found, datetime.now(UTC), settings.consumers.max_lag)
 
 
 def keep_up_result(found: Sequence[Lag], now: datetime, max_lag: timedelta) -> dg.AssetCheckResult:
     """Passed when no consumer is lost or further behind than max_lag; exactly that is fine. Nobody reading is fine."""
     late = told(found, now, max_lag)
-    columns = [dg.TableColumn(name) for name in ("consumer", "waiting", "oldest_waiting_s", "last_commit")]
+    columns = [dg.TableColumn(name) for name in ("consumer", "of", "waiting", "oldest_waiting_s", "last_commit")]
     records = [
         dg.TableRecord(
             {
                 "consumer": lag.name,
+                "of": lag.table,
                 "waiting": str(lag.rows),
                 "oldest_waiting_s": f"{lag.age(now).total_seconds():.0f}",
                 "last_commit": f"{lag.committed_ts:%Y-%m-%d %H:%M:%S}",

@@ -25,6 +25,8 @@ NO_TABLE = "no table yet"
 PICTURED = "small_files"
 """The check whose result carries the pictures."""
 VERSION = "version"
+WHOLE = "layout"
+"""The one check of a table that is one of many: all findings in one result."""
 _WORST = 10
 """Partitions listed with the pictures."""
 
@@ -82,6 +84,33 @@ def _check_result(looked: Looked, code: str) -> dg.AssetCheckResult:
             **({"also": MetadataValue.json([finding.as_json() for finding in found[1:]])} if found[1:] else {}),
             **_of_table(looked.examination),
             **(_pictures(looked.examination) if code == PICTURED else {}),
+        },
+    )
+
+
+def whole_result(looked: Looked) -> dg.AssetCheckResult:
+    """One result for all classes of findings: which, what to do, and the table's figures."""
+    asset = dg.AssetKey(looked.name.split("/"))
+    if looked.unreadable is not None or looked.examination is None:
+        nobody = f"Nobody can tell: {looked.unreadable}"
+        return dg.AssetCheckResult(
+            passed=looked.unreadable is None,
+            asset_key=asset,
+            check_name=WHOLE,
+            severity=dg.AssetCheckSeverity.WARN,
+            description=NO_TABLE if looked.unreadable is None else nobody,
+        )
+    failing = [finding for finding in looked.findings if fails(finding)]
+    error = any(finding.severity == "error" for finding in failing)
+    return dg.AssetCheckResult(
+        passed=not failing,
+        asset_key=asset,
+        check_name=WHOLE,
+        severity=dg.AssetCheckSeverity.ERROR if error else dg.AssetCheckSeverity.WARN,
+        description="; ".join(f"{finding.code}: {finding.what}" for finding in failing) or None,
+        metadata={
+            **({"findings": findings_table(looked.findings)} if looked.findings else {}),
+            **_of_table(looked.examination),
         },
     )
 

@@ -16,10 +16,20 @@ from pydantic import Field
 
 from engagement_platform.defs.checks import selected
 from engagement_platform.defs.evaluations import newest, out_of_sight, report, report_again
-from engagement_platform.defs.examined import VERSION, Looked, check_results, fails, health_metadata
+from engagement_platform.defs.examined import (
+    VERSION,
+    WHOLE,
+    Looked,
+    check_results,
+    fails,
+    health_metadata,
+    whole_result,
+)
 from engagement_platform.defs.platform import Platform, open_spark
 from engagement_platform.defs.sensors import REPORT_AGAIN_AFTER, Recent, recent_runs
-from engagement_platform.defs.specs import GROUP, OWNERS, engagement_specs, mutation_specs, request_specs
+from engagement_platform.defs.specs import GROUP, OWNERS, engagement_specs, key_of, mutation_specs, request_specs
+from engagement_platform.games.event_type import GROUP as GAMES
+from engagement_platform.games.feed import shipped
 from engagement_platform.layout.doctor import Target, examine
 from engagement_platform.layout.files import LogNotReadable, NotADeltaTable
 from engagement_platform.layout.finding import Finding
@@ -31,10 +41,11 @@ from engagement_platform.settings import Settings
 from engagement_platform.tables import log
 
 TABLES = tuple(spec.key for spec in (*engagement_specs(), *request_specs(), *mutation_specs()))
-"""Tables that are assets; each has a check for each class of findings."""
+"""Tables that have a check for each class of findings."""
 
-MARK = CODES[-1]
-"""The check by whose newest result is told which version of a table was examined, and whether results are in sight."""
+WHOLES = frozenset({GAMES})
+"""First parts of tables of which there are many of a kind: each has one check for all findings, so that thirty tables
+are thirty checks and not three hundred."""
 
 HEALTH = dg.AssetKey(["layout", "health"])
 REPORTS = "reports"
@@ -54,6 +65,19 @@ SAYS = {
 }
 
 
+def tables_of(settings: Settings) -> tuple[dg.AssetKey, ...]:
+    """All tables that are looked at after writes: those above, and one for each declared type of game event."""
+    return (*TABLES, *map(key_of, shipped(settings).tables))
+
+
+def checks_of(table: dg.AssetKey) -> list[dg.AssetCheckKey]:
+    """The layout checks of a table.
+
+    By the last one's newest result is told which version was examined, and whether results are in sight.
+    """
+    return [dg.AssetCheckKey(table, code) for code in ((WHOLE,) if table.path[0] in WHOLES else CODES)]
+
+
 def look(settings: Settings, name: str) -> Looked:
     """Examine one table. Raises nothing about the table itself: one that cannot be read says so in what it returns."""
     target = Target(name, f"{settings.lake}/{name}")
@@ -65,11 +89,12 @@ def look(settings: Settings, name: str) -> Looked:
         return Looked(name, unreadable=str(error))
 
 
-def declared(looked: Iterable[Looked]) -> Iterator[dg.AssetCheckResult]:
-    """Check results of tables that are assets; the lake may have others."""
+def declared(looked: Iterable[Looked], tables: Sequence[dg.AssetKey]) -> Iterator[dg.AssetCheckResult]:
+    """Check results of tables that have checks; the lake may have others."""
     for one in looked:
-        if dg.AssetKey(one.name.split("/")) in TABLES:
-            yield from check_results(one)
+        key = dg.AssetKey(one.name.split("/"))
+        if key in tables:
+            yield from [whole_result(one)] if key.path[0] in WHOLES else check_results(one)
 
 
 def tell_failed(log_to: dg.DagsterLogManager, looked: Iterable[Looked]) -> list[Finding]:
@@ -105,6 +130,27 @@ def layout_check(table: dg.AssetKey) -> dg.AssetChecksDefinition:
 LAYOUT_CHECKS = [layout_check(table) for table in TABLES]
 
 
+def whole_check(name: str, tables: Sequence[dg.AssetKey]) -> dg.AssetChecksDefinition:
+    """One check for each of many tables, evaluated in one run."""
+
+    @dg.multi_asset_check(
+        name=name,
+        can_subset=True,
+        specs=[
+            dg.AssetCheckSpec(WHOLE, asset=table, description="Its files lie well; a finding says what does not.")
+            for table in tables
+        ],
+    )
+    def layout_of_tables(context: dg.AssetCheckExecutionContext, platform: Platform) -> Iterator[dg.AssetCheckResult]:
+        """File layout of many tables, from their logs; no data is read and nothing is changed."""
+        asked = [check.asset_key.to_user_string() for check in sorted(context.selected_asset_check_keys)]
+        looked = [look(platform.settings(), table) for table in asked]
+        tell_failed(context.log, looked)
+        yield from selected(context, [whole_result(one) for one in looked])
+
+    return layout_of_tables
+
+
 # No dependencies on the tables: one that does not exist yet is fine, but Dagster would ask "Are you sure?" for it.
 # In the group of the tables: with two groups, the lineage shows both folded up (Dagster 1.13).
 @dg.asset(
@@ -118,10 +164,11 @@ LAYOUT_CHECKS = [layout_check(table) for table in TABLES]
 def layout_health(context: dg.AssetExecutionContext, platform: Platform) -> dg.MaterializeResult[None]:
     """All tables of the lake, examined once."""
     settings = platform.settings()
-    names = {table.to_user_string() for table in TABLES} | set(log.tables(settings.lake))
+    tables = tables_of(settings)
+    names = {table.to_user_string() for table in tables} | set(log.tables(settings.lake))
     looked = [look(settings, name) for name in sorted(names)]
     tell_failed(context.log, looked)
-    report(context.instance, declared(looked))
+    report(context.instance, declared(looked, tables))
     return dg.MaterializeResult(metadata={"report": written_report(settings, looked), **health_metadata(looked)})
 
 
@@ -145,9 +192,10 @@ class ExamineConfig(dg.Config):
 def examine_tables(context: dg.OpExecutionContext, config: ExamineConfig, platform: Platform) -> None:
     """The checks of some tables, reported to the runs that wrote them, where they stay in sight."""
     settings = platform.settings()
-    looked = [look(settings, name) for name in config.tables or [table.to_user_string() for table in TABLES]]
+    tables = tables_of(settings)
+    looked = [look(settings, name) for name in config.tables or [table.to_user_string() for table in tables]]
     tell_failed(context.log, looked)
-    report(context.instance, declared(looked))
+    report(context.instance, declared(looked, tables))
 
 
 @dg.job
@@ -176,7 +224,7 @@ def changed_tables(
     instance: dg.DagsterInstance, settings: Settings, tables: Sequence[dg.AssetKey] = TABLES
 ) -> list[str]:
     """Tables with a newer version than when they were last examined, and those that were not examined at all."""
-    records = newest(instance, [dg.AssetCheckKey(table, MARK) for table in tables])
+    records = newest(instance, [checks_of(table)[-1] for table in tables])
     versions = {check.asset_key: examined_version(record) for check, record in records.items()}
     names = {table: table.to_user_string() for table in tables}
     return [name for table, name in names.items() if moved_on(f"{settings.lake}/{name}", versions.get(table))]
@@ -188,18 +236,18 @@ def examined_version(record: AssetCheckExecutionRecord) -> int | None:
     return told.value if isinstance(told, dg.IntMetadataValue) else None
 
 
-def keep_in_sight(instance: dg.DagsterInstance, now: float) -> None:
+def keep_in_sight(instance: dg.DagsterInstance, now: float, tables: Sequence[dg.AssetKey] = TABLES) -> None:
     """Report results again to the run that has written their table since: failed ones at once, others not so often.
 
     With a run every half minute, all of them each time would be as many events as the batches themselves make.
     """
-    written = instance.get_latest_materialization_events(TABLES)
-    for mark, record in newest(instance, [dg.AssetCheckKey(table, MARK) for table in TABLES]).items():
+    written = instance.get_latest_materialization_events(tables)
+    for mark, record in newest(instance, [checks_of(table)[-1] for table in tables]).items():
         latest = written.get(mark.asset_key)
         if not out_of_sight(record, latest):
             continue
         rested = now - record.create_timestamp >= REPORT_AGAIN_AFTER.total_seconds()
-        results = newest(instance, [dg.AssetCheckKey(mark.asset_key, code) for code in CODES]).values()
+        results = newest(instance, checks_of(mark.asset_key)).values()
         lost = [result for result in results if out_of_sight(result, latest)]
         report_again(instance, [r for r in lost if rested or (r.evaluation and not r.evaluation.passed)])
 
@@ -220,21 +268,23 @@ def too_soon(recent: Recent, now: float, pause: float) -> str | None:
 def layout_after_writes(context: dg.SensorEvaluationContext, platform: Platform) -> dg.RunRequest | dg.SkipReason:
     """Versions of the tables against those that were examined."""
     settings = platform.settings()
-    keep_in_sight(context.instance, time.time())
+    tables = tables_of(settings)
+    keep_in_sight(context.instance, time.time(), tables)
     pause = settings.health.check_pause.total_seconds()
     if reason := too_soon(recent_runs(context.instance, check_layout.name), time.time(), pause):
         return dg.SkipReason(reason)
-    changed = changed_tables(context.instance, settings)
+    changed = changed_tables(context.instance, settings, tables)
     if not changed:
         return dg.SkipReason("No table has changed since it was examined.")
     return dg.RunRequest(run_config={"ops": {examine_tables.name: {"config": {"tables": changed}}}})
 
 
 def definitions() -> dg.Definitions:
-    """Asset, checks, jobs, schedule and sensor of this module."""
+    """Asset, checks, jobs, schedule and sensor of this module, for the types of game events declared now."""
+    games = [table for table in tables_of(Settings()) if table.path[0] in WHOLES]
     return dg.Definitions(
         assets=[layout_health],
-        asset_checks=LAYOUT_CHECKS,
+        asset_checks=[*LAYOUT_CHECKS, whole_check("layout_of_games", games)],
         jobs=[examine_layout, check_layout],
         schedules=[nightly_health],
         sensors=[layout_after_writes],

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from confluent_kafka import Consumer, TopicPartition
 
+from engagement_platform.games.depth import depth
+from engagement_platform.games.feed import Feed
 from engagement_platform.jobs import open_stores, topic_of
 from engagement_platform.microbatch.job import Stores
-from engagement_platform.microbatch.model import Checkpoint, Offsets
+from engagement_platform.microbatch.model import Checkpoint, JobState, Offsets
 from engagement_platform.mutation.job import APPLY_MUTATIONS
 from engagement_platform.settings import Settings
 from engagement_platform.sources.kafka import KafkaSource
@@ -27,6 +30,16 @@ from engagement_platform.tables.growth import BEFORE_ALL
 PATIENCE = timedelta(seconds=5)
 
 
+@dataclass(frozen=True)
+class Announced:
+    """Objects of game events that no finished batch has read."""
+
+    backlog: int
+    """Messages, as SQS estimates them; a batch under way counts."""
+    since: datetime | None
+    """Since when at least, UTC; None when none wait."""
+
+
 class Waiting:
     """Looks at the stores and the broker of one set of settings."""
 
@@ -36,6 +49,7 @@ class Waiting:
         self.settings = settings.model_copy(update={"kafka": settings.kafka.model_copy(update=patient)})
         self.stores: Stores = open_stores(settings)
         self._sources: dict[str, KafkaSource] = {}
+        self._announced: dict[str, datetime | None] = {}
 
     def source(self, job: str, topic: str | None = None) -> KafkaSource:
         """The topic of a job; None: the one that the settings name."""
@@ -67,6 +81,21 @@ class Waiting:
         begin |= {p: max(o, begin.get(p, 0)) for p, o in (unread_from(self.checkpoint(job)) or {}).items()}
         waiting = {partition: begin.get(partition, 0) for partition in end if begin.get(partition, 0) < end[partition]}
         return self._first_produced(source.topic, waiting) if waiting else None
+
+    def announced(self, feed: Feed, now: datetime) -> Announced:
+        """Objects of a feed's events that wait in its queue. Raises NoGameQueue, QueueUnavailable.
+
+        SQS does not tell how old its messages are. So: since they were first seen waiting here, or since the last
+        batch, which took what was waiting then; those of an unfinished batch wait since it was planned.
+        """
+        last = self.checkpoint(feed.job)
+        backlog = depth(feed.settings(self.settings)).backlog(last)
+        since = None if backlog == 0 else self._announced.get(feed.job) or now
+        if since is not None and last is not None:
+            done = last.state is JobState.SUCCEEDED
+            since = max(since, last.updated_ts) if done else min(since, last.manifest.ingestion_ts)
+        self._announced[feed.job] = since
+        return Announced(backlog, since)
 
     def _first_landed(self) -> datetime | None:
         source = landed_requests(self.settings)

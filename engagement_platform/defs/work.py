@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from engagement_platform.errors import PlatformError
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 Mode = Literal["auto", "drain", "reread"]
 Build = Callable[["Opened", "Told"], MicroBatchJob[Any]]
+Again = Callable[[date, "Opened", "Told"], Iterator[BatchReport]]
 
 
 class NoReread(PlatformError):
@@ -53,35 +55,34 @@ def work_of(mode: Mode, days: Sequence[date], today: date) -> Work:
     return Work(sorted(day for day in days if day < today), drain=not days or any(day >= today for day in days))
 
 
+def _engagements_again(day: date, opened: Opened, told: Told) -> Iterator[BatchReport]:
+    from engagement_platform import jobs
+
+    return jobs.reread([day], opened.spark, opened.settings, opened.stores, told)
+
+
 def drain_policy(settings: DrainSettings) -> DrainPolicy:
     """The settings as the engine wants them."""
     return DrainPolicy(settings.linger, settings.poll, settings.max_duration, settings.pace)
 
 
 def batches(
-    job: str, work: Work, opened: Opened, told: Told, build: Build | None = None
+    job: str, work: Work, opened: Opened, told: Told, build: Build | None = None, again: Again | None = None
 ) -> Iterator[tuple[date, BatchReport | None]]:
     """Finished batches, each with the day it belongs to: the one that is read again, else that of its ingestion.
 
-    build: makes the job; None: it is found by its name. A day on which nothing was recorded comes with None. Raises
-    NoReread before anything is done, and what batches raise.
+    build: makes the job, again: reads a day once more; None: found by the job's name. A day on which nothing was
+    recorded comes with None. Raises NoReread before anything is done, and what batches raise.
     """
     from engagement_platform import jobs
-    from engagement_platform.games.job import INGEST_GAME_EVENTS
-    from engagement_platform.games.replaying import folder_of
 
-    spark, settings, stores = opened.spark, opened.settings, opened.stores
-    again: dict[str, Callable[[date], Iterator[BatchReport]]] = {
-        jobs.INGEST_ENGAGEMENTS: lambda day: jobs.reread([day], spark, settings, stores, told),
-        INGEST_GAME_EVENTS: lambda day: jobs.replay_game_events(
-            [folder_of(day, settings)], spark, settings, stores, told, may_be_empty=True
-        ),
-    }
-    if work.reread and job not in again:
+    if again is None and job == jobs.INGEST_ENGAGEMENTS:
+        again = _engagements_again
+    if work.reread and again is None:
         raise NoReread(job, work.reread)
     for day in work.reread:
         nothing = True
-        for report in again[job](day):
+        for report in again(day, opened, told) if again else ():
             nothing = False
             yield day, report
         if nothing:
@@ -89,9 +90,10 @@ def batches(
     if work.drain:
         from engagement_platform.microbatch.job import drain
 
-        made = jobs.build_job(job, spark, settings, stores, told) if build is None else build(opened, told)
+        named = partial(jobs.build_job, job, opened.spark, opened.settings, opened.stores)
+        made = named(told) if build is None else build(opened, told)
         try:
-            for report in drain(made, drain_policy(settings.drain)):
+            for report in drain(made, drain_policy(opened.settings.drain)):
                 yield report.manifest.ingestion_ts.date(), report
         finally:
             jobs.let_go(made)

@@ -1,4 +1,5 @@
-"""S3, SNS and SQS for one machine: moto's server, with the bucket of game events, its announcements and its queues.
+"""S3, SNS and SQS for one machine: moto's server, with the bucket of game events, its announcements and its queues, and
+those of declared tables.
 
 State is in memory: what was in the bucket is gone after a restart, what had been ingested stays in the tables. What
 is put into the bucket is `game_traffic`.
@@ -35,6 +36,8 @@ class EmbeddedAws:
     """The server on a port of 127.0.0.1, and what is made in it."""
 
     port: int
+    declared: tuple[tuple[str, str], ...] = ()
+    """Bucket and queue URL of each `S3SqsTables`; those that are here are made, others are somebody else's."""
 
     @property
     def endpoint(self) -> str:
@@ -80,11 +83,14 @@ class EmbeddedAws:
         subscribed = sns.list_subscriptions_by_topic(TopicArn=topic)["Subscriptions"]
         if not any(subscription["Endpoint"] == queue for subscription in subscribed):
             sns.subscribe(TopicArn=topic, Protocol="sqs", Endpoint=queue, Attributes={"RawMessageDelivery": "true"})
-        if BUCKET in (bucket["Name"] for bucket in s3.list_buckets()["Buckets"]):
-            return
-        s3.create_bucket(Bucket=BUCKET, CreateBucketConfiguration={"LocationConstraint": REGION})
-        told = [{"TopicArn": topic, "Events": ["s3:ObjectCreated:*"]}]
-        s3.put_bucket_notification_configuration(Bucket=BUCKET, NotificationConfiguration={"TopicConfigurations": told})
+        announced = {"TopicArn": topic, "Events": ["s3:ObjectCreated:*"]}
+        _bucket(s3, BUCKET, {"TopicConfigurations": [announced]})
+        for bucket, queue_url in self.declared:
+            place, _, name = queue_url.rpartition("/")
+            if place == f"{self.endpoint}/{ACCOUNT}":
+                sqs.create_queue(QueueName=name, Attributes={"RedrivePolicy": json.dumps(policy)})
+                told = {"QueueArn": f"arn:aws:sqs:{REGION}:{ACCOUNT}:{name}", "Events": ["s3:ObjectCreated:*"]}
+                _bucket(s3, bucket, {"QueueConfigurations": [told]})
 
     def client(self, service: str) -> Any:
         """A client of boto3 that goes here, whatever the environment says."""
@@ -93,6 +99,14 @@ class EmbeddedAws:
         key, secret = self.variables["AWS_ACCESS_KEY_ID"], self.variables["AWS_SECRET_ACCESS_KEY"]
         session = boto3.session.Session(key, secret, region_name=REGION)
         return session.client(service, endpoint_url=self.endpoint)
+
+
+def _bucket(s3: Any, name: str, announces: Mapping[str, object]) -> None:
+    """Make a bucket that announces its objects; one that is there stays as it is."""
+    if name in (bucket["Name"] for bucket in s3.list_buckets()["Buckets"]):
+        return
+    s3.create_bucket(Bucket=name, CreateBucketConfiguration={"LocationConstraint": REGION})
+    s3.put_bucket_notification_configuration(Bucket=name, NotificationConfiguration=announces)
 
 
 def is_installed() -> bool:

@@ -12,9 +12,11 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from engagement_platform.embedded import ingest
 from engagement_platform.embedded.books import Opening, Snapshot, Summary, Watch
 from engagement_platform.embedded.orchestrator import ui_address
 from engagement_platform.embedded.services import Services
+from engagement_platform.settings import Settings
 
 # Without a terminal a line that repaints itself is noise in a log file.
 LINE_EVERY_S = 10.0
@@ -31,6 +33,8 @@ def welcome(console: Console, services: Services, rate: float, log_dir: Path) ->
     running.add_row("Dagster UI", Text(ui_address(settings), style="bold"))
     running.add_row("Kafka", f"{settings.kafka.bootstrap_servers}{'' if services.kafka else f' ({yours})'}")
     running.add_row("Spark", f"{settings.spark.remote}{'' if services.connect else f' ({yours})'}")
+    if services.aws:
+        running.add_row("Ingest server", ingest_server(settings))
     if settings.games.queue_url:
         running.add_row("Game events", f"{settings.games.queue_url}{'' if services.aws else f' ({yours})'}")
     running.add_row("Tables", settings.lake)
@@ -43,6 +47,11 @@ def welcome(console: Console, services: Services, rate: float, log_dir: Path) ->
         "the sensors. Ctrl-C stops everything; the data stays.\n",
         soft_wrap=True,
     )
+
+
+def ingest_server(settings: Settings) -> str:
+    """Where games send their events, and with which keys."""
+    return f"{ingest.address(settings)}/docs, sample API keys in {ingest.key_folder(settings)}"
 
 
 def progress(watch: Watch, opening: Opening, left_s: float | None) -> str:

@@ -1,6 +1,7 @@
 """Simulated games: seeded events of every declared type, and objects of them in the bucket.
 
-The bucket is `aws`, or a real one; what is put on Kafka is `traffic`.
+The bucket is `aws`, or a real one; events that are posted are sent by `game_servers`, what is put on Kafka is
+`traffic`.
 """
 
 from __future__ import annotations
@@ -44,10 +45,13 @@ _DOUBLED, _LATE, _BAD = 0.01, 0.02, 0.002
 
 
 class GameTraffic:
-    """Lines of events, the same for the same seed and times: a few come twice, are late, or are broken."""
+    """Lines of events, the same for the same seed and times: a few come twice, are late, or are broken.
 
-    def __init__(self, seed: int, types: Registry | None = None, players: int = 500) -> None:
-        self._rng = random.Random(seed)
+    personal: with what is declared as personal data, for the ingest server to take out; made-up, and no real person's.
+    """
+
+    def __init__(self, seed: int, types: Registry | None = None, players: int = 500, *, personal: bool = False) -> None:
+        self._rng, self._personal = random.Random(seed), personal
         self._types = list((types or registry()).values())
         self._weights = [_WEIGHTS.get(declared.name, 1) for declared in self._types]
         self._players = players
@@ -86,6 +90,9 @@ class GameTraffic:
         for name, field in declared.fields.items():
             if field.required or self._rng.random() < 0.8:
                 said[name] = self._value(name, field, at)
+        if self._personal and "player_id" in said:
+            for pointer in declared.pii:
+                _set(said, pointer.split("/")[1:], player)
         return said
 
     def _value(self, name: str, field: EventField, at: datetime) -> object:
@@ -105,6 +112,17 @@ class GameTraffic:
         return makes[field.type]()
 
 
+def _set(said: dict[str, Any], steps: Sequence[str], player: int) -> None:
+    """Put a player's made-up word where the steps of a pointer lead; one through a list leads nowhere."""
+    *above, last = steps
+    if "*" in steps:
+        return
+    for step in above:
+        said = said.setdefault(step, {})
+    words = {"email": f"player-{player}@example.com", "ip": f"203.0.113.{player % 256}"}
+    said[last] = words.get(last, f"{last.replace('_', ' ')} of player {player}")
+
+
 @dataclass(frozen=True)
 class Put:
     """What was written into the bucket."""
@@ -114,6 +132,12 @@ class Put:
 
     def __str__(self) -> str:
         return f"Put {self.events:,} lines of events into {self.objects:,} objects."
+
+
+def simulated(settings: Settings, *, endless: bool, personal: bool = False) -> GameTraffic:
+    """Of every declared type. A sample is the same for the same seed, endless traffic says something new each time."""
+    seed = time.time_ns() if endless else settings.traffic.seed
+    return GameTraffic(seed, registry(settings.games.declarations), personal=personal)
 
 
 def put_events(
@@ -128,7 +152,7 @@ def put_events(
         raise NoGameBucket
     stop = stop or threading.Event()
     s3 = client("s3", options_of(settings))
-    traffic = GameTraffic(settings.traffic.seed if events is not None else time.time_ns())
+    traffic = simulated(settings, endless=events is None)
     began, written, objects = time.monotonic(), 0, 0
     for count in _sizes(events, object_events):
         now = datetime.now(UTC)

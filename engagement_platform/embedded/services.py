@@ -1,6 +1,7 @@
 """Which services one machine runs for the platform, where they listen, and the settings their clients need.
 
-The broker, Spark and the emulator of AWS are `kafka`, `connect` and `aws`; Dagster is `orchestrator`.
+The broker, Spark, the emulator of AWS and the ingest server are `kafka`, `connect`, `aws` and `ingest`; Dagster is
+`orchestrator`.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from pathlib import Path
 
 from engagement_platform.embedded.aws import EmbeddedAws, is_installed, with_aws
 from engagement_platform.embedded.connect import connect_child, remote
+from engagement_platform.embedded.game_traffic import GAMES
+from engagement_platform.embedded.ingest import ingest_child, make_sample_keys
 from engagement_platform.embedded.kafka import EmbeddedKafka
 from engagement_platform.embedded.ports import LOCALHOST, PortNeed
 from engagement_platform.embedded.process import Child
@@ -29,7 +32,7 @@ class Services:
     kafka: bool
     connect: bool
     aws: bool = False
-    """S3, SNS and SQS for game events."""
+    """S3, SNS and SQS for game events, and the ingest server before them."""
 
     @property
     def needs(self) -> list[PortNeed]:
@@ -39,10 +42,14 @@ class Services:
             PortNeed(embedded.kafka_port, "kafka_port", "Kafka"),
             PortNeed(embedded.kafka_controller_port, "kafka_controller_port", "Kafka's controller"),
         ]
+        aws = [
+            PortNeed(embedded.aws_port, "aws_port", "S3 and SQS"),
+            PortNeed(embedded.ingest_port, "ingest_port", "ingest server"),
+        ]
         return [
             *(kafka if self.kafka else []),
             *([PortNeed(embedded.connect_port, "connect_port", "Spark Connect")] if self.connect else []),
-            *([PortNeed(embedded.aws_port, "aws_port", "S3 and SQS")] if self.aws else []),
+            *(aws if self.aws else []),
         ]
 
     def children(self) -> list[Child]:
@@ -62,8 +69,20 @@ class Services:
             topics = (*ours, *declarations(settings).topics)
             children.append(broker.child(dict.fromkeys(topics, ports.kafka_partitions)))
         if self.aws:
-            children.append(EmbeddedAws(settings.embedded.aws_port).child())
+            feeds = declarations(settings).feeds
+            declared = tuple((str(feed.bucket), str(feed.queue_url)) for feed in feeds)
+            children.append(EmbeddedAws(settings.embedded.aws_port, declared).child())
         return children
+
+    def late_children(self) -> list[Child]:
+        """Those that nothing else waits for, so that they need not slow down its start. Makes the sample API keys.
+
+        Raises StoresUnavailable.
+        """
+        if not self.aws:
+            return []
+        make_sample_keys(self.settings, GAMES)
+        return [ingest_child(self.settings, self.variables)]
 
     @property
     def variables(self) -> dict[str, str]:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from engagement_platform.embedded import display
+from engagement_platform.embedded import display, ingest
 from engagement_platform.embedded.aws import NOT_INSTALLED, is_installed
 from engagement_platform.embedded.books import Figures, Opening, Unknown, Watch, balance, messages_on_broker
 from engagement_platform.embedded.house import locked_home
@@ -118,11 +118,15 @@ def run_services(settings: Settings, env_file: Path | None, console: Console, st
         try:
             supervisor.start(*services.children())
             foreground.wait_ready()
+            supervisor.start(*services.late_children())
+            foreground.wait_ready()
             _say_what_is_off(services, console)
             if env_file is not None:
                 write_env_file(env_file, services.variables)
             for key, value in services.variables.items():
                 console.print(f"{key}={value}", highlight=False, soft_wrap=True)
+            if services.aws:
+                console.print(f"# {display.ingest_server(settings)}", highlight=False, soft_wrap=True)
             while True:
                 foreground.turn()
         except StoppedEarly:
@@ -202,6 +206,7 @@ def _work(
     foreground: Foreground, services: Services, options: UpOptions, figures: Figures, opening: Opening, console: Console
 ) -> int:
     settings, supervisor = services.settings, foreground.supervisor
+    supervisor.start(*services.late_children())
     if options.rate:
         supervisor.start(_traffic(services, options.rate))
     games = bool(options.rate and services.aws and settings.traffic.game_rate)
@@ -257,12 +262,14 @@ def _say_what_is_off(services: Services, console: Console) -> None:
 
 
 def _game_traffic(services: Services, rate: float) -> Child:
-    command = ["produce-games", "--follow", "--rate", str(rate)]
+    to = ingest.address(services.settings)
+    command = ["produce-games", "--follow", "--rate", str(rate), "--to", to]
     return Child(
         name=GAME_TRAFFIC,
         command=[sys.executable, "-m", "engagement_platform.cli", *command],
         ready=lambda: True,
         env=services.variables,
+        after=(ingest.NAME,),
         stage=2,
         stop_s=4.0,
     )

@@ -14,11 +14,14 @@ import numpy as np
 import pyarrow as pa
 
 from engagement_platform.games.decoding import Decoder
-from engagement_platform.games.event_type import QUARANTINE, EventType
-from engagement_platform.games.registry import Registry
-from engagement_platform.games.sorting import Kept, Line, Refused, Row, decoded, sorted_out
+from engagement_platform.games.event_type import EventType
+from engagement_platform.games.feed import Feed
+from engagement_platform.games.sorting import Decoded, Kept, Line, Refused, Row, decoded, sorted_out
+from engagement_platform.landing.withheld import said_in
 from engagement_platform.microbatch.model import Manifest
+from engagement_platform.pii.tombstones import Tombstones
 from engagement_platform.tables.arrow import schema_of, table_of
+from engagement_platform.tables.contract import Table
 from engagement_platform.tables.lake import Lake
 from engagement_platform.tables.stamps import stamped_here
 from engagement_platform.tables.window import within
@@ -32,7 +35,7 @@ class GameBatch:
 
     lake: Lake
     manifest: Manifest
-    types: Registry
+    feed: Feed
     kept: Mapping[str, Kept]
     """Of the types that the batch has events of."""
     refused: Sequence[Refused]
@@ -42,12 +45,14 @@ class GameBatch:
     rows_in: int
     bytes_in: int
     unknown_fields: int
+    erased: int = 0
+    """Lines of players who were erased; nothing of them is kept."""
     arrivals: Mapping[datetime, int] = field(default_factory=dict)
     """When objects arrived -> lines in them."""
 
     def rows(self, name: str) -> pa.Table:
         """The rows of a type, with its table's columns, in the order of their times."""
-        declared, kept = self.types[name], self.kept[name].rows
+        declared, kept = self.feed.types[name], self.kept[name].rows
         said = zip(*(row.event.values for row in kept), strict=True)
         columns = dict(zip(declared.said, said, strict=True))
         origin: dict[str, Sequence[object]] = {
@@ -65,7 +70,7 @@ class GameBatch:
         """The refused lines, with the columns of quarantine."""
         columns = ("source_object", "source_line", "event_type", "value", "reason_code", "reason")
         rows = (dict(zip(columns, _refused(each), strict=True)) for each in self.refused)
-        return stamped_here(table_of(rows, QUARANTINE, *columns), self.manifest)
+        return stamped_here(table_of(rows, self.feed.quarantine, *columns), self.manifest)
 
     @property
     def by_reason(self) -> dict[str, int]:
@@ -82,9 +87,18 @@ class GameBatch:
 
 
 def open_batch(
-    lake: Lake, manifest: Manifest, types: Registry, lines: Iterable[Line], decode: Decoder, window: timedelta
+    lake: Lake,
+    manifest: Manifest,
+    feed: Feed,
+    lines: Iterable[Line],
+    decode: Decoder,
+    window: timedelta,
+    tombstones: Tombstones,
 ) -> GameBatch:
-    """Decode the lines, and hold the events against what the tables have at the manifest's versions."""
+    """Decode the lines, and hold the events against what the tables have at the manifest's versions.
+
+    tombstones: whose lines are dropped.
+    """
     arrivals: Counter[datetime] = Counter()
 
     def counted() -> Iterable[Line]:
@@ -92,16 +106,47 @@ def open_batch(
             arrivals[line.arrived] += 1
             yield line
 
-    found = decoded(counted(), decode)
+    found, erased = _without_erased(decoded(counted(), decode), tombstones, manifest.ingestion_ts)
 
     def known(name: str, rows: Sequence[Row]) -> Mapping[str, Sequence[datetime]]:
-        return _landed(lake, manifest, types[name], rows, window)
+        return _landed(lake, manifest, feed.types[name], rows, window)
 
-    refused = _not_there_yet(lake, manifest, found.refused)
+    refused = _not_there_yet(lake, manifest, feed.quarantine, found.refused)
     return GameBatch(
-        lake, manifest, types, sorted_out(found, known, window), refused, len(found.refused) - len(refused),
-        found.lines, found.bytes, found.unknown_fields, arrivals,
+        lake, manifest, feed, sorted_out(found, known, window), refused, len(found.refused) - len(refused),
+        found.lines, found.bytes, found.unknown_fields, erased, arrivals,
     )  # fmt: skip
+
+
+def _without_erased(found: Decoded, tombstones: Tombstones, planned: datetime) -> tuple[Decoded, int]:
+    """(what is left without the lines of erased players, how many lines that were).
+
+    Of those who were erased before the batch was planned, so that a replay of it drops the same; an erasure waits for
+    batches that were planned before it. Refused lines are looked into as far as they are JSON.
+    """
+    refused = [_player_said(each) for each in found.refused]
+    players = {_player(row) for rows in found.rows.values() for row in rows} | set(refused)
+    gone = tombstones.erased_players({(game, who) for game, who in players if who is not None}, planned)
+    if not gone:
+        return found, 0
+    kept = Decoded(lines=found.lines, bytes=found.bytes)
+    for name, rows in found.rows.items():
+        if stays := [row for row in rows if _player(row) not in gone]:
+            kept.rows[name] = stays
+    kept.refused = [each for each, player in zip(found.refused, refused, strict=True) if player not in gone]
+    dropped = sum(map(len, found.rows.values())) - sum(map(len, kept.rows.values()))
+    return kept, dropped + len(found.refused) - len(kept.refused)
+
+
+def _player(row: Row) -> tuple[str, str | None]:
+    """Game and player; their places are those of the columns."""
+    game, player = row.event.values[2:4]
+    return str(game), None if player is None else str(player)
+
+
+def _player_said(each: Refused) -> tuple[str, str | None]:
+    said = said_in(each.line.content)
+    return said.get("game_id", ""), said.get("player_id")
 
 
 def _landed(
@@ -129,14 +174,14 @@ def _landed(
     return found
 
 
-def _not_there_yet(lake: Lake, manifest: Manifest, refused: Sequence[Refused]) -> list[Refused]:
+def _not_there_yet(lake: Lake, manifest: Manifest, quarantine: Table, refused: Sequence[Refused]) -> list[Refused]:
     """The refused lines that quarantine does not hold already, where they may have been seen before."""
     if not refused or not manifest.goes_over_again:
         return list(refused)
     columns = ("source_object", "source_line", "value")
-    version = manifest.table_versions[QUARANTINE.name]
+    version = manifest.table_versions[quarantine.name]
     objects = sorted({each.line.object for each in refused})
-    held = lake.find(QUARANTINE, version, columns, {"source_object": objects}).to_pylist()
+    held = lake.find(quarantine, version, columns, {"source_object": objects}).to_pylist()
     there = {tuple(row[name] for name in columns) for row in held}
     return [each for each in refused if (_refused(each)[0], _refused(each)[1], _refused(each)[3]) not in there]
 

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
 import pyarrow as pa
 
-from engagement_platform.games.event_type import GROUP, QUARANTINE
-from engagement_platform.games.registry import registry
+from engagement_platform.games.feed import Feed, shipped
 from engagement_platform.layout import disk
 from engagement_platform.microbatch.database import open_engine
 from engagement_platform.microbatch.lease import LeaseStore
@@ -37,10 +36,15 @@ _SLACK = timedelta(days=2)
 
 @dataclass(frozen=True)
 class GameTables:
-    """All tables below `game/`, also of types that are declared no longer. The lake is on this machine's disk."""
+    """All tables of a feed, also of types that are declared no longer. The lake is on this machine's disk."""
 
     settings: Settings
-    name: str = f"{GROUP}/*"
+    feed: Feed
+
+    @property
+    def name(self) -> str:
+        """Of all of them, for receipts."""
+        return f"{self.feed.group}/*"
 
     def erase(self, subject: Subject) -> int:
         """Take the player's rows out, and refused lines that name the player; how many.
@@ -53,8 +57,8 @@ class GameTables:
         engine = open_engine(self.settings.store_url)
         leases = LeaseStore(engine, ttl=stores.lease_ttl)
         # The one that stands for all of them, as for batches.
-        with leases.acquire(f"table/{QUARANTINE.name}", purpose="erase", wait=stores.lease_wait) as lease:
-            leased = (QUARANTINE.name,)
+        leased = (self.feed.quarantine.name,)
+        with leases.acquire(f"table/{leased[0]}", purpose="erase", wait=stores.lease_wait) as lease:
             if others := in_the_way("erase", leased, CheckpointStore(engine).unfinished()):
                 raise OthersBatchUnfinished("erase", leased, others)
             gone = 0
@@ -69,22 +73,16 @@ class GameTables:
         return sum(self._count(table, subject) for table in self._tables())
 
     def keeps(self) -> Mapping[Former, timedelta]:
-        """As long as VACUUM and the log of the table that is slowest keep them, and two days for a job that failed."""
-        said = [found.properties for table in self._tables() if (found := log.describe(table.uri(self.settings.lake)))]
-        window = self.settings.maintenance.rollback_window
-        logs = ({disk.RETENTION: each.get("delta.logRetentionDuration", _LOG_RETENTION)} for each in said)
-        return {
-            Former.FILES: max([window, *map(disk.retention, said)]) + _SLACK,
-            Former.LOG: max(map(disk.retention, logs), default=timedelta(0)) + _SLACK,
-        }
+        """As the slowest of the tables keeps them."""
+        return kept_for(self.settings, list(self._tables()))
 
     def former(self, path: Path) -> Former | None:
-        """What a file below `game/` is that no row of today is in."""
-        folder = Path(self.settings.lake, GROUP)
+        """What a file below the feed's folder is that no row of today is in."""
+        folder = Path(self.settings.lake, self.feed.group)
         if folder not in path.parents:
             return None
         key, *inside = path.relative_to(folder).parts
-        table = next((table for table in self._tables() if table.key == (GROUP, key)), None)
+        table = next((table for table in self._tables() if table.key == (self.feed.group, key)), None)
         if table is None or not inside:
             return None
         if inside[0] == "_delta_log":
@@ -93,24 +91,24 @@ class GameTables:
 
     def _tables(self) -> Iterator[Table]:
         """Those that are there, by name; refused events last."""
-        declared = registry(self.settings.games.declarations)
-        for folder in sorted(Path(self.settings.lake, GROUP).glob("*/_delta_log")):
-            name = folder.parent.name
-            if name in declared:
-                yield declared[name].table
-            elif name != QUARANTINE.key[1] and (table := _as_it_is(self.settings.lake, name)) is not None:
+        declared, quarantine = self.feed.types, self.feed.quarantine
+        for folder in sorted(Path(self.settings.lake, self.feed.group).glob("*/_delta_log")):
+            key = (self.feed.group, folder.parent.name)
+            if key[1] in declared:
+                yield declared[key[1]].table
+            elif key != quarantine.key and (table := _as_it_is(self.settings.lake, key)) is not None:
                 yield table
-        if log.version(QUARANTINE.uri(self.settings.lake)) is not None:
-            yield QUARANTINE
+        if log.version(quarantine.uri(self.settings.lake)) is not None:
+            yield quarantine
 
     def _found(self, table: Table, subject: Subject) -> pa.Table:
         """What the rows to take out equal; without a row where there is none to take out."""
-        if table.name == QUARANTINE.name:
+        if table == self.feed.quarantine:
             return self._refused(subject)
         return pa.table(_key(subject)).slice(0, 1 if self._count(table, subject) else 0)
 
     def _count(self, table: Table, subject: Subject) -> int:
-        if table.name == QUARANTINE.name:
+        if table == self.feed.quarantine:
             return int(self._refused(subject).num_rows)
         found = opened(self.settings.lake, table)
         return 0 if found is None else int(light.find(found, ["game_id"], _key(subject)).num_rows)
@@ -119,15 +117,29 @@ class GameTables:
         """Object, line and content of the refused lines in which the subject's id stands."""
         columns = {"source_object": pa.string(), "source_line": pa.int64(), "value": pa.binary()}
         kept = []
-        words, found = naming(subject), opened(self.settings.lake, QUARANTINE)
+        words, found = naming(subject), opened(self.settings.lake, self.feed.quarantine)
         for rows in light.batches(found, list(columns), {}) if found is not None else ():
             kept += [row for row in rows.to_pylist() if _names(row["value"], words, subject.game)]
         return pa.Table.from_pylist(kept, schema=pa.schema(list(columns.items())))
 
 
-def game_tables_here(settings: Settings) -> list[GameTables]:
-    """What an erasure reaches of the game tables: nothing where the lake is on an object store, which Spark writes."""
-    return [] if "://" in settings.lake else [GameTables(settings)]
+def kept_for(settings: Settings, tables: Sequence[Table]) -> dict[Former, timedelta]:
+    """How long the slowest of some tables keeps files and log entries of former versions, with two days to spare."""
+    said = [found.properties for table in tables if (found := log.describe(table.uri(settings.lake)))]
+    window = settings.maintenance.rollback_window
+    logs = ({disk.RETENTION: each.get("delta.logRetentionDuration", _LOG_RETENTION)} for each in said)
+    return {
+        Former.FILES: max([window, *map(disk.retention, said)]) + _SLACK,
+        Former.LOG: max(map(disk.retention, logs), default=timedelta(0)) + _SLACK,
+    }
+
+
+def game_tables_here(settings: Settings, declared: Sequence[Feed] = ()) -> list[GameTables]:
+    """What an erasure reaches of the tables of the feed that ships and of declared ones.
+
+    Nothing where the lake is on an object store, which Spark writes.
+    """
+    return [] if "://" in settings.lake else [GameTables(settings, feed) for feed in (shipped(settings), *declared)]
 
 
 def _key(subject: Subject) -> dict[str, list[str]]:
@@ -135,13 +147,13 @@ def _key(subject: Subject) -> dict[str, list[str]]:
     return {"player_id": [subject.id]} | ({} if subject.game is None else {"game_id": [subject.game]})
 
 
-def _as_it_is(root: str, name: str) -> Table | None:
+def _as_it_is(root: str, key: tuple[str, str]) -> Table | None:
     """A table of a type that is declared no longer; None for one that is not of players."""
-    found = log.describe(f"{root}/{GROUP}/{name}")
+    found = log.describe("/".join((root, *key)))
     if found is None or not {"player_id", "game_id"}.issubset(found.columns):
         return None
     columns = tuple(Column(column, kind, "") for column, kind in found.columns.items())
-    return Table((GROUP, name), "", columns, Mode.APPEND_ONLY, tuple(found.partitioned_by))
+    return Table(key, "", columns, Mode.APPEND_ONLY, tuple(found.partitioned_by))
 
 
 def _names(line: bytes | None, words: re.Pattern[bytes], game: str | None) -> bool:

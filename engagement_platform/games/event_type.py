@@ -5,7 +5,7 @@ Declarations only. Those that ship are read by `registry`; turning a line into a
 
 from __future__ import annotations
 
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -84,6 +84,8 @@ class EventType(Declared):
     """One type of event and, by that, one table."""
 
     name: Name
+    group: Name = GROUP
+    """First part of its table's name; of the feed that it comes through, and so nothing that a file of its own says."""
     description: Annotated[str, Field(min_length=1)]
     fields: dict[Name, EventField]
     pii: tuple[Pointer, ...] = ()
@@ -94,7 +96,7 @@ class EventType(Declared):
     @model_validator(mode="after")
     def _names_are_free(self) -> EventType:
         if self.name == QUARANTINE_NAME:
-            raise ValueError(f"{GROUP}/{self.name} is the table of refused events")
+            raise ValueError(f"{self.group}/{self.name} is the table of refused events")
         if taken := sorted(_TAKEN & self.fields.keys()):
             raise ValueError(f"every event has the columns {', '.join(taken)} already")
         if personal := sorted({pointer[1:] for pointer in self.pii} & self.fields.keys()):
@@ -108,7 +110,7 @@ class EventType(Declared):
         """The table its events go into."""
         own = (Column(name, field.type, field.comment) for name, field in self.fields.items())
         return Table(
-            key=(GROUP, self.name),
+            key=(self.group, self.name),
             description=self.description,
             mode=Mode.APPEND_ONLY,
             partitioned_by=self.partitioned_by,
@@ -122,21 +124,29 @@ class EventType(Declared):
 
 
 QUARANTINE_NAME = "quarantine"
-QUARANTINE = Table(
-    key=(GROUP, QUARANTINE_NAME),
-    description="Every refused event, whole, with its reason and where it came from.",
-    mode=Mode.APPEND_ONLY,
-    partitioned_by=("ingestion_date",),
-    columns=(
-        Column("source_object", "string", "Object that the line is in."),
-        Column("source_line", "long", "Line in it, from 1."),
-        Column("event_type", "string", "What it calls itself, where that could be read."),
-        Column("value", "binary", "The line, as it came; null where it holds personal data."),
-        Column("reason_code", "string", "Stable code of the rule that was broken."),
-        Column("reason", "string", "The same as a sentence."),
-        Column("job_name", "string", "Job that refused it."),
-        Column("batch_id", "long", "Batch that wrote the row."),
-        Column("ingestion_ts", "timestamp", "When the batch was planned, UTC; the same for all its rows."),
-        Column("ingestion_date", "date", "UTC day of ingestion_ts."),
-    ),
-)
+
+
+@cache
+def quarantine_of(group: str) -> Table:
+    """The table of refused events of the types of one group."""
+    return Table(
+        key=(group, QUARANTINE_NAME),
+        description="Every refused event, whole, with its reason and where it came from.",
+        mode=Mode.APPEND_ONLY,
+        partitioned_by=("ingestion_date",),
+        columns=(
+            Column("source_object", "string", "Object that the line is in."),
+            Column("source_line", "long", "Line in it, from 1."),
+            Column("event_type", "string", "What it calls itself, where that could be read."),
+            Column("value", "binary", "The line, as it came; null where it holds personal data."),
+            Column("reason_code", "string", "Stable code of the rule that was broken."),
+            Column("reason", "string", "The same as a sentence."),
+            Column("job_name", "string", "Job that refused it."),
+            Column("batch_id", "long", "Batch that wrote the row."),
+            Column("ingestion_ts", "timestamp", "When the batch was planned, UTC; the same for all its rows."),
+            Column("ingestion_date", "date", "UTC day of ingestion_ts."),
+        ),
+    )
+
+
+QUARANTINE = quarantine_of(GROUP)

@@ -4,51 +4,46 @@ from __future__ import annotations
 
 from engagement_platform.games.batch import GameBatch, open_batch
 from engagement_platform.games.decoding import event_decoder
-from engagement_platform.games.event_type import QUARANTINE
+from engagement_platform.games.event_type import GROUP
+from engagement_platform.games.feed import Feed, ingest_name, replay_name
 from engagement_platform.games.objects import ObjectSource, lines_of
 from engagement_platform.games.processes import EventsProcess, RefusedProcess
 from engagement_platform.games.reasons import EventLimits
-from engagement_platform.games.registry import Registry
 from engagement_platform.microbatch.job import MicroBatchJob, Stores, Told
 from engagement_platform.microbatch.model import Limits, Manifest
+from engagement_platform.pii.tombstones import StoredTombstones
 from engagement_platform.settings import Settings
-from engagement_platform.tables.contract import Table
 from engagement_platform.tables.lake import Lake
 
-INGEST_GAME_EVENTS = "ingest-game-events"
-REPLAY_GAME_EVENTS = "replay-game-events"
-
-
-def game_tables(types: Registry) -> tuple[Table, ...]:
-    """The tables that a batch writes, in its order: of refused events, then of each type."""
-    return (QUARANTINE, *(declared.table for declared in types.values()))
+INGEST_GAME_EVENTS = ingest_name(GROUP)
+REPLAY_GAME_EVENTS = replay_name(GROUP)
 
 
 def game_events(
-    name: str, source: ObjectSource, lake: Lake, stores: Stores, settings: Settings, types: Registry, told: Told
+    name: str, source: ObjectSource, lake: Lake, stores: Stores, settings: Settings, feed: Feed, told: Told
 ) -> MicroBatchJob[GameBatch]:
     """Objects with lines of events into one table for each type, exactly once, and refused ones into quarantine.
 
-    name: also the key of its checkpoint; a replay is the same job under its own name.
+    name: also the key of its checkpoint; a replay is the same job under its own name. settings: those of the feed.
     """
-    tables = game_tables(types)
+    tables = feed.tables
     lake.ensure(*tables)
-    decode = event_decoder(types, EventLimits.of(settings))
+    decode, tombstones = event_decoder(feed.types, EventLimits.of(settings)), StoredTombstones(settings)
 
     def prepare(manifest: Manifest) -> GameBatch:
         lines = lines_of(source.shares(manifest.start, manifest.end), source.options, manifest.ingestion_ts)
-        return open_batch(lake, manifest, types, lines, decode, settings.games.duplicate_window)
+        return open_batch(lake, manifest, feed, lines, decode, settings.games.duplicate_window, tombstones)
 
     return MicroBatchJob(
         name=name,
         source=source,
         prepare=prepare,
-        processes=(RefusedProcess(), *(EventsProcess(event_type) for event_type in types)),
+        processes=(RefusedProcess(), *(EventsProcess(event_type) for event_type in feed.types)),
         stores=stores,
         limits=Limits(settings.batch.max_records, settings.batch.max_bytes),
         pin=lambda: {table.name: lake.version(table) for table in tables},
         # One lease stands for all of them: a replay beside new batches would not see what those are landing.
-        leased=(QUARANTINE.name,),
+        leased=(feed.quarantine.name,),
         lease_wait=settings.stores.lease_wait,
         describe=lambda work: {
             "rejected": work.by_reason,

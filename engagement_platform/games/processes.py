@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from engagement_platform.games.batch import GameBatch
-from engagement_platform.games.event_type import QUARANTINE, QUARANTINE_NAME
+from engagement_platform.games.event_type import QUARANTINE_NAME
 from engagement_platform.microbatch.job import Committer
 from engagement_platform.microbatch.model import Counts, Transaction
 from engagement_platform.tables.contract import Table
@@ -23,19 +23,20 @@ class RefusedProcess:
     commits: tuple[str, ...] = ("append",)
 
     def run(self, work: GameBatch, commit: Committer) -> Counts:
-        """Counts: rows_in, bytes_in, quarantined, duplicates, unknown_fields, rows_written, files, bytes."""
+        """Counts: rows_in, bytes_in, quarantined, duplicates, erased, unknown_fields, rows_written, files, bytes."""
         counts = {
             "rows_in": work.rows_in,
             "bytes_in": work.bytes_in,
             "quarantined": len(work.refused),
             "duplicates": work.refused_before,
+            "erased": work.erased,
             "unknown_fields": work.unknown_fields,
         }
         if not work.refused:
             return counts
         with commit("append") as txn:
-            work.lake.append(work.refused_rows(), QUARANTINE, txn, rows=len(work.refused))
-        return {**counts, **_written(work, QUARANTINE, txn)}
+            work.lake.append(work.refused_rows(), work.feed.quarantine, txn, rows=len(work.refused))
+        return {**counts, **_written(work, work.feed.quarantine, txn)}
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ class EventsProcess:
         counts = {"landed": len(kept.rows), "duplicates": kept.duplicates}
         if not kept.rows:
             return counts
-        table = work.types[self.name].table
+        table = work.feed.types[self.name].table
         with commit("append") as txn:
             work.lake.append(work.rows(self.name), table, txn, rows=len(kept.rows))
         return {**counts, **_written(work, table, txn)}

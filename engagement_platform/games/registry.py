@@ -15,7 +15,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from engagement_platform.errors import PlatformError
-from engagement_platform.games.event_type import EventType
+from engagement_platform.games.event_type import GROUP, EventType
 
 Registry = Mapping[str, EventType]
 """Types by name, in the order of their names."""
@@ -37,18 +37,25 @@ def registry(folder: Path | None = None) -> Registry:
     """
     found = {declared.name: declared for declared in _read(files(__package__) / "events")}
     if folder is not None:
-        if not folder.is_dir():
-            raise EventTypeRefused(str(folder), "there is no such folder (games.declarations)")
-        found |= {declared.name: declared for declared in _read(folder)}
+        found |= read_folder(folder, "games.declarations")
     return dict(sorted(found.items()))
 
 
-def parse(file: str, text: str) -> EventType:
+def read_folder(folder: Path, named_by: str, group: str = GROUP) -> Registry:
+    """The types that a folder declares, one TOML file each. named_by: where it is set. Raises EventTypeRefused."""
+    if not folder.is_dir():
+        raise EventTypeRefused(str(folder), f"there is no such folder ({named_by})")
+    return {declared.name: declared for declared in _read(folder, group)}
+
+
+def parse(file: str, text: str, group: str = GROUP) -> EventType:
     """The type that a file declares; its name is the file's. Raises EventTypeRefused."""
     name = Path(file).stem
     try:
         said = tomllib.loads(text)
-        return EventType.model_validate({"name": name, **said})
+        if "group" in said:
+            raise EventTypeRefused(file, "group: a type is of the group that its folder is read for")
+        return EventType.model_validate({"name": name, **said, "group": group})
     except tomllib.TOMLDecodeError as error:
         raise EventTypeRefused(file, f"it is no TOML ({error})") from None
     except ValidationError as error:
@@ -56,7 +63,7 @@ def parse(file: str, text: str) -> EventType:
         raise EventTypeRefused(file, "; ".join(wrong)) from None
 
 
-def _read(folder: Traversable) -> Iterator[EventType]:
+def _read(folder: Traversable, group: str = GROUP) -> Iterator[EventType]:
     for file in sorted(folder.iterdir(), key=lambda file: file.name):
         if file.name.endswith(".toml"):
-            yield parse(str(file), file.read_text(encoding="utf-8"))
+            yield parse(str(file), file.read_text(encoding="utf-8"), group)

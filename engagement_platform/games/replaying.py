@@ -54,9 +54,12 @@ def folder_of(day: date, settings: Settings) -> str:
     return f"{settings.games.prefix}{day:%Y/%m/%d}/"
 
 
-def replay_source(settings: Settings, prefixes: Sequence[str], *, may_be_empty: bool = False) -> ReplaySource:
+def replay_source(
+    settings: Settings, prefixes: Sequence[str], *, name: str = REPLAY_GAME_EVENTS, may_be_empty: bool = False
+) -> ReplaySource:
     """The objects below these prefixes, in the order of their arrival. Listed when the first batch is planned.
 
+    settings: those of the feed. name: of the replay.
     Raises NoGameQueue, NoGameBucket; planning raises BucketNotListed and, unless may_be_empty, NothingToReplay.
     """
     if settings.games.bucket is None:
@@ -73,7 +76,7 @@ def replay_source(settings: Settings, prefixes: Sequence[str], *, may_be_empty: 
             raise NothingToReplay(settings.games.bucket or "", ", ".join(prefixes))
         return sorted(found.values(), key=lambda file: (file.event_time or "", file.key))
 
-    return ReplaySource(REPLAY_GAME_EVENTS, settings, listed, dead_letters)
+    return ReplaySource(name, settings, listed, dead_letters)
 
 
 def objects_below(settings: Settings, prefix: str) -> list[S3File]:

@@ -15,7 +15,13 @@ from engagement_platform.errors import PlatformError
 from engagement_platform.guards.writers import REWRITES, Foreign, foreign_commits
 from engagement_platform.layout import disk
 from engagement_platform.layout.vacuum import RetentionTooShort
-from engagement_platform.microbatch.cursors import CheckpointChanged, CheckpointTaken, CursorStore, StreamCheckpoints
+from engagement_platform.microbatch.cursors import (
+    CheckpointBehind,
+    CheckpointChanged,
+    CheckpointTaken,
+    CursorStore,
+    StreamCheckpoints,
+)
 from engagement_platform.microbatch.job import Stores
 from engagement_platform.microbatch.lease import LeaseUnavailable
 from engagement_platform.settings import Settings
@@ -33,6 +39,7 @@ from engagement_platform.tables.engagement import (
     data_table,
 )
 from engagement_platform.tables.lake import NotAStreamSource
+from engagement_platform.tables.streaming import finished_batch
 
 State = Literal["kept", "broken", "nothing to look at"]
 
@@ -164,15 +171,23 @@ def _known(looked: Looked) -> Verdict:
 
 
 def _checkpoints(looked: Looked) -> Verdict:
-    streams = StreamCheckpoints(looked.stores.leases.engine).all()
+    known = StreamCheckpoints(looked.stores.leases.engine)
+    streams = known.all()
     if not streams:
         return Verdict("nothing to look at", "no stream was started")
-    gone = [
-        f"the folder {location} of {stream} is gone, so it would begin again"
-        for stream, location in streams.items()
-        if "://" not in location and not Path(location).is_dir()
-    ]
-    return _judged(gone, f"{len(streams)} streams")
+    # Folders elsewhere may be where only Spark can look.
+    wrong = [_checkpoint_wrong(known, stream, folder) for stream, folder in streams.items() if "://" not in folder]
+    return _judged([why for why in wrong if why], f"{len(streams)} streams")
+
+
+def _checkpoint_wrong(known: StreamCheckpoints, stream: str, folder: str) -> str | None:
+    if not Path(folder).is_dir():
+        return f"the folder {folder} of {stream} is gone, so it would begin again"
+    try:
+        known.refuse_behind(stream, folder, finished_batch(folder))
+    except CheckpointBehind as behind:
+        return f"the folder {folder} of {stream} is older than batch {behind.recorded}, which it has finished"
+    return None
 
 
 def _transactions(looked: Looked) -> Verdict:
@@ -192,8 +207,9 @@ def _retention(looked: Looked) -> Verdict:
         for table, found in looked.found.items()
         if (kept := disk.retention(found.properties)) < window
     ]
-    cursors = CursorStore(looked.stores.leases.engine).all(lake_root(looked.settings.lake))
-    return _judged(wrong, f"{len(looked.found)} tables, {len(cursors)} consumers")
+    cursors, root = CursorStore(looked.stores.leases.engine), lake_root(looked.settings.lake)
+    readers = [*cursors.all(root), *cursors.below(root)]
+    return _judged(wrong, f"{len(looked.found)} tables, {len(readers)} consumers")
 
 
 def _driver(looked: Looked) -> Verdict:
@@ -241,7 +257,7 @@ RULES = (
         "own_checkpoint",
         "A checkpoint folder belongs to one stream, and a stream keeps its folder.",
         STREAMING,
-        f"{CheckpointTaken.__name__}, {CheckpointChanged.__name__}",
+        f"{CheckpointTaken.__name__}, {CheckpointChanged.__name__}, {CheckpointBehind.__name__}",
         "Put the folder back, or let the stream begin anew (engagement-platform consumers --forget-stream NAME).",
         _checkpoints,
     ),

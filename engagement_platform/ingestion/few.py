@@ -30,6 +30,7 @@ from engagement_platform.ingestion.settle_few import (
     key_of,
     settle_copies,
 )
+from engagement_platform.landing.withheld import ENGAGEMENTS, as_markers, withheld
 from engagement_platform.microbatch.model import Manifest
 from engagement_platform.mutation import names
 from engagement_platform.mutation.accepted import (
@@ -42,9 +43,11 @@ from engagement_platform.mutation.accepted import (
 from engagement_platform.mutation.content import Patch, patched
 from engagement_platform.mutation.identity import identities_of
 from engagement_platform.mutation.resolver import Identities
+from engagement_platform.pii.tombstones import Nobody, Tombstones
 from engagement_platform.tables.arrow import table_of
 from engagement_platform.tables.contract import Table
 from engagement_platform.tables.engagement import MAPPING, ORIGINAL, SAID_NAME, SUPERSEDED
+from engagement_platform.tables.erased import PSEUDONYM
 from engagement_platform.tables.lake import Lake, Rows, here
 from engagement_platform.tables.stamps import stamped_here
 
@@ -254,21 +257,33 @@ def _chunk(rows: pa.Table, column: str) -> pa.Array:
     return chunks.chunk(0) if chunks.num_chunks else pa.array([], chunks.type)
 
 
-def open_few(lake: Lake, data: Table, manifest: Manifest, raw: DataFrame, decoded: DataFrame) -> FewEngagements | None:
+def open_few(
+    lake: Lake,
+    data: Table,
+    manifest: Manifest,
+    raw: DataFrame,
+    decoded: DataFrame,
+    tombstones: Tombstones | None = None,
+) -> FewEngagements | None:
     """Decode, look up what is known, settle; None when the batch has too many bytes to be in this process.
 
-    Cost: one Spark job, and reading keys of the Data Table without Spark.
+    tombstones: whose records become markers. Cost: one Spark job, and reading keys of the Data Table without Spark.
     """
     table = here(decoded)
     if table is None:
         return None
-    rejected = pc.is_valid(table.column("reason_code"))
-    accepted = table.filter(pc.invert(rejected)).drop_columns(["reason_code", "reason", "key", "value"])
-    summary = summarize(table, accepted)
+    table = withheld(table, ENGAGEMENTS, tombstones or Nobody())
+    accepted = _accepted(table)
     former = Accepted(lake, manifest, distinct(accepted, "organization_id"), lake.settings.mutation)
     identities = Identities(former.edges)
-    as_rows = accepted.rename_columns({"person_id": "source_person_id"})
-    now = identities_of(as_rows, identities)
+    now = identities_of(accepted.rename_columns({"person_id": "source_person_id"}), identities)
+    if (led := pc.starts_with(now, PSEUDONYM).fill_null(False)).true_count:
+        # Of somebody who became a person that is erased.
+        places = pa.array(range(table.num_rows), pa.int64()).filter(pc.is_null(table.column("reason_code")))
+        marked = pc.is_in(pa.array(range(table.num_rows), pa.int64()), places.filter(led))
+        table, now = as_markers(table, marked), now.filter(pc.invert(led))
+        accepted = _accepted(table)
+    summary = summarize(table, accepted)
     accepted = accepted.append_column("now", now).append_column("nth", pa.array(range(accepted.num_rows), pa.int64()))
     patches = former.patches(zip(*(accepted.column(name).to_pylist() for name in ID), strict=True))
     looked_up = settle_copies(lake, data, manifest, accepted, StandingAs(former, identities, patches))
@@ -282,12 +297,16 @@ def open_few(lake: Lake, data: Table, manifest: Manifest, raw: DataFrame, decode
         raw=raw,
         summary=summary,
         settled=dict(counts),
-        rejected=table.filter(rejected),
+        rejected=table.filter(pc.is_valid(table.column("reason_code"))),
         accepted=accepted,
         looked_up=looked_up,
         requests=former,
         patched=_patched(accepted, looked_up.outcomes, patches),
     )
+
+
+def _accepted(table: pa.Table) -> pa.Table:
+    return table.filter(pc.is_null(table.column("reason_code"))).drop_columns(["reason_code", "reason", "key", "value"])
 
 
 def summarize(table: pa.Table, accepted: pa.Table) -> Summary:

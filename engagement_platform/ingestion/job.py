@@ -21,6 +21,7 @@ from engagement_platform.ingestion.settle import REASONS
 from engagement_platform.microbatch.job import MicroBatchJob, Stores, Told
 from engagement_platform.microbatch.model import Limits, Manifest, Source
 from engagement_platform.mutation.accepted import TooMany
+from engagement_platform.pii.tombstones import StoredTombstones
 from engagement_platform.settings import DecodingSettings, Settings
 from engagement_platform.sources.decoded_batches import (
     ENGAGEMENT_DECODED_DDL,
@@ -82,7 +83,7 @@ def ingest_engagements(name: str, source: Source, read: Reader, parts: Parts) ->
 
     name: also the key of its checkpoint; going over old records again is the same job under its own name.
     """
-    lake, settings = parts.lake, parts.settings
+    lake, settings, tombstones = parts.lake, parts.settings, StoredTombstones(parts.settings)
     data = data_table(settings.layout.scheme)
     lake.ensure(data, MAPPING, NOTIFICATION, QUARANTINE, PENDING, SUPERSEDED, *MUTATION_LOGS)
     pinned = (data, MAPPING, QUARANTINE, PENDING, SUPERSEDED, *MUTATION_LOGS)
@@ -95,12 +96,12 @@ def ingest_engagements(name: str, source: Source, read: Reader, parts: Parts) ->
         work: EngagementBatch | None = None
         if lake.is_local and planned is not None and planned <= settings.layout.light_write_rows:
             try:
-                work = open_few(lake, data, manifest, raw, decode(raw, manifest))
+                work = open_few(lake, data, manifest, raw, decode(raw, manifest), tombstones)
             except TooMany:
                 # More former requests of these organizations than are followed in this process.
                 work = None
         if work is None:
-            work = open_batch(lake, data, manifest, raw, decode)
+            work = open_batch(lake, data, manifest, raw, decode, tombstones)
         lake.accept_folders("organization_id", work.summary.organizations, *written)
         return work
 
@@ -135,17 +136,18 @@ def describe(work: EngagementBatch) -> Mapping[str, object]:
 
 def ingest_mutation_requests(name: str, source: Source, read: Reader, parts: Parts) -> MicroBatchJob[RequestBatch]:
     """Mutation requests into their append-only table, and the rejected ones into quarantine."""
-    lake, settings = parts.lake, parts.settings
+    lake, settings, tombstones = parts.lake, parts.settings, StoredTombstones(parts.settings)
     lake.ensure(MUTATION_REQUEST, QUARANTINE)
     decode = request_decoder(settings.decoding)
     return MicroBatchJob(
         name=name,
         source=source,
-        prepare=lambda manifest: open_requests(lake, manifest, decode(read(manifest), manifest)),
+        prepare=lambda manifest: open_requests(lake, manifest, decode(read(manifest), manifest), tombstones),
         processes=(RequestQuarantineProcess(), RequestProcess()),
         stores=parts.stores,
         limits=Limits(settings.batch.max_records, settings.batch.max_bytes),
         pin=lambda: {table.name: lake.version(table) for table in (MUTATION_REQUEST, QUARANTINE)},
+        enters=(QUARANTINE.name,),
         lease_wait=settings.stores.lease_wait,
         describe=lambda work: {
             "rejected": dict(work.rejected),

@@ -28,12 +28,15 @@ from engagement_platform.ingestion.rows import (
     refuted_before,
 )
 from engagement_platform.ingestion.settle import COORDINATES, LANDING, Verdict, changed_names, newest_names
+from engagement_platform.landing.withheld import ENGAGEMENTS, as_markers_in_spark, withheld_in_spark
 from engagement_platform.microbatch.model import Manifest
 from engagement_platform.mutation.accepted import name_ends, settled_names
 from engagement_platform.mutation.names import Said, Saying
+from engagement_platform.pii.tombstones import PERSON, Nobody, Tombstones
 from engagement_platform.tables.arrow import schema_of
 from engagement_platform.tables.contract import Table
 from engagement_platform.tables.engagement import MAPPING
+from engagement_platform.tables.erased import PSEUDONYM
 from engagement_platform.tables.lake import Lake, Rows, any_of
 from engagement_platform.tables.stamps import stamped, stamped_here
 
@@ -200,11 +203,26 @@ Decoder = Callable[[DataFrame, Manifest], DataFrame]
 """Raw records to one decoded row each; the columns of the decoder's DDL."""
 
 
-def open_batch(lake: Lake, data: Table, manifest: Manifest, raw: DataFrame, decode: Decoder) -> ManyEngagements:
-    """Decode the pinned range, look up what is known of it, settle."""
+def open_batch(
+    lake: Lake,
+    data: Table,
+    manifest: Manifest,
+    raw: DataFrame,
+    decode: Decoder,
+    tombstones: Tombstones | None = None,
+) -> ManyEngagements:
+    """Decode the pinned range, look up what is known of it, settle. tombstones: whose records become markers."""
     decoded = kept(decode(raw, manifest))
+    decoded = withheld_in_spark(decoded, ENGAGEMENTS, tombstones or Nobody(), lake)
     summary = summarize(decoded)
     former = Former(lake, manifest, summary.organizations)
+    if tombstones is not None and tombstones.organizations(PERSON) and former.has_edges:
+        # Of somebody who became a person that is erased.
+        led = former.identified(decoded.where(F.col("reason_code").isNull()), "person_id")
+        places = led.where(F.col("now").startswith(PSEUDONYM)).select(*COORDINATES).toArrow().to_pylist()
+        if places:
+            decoded = kept(as_markers_in_spark(decoded, places, lake))
+            summary = summarize(decoded)
     accepted = decoded.where(F.col("reason_code").isNull())
     version = manifest.table_versions[data.name]
     lookup = Lookup(lake, data, version, accepted, summary.accepted, summary.organizations, summary.dates, former)

@@ -12,8 +12,10 @@ from engagement_platform.ingestion.batch import QUANTILES
 from engagement_platform.ingestion.frames import kept
 from engagement_platform.ingestion.rows import not_quarantined
 from engagement_platform.ingestion.settle import COORDINATES
+from engagement_platform.landing.withheld import REQUESTS, withheld_in_spark
 from engagement_platform.microbatch.job import Committer
 from engagement_platform.microbatch.model import Counts, Manifest
+from engagement_platform.pii.tombstones import Nobody, Tombstones
 from engagement_platform.tables.engagement import MUTATION_REQUEST, QUARANTINE
 from engagement_platform.tables.lake import Lake
 from engagement_platform.tables.stamps import stamped
@@ -38,9 +40,11 @@ class RequestBatch:
         return sum(self.rejected.values())
 
 
-def open_requests(lake: Lake, manifest: Manifest, decoded: DataFrame) -> RequestBatch:
-    """Decode once, keep until the batch ends. Cost: one Spark job."""
-    decoded = kept(decoded)
+def open_requests(
+    lake: Lake, manifest: Manifest, decoded: DataFrame, tombstones: Tombstones | None = None
+) -> RequestBatch:
+    """Decode once, keep until the batch ends. Cost: one Spark job. tombstones: whose requests become markers."""
+    decoded = withheld_in_spark(kept(decoded), REQUESTS, tombstones or Nobody(), lake)
     groups = (
         decoded.groupBy("reason_code")
         .agg(

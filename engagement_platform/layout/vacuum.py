@@ -18,8 +18,9 @@ from engagement_platform.layout import disk, files
 from engagement_platform.layout.commits import recent
 from engagement_platform.layout.doctor import Target
 from engagement_platform.layout.segment import segment
+from engagement_platform.layout.streams import followed
 from engagement_platform.layout.survey import place_of
-from engagement_platform.microbatch.cursors import CursorStore
+from engagement_platform.microbatch.cursors import CursorStore, StreamCheckpoints
 from engagement_platform.microbatch.job import Stores
 from engagement_platform.microbatch.model import Checkpoint, JobState
 from engagement_platform.settings import Settings
@@ -116,6 +117,13 @@ def floors(
     ]
     if table.name in _LATE:
         found.append(Floor(settings.mutation.max_lateness, "a request that comes late", "mutation.max_lateness"))
+    found += slow_readers(settings, table, stores, readers, now)
+    return sorted(found, key=lambda floor: -floor.keep)
+
+
+def slow_readers(settings: Settings, table: Target, stores: Stores, readers: Readers, now: datetime) -> list[Floor]:
+    """Those of the floors that are somebody who is behind: unfinished batches, jobs and consumers that follow."""
+    found = []
     for batch in stores.checkpoints.unfinished():
         version = batch.manifest.table_versions.get(table.name)
         if version is not None and (kept := _age(table.uri, version, now)):
@@ -125,7 +133,7 @@ def floors(
         if kept := _age(table.uri, reader.version, now):
             because = f"{reader.name}, which has read the table up to version {reader.version},"
             found.append(Floor(kept, because, reader.do))
-    return sorted(found, key=lambda floor: -floor.keep)
+    return found
 
 
 @dataclass(frozen=True)
@@ -138,7 +146,9 @@ class _Reader:
 
 
 def _readers(settings: Settings, table: Target, stores: Stores, readers: Readers, now: datetime) -> Iterator[_Reader]:
-    """Jobs and consumers that follow a table; no consumer that has committed nothing for `consumers.keep_for`."""
+    """Jobs, consumers and streams that follow a table; no consumer and no stream that has committed nothing for
+    `consumers.keep_for`.
+    """
     for job, source in readers.items():
         if source == table.name and (read := _read_through(stores.checkpoints.latest(job))) is not None:
             yield _Reader(job, read, _finish(job))
@@ -150,6 +160,12 @@ def _readers(settings: Settings, table: Target, stores: Stores, readers: Readers
             forget = f"--forget {shlex.quote(cursor.name)}" + ("" if notified else f" --table {table.name}")
             do = f"let it read on, or engagement-platform consumers {forget}"
             yield _Reader(f"consumer {cursor.name}", cursor.position["version"], do)
+    table_id = str(files.open_table(table.uri, table.name).metadata().id)
+    for stream, folder in StreamCheckpoints(stores.leases.engine).all().items():
+        place = followed(folder, table_id)
+        if place is not None and now - place.committed_ts <= settings.consumers.keep_for:
+            do = f"let it read on, or engagement-platform consumers --forget-stream {shlex.quote(stream)}"
+            yield _Reader(f"stream {stream}", place.version, do)
 
 
 def _finish(job: str) -> str:

@@ -15,10 +15,12 @@ from pyspark.sql import DataFrame
 from engagement_platform.landing.batch import COORDINATES, DecodedBatch, with_reason
 from engagement_platform.landing.redriven import RedrivenProcess, RedriveSource, turn_of
 from engagement_platform.landing.rejected import RejectedProcess
+from engagement_platform.landing.withheld import of_entity, withheld
 from engagement_platform.merge_on_read.entity import Entity
 from engagement_platform.merge_on_read.snapshot import snapshot
 from engagement_platform.microbatch.job import Committer, MicroBatchJob, Stores, Told
 from engagement_platform.microbatch.model import Counts, Limits, Manifest, Source
+from engagement_platform.pii.tombstones import StoredTombstones
 from engagement_platform.settings import Settings
 from engagement_platform.sources.changed_batches import changes_ddl, decode_changes
 from engagement_platform.sources.messages import DecodingLimits
@@ -100,13 +102,14 @@ def ingest_changes(
     batch under a number that was moved into the base meanwhile would land it where no reader looks.
     """
     lake.ensure(entity.changeset, entity.base, QUARANTINE)
-    limits = DecodingLimits.of(settings.decoding)
+    limits, tombstones = DecodingLimits.of(settings.decoding), StoredTombstones(settings)
     redriven = [RedrivenProcess(source)] if isinstance(source, RedriveSource) else []
 
     def prepare(manifest: Manifest) -> ChangeBatch:
         step = decode_changes(entity.shape, limits, manifest.ingestion_ts)
         raw = read(manifest)
         decoded = raw.mapInArrow(step, changes_ddl(entity.shape)).toArrow()
+        decoded = withheld(decoded, of_entity(entity.name, entity.key), tombstones)
         records = raw.select(*COORDINATES, "key", "value").toArrow
         # What is redriven has not landed, so an INSERT of a known id is none of what is there.
         seen_before = manifest.goes_over_again and not redriven
@@ -122,6 +125,7 @@ def ingest_changes(
         limits=Limits(settings.batch.max_records, settings.batch.max_bytes),
         pin=lambda: _pinned(lake, entity, stores),
         leased=(turn_of(entity.changeset),),
+        enters=(QUARANTINE.name,),
         lease_wait=settings.stores.lease_wait,
         describe=lambda work: {
             "rejected": work.by_reason,

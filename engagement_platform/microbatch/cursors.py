@@ -12,7 +12,7 @@ from datetime import datetime
 from sqlalchemy import ColumnElement, Connection, Engine, Row, and_, select
 
 from engagement_platform.errors import PlatformError
-from engagement_platform.microbatch.database import CONSUMER, STREAM_CHECKPOINT, reading, writing
+from engagement_platform.microbatch.database import CONSUMER, STREAM_BATCH, STREAM_CHECKPOINT, reading, writing
 from engagement_platform.microbatch.stores import utc_now
 
 
@@ -53,6 +53,21 @@ class CheckpointChanged(PlatformError):
         )
 
 
+class CheckpointBehind(PlatformError):
+    """A stream's checkpoint folder has finished fewer batches than the stores know of."""
+
+    def __init__(self, stream: str, location: str, found: int | None, recorded: int) -> None:
+        self.stream, self.location, self.found, self.recorded = stream, location, found, recorded
+        stands = "has finished none" if found is None else f"stands at batch {found}"
+        super().__init__(
+            f"The stream {stream} has finished batch {recorded}, and its checkpoint folder {location} {stands}: an "
+            "older copy was put in its place. Batches with the same numbers and other rows would be taken for those "
+            "that the table has, and be lost. Nothing was started. Put the newest folder back; or, to begin anew, move "
+            "the table and those after it away and run `engagement-platform consumers --forget-stream "
+            f"{stream}` for each."
+        )
+
+
 @dataclass(frozen=True)
 class Cursor:
     """Where one consumer of one lake is."""
@@ -81,6 +96,13 @@ class CursorStore:
     def all(self, lake: str) -> list[Cursor]:
         """Every consumer of a lake, by name."""
         query = select(CONSUMER).where(CONSUMER.c.lake == lake).order_by(CONSUMER.c.name)
+        with reading(self._engine) as connection:
+            return [_cursor(row) for row in connection.execute(query)]
+
+    def below(self, lake: str) -> list[Cursor]:
+        """Every consumer of one table of a lake, by table and name; theirs go by the table instead of the lake."""
+        inside = CONSUMER.c.lake.startswith(f"{lake}/", autoescape=True)
+        query = select(CONSUMER).where(inside).order_by(CONSUMER.c.lake, CONSUMER.c.name)
         with reading(self._engine) as connection:
             return [_cursor(row) for row in connection.execute(query)]
 
@@ -143,9 +165,32 @@ class StreamCheckpoints:
         with reading(self._engine) as connection:
             return {row.stream: row.location for row in connection.execute(query)}
 
+    def record(self, stream: str, batch_id: int) -> None:
+        """Keep the number of the last batch that a stream has finished, as Spark counts them."""
+        of = STREAM_BATCH.c.stream == stream
+        with writing(self._engine, "stream-checkpoints") as connection:
+            connection.execute(STREAM_BATCH.delete().where(of))
+            connection.execute(
+                STREAM_BATCH.insert().values(stream=stream, batch_id=batch_id, recorded_ts=self._clock())
+            )
+
+    def recorded(self, stream: str) -> int | None:
+        """The last batch that a stream has finished; None where none was kept."""
+        query = select(STREAM_BATCH.c.batch_id).where(STREAM_BATCH.c.stream == stream)
+        with reading(self._engine) as connection:
+            found: int | None = connection.execute(query).scalar_one_or_none()
+        return found
+
+    def refuse_behind(self, stream: str, location: str, found: int | None) -> None:
+        """Raise CheckpointBehind where the folder has finished less than is recorded. found: its last batch."""
+        recorded = self.recorded(stream)
+        if recorded is not None and (found is None or found < recorded):
+            raise CheckpointBehind(stream, location, found, recorded)
+
     def forget(self, stream: str) -> bool:
         """Let a stream begin anew in another folder; whether it was known."""
         with writing(self._engine, "stream-checkpoints") as connection:
+            connection.execute(STREAM_BATCH.delete().where(STREAM_BATCH.c.stream == stream))
             gone = connection.execute(STREAM_CHECKPOINT.delete().where(STREAM_CHECKPOINT.c.stream == stream))
             return gone.rowcount > 0
 

@@ -215,6 +215,14 @@ STREAM_CHECKPOINT = Table(
     Column("claimed_ts", UtcTimestamp, nullable=False),
 )
 
+STREAM_BATCH = Table(
+    "stream_batch",
+    METADATA,
+    Column("stream", String(256), primary_key=True),
+    Column("batch_id", BigInteger, nullable=False),
+    Column("recorded_ts", UtcTimestamp, nullable=False),
+)
+
 
 def open_engine(url: str) -> Engine:
     """Connect to the stores and create their tables on first use; several processes may do so at once.

@@ -44,6 +44,15 @@ class Told:
     on_blocked: Callable[[str], None] = lambda _sentence: None
 
 
+ENDS = ("landed", "duplicates", "quarantined", "erased")
+"""What becomes of a record that a batch received. erased: of somebody who was erased, and kept nowhere."""
+
+
+def accounted(counts: Counts) -> int:
+    """How many records these counts account for."""
+    return sum(counts.get(name, 0) for name in ENDS)
+
+
 class BooksDoNotBalance(PlatformError):
     """A batch would lose or invent records; it is not finalized."""
 
@@ -52,10 +61,10 @@ class BooksDoNotBalance(PlatformError):
         received, landed = counts.get("rows_in", 0), counts.get("landed", 0)
         duplicates, quarantined = counts.get("duplicates", 0), counts.get("quarantined", 0)
         super().__init__(
-            f"{manifest} received {received} records but accounts for {landed + duplicates + quarantined} "
-            f"({landed} landed, {duplicates} known duplicates, {quarantined} quarantined). The batch stays unfinished "
-            "and is tried again by the next run; nothing after it is read. This is a defect: please report it with "
-            "the output of `engagement-platform verify`."
+            f"{manifest} received {received} records but accounts for {accounted(counts)} ({landed} landed, "
+            f"{duplicates} known duplicates, {quarantined} quarantined, {counts.get('erased', 0)} erased). The batch "
+            "stays unfinished and is tried again by the next run; nothing after it is read. This is a defect: please "
+            "report it with the output of `engagement-platform verify`."
         )
 
 
@@ -160,6 +169,8 @@ class MicroBatchJob(Generic[W]):
     """What else is kept of a new batch's source, as its `source_metadata`: what offsets cannot say. JSON-able."""
     leased: tuple[str, ...] = ()
     """Mutable tables this job writes; one writer at a time, and no new batch while another job's is half done."""
+    enters: tuple[str, ...] = ()
+    """Tables whose leases are held while a batch begins, and not longer: whoever holds one lets none begin."""
     lease_wait: timedelta = timedelta(seconds=90)
     """How long to wait for a lease, and how long for another job to finish its batch."""
     describe: Callable[[W], Mapping[str, object]] = lambda _: {}
@@ -183,7 +194,7 @@ class MicroBatchJob(Generic[W]):
     @contextmanager
     def exclusive(self) -> Iterator[Lease]:
         """Keep a second run of this job out. Held for a whole drain."""
-        with self._lease(f"job/{self.name}", "drain") as lease:
+        with self.lease_of(f"job/{self.name}", "drain") as lease:
             yield lease
 
     def run_batch(self, lease: Lease) -> BatchReport | None:
@@ -200,7 +211,7 @@ class MicroBatchJob(Generic[W]):
         while True:
             with ExitStack() as held:
                 # One order for everybody: two jobs that each hold what the other wants would wait for nothing.
-                tables = [held.enter_context(self._lease(f"table/{name}", self.name)) for name in sorted(self.leased)]
+                tables = [held.enter_context(self.lease_of(f"table/{name}", self.name)) for name in sorted(self.leased)]
                 attempt = _Attempt(self, lease, tables, planned)
                 try:
                     return attempt.run()
@@ -229,7 +240,8 @@ class MicroBatchJob(Generic[W]):
         raise refusal
 
     @contextmanager
-    def _lease(self, name: str, purpose: str) -> Iterator[Lease]:
+    def lease_of(self, name: str, purpose: str) -> Iterator[Lease]:
+        """Hold a lease, and tell whom it waits for."""
         with self.stores.leases.acquire(
             name, purpose=purpose, wait=self.lease_wait, on_wait=lambda holder: self.on_wait(name, holder)
         ) as lease:
@@ -289,6 +301,13 @@ class _Attempt(Generic[W]):
         if planned is None:
             return None
         self.planned = planned
+        with ExitStack() as entered:
+            for name in sorted(job.enters):
+                entered.enter_context(job.lease_of(f"table/{name}", job.name))
+            return self._begin(last, planned), False
+
+    def _begin(self, last: Checkpoint | None, planned: tuple[Offsets, Offsets]) -> Manifest:
+        job = self.job
         if others := job.others_unfinished():
             raise OthersBatchUnfinished(job.name, job.leased, others)
         manifest = Manifest(
@@ -303,7 +322,7 @@ class _Attempt(Generic[W]):
         job.observe("manifest:before")
         self.checkpoints.begin(manifest, source_metadata=job.about(), fences=self.fences)
         job.observe("manifest:after")
-        return manifest, False
+        return manifest
 
     def _work(self, manifest: Manifest, replayed: bool) -> BatchReport:
         job = self.job
@@ -322,7 +341,7 @@ class _Attempt(Generic[W]):
             totals.update(done[process.name])
         if work is not None:
             details = job.describe(work)
-        if totals["rows_in"] != totals["landed"] + totals["duplicates"] + totals["quarantined"]:
+        if totals["rows_in"] != accounted(totals):
             raise BooksDoNotBalance(manifest, totals)
         took = time.monotonic() - self.began
         report = BatchReport(manifest, dict(totals), details, self.seconds, took, replayed)

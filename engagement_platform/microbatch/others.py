@@ -5,6 +5,7 @@ Waiting for them is `job`; keeping those apart who are at work is `lease`.
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Collection, Iterable, Sequence
 
@@ -13,6 +14,7 @@ from engagement_platform.microbatch.model import Checkpoint, JobState
 
 # Room for a sentence; the whole text of a failure is in the stores.
 _REASON_CHARS = 300
+_REPLAY = re.compile(r"replay-(?P<group>\w+)-events")
 
 
 class OthersBatchUnfinished(PlatformError):
@@ -51,8 +53,11 @@ def how_to_finish(job: str) -> str:
     name, _, argument = job.partition(":")
     if name == "restore-tables":
         return "`engagement-platform restore --finish`"
-    if name == "replay-game-events":
-        return "`engagement-platform replay --finish`"
+    if name == "erase-subjects":
+        return "`engagement-platform erase --finish`"
+    if (replay := _REPLAY.fullmatch(name)) is not None:
+        of = "" if replay["group"] == "game" else f" --tables {replay['group']}"
+        return f"`engagement-platform replay{of} --finish`"
     if argument:
         reason = shlex.quote(argument.partition(":")[2] or argument)
         return (

@@ -22,6 +22,7 @@ from engagement_platform.tables import log
 from engagement_platform.tables.arrow import moments, schema_of
 from engagement_platform.tables.contract import Table
 from engagement_platform.tables.engagement import ALIAS, AMENDMENT, MAPPING, ORIGINAL, PENDING, SAID_NAME
+from engagement_platform.tables.erased import is_pseudonym
 from engagement_platform.tables.lake import Lake
 
 Id = tuple[str, str]
@@ -158,9 +159,9 @@ def changed_names(
 ) -> list[dict[str, Any]]:
     """Rows for the mapping, and `is_new`: what these ids are called now, where the pinned mapping does not say so.
 
-    A name that is gone becomes a row without one.
+    A name that is gone becomes a row without one. Whoever was erased has none, whatever was handed on to its pseudonym.
     """
-    ids = sorted(ids)
+    ids = sorted(key for key in ids if not is_pseudonym(key[1]))
     where = {"organization_id": sorted({org for org, _ in ids}), "id": sorted({person for _, person in ids})}
     columns = ("organization_id", "id", "name", "name_ts")
     rows = lake.find(MAPPING, pinned(manifest, MAPPING), columns, where).to_pylist() if ids else []

@@ -152,7 +152,13 @@ class MutationBatch:
     @property
     def marked(self) -> Sequence[str]:
         """Organizations to mark as pending before the batch's edges are committed, so that the view shows them."""
-        return sorted({*(self.moving or self.left_pending)} - self.was_pending.keys())
+        return sorted({*(self.moving or [*self.left_pending, *self._moved_in_two])} - self.was_pending.keys())
+
+    @property
+    def _moved_in_two(self) -> Sequence[str]:
+        """Organizations whose rows change in two commits: in between, the view goes by their edges."""
+        changes = self.changes
+        return self.moved if changes.by_operation and changes.operation_rows and changes.rows_count else ()
 
     @property
     def moved(self) -> Sequence[str]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+
+import pyarrow as pa
 
 from engagement_platform.microbatch.job import MicroBatchJob, Stores, Told
 from engagement_platform.microbatch.model import Limits, Manifest
@@ -34,13 +36,23 @@ from engagement_platform.tables.engagement import (
     data_table,
 )
 from engagement_platform.tables.growth import TableSource, read_frame, read_here
-from engagement_platform.tables.lake import Lake
+from engagement_platform.tables.lake import Lake, Rows
 
 APPLY_MUTATIONS = "apply-mutations"
 
 
-def apply_mutations(lake: Lake, stores: Stores, settings: Settings, told: Told) -> MicroBatchJob[MutationBatch]:
-    """Requests that landed since the last batch: conversions, deletions, renames and patches, exactly once each."""
+Without = Callable[[Rows], Rows]
+"""Rows of `engagement/mutation_request`, without those that are not to be applied."""
+
+
+def apply_mutations(
+    lake: Lake, stores: Stores, settings: Settings, told: Told, without_erased: Without = lambda rows: rows
+) -> MicroBatchJob[MutationBatch]:
+    """Requests that landed since the last batch: conversions, deletions, renames and patches, exactly once each.
+
+    without_erased: leaves out those about somebody who is erased; such stand in files from before an erasure, which
+    are read when the batch comes late, or after a reset.
+    """
     data = data_table(settings.layout.scheme)
     lake.ensure(data, MAPPING, NOTIFICATION, QUARANTINE, MUTATION_REQUEST, OPERATION, PENDING, *MUTATION_LOGS)
     uri = lake.uri(MUTATION_REQUEST)
@@ -58,13 +70,13 @@ def apply_mutations(lake: Lake, stores: Stores, settings: Settings, told: Told) 
         planned = source.size(manifest.start, manifest.end)
         if planned is not None and planned <= settings.layout.light_write_rows:
             try:
-                return open_few(
-                    lake, data, manifest, read_here(uri, MUTATION_REQUEST, files, columns), settings.mutation
-                )
+                few = without_erased(read_here(uri, MUTATION_REQUEST, files, columns))
+                assert isinstance(few, pa.Table), "rows stay where they are"
+                return open_few(lake, data, manifest, few, settings.mutation)
             except TooMany:
                 pass
-        rows = read_frame(lake.spark, uri, MUTATION_REQUEST, files, columns)
-        return open_many(lake, data, manifest, rows, settings.mutation)
+        rows = without_erased(read_frame(lake.spark, uri, MUTATION_REQUEST, files, columns))
+        return open_many(lake, data, manifest, lake.frame(rows), settings.mutation)
 
     pinned = (data, MAPPING, QUARANTINE, PENDING, *MUTATION_LOGS)
     return MicroBatchJob(

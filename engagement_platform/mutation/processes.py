@@ -123,7 +123,8 @@ class MoveProcess:
                 with commit("rows") as txn:
                     self._merge(work, txn)
                 transactions.append(txn)
-        if settled := [name for name in work.moved if name in work.was_pending or name in work.moving]:
+        waits = {*work.was_pending, *work.marked}
+        if settled := [name for name in work.moved if name in waits]:
             with commit("pending") as txn:
                 mark_pending(work, dict.fromkeys(settled), txn)
         written = work.lake.written(self.table, *transactions)

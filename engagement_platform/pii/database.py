@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import BigInteger, Column, Engine, LargeBinary, MetaData, String, Table
+from sqlalchemy import BigInteger, Column, Engine, Integer, LargeBinary, MetaData, String, Table
 
 from engagement_platform.microbatch.database import UtcTimestamp, ensure_tables, open_engine
 
@@ -35,6 +35,27 @@ PII_TOMBSTONE = Table(
     Column("game", String(256), primary_key=True),
     Column("subject_ref", String(64), primary_key=True),
     Column("erased_ts", UtcTimestamp, nullable=False),
+)
+
+# Whoever is erased from the tables of engagements and entities: persons and engagements of an organization ("": of
+# all), keys of an entity. By keyed hash, too.
+PII_ERASED = Table(
+    "pii_erased",
+    METADATA,
+    Column("kind", String(128), primary_key=True),
+    Column("organization_id", String(1024), primary_key=True),
+    Column("ref", String(64), primary_key=True),
+    Column("erased_ts", UtcTimestamp, nullable=False),
+)
+
+# Erasures of these tables that are asked for and not finished: who it is, encrypted. Emptied in the end.
+PII_ERASURE = Table(
+    "pii_erasure",
+    METADATA,
+    Column("number", Integer, primary_key=True, autoincrement=True),
+    Column("subject_ref", String(64), nullable=False),
+    Column("sealed", LargeBinary, nullable=False),
+    sqlite_autoincrement=True,
 )
 
 

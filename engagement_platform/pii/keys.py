@@ -111,10 +111,15 @@ class Keyring:
             row = connection.execute(query).one_or_none()
         return None if row is None else self._unwrapped(row)
 
-    def erased(self, owners: Collection[Owner]) -> set[Owner]:
-        """Those that have a tombstone."""
+    def erased(self, owners: Collection[Owner], before: datetime | None = None) -> set[Owner]:
+        """Those that have a tombstone, or had one before a time."""
         with reading(self.engine) as connection:
-            return self._erased(connection, set(owners))
+            return self._erased(connection, set(owners), before)
+
+    def has_tombstones(self) -> bool:
+        """Whether anybody was erased."""
+        with reading(self.engine) as connection:
+            return connection.execute(select(PII_TOMBSTONE.c.game).limit(1)).first() is not None
 
     def has_tombstone(self, owner: Owner) -> bool:
         """Whether exactly this was erased; EVERY_GAME is asked for as such."""
@@ -133,7 +138,7 @@ class Keyring:
         autovacuum, in its log and in backups: there they are wrapped, and rotating the master key makes them useless.
         """
         with writing(self.engine, _LOCK) as connection:
-            _overwrite_what_goes(connection)
+            overwrite_what_goes(connection)
             if connection.execute(select(PII_TOMBSTONE).where(_of(PII_TOMBSTONE, owner))).first() is None:
                 connection.execute(
                     PII_TOMBSTONE.insert().values(game=owner.game, subject_ref=owner.ref, erased_ts=self._clock())
@@ -177,7 +182,7 @@ class Keyring:
         count, keys = 0, [column.name for column in table.primary_key]
         while True:
             with writing(self.engine, _LOCK) as connection:
-                _overwrite_what_goes(connection)
+                overwrite_what_goes(connection)
                 rows = self._old(connection, table, version)
                 for row in rows:
                     about = _about(table, row)
@@ -212,18 +217,19 @@ class Keyring:
                     found[owner] = self._unwrapped(row)
         return found
 
-    def _erased(self, connection: Connection, owners: set[Owner]) -> set[Owner]:
+    def _erased(self, connection: Connection, owners: set[Owner], before: datetime | None = None) -> set[Owner]:
         graves: set[Owner] = set()
         for refs in _chunks({owner.ref for owner in owners}):
             rows = connection.execute(select(PII_TOMBSTONE).where(PII_TOMBSTONE.c.subject_ref.in_(refs)))
-            graves |= {Owner(row.game, row.subject_ref) for row in rows}
+            graves |= {Owner(row.game, row.subject_ref) for row in rows if before is None or row.erased_ts < before}
         return {owner for owner in owners if owner in graves or Owner(EVERY_GAME, owner.ref) in graves}
 
     def _unwrapped(self, row: Row[tuple[object, ...]]) -> DataKey:
         return DataKey(row.version, self._masters.unwrap(row.master_version, row.wrapped, _about(PII_KEY, row)))
 
 
-def _overwrite_what_goes(connection: Connection) -> None:
+def overwrite_what_goes(connection: Connection) -> None:
+    """Have SQLite overwrite what this transaction removes."""
     if connection.dialect.name == "sqlite":
         connection.exec_driver_sql("PRAGMA secure_delete=ON")
 

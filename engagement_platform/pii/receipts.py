@@ -85,12 +85,18 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def verify(
-    vault: Vault, given: Mapping[str, Any], others: Sequence[Erasable], subject_id: str | None, home: Path
+    vault: Vault,
+    given: Mapping[str, Any],
+    others: Sequence[Erasable],
+    subject_id: str | None,
+    home: Path,
+    outside: Sequence[Path] = (),
 ) -> list[Check]:
     """Look again at everything that a receipt promises. Raises ReceiptRefused when it is not ours, or was changed.
 
     subject_id: with it also what only the id leads to is looked at: other tables, refused events that name it, and
     every byte of every file under `home` and in a lake on this machine's disk, compressed ones and Parquet included.
+    outside: folders there that no erasure reaches, such as those of the embedded broker; they are named, not read.
     """
     said = _proved(vault.keyring, given)
     ref, game = str(said["subject_ref"]), said["game"]
@@ -102,7 +108,7 @@ def verify(
     if subject_id is not None:
         until = {place["name"]: place.get("until", {}) for place in said["places"]}
         lake = [] if "://" in vault.root or Path(vault.root).is_relative_to(home) else [Path(vault.root)]
-        checks += _looked_for(who, others, [home, *lake], until)
+        checks += _looked_for(who, others, _Folders([home, *lake], outside), until)
     return checks
 
 
@@ -116,8 +122,14 @@ def _checks(vault: Vault, who: Subject, owner: Owner) -> Iterator[Check]:
         yield Check(table.name, rows == 0, f"{rows} rows")
 
 
+@dataclass(frozen=True)
+class _Folders:
+    looked_into: Sequence[Path]
+    outside: Sequence[Path]
+
+
 def _looked_for(
-    who: Subject, others: Sequence[Erasable], folders: Sequence[Path], until: Mapping[str, Mapping[str, str]]
+    who: Subject, others: Sequence[Erasable], folders: _Folders, until: Mapping[str, Mapping[str, str]]
 ) -> Iterator[Check]:
     """until: of each place, what its former versions keep -> by when that is gone."""
     for other in others:
@@ -127,13 +139,16 @@ def _looked_for(
         return
     stays: list[Path] = []
     waits = Counter[tuple[str, str, str]]()
-    for path in places_with(folders, [who.id.encode()]):
+    for path in places_with(folders.looked_into, [who.id.encode()], folders.outside):
         planned = _planned(path, others, until)
         if planned is not None and utc_now() <= datetime.fromisoformat(planned[2]):
             waits[planned] += 1
         else:
             stays.append(path)
     yield Check("bytes", not stays, ", ".join(map(str, stays[:5])) or "in no file that is in use")
+    for folder in folders.outside:
+        if folder.exists():
+            yield Check("outside", True, f"not looked into: {folder}")
     for (name, kind, when), count in sorted(waits.items()):
         yield Check("waits", True, f"{count} files of former versions of {name} ({kind}), gone by {when}")
 

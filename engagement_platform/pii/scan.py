@@ -13,12 +13,16 @@ import pyarrow.parquet as pq
 _CHUNK = 4 * 1024 * 1024
 
 
-def places_with(folders: Sequence[Path], needles: Sequence[bytes]) -> list[Path]:
+def places_with(folders: Sequence[Path], needles: Sequence[bytes], outside: Sequence[Path] = ()) -> list[Path]:
     """Files below the folders, and paths, in which a needle stands: as it is, unzipped, or as a value of Parquet.
 
+    outside: folders below them that are passed over.
     Reads every file whole, so it takes as long as reading them does. Files that go meanwhile are passed over.
     """
-    paths = (path for folder in folders for path in sorted(folder.rglob("*")))
+    passed = set(outside)
+    paths = (
+        path for folder in folders for path in sorted(folder.rglob("*")) if passed.isdisjoint((path, *path.parents))
+    )
     return [path for path in paths if _in_name(path, needles) or (path.is_file() and _has(path, needles))]
 
 

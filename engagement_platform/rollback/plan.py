@@ -38,6 +38,7 @@ from engagement_platform.tables.engagement import (
     SUPERSEDED,
     data_table,
 )
+from engagement_platform.tables.erased import is_erasure
 from engagement_platform.tables.growth import TableSource
 from engagement_platform.tables.restored import Moved, VersionGone, moved
 
@@ -85,6 +86,17 @@ class CannotReplay(PlatformError):
         super().__init__(
             f"{job} could not read {shown(start)} to {shown(end)} again after the restore: {cause} No table was "
             "restored. With --drop the tables go back and what came since is given up."
+        )
+
+
+class ErasedSince(PlatformError):
+    """Going back would bring back somebody who was erased."""
+
+    def __init__(self, table: str, version: int, erased: int) -> None:
+        self.table, self.version, self.erased = table, version, erased
+        super().__init__(
+            f"{table} cannot go back to version {version}: version {erased} erased somebody, who would be there again. "
+            f"An erasure is final. Nothing was changed. Restore to version {erased} or later."
         )
 
 
@@ -252,7 +264,17 @@ def _changes(
         if to is None or to == now:
             continue
         _refuse_other_layout(uri, table.name, to)
+        _refuse_erased_since(uri, table.name, to)
         yield TableChange(table, now, to, moved(uri, table.name, now, to))
+
+
+def _refuse_erased_since(uri: str, name: str, version: int) -> None:
+    """Raise ErasedSince when an erasure took rows out after a version."""
+    for number, marker in log.markers(uri):
+        if number <= version:
+            return
+        if is_erasure(marker):
+            raise ErasedSince(name, version, number)
 
 
 def _refuse_other_layout(uri: str, name: str, version: int) -> None:

@@ -6,7 +6,7 @@ Declarations only: reading them from files is `declared`, filling the tables `in
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -170,13 +170,3 @@ class Stream:
             partitioned_by=(INGESTION_DATE,),
             columns=_QUARANTINED,
         )
-
-
-def clashing(streams: Iterable[Stream]) -> list[str]:
-    """Names of tables that are declared twice."""
-    seen, twice = set[str](), list[str]()
-    for stream in streams:
-        for table in (stream.table, stream.quarantine):
-            twice += [table.name] if table.name in seen else []
-            seen.add(table.name)
-    return twice

@@ -28,6 +28,7 @@ from engagement_platform.microbatch.model import Limits, Offsets
 from engagement_platform.tables import log
 from engagement_platform.tables.arrow import schema_of
 from engagement_platform.tables.contract import Mode, Table
+from engagement_platform.tables.erased import is_erasure
 from engagement_platform.tables.lake import NotAStreamSource
 
 if TYPE_CHECKING:
@@ -291,6 +292,11 @@ def _commits(uri: str, after: int, through: int) -> Iterator[tuple[int, list[Add
         if actions is None:
             raise _expired(uri, version)
         if any(action["remove"].get("dataChange", True) for action in actions if "remove" in action):
+            marker = next((a["commitInfo"].get("userMetadata") for a in actions if "commitInfo" in a), None)
+            if is_erasure(marker):
+                # What it writes are rows from before, without those of somebody who was erased: nothing is new.
+                yield version, []
+                continue
             raise RowsTakenAway(uri, version, _operation(actions), log.time_of(actions))
         adds = (action["add"] for action in actions if "add" in action)
         # What only moves rows to other files, such as OPTIMIZE, says so.

@@ -10,8 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import pyarrow.fs as pafs
 from pyspark.sql import DataFrame
 
+from engagement_platform.tables import log
 from engagement_platform.tables.contract import Mode, Table
 from engagement_platform.tables.lake import Lake, NotAStreamSource
 
@@ -43,6 +45,16 @@ def drain_stream(frame: DataFrame, table: Table, lake: Lake, checkpoint: str) ->
     finally:
         query.stop()
     return summed([dict(progress) for progress in query.recentProgress])
+
+
+def finished_batch(checkpoint: str) -> int | None:
+    """The number of the last batch that the stream of a folder has finished; None where it has none, or is not there.
+
+    Structured Streaming keeps a file for each in `commits`.
+    """
+    filesystem, path = log.opened(f"{checkpoint}/commits")
+    listed = filesystem.get_file_info(pafs.FileSelector(path, allow_not_found=True))
+    return max((int(one.base_name) for one in listed if one.base_name.isdigit()), default=None)
 
 
 def summed(progresses: list[Mapping[str, Any]]) -> Drained:

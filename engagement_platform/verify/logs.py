@@ -18,6 +18,7 @@ from engagement_platform.mutation.requests import Request
 from engagement_platform.tables import log
 from engagement_platform.tables.contract import Table
 from engagement_platform.tables.engagement import ALIAS, AMENDMENT, MAPPING, ORIGINAL, SAID_NAME, data_table
+from engagement_platform.tables.erased import is_pseudonym
 from engagement_platform.tables.lake import Lake
 from engagement_platform.verify.finding import EXAMPLES, Finding
 from engagement_platform.verify.moment import Moment
@@ -103,6 +104,7 @@ def _names(logs: _Logs, amendments: Sequence[Request]) -> tuple[int, set[Id]]:
     wrong = {key for key, count in times.items() if count > 1}
     ids = stands.keys() | {(saying.organization_id, saying.id) for saying in sayings}
     ids |= {(edge.organization_id, edge.to_id) for edge in edges if edge.to_id is not None}
+    ids = {key for key in ids if not is_pseudonym(key[1])}
     follows = names_of(ids, sayings, edges)
     for key in ids:
         said = follows.get(key)

@@ -16,12 +16,17 @@ from pyspark.sql import functions as F
 from engagement_platform.ingestion.job import engagement_decoder
 from engagement_platform.ingestion.settle import COORDINATES, ID
 from engagement_platform.jobs import open_stores
+from engagement_platform.landing.withheld import ENGAGEMENTS, withheld_in_spark
+from engagement_platform.microbatch.job import accounted
 from engagement_platform.microbatch.model import JobState, Manifest, Offsets
 from engagement_platform.microbatch.stores import BatchRecord
+from engagement_platform.pii.tombstones import StoredTombstones
 from engagement_platform.settings import Settings
 from engagement_platform.sources.kafka import KafkaSource
+from engagement_platform.sources.messages import Reason
 from engagement_platform.spark.session import spark_session
 from engagement_platform.tables.engagement import QUARANTINE, data_table
+from engagement_platform.tables.erased import PSEUDONYM
 from engagement_platform.tables.lake import Lake
 from engagement_platform.verify.finding import Finding, counted, where_wrong
 from engagement_platform.verify.moment import Moment, moment
@@ -55,9 +60,8 @@ def ledger(records: Sequence[BatchRecord]) -> Finding:
             wrong.append(f"{record.manifest} does not begin where batch {before.manifest.batch_id} ended")
     for record in records:
         counts = record.counts
-        accounted = sum(counts.get(name, 0) for name in ("landed", "duplicates", "quarantined"))
-        if record.state is JobState.SUCCEEDED and counts.get("rows_in", 0) != accounted:
-            wrong.append(f"{record.manifest} received {counts.get('rows_in', 0)} and accounts for {accounted}")
+        if record.state is JobState.SUCCEEDED and counts.get("rows_in", 0) != accounted(counts):
+            wrong.append(f"{record.manifest} received {counts.get('rows_in', 0)} and accounts for {accounted(counts)}")
     meaning = "every batch begins where the one before ended and accounts for each record it received"
     return Finding("ledger", meaning, len(records), len(wrong), wrong[:5])
 
@@ -124,7 +128,9 @@ def _joined(lake: Lake, then: Moment, accepted: DataFrame, notified: DataFrame) 
     missing = joined.where("said IS NOT NULL AND stands IS NULL").select(*ID, "event.*")
     if missing.isEmpty():
         return joined.withColumn("purged", F.lit(False))
-    purged = then.identified(lake, missing).where("now IS NULL").select(*ID, F.lit(True).alias("purged"))
+    # Also of those who became somebody that is erased.
+    gone = F.col("now").isNull() | F.col("now").startswith(PSEUDONYM)
+    purged = then.identified(lake, missing).where(gone).select(*ID, F.lit(True).alias("purged"))
     return joined.join(purged, list(ID), "left").localCheckpoint(eager=True)
 
 
@@ -133,14 +139,19 @@ def _messages(
 ) -> DataFrame:
     """Messages of the finished batches that quarantine does not hold, decoded; as far as the broker has them.
 
-    Whatever quarantine holds is accounted for: the same bytes at the same place. Refused ones have a reason_code.
+    Whatever quarantine holds is accounted for: the same bytes at the same place, or the place alone, where somebody
+    was erased. Of whom is erased nothing is expected. Refused ones have a reason_code.
     """
     source = KafkaSource(settings.kafka.engagements_topic, settings.kafka)
     start = _held(source, first.start, last.end)
     raw = source.read(spark, start, last.end, min_partitions=settings.spark.default_parallelism)
     held = quarantined.select(*(F.col(name).alias(f"held_{name}") for name in (*COORDINATES, "value")))
     same = reduce(and_, (F.col(name).eqNullSafe(F.col(f"held_{name}")) for name in (*COORDINATES, "value")))
-    decoded = engagement_decoder(settings.decoding)(raw.join(held, same, "left_anti"), last)
+    erased = F.col("reason_code").eqNullSafe(Reason.ERASED.value)
+    marked = quarantined.where(erased & F.col("value").isNull()).select(*COORDINATES).distinct()
+    raw = raw.join(held, same, "left_anti").join(marked, list(COORDINATES), "left_anti")
+    decoded = engagement_decoder(settings.decoding)(raw, last).localCheckpoint(eager=False)
+    decoded = withheld_in_spark(decoded, ENGAGEMENTS, StoredTombstones(settings), Lake(spark, settings)).where(~erased)
     return decoded.select(*COORDINATES, *ID, "version", "person_id", *_EVENT, "reason_code")
 
 

@@ -69,6 +69,20 @@ def test_expected_is_what_a_replay_of_the_days_leaves(days: Days) -> None:
     assert tally(moved, "person_id") == days.expected()
 
 
+def test_what_happens_after_midnight_is_after_every_hop_of_the_day_before() -> None:
+    days = Days(Scale(100_000, days=30), batches=1, late_percent=5)
+    executed = {}
+    for n in range(days.scale.days):
+        for request in days.requests(n).select(["organization_id", "from_id", "execution_ts"]).to_pylist():
+            executed[request["organization_id"], request["from_id"]] = n, request["execution_ts"]
+    assert max(one.hop for one in days.data_set.conversions) > 1
+    names = ["organization_id", "source_person_id", "engagement_ts"]
+    for row in days.rows.select(names).to_pylist():
+        if found := executed.get((row["organization_id"], row["source_person_id"])):
+            day, at = found
+            assert (row["engagement_ts"] < at) == (row["engagement_ts"] < BEGIN + timedelta(days=day + 1))
+
+
 def test_the_same_seed_makes_the_same_days(days: Days) -> None:
     again = Days(days.scale, 3, 5)
     assert pa.concat_tables(again.landed(3)).equals(pa.concat_tables(days.landed(3)))

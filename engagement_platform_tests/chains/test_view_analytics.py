@@ -29,7 +29,7 @@ from engagement_platform.chains.run import (
 )
 from engagement_platform.chains.views import DAILY, PAGE_VIEW, SESSION, SHAPE, VIEW_QUARANTINE, refused_ahead
 from engagement_platform.jobs import open_stores
-from engagement_platform.microbatch.cursors import StreamCheckpoints
+from engagement_platform.microbatch.cursors import CheckpointBehind, StreamCheckpoints
 from engagement_platform.sections import ChainSettings
 from engagement_platform.settings import KafkaSettings, Settings
 from engagement_platform.sources.messages import DecodingLimits
@@ -136,6 +136,10 @@ def test_the_chain_ends_in_what_a_loop_makes_whatever_ends_or_is_merged_on_the_w
     newest = max((Path(checkpoint(SESSIONS, world.lake)) / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
     newest.unlink()
     (newest.parent / f".{newest.name}.crc").unlink(missing_ok=True)
+    with pytest.raises(CheckpointBehind, match="an older copy was put in its place"):
+        run_hop(SESSIONS, world.lake, world.stores)
+    # What dies then has not recorded the batch.
+    StreamCheckpoints(world.stores.leases.engine).record(SESSIONS.stream, int(newest.name) - 1)
     run_hop(SESSIONS, world.lake, world.stores)
     assert world.lake.version(SESSION) == versions
     assert_is(world, chain)

@@ -19,14 +19,14 @@ from pyspark.sql import SparkSession
 
 import engagement_platform
 from engagement_platform import components
-from engagement_platform.components import KafkaTable, MaintainedTable, MergeOnReadEntity, ViewAnalytics
+from engagement_platform.components import KafkaTable, MaintainedTable, MergeOnReadEntity, S3SqsTables, ViewAnalytics
 from engagement_platform.components.folder import folder_definitions
 from engagement_platform.definitions import defs
 from engagement_platform.defs.platform import Platform
 from engagement_platform.layout.findings import CODES
 from engagement_platform.microbatch.model import Transaction
 from engagement_platform.settings import Settings
-from engagement_platform.streams.declared import KafkaTableDeclaration
+from engagement_platform.streams.kinds import KafkaTableDeclaration
 from engagement_platform.tables import light
 from engagement_platform.tables.arrow import table_of
 from engagement_platform_tests.conftest import Broker
@@ -158,7 +158,7 @@ def test_a_file_that_is_wrong_is_refused_with_its_name(tmp_path: Path) -> None:
         folder_definitions(tmp_path / "defs")
 
 
-@pytest.mark.parametrize("component", [KafkaTable, MaintainedTable, MergeOnReadEntity, ViewAnalytics])
+@pytest.mark.parametrize("component", [KafkaTable, MaintainedTable, MergeOnReadEntity, S3SqsTables, ViewAnalytics])
 def test_what_is_scaffolded_can_be_used_as_it_is(component: Any, tmp_path: Path) -> None:
     scaffold = component.__scaffolder_cls__()
     request = SimpleNamespace(
@@ -173,7 +173,7 @@ def test_what_is_scaffolded_can_be_used_as_it_is(component: Any, tmp_path: Path)
 
 
 def test_every_field_is_described_in_the_schema() -> None:
-    for component in (KafkaTable, MaintainedTable, MergeOnReadEntity, ViewAnalytics):
+    for component in (KafkaTable, MaintainedTable, MergeOnReadEntity, S3SqsTables, ViewAnalytics):
         schema = component.model().model_json_schema()
         assert [name for name, field in schema["properties"].items() if not field.get("description")] == []
     assert set(KafkaTable.model_fields) == set(KafkaTableDeclaration.model_fields)

@@ -9,14 +9,20 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable
 from typer.testing import CliRunner, Result
 
 from engagement_platform.cli import app
 from engagement_platform.consumers.notified import TooFarBehind
 from engagement_platform.consumers.output import CannotPut
+from engagement_platform.microbatch.model import Transaction
+from engagement_platform.tables import light
+from engagement_platform.tables.arrow import table_of
+from engagement_platform.tables.engagement import NOTIFICATION
 from engagement_platform_tests.consumers.lakes import PlainLake
 from engagement_platform_tests.consumers.test_changes import land, vacuum
 from engagement_platform_tests.mutation.histories import convert, delete
+from engagement_platform_tests.streams.clicks import CLICK
 
 
 @pytest.fixture
@@ -104,6 +110,35 @@ def test_consumers_are_listed_with_what_waits_and_forgotten(lake: PlainLake, mon
     assert "scoring is forgotten" in called("consumers", "--forget", "scoring").output
     assert "There is no scoring" in called("consumers", "--forget", "scoring").output
     assert json.loads(called("consumers", "--json").stdout)["consumers"] == []
+
+
+def test_readers_of_rows_are_listed_with_their_table_and_what_waits(
+    lake: PlainLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    consumed()
+    uri = CLICK.table.uri(lake.settings.lake)
+    light.create(uri, CLICK.table)
+
+    def click(*names: str) -> None:
+        rows = table_of([{"click_id": name} for name in names], CLICK.table)
+        light.append(DeltaTable(uri), rows, Transaction("clicks", DeltaTable(uri).version()))
+
+    click("c1")
+    assert called("consume", "--table", CLICK.name, "--name", "report").exit_code == 0
+    click("c2", "c3")
+    ours, theirs = json.loads(called("consumers", "--json").stdout)["consumers"]
+    assert (ours["name"], ours["table"]) == ("scoring", NOTIFICATION.name)
+    assert (theirs["name"], theirs["table"], theirs["waiting"], theirs["rows_read"]) == ("report", CLICK.name, 2, 1)
+    monkeypatch.setenv("ENGAGEMENT_PLATFORM_CONSUMERS__MAX_LAG", "PT0S")
+    assert "report of shop/click has 2 rows to read" in called("consumers").stderr
+    for version in (1, 2):
+        (Path(uri) / "_delta_log" / f"{version:020}.json").unlink()
+    lost = called("consumers")
+    assert lost.exit_code == 1
+    assert "report of shop/click has been away longer" in lost.stderr
+    assert "--forget report --table shop/click" in lost.stderr
+    assert "report is forgotten" in called("consumers", "--forget", "report", "--table", CLICK.name).output
+    assert len(json.loads(called("consumers", "--json").stdout)["consumers"]) == 1
 
 
 def test_who_was_away_too_long_is_told_how_to_go_on(lake: PlainLake) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -13,9 +12,9 @@ from engagement_platform.consumers import Changes
 from engagement_platform.consumers.in_spark import Pull, as_now, stream
 from engagement_platform.consumers.standing import View
 from engagement_platform.microbatch.cursors import CheckpointChanged, CheckpointTaken
-from engagement_platform.tables.arrow import schema_of
 from engagement_platform.tables.engagement import data_table
-from engagement_platform_tests.consumers.lakes import PlainLake, Replica, Rows, by_key
+from engagement_platform_tests.consumers.hour import plain, put, standing
+from engagement_platform_tests.consumers.lakes import PlainLake, Replica, Rows
 from engagement_platform_tests.consumers.test_changes import land
 from engagement_platform_tests.ingestion.world import World
 from engagement_platform_tests.mutation.histories import Message, convert
@@ -24,27 +23,6 @@ from engagement_platform_tests.rollback.test_restore import restored
 
 DATA = data_table("organization")
 PART: list[Message] = [convert("c9", "p2", "p9", 40, engagement_date_to="2026-11-15")]
-
-
-def put(rows: Rows, frame: DataFrame) -> None:
-    """Rows of `as_now` over what a replica has."""
-    for key, row in by_key(frame.toArrow()).items():
-        if row.pop("change_type") == "DELETE":
-            rows.pop(key, None)
-        else:
-            del row["previous_person_id"]
-            rows[key] = row
-
-
-def plain(rows: Rows) -> Rows:
-    """Values whatever engine they came from, without the stamp of the batch that moved them."""
-    return {
-        key: {
-            **{name: value for name, value in row.items() if name != "batch_id"},
-            "engagement": {**row["engagement"], "attributes": dict(row["engagement"]["attributes"] or {})},
-        }
-        for key, row in rows.items()
-    }
 
 
 @pytest.mark.broker
@@ -60,7 +38,7 @@ def test_a_pull_and_changes_lead_to_the_rows_that_readers_see(world: World) -> N
     assert list(Pull(world.lake, name="pull")) == []
     here = Replica()
     here.follow(Changes(world.settings.lake, name="here", store_url=world.settings.store_url))
-    assert plain(here.rows) == plain(pulled) == plain(by_key(frame_of(world)))
+    assert plain(here.rows) == plain(pulled) == plain(standing(world))
 
 
 @pytest.mark.broker
@@ -94,15 +72,9 @@ def test_a_stream_a_pull_and_changes_lead_to_the_rows_that_readers_see(world: Wo
     follow()
     restored(world, version, reason="a bad batch")
     follow()
-    expected = by_key(frame_of(world))
+    expected = standing(world)
     assert sorted(name for _, name in expected) == ["e1", "e2", "e3"]
     assert plain(here.rows) == plain(pulled) == plain(streamed) == plain(expected)
-
-
-def frame_of(world: World) -> Any:
-    from engagement_platform.mutation.current import current
-
-    return current(world.lake, world.data).toArrow().cast(schema_of(DATA))
 
 
 @pytest.mark.broker

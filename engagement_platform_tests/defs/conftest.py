@@ -68,6 +68,12 @@ class Home:
         [record] = self.instance.event_log_storage.get_asset_check_execution_history(asset, limit=1)
         return record.evaluation is not None and record.evaluation.passed
 
+    def told(self, key: str, check: str) -> dict[str, Any]:
+        """The metadata of the newest result of a check."""
+        asset = dg.AssetCheckKey(dg.AssetKey(key.split("/")), check)
+        [record] = self.instance.event_log_storage.get_asset_check_execution_history(asset, limit=1)
+        return {name: value.value for name, value in record.evaluation.metadata.items()} if record.evaluation else {}
+
     def events(self, key: str) -> list[dg.AssetMaterialization]:
         """Materializations of an asset, newest first."""
         found = self.instance.fetch_materializations(dg.AssetKey(key.split("/")), limit=100).records

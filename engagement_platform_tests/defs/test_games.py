@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import dagster as dg
@@ -12,8 +12,12 @@ from engagement_platform.definitions import defs
 from engagement_platform.defs import games
 from engagement_platform.defs.batches import Metadata
 from engagement_platform.defs.platform import Platform
+from engagement_platform.defs.waiting import Waiting
+from engagement_platform.games.event_type import QUARANTINE as QUARANTINE_TABLE
+from engagement_platform.games.feed import shipped
 from engagement_platform.microbatch.job import BatchReport
 from engagement_platform.microbatch.model import Manifest
+from engagement_platform.settings import Settings
 from engagement_platform_tests.games.conftest import World, world  # noqa: F401
 from engagement_platform_tests.games.events import line
 
@@ -67,7 +71,42 @@ def reported(**counts: int) -> BatchReport:
     ],
 )
 def test_row_sums_fail_when_a_line_is_lost_or_a_table_has_other_rows(counts: dict[str, int], passes: bool) -> None:
-    assert games.row_sums([reported(**counts)]).passed == passes
+    assert games.row_sums(QUARANTINE_TABLE, [reported(**counts)]).passed == passes
+
+
+def test_objects_that_wait_too_long_fail_the_check_and_a_batch_clears_it(
+    world: World,  # noqa: F811
+) -> None:
+    """SQS does not say how old messages are: they wait since they were seen, or since the last batch."""
+    world.types = {name: world.types[name] for name in ("login",)}
+    began, minutes = datetime.now(UTC), timedelta(minutes=1)
+    looked = Waiting(world.settings)
+
+    def check(at: datetime) -> dg.AssetCheckResult:
+        return games.fresh(games.announced_now(looked, shipped(world.settings), at), at, world.settings)
+
+    # The message with which S3 tries the queue waits, too.
+    assert check(began).passed
+    assert check(began + 5 * minutes).passed
+    late = check(began + 6 * minutes)
+    assert not late.passed
+    assert late.metadata["oldest_waiting_s"].value == 360
+    world.put("events/a.json.gz", [line(world.types["login"], "a", event_ts=began.isoformat())])
+    world.run()
+    assert check(began + 7 * minutes).passed
+    assert check(began + 30 * minutes).passed
+    world.put("events/b.json.gz", [line(world.types["login"], "b", event_ts=began.isoformat())])
+    assert check(began + 31 * minutes).passed
+    assert not check(began + 37 * minutes).passed
+
+
+def test_a_queue_that_does_not_answer_warns_and_none_at_all_passes() -> None:
+    settings, now = Settings(), datetime.now(UTC)
+    assert games.fresh("No queue is configured.", now, settings).passed
+    queue = settings.games.model_copy(update={"queue_url": "http://127.0.0.1:1/q"})
+    told = games.fresh("It is down.", now, settings.model_copy(update={"games": queue}))
+    assert (told.passed, told.severity) == (False, dg.AssetCheckSeverity.WARN)
+    assert told.description == "Nobody can tell: It is down."
 
 
 def figures(metadata: Metadata) -> dict[str, object]:

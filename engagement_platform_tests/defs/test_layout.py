@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from engagement_platform.definitions import defs
 from engagement_platform.defs.evaluations import newest, out_of_sight
-from engagement_platform.defs.examined import NO_TABLE, check_results
+from engagement_platform.defs.examined import NO_TABLE, WHOLE, check_results
 from engagement_platform.defs.histogram import svg
 from engagement_platform.defs.layout import (
     LAYOUT_CHECKS,
@@ -191,6 +191,32 @@ def test_materializing_health_shows_figures_over_time_and_writes_the_report(lake
     assert "small_files" in report.read_text()
 
 
+def test_health_tells_the_three_causes_of_slow_writes_apart_on_a_table_that_has_them_all(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Small files, a writer that is not repartitioned, and too few tasks for the bytes."""
+    monkeypatch.setenv("ENGAGEMENT_PLATFORM_SPARK__SHUFFLE_PARTITIONS", "2")
+    path = logs.table(lake.home / "lake" / "game" / "bad", logs.files(9, 128 * KB * KB, "large"))
+    for version in (1, 2):
+        scattered = [file for org in range(4) for file in logs.files(30, 7 * KB, f"org-{org}")]
+        logs.commit(path, version, [logs.info(), *_renamed(scattered, f"v{version}")])
+    lake.run("examine_layout")
+    health = lake.health()
+    causes = ("small_files", "scattered_writes", "parallelism_limit")
+    assert {code: health[f"findings {code}"] for code in causes} == dict.fromkeys(causes, 1)
+    told = {row.data["code"]: row.data["table"] for row in health["findings"].records}
+    assert {code: told[code] for code in causes} == dict.fromkeys(causes, "game/bad")
+
+
+def _renamed(files: list[dict[str, Any]], prefix: str) -> list[dict[str, Any]]:
+    """The same files under other names, as another commit adds them."""
+    parts = [file["add"]["path"].rpartition("/") for file in files]
+    return [
+        {"add": {**file["add"], "path": f"{folder}/{prefix}-{name}"}}
+        for file, (folder, _, name) in zip(files, parts, strict=True)
+    ]
+
+
 def test_a_run_says_in_its_log_which_findings_fail(lake: Lake) -> None:
     lake.seed_small_files()
     run = lake.run("check_layout")
@@ -277,6 +303,41 @@ def test_every_table_has_a_check_for_every_class_of_findings() -> None:
     assert set(SAYS) == set(CODES)
     keys = [key for checks in LAYOUT_CHECKS for key in checks.check_keys]
     assert sorted(keys) == sorted(dg.AssetCheckKey(table, code) for table in TABLES for code in CODES)
+
+
+def test_each_table_of_games_has_one_check_which_says_all_that_is_wrong_and_stays_in_sight(lake: Lake) -> None:
+    """Thirty tables are thirty checks, in one run with all others."""
+    purchase, quest = dg.AssetKey(["game", "purchase"]), dg.AssetKey(["game", "quest"])
+    checks = defs().get_repository_def().asset_graph.asset_check_keys
+    assert len([check for check in checks if check.asset_key.path[0] == "game" and check.name == WHOLE]) == 31
+    assert not [check for check in checks if check.asset_key.path[0] == "game" and check.name in CODES]
+    small = logs.files(60, 7 * KB)
+    logs.table(lake.home / "lake" / "game" / "purchase", small)
+    asked = lake.tick()
+    assert isinstance(asked, dg.RunRequest)
+    assert asked.run_config["ops"]["examine_tables"]["config"]["tables"] == ["game/purchase"]
+    lake.run("check_layout", **asked.run_config)
+    told = lake.newest(WHOLE, purchase)
+    assert told is not None
+    assert not told.passed
+    assert told.description is not None
+    assert told.description.startswith("small_files: ")
+    rows: Any = told.metadata["findings"].value
+    assert "small_files" in [row.data["code"] for row in rows.records]
+    assert lake.newest(WHOLE, quest) is None
+
+    @dg.asset(key=purchase)
+    def written() -> None: ...
+
+    dg.materialize([written], instance=lake.instance)
+    lake.tick()
+    latest = lake.instance.get_latest_materialization_event(purchase)
+    (record,) = newest(lake.instance, [dg.AssetCheckKey(purchase, WHOLE)]).values()
+    assert not out_of_sight(record, latest)
+    lake.run("examine_layout")
+    told = lake.newest(WHOLE, quest)
+    assert told is not None
+    assert (told.passed, told.description) == (True, NO_TABLE)
 
 
 def test_health_runs_every_night() -> None:

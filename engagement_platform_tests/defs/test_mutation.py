@@ -137,12 +137,32 @@ def test_landed_requests_launch_a_run_that_applies_them_and_tells_of_all_it_chan
     watch(dg.build_sensor_context(home.instance, resources={"platform": Platform()}))
     assert home.passed("engagement/notification", ANNOUNCED_ROWS)
     assert home.passed("engagement/alias", "fresh")
+
+
+VERIFIED = (
+    ("engagement/alias", "acyclic"), ("engagement/data", "identity"), ("engagement/data", "contents"),
+    ("engagement/mapping", "names"), ("engagement/data", "nothing_lost"), ("engagement/notification", "announced"),
+)  # fmt: skip
+
+
+def verified(home: Home) -> dict[str, bool]:
+    """Check -> whether it passed, after a run of the verification; each has looked at something."""
     assert defs().resolve_job_def("verify_engagements").execute_in_process(instance=home.instance).success
-    for key, check in (
-        ("engagement/alias", "acyclic"), ("engagement/data", "identity"), ("engagement/data", "contents"),
-        ("engagement/mapping", "names"), ("engagement/data", "nothing_lost"), ("engagement/notification", "announced"),
-    ):  # fmt: skip
-        assert home.passed(key, check), (key, check)
+    for key, check in VERIFIED:
+        assert home.told(key, check)["looked_at"] > 0, f"{key} {check} is green without a look"
+    return {check: home.passed(key, check) for key, check in VERIFIED}
+
+
+def test_verification_looks_at_what_mutations_made_and_finds_an_identity_that_is_wrong(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ENGAGEMENT_PLATFORM_BATCH__MAX_RECORDS", "100")
+    ingest(home, REQUESTS)
+    assert home.run("apply_mutations", [datetime.now(UTC).date()]).success
+    assert verified(home) == dict.fromkeys((check for _, check in VERIFIED), True)
+    data = DeltaTable(data_table("organization").uri(str(home.folder / "lake")))
+    data.update(predicate="engagement_id = 'e-2'", updates={"person_id": "'p-9'"})
+    assert [check for check, passed in verified(home).items() if not passed] == ["identity"]
 
 
 def test_requests_that_wait_too_long_to_be_applied_are_not_fresh(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -95,12 +95,12 @@ def test_the_tutorial_works_as_it_is_written(tmp_path: Path) -> None:
     folder = tmp_path / "empty"
     folder.mkdir()
     put_files(folder)
-    kafka, controller, connect = free_ports(3)
+    names = ("KAFKA", "KAFKA_CONTROLLER", "CONNECT", "AWS", "INGEST")
     env = {name: value for name, value in os.environ.items() if not name.startswith(ENV_PREFIX)}
     # Other tests of this run listen on the ports that the page means; nothing else is changed.
     env |= {
         f"{ENV_PREFIX}EMBEDDED__{name}_PORT": str(port)
-        for name, port in (("KAFKA", kafka), ("KAFKA_CONTROLLER", controller), ("CONNECT", connect))
+        for name, port in zip(names, free_ports(len(names)), strict=True)
     }
     scripts = tmp_path / "bin"
     scripts.mkdir()

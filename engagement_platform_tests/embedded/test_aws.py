@@ -78,7 +78,8 @@ def test_without_moto_there_is_no_emulator(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_objects_of_simulated_games_are_announced_and_ingested(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (port,) = free_ports(1)
-    aws = EmbeddedAws(port)
+    own = f"http://127.0.0.1:{port}/123456789012/arcade-events"
+    aws = EmbeddedAws(port, (("arcade-raw", own), ("theirs", "https://sqs.eu-central-1.amazonaws.com/1/mine")))
     for name, value in aws.variables.items():
         monkeypatch.setenv(name, value)
     settings = with_aws(Settings(home=tmp_path / "home"), aws)
@@ -86,6 +87,11 @@ def test_objects_of_simulated_games_are_announced_and_ingested(tmp_path: Path, m
         supervisor.start(aws.child())
         supervisor.wait_ready(120)
         aws.furnish()
+        # Those of declared tables, where they are here: each object is announced in its own queue.
+        assert {each["Name"] for each in aws.client("s3").list_buckets()["Buckets"]} == {BUCKET, "arcade-raw"}
+        aws.client("s3").put_object(Bucket="arcade-raw", Key="events/a", Body=b"{}")
+        received = aws.client("sqs").receive_message(QueueUrl=own, MaxNumberOfMessages=10)["Messages"]
+        assert any("events" in message["Body"] and "arcade-raw" in message["Body"] for message in received)
         assert put_events(settings, events=250, rate=0, object_events=100).objects == 3
         # And the one with which S3 tries the topic.
         assert depth(settings).visible == 4

@@ -31,7 +31,7 @@ def test_without_settings_everything_runs_here() -> None:
     assert (services.kafka, services.connect) == (True, True)
     assert services.variables["ENGAGEMENT_PLATFORM_SPARK__REMOTE"] == "sc://127.0.0.1:15002"
     assert [need.name for need in services.needs] == [
-        "kafka_port", "kafka_controller_port", "connect_port", "aws_port",
+        "kafka_port", "kafka_controller_port", "connect_port", "aws_port", "ingest_port",
     ]  # fmt: skip
 
 
@@ -107,21 +107,30 @@ def descendants(parent: int) -> list[int]:
     return found
 
 
+@pytest.fixture
+def own_ports() -> Mapping[str, str]:
+    """Variables that give the services ports nobody else has."""
+    ports = zip(("KAFKA", "KAFKA_CONTROLLER", "CONNECT", "AWS", "INGEST"), free_ports(5), strict=True)
+    return {f"ENGAGEMENT_PLATFORM_EMBEDDED__{name}_PORT": str(port) for name, port in ports}
+
+
 @pytest.mark.broker
 @pytest.mark.crash
 @pytest.mark.usefixtures("kafka_jars", "spark_jars")
 def test_services_answer_restart_a_killed_broker_and_stop_within_fifteen_seconds_without_orphans(
-    tmp_path: Path,
+    tmp_path: Path, own_ports: Mapping[str, str]
 ) -> None:
-    ports = dict(zip(("KAFKA", "KAFKA_CONTROLLER", "CONNECT", "AWS"), free_ports(4), strict=True))
-    env = {f"ENGAGEMENT_PLATFORM_EMBEDDED__{name}_PORT": str(port) for name, port in ports.items()}
+    env = own_ports
     env_file, log = tmp_path / "platform.env", tmp_path / "home" / "logs" / "kafka.log"
     process = services_command(env, env_file)
     told = dict(line.split("=", 1) for line in env_file.read_text().splitlines())
-    assert told["ENGAGEMENT_PLATFORM_SPARK__REMOTE"] == f"sc://127.0.0.1:{ports['CONNECT']}"
-    assert answers(ports["CONNECT"])
-    assert told["AWS_ENDPOINT_URL"] == f"http://127.0.0.1:{ports['AWS']}"
-    assert answers(ports["AWS"])
+    of = (int(env[f"ENGAGEMENT_PLATFORM_EMBEDDED__{name}_PORT"]) for name in ("CONNECT", "AWS", "INGEST"))
+    connect, aws, ingest = of
+    assert told["ENGAGEMENT_PLATFORM_SPARK__REMOTE"] == f"sc://127.0.0.1:{connect}"
+    assert answers(connect)
+    assert told["AWS_ENDPOINT_URL"] == f"http://127.0.0.1:{aws}"
+    assert answers(aws)
+    assert answers(ingest)
 
     produce = [sys.executable, "-m", "engagement_platform.cli", "produce", "--sample", "500"]
     subprocess.run(produce, env={**os.environ, **told}, check=True, capture_output=True, timeout=60)
@@ -147,10 +156,22 @@ def test_services_answer_restart_a_killed_broker_and_stop_within_fifteen_seconds
     assert "kafka ended with signal SIGKILL" in said
     assert [pid for pid in family if exists(pid)] == []
 
-    # Killed this time: what it started goes too, and the home is free for the next.
-    process = services_command(env, env_file)
+
+@pytest.mark.broker
+@pytest.mark.crash
+@pytest.mark.slow
+@pytest.mark.usefixtures("kafka_jars", "spark_jars")
+def test_services_that_are_killed_take_what_they_started_with_them(
+    tmp_path: Path, own_ports: Mapping[str, str]
+) -> None:
+    """That nothing outlives a killed parent is tried among the quick tests with children that do nothing."""
+    process = services_command(own_ports, tmp_path / "platform.env")
     family = descendants(process.pid)
     assert len(family) >= 3
     process.kill()
     process.communicate()
     wait_for(lambda: not any(map(exists, family)), "the services outlived a killed parent", timeout_s=15)
+    again = services_command(own_ports, tmp_path / "platform.env")
+    again.send_signal(signal.SIGINT)
+    again.communicate(timeout=20)
+    assert again.returncode == 0, "the home was not free for the next"

@@ -15,7 +15,8 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from engagement_platform.games.batch import GameBatch
-from engagement_platform.games.event_type import QUARANTINE
+from engagement_platform.games.event_type import GROUP, QUARANTINE
+from engagement_platform.games.feed import Feed
 from engagement_platform.games.job import INGEST_GAME_EVENTS, game_events
 from engagement_platform.games.objects import QueueSource
 from engagement_platform.games.registry import registry
@@ -70,7 +71,9 @@ class World:
     def job(self, observe: Observer, settings: Settings) -> MicroBatchJob[GameBatch]:
         """The job for the types of this world."""
         source, lake = QueueSource(INGEST_GAME_EVENTS, settings), Lake(self.spark, settings)
-        return game_events(INGEST_GAME_EVENTS, source, lake, self.stores, settings, self.types, Told(observe=observe))
+        return game_events(
+            INGEST_GAME_EVENTS, source, lake, self.stores, settings, Feed(GROUP, self.types), Told(observe=observe)
+        )
 
     def replay(self, *prefixes: str, observe: Observer = lambda _point: None) -> list[BatchReport]:
         """Objects with these prefixes, once more."""

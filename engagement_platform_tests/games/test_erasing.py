@@ -13,6 +13,7 @@ from deltalake import DeltaTable
 
 from engagement_platform.games.erasing import GameTables, _names, game_tables_here
 from engagement_platform.games.event_type import QUARANTINE
+from engagement_platform.games.feed import shipped
 from engagement_platform.games.registry import registry
 from engagement_platform.microbatch.database import open_engine
 from engagement_platform.microbatch.model import Manifest, Transaction
@@ -42,7 +43,7 @@ class World:
 
     def __init__(self, settings: Settings) -> None:
         self.settings, self.root, self.vault = settings, settings.lake, open_vault(settings)
-        self.tables = GameTables(settings)
+        self.tables = GameTables(settings, shipped(settings))
         for table in TABLES:
             light.create(table.uri(self.root), table)
             for number, game in enumerate(("chess", "puzzle")):

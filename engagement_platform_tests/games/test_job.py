@@ -8,8 +8,11 @@ from typing import Any
 
 import pytest
 
+from engagement_platform.games.erasing import game_tables_here
 from engagement_platform.games.event_type import EventType
 from engagement_platform.microbatch.job import BatchReport
+from engagement_platform.pii.erasure import erase, subject
+from engagement_platform.pii.opening import open_vault
 from engagement_platform.tables import log
 from engagement_platform_tests.games.conftest import World
 from engagement_platform_tests.games.events import line
@@ -217,3 +220,18 @@ def test_an_event_whose_type_is_declared_later_lands_by_a_replay(
 
     rows = DeltaTable(f"{world.settings.lake}/game/level_skip").to_pyarrow_table().to_pylist()
     assert [(row["event_id"], row["level_id"]) for row in rows] == [("s1", "7")]
+
+
+def test_a_replay_after_an_erasure_drops_the_players_lines_and_counts_them(small: World) -> None:
+    login = small.types["login"]
+    broken = sent(login, "broken", player_id="bob-canary", event_ts="?")
+    lines = [sent(login, "1", player_id="bob-canary"), sent(login, "2", player_id="amy"), broken]
+    small.put("events/2026/11/22/a.json.gz", lines)
+    small.run()
+    vault = open_vault(small.settings)
+    erase(vault, subject(vault, "bob-canary", None), game_tables_here(small.settings))
+    (report,) = small.replay("events/2026/11/22/")
+    counts = {name: report.counts[name] for name in ("rows_in", "landed", "duplicates", "quarantined", "erased")}
+    assert counts == {"rows_in": 3, "landed": 0, "duplicates": 1, "quarantined": 0, "erased": 2}
+    assert [row["event_id"] for row in small.rows("login")] == ["2"]
+    assert small.rows("quarantine") == []

@@ -92,6 +92,19 @@ BREAKS: dict[str, tuple[Break, list[str], str]] = {
 }
 
 
+def test_a_checkpoint_folder_that_is_older_than_its_stream_is_found(lake: PlainLake) -> None:
+    folder, streams = lake.home / "checkpoint", StreamCheckpoints(lake.stores.leases.engine)
+    (folder / "commits").mkdir(parents=True)
+    (folder / "commits" / "3").touch()
+    streams.claim("scores", str(folder))
+    streams.record("scores", 3)
+    assert codes(lake) == []
+    (folder / "commits" / "3").rename(folder / "commits" / "2")
+    [found] = broken(looked(lake))
+    assert found.rule.code == "own_checkpoint"
+    assert "of scores is older than batch 3, which it has finished" in found.verdict.seen
+
+
 def test_what_our_jobs_do_keeps_every_rule(lake: PlainLake) -> None:
     assert codes(lake) == []
     assert {guard.rule.code for guard in looked(lake) if guard.verdict.state == "kept"} == set(BREAKS) - {

@@ -22,7 +22,7 @@ from engagement_platform.layout.vacuum import (
     floors,
     vacuum,
 )
-from engagement_platform.microbatch.cursors import CursorStore
+from engagement_platform.microbatch.cursors import CursorStore, StreamCheckpoints
 from engagement_platform.microbatch.model import Manifest
 from engagement_platform.settings import LayoutSettings, MutationSettings, Settings
 from engagement_platform.tables import log
@@ -238,3 +238,33 @@ def test_a_consumer_keeps_what_it_has_yet_to_read_as_long_as_it_is_heard_of(lake
     for table, later in ((NOTIFICATION, timedelta(days=15)), (DATA, timedelta(days=13))):
         lake.engagements("org-1", 1)
         assert not [floor for floor in keeping(lake, table, short(lake), later) if "consumer" in floor.because]
+
+
+def test_a_stream_keeps_what_it_has_yet_to_read_as_long_as_it_is_heard_of(
+    lake: SeededLake, spark: SparkSession
+) -> None:
+    """As Spark keeps its place in the folder that the stores know."""
+    folder = f"{lake.home}/checkpoint"
+    StreamCheckpoints(lake.stores.leases.engine).claim("report's", folder)
+    StreamCheckpoints(lake.stores.leases.engine).claim("elsewhere", "nowhere://bucket/checkpoint")
+
+    def follow() -> None:
+        stream = Lake(spark, lake.settings).stream(NOTIFICATION).writeStream.format("noop")
+        query = stream.option("checkpointLocation", folder).trigger(availableNow=True).start()
+        assert query.awaitTermination(300), "the stream did not end within 300 s"
+
+    lake.notifications("org-1", 3)
+    assert keeping(lake, NOTIFICATION, short(lake), timedelta(days=13))[0].because == "the table's own retention"
+    follow()
+    assert "stream" not in keeping(lake, NOTIFICATION, short(lake), timedelta(days=13))[0].because, "it has read all"
+    read = DeltaTable(lake.uri(NOTIFICATION)).version()
+    lake.notifications("org-1", 2)
+    found = keeping(lake, NOTIFICATION, short(lake), timedelta(days=13))
+    assert found[0].because == f"stream report's, which has read the table up to version {read},"
+    assert found[0].keep >= timedelta(days=13)
+    assert found[0].do == """let it read on, or engagement-platform consumers --forget-stream 'report'"'"'s'"""
+    lake.engagements("org-1", 1)
+    for table, later in ((NOTIFICATION, timedelta(days=15)), (DATA, timedelta(days=13))):
+        assert not [floor for floor in keeping(lake, table, short(lake), later) if "stream" in floor.because]
+    follow()
+    assert not [floor for floor in keeping(lake, NOTIFICATION, short(lake)) if "stream" in floor.because]

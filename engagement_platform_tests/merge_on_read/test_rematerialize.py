@@ -66,6 +66,11 @@ def test_readers_see_the_same_wherever_it_ends(make_world: MakeWorld, method: Re
 
 
 def test_readers_see_the_same_wherever_it_ends_without_spark(make_world: MakeWorld) -> None:
+    assert_crashes_change_nothing(make_world(entity=PROFILE), TODAY.sample(POINTS, 4))
+
+
+@pytest.mark.slow
+def test_readers_see_the_same_at_whatever_point_it_ends_without_spark(make_world: MakeWorld) -> None:
     assert_crashes_change_nothing(make_world(entity=PROFILE), list(POINTS))
 
 

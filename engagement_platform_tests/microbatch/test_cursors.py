@@ -8,6 +8,7 @@ import pytest
 from sqlalchemy import Engine, inspect, text
 
 from engagement_platform.microbatch.cursors import (
+    CheckpointBehind,
     CheckpointChanged,
     CheckpointTaken,
     CursorMoved,
@@ -58,12 +59,29 @@ def test_a_checkpoint_folder_belongs_to_one_stream_and_a_stream_to_one_folder(en
     streams.claim("scores", "/checkpoints/new")
 
 
+def test_a_folder_that_has_finished_less_than_is_recorded_is_refused(engine: Engine) -> None:
+    streams = StreamCheckpoints(engine)
+    streams.claim("scores", "/checkpoints/scores")
+    streams.refuse_behind("scores", "/checkpoints/scores", None)
+    assert streams.recorded("scores") is None
+    for batch in (0, 7):
+        streams.record("scores", batch)
+        assert streams.recorded("scores") == batch
+        streams.refuse_behind("scores", "/checkpoints/scores", batch)
+        streams.refuse_behind("scores", "/checkpoints/scores", batch + 1)
+    for found, said in ((6, "stands at batch 6"), (None, "has finished none")):
+        with pytest.raises(CheckpointBehind, match=said):
+            streams.refuse_behind("scores", "/checkpoints/scores", found)
+    streams.forget("scores")
+    streams.refuse_behind("scores", "/checkpoints/scores", None)
+
+
 def test_stores_that_are_older_get_the_tables_they_lack_and_keep_what_they_have(engine: Engine, store_url: str) -> None:
     before = CheckpointStore(engine).app_id("job")
     with engine.begin() as connection:
-        for table in ("consumer", "stream_checkpoint"):
+        for table in ("consumer", "stream_checkpoint", "stream_batch"):
             connection.execute(text(f"DROP TABLE {table}"))
     again = open_engine(store_url)
-    assert {"consumer", "stream_checkpoint"} <= set(inspect(again).get_table_names())
+    assert {"consumer", "stream_checkpoint", "stream_batch"} <= set(inspect(again).get_table_names())
     assert CheckpointStore(again).app_id("job") == before
     again.dispose()

@@ -103,7 +103,6 @@ def test_a_late_conversion_takes_rows_out_of_a_deletion_and_they_come_back(world
 
 
 @broker
-@broker
 @pytest.mark.parametrize(
     "way", ["by key", "by operation", pytest.param("in Spark", marks=pytest.mark.slow), "seen before moved"]
 )
@@ -124,6 +123,7 @@ def test_rows_that_a_cycle_brings_back_come_back(
     assert persons(world) == {"e1": "p3"}
 
 
+@broker
 def test_requests_that_contradict_or_come_too_late_are_in_quarantine_whole(world: World) -> None:
     ingest(world, engagement("e1", "p1", 10))
     first = convert("c1", "p1", "p2", 20)
@@ -171,6 +171,31 @@ def test_with_aliases_a_change_is_seen_before_any_byte_of_the_data_table_moves(m
     told_of_e1 = [row for row in world.rows(NOTIFICATION) if row["engagement_id"] == "e1"]
     (newest,) = [row for row in told_of_e1 if row["job_name"] == INGEST_ENGAGEMENTS and row["change_type"] == "UPDATE"]
     assert (newest["previous_person_id"], newest["person_id"]) == ("p3", "p3"), "the stale identity was told"
+
+
+@broker
+@pytest.mark.parametrize("way", ["by operation", pytest.param("in Spark", marks=pytest.mark.slow)])
+def test_readers_see_all_of_a_request_or_nothing_while_its_rows_move_in_two_commits(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """e1 is moved with its id, e2 alone, since an earlier request has told it apart from others of its id."""
+    monkeypatch.setattr(few, "MOST_ROWS_BY_KEY", 0)
+    layout = LayoutSettings(auto_compact=False, light_write_rows=0 if way == "in Spark" else 200_000)
+    world = make_world(layout=layout, mutation=MutationSettings(apply="merge"))
+    ingest(world, engagement("e1", "p1", 10), engagement("e2", "p2", 10))
+    apply(world, [convert("c0", "p2", "p1", 20, engagement_id="e2")])
+    seen: dict[str, dict[str, str]] = {}
+
+    def observe(point: str) -> None:
+        if point.startswith(("alias.", "data.")):
+            seen[point] = persons(world)
+
+    apply(world, [convert("c1", "p1", "p3", 30)], observe)
+    assert {"data.move:after", "data.rows:before"} <= seen.keys(), "it was one commit"
+    before, after = {"e1": "p1", "e2": "p1"}, {"e1": "p3", "e2": "p3"}
+    assert {point: persons_ for point, persons_ in seen.items() if persons_ not in (before, after)} == {}
+    assert persons(world) == after
+    assert [row["pending_from"] for row in world.rows(PENDING)] == [None]
 
 
 @pytest.mark.parametrize(

@@ -126,11 +126,11 @@ def assert_few_requests_are_finished_once(
 def test_a_batch_of_few_requests_that_ends_anywhere_is_finished_once(
     make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert_few_requests_are_finished_once(make_world, monkeypatch, TODAY.sample(BY_KEY, 4), "merge", 1000)
+    assert_few_requests_are_finished_once(make_world, monkeypatch, TODAY.sample(BY_KEY, 2), "merge", 1000)
 
 
 def test_so_is_one_that_moves_rows_by_operation(make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert_few_requests_are_finished_once(make_world, monkeypatch, TODAY.sample(BY_OPERATION, 2), "merge", 0)
+    assert_few_requests_are_finished_once(make_world, monkeypatch, TODAY.sample(BY_OPERATION, 1), "merge", 0)
 
 
 @pytest.mark.slow
@@ -171,20 +171,36 @@ def test_a_batch_in_spark_that_ends_anywhere_is_finished_once(make_world: MakeWo
     world = make_world(layout=layout, mutation=MutationSettings(apply=apply))
     # Together all of them; the tests of few requests end at each, and a minute in Spark is seconds there.
     points = {
-        "merge": (*OPERATION, *ALWAYS[0::4]),
+        "merge": (*OPERATION, *MARK, *SETTLE, *ALWAYS[0::4]),
         "deletion_vectors": (*MOVE, *ALWAYS[1::4]),
         "overwrite": (*MOVE, *ALWAYS[2::4]),
         "alias": (*MARK, *ALWAYS[3::4]),
     }[apply]
     skipped = {"data.rows:before", "data.rows:after"} if apply == "overwrite" else set()
-    assert_crashes_change_nothing(world, [point for point in points if point not in skipped])
+    points = tuple(point for point in points if point not in skipped)
+    assert_crashes_change_nothing(world, points)
+    assert waits(world) == ({organization_of(point) for point in points} if apply == "alias" else set())
 
 
+MOVING = (
+    *("manifest:before", "manifest:after", *OPERATION, "data.rows:before", "data.rows:after", *SETTLE),
+    *("data:recorded", "purge:recorded", "finalized"),
+)
+
+
+def test_moving_what_waits_ends_and_changes_nothing_that_readers_see(make_world: MakeWorld) -> None:
+    assert_moving_changes_nothing(make_world, TODAY.sample(MOVING, 1))
+
+
+@pytest.mark.slow
 def test_moving_what_waits_ends_anywhere_and_changes_nothing_that_readers_see(make_world: MakeWorld) -> None:
+    assert_moving_changes_nothing(make_world, MOVING)
+
+
+def assert_moving_changes_nothing(make_world: MakeWorld, points: Sequence[str]) -> None:
     """A batch for each point; at last the Data Table itself shows what the view showed all the time."""
     world = make_world(mutation=MutationSettings(apply="alias"))
     world.ticks = True
-    points = TODAY.sample(("manifest:after", "data.rows:after", *SETTLE, "data:recorded", "purge:recorded"), 2)
     organizations = [organization_of(point) for point in points]
     for point, organization in zip(points, organizations, strict=True):
         send(world, [*before(organization), *requests(organization), *after(organization)])
@@ -198,7 +214,8 @@ def test_moving_what_waits_ends_anywhere_and_changes_nothing_that_readers_see(ma
     assert {key: person for key, person in shown.items() if person} == {key: row.person_id for key, row in seen.items()}
 
 
-def test_deleted_rows_are_purged_once_no_request_can_bring_them_back(make_world: MakeWorld) -> None:
+@pytest.mark.parametrize("point", [pytest.param("purge.delete:before", marks=pytest.mark.slow), "purge.delete:after"])
+def test_deleted_rows_are_purged_once_no_request_can_bring_them_back(make_world: MakeWorld, point: str) -> None:
     world = make_world()
     send(world, [*before("org"), *requests("org")])
     world.run(name=APPLY_MUTATIONS)
@@ -207,6 +224,6 @@ def test_deleted_rows_are_purged_once_no_request_can_bring_them_back(make_world:
     world.run(name=REMATERIALIZE_ALIASES)
     assert len(world.rows(world.data)) == 5, "rows went while a late request could still bring them back"
     world.later = timedelta(days=8)
-    crashed(world, "purge.delete:after", REMATERIALIZE_ALIASES)
+    crashed(world, point, REMATERIALIZE_ALIASES)
     assert len(world.rows(world.data)) == 3
     assert {row["engagement_id"] for row in world.current()} == {"e1", "e2", "e3"}

@@ -6,7 +6,9 @@ Many histories share one lake, each as an organization of its own, so that thirt
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -15,8 +17,10 @@ from engagement_platform.jobs import INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUEST
 from engagement_platform.mutation import few
 from engagement_platform.mutation.job import APPLY_MUTATIONS
 from engagement_platform.settings import LayoutSettings, MutationSettings
-from engagement_platform.tables.engagement import MAPPING, NOTIFICATION, QUARANTINE
+from engagement_platform.tables import log
+from engagement_platform.tables.engagement import MAPPING, NOTIFICATION, PENDING, QUARANTINE
 from engagement_platform_tests.ingestion.conftest import MakeWorld
+from engagement_platform_tests.ingestion.test_crashes import Crash, crash_at
 from engagement_platform_tests.ingestion.world import World
 from engagement_platform_tests.mutation.histories import Message, engagement, random_history, request
 from engagement_platform_tests.mutation.oracle import Row, replay
@@ -26,14 +30,18 @@ pytestmark = [pytest.mark.broker]
 FEW = LayoutSettings(auto_compact=False)
 IN_SPARK = LayoutSettings(auto_compact=False, light_write_rows=0)
 MOVED_BY_OPERATION = "few, moved by operation"
+SOME_SEEN_BEFORE_MOVED = "few, some seen before moved"
+CHOOSY = MutationSettings(apply="auto", pending_bytes=0, max_amplification=1.5)
+"""Of organizations of a handful of rows, those in which most change are moved at once, and the others wait."""
 WAYS = {
     "few": (FEW, MutationSettings(), 4),
     MOVED_BY_OPERATION: (FEW, MutationSettings(), 4),
-    "few, seen before moved": (FEW, MutationSettings(apply="alias"), 4),
+    SOME_SEEN_BEFORE_MOVED: (FEW, CHOOSY, 4),
     "in Spark": (IN_SPARK, MutationSettings(), 2),
 }
 LONG_WAYS = {
-    **{f"few, {apply}": (FEW, MutationSettings(apply=apply), 12) for apply in ("merge", "alias", "auto")},
+    **{f"few, {apply}": (FEW, MutationSettings(apply=apply), 12) for apply in ("merge", "alias")},
+    "few, auto": (FEW, CHOOSY, 12),
     **{
         f"in Spark, {apply}": (IN_SPARK, MutationSettings(apply=apply), 3)
         for apply in ("merge", "deletion_vectors", "overwrite", "alias")
@@ -58,7 +66,15 @@ def interleaved(histories: list[list[Message]], rng: random.Random) -> list[Mess
     return mixed
 
 
-def send(world: World, messages: list[Message], rng: random.Random, batches: int) -> None:
+def run(world: World, job: str, rng: random.Random) -> None:
+    """All that waits for a job, whose first batch ends at some point first, every other time."""
+    if rng.random() < 0.5:
+        with suppress(Crash):
+            world.run(crash_at(rng.choice(world.job(name=job).crash_points)), name=job)
+    world.run(name=job)
+
+
+def send(world: World, messages: list[Message], rng: random.Random, batches: int, interrupted: bool = False) -> None:
     """Messages in their order, cut into so many batches of each job, which run in random order."""
     cuts = sorted(rng.randrange(len(messages)) for _ in range(batches - 1))
     for begin, end in zip([0, *cuts], [*cuts, len(messages)], strict=True):
@@ -68,7 +84,10 @@ def send(world: World, messages: list[Message], rng: random.Random, batches: int
         jobs = [INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS, APPLY_MUTATIONS]
         rng.shuffle(jobs)
         for job in jobs:
-            world.run(name=job)
+            if interrupted:
+                run(world, job, rng)
+            else:
+                world.run(name=job)
     for job in (INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS, APPLY_MUTATIONS):
         world.run(name=job)
 
@@ -114,13 +133,33 @@ def assert_announced(world: World, rows: dict[tuple[str, str], Row]) -> None:
     assert {key: person for key, person in seen.items() if person} == {k: row.person_id for k, row in rows.items()}
 
 
+def most_files_of_a_partition(world: World) -> int:
+    """The most files that one commit has added to one partition of the Data Table."""
+    uri = world.lake.uri(world.data)
+    most = 0
+    for version in range(world.lake.version(world.data) + 1):
+        actions = log.entry(uri, version) or []
+        gone = {action["remove"]["path"] for action in actions if "remove" in action}
+        added = [action["add"] for action in actions if "add" in action and action["add"]["path"] not in gone]
+        counted = Counter(tuple(sorted(one["partitionValues"].items())) for one in added)
+        most = max(most, *counted.values(), 0)
+    return most
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_random_histories_end_in_the_rows_of_a_loop_over_their_messages(
     make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
     layout, mutation, batches = WAYS[way]
     monkeypatch.setattr(few, "MOST_ROWS_BY_KEY", 0 if way == MOVED_BY_OPERATION else 20_000)
-    assert_random_histories(make_world(layout=layout, mutation=mutation), range(30), batches)
+    world = make_world(layout=layout, mutation=mutation)
+    assert_random_histories(world, range(30), batches)
+    assert most_files_of_a_partition(world) == 1, "a partition was written by several tasks"
+    waits = {row["pending_from"] is not None for row in world.rows(PENDING)}
+    if way == SOME_SEEN_BEFORE_MOVED:
+        assert waits == {True, False}, "one strategy was chosen for all"
+    else:
+        assert True not in waits
 
 
 @pytest.mark.slow
@@ -128,18 +167,19 @@ def test_random_histories_end_in_the_rows_of_a_loop_over_their_messages(
 def test_hundreds_of_histories_end_in_the_rows_of_a_loop_over_their_messages(
     make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
+    """Whatever was interrupted on the way."""
     layout, mutation, batches = LONG_WAYS[way]
     monkeypatch.setattr(few, "MOST_ROWS_BY_KEY", 0 if way == MOVED_BY_OPERATION else 20_000)
     histories_ = range(1000, 1300 if way == "few, auto" else 1060)
-    assert_random_histories(make_world(layout=layout, mutation=mutation), histories_, batches)
+    assert_random_histories(make_world(layout=layout, mutation=mutation), histories_, batches, interrupted=True)
 
 
-def assert_random_histories(world: World, seeds: Iterable[int], batches: int) -> None:
+def assert_random_histories(world: World, seeds: Iterable[int], batches: int, interrupted: bool = False) -> None:
     """All histories through one lake: the rows, names, notifications and refusals of a loop over each."""
     world.ticks = True
     rng = random.Random(20261121)
     histories = [random_history(seed, conflicts=seed % 4 == 0) for seed in seeds]
-    send(world, interleaved(histories, rng), rng, batches)
+    send(world, interleaved(histories, rng), rng, batches, interrupted)
     assert_as_a_loop_over(histories, world)
 
 

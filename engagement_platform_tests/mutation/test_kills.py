@@ -1,13 +1,12 @@
-"""The job of mutations killed with SIGKILL and run again, from the command line; over Spark Connect."""
+"""The job of mutations killed with SIGKILL and run again, from the command line; over Spark Connect.
+
+One point of each day is among the quick tests of ingestion, on the machine that is started there anyway.
+"""
 
 from __future__ import annotations
 
-import json
-import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
-from itertools import count
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -21,34 +20,50 @@ from engagement_platform_tests.mutation.test_crashes import ALWAYS, MARK, MOVE, 
 
 __all__ = ["machine"]
 
-pytestmark = [pytest.mark.broker, pytest.mark.crash]
+pytestmark = [pytest.mark.broker, pytest.mark.crash, pytest.mark.slow]
 
 HERE: Mapping[str, str] = {}
 ALIAS = {"ENGAGEMENT_PLATFORM_MUTATION__APPLY": "alias"}
 IN_SPARK = {"ENGAGEMENT_PLATFORM_LAYOUT__LIGHT_WRITE_ROWS": "0"}
 
-# Other points every day; all of them among the slow tests.
-A_FEW = random.Random(datetime.now(UTC).toordinal()).sample((*ALWAYS, *OPERATION, *MARK, *SETTLE), 1)
+POINTS = (*ALWAYS, *OPERATION, *MARK, *SETTLE)
+
+
+CASES = [
+    *((point, HERE) for point in POINTS),
+    *((point, ALIAS) for point in (*MARK, *ALWAYS[7:9], "data:recorded", "notification.append:after")),
+    *((point, IN_SPARK) for point in (*MOVE, "data.rows:after", "alias.alias:after", "notification.append:before")),
+]
+"""Each with an organization of its own, named after its place."""
+
+
+def land(machine: Machine, topic: str, job: str, messages: Sequence[Message]) -> None:
+    """Produce, and let the job land it."""
+    file = machine.folder / "some.jsonl"
+    file.write_bytes(b"".join(as_bytes(message) + b"\n" for message in messages))
+    machine.cli("produce", "--file", str(file), "--topic", topic)
+    machine.cli("run", job, "--until-idle")
+
+
+def land_before(machine: Machine, *organizations: str) -> None:
+    """What stands when the requests come."""
+    messages = [message for organization in organizations for message in before(organization)]
+    land(machine, "engagements", "ingest-engagements", messages)
 
 
 @pytest.fixture(scope="module")
-def numbers() -> Iterator[int]:
-    """Names of organizations: each kill has its own."""
-    return count()
+def landed(machine: Machine) -> Machine:
+    """A machine with engagements of all organizations, in one batch: a run from the command line takes seconds."""
+    land_before(machine, *(f"org-{number}" for number in range(len(CASES))))
+    return machine
 
 
-def assert_finished_once_after_a_kill(machine: Machine, number: int, point: str, variables: Mapping[str, str]) -> None:
-    """Land engagements and requests of a new organization, kill, run again; its rows, names and announcements."""
+def assert_finished_once_after_a_kill(
+    machine: Machine, organization: str, point: str, variables: Mapping[str, str]
+) -> None:
+    """Land requests of an organization whose engagements stand, kill, run again; its rows, names, announcements."""
     own = replace(machine, environment={**machine.environment, **variables})
-    organization = f"org-{number}"
-    for topic, job, messages in (
-        ("engagements", "ingest-engagements", before(organization)),
-        ("mutation-requests", "ingest-mutation-requests", requests(organization)),
-    ):
-        file = own.folder / "some.jsonl"
-        file.write_bytes(b"".join(as_bytes(message) + b"\n" for message in messages))
-        own.cli("produce", "--file", str(file), "--topic", topic)
-        own.cli("run", job, "--until-idle")
+    land(own, "mutation-requests", "ingest-mutation-requests", requests(organization))
     own.killed_at(point, "apply-mutations")
     own.cli("run", "apply-mutations", "--until-idle")
     assert_as_the_oracle_says(own, organization, [*before(organization), *requests(organization)])
@@ -77,24 +92,7 @@ def assert_as_the_oracle_says(own: Machine, organization: str, messages: list[Me
     ]
 
 
-@pytest.mark.parametrize("point", A_FEW)
-def test_mutations_that_are_killed_are_finished_once(machine: Machine, numbers: Iterator[int], point: str) -> None:
-    assert_finished_once_after_a_kill(machine, next(numbers), point, HERE)
-    findings = [json.loads(line) for line in machine.cli("verify", "--identity", "--json").splitlines()]
-    assert {finding["check"] for finding in findings} == {"identity", "names", "contents"}
-    assert not any(finding["wrong"] for finding in findings)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("point", "variables"),
-    [
-        *((point, HERE) for point in (*ALWAYS, *OPERATION, *MARK, *SETTLE)),
-        *((point, ALIAS) for point in (*MARK, *ALWAYS[7:9], "data:recorded", "notification.append:after")),
-        *((point, IN_SPARK) for point in (*MOVE, "data.rows:after", "alias.alias:after", "notification.append:before")),
-    ],
-)
-def test_mutations_killed_at_any_point_are_finished_once(
-    machine: Machine, numbers: Iterator[int], point: str, variables: Mapping[str, str]
-) -> None:
-    assert_finished_once_after_a_kill(machine, next(numbers), point, variables)
+@pytest.mark.parametrize("number", range(len(CASES)), ids=[point for point, _ in CASES])
+def test_mutations_killed_at_any_point_are_finished_once(landed: Machine, number: int) -> None:
+    point, variables = CASES[number]
+    assert_finished_once_after_a_kill(landed, f"org-{number}", point, variables)

@@ -8,7 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
@@ -221,10 +221,23 @@ POINTS = (
 
 
 @pytest.mark.crash
+def test_a_kill_between_any_two_steps_doubles_nothing_and_loses_nothing(lake: PlainLake) -> None:
+    """Each refresh ends at another point, and at each of them among the slow tests."""
+    assert_kills_change_nothing(lake, POINTS)
+
+
+@pytest.mark.crash
+@pytest.mark.slow
 @pytest.mark.parametrize("point", POINTS)
-def test_a_kill_between_any_two_steps_doubles_nothing_and_loses_nothing(lake: PlainLake, point: str) -> None:
+def test_a_kill_between_the_same_two_steps_again_and_again(lake: PlainLake, point: str) -> None:
+    assert_kills_change_nothing(lake, [point] * 3)
+
+
+def assert_kills_change_nothing(lake: PlainLake, points: Sequence[str]) -> None:
+    """Three refreshes, each killed at its point; then one that is not."""
     land(lake, "e1", "e2", "e3")
-    for count, change in ((0, None), (1, convert("c1", "p1", "p2", 20)), (0, delete("d1", 21, engagement_id="e2"))):
+    changes = ((0, None), (1, convert("c1", "p1", "p2", 20)), (0, delete("d1", 21, engagement_id="e2")))
+    for point, (count, change) in zip(points, changes, strict=True):
         if change is not None:
             lake.ask([change])
             land(lake, f"new-{change['request_id']}")

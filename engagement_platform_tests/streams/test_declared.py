@@ -7,9 +7,10 @@ from textwrap import dedent
 
 import pytest
 
-from engagement_platform.jobs import JOB_NAMES, UnknownJob, job_names, topic_of
+from engagement_platform.jobs import GAME_JOBS, JOB_NAMES, UnknownJob, job_names, topic_of
 from engagement_platform.reading import table_names
 from engagement_platform.settings import Settings
+from engagement_platform.streams.clashes import PLATFORM_JOBS, DeclarationsClash
 from engagement_platform.streams.declared import DeclarationRefused, declarations
 
 CLICKS = dedent(
@@ -108,9 +109,77 @@ def test_what_cannot_be_is_refused_with_the_file_and_the_reason(
     assert "Nothing was started" in str(refused.value)
 
 
-def test_a_table_that_is_declared_twice_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DeclarationRefused, match="shop/click is declared twice"):
-        declarations(declared(tmp_path, CLICKS, CLICKS.replace("shop-clicks", "other")))
+CLICKS_OF_ANOTHER = CLICKS.replace("shop-clicks", "other")
+ARCADE = dedent(
+    """\
+    type: engagement_platform.S3SqsTables
+    attributes:
+      name: arcade
+      queue_url: https://sqs/arcade
+      bucket: arcade
+      types: {coin_in: {description: A coin was put in., fields: {cents: long}}}
+    """
+)
+WATCHED = "type: engagement_platform.MaintainedTable\nattributes: {table: shop/click}\n"
+CHAIN = "type: engagement_platform.ViewAnalytics\n"
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "both"),
+    [
+        (CLICKS, CLICKS_OF_ANOTHER, "own the table shop/click"),
+        (CLICKS, CLICKS_OF_ANOTHER.replace("shop/click", "shop/click_quarantine"), "own the table shop/click_quar"),
+        (CLICKS, CLICKS_OF_ANOTHER.replace("shop/click", "shop/click/north"), "own files of one folder"),
+        (CLICKS.replace("shop/click", "shop/x/click"), CLICKS_OF_ANOTHER.replace("shop/click", "shop/x"), "own files"),
+        (CLICKS.replace("shop/click", "shop_a/click"), CLICKS_OF_ANOTHER.replace("shop/click", "shop/a_click"),
+         "run the job ingest_shop_a_click, under one checkpoint"),
+        (ACCOUNTS, ACCOUNTS.replace("account-changes", "other"), "own the table account/changeset"),
+        (ACCOUNTS, CLICKS.replace("shop/click", "account/current"), "own the table account/current"),
+        (ACCOUNTS, CLICKS.replace("shop/click", "account/changes"), "run the job ingest_account_changes"),
+        (ACCOUNTS, CLICKS.replace("shop/click", "account/tables"), "be called watch_account_tables in Dagster"),
+        (WATCHED, CLICKS, "own the table shop/click"),
+        (ARCADE, ARCADE.replace("sqs/arcade", "sqs/other"), "own the table arcade/quarantine"),
+        (ARCADE, ARCADE.replace("name: arcade", "name: hall"), "read the queue https://sqs/arcade"),
+        (ARCADE, CLICKS.replace("shop/click", "arcade/coin_in"), "own the table arcade/coin_in"),
+        (ARCADE, CLICKS.replace("shop/click", "arcade/events"), "run the job ingest_arcade_events"),
+        (CHAIN, CHAIN, "own the table view/page_view"),
+    ],
+)  # fmt: skip
+def test_two_declarations_that_would_own_the_same_are_refused_with_both_files(
+    tmp_path: Path, one: str, other: str, both: str
+) -> None:
+    with pytest.raises(DeclarationsClash) as refused:
+        declarations(declared(tmp_path, one, other))
+    said = str(refused.value)
+    assert f"would both {both}" in said
+    assert "part-0/defs.yaml" in said
+    assert "part-1/defs.yaml" in said
+    assert "Nothing was started" in said
+
+
+@pytest.mark.parametrize(
+    ("text", "both"),
+    [
+        (CLICKS.replace("shop/click", "mutation/requests"), "run the job ingest_mutation_requests"),
+        (ACCOUNTS.replace("name: account", "name: aliases"), "run the job rematerialize_aliases"),
+        (ARCADE.replace("https://sqs/arcade", "https://sqs/ours"), "read the queue https://sqs/ours"),
+    ],
+)
+def test_what_the_platform_has_itself_cannot_be_declared(tmp_path: Path, text: str, both: str) -> None:
+    settings = declared(tmp_path, text)
+    ours = settings.games.model_copy(update={"queue_url": "https://sqs/ours"})
+    with pytest.raises(DeclarationsClash, match=f"^The platform.* would both {both}"):
+        declarations(settings.model_copy(update={"games": ours}))
+
+
+def test_declarations_that_have_nothing_in_common_stand_beside_each_other(tmp_path: Path) -> None:
+    beside = CLICKS.replace("shop/click", "shop/click_rate")
+    found = declarations(declared(tmp_path, CLICKS, beside, ACCOUNTS, ARCADE, CHAIN))
+    assert (len(found.streams), len(found.entities), len(found.feeds)) == (2, 1, 1)
+
+
+def test_every_name_of_the_platform_that_a_declaration_could_come_to_is_kept_for_it() -> None:
+    assert {name.replace("-", "_") for name in (*JOB_NAMES, *GAME_JOBS)} - PLATFORM_JOBS == {"apply_mutations"}
 
 
 def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
@@ -20,6 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from engagement_platform.microbatch.model import Transaction
 from engagement_platform.settings import LayoutSettings, Settings
 from engagement_platform.tables import light
+from engagement_platform.tables.arrow import table_of
 from engagement_platform.tables.contract import Column, Mode, Table
 from engagement_platform.tables.engagement import MAPPING, MUTATION_LOGS, SUPERSEDED, data_table
 from engagement_platform.tables.lake import Lake, here
@@ -99,10 +100,18 @@ def random_rows(rng: random.Random, count: int, version: int = 1) -> list[Row]:
 
 
 def test_both_engines_leave_the_same_rows_and_read_what_the_other_wrote(spark: SparkSession, home: Path) -> None:
-    """The same appends and merges, by Spark alone, light alone, and taking turns."""
-    table = named("both")
+    """The same appends and merges, by Spark alone, and taking turns."""
+    assert_the_same_rows(spark, home, named("both"), [(0, 0), (0, 1000)])
+
+
+@pytest.mark.slow
+def test_both_engines_leave_the_same_rows_whoever_begins(spark: SparkSession, home: Path) -> None:
+    assert_the_same_rows(spark, home, named("all"), [(0, 0), (1000, 1000), (0, 1000), (1000, 0)])
+
+
+def assert_the_same_rows(spark: SparkSession, home: Path, table: Table, all_ways: Sequence[tuple[int, int]]) -> None:
     found = []
-    for nth, ways in enumerate(((0, 0), (1000, 1000), (0, 1000), (1000, 0))):
+    for nth, ways in enumerate(all_ways):
         rng = random.Random(20261121)
         lakes = [lake_at(spark, home / str(nth), light_write_rows=way) for way in ways]
         lakes[0].ensure(table)
@@ -369,3 +378,32 @@ def test_a_table_made_without_spark_is_the_one_that_spark_makes(
     assert ours.protocol() == theirs.protocol()
     shown = [spark.sql(f"DESCRIBE TABLE delta.`{lake.uri(declared)}`").collect() for lake in lakes]
     assert shown[0] == shown[1]
+
+
+def test_four_who_append_at_once_lose_and_double_nothing(tmp_path: Path) -> None:
+    """Nobody needs a lease to add rows: commits take turns, and no run waits for another one to end."""
+    things = replace(THINGS, mode=Mode.APPEND_ONLY, columns=THINGS.columns[:4])
+    settings, at_once, failed = Settings(home=tmp_path), threading.Barrier(4), list[BaseException]()
+    Lake(cast(SparkSession, None), settings).ensure(things)
+
+    def append(who: int) -> None:
+        try:
+            lake = Lake(cast(SparkSession, None), settings)
+            at_once.wait()
+            for n in range(5):
+                rows = [{"organization_id": "org", "day": DAYS[0], "id": f"{who}-{n}", "version": 1}]
+                lake.append(table_of(rows, things), things, Transaction(f"appender-{who}", n), rows=1)
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=append, args=(who,)) for who in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failed == []
+    found = DeltaTable(things.uri(settings.lake))
+    assert found.version() == 20
+    ids = sorted(row["id"] for row in found.to_pyarrow_table().to_pylist())
+    assert ids == sorted(f"{who}-{n}" for who in range(4) for n in range(5))
+    assert {found.transaction_version(f"appender-{who}") for who in range(4)} == {4}

@@ -1,0 +1,42 @@
+"""The command that runs view analytics without Dagster: chain.
+
+Thin: parse, call, print.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this module to the command line."""
+    app.command()(chain)
+
+
+def chain(
+    until_idle: Annotated[
+        bool, typer.Option("--until-idle", help="End when nothing waits instead of waiting for more.")
+    ] = False,
+) -> None:
+    """Run the streams of view analytics one after the other, again and again, on one session: seconds from hop to hop.
+
+    Page views from Kafka, sessions of them, days of those. In Dagster the same is a job by the clock; a lease keeps the
+    two from running one stream at once. Exit status: 0 when nothing waits, 1 with a one-line reason.
+    Example: engagement-platform chain --until-idle
+    """
+    from engagement_platform.chains.run import CHAIN, run_chain
+    from engagement_platform.jobs import open_stores
+    from engagement_platform.settings import Settings
+    from engagement_platform.spark.session import spark_session
+    from engagement_platform.tables.lake import Lake
+
+    settings = Settings()
+    with spark_session(settings, CHAIN) as spark:
+        lake, stores = Lake(spark, settings), open_stores(settings)
+        for done in run_chain(lake, stores, until_idle=until_idle, pause=settings.drain.poll):
+            came = {name: drained for name, drained in done.items() if drained.rows_in}
+            if came:
+                typer.echo(", ".join(f"{name}: {d.rows_in:,} rows, {d.late:,} late" for name, d in came.items()))
+    typer.echo("Nothing is waiting.")

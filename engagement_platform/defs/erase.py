@@ -1,0 +1,77 @@
+"""The job that erases a subject, launched by hand with its configuration, and a sensor that finishes one.
+
+What it does is `erasures`. Whom it is about stands in a file and not in the configuration, which Dagster keeps.
+"""
+
+import json
+import time
+from pathlib import Path
+
+import dagster as dg
+from pydantic import Field
+
+from engagement_platform.defs.platform import Platform
+from engagement_platform.defs.sensors import recent_runs, why_not
+from engagement_platform.defs.telling import told_of
+from engagement_platform.defs.waiting import waiting
+from engagement_platform.microbatch.model import JobState
+from engagement_platform.tables.erased import ERASE_SUBJECTS
+
+ERASE_POOL = "erase"
+
+
+class EraseConfig(dg.Config):
+    """Whom to erase. Without a request: finish what was interrupted."""
+
+    request: str = Field(
+        default="",
+        description="Path of a JSON file: subject, and as wanted game, persons, organizations, profiles (lists), now. "
+        "It is removed once the receipt is written.",
+    )
+    receipt: str = Field(default="", description="Path of the receipt; must be given with a request.")
+
+
+@dg.op(pool=ERASE_POOL)
+def erase(context: dg.OpExecutionContext, config: EraseConfig, platform: Platform) -> None:
+    """The receipt as metadata of the run; it names nobody."""
+    from engagement_platform import erasures
+
+    settings, told = platform.settings(), told_of(context)
+    if not config.request:
+        finished = len(list(erasures.finish(settings, told)))
+        context.add_output_metadata({"finished": finished})
+        return
+    if not config.receipt:
+        raise dg.Failure("An erasure without a receipt cannot be proved: give `receipt`. Nothing was erased.")
+    request, receipt = Path(config.request), Path(config.receipt)
+    done = erasures.erase(settings, erasures.Request.of_json(json.loads(request.read_text("utf-8"))), told)
+    receipt.write_text(json.dumps(done.receipt, indent=2) + "\n", encoding="utf-8")
+    request.unlink()
+    shown = {"receipt": dg.MetadataValue.json(dict(done.receipt)), "left": done.left, "not purged": list(done.kept)}
+    context.add_output_metadata(shown)
+    if done.left:
+        raise dg.Failure(f"{done.left} rows are left; the receipt says where. Make the same request again.")
+
+
+@dg.job
+def erase_subjects() -> None:
+    """Erase somebody everywhere and write the receipt, or finish an erasure that was interrupted."""
+    erase()
+
+
+@dg.sensor(
+    job=erase_subjects, minimum_interval_seconds=15, default_status=dg.DefaultSensorStatus.RUNNING,
+    description="Launches a run that finishes an erasure that was interrupted: until then other jobs wait.",
+)  # fmt: skip
+def erasure_unfinished(context: dg.SensorEvaluationContext, platform: Platform) -> dg.RunRequest | dg.SkipReason:
+    """The state of the last erasure."""
+    last = waiting(platform.settings()).checkpoint(ERASE_SUBJECTS)
+    if last is None or last.state is JobState.SUCCEEDED:
+        return dg.SkipReason("No erasure is unfinished.")
+    reason = why_not(1, recent_runs(context.instance, erase_subjects.name), time.time())
+    return dg.SkipReason(reason) if reason else dg.RunRequest()
+
+
+def definitions() -> dg.Definitions:
+    """Job and sensor of this module."""
+    return dg.Definitions(jobs=[erase_subjects], sensors=[erasure_unfinished])

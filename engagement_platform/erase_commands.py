@@ -1,0 +1,86 @@
+"""The command that erases a subject: erase.
+
+Thin: parse, call, print.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command of this module to the command line."""
+    app.command()(erase)
+
+
+def erase(
+    subject: Annotated[str | None, typer.Option(help="Whom to erase; with --verify, look for this id too.")] = None,
+    game: Annotated[str | None, typer.Option(help="Only in this game; nothing of engagements and profiles.")] = None,
+    person: Annotated[
+        list[str] | None, typer.Option(help="Its id in engagements, where that is another one; repeatable.")
+    ] = None,
+    organization: Annotated[
+        list[str] | None, typer.Option(help="Engagements of this organization only; repeatable. Default: of all.")
+    ] = None,
+    profile: Annotated[
+        list[str] | None, typer.Option(help="Its key in profiles, where that is another one; repeatable.")
+    ] = None,
+    now: Annotated[
+        bool, typer.Option("--now", help="Delete what former versions keep at once, unless somebody reads them.")
+    ] = False,
+    finish: Annotated[bool, typer.Option("--finish", help="Only finish erasures that were interrupted.")] = False,
+    verify: Annotated[
+        Path | None,
+        typer.Option(metavar="RECEIPT", help="Erase nothing; look whether it still holds."),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the receipt here. Default: print it.")] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+) -> None:
+    """Erase a subject for good: keys, personal data, events, engagements, profiles; what comes later is discarded.
+
+    Its id is taken for that of a person in every organization, and of a profile, unless --person, --organization or
+    --profile say otherwise. The receipt is signed JSON and names the subject by a keyed hash only. It says what VACUUM
+    has yet to remove, and by when, and what is not reached. --verify RECEIPT looks again; with --subject (and the same
+    options) also byte by byte. --now ends time travel and restores to before.
+    Exit status: 0, 1 when something is left or cannot be done.
+    Example: engagement-platform erase --subject p-42 --yes --out receipt.json
+    """
+    from engagement_platform import erasures
+    from engagement_platform.microbatch.job import Told
+    from engagement_platform.settings import Settings
+
+    if finish == (subject is not None or verify is not None):
+        raise typer.BadParameter("give --subject ID, or --verify RECEIPT, or --finish alone")
+    settings = Settings()
+
+    def say(why: object) -> None:
+        typer.echo(f"Waiting: {why}", err=True)
+
+    told = Told(on_wait=lambda _lease, holder: say(holder), on_blocked=say)
+    if finish:
+        finished = len(list(erasures.finish(settings, told)))
+        typer.echo(f"{finished} erasures were finished.")
+        return
+    names = {"persons": person or (), "organizations": organization or (), "profiles": profile or ()}
+    asked = None if subject is None else erasures.Request(subject, game, **names, now=now)
+    if verify is not None or asked is None:
+        assert verify is not None, "one of them was given"
+        checks = erasures.verify(settings, verify, asked)
+        for check in checks:
+            typer.echo(f"{check.what:36} {'ok' if check.holds else 'LEFT':5} {check.seen}")
+        raise typer.Exit(0 if all(check.holds for check in checks) else 1)
+    if not yes:
+        typer.confirm(f"Erase {subject} for good?", abort=True)
+    done = erasures.erase(settings, asked, told)
+    for sentence in done.kept:
+        typer.echo(f"Not purged yet: {sentence}", err=True)
+    text = json.dumps(done.receipt, indent=2)
+    if out is None:
+        typer.echo(text)
+    else:
+        out.write_text(text + "\n", encoding="utf-8")
+    raise typer.Exit(1 if done.left else 0)

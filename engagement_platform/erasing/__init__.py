@@ -1,0 +1,1 @@
+"""Erases somebody from the tables of engagements and entities, under their leases, exactly once."""

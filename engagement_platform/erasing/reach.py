@@ -1,0 +1,173 @@
+"""What an erasure says of each table of engagements and profiles: what was done, what is left, what goes when.
+
+The places of `pii.erasure`, one for each table; all of them are erased by one batch of `job`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import cast
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import SparkSession
+
+from engagement_platform.erasing.found import Found
+from engagement_platform.erasing.job import Eraser, tables
+from engagement_platform.erasing.purge import Purged, purge_now
+from engagement_platform.erasing.whom import SIDE_TABLES, Whom
+from engagement_platform.games.erasing import kept_for
+from engagement_platform.jobs import open_stores
+from engagement_platform.layout.vacuum import Readers
+from engagement_platform.merge_on_read.entity import profile
+from engagement_platform.microbatch.job import Told
+from engagement_platform.microbatch.stores import utc_now
+from engagement_platform.pii.erasure import Former, Subject
+from engagement_platform.pii.tombstones import ANYWHERE, PERSON, StoredTombstones, entity
+from engagement_platform.settings import Settings
+from engagement_platform.tables import log
+from engagement_platform.tables.contract import Table
+from engagement_platform.tables.engagement import ALIAS, NOTIFICATION, QUARANTINE, data_table
+from engagement_platform.tables.erased import current_files
+from engagement_platform.tables.lake import Lake
+
+_OTHERS: Mapping[str, tuple[str, ...]] = {
+    ALIAS.name: ("from_id", "to_id"),
+    NOTIFICATION.name: ("person_id", "previous_person_id"),
+}
+"""Columns in which a pseudonym stands in an erased person's place."""
+
+
+@dataclass
+class Run:
+    """One erasure of all the tables, done when the first of them is asked for it."""
+
+    eraser: Eraser
+    whom: Whom
+    purge: Callable[[], list[Purged]] | None = None
+    """Deletes what former versions keep, at once; None: it goes later."""
+    done: dict[str, int] | None = None
+    purged: dict[str, Purged] = field(default_factory=dict)
+
+    def rows(self, subject_ref: str, table: Table) -> int:
+        """How many rows of a table were removed or changed."""
+        if self.done is None:
+            self.done = self.eraser.run(subject_ref, self.whom)
+            self.purged = {one.table: one for one in self.purge()} if self.purge is not None else {}
+        return self.done.get(table.name, 0)
+
+    def is_purged(self, table: Table) -> bool:
+        """Whether no file of a former version has anything of the person any more."""
+        return table.name in self.purged and not self.purged[table.name].kept_by
+
+
+@dataclass(frozen=True)
+class TablePlace:
+    """One table, as receipts name it."""
+
+    settings: Settings
+    table: Table
+    run: Run
+    root: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "root", self.settings.lake)
+
+    @property
+    def name(self) -> str:
+        """Of the table."""
+        return self.table.name
+
+    def erase(self, subject: Subject) -> int:
+        """Remove the subject's rows from all tables, once; how many of this one."""
+        return self.run.rows(subject.ref, self.table)
+
+    def left(self, subject: Subject) -> int:  # noqa: ARG002
+        """How many rows name the person or the profile; where contents are kept, those of its engagements, too."""
+        if log.version(self.table.uri(self.root)) is None:
+            return 0
+        found = Found(Lake(cast(SparkSession, None), self.settings), self.run.whom, self._tombstones, {})
+        if self.table == QUARANTINE:
+            return int(found.refused(now=True).num_rows)
+        kept = profile(self.settings)
+        if self.table in (kept.changeset, kept.base):
+            return int(found.find(self.table, (kept.key,), {kept.key: self.run.whom.profiles}, now=True).num_rows)
+        if self.table == data_table(self.settings.layout.scheme):
+            # Also under a pseudonym: a request that came late may have made somebody else's rows the person's.
+            return self._named(found, ("source_person_id", "person_id"), found.ids)
+        if (side := SIDE_TABLES.get(self.table)) is not None:
+            return int(found.told_by(self.table, side).num_rows)
+        return self._named(found, _OTHERS[self.table.name], self.run.whom.persons)
+
+    def _named(self, found: Found, columns: tuple[str, ...], ids: list[str] | tuple[str, ...]) -> int:
+        rows = 0
+        for at, column in enumerate(columns):
+            there = found.find(self.table, columns, {column: ids}, now=True)
+            for before in columns[:at]:
+                there = there.filter(pc.invert(pc.is_in(there.column(before), pa.array(ids, pa.string()))))
+            rows += there.num_rows
+        return rows
+
+    def keeps(self) -> Mapping[Former, timedelta]:
+        """As long as this table keeps files and log entries."""
+        if log.version(self.table.uri(self.root)) is None:
+            return {}
+        kept = kept_for(self.settings, [self.table])
+        return {Former.LOG: kept[Former.LOG]} if self.run.is_purged(self.table) else kept
+
+    def former(self, path: Path) -> Former | None:
+        """What a file of this table is that no row of today is in."""
+        folder = Path(self.table.uri(self.root))
+        if "://" in self.root or folder not in path.parents:
+            return None
+        if path.relative_to(folder).parts[0] == "_delta_log":
+            return Former.LOG
+        return None if path in current_files(self.root, self.table) else Former.FILES
+
+    @property
+    def _tombstones(self) -> StoredTombstones:
+        return StoredTombstones(self.settings)
+
+
+@dataclass(frozen=True)
+class TombstonePlace:
+    """The tombstones of persons and profiles, for whoever looks again."""
+
+    settings: Settings
+    whom: Whom
+    name: str = "tombstones of persons and profiles"
+
+    def erase(self, subject: Subject) -> int:  # noqa: ARG002
+        """Put up with the tables."""
+        return 0
+
+    def left(self, subject: Subject) -> int:  # noqa: ARG002
+        """How many are missing."""
+        tombstones, organizations = StoredTombstones(self.settings), self.whom.organizations or (ANYWHERE,)
+        persons = {(organization, id_) for organization in organizations for id_ in self.whom.persons}
+        keys, kind = {(ANYWHERE, id_) for id_ in self.whom.profiles}, entity(profile(self.settings).name)
+        missing = persons - tombstones.erased(PERSON, persons) | keys - tombstones.erased(kind, keys)
+        return len(missing)
+
+
+def places(
+    settings: Settings,
+    whom: Whom,
+    told: Told | None = None,
+    spark: SparkSession | None = None,
+    readers: Readers | None = None,
+) -> list[TablePlace | TombstonePlace]:
+    """Everything of engagements and profiles that an erasure reaches. Nothing is opened before it is asked.
+
+    readers: jobs that follow tables; with them former versions are purged at once, unless somebody still reads them.
+    """
+    stores = open_stores(settings)
+    run = Run(Eraser(settings, stores, told or Told(), spark), whom)
+    if readers is not None:
+        run.purge = partial(purge_now, settings, stores, readers, whom, utc_now())
+    found = [TablePlace(settings, table, run) for table in tables(settings)]
+    return [*found, TombstonePlace(settings, whom)]

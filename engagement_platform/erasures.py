@@ -1,0 +1,120 @@
+"""Erases a subject everywhere and signs what was done: what the command and the Dagster job share.
+
+The one place that knows every table, file and store that an erasure reaches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from engagement_platform.erasing.job import Eraser
+from engagement_platform.erasing.reach import places
+from engagement_platform.erasing.whom import Whom
+from engagement_platform.games.erasing import game_tables_here
+from engagement_platform.ingest_server.stored import stored_objects
+from engagement_platform.jobs import open_stores
+from engagement_platform.maintenance import READERS
+from engagement_platform.microbatch.job import BatchReport, Told
+from engagement_platform.microbatch.stores import utc_now
+from engagement_platform.pii import erasure, receipts
+from engagement_platform.pii.opening import open_vault
+from engagement_platform.replica.erasing import ReplicaFile
+from engagement_platform.settings import Settings
+from engagement_platform.streams.declared import declarations
+
+NOT_ERASED = ("messages in Kafka", "objects of raw events in S3", "backups")
+"""What no erasure looks into; docs/pii.md says why, and what to do."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """Who is to be erased, and how.
+
+    game: only of this game; then engagements and profiles are left alone. now: delete at once what former versions
+    keep, where nobody reads them any more.
+    """
+
+    subject: str
+    game: str | None = None
+    persons: Sequence[str] = ()
+    organizations: Sequence[str] = ()
+    profiles: Sequence[str] = ()
+    now: bool = False
+
+    @property
+    def whom(self) -> Whom:
+        """Which persons and profiles that is."""
+        return Whom.of(self.subject, self.persons, self.organizations, self.profiles)
+
+    @classmethod
+    def of_json(cls, said: Mapping[str, Any]) -> Request:
+        """From a file: the fields by their names. Raises TypeError for others."""
+        fields: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in said.items()}
+        return cls(**fields)
+
+
+@dataclass(frozen=True)
+class Done:
+    """A signed receipt, and whether anything is left."""
+
+    receipt: Mapping[str, Any]
+    left: int
+    kept: Sequence[str] = field(default=())
+    """Who keeps former versions that were to be purged at once, as sentences."""
+
+
+def erase(settings: Settings, asked: Request, told: Told | None = None) -> Done:
+    """Erase a subject everywhere. Raises what each place raises; the same call then does the rest."""
+    vault, reach = open_vault(settings), _places(settings, asked, told)
+    who = erasure.subject(vault, asked.subject, asked.game)
+    keys, done = erasure.erase(vault, who, reach)
+    given = receipts.receipt(vault.keyring, who, keys, done, utc_now(), not_reached(settings, asked))
+    return Done(given, sum(one.left for one in done), list(_kept(reach)))
+
+
+def finish(settings: Settings, told: Told | None = None) -> Iterator[BatchReport]:
+    """Finish erasures of engagements and profiles that were interrupted. Without a receipt: erase again for that."""
+    return Eraser(settings, open_stores(settings), told or Told()).finish()
+
+
+def verify(settings: Settings, receipt: Path, asked: Request | None) -> list[receipts.Check]:
+    """Look again at what a receipt promises; asked None: without the id. Raises ReceiptRefused."""
+    reach = [] if asked is None else _places(settings, asked, None)
+    given, subject = receipts.read(receipt), None if asked is None else asked.subject
+    outside = [settings.home / "kafka"]
+    return receipts.verify(open_vault(settings), given, reach, subject, settings.home, outside)
+
+
+def not_reached(settings: Settings, asked: Request) -> list[str]:
+    """Where the subject may be and nobody has looked."""
+    declared = declarations(settings)
+    found = [*NOT_ERASED, *(f"{stream.table.name} (declared)" for stream in declared.streams)]
+    found += [f"{each.entity.name}/* (declared)" for each in declared.entities]
+    if asked.game is not None:
+        found += ["engagement/* and profile/* (only a game was asked for)"]
+    if not game_tables_here(settings):
+        found += ["game/* (the lake is on an object store)"]
+    return found
+
+
+def _places(settings: Settings, asked: Request, told: Told | None) -> list[erasure.Erasable]:
+    found: list[erasure.Erasable] = [
+        *stored_objects(settings),
+        *game_tables_here(settings, declarations(settings).feeds),
+    ]
+    if asked.game is None:
+        found += places(settings, asked.whom, told, readers=READERS if asked.now else None)
+        found.append(ReplicaFile(settings, asked.whom))
+    return found
+
+
+def _kept(reach: Sequence[erasure.Erasable]) -> Iterator[str]:
+    from engagement_platform.erasing.reach import TablePlace
+
+    for place in reach:
+        if isinstance(place, TablePlace) and (purged := place.run.purged.get(place.name)) is not None:
+            for because in purged.kept_by:
+                yield f"{place.name}: {because}"

@@ -1,0 +1,55 @@
+"""How far Structured Streaming queries have read a table, from their checkpoint folders. Starts no Spark.
+
+Which folders there are is in the stores (`microbatch.cursors`); what VACUUM makes of it is `vacuum`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import pyarrow.fs as pafs
+from deltalake.exceptions import DeltaError
+
+from engagement_platform.tables import log
+
+
+@dataclass(frozen=True)
+class Followed:
+    """Where a stream is in a table."""
+
+    version: int
+    """The last version whose files it will not open again."""
+    committed_ts: datetime
+    """When it finished its last batch."""
+
+
+def followed(folder: str, table_id: str) -> Followed | None:
+    """Where the stream of a checkpoint folder is in a table; None when it has finished no batch, or reads others, or
+    when the folder cannot be read from here.
+
+    table_id: of the table's metadata, by which Delta's offsets name it (`reservoirId`). A batch that was begun and not
+    finished is read again, so the offsets of the last finished one count.
+    """
+    try:
+        return _followed(folder, table_id)
+    except (OSError, ValueError, DeltaError):
+        return None
+
+
+def _followed(folder: str, table_id: str) -> Followed | None:
+    filesystem, path = log.opened(folder.rstrip("/"))
+    listed = filesystem.get_file_info(pafs.FileSelector(f"{path}/commits", allow_not_found=True))
+    finished = {int(one.base_name): one for one in listed if one.base_name.isdigit()}
+    if not finished:
+        return None
+    newest = max(finished)
+    with filesystem.open_input_file(f"{path}/offsets/{newest}") as file:
+        lines = file.read().decode().splitlines()
+    for offset in (json.loads(line) for line in lines if line.startswith("{")):
+        if isinstance(offset, Mapping) and offset.get("reservoirId") == table_id:
+            # Of the version that is named a part may be left; all before it is read.
+            return Followed(int(offset["reservoirVersion"]) - 1, finished[newest].mtime or datetime.now(UTC))
+    return None

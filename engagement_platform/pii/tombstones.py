@@ -1,0 +1,183 @@
+"""Who is erased from the tables of engagements and entities: by keyed hash, looked up by whoever ingests.
+
+Also the erasures that are under way, encrypted. Those of games go by game and are in `keys`; erasing is above.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+from typing import Any, Protocol
+
+from sqlalchemy import select
+
+from engagement_platform.microbatch.database import reading, writing
+from engagement_platform.pii.database import PII_ERASED, PII_ERASURE, open_pii
+from engagement_platform.pii.keys import Keyring, Owner, overwrite_what_goes
+from engagement_platform.pii.master import Masters
+from engagement_platform.pii.sealing import Sealer, derived, words
+from engagement_platform.settings import Settings
+from engagement_platform.tables.erased import PSEUDONYM
+
+PERSON, ENGAGEMENT = "person", "engagement"
+ANYWHERE = ""
+"""Of a person: in every organization. Of an entity's key: it has no organization."""
+
+Id = tuple[str, str]
+"""organization_id (or ANYWHERE), and an id within it."""
+
+_LOCK = "pii-keys"
+_AT_ONCE = 500
+
+
+def entity(name: str) -> str:
+    """The kind of an entity's keys, such as those of `profile`."""
+    return f"entity/{name}"
+
+
+class Tombstones(Protocol):
+    """Whom ingestion asks."""
+
+    def organizations(self, kind: str) -> set[str]:
+        """Organizations in which somebody of a kind is erased, or ANYWHERE; none: nobody is, and nobody need ask."""
+        ...
+
+    def erased(self, kind: str, ids: Collection[Id]) -> set[Id]:
+        """Those of these ids that are erased."""
+        ...
+
+    def erased_players(self, players: Collection[tuple[str, str]], before: datetime) -> set[tuple[str, str]]:
+        """Those of these (game, player) that were erased before a time."""
+        ...
+
+
+@dataclass(frozen=True)
+class Nobody:
+    """No one is erased; for tests of what has nothing to do with it."""
+
+    def organizations(self, kind: str) -> set[str]:  # noqa: ARG002
+        """None."""
+        return set()
+
+    def erased(self, kind: str, ids: Collection[Id]) -> set[Id]:  # noqa: ARG002
+        """None."""
+        return set()
+
+    def erased_players(
+        self,
+        players: Collection[tuple[str, str]],  # noqa: ARG002
+        before: datetime,  # noqa: ARG002
+    ) -> set[tuple[str, str]]:
+        """None."""
+        return set()
+
+
+class StoredTombstones:
+    """Those in the stores' database; opened when it is first asked. Raises StoresUnavailable.
+
+    Cost of a question: one small query while nobody of the kind is erased; then a hash for each id of the
+    organizations in which somebody is, and a query for 500 of them. Batches ask once for each id that they have.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+
+    @cached_property
+    def keyring(self) -> Keyring:
+        """Of these stores."""
+        return Keyring(open_pii(self._settings.store_url), Masters(self._settings))
+
+    def ref(self, kind: str, id_: str) -> str:
+        """What an id is called in tombstones."""
+        return self.keyring.ref(json.dumps([kind, id_]))
+
+    def pseudonym(self, person_id: str) -> str:
+        """What stands in a person's place where an id is needed: who became whom, and who was told of."""
+        return PSEUDONYM + self.ref("pseudonym", person_id)[:32]
+
+    def organizations(self, kind: str) -> set[str]:
+        """Organizations in which somebody of a kind is erased, or ANYWHERE."""
+        query = select(PII_ERASED.c.organization_id).where(PII_ERASED.c.kind == kind).distinct()
+        with reading(self.keyring.engine) as connection:
+            return set(connection.execute(query).scalars())
+
+    def erased(self, kind: str, ids: Collection[Id]) -> set[Id]:
+        """Those of these ids that are erased."""
+        table, within = PII_ERASED, self.organizations(kind)
+        asked = {key for key in ids if key[0] in within or ANYWHERE in within}
+        refs: dict[str, list[Id]] = {}
+        for key in asked:
+            refs.setdefault(self.ref(kind, key[1]), []).append(key)
+        found: set[Id] = set()
+        listed = sorted(refs)
+        for start in range(0, len(listed), _AT_ONCE):
+            query = select(table.c.organization_id, table.c.ref).where(
+                table.c.kind == kind, table.c.ref.in_(listed[start : start + _AT_ONCE])
+            )
+            with reading(self.keyring.engine) as connection:
+                for organization, ref in connection.execute(query):
+                    found.update(key for key in refs[ref] if organization in (ANYWHERE, key[0]))
+        return found
+
+    def erased_players(self, players: Collection[tuple[str, str]], before: datetime) -> set[tuple[str, str]]:
+        """Those of these (game, player) that were erased before a time."""
+        if not self.keyring.has_tombstones():
+            return set()
+        owners = {Owner(game, self.keyring.ref(player)): (game, player) for game, player in players}
+        return {owners[owner] for owner in self.keyring.erased(owners, before)}
+
+    def put_up(self, kind: str, ids: Iterable[Id], now: datetime) -> int:
+        """Tombstones for these ids; how many are new."""
+        rows = {(organization, self.ref(kind, id_)) for organization, id_ in ids}
+        if not rows:
+            return 0
+        table, new = PII_ERASED, 0
+        with writing(self.keyring.engine, _LOCK) as connection:
+            for organization, ref in sorted(rows):
+                same = (table.c.kind == kind) & (table.c.organization_id == organization) & (table.c.ref == ref)
+                if connection.execute(select(table).where(same)).first() is None:
+                    values = {"kind": kind, "organization_id": organization, "ref": ref, "erased_ts": now}
+                    connection.execute(table.insert().values(**values))
+                    new += 1
+        return new
+
+    def ask(self, subject_ref: str, what: Mapping[str, Any]) -> int:
+        """Write down, encrypted, what is to be erased; its number. The same of the same subject once only."""
+        table, plain, sealer = PII_ERASURE, json.dumps(what, sort_keys=True).encode(), self._sealer
+        with writing(self.keyring.engine, _LOCK) as connection:
+            for row in connection.execute(select(table).where(table.c.subject_ref == subject_ref)).all():
+                if self._opened(row.sealed, subject_ref) == plain:
+                    return int(row.number)
+            sealed = sealer.seal(plain, words("erasure", subject_ref))
+            made = connection.execute(table.insert().values(subject_ref=subject_ref, sealed=sealed))
+            key = made.inserted_primary_key
+            assert key is not None
+            return int(key[0])
+
+    def next_asked(self, after: int) -> int | None:
+        """The first erasure with a greater number that is not finished."""
+        query = select(PII_ERASURE.c.number).where(PII_ERASURE.c.number > after).order_by(PII_ERASURE.c.number)
+        with reading(self.keyring.engine) as connection:
+            return connection.execute(query.limit(1)).scalar()
+
+    def asked(self, number: int) -> tuple[str, Mapping[str, Any]] | None:
+        """(the subject's reference, what is to be erased); None when it is finished."""
+        with reading(self.keyring.engine) as connection:
+            row = connection.execute(select(PII_ERASURE).where(PII_ERASURE.c.number == number)).one_or_none()
+        return None if row is None else (row.subject_ref, json.loads(self._opened(row.sealed, row.subject_ref)))
+
+    def forget_asked(self, through: int) -> None:
+        """Forget erasures up to this number, which are finished. On SQLite the bytes are overwritten."""
+        with writing(self.keyring.engine, _LOCK) as connection:
+            overwrite_what_goes(connection)
+            connection.execute(PII_ERASURE.delete().where(PII_ERASURE.c.number <= through))
+
+    @cached_property
+    def _sealer(self) -> Sealer:
+        return Sealer(derived(self.keyring.secret("erasing"), "erasing"))
+
+    def _opened(self, sealed: bytes, subject_ref: str) -> bytes:
+        return self._sealer.open(sealed, words("erasure", subject_ref), "An erasure that is under way")

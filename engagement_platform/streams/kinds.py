@@ -1,0 +1,246 @@
+"""What may stand in a `defs.yaml` file, kind by kind: attributes of a component, and what the platform makes of them.
+
+The same classes are what Dagster's components are made of (`components`). Reading files is `declared`.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from engagement_platform.games.event_type import Cleaning, EventField, EventType, FieldType, Partitioning
+from engagement_platform.games.feed import Feed
+from engagement_platform.games.registry import read_folder
+from engagement_platform.merge_on_read.entity import Attribute, Entity
+from engagement_platform.sections import UnknownUpdate
+from engagement_platform.sources.messages import ValueType
+from engagement_platform.streams import stream as streams
+from engagement_platform.streams.stream import Stream
+
+
+class Declaration(BaseModel):
+    """What may stand under `attributes` of one component; a name that nobody knows is refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class DeclaredColumn(Declaration):
+    """One column, where more is to be said of it than its type."""
+
+    type: ValueType = Field(description="string, long, double, boolean, date or timestamp.")
+    description: str = Field(default="", description="What it holds; shown in the UI.")
+    required: bool = Field(default=False, description="Records without it go to quarantine.")
+
+
+Columns = Annotated[
+    dict[str, ValueType | DeclaredColumn],
+    Field(
+        min_length=1,
+        description="Columns by name, each with its type (string, long, double, boolean, date or timestamp), or with "
+        "`type`, `description` and `required`. A column is filled from the field of that name.",
+    ),
+]
+
+
+def _column(name: str, said: ValueType | DeclaredColumn) -> streams.Field:
+    if isinstance(said, str):
+        return streams.Field(name, said, f"`{name}` of the message.")
+    return streams.Field(name, said.type, said.description or f"`{name}` of the message.", said.required)
+
+
+class KafkaTableDeclaration(Declaration):
+    """A Kafka topic whose records land in an append-only Delta table, exactly once; others go to quarantine."""
+
+    topic: str = Field(min_length=1, description="Kafka topic, on the broker of the settings.")
+    table: str = Field(description="The table, such as shop/click; its quarantine is shop/click_quarantine.")
+    columns: Columns
+    key: str = Field(description="String column by which people look rows up; required in every record.")
+    event_time: str | None = Field(
+        default=None, description="Timestamp column that says when it happened; its UTC day is the column event_date."
+    )
+    partitioned_by: list[str] = Field(
+        default_factory=list,
+        description="Columns, event_date or ingestion_date. Default: event_date, or ingestion_date without event_time.",
+    )
+    unique: list[str] = Field(
+        default_factory=list,
+        description="Columns that name a record: the second of a name lands only once, and is refused when it says "
+        "something else. Default: nothing, every record lands.",
+    )
+    description: str = Field(default="", description="What the table holds; shown in the UI.")
+
+    @cached_property
+    def stream(self) -> Stream:
+        """As the platform knows it. Raises ValueError."""
+        return Stream(
+            topic=self.topic,
+            key=tuple(self.table.split("/")),
+            description=self.description or f"Records of the topic {self.topic} as they came.",
+            fields=tuple(_column(name, said) for name, said in self.columns.items()),
+            clustered_by=self.key,
+            event_time=self.event_time,
+            partitioned_by=tuple(self.partitioned_by),
+            unique=tuple(self.unique),
+        )
+
+    @model_validator(mode="after")
+    def _is_one(self) -> KafkaTableDeclaration:
+        assert self.stream.table
+        return self
+
+
+class MaintainedTableDeclaration(Declaration):
+    """A Delta table of the lake that somebody else writes: checked and maintained like the platform's own."""
+
+    table: str = Field(description="The table, such as shop/order: its folder below the lake's root.")
+    description: str = Field(default="", description="What the table holds; shown in the UI.")
+
+    @property
+    def path(self) -> tuple[str, ...]:
+        """The name's parts."""
+        return tuple(self.table.split("/"))
+
+    @model_validator(mode="after")
+    def _is_one(self) -> MaintainedTableDeclaration:
+        if self.path[0] in streams.OURS or not all(self.path) or len(self.path) < 2:
+            raise ValueError(f"the table {self.table!r} is not called like shop/order, or is the platform's own")
+        return self
+
+
+class MergeOnReadEntityDeclaration(Declaration):
+    """A keyed thing whose columns arrive a few at a time: a changeset, a base, and a view over both."""
+
+    topic: str = Field(min_length=1, description="Kafka topic of its changes, on the broker of the settings.")
+    name: str = Field(pattern="^[a-z][a-z0-9_]{0,49}$", description="First part of its tables' names, such as account.")
+    key: str = Field(description="Column that identifies it; a string.")
+    version: str = Field(default="version", description="Column that orders the changes of one key; from 1 on.")
+    columns: Columns
+    partitioned_by: list[str] = Field(default_factory=list, description="Columns that partition the base.")
+    unknown_update: UnknownUpdate = Field(
+        default="upsert", description="An UPDATE of a key that nobody has inserted: upsert, ignore or quarantine."
+    )
+    inserts_are_new: bool = Field(
+        default=False, description="Producers promise that an INSERT never names a key that is known."
+    )
+
+    @cached_property
+    def entity(self) -> Entity:
+        """As the platform knows it. Raises ValueError."""
+        if self.name in streams.OURS:
+            raise ValueError(f"{self.name} is among the platform's own, {', '.join(sorted(streams.OURS))}")
+        columns = [_column(name, said) for name, said in self.columns.items()]
+        return Entity(
+            name=self.name,
+            key=self.key,
+            version=self.version,
+            attributes=tuple(Attribute(column.name, column.type, column.comment) for column in columns),
+            partitioned_by=tuple(self.partitioned_by),
+            unknown_update=self.unknown_update,
+            inserts_are_new=self.inserts_are_new,
+        )
+
+    @model_validator(mode="after")
+    def _is_one(self) -> MergeOnReadEntityDeclaration:
+        assert self.entity.base
+        return self
+
+
+class DeclaredField(Declaration):
+    """One field of an event, where more is to be said of it than its type."""
+
+    type: FieldType = Field(description="string, long, double, boolean, date, timestamp or array<string>.")
+    comment: str = Field(default="", description="What it holds; shown in the UI.")
+    required: bool = Field(default=False, description="Events without it go to quarantine.")
+    clean: list[Cleaning] = Field(
+        default_factory=list,
+        description="What is done to a text first: trim, lower, upper, empty_is_null, in this order.",
+    )
+    one_of: list[str] = Field(default_factory=list, description="Values that are allowed. Default: all.")
+    at_least: float | None = Field(default=None, description="Least number that is allowed.")
+    at_most: float | None = Field(default=None, description="Greatest number that is allowed.")
+
+
+class DeclaredType(Declaration):
+    """One type of event, and by that one table."""
+
+    description: str = Field(description="What the table holds; shown in the UI.")
+    fields: dict[str, FieldType | DeclaredField] = Field(
+        description="Fields of the event by name, beside those that every event has; each with its type, or with "
+        "`type`, `comment`, `required`, `clean`, `one_of`, `at_least`, `at_most`."
+    )
+    pii: list[str] = Field(default_factory=list, description="JSON pointers to personal data, which is refused.")
+    player: Literal["required", "optional"] = Field(default="required", description="Whether events have a player_id.")
+    partitioned_by: list[Partitioning] = Field(
+        default=["event_date"], description="event_date, and game_id where there are many games."
+    )
+
+
+class S3SqsTablesDeclaration(Declaration):
+    """Objects that S3 announces in a queue, whose events land in an append-only Delta table for each type."""
+
+    name: str = Field(pattern="^[a-z][a-z0-9_]{0,49}$", description="First part of its tables' names, such as arcade.")
+    queue_url: str = Field(
+        min_length=1, description="SQS queue in which S3 announces new objects; nobody else may read it."
+    )
+    bucket: str = Field(min_length=1, description="Bucket of the objects; others that are announced are refused.")
+    prefix: str = Field(
+        default="events/",
+        description="Keys begin so, and go on with the hour of arrival, YYYY/MM/DD/HH/, in UTC; replays list by it.",
+    )
+    types: dict[str, DeclaredType] = Field(
+        default_factory=dict, description="Types of events by name, each a table: its description and its fields."
+    )
+    types_folder: str | None = Field(
+        default=None, description="Folder of more types, one TOML file each; beside this file unless it is absolute."
+    )
+
+    def feed(self, beside: Path) -> Feed:
+        """As the platform knows it. beside: the folder of the file. Raises ValueError, EventTypeRefused."""
+        found = {name: _event_type(self.name, name, said) for name, said in self.types.items()}
+        if self.types_folder is not None:
+            more = read_folder(beside / Path(self.types_folder).expanduser(), "types_folder", self.name)
+            if twice := sorted(found.keys() & more.keys()):
+                raise ValueError(f"{', '.join(twice)} is declared in types and in types_folder")
+            found |= more
+        if not found:
+            raise ValueError(f"{self.name} has no types of events")
+        own = {"queue_url": self.queue_url, "bucket": self.bucket, "prefix": self.prefix}
+        return Feed(self.name, dict(sorted(found.items())), own)
+
+    @model_validator(mode="after")
+    def _is_one(self) -> S3SqsTablesDeclaration:
+        if self.name in streams.OURS:
+            raise ValueError(f"{self.name} is among the platform's own, {', '.join(sorted(streams.OURS))}")
+        if not self.types and self.types_folder is None:
+            raise ValueError(f"{self.name} has no types of events: say some under types, or a types_folder")
+        assert all(_event_type(self.name, name, said).table for name, said in self.types.items())
+        return self
+
+
+def _event_type(group: str, name: str, said: DeclaredType) -> EventType:
+    fields = {field: _event_field(field, one) for field, one in said.fields.items()}
+    return EventType(
+        name=name,
+        group=group,
+        description=said.description,
+        fields=fields,
+        pii=tuple(said.pii),
+        player=said.player,
+        partitioned_by=tuple(said.partitioned_by),
+    )
+
+
+def _event_field(name: str, said: FieldType | DeclaredField) -> EventField:
+    comment = f"`{name}` of the event."
+    if isinstance(said, str):
+        return EventField(type=said, comment=comment)
+    return EventField.model_validate({**said.model_dump(), "comment": said.comment or comment})
+
+
+class ViewAnalyticsDeclaration(Declaration):
+    """Page views, sessions of them, and days of those."""
+
+    cron: str = Field(default="* * * * *", description="How often the hops are run.")

@@ -1,0 +1,55 @@
+"""Runs the chain in this process and ends it with SIGKILL: python -m … POINT. For crash tests.
+
+POINT is the name of a hop: killed once it is done, before the next one begins; or `committed HOP`: killed as soon as
+the table's log has a new version, which is before the hop's own checkpoint says so.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from datetime import timedelta
+
+from engagement_platform.chains.run import CHAIN, HOPS, run_chain
+from engagement_platform.jobs import open_stores
+from engagement_platform.settings import Settings
+from engagement_platform.spark.session import spark_session
+from engagement_platform.tables import log
+from engagement_platform.tables.lake import Lake
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def main(point: str) -> None:
+    """Never returns when the chain passes the point."""
+    settings = Settings()
+    kind, _, committed = point.rpartition(" ")
+    if kind:
+        [uri] = [hop.table.uri(settings.lake) for hop in HOPS if hop.name == committed]
+        threading.Thread(target=_die_after_a_commit, args=(uri,), daemon=True).start()
+    with spark_session(settings, CHAIN) as spark:
+        lake, stores = Lake(spark, settings), open_stores(settings)
+
+        def observe(hop: str) -> None:
+            if hop == point:
+                die()
+
+        for _ in run_chain(lake, stores, until_idle=True, pause=timedelta(0), observe=observe):
+            pass
+
+
+def _die_after_a_commit(uri: str) -> None:
+    before = log.newest_entry(uri)
+    # A table that is not there yet is made by its version 0.
+    while (now := log.newest_entry(uri)) is None or now in {0, before}:
+        time.sleep(0.001)
+    die()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,275 @@
+"""An hour of everything that happens to the tables, at random, and replicas that follow it in every way there is.
+
+One walk is one seed: what happens next, who reads meanwhile, and who dies before the commit. No assertions here but
+those on what a step itself promises.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import cast
+
+from deltalake import DeltaTable
+from pyspark.sql import DataFrame
+
+from engagement_platform import maintenance
+from engagement_platform.consumers import Changes
+from engagement_platform.consumers.in_spark import Pull, as_now, stream
+from engagement_platform.consumers.notified import TooFarBehind
+from engagement_platform.jobs import INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS
+from engagement_platform.layout import maintain
+from engagement_platform.layout.vacuum import RetentionTooShort
+from engagement_platform.mutation.current import current
+from engagement_platform.mutation.job import APPLY_MUTATIONS
+from engagement_platform.mutation.rematerialize import REMATERIALIZE_ALIASES
+from engagement_platform.rollback.plan import Asked, RestoreMode
+from engagement_platform.settings import MutationSettings
+from engagement_platform.tables.arrow import schema_of
+from engagement_platform.tables.engagement import NOTIFICATION, PENDING, data_table
+from engagement_platform_tests.consumers.lakes import Replica, Rows, by_key
+from engagement_platform_tests.ingestion.world import World
+from engagement_platform_tests.mutation import histories
+from engagement_platform_tests.mutation.histories import Message
+from engagement_platform_tests.rollback.test_restore import restoring
+
+DATA = data_table("organization")
+
+
+def put(rows: Rows, frame: DataFrame) -> None:
+    """Rows of `as_now` over what a replica has."""
+    for key, row in by_key(frame.toArrow()).items():
+        if row.pop("change_type") == "DELETE":
+            rows.pop(key, None)
+        else:
+            del row["previous_person_id"]
+            rows[key] = row
+
+
+def plain(rows: Rows) -> Rows:
+    """Values whatever engine they came from, without the stamp of the batch that moved them."""
+    return {
+        key: {
+            **{name: value for name, value in row.items() if name != "batch_id"},
+            "engagement": {**row["engagement"], "attributes": dict(row["engagement"]["attributes"] or {})},
+        }
+        for key, row in rows.items()
+    }
+
+
+def standing(world: World) -> Rows:
+    """What readers see, as Spark's view says it."""
+    return by_key(current(world.lake, world.data).toArrow().cast(schema_of(DATA)))
+
+
+class Streamed:
+    """`readStream`, each micro-batch joined to the rows of now."""
+
+    name = "stream"
+
+    def __init__(self, world: World, folder: Path) -> None:
+        self.world, self.checkpoint, self.rows = world, str(folder / "checkpoint"), cast(Rows, {})
+
+    def follow(self, dice: random.Random) -> None:
+        """All that there is; Spark keeps how far it is."""
+
+        def micro_batch(frame: DataFrame, _batch: int) -> None:
+            put(self.rows, as_now(self.world.lake, frame))
+
+        url = self.world.settings.store_url
+        source = stream(self.world.lake, name=self.name, checkpoint=self.checkpoint, store_url=url)
+        query = source.writeStream.foreachBatch(micro_batch).option("checkpointLocation", self.checkpoint)
+        query.trigger(availableNow=True).start().awaitTermination()
+
+
+class Pulled:
+    """`Pull`, frame after frame."""
+
+    name = "pull"
+
+    def __init__(self, world: World) -> None:
+        self.world, self.rows, self.resnapshots = world, cast(Rows, {}), 0
+
+    def follow(self, dice: random.Random) -> None:
+        """All that there is; it may die once before it commits, and begins anew where nothing else helps."""
+        try:
+            self._read(1 if dice.random() < 0.3 else 0, dice)
+            self._read(0, dice)
+        except TooFarBehind:
+            # The cursor is that of `Changes`, and so is its way out.
+            self.resnapshots += 1
+            anew = Changes(self.world.settings.lake, name=self.name, store_url=self.world.settings.store_url)
+            self.rows = by_key(anew.resnapshot().table())
+            anew.commit()
+
+    def _read(self, dies_after: int, dice: random.Random) -> None:
+        pull = Pull(self.world.lake, name=self.name, max_rows=dice.choice((2, 1000)))
+        for number, some in enumerate(pull, 1):
+            put(self.rows, some.rows)
+            if number == dies_after:
+                return
+            pull.commit()
+
+
+class Here(Replica):
+    """`Changes`, without a JVM."""
+
+    name = "here"
+
+    def __init__(self, world: World) -> None:
+        super().__init__()
+        self.world, self.resnapshots = world, 0
+
+    def keep_up(self, dice: random.Random) -> None:
+        """All that there is; it may die before it commits, and takes a snapshot where nothing else helps."""
+        try:
+            for batch in self._changes(dice):
+                self.apply(batch)
+                if dice.random() < 0.3:
+                    break
+            self.follow(self._changes(dice))
+        except TooFarBehind:
+            self.resnapshots += 1
+            anew = self._changes(dice)
+            self.rows = by_key(anew.resnapshot().table())
+            anew.commit()
+
+    def _changes(self, dice: random.Random) -> Changes:
+        url = self.world.settings.store_url
+        return Changes(self.world.settings.lake, name=self.name, max_rows=dice.choice((1, 5, 1000)), store_url=url)
+
+
+@dataclass
+class Hour:
+    """A world and its readers. `walk` makes things happen, `settle` lets everybody read to the end."""
+
+    world: World
+    folder: Path
+    seed: int
+    did: list[str] = field(default_factory=list)
+    """What happened, in order: a failure is told by it."""
+
+    def __post_init__(self) -> None:
+        self.world.ticks = True
+        self.dice = random.Random(self.seed)
+        self.left: list[Message] = []
+        self.versions: list[int] = []
+        """Of the Data Table between batches: what may be gone back to."""
+        self.here, self.sleeper = Here(self.world), Here(self.world)
+        self.sleeper.name = "sleeper"
+        self.pulled, self.streamed = Pulled(self.world), Streamed(self.world, self.folder)
+
+    @property
+    def steps(self) -> dict[str, tuple[int, Callable[[], None]]]:
+        """Name -> (how often among the others, what it does). An erasure of engagements comes in here."""
+        return {
+            "traffic": (6, self.traffic),
+            "requests": (4, self.requests),
+            "rematerialize": (2, self.rematerialize),
+            "restore, replay": (1, lambda: self.restore("replay")),
+            "restore, drop": (1, lambda: self.restore("drop")),
+            "optimize": (2, self.optimize),
+            "vacuum": (1, self.vacuum),
+            "removed from outside": (1, self.removed_from_outside),
+        }
+
+    def walk(self, steps: int) -> None:
+        """So many steps; now and then somebody reads in between."""
+        names = list(self.steps)
+        weights = [weight for weight, _ in self.steps.values()]
+        self.do("traffic")
+        for _ in range(steps):
+            self.do(self.dice.choices(names, weights)[0])
+            for reader in (self.here.keep_up, self.pulled.follow, self.streamed.follow):
+                if self.dice.random() < 0.4:
+                    reader(self.dice)
+
+    def do(self, name: str) -> None:
+        """One step."""
+        self.did.append(name)
+        self.steps[name][1]()
+        if DeltaTable.is_deltatable(self.world.lake.uri(self.world.data)):
+            self.versions.append(self.world.lake.version(self.world.data))
+
+    def read(self) -> None:
+        """Everybody but the sleeper reads all that there is."""
+        for reader in (self.here.keep_up, self.pulled.follow, self.streamed.follow):
+            reader(self.dice)
+
+    def settle(self) -> dict[str, Rows]:
+        """Everybody reads all that there is; what each has then, by its name."""
+        self.read()
+        self.sleeper.keep_up(self.dice)
+        found = {each.name: each.rows for each in (self.here, self.sleeper, self.pulled, self.streamed)}
+        return {name: plain(rows) for name, rows in found.items()}
+
+    def traffic(self) -> None:
+        """Engagements, new, newer, known and late, and the requests that come among them."""
+        calm = histories.engagement(f"calm-{len(self.did)}", "p1", 10)
+        self._send([calm, *self._next(self.dice.randrange(2, 10))], "auto")
+
+    def requests(self) -> None:
+        """Mostly requests; their conversions may wait as aliases."""
+        some = self._next(14)
+        self._send(
+            [message for message in some if "request_id" in message] or some, self.dice.choice(("alias", "merge"))
+        )
+
+    def rematerialize(self) -> None:
+        """What waits as aliases moves into the Data Table."""
+        if DeltaTable.is_deltatable(self.world.lake.uri(PENDING)):
+            self.world.run(name=REMATERIALIZE_ALIASES)
+
+    def restore(self, mode: RestoreMode) -> None:
+        """Back to some version that was between two batches; what is replayed then lands again, or not at all."""
+        report = restoring(self.world).run(
+            Asked(DATA.name, self.dice.choice(self.versions[-4:]), mode=mode, reason="a drill", by="an@hour")
+        )
+        self.did[-1] += " (nothing to do)" if report is None else ""
+        self._run("auto")
+
+    def optimize(self) -> None:
+        """Files are merged, as every night, also where that would not be worth it."""
+        maintenance.optimize_all(self.world.settings, maintain.Asked())
+        for table in (self.world.data, NOTIFICATION):
+            DeltaTable(self.world.lake.uri(table)).optimize.compact()
+
+    def vacuum(self) -> None:
+        """What nobody needs goes; what somebody has yet to read does not."""
+        list(maintenance.vacuum_tables(self.world.settings))
+        try:
+            list(maintenance.vacuum_tables(self.world.settings, NOTIFICATION.name, hours=0))
+        except RetentionTooShort:
+            return
+        raise AssertionError("VACUUM removed what readers and rollbacks need")
+
+    def removed_from_outside(self) -> None:
+        """Somebody keeps no retention: who sleeps has been away for too long. Streams have no way out, so they read."""
+        self.streamed.follow(self.dice)
+        if DeltaTable.is_deltatable(self.world.lake.uri(NOTIFICATION)):
+            found = DeltaTable(self.world.lake.uri(NOTIFICATION))
+            found.optimize.compact()
+            found.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
+
+    def _next(self, most: int) -> list[Message]:
+        if len(self.left) < most:
+            organizations = self.dice.sample(range(self.seed * 100, self.seed * 100 + 90), 3)
+            told = [histories.random_history(n, organization=f"org-{n}-{len(self.did)}") for n in organizations]
+            while any(told):
+                self.left.append(self.dice.choice([history for history in told if history]).pop(0))
+        some, self.left = self.left[:most], self.left[most:]
+        return some
+
+    def _send(self, messages: Sequence[Message], apply: str) -> None:
+        if said := [message for message in messages if "request_id" not in message]:
+            self.world.produce(said)
+        if asked := [message for message in messages if "request_id" in message]:
+            self.world.produce_requests(asked)
+        self._run(apply)
+
+    def _run(self, apply: str) -> None:
+        world = self.world.under(mutation=MutationSettings.model_validate({"apply": apply}))
+        for job in (INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS, APPLY_MUTATIONS):
+            world.run(name=job)

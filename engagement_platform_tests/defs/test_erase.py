@@ -1,0 +1,43 @@
+"""An erasure as a run of Dagster: whom it is about is in a file that is gone afterwards, and nowhere in its storage."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import dagster as dg
+import pytest
+
+from engagement_platform.definitions import defs
+from engagement_platform.defs.erase import erasure_unfinished
+from engagement_platform.defs.platform import Platform
+from engagement_platform.microbatch.job import Told
+from engagement_platform.pii.scan import places_with
+from engagement_platform_tests.erasing.planted import BOB, DATA, Planted
+from engagement_platform_tests.erasing.test_erasing import REF, WHOM, dying_at
+
+
+def test_a_run_erases_writes_the_receipt_and_keeps_no_word_of_whom_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planted, kept = Planted(tmp_path / "home"), tmp_path / "dagster"
+    monkeypatch.setenv("ENGAGEMENT_PLATFORM_HOME", str(planted.settings.home))
+    kept.mkdir()
+    request, receipt = tmp_path / "request.json", tmp_path / "receipt.json"
+    request.write_text(json.dumps({"subject": BOB, "organizations": ["org"]}))
+    config = {"ops": {"erase": {"config": {"request": str(request), "receipt": str(receipt)}}}}
+    job = defs().resolve_job_def("erase_subjects")
+    with dg.instance_for_test(temp_dir=str(kept)) as instance:
+        assert job.execute_in_process(run_config=config, instance=instance).success
+        places = {place["name"]: place["rows"] for place in json.loads(receipt.read_text())["places"]}
+        assert places["engagement/data"] == 4, "one is of another organization"
+        assert not request.exists()
+        assert places_with([kept], [BOB.encode()]) == []
+        context = dg.build_sensor_context(instance, resources={"platform": Platform()}, definitions=defs())
+        assert isinstance(erasure_unfinished(context), dg.SkipReason)
+        with pytest.raises(RuntimeError, match="died"):
+            planted.eraser(Told(observe=dying_at("data.remove:after"))).run(REF, WHOM)
+        assert isinstance(erasure_unfinished(context), dg.RunRequest)
+        assert job.execute_in_process(instance=instance).success
+    assert not planted.stores.checkpoints.unfinished()
+    assert BOB not in repr(planted.rows(DATA))
