@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
 from engagement_platform.games.event_type import GROUP, quarantine_of
 from engagement_platform.games.registry import Registry, registry
@@ -33,7 +32,7 @@ class Feed:
     group: str
     """First part of the tables' names."""
     types: Registry
-    own: Mapping[str, Any] = field(default_factory=dict)
+    own: Mapping[str, str] = field(default_factory=dict)
     """Settings of `games` that are its own, such as queue_url and bucket; the others are those of everybody."""
 
     @property
@@ -59,14 +58,12 @@ class Feed:
     @property
     def queue_url(self) -> str | None:
         """Its own queue; None: the one that the settings name."""
-        found: str | None = self.own.get("queue_url")
-        return found
+        return self.own.get("queue_url")
 
     @property
     def bucket(self) -> str | None:
         """Its own bucket; None: the one that the settings name."""
-        found: str | None = self.own.get("bucket")
-        return found
+        return self.own.get("bucket")
 
     def settings(self, settings: Settings) -> Settings:
         """The settings as its jobs go by them."""

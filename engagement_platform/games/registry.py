@@ -59,8 +59,13 @@ def parse(file: str, text: str, group: str = GROUP) -> EventType:
     except tomllib.TOMLDecodeError as error:
         raise EventTypeRefused(file, f"it is no TOML ({error})") from None
     except ValidationError as error:
-        wrong = (f"{'.'.join(map(str, e['loc'])) or 'it'}: {e['msg']}" for e in error.errors(include_url=False))
-        raise EventTypeRefused(file, "; ".join(wrong)) from None
+        raise EventTypeRefused(file, what_is_wrong(error)) from None
+
+
+def what_is_wrong(error: ValidationError) -> str:
+    """Each field and what is wrong with it, in one line."""
+    told = error.errors(include_url=False, include_input=False, include_context=False)
+    return "; ".join(f"{'.'.join(map(str, each['loc'])) or 'it'}: {each['msg']}" for each in told)
 
 
 def _read(folder: Traversable, group: str = GROUP) -> Iterator[EventType]:

@@ -9,11 +9,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from engagement_platform.games.event_type import Cleaning, EventField, EventType, FieldType, Partitioning
+from engagement_platform.games.event_type import Cleaning, EventType, FieldType, Partitioning
 from engagement_platform.games.feed import Feed
-from engagement_platform.games.registry import read_folder
+from engagement_platform.games.registry import read_folder, what_is_wrong
 from engagement_platform.merge_on_read.entity import Attribute, Entity
 from engagement_platform.sections import UnknownUpdate
 from engagement_platform.sources.messages import ValueType
@@ -221,23 +221,19 @@ class S3SqsTablesDeclaration(Declaration):
 
 
 def _event_type(group: str, name: str, said: DeclaredType) -> EventType:
+    """Raises ValueError with what is wrong, as a file of its own would be told."""
     fields = {field: _event_field(field, one) for field, one in said.fields.items()}
-    return EventType(
-        name=name,
-        group=group,
-        description=said.description,
-        fields=fields,
-        pii=tuple(said.pii),
-        player=said.player,
-        partitioned_by=tuple(said.partitioned_by),
-    )
+    try:
+        return EventType.model_validate({**said.model_dump(), "name": name, "group": group, "fields": fields})
+    except ValidationError as error:
+        raise ValueError(f"the type {name}: {what_is_wrong(error)}") from None
 
 
-def _event_field(name: str, said: FieldType | DeclaredField) -> EventField:
+def _event_field(name: str, said: FieldType | DeclaredField) -> dict[str, object]:
     comment = f"`{name}` of the event."
     if isinstance(said, str):
-        return EventField(type=said, comment=comment)
-    return EventField.model_validate({**said.model_dump(), "comment": said.comment or comment})
+        return {"type": said, "comment": comment}
+    return {**said.model_dump(), "comment": said.comment or comment}
 
 
 class ViewAnalyticsDeclaration(Declaration):
