@@ -14,12 +14,13 @@ import dagster as dg
 from dagster._core.storage.asset_check_execution_record import AssetCheckExecutionRecord
 from pydantic import Field
 
+from engagement_platform.chains.run import HOPS
 from engagement_platform.defs.checks import selected
 from engagement_platform.defs.evaluations import newest, out_of_sight, report, report_again
 from engagement_platform.defs.examined import VERSION, Looked, check_results, fails, health_metadata
 from engagement_platform.defs.platform import Platform, open_spark
 from engagement_platform.defs.sensors import REPORT_AGAIN_AFTER, Recent, recent_runs
-from engagement_platform.defs.specs import GROUP, OWNERS, engagement_specs, mutation_specs, request_specs
+from engagement_platform.defs.specs import GROUP, OWNERS, engagement_specs, key_of, mutation_specs, request_specs
 from engagement_platform.layout.doctor import Target, examine
 from engagement_platform.layout.files import LogNotReadable, NotADeltaTable
 from engagement_platform.layout.finding import Finding
@@ -27,11 +28,19 @@ from engagement_platform.layout.findings import CODES
 from engagement_platform.layout.outcomes import predicted_and_actual
 from engagement_platform.layout.reports import keep
 from engagement_platform.layout.segment import moved_on
+from engagement_platform.merge_on_read.entity import PROFILE
 from engagement_platform.settings import Settings
 from engagement_platform.tables import log
+from engagement_platform.tables.layout import LAYOUT_HISTORY
 
-TABLES = tuple(spec.key for spec in (*engagement_specs(), *request_specs(), *mutation_specs()))
+TABLES = (
+    *(spec.key for spec in (*engagement_specs(), *request_specs(), *mutation_specs())),
+    *map(key_of, (PROFILE.changeset, PROFILE.base, LAYOUT_HISTORY)),
+)
 """Tables that are assets; each has a check for each class of findings."""
+
+CHAIN = tuple(key_of(hop.table) for hop in HOPS)
+"""Tables that are assets, with the same checks (in `chain`), where somebody has declared view analytics."""
 
 MARK = CODES[-1]
 """The check by whose newest result is told which version of a table was examined, and whether results are in sight."""
@@ -66,9 +75,10 @@ def look(settings: Settings, name: str) -> Looked:
 
 
 def declared(looked: Iterable[Looked]) -> Iterator[dg.AssetCheckResult]:
-    """Check results of tables that are assets; the lake may have others."""
+    """Check results of tables that are assets; the lake may have others, and need not have those of the chain."""
     for one in looked:
-        if dg.AssetKey(one.name.split("/")) in TABLES:
+        key, there = dg.AssetKey(one.name.split("/")), one.examination is not None or one.unreadable is not None
+        if key in TABLES or (key in CHAIN and there):
             yield from check_results(one)
 
 
@@ -118,7 +128,7 @@ LAYOUT_CHECKS = [layout_check(table) for table in TABLES]
 def layout_health(context: dg.AssetExecutionContext, platform: Platform) -> dg.MaterializeResult[None]:
     """All tables of the lake, examined once."""
     settings = platform.settings()
-    names = {table.to_user_string() for table in TABLES} | set(log.tables(settings.lake))
+    names = {table.to_user_string() for table in (*TABLES, *CHAIN)} | set(log.tables(settings.lake))
     looked = [look(settings, name) for name in sorted(names)]
     tell_failed(context.log, looked)
     report(context.instance, declared(looked))
@@ -145,7 +155,7 @@ class ExamineConfig(dg.Config):
 def examine_tables(context: dg.OpExecutionContext, config: ExamineConfig, platform: Platform) -> None:
     """The checks of some tables, reported to the runs that wrote them, where they stay in sight."""
     settings = platform.settings()
-    looked = [look(settings, name) for name in config.tables or [table.to_user_string() for table in TABLES]]
+    looked = [look(settings, name) for name in config.tables or [table.to_user_string() for table in (*TABLES, *CHAIN)]]
     tell_failed(context.log, looked)
     report(context.instance, declared(looked))
 
@@ -173,7 +183,7 @@ nightly_health = dg.ScheduleDefinition(
 
 
 def changed_tables(
-    instance: dg.DagsterInstance, settings: Settings, tables: Sequence[dg.AssetKey] = TABLES
+    instance: dg.DagsterInstance, settings: Settings, tables: Sequence[dg.AssetKey] = (*TABLES, *CHAIN)
 ) -> list[str]:
     """Tables with a newer version than when they were last examined, and those that were not examined at all."""
     records = newest(instance, [dg.AssetCheckKey(table, MARK) for table in tables])
@@ -193,8 +203,9 @@ def keep_in_sight(instance: dg.DagsterInstance, now: float) -> None:
 
     With a run every half minute, all of them each time would be as many events as the batches themselves make.
     """
-    written = instance.get_latest_materialization_events(TABLES)
-    for mark, record in newest(instance, [dg.AssetCheckKey(table, MARK) for table in TABLES]).items():
+    tables = (*TABLES, *CHAIN)
+    written = instance.get_latest_materialization_events(tables)
+    for mark, record in newest(instance, [dg.AssetCheckKey(table, MARK) for table in tables]).items():
         latest = written.get(mark.asset_key)
         if not out_of_sight(record, latest):
             continue
