@@ -3,7 +3,7 @@
 What is right is decided in `verify` and by the pure functions here. Conservation comes with the runs: `engagement`.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
 import dagster as dg
@@ -23,8 +23,11 @@ from engagement_platform.defs.specs import DATA_TABLE, key_of
 from engagement_platform.defs.waiting import Waiting, waiting
 from engagement_platform.errors import PlatformError
 from engagement_platform.jobs import INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS, JOB_NAMES
+from engagement_platform.microbatch.job import Stores
 from engagement_platform.mutation.job import APPLY_MUTATIONS
+from engagement_platform.settings import Settings
 from engagement_platform.status import succeeded, summed
+from engagement_platform.tables import log
 from engagement_platform.tables.engagement import ALIAS, MAPPING, MUTATION_REQUEST, NOTIFICATION, QUARANTINE
 from engagement_platform.verify import Finding
 
@@ -81,16 +84,27 @@ TABLE_CHECKS: Mapping[tuple[dg.AssetKey, str], tuple[Sequence[str], str]] = {
 """(asset, check) -> the findings of `verify` that decide it, and what it says."""
 
 
-def table_check_results(findings: Sequence[Finding]) -> list[dg.AssetCheckResult]:
-    """One result a check. A finding that is missing had nothing to look at, before the first batch."""
+def table_check_results(findings: Sequence[Finding], landed: Collection[dg.AssetKey]) -> list[dg.AssetCheckResult]:
+    """One result a check, which fails also when a finding that decides it is missing.
+
+    landed: tables that something has landed in. In the others a finding may be missing: there is nothing to look at.
+    """
     found = {finding.check: finding for finding in findings}
     return [
-        _table_check_result(asset, check, [found[name] for name in names if name in found])
+        _table_check_result(
+            asset,
+            check,
+            [found[name] for name in names if name in found],
+            [name for name in names if name not in found and asset in landed],
+        )
         for (asset, check), (names, _says) in TABLE_CHECKS.items()
     ]
 
 
-def _table_check_result(asset: dg.AssetKey, check: str, findings: Sequence[Finding]) -> dg.AssetCheckResult:
+def _table_check_result(
+    asset: dg.AssetKey, check: str, findings: Sequence[Finding], missing: Sequence[str]
+) -> dg.AssetCheckResult:
+    unknown = [f"Nobody can tell: {name} was not looked for, though something has landed" for name in missing]
     wrong = [
         f"{finding.wrong:,} of {finding.looked_at:,} break the rule that {finding.meaning}, such as "
         f"{', '.join(finding.examples)}"
@@ -98,10 +112,12 @@ def _table_check_result(asset: dg.AssetKey, check: str, findings: Sequence[Findi
         if finding.wrong
     ]
     return dg.AssetCheckResult(
-        passed=not wrong,
+        passed=not wrong and not unknown,
         asset_key=asset,
         check_name=check,
-        description="; ".join(wrong) or None,
+        # What nobody looked at may be right.
+        severity=dg.AssetCheckSeverity.ERROR if wrong or not unknown else dg.AssetCheckSeverity.WARN,
+        description="; ".join([*wrong, *unknown]) or None,
         metadata={
             "looked_at": max((finding.looked_at for finding in findings), default=0),
             "wrong": sum(finding.wrong for finding in findings),
@@ -208,7 +224,28 @@ def selected(
 def verify_tables(context: dg.AssetCheckExecutionContext, platform: Platform) -> Iterator[dg.AssetCheckResult]:
     """Read the topic again and compare it with the tables. Reads keys of the whole Data Table once."""
     with platform.open("verify") as opened:
-        yield from selected(context, table_check_results(findings_of(opened)))
+        yield from selected(context, results_of(opened))
+
+
+def results_of(opened: Opened) -> list[dg.AssetCheckResult]:
+    """Everything that verification decides, as it is now."""
+    # Before the findings: the first batch may finish while they are looked for.
+    landed = landed_in(opened.settings, opened.stores)
+    return table_check_results(findings_of(opened), landed)
+
+
+def landed_in(settings: Settings, stores: Stores) -> set[dg.AssetKey]:
+    """Tables with checks of this module in which there is something to look at.
+
+    Those of engagements after a finished batch of them, also one from before a reset; aliases once there is one.
+    """
+    # The newest may be under way. A batch fills all of its tables, or says that it had nothing for some.
+    ingested = succeeded(stores.checkpoints.history(INGEST_ENGAGEMENTS, limit=2))
+    aliases = log.open_log(ALIAS.uri(settings.lake))
+    return {
+        *((asset for asset, _ in TABLE_CHECKS if asset != ALIASES) if ingested else ()),
+        *([ALIASES] if aliases is not None and aliases.partitions() else []),
+    }
 
 
 def findings_of(opened: Opened) -> list[Finding]:
@@ -256,7 +293,7 @@ def watch_stores_and_broker(
 def verify(context: dg.OpExecutionContext, platform: Platform) -> None:
     """The same as the check `verify_tables`, reported to the runs that wrote the tables, where it stays in sight."""
     with platform.open("verify") as opened:
-        results = table_check_results(findings_of(opened))
+        results = results_of(opened)
     for result in results:
         name = f"{result.asset_key.to_user_string() if result.asset_key else ''} {result.check_name}"
         context.log.info(f"{name}: {'passed' if result.passed else result.description}")

@@ -14,6 +14,7 @@ import dagster as dg
 from dagster._core.storage.asset_check_execution_record import AssetCheckExecutionRecord
 from pydantic import Field
 
+from engagement_platform.chains.run import HOPS
 from engagement_platform.defs.checks import selected
 from engagement_platform.defs.evaluations import newest, out_of_sight, report, report_again
 from engagement_platform.defs.examined import (
@@ -37,11 +38,19 @@ from engagement_platform.layout.findings import CODES
 from engagement_platform.layout.outcomes import predicted_and_actual
 from engagement_platform.layout.reports import keep
 from engagement_platform.layout.segment import moved_on
+from engagement_platform.merge_on_read.entity import PROFILE
 from engagement_platform.settings import Settings
 from engagement_platform.tables import log
+from engagement_platform.tables.layout import LAYOUT_HISTORY
 
-TABLES = tuple(spec.key for spec in (*engagement_specs(), *request_specs(), *mutation_specs()))
-"""Tables that have a check for each class of findings."""
+TABLES = (
+    *(spec.key for spec in (*engagement_specs(), *request_specs(), *mutation_specs())),
+    *map(key_of, (PROFILE.changeset, PROFILE.base, LAYOUT_HISTORY)),
+)
+"""Tables that are assets; each has a check for each class of findings."""
+
+CHAIN = tuple(key_of(hop.table) for hop in HOPS)
+"""Tables that are assets, with the same checks (in `chain`), where somebody has declared view analytics."""
 
 WHOLES = frozenset({GAMES})
 """First parts of tables of which there are many of a kind: each has one check for all findings, so that thirty tables
@@ -67,7 +76,7 @@ SAYS = {
 
 def tables_of(settings: Settings) -> tuple[dg.AssetKey, ...]:
     """All tables that are looked at after writes: those above, and one for each declared type of game event."""
-    return (*TABLES, *map(key_of, shipped(settings).tables))
+    return (*TABLES, *CHAIN, *map(key_of, shipped(settings).tables))
 
 
 def checks_of(table: dg.AssetKey) -> list[dg.AssetCheckKey]:
@@ -90,10 +99,10 @@ def look(settings: Settings, name: str) -> Looked:
 
 
 def declared(looked: Iterable[Looked], tables: Sequence[dg.AssetKey]) -> Iterator[dg.AssetCheckResult]:
-    """Check results of tables that have checks; the lake may have others."""
+    """Check results of tables that have checks; the lake may have others, and need not have those of the chain."""
     for one in looked:
-        key = dg.AssetKey(one.name.split("/"))
-        if key in tables:
+        key, there = dg.AssetKey(one.name.split("/")), one.examination is not None or one.unreadable is not None
+        if key in tables and (key not in CHAIN or there):
             yield from [whole_result(one)] if key.path[0] in WHOLES else check_results(one)
 
 
@@ -221,7 +230,7 @@ nightly_health = dg.ScheduleDefinition(
 
 
 def changed_tables(
-    instance: dg.DagsterInstance, settings: Settings, tables: Sequence[dg.AssetKey] = TABLES
+    instance: dg.DagsterInstance, settings: Settings, tables: Sequence[dg.AssetKey] = (*TABLES, *CHAIN)
 ) -> list[str]:
     """Tables with a newer version than when they were last examined, and those that were not examined at all."""
     records = newest(instance, [checks_of(table)[-1] for table in tables])

@@ -4,22 +4,34 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
+import dagster as dg
 import pytest
+from deltalake import DeltaTable
 
 from engagement_platform.defs.checks import (
+    ALIASES,
     DATA,
     QUARANTINE_WARN_PERCENT,
     TABLE_CHECKS,
     freshness_result,
+    landed_in,
     quarantine_share_result,
     table_check_results,
 )
 from engagement_platform.defs.sensors import to_report
+from engagement_platform.jobs import INGEST_ENGAGEMENTS, open_stores
+from engagement_platform.microbatch.model import Manifest, Transaction
+from engagement_platform.settings import Settings
+from engagement_platform.tables import light
+from engagement_platform.tables.arrow import table_of
+from engagement_platform.tables.engagement import ALIAS
 from engagement_platform.verify import Finding
 
 NOW = datetime(2026, 11, 21, 9, 30, tzinfo=UTC)
 LIMIT = timedelta(minutes=5)
+EVERYWHERE = {asset for asset, _ in TABLE_CHECKS}
 
 
 def finding(check: str, wrong: int = 0) -> Finding:
@@ -38,7 +50,7 @@ def test_every_finding_of_verify_decides_a_check() -> None:
 
 @pytest.mark.parametrize("broken", ALL)
 def test_one_broken_rule_fails_its_own_check_alone_and_says_which_rows(broken: str) -> None:
-    results = table_check_results([finding(name, wrong=2 if name == broken else 0) for name in ALL])
+    results = table_check_results([finding(name, wrong=2 if name == broken else 0) for name in ALL], EVERYWHERE)
     failed = [result for result in results if not result.passed]
     assert len(failed) == 1
     assert broken in next(names for (_, check), (names, _) in TABLE_CHECKS.items() if check == failed[0].check_name)
@@ -46,7 +58,44 @@ def test_one_broken_rule_fails_its_own_check_alone_and_says_which_rows(broken: s
 
 
 def test_before_the_first_batch_everything_passes() -> None:
-    assert all(result.passed for result in table_check_results([finding("ledger")]))
+    assert all(result.passed for result in table_check_results([finding("ledger")], landed=set()))
+
+
+@pytest.mark.parametrize("missing", ALL)
+def test_what_was_not_looked_for_warns_in_its_own_check_once_something_has_landed(missing: str) -> None:
+    results = table_check_results([finding(name) for name in ALL if name != missing], EVERYWHERE)
+    [failed] = [result for result in results if not result.passed]
+    assert missing in TABLE_CHECKS[failed.asset_key or DATA, failed.check_name or ""][0]
+    assert failed.description == f"Nobody can tell: {missing} was not looked for, though something has landed"
+    assert failed.severity is dg.AssetCheckSeverity.WARN
+
+
+def test_what_is_known_to_be_wrong_is_an_error_also_when_the_rest_was_not_looked_for() -> None:
+    results = table_check_results([finding("ledger", wrong=1)], {DATA})
+    failed = {result.check_name: result.severity for result in results if not result.passed}
+    assert failed.pop("nothing_lost") is dg.AssetCheckSeverity.ERROR
+    assert failed == dict.fromkeys(["unique_engagement_id", "identity", "contents"], dg.AssetCheckSeverity.WARN)
+
+
+def test_something_has_landed_when_a_batch_has_finished_or_an_alias_stands(tmp_path: Path) -> None:
+    settings = Settings(home=tmp_path)
+    stores = open_stores(settings)
+
+    def begin(batch: int) -> Manifest:
+        app_id = stores.checkpoints.app_id(INGEST_ENGAGEMENTS)
+        begun = Manifest(INGEST_ENGAGEMENTS, app_id, batch, {"0": batch}, {"0": batch + 1}, NOW, {})
+        stores.checkpoints.begin(begun)
+        return begun
+
+    light.create(ALIAS.uri(settings.lake), ALIAS)
+    first = begin(0)
+    assert landed_in(settings, stores) == set(), "a batch that is under way may have written nothing yet"
+    stores.checkpoints.succeed(first, {})
+    begin(1)
+    assert landed_in(settings, stores) == EVERYWHERE - {ALIASES}
+    edge = table_of([{"organization_id": "org-1", "request_id": "r-1", "batch_id": 0}], ALIAS)
+    light.append(DeltaTable(ALIAS.uri(settings.lake)), edge, Transaction("test/alias", 0))
+    assert landed_in(settings, stores) == EVERYWHERE
 
 
 @pytest.mark.parametrize(

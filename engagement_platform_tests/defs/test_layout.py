@@ -19,12 +19,14 @@ from deltalake import DeltaTable
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engagement_platform.chains.run import HOPS
 from engagement_platform.definitions import defs
+from engagement_platform.defs.chain import chain_definitions
 from engagement_platform.defs.evaluations import newest, out_of_sight
 from engagement_platform.defs.examined import NO_TABLE, WHOLE, check_results
 from engagement_platform.defs.histogram import svg
 from engagement_platform.defs.layout import (
-    LAYOUT_CHECKS,
+    CHAIN,
     SAYS,
     TABLES,
     keep_in_sight,
@@ -37,9 +39,13 @@ from engagement_platform.defs.platform import Platform
 from engagement_platform.defs.sensors import REPORT_AGAIN_AFTER, Recent
 from engagement_platform.layout.findings import CODES
 from engagement_platform.layout.reports import keep
+from engagement_platform.merge_on_read.entity import PROFILE
+from engagement_platform.microbatch.model import Transaction
 from engagement_platform.settings import Settings
 from engagement_platform.tables import light
+from engagement_platform.tables.arrow import table_of
 from engagement_platform.tables.engagement import MAPPING, data_table
+from engagement_platform.tables.layout import LAYOUT_HISTORY
 from engagement_platform_tests.layout import logs
 
 DATA = dg.AssetKey(["engagement", "data"])
@@ -299,10 +305,64 @@ def test_failed_checks_stay_in_sight_when_another_run_writes_the_table_and_passe
     assert lake.failed() == SEEDED
 
 
-def test_every_table_has_a_check_for_every_class_of_findings() -> None:
+UNCHECKED = {
+    "layout/health": "is no table, but what is told about all of them",
+    "game/": "thirty tables of one kind would be three hundred checks; each has one for all findings",
+}
+"""Assets of kind deltalake without a check for each class of findings: name, or its beginning, and why."""
+
+
+def delta_tables(definitions: dg.Definitions) -> tuple[set[dg.AssetKey], set[dg.AssetCheckKey]]:
+    """Assets of kind deltalake, and all checks."""
+    graph = definitions.resolve_asset_graph()
+    tables = {key for key in graph.get_all_asset_keys() if "deltalake" in graph.get(key).kinds}
+    return tables, set(graph.asset_check_keys)
+
+
+def test_every_asset_that_is_a_delta_table_has_a_check_for_every_class_of_findings_and_is_examined() -> None:
     assert set(SAYS) == set(CODES)
-    keys = [key for checks in LAYOUT_CHECKS for key in checks.check_keys]
-    assert sorted(keys) == sorted(dg.AssetCheckKey(table, code) for table in TABLES for code in CODES)
+    tables, checks = delta_tables(defs())
+    unchecked = {key for key in tables if key.to_user_string().startswith(tuple(UNCHECKED))}
+    assert all(any(key.to_user_string().startswith(name) for key in unchecked) for name in UNCHECKED)
+    assert [(table, code) for table in tables - unchecked for code in CODES if (table, code) not in checks] == []
+    assert set(TABLES) == tables - unchecked
+
+
+def test_every_table_of_the_chain_has_a_check_for_every_class_of_findings_and_is_examined() -> None:
+    tables, checks = delta_tables(chain_definitions("0 * * * *"))
+    assert [(table, code) for table in tables for code in CODES if (table, code) not in checks] == []
+    assert set(CHAIN) == tables
+
+
+def test_a_changeset_passes_every_check_while_batches_come_and_go(lake: Lake) -> None:
+    """A batch is one small file in a partition of its own, and is removed once the base has it."""
+    changeset = lake.home / "lake" / "profile" / "changeset"
+    light.create(str(changeset), PROFILE.changeset)
+    for batch in range(120):
+        change = {"profile_id": f"p-{batch}", "version": batch, "op": "UPDATE", "name": "n", "batch_id": batch}
+        rows = table_of([change] * 3, PROFILE.changeset)
+        light.append(DeltaTable(changeset), rows, Transaction("ingest-profile-changes/changeset", batch))
+        if batch == 60:
+            DeltaTable(changeset).delete("batch_id < 50")
+    lake.run("check_layout")
+    key = dg.AssetKey(["profile", "changeset"])
+    told = lake.newest("scattered_writes", key)
+    assert told is not None
+    assert told.metadata["files"].value == 70
+    assert lake.failed(key) == []
+
+
+def test_health_evaluates_the_checks_of_profiles_of_maintenance_itself_and_of_a_chain_that_is_there(lake: Lake) -> None:
+    for table in (PROFILE.base, LAYOUT_HISTORY, HOPS[0].table):
+        light.create(f"{lake.home}/lake/{table.name}", table)
+    lake.run("examine_layout")
+    for table in (PROFILE.base, LAYOUT_HISTORY, HOPS[0].table):
+        key = dg.AssetKey(list(table.key))
+        assert lake.failed(key) == []
+        told = lake.newest("small_files", key)
+        assert told is not None
+        assert told.metadata["version"].value == 0, f"{table.name} was not looked at"
+    assert lake.newest("small_files", CHAIN[-1]) is None, "nobody has declared it"
 
 
 def test_each_table_of_games_has_one_check_which_says_all_that_is_wrong_and_stays_in_sight(lake: Lake) -> None:
