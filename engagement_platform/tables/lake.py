@@ -137,8 +137,7 @@ class Lake:
     def stream(self, table: Table) -> DataFrame:
         """An append-only table as a streaming source, from its first row on.
 
-        Commits that change rows are passed by: in these tables only erasures make some, and those add nothing.
-        Raises NotAStreamSource for a mutable one: Delta's streams fail at the first rewritten file, or skip changes.
+        Commits that change rows are passed by: only erasures make some here. Raises NotAStreamSource.
         """
         if table.mode is not Mode.APPEND_ONLY:
             raise NotAStreamSource(table)

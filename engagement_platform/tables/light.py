@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Schema, WriterProperties, write_deltalake
 from deltalake import Transaction as TxnAction
+from deltalake.table import TableMerger
 
 from engagement_platform.errors import PlatformError
 from engagement_platform.microbatch.model import Transaction
@@ -249,34 +250,21 @@ def remove(found: DeltaTable, where: Mapping[str, Sequence[Any]], txn: Transacti
 
 def take_out(found: DeltaTable, rows: pa.Table, txn: Transaction) -> int:
     """Remove the rows that equal one of `rows` in all its columns, without naming values in the log; how many."""
-    merger = found.merge(
-        rows,
-        " AND ".join(f'target."{name}" = source."{name}"' for name in rows.column_names),
-        source_alias="source",
-        target_alias="target",
-        # Bounds of a source that is read as a whole would stand in the log, as the condition of a delete does.
-        streamed_exec=True,
-        writer_properties=_writer(),
-        commit_properties=_named(txn),
-        post_commithook_properties=_NO_HOOKS,
-    )
-    return int(merger.when_matched_delete().execute()["num_target_rows_deleted"] or 0)
+    done = _equal(found, rows, rows.column_names, txn).when_matched_delete().execute()
+    return int(done["num_target_rows_deleted"] or 0)
 
 
 def change(found: DeltaTable, rows: pa.Table, txn: Transaction, *, on: Sequence[str]) -> int:
     """Give the rows that equal one of `rows` in the columns `on` its other columns; how many. As `take_out` does it."""
-    merger = found.merge(
-        rows,
-        " AND ".join(f'target."{name}" = source."{name}"' for name in on),
-        source_alias="source",
-        target_alias="target",
-        streamed_exec=True,
-        writer_properties=_writer(),
-        commit_properties=_named(txn),
-        post_commithook_properties=_NO_HOOKS,
-    )
     taken = {name: f'source."{name}"' for name in rows.column_names if name not in on}
-    return int(merger.when_matched_update(taken).execute()["num_target_rows_updated"] or 0)
+    return int(_equal(found, rows, on, txn).when_matched_update(taken).execute()["num_target_rows_updated"] or 0)
+
+
+def _equal(found: DeltaTable, rows: pa.Table, on: Sequence[str], txn: Transaction) -> TableMerger:
+    condition = " AND ".join(f'target."{name}" = source."{name}"' for name in on)
+    # Bounds of a source that is read as a whole would stand in the log, as the condition of a delete does.
+    how: dict[str, Any] = {"commit_properties": _named(txn), "post_commithook_properties": _NO_HOOKS}
+    return found.merge(rows, condition, "source", "target", writer_properties=_writer(), streamed_exec=True, **how)
 
 
 def purge(found: DeltaTable) -> None:
