@@ -84,8 +84,8 @@ def verify(settings: Settings, receipt: Path, asked: Request | None) -> list[rec
     """Look again at what a receipt promises; asked None: without the id. Raises ReceiptRefused."""
     reach = [] if asked is None else _places(settings, asked, None)
     given, subject = receipts.read(receipt), None if asked is None else asked.subject
-    outside = [settings.home / "kafka"]
-    return receipts.verify(open_vault(settings), given, reach, subject, settings.home, outside)
+    outside, names = [settings.home / "kafka"], [] if asked is None else asked.whom.ids
+    return receipts.verify(open_vault(settings), given, reach, subject, settings.home, outside, names)
 
 
 def not_reached(settings: Settings, asked: Request) -> list[str]:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from deltalake import DeltaTable
 
 from engagement_platform.erasing.whom import Side, Whom
 from engagement_platform.errors import PlatformError
@@ -23,7 +24,7 @@ from engagement_platform.mutation.model import Edge
 from engagement_platform.mutation.resolver import Identities
 from engagement_platform.pii.erasure import Subject, naming
 from engagement_platform.pii.tombstones import ENGAGEMENT, PERSON, StoredTombstones
-from engagement_platform.tables import log
+from engagement_platform.tables import light, log
 from engagement_platform.tables.arrow import schema_of
 from engagement_platform.tables.contract import Table
 from engagement_platform.tables.engagement import ALIAS, QUARANTINE, data_table
@@ -78,7 +79,12 @@ class Found:
             where = {**where, "organization_id": sorted(set(asked).intersection(where["organization_id"]))}
             if not where["organization_id"]:
                 return schema_of(table, *columns).empty_table()
-        return self.lake.find(table, version, columns, {**within, **where}).cast(schema_of(table, *columns))
+        return self._read(table, version, columns, {**within, **where})
+
+    def _read(self, table: Table, version: int, columns: Sequence[str], where: Mapping[str, Sequence[Any]]) -> pa.Table:
+        """Through delta-rs, wherever the table is: it reads what only Spark writes, too."""
+        opened = DeltaTable(log.storage_uri(self.lake.uri(table)), version=version)
+        return light.find(opened, columns, where).cast(schema_of(table, *columns))
 
     def edges_with(self, *, now: bool = False) -> list[Edge]:
         """Edges that lead to the person or away from it."""
@@ -151,7 +157,7 @@ class Found:
         if version is None:
             return schema_of(QUARANTINE, *PLACE).empty_table()
         # In one piece: what is refused is little, and everything else that goes over it reads it so, too.
-        rows = self.lake.find(QUARANTINE, version, columns, {}).cast(schema_of(QUARANTINE, *columns))
+        rows = self._read(QUARANTINE, version, columns, {})
         keys, values = rows.column("key").to_pylist(), rows.column("value").to_pylist()
         named = [self._names(key, value, words) for key, value in zip(keys, values, strict=True)]
         return rows.filter(pa.array(named, pa.bool_())).select(list(PLACE)).group_by(list(PLACE)).aggregate([])

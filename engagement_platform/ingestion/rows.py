@@ -10,6 +10,7 @@ from pyspark.sql import functions as F
 
 from engagement_platform.ingestion.settle import COORDINATES, ID, REASONS, Verdict
 from engagement_platform.microbatch.model import Manifest
+from engagement_platform.sources.messages import Reason
 from engagement_platform.tables.engagement import QUARANTINE
 from engagement_platform.tables.lake import Lake
 from engagement_platform.tables.stamps import stamped
@@ -19,15 +20,17 @@ def not_quarantined(rejected: DataFrame, lake: Lake, manifest: Manifest) -> Data
     """Rejected records that quarantine does not hold already, when they may have been seen before.
 
     The same bytes at the same coordinates are the same record, whatever it was rejected for then. A topic that was
-    made anew counts its offsets from 0 again, so coordinates alone would not do.
+    made anew counts its offsets from 0 again, so coordinates alone would not do; but where somebody was erased they
+    are all that is left, and what stood there must not come back.
     """
     if not manifest.goes_over_again:
         return rejected
     held = lake.read(QUARANTINE, manifest.table_versions[QUARANTINE.name]).select(
-        *COORDINATES, F.col("value").alias("held_value")
+        *COORDINATES, F.col("value").alias("held_value"), F.col("reason_code").alias("held_reason")
     )
     same = [F.col(f"rejected.{name}") == F.col(f"held.{name}") for name in COORDINATES]
-    same.append(F.col("rejected.value").eqNullSafe(F.col("held.held_value")))
+    is_marker = F.col("held.held_reason").eqNullSafe(Reason.ERASED.value) & F.col("held.held_value").isNull()
+    same.append(F.col("rejected.value").eqNullSafe(F.col("held.held_value")) | is_marker)
     return rejected.alias("rejected").join(held.alias("held"), reduce(and_, same), "left_anti")
 
 

@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 from engagement_platform.landing.batch import COORDINATES, DecodedBatch
 from engagement_platform.microbatch.job import Committer
 from engagement_platform.microbatch.model import Counts
+from engagement_platform.sources.messages import Reason
 from engagement_platform.tables.contract import Table
 from engagement_platform.tables.stamps import stamped_here
 
@@ -48,7 +49,13 @@ class RejectedProcess:
             return rows
         topics = rows.column("topic").unique().to_pylist()
         version = work.manifest.table_versions[self.table.name]
-        held = work.lake.find(self.table, version, (*COORDINATES, "value"), {"topic": topics})
-        there = {tuple(row.values()) for row in held.to_pylist()}
-        places = rows.select([*COORDINATES, "value"]).to_pylist()
-        return rows.filter(pa.array([tuple(row.values()) not in there for row in places]))
+        held = work.lake.find(
+            self.table, version, (*COORDINATES, "value", "reason_code"), {"topic": topics}
+        ).to_pylist()
+        there = {tuple(row.values())[:4] for row in held}
+        # Where somebody was erased the place is all that is left, and what stood there must not come back.
+        marked = {at[:3] for at in there if at[3] is None} & {
+            tuple(row.values())[:3] for row in held if row["reason_code"] == Reason.ERASED.value
+        }
+        places = [tuple(row.values()) for row in rows.select([*COORDINATES, "value"]).to_pylist()]
+        return rows.filter(pa.array([at not in there and at[:3] not in marked for at in places], pa.bool_()))

@@ -6,7 +6,7 @@ For rows in this process and in Spark. Who is erased is asked of `pii.tombstones
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -130,14 +130,16 @@ def _named_here(decoded: pa.Table, named: Named, tombstones: Tombstones) -> pa.A
         if code is not None
     }
     for kind, columns in named.items():
+        everywhere = tombstones.organizations(kind)
         for name in columns:
-            ids = list(zip(organizations, decoded.column(name).to_pylist(), strict=True))
+            ids = [{pair} for pair in zip(organizations, decoded.column(name).to_pylist(), strict=True)]
             for at, said in refused.items():
-                within = said.get(_ORGANIZATION) if has_organization else ANYWHERE
-                ids[at] = (within, said.get(name)) if isinstance(within, str) else ("", None)
-            gone = tombstones.erased(kind, {pair for pair in ids if isinstance(pair[1], str)})
-            for at, pair in enumerate(ids) if gone else ():
-                marked[at] = marked[at] or pair in gone
+                # Of an organization that cannot be read: whoever is erased in any.
+                within = {said[_ORGANIZATION]} if has_organization and _ORGANIZATION in said else everywhere
+                ids[at] = {(each, said[name]) for each in within if name in said}
+            gone = tombstones.erased(kind, {pair for each in ids for pair in each if pair[1] is not None})
+            for at, each in enumerate(ids) if gone else ():
+                marked[at] = marked[at] or not gone.isdisjoint(each)
     return pa.array(marked, pa.bool_())
 
 
@@ -148,8 +150,3 @@ def said_in(value: bytes | None) -> Mapping[str, Any]:
     except (ValueError, RecursionError):
         return {}
     return {name: of for name, of in said.items() if isinstance(of, str)} if isinstance(said, dict) else {}
-
-
-def names_one_of(value: bytes | None, ids: Collection[str]) -> bool:
-    """Whether a record says one of these ids as a text of its own, at its top level."""
-    return not set(ids).isdisjoint(said_in(value).values())

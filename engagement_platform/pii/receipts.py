@@ -91,11 +91,13 @@ def verify(
     subject_id: str | None,
     home: Path,
     outside: Sequence[Path] = (),
+    names: Sequence[str] = (),
 ) -> list[Check]:
     """Look again at everything that a receipt promises. Raises ReceiptRefused when it is not ours, or was changed.
 
     subject_id: with it also what only the id leads to is looked at: other tables, refused events that name it, and
     every byte of every file under `home` and in a lake on this machine's disk, compressed ones and Parquet included.
+    names: more ids of the subject, which no byte may say either.
     outside: folders there that no erasure reaches, such as those of the embedded broker; they are named, not read.
     """
     said = _proved(vault.keyring, given)
@@ -108,7 +110,7 @@ def verify(
     if subject_id is not None:
         until = {place["name"]: place.get("until", {}) for place in said["places"]}
         lake = [] if "://" in vault.root or Path(vault.root).is_relative_to(home) else [Path(vault.root)]
-        checks += _looked_for(who, others, _Folders([home, *lake], outside), until)
+        checks += _looked_for(who, others, _Scan([home, *lake], outside, [subject_id, *names]), until)
     return checks
 
 
@@ -123,30 +125,32 @@ def _checks(vault: Vault, who: Subject, owner: Owner) -> Iterator[Check]:
 
 
 @dataclass(frozen=True)
-class _Folders:
-    looked_into: Sequence[Path]
+class _Scan:
+    folders: Sequence[Path]
     outside: Sequence[Path]
+    ids: Sequence[str]
 
 
 def _looked_for(
-    who: Subject, others: Sequence[Erasable], folders: _Folders, until: Mapping[str, Mapping[str, str]]
+    who: Subject, others: Sequence[Erasable], scan: _Scan, until: Mapping[str, Mapping[str, str]]
 ) -> Iterator[Check]:
     """until: of each place, what its former versions keep -> by when that is gone."""
     for other in others:
         rows = other.left(who)
         yield Check(other.name, rows == 0, f"{rows} rows")
-    if len(who.id) < LEAST_SCANNED:
+    needles = [id_.encode("utf-8", "surrogatepass") for id_ in scan.ids if len(id_) >= LEAST_SCANNED]
+    if not needles:
         return
     stays: list[Path] = []
     waits = Counter[tuple[str, str, str]]()
-    for path in places_with(folders.looked_into, [who.id.encode()], folders.outside):
+    for path in places_with(scan.folders, needles, scan.outside):
         planned = _planned(path, others, until)
         if planned is not None and utc_now() <= datetime.fromisoformat(planned[2]):
             waits[planned] += 1
         else:
             stays.append(path)
     yield Check("bytes", not stays, ", ".join(map(str, stays[:5])) or "in no file that is in use")
-    for folder in folders.outside:
+    for folder in scan.outside:
         if folder.exists():
             yield Check("outside", True, f"not looked into: {folder}")
     for (name, kind, when), count in sorted(waits.items()):

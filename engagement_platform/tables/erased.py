@@ -72,7 +72,7 @@ def take_out(root: str, table: Table, rows: pa.Table, txn: Transaction, lake: La
     Skipped when this transaction is in the table already. lake: by it Spark does what delta-rs cannot; without it
     that raises RowsNotTakenOut. Its streams stop at the removal, unless they pass by changes. Raises TableBusy.
     """
-    if lake is not None and _needs_spark(lake, table):
+    if lake is not None and needs_spark(lake.root, table):
         return _in_spark(lake, table, rows, txn, rows.column_names)
     return _in_place(root, table, rows, txn, lambda found: light.take_out(found, rows, txn))
 
@@ -84,7 +84,7 @@ def change(
 
     rows: one for each value of `on`.
     """
-    if lake is not None and _needs_spark(lake, table):
+    if lake is not None and needs_spark(lake.root, table):
         return _in_spark(lake, table, rows, txn, on)
     return _in_place(root, table, rows, txn, lambda found: light.change(found, rows, txn, on=on))
 
@@ -97,13 +97,11 @@ def needs_spark(root: str, table: Table) -> bool:
     return DeltaTable.is_deltatable(uri) and light.opened(uri, table) is None
 
 
-def _needs_spark(lake: Lake, table: Table) -> bool:
-    return needs_spark(lake.root, table) and log.version(lake.uri(table)) is not None
-
-
 def _in_spark(lake: Lake, table: Table, rows: pa.Table, txn: Transaction, on: Sequence[str]) -> int:
     """Both of it, by a MERGE whose condition names columns only; rows that are only marked leave their files, too."""
     name = lake.sql_name(table)
+    if log.version(lake.uri(table)) is None:
+        return 0
     with turn(lake.root, table.name):
         properties = (log.describe(lake.uri(table)) or _NOTHING).properties
         append_only = table.mode is Mode.APPEND_ONLY

@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 from deltalake import DeltaTable
+from pyspark.sql import SparkSession
 
 from engagement_platform.consumers import Changes
 from engagement_platform.erasing.found import AliasesNotMoved
-from engagement_platform.erasing.job import erase_job, tables
+from engagement_platform.erasing.job import Eraser, erase_job, tables
 from engagement_platform.erasing.reach import places
 from engagement_platform.erasing.whom import Whom
 from engagement_platform.merge_on_read.entity import PROFILE
@@ -286,3 +287,17 @@ def test_a_process_that_is_killed_is_followed_by_one_that_does_the_rest(tmp_path
     assert BOB not in repr(planted.stores.checkpoints.history(ERASE_SUBJECTS)), "whom it is about is written nowhere"
     assert len(list(planted.eraser().finish())) == 1
     assert alike(planted) == alike(calm)
+
+
+@pytest.mark.slow
+def test_tables_that_only_spark_writes_end_as_others_do(tmp_path: Path, spark: SparkSession) -> None:
+    planted, calm = Planted(tmp_path / "spark"), Planted(tmp_path / "calm")
+    calm.eraser().run(REF, WHOM)
+    for table in (DATA, NOTIFICATION, SAID_NAME, QUARANTINE):
+        opened = DeltaTable(table.uri(planted.root))
+        opened.alter.set_table_properties({"delta.randomizeFilePrefixes": "true"})
+    done = Eraser(planted.settings, planted.stores, spark=spark).run(REF, WHOM)
+    assert (done[DATA.name], done[NOTIFICATION.name], done[QUARANTINE.name]) == (5, 6, 2)
+    assert alike(planted) == alike(calm)
+    for table in (NOTIFICATION, SAID_NAME, QUARANTINE):
+        assert DeltaTable(table.uri(planted.root)).metadata().configuration["delta.appendOnly"] == "true"
