@@ -88,7 +88,8 @@ def doctor(
     done = predicted_and_actual(settings, [one.target for one in examined]) if wanted else {}
     if as_json:
         found = [finding.as_json() for examination in examined for finding in examination.findings]
-        tables = [_table(examination, done.get(examination.target.name, ())) for examination in examined]
+        most = settings.health.worst_partitions
+        tables = [_table(examination, done.get(examination.target.name, ()), most) for examination in examined]
         typer.echo(json.dumps({"findings": found, "tables": tables}))
     else:
         _show(examined)
@@ -103,10 +104,10 @@ def doctor(
     raise typer.Exit(1 if bad or unread else 0)
 
 
-def _table(examination: Examination, done: Sequence[Outcome]) -> dict[str, object]:
+def _table(examination: Examination, done: Sequence[Outcome], most: int) -> dict[str, object]:
     from engagement_platform.layout.outcomes import as_json
 
-    return {**examination.as_json(), "predicted_and_actual": [as_json(one) for one in done]}
+    return {**examination.as_json(most), "predicted_and_actual": [as_json(one) for one in done]}
 
 
 def _guards(settings: Settings, as_json: bool) -> int:

@@ -182,7 +182,10 @@ class HealthSettings(Section):
         description="Tables with more files are summed up by Spark; each file takes about 1 KB of this process.",
     )
     worst_partitions: int = Field(
-        default=1000, ge=1, description="Most partitions that come from Spark: those with most files, bytes, overlap."
+        default=1000,
+        ge=1,
+        description="Most partitions that come from Spark, and that `doctor --json` tells of a table: those with most "
+        "files, bytes, overlap.",
     )
     listed_files: int = Field(
         default=50_000,

@@ -73,11 +73,13 @@ class Examination:
     leftovers: Leftovers
     findings: tuple[Finding, ...]
 
-    def as_json(self) -> dict[str, object]:
-        """The table with the names that JSON output has; findings are listed apart."""
+    def as_json(self, worst: int = 0) -> dict[str, object]:
+        """The table with the names that JSON output has; findings are listed apart. worst: at most so many partitions,
+        the worst first.
+        """
         z_ordered = self.recent.z_ordered
         return {
-            **self.statistics.as_json(),
+            **self.statistics.as_json(worst),
             "checkpoint_version": self.recent.checkpoint,
             "versions_since_optimize": self.recent.versions_since_optimize,
             "z_ordered_version": z_ordered.version if z_ordered else None,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from datetime import date
 from typing import Any
 
 import numpy as np
@@ -66,8 +67,8 @@ class Statistics:
         """Whether `partitions` holds all of them."""
         return int(self.partitions.num_rows) == self.totals.partitions
 
-    def as_json(self) -> dict[str, object]:
-        """Totals with the names that JSON output has; partitions are left out."""
+    def as_json(self, worst: int = 0) -> dict[str, object]:
+        """Totals with the names that JSON output has, and the worst partitions (at most so many), as `_worst` ranks."""
         return {
             "table": self.table,
             "uri": self.uri,
@@ -78,7 +79,36 @@ class Statistics:
             "histogram": dict(zip(map(str, BUCKETS), self.totals.histogram, strict=True)),
             "largest_partition_files": int(pc.max(self.partitions.column("files")).as_py() or 0),
             "overlap_depth": pc.max(self.partitions.column("depth")).as_py(),
+            "worst_partitions": [_partition(row) for row in _worst(self.partitions, worst).to_pylist()],
         }
+
+
+_WORST_BY = ("small_files", "files", "depth", "bytes")
+"""What decides which partitions are told when not all are; the first that differs."""
+
+
+def _worst(partitions: pa.Table, most: int) -> pa.Table:
+    # Nulls, the depth of partitions without bounds, come last.
+    order = [*((name, "descending") for name in _WORST_BY), ("partition", "ascending")]
+    return partitions.sort_by(order).slice(0, most)
+
+
+def _partition(row: Mapping[str, Any]) -> dict[str, object]:
+    """A partition with the names that JSON output has; bounds as text, times in ISO 8601."""
+    low, high = (None if row[end] is None else _text(row[end]) for end in ("low", "high"))
+    return {
+        **{name: row[name] for name in ("partition", "files", "bytes", "rows", "small_files")},
+        "overlap_depth": row["depth"],
+        "mean_overlap_depth": None if row["mean_depth"] is None else round(row["mean_depth"], 2),
+        "deleted_rows": row["deleted_rows"],
+        "deleted_share": round(row["deleted_rows"] / row["rows"], 4) if row["rows"] else 0.0,
+        "low": low,
+        "high": high,
+    }
+
+
+def _text(bound: Any) -> str:
+    return str(bound.isoformat() if isinstance(bound, date) else bound)
 
 
 def totals_of(files: pa.Table, partitions: pa.Table, small_file_bytes: int) -> Totals:

@@ -73,6 +73,41 @@ def test_json_is_one_object_whose_findings_say_everything(lake: Path) -> None:
     (table,) = told["tables"]
     assert (table["files"], table["bytes"], table["partitions"]) == (176, 175 * 7 * KB + 60 * MB, 2)
     assert table["histogram"]["4096"] == 175
+    sick, well = table["worst_partitions"]
+    assert (well["partition"], well["files"], well["bytes"]) == ("organization_id=org-1", 1, 60 * MB)
+    assert (sick["partition"], sick["files"], sick["bytes"], sick["small_files"]) == (
+        "organization_id=org-0",
+        175,
+        175 * 7 * KB,
+        175,
+    )
+
+
+def test_json_tells_the_worst_partitions_with_bounds_overlap_and_deleted_rows(
+    lake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def file(name: str, organization: str, days: tuple[str, str], **more: Any) -> dict[str, Any]:
+        return logs.add(name, 7 * KB, partition={"organization_id": organization}, days=days, **more)
+
+    vector = {"storageType": "u", "pathOrInlineDv": "ab^-aqEH.-t@S}K{vb[*k^", "offset": 4, "sizeInBytes": 40}
+    logs.table(
+        lake / "game" / "deep",
+        [
+            file("a", "org-0", ("2024-01-01", "2024-01-31")),
+            file("b", "org-0", ("2024-01-15", "2024-03-01"), vector={**vector, "cardinality": 5}),
+            file("c", "org-1", ("2024-05-01", "2024-05-02")),
+        ],
+        protocol=logs.VECTORS,
+    )
+    (table,) = answered("game/deep", "--clustered-by", "day")["tables"]
+    assert table["worst_partitions"][0] == {
+        "partition": "organization_id=org-0", "files": 2, "bytes": 14 * KB, "rows": 20, "small_files": 2,
+        "overlap_depth": 2, "mean_overlap_depth": 1.5, "deleted_rows": 5, "deleted_share": 0.25,
+        "low": "2024-01-01", "high": "2024-03-01",
+    }  # fmt: skip
+    monkeypatch.setenv("ENGAGEMENT_PLATFORM_HEALTH__WORST_PARTITIONS", "1")
+    (table,) = answered("game/deep")["tables"]
+    assert [(one["partition"], one["low"]) for one in table["worst_partitions"]] == [("organization_id=org-0", None)]
 
 
 @pytest.mark.parametrize("table", ["game/well", "engagement/data", "game/well/"])
