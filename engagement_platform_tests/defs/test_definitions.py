@@ -35,7 +35,7 @@ def described(definitions: dg.Definitions) -> str:
     for job in sorted(repository.get_all_jobs(), key=lambda job: job.name):
         if job.name.startswith("__"):
             continue
-        ops = ", ".join(f"{op.name} (pool {op.definition.pool})" for op in job.graph.nodes)  # type: ignore[attr-defined]
+        ops = ", ".join(sorted(f"{op.name} (pool {op.definition.pool})" for op in job.graph.nodes))  # type: ignore[attr-defined]
         lines.append(f"job {job.name}: {ops}; {job.executor_def.name}")
     for sensor in sorted(repository.sensor_defs, key=lambda sensor: sensor.name):
         targets = ", ".join(target.job_name for target in sensor.targets) or "nothing"
