@@ -19,13 +19,15 @@ from engagement_platform import maintenance
 from engagement_platform.consumers import Changes
 from engagement_platform.consumers.in_spark import Pull, as_now, stream
 from engagement_platform.consumers.notified import TooFarBehind
+from engagement_platform.erasing.job import Eraser
+from engagement_platform.erasing.whom import Whom
 from engagement_platform.jobs import INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS
 from engagement_platform.layout import maintain
 from engagement_platform.layout.vacuum import RetentionTooShort
 from engagement_platform.mutation.current import current
 from engagement_platform.mutation.job import APPLY_MUTATIONS
 from engagement_platform.mutation.rematerialize import REMATERIALIZE_ALIASES
-from engagement_platform.rollback.plan import Asked, RestoreMode
+from engagement_platform.rollback.plan import Asked, ErasedSince, RestoreMode
 from engagement_platform.settings import MutationSettings
 from engagement_platform.tables.arrow import schema_of
 from engagement_platform.tables.engagement import NOTIFICATION, PENDING, data_table
@@ -163,13 +165,14 @@ class Hour:
 
     @property
     def steps(self) -> dict[str, tuple[int, Callable[[], None]]]:
-        """Name -> (how often among the others, what it does). An erasure of engagements comes in here."""
+        """Name -> (how often among the others, what it does)."""
         return {
             "traffic": (6, self.traffic),
             "requests": (4, self.requests),
             "rematerialize": (2, self.rematerialize),
             "restore, replay": (1, lambda: self.restore("replay")),
             "restore, drop": (1, lambda: self.restore("drop")),
+            "erase": (1, self.erase),
             "optimize": (2, self.optimize),
             "vacuum": (1, self.vacuum),
             "removed from outside": (1, self.removed_from_outside),
@@ -224,11 +227,27 @@ class Hour:
 
     def restore(self, mode: RestoreMode) -> None:
         """Back to some version that was between two batches; what is replayed then lands again, or not at all."""
-        report = restoring(self.world).run(
-            Asked(DATA.name, self.dice.choice(self.versions[-4:]), mode=mode, reason="a drill", by="an@hour")
-        )
-        self.did[-1] += " (nothing to do)" if report is None else ""
+        to = self.dice.choice(self.versions[-4:])
+        try:
+            report = restoring(self.world).run(Asked(DATA.name, to, mode=mode, reason="a drill", by="an@hour"))
+            self.did[-1] += " (nothing to do)" if report is None else ""
+        except ErasedSince:
+            self.did[-1] += " (refused: somebody was erased since)"
         self._run("auto")
+
+    def erase(self) -> None:
+        """Somebody who stands is erased for good; whoever reads drops the rows."""
+        persons = {(organization, row["person_id"]) for (organization, _), row in standing(self.world).items()}
+        there = sorted(persons - {("org", "p1")})
+        if not there:
+            self.did[-1] += " (nobody is there)"
+            return
+        organization, person = self.dice.choice(there)
+        whom = Whom.of(person, organizations=[organization])
+        Eraser(self.world.settings, self.world.stores, spark=self.world.spark).run(f"ref-{len(self.did)}", whom)
+        left = standing(self.world).items()
+        assert not [key for key, row in left if (key[0], row["person_id"]) == (organization, person)]
+        self.versions.clear()
 
     def optimize(self) -> None:
         """Files are merged, as every night, also where that would not be worth it."""

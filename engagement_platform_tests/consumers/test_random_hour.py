@@ -12,7 +12,7 @@ from engagement_platform_tests.ingestion.world import World
 pytestmark = pytest.mark.broker
 
 # What may happen, in an order in which it matters; readers read on after some of it.
-SHORT = (("traffic", "requests"), ("restore, replay", "optimize"), ("restore, drop", "traffic", "vacuum"))
+SHORT = (("traffic", "requests"), ("restore, replay", "optimize"), ("restore, drop", "traffic", "erase", "vacuum"))
 
 
 def assert_all_equal(hour: Hour) -> None:
