@@ -120,7 +120,7 @@ def layout_history(context: dg.AssetExecutionContext, platform: Platform) -> dg.
 
 optimize_organizations = dg.define_asset_job(
     "optimize_organizations",
-    selection=[layout_history],
+    selection=dg.AssetSelection.assets(layout_history).without_checks(),
     description="Optimize the partitions of chosen organizations; a backfill of several is one run.",
 )
 
