@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 import pyarrow.fs as pafs
 from deltalake.exceptions import DeltaError
 
+from engagement_platform.layout.files import first_line
 from engagement_platform.tables import log
 
 
@@ -26,17 +27,24 @@ class Followed:
     """When it finished its last batch."""
 
 
-def followed(folder: str, table_id: str) -> Followed | None:
-    """Where the stream of a checkpoint folder is in a table; None when it has finished no batch, or reads others, or
-    when the folder cannot be read from here.
+@dataclass(frozen=True)
+class Unreadable:
+    """A checkpoint folder of which nobody can tell from here which tables its stream reads, and how far."""
+
+    why: str
+
+
+def followed(folder: str, table_id: str) -> Followed | Unreadable | None:
+    """Where the stream of a checkpoint folder is in a table; None when it has finished no batch, or reads others. A
+    folder that is not there is one of a stream that has not begun.
 
     table_id: of the table's metadata, by which Delta's offsets name it (`reservoirId`). A batch that was begun and not
     finished is read again, so the offsets of the last finished one count.
     """
     try:
         return _followed(folder, table_id)
-    except (OSError, ValueError, DeltaError):
-        return None
+    except (OSError, ValueError, KeyError, DeltaError) as error:
+        return Unreadable(first_line(error))
 
 
 def _followed(folder: str, table_id: str) -> Followed | None:

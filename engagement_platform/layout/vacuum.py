@@ -18,7 +18,7 @@ from engagement_platform.layout import disk, files
 from engagement_platform.layout.commits import recent
 from engagement_platform.layout.doctor import Target
 from engagement_platform.layout.segment import segment
-from engagement_platform.layout.streams import followed
+from engagement_platform.layout.streams import Unreadable, followed
 from engagement_platform.layout.survey import place_of
 from engagement_platform.microbatch.cursors import CursorStore, StreamCheckpoints
 from engagement_platform.microbatch.job import Stores
@@ -130,9 +130,8 @@ def slow_readers(settings: Settings, table: Target, stores: Stores, readers: Rea
             job = batch.manifest.job
             found.append(Floor(kept, f"the unfinished {batch.manifest}, which reads version {version},", _finish(job)))
     for reader in _readers(settings, table, stores, readers, now):
-        if kept := _age(table.uri, reader.version, now):
-            because = f"{reader.name}, which has read the table up to version {reader.version},"
-            found.append(Floor(kept, because, reader.do))
+        if kept := _behind(settings, table, reader, now):
+            found.append(Floor(kept, f"{reader.name}, {reader.where},", reader.do))
     return found
 
 
@@ -141,13 +140,32 @@ class _Reader:
     """Who follows a table: up to which version it has read, and what makes it go on."""
 
     name: str
-    version: int
+    version: int | None
+    """None: nobody can tell."""
     do: str
+    why: str = ""
+    """Why nobody can tell."""
+
+    @property
+    def where(self) -> str:
+        """How far it is, in words that follow its name."""
+        if self.version is None:
+            return f"whose checkpoint folder cannot be read from here ({self.why})"
+        return f"which has read the table up to version {self.version}"
+
+
+def _behind(settings: Settings, table: Target, reader: _Reader, now: datetime) -> timedelta | None:
+    """How long ago a reader's version was the newest; None: it still is. Where nobody knows the version, as long as
+    readers are waited for at all.
+    """
+    if reader.version is None:
+        return settings.consumers.keep_for
+    return _age(table.uri, reader.version, now)
 
 
 def _readers(settings: Settings, table: Target, stores: Stores, readers: Readers, now: datetime) -> Iterator[_Reader]:
-    """Jobs, consumers and streams that follow a table; no consumer and no stream that has committed nothing for
-    `consumers.keep_for`.
+    """Jobs, consumers and streams that follow a table, or may do so; no consumer and no stream that has committed
+    nothing for `consumers.keep_for`.
     """
     for job, source in readers.items():
         if source == table.name and (read := _read_through(stores.checkpoints.latest(job))) is not None:
@@ -162,10 +180,14 @@ def _readers(settings: Settings, table: Target, stores: Stores, readers: Readers
             yield _Reader(f"consumer {cursor.name}", cursor.position["version"], do)
     table_id = str(files.open_table(table.uri, table.name).metadata().id)
     for stream, folder in StreamCheckpoints(stores.leases.engine).all().items():
-        place = followed(folder, table_id)
-        if place is not None and now - place.committed_ts <= settings.consumers.keep_for:
-            do = f"let it read on, or engagement-platform consumers --forget-stream {shlex.quote(stream)}"
-            yield _Reader(f"stream {stream}", place.version, do)
+        place, forget = followed(folder, table_id), f"--forget-stream {shlex.quote(stream)}"
+        if isinstance(place, Unreadable):
+            do = f"run where {folder} can be read, or engagement-platform consumers {forget}"
+            yield _Reader(f"stream {stream}", None, do, place.why)
+        elif place is not None and now - place.committed_ts <= settings.consumers.keep_for:
+            yield _Reader(
+                f"stream {stream}", place.version, f"let it read on, or engagement-platform consumers {forget}"
+            )
 
 
 def _finish(job: str) -> str:
@@ -273,7 +295,7 @@ def checkpoint(
         return Checkpointed(table.name, lately.checkpoint_lag, done=False, cleaned=False)
     kept_for = what.properties.get("delta.logRetentionDuration", _LOG_RETENTION)
     keep = disk.retention({"delta.deletedFileRetentionDuration": kept_for})
-    ages = (_age(table.uri, reader.version, now) for reader in _readers(settings, table, stores, readers, now))
+    ages = (_behind(settings, table, reader, now) for reader in _readers(settings, table, stores, readers, now))
     clean = all(age is None or age < keep for age in ages)
     checkpoint_log(place_of(settings, table), clean=clean)
     return Checkpointed(table.name, lately.checkpoint_lag, done=True, cleaned=clean)

@@ -240,13 +240,37 @@ def test_a_consumer_keeps_what_it_has_yet_to_read_as_long_as_it_is_heard_of(lake
         assert not [floor for floor in keeping(lake, table, short(lake), later) if "consumer" in floor.because]
 
 
+@pytest.mark.parametrize("unreadable", ["no such storage", "no JSON", "no offsets"])
+def test_a_stream_whose_folder_cannot_be_read_keeps_what_readers_are_waited_for_and_says_so(
+    lake: SeededLake, unreadable: str
+) -> None:
+    folder = "nowhere://bucket/checkpoint" if unreadable == "no such storage" else f"{lake.home}/checkpoint"
+    streams = StreamCheckpoints(lake.stores.leases.engine)
+    streams.claim("not begun", f"{lake.home}/not begun")
+    streams.claim("elsewhere", folder)
+    if folder.startswith("/"):
+        for name, text in (("commits/0", "v1"), ("offsets/0", "v1\n{no JSON")):
+            file = Path(folder, name)
+            file.parent.mkdir(parents=True)
+            if not (name == "offsets/0" and unreadable == "no offsets"):
+                file.write_text(text)
+    lake.engagements("org-1", 2)
+    found = keeping(lake, settings=short(lake))
+    assert found[1].keep < found[0].keep == lake.settings.consumers.keep_for
+    assert found[0].because.startswith("stream elsewhere, whose checkpoint folder cannot be read from here (")
+    assert found[0].do == f"run where {folder} can be read, or engagement-platform consumers --forget-stream elsewhere"
+    assert not [floor for floor in found if "not begun" in floor.because]
+    assert "stream elsewhere, whose checkpoint folder" in swept(lake, short(lake), dry_run=True).because
+    streams.forget("elsewhere")
+    assert found[1:] == keeping(lake, settings=short(lake))
+
+
 def test_a_stream_keeps_what_it_has_yet_to_read_as_long_as_it_is_heard_of(
     lake: SeededLake, spark: SparkSession
 ) -> None:
     """As Spark keeps its place in the folder that the stores know."""
     folder = f"{lake.home}/checkpoint"
     StreamCheckpoints(lake.stores.leases.engine).claim("report's", folder)
-    StreamCheckpoints(lake.stores.leases.engine).claim("elsewhere", "nowhere://bucket/checkpoint")
 
     def follow() -> None:
         stream = Lake(spark, lake.settings).stream(NOTIFICATION).writeStream.format("noop")
