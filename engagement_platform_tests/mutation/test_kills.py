@@ -26,6 +26,8 @@ pytestmark = [pytest.mark.broker, pytest.mark.crash]
 HERE: Mapping[str, str] = {}
 ALIAS = {"ENGAGEMENT_PLATFORM_MUTATION__APPLY": "alias"}
 IN_SPARK = {"ENGAGEMENT_PLATFORM_LAYOUT__LIGHT_WRITE_ROWS": "0"}
+OVERWRITE = {**IN_SPARK, "ENGAGEMENT_PLATFORM_MUTATION__APPLY": "overwrite"}
+VECTORS = {**IN_SPARK, "ENGAGEMENT_PLATFORM_MUTATION__APPLY": "deletion_vectors"}
 
 # Other points every day; all of them among the slow tests.
 A_FEW = random.Random(datetime.now(UTC).toordinal()).sample((*ALWAYS, *OPERATION, *MARK, *SETTLE), 1)
@@ -37,8 +39,8 @@ def numbers() -> Iterator[int]:
     return count()
 
 
-def assert_finished_once_after_a_kill(machine: Machine, number: int, point: str, variables: Mapping[str, str]) -> None:
-    """Land engagements and requests of a new organization, kill, run again; its rows, names and announcements."""
+def landed(machine: Machine, number: int, variables: Mapping[str, str]) -> tuple[Machine, str]:
+    """Engagements and requests of a new organization have landed; the machine under these variables, and its name."""
     own = replace(machine, environment={**machine.environment, **variables})
     organization = f"org-{number}"
     for topic, job, messages in (
@@ -49,6 +51,12 @@ def assert_finished_once_after_a_kill(machine: Machine, number: int, point: str,
         file.write_bytes(b"".join(as_bytes(message) + b"\n" for message in messages))
         own.cli("produce", "--file", str(file), "--topic", topic)
         own.cli("run", job, "--until-idle")
+    return own, organization
+
+
+def assert_finished_once_after_a_kill(machine: Machine, number: int, point: str, variables: Mapping[str, str]) -> None:
+    """A new organization's requests, killed while they are applied, run again; its rows, names and announcements."""
+    own, organization = landed(machine, number, variables)
     own.killed_at(point, "apply-mutations")
     own.cli("run", "apply-mutations", "--until-idle")
     assert_as_the_oracle_says(own, organization, [*before(organization), *requests(organization)])
@@ -92,9 +100,32 @@ def test_mutations_that_are_killed_are_finished_once(machine: Machine, numbers: 
         *((point, HERE) for point in (*ALWAYS, *OPERATION, *MARK, *SETTLE)),
         *((point, ALIAS) for point in (*MARK, *ALWAYS[7:9], "data:recorded", "notification.append:after")),
         *((point, IN_SPARK) for point in (*MOVE, "data.rows:after", "alias.alias:after", "notification.append:before")),
+        ("data.move:after", OVERWRITE),
     ],
 )
 def test_mutations_killed_at_any_point_are_finished_once(
     machine: Machine, numbers: Iterator[int], point: str, variables: Mapping[str, str]
 ) -> None:
     assert_finished_once_after_a_kill(machine, next(numbers), point, variables)
+
+
+@pytest.mark.slow
+def test_moving_what_waits_is_finished_once_after_a_kill(machine: Machine, numbers: Iterator[int]) -> None:
+    own, organization = landed(machine, next(numbers), ALIAS)
+    own.cli("run", "apply-mutations", "--until-idle")
+    messages = [*before(organization), *requests(organization)]
+    assert_as_the_oracle_says(own, organization, messages)
+    own.killed_at("data.rows:after", "rematerialize-aliases")
+    own.cli("run", "rematerialize-aliases", "--until-idle")
+    assert_as_the_oracle_says(own, organization, messages)
+    rows = own.rows("engagement/data", "organization_id", "engagement_id", "person_id")
+    moved = {(org, engagement): person for org, engagement, person in rows if org == organization and person}
+    assert moved == {key: row.person_id for key, row in replay(messages).data.items()}
+    waits = own.rows("engagement/pending", "organization_id", "pending_from")
+    assert [since for org, since in waits if org == organization] == [None]
+
+
+@pytest.mark.slow
+def test_mutations_killed_while_rows_are_marked_are_finished_once(machine: Machine, numbers: Iterator[int]) -> None:
+    """The last one on this machine: its Data Table has deletion vectors from here on."""
+    assert_finished_once_after_a_kill(machine, next(numbers), "data.move:after", VECTORS)
