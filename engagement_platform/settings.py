@@ -236,13 +236,13 @@ class MutationSettings(Section):
     max_amplification: float = Field(
         default=100.0,
         gt=0,
-        description="`auto`: an organization whose files would be rewritten for so little that bytes written are more "
-        "than this many times the bytes of the changed rows waits for `rematerialize-aliases` instead.",
+        description="`auto`: an organization whose touched files would be rewritten for so little that bytes written "
+        "are more than this many times the bytes of the changed rows waits for `rematerialize-aliases` instead.",
     )
     pending_bytes: int = Field(
         default=32 * 1024 * 1024,
         ge=0,
-        description="`auto`: an organization whose files are smaller than this never waits.",
+        description="`auto`: an organization of which less than this is in files that a change touches never waits.",
     )
     rematerialize_organizations: int = Field(
         default=100, ge=1, description="Most organizations that one batch of `rematerialize-aliases` moves."

@@ -17,6 +17,7 @@ from engagement_platform.defs.batches import (
     written,
 )
 from engagement_platform.microbatch.job import BatchReport
+from engagement_platform.mutation.strategy import FIGURES
 from engagement_platform.tables.contract import Table
 from engagement_platform.tables.engagement import ALIAS, AMENDMENT, OPERATION, ORIGINAL, PENDING, QUARANTINE
 
@@ -78,19 +79,17 @@ def write_amplification(report: BatchReport) -> float | None:
 
 
 def strategies_table(strategies: Mapping[str, Mapping[str, object]]) -> dg.TableMetadataValue:
-    """One row a strategy: how many organizations got it, what that was expected to cost, and one of the reasons."""
+    """One row a strategy: organizations that got it, what was touched, expected and measured, and a reason."""
     records = [
         dg.TableRecord(
             {
                 "strategy": name,
-                "organizations": int(str(said.get("organizations", 0))),
-                "changed_rows": int(str(said.get("changed_rows", 0))),
-                "expected_bytes": int(str(said.get("expected_bytes", 0))),
+                **{figure: int(str(said.get(figure, 0))) for figure in FIGURES},
                 "why": str(said.get("why", "")),
             }
         )
         for name, said in sorted(strategies.items())
     ]
-    figures = [dg.TableColumn(name, "int") for name in ("organizations", "changed_rows", "expected_bytes")]
+    figures = [dg.TableColumn(figure, "int") for figure in FIGURES]
     columns = [dg.TableColumn("strategy"), *figures, dg.TableColumn("why")]
     return MetadataValue.table(records, dg.TableSchema(columns))

@@ -88,9 +88,9 @@ class Committer:
 
     @contextmanager
     def __call__(self, commit: str) -> Iterator[Transaction]:
-        """The transaction to write under: `<app id>/<process>/<commit>` at the batch id."""
+        """The transaction to write under."""
         self._observe(f"{self._process}.{commit}:before")
-        yield Transaction(f"{self._manifest.app_id}/{self._process}/{commit}", self._manifest.batch_id)
+        yield self._manifest.transaction(self._process, commit)
         self._observe(f"{self._process}.{commit}:after")
 
 

@@ -44,6 +44,10 @@ class Manifest:
     def __str__(self) -> str:
         return f"{self.job} batch {self.batch_id}"
 
+    def transaction(self, process: str, commit: str) -> Transaction:
+        """Under which a process makes one of its commits: `<app id>/<process>/<commit>` at the batch id."""
+        return Transaction(f"{self.app_id}/{process}/{commit}", self.batch_id)
+
     @property
     def goes_over_again(self) -> bool:
         """The records may have been seen before this application id: after a reset, and in jobs that re-read."""

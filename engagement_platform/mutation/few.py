@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from datetime import date
 from functools import cached_property
 from typing import Any
 
@@ -54,6 +55,7 @@ from engagement_platform.tables.engagement import (
 )
 from engagement_platform.tables.lake import Lake
 from engagement_platform.tables.stamps import stamped_here
+from engagement_platform.tables.touched import touched as files_touched
 
 PERSON = "source_person_id"
 ROW = ("organization_id", "engagement_date", "engagement_ts", "engagement_id", "person_id", PERSON)
@@ -270,18 +272,22 @@ class _Settled:
     def _choose(self, moved: pa.Table, walked: Mapping[Id, Mapping[str, Any]]) -> None:
         """A strategy for each organization whose stored identities differ from those of now."""
         differs = pc.not_equal(_comparable(moved.column("now")), _comparable(moved.column("person_id")))
-        counted = moved.filter(differs).column("organization_id").value_counts().to_pylist()
-        changed = Counter({count["values"]: count["counts"] for count in counted})
-        changed.update(org for (org, _), row in walked.items() if row["now"] != row["person_id"])
+        counted = moved.filter(differs).group_by(list(KEY[:2])).aggregate([([], "count_all")])
+        alone = [row for row in walked.values() if row["now"] != row["person_id"]]
+        changed: Counter[str] = Counter()
+        days: dict[str, set[date]] = {}
+        for row in (*counted.to_pylist(), *alone):
+            changed[row["organization_id"]] += row.get("count_all", 1)
+            days.setdefault(row["organization_id"], set()).add(row["engagement_date"])
         # Those that wait and have nothing left to move are settled, too.
         marked = {edge.organization_id for edge in self._new}
         touched = sorted(changed.keys() | marked | self._log.pending.keys())
         pinned = self._manifest.table_versions[self._data.name]
-        held = log.stored(self._lake.uri(self._data), pinned, touched) if touched else {}
+        held = files_touched(self._lake.uri(self._data), pinned, {org: days.get(org, ()) for org in touched})
         partitioned = "organization_id" in self._data.partitioned_by
         for organization in touched:
             self.choices[organization] = choose(
-                changed[organization], held[organization], self._settings, partitioned=partitioned
+                changed[organization], *held[organization], self._settings, partitioned=partitioned
             )
 
     def _changes(self, moved: pa.Table, walked: Mapping[Id, Mapping[str, Any]]) -> Changes:

@@ -18,6 +18,7 @@ from engagement_platform.mutation.processes import (
     MoveProcess,
     NameProcess,
     RejectionProcess,
+    replaced,
 )
 from engagement_platform.mutation.requests import FIELDS, PLACE
 from engagement_platform.mutation.strategy import summarized
@@ -103,6 +104,6 @@ def describe(work: MutationBatch) -> Mapping[str, object]:
         "rejected": dict(figures.rejected),
         "chains": work.settled.cascades.chains,
         "longest_chain": work.settled.cascades.longest_chain,
-        "strategies": summarized(work.choices),
+        "strategies": summarized(work.choices, replaced(work)),
         "pending_organizations": len(work.left_pending),
     }

@@ -7,8 +7,9 @@ its UPDATEs name. Requests, edges and the rows that they move stay in Spark.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date
 from functools import cached_property
 from typing import Any
 
@@ -34,12 +35,12 @@ from engagement_platform.mutation.identify import identified
 from engagement_platform.mutation.requests import FIELDS, LANDING_ORDER, REASONS, Request
 from engagement_platform.mutation.strategy import Choice, choose
 from engagement_platform.settings import MutationSettings
-from engagement_platform.tables import log
 from engagement_platform.tables.arrow import schema_of, table_of
 from engagement_platform.tables.contract import Table
 from engagement_platform.tables.engagement import ALIAS, AMENDMENT, NOTIFICATION, QUARANTINE
 from engagement_platform.tables.lake import Lake, Rows, any_of
 from engagement_platform.tables.stamps import stamped, stamped_here
+from engagement_platform.tables.touched import touched as files_touched
 
 REQUEST = ("organization_id", "request_id")
 ROW = ("organization_id", "engagement_date", "engagement_ts", "engagement_id", "person_id", "source_person_id")
@@ -263,7 +264,8 @@ class _Settled:
         """The rows that change, and what becomes of them."""
         rows = self._rows
         moves = ~F.col("now").eqNullSafe(F.col("person_id"))
-        self._choose({r[0]: r[1] for r in rows.where(moves).groupBy("organization_id").count().collect()})
+        found = rows.where(moves).groupBy("organization_id").agg(F.count("*"), F.collect_set("engagement_date"))
+        self._choose({row[0]: (row[1], row[2]) for row in found.collect()})
         direct = sorted(name for name, choice in self.choices.items() if choice.strategy != "alias")
         overwrites = any(choice.strategy == "overwrite" for choice in self.choices.values())
         here = F.col("organization_id").isin(direct)
@@ -272,7 +274,7 @@ class _Settled:
             F.broadcast(apart.withColumn("apart", F.lit(True))), ["organization_id", "source_person_id"], "left"
         ).withColumns({"moves": here & moves, "alone": F.coalesce("apart", F.lit(False)) | F.lit(overwrites)})
         written = marked.where(F.col("moves") | F.col("patched").isNotNull()).localCheckpoint()
-        found = self._operations(written.where("moves AND NOT alone"))
+        operations_ = self._operations(written.where("moves AND NOT alone"))
         kept = written.where((F.col("moves") & F.col("alone")) | F.col("patched").isNotNull()).localCheckpoint()
         sets = [F.collect_set(name).alias(name) for name in KEY[:2]]
         summary = kept.agg(F.count("*").alias("rows"), *sets).collect()[0]
@@ -283,8 +285,8 @@ class _Settled:
             F.col("patched").alias("engagement"),
         )
         return Changes(
-            operations=found,
-            operation_rows=found.count(),
+            operations=operations_,
+            operation_rows=operations_.count(),
             rows=made,
             rows_count=summary["rows"],
             within={name: sorted(summary[name]) for name in KEY[:2]},
@@ -293,13 +295,15 @@ class _Settled:
             **self._notified(),
         )
 
-    def _choose(self, changed: Mapping[str, int]) -> None:
+    def _choose(self, changed: Mapping[str, tuple[int, Collection[date]]]) -> None:
+        """changed: organization -> its rows that change, and their days."""
         touched = sorted(changed.keys() | set(self.log.pending))
+        changes = {name: changed.get(name, (0, ())) for name in touched}
         version = self.manifest.table_versions[self.data.name]
-        held = log.stored(self.lake.uri(self.data), version, touched) if touched else {}
+        held = files_touched(self.lake.uri(self.data), version, {name: days for name, (_, days) in changes.items()})
         partitioned = "organization_id" in self.data.partitioned_by
         for name in touched:
-            self.choices[name] = choose(changed.get(name, 0), held[name], self.settings, partitioned=partitioned)
+            self.choices[name] = choose(changes[name][0], *held[name], self.settings, partitioned=partitioned)
 
     def _operations(self, moved: DataFrame) -> DataFrame:
         """The operations that move these rows."""

@@ -6,7 +6,9 @@ change that they cannot see.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,6 +17,7 @@ from pyspark.sql import functions as F
 from engagement_platform.microbatch.job import Committer
 from engagement_platform.microbatch.model import Counts, Transaction
 from engagement_platform.mutation.batch import KEY, MutationBatch
+from engagement_platform.tables import touched
 from engagement_platform.tables.arrow import table_of
 from engagement_platform.tables.contract import Table
 from engagement_platform.tables.engagement import (
@@ -97,6 +100,8 @@ class MoveProcess:
     table: Table
     name: str = "data"
     commits: tuple[str, ...] = ("operation", "original", "move", "rows", "pending")
+    moving: ClassVar[tuple[str, ...]] = ("move", "rows")
+    """The commits to the Data Table."""
 
     def run(self, work: MutationBatch, commit: Committer) -> Counts:
         """Counts: operations, changed, bytes_changed, files, files_rewritten, bytes, bytes_rewritten."""
@@ -177,6 +182,14 @@ class MoveProcess:
             }
         )
         work.lake.overwrite(frame, self.table, txn)
+
+
+def replaced(work: MutationBatch) -> Mapping[str | None, int]:
+    """Organization -> bytes of its files that moving the batch's rows has replaced, as `tables.touched` says it."""
+    if not work.changes.changed_rows:
+        return {}
+    transactions = [work.manifest.transaction(MoveProcess.name, commit) for commit in MoveProcess.moving]
+    return touched.replaced(work.lake.uri(work.data), transactions)
 
 
 @dataclass(frozen=True)

@@ -119,6 +119,9 @@ def test_landed_requests_launch_a_run_that_applies_them_and_tells_of_all_it_chan
     [chosen] = rows(told, "strategies")
     assert (chosen["strategy"], chosen["organizations"]) == ("merge", 1)
     assert chosen["why"]
+    assert chosen["touched_files"] >= 1
+    assert chosen["touched_bytes"] == chosen["expected_bytes"] > 0
+    assert 0 < chosen["measured_bytes"] <= chosen["expected_bytes"]
     assert [row["reason_code"] for row in rows(told, "rejected")] == ["request_conflict"]
     for key, name, figure in (
         ("engagement/amendment", "patches", 1), ("engagement/operation", "operations", 3),

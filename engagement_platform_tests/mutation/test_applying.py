@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
@@ -14,7 +15,7 @@ from engagement_platform.mutation import few
 from engagement_platform.mutation.job import APPLY_MUTATIONS
 from engagement_platform.mutation.rematerialize import REMATERIALIZE_ALIASES
 from engagement_platform.mutation.requests import Request, judge
-from engagement_platform.mutation.strategy import choose
+from engagement_platform.mutation.strategy import choose, summarized
 from engagement_platform.settings import ApplyStrategy, LayoutSettings, MutationSettings
 from engagement_platform.tables.engagement import ALIAS, MAPPING, NOTIFICATION, OPERATION, PENDING, QUARANTINE
 from engagement_platform.tables.log import Stored
@@ -23,6 +24,8 @@ from engagement_platform_tests.ingestion.world import NOW, World
 from engagement_platform_tests.mutation.histories import Message, at, convert, delete, engagement, request
 
 broker = pytest.mark.broker
+
+LARGE = Stored(10_000_000, 10**9, 8)
 
 
 def apply(world: World, requests: Sequence[Message], observe: Any = None) -> Any:
@@ -61,7 +64,9 @@ def test_a_chain_moves_each_row_once_to_its_end_and_tells_where_it_was(world: Wo
     assert counts["files_rewritten"] == 1
     assert counts["bytes_rewritten"] > 0
     assert counts["bytes_changed"] > 0
-    assert details["strategies"]["merge"]["organizations"] == 1
+    chosen = details["strategies"]["merge"]
+    assert (chosen["organizations"], chosen["touched_files"]) == (1, 1)
+    assert chosen["measured_bytes"] == chosen["expected_bytes"] > 0
     assert passed.index("data.rows:after") < passed.index("notification.append:before"), "told before it can be seen"
     assert len(world.rows(OPERATION)) == 3
     assert {row["request_id"] for row in world.rows(ALIAS)} == {"c1", "c2", "c3"}
@@ -199,27 +204,77 @@ def test_readers_see_all_of_a_request_or_nothing_while_its_rows_move_in_two_comm
 
 
 @pytest.mark.parametrize(
-    ("changed", "stored", "apply_", "expected"),
+    ("changed", "touched", "apply_", "expected", "expected_bytes"),
     [
-        (1, Stored(1_000, 10_000, 1), "auto", "merge"),
-        (1, Stored(10_000_000, 10**9, 8), "auto", "alias"),
-        (5_000_000, Stored(10_000_000, 10**9, 8), "auto", "merge"),
-        (0, Stored(0, 0, 0), "auto", "merge"),
-        (1, Stored(10_000_000, 10**9, 8), "overwrite", "overwrite"),
+        (1, Stored(1_000, 10_000, 1), "auto", "merge", 10_000),
+        (1, LARGE, "auto", "alias", 0),
+        # The same change, of which one file of the same organization knows that it is not meant.
+        (1, Stored(10_000, 10**6, 1), "auto", "merge", 10**6),
+        (5_000_000, LARGE, "auto", "merge", 10**9),
+        (100_000, LARGE, "auto", "merge", 10**9),
+        (99_999, LARGE, "auto", "alias", 0),
+        (0, Stored(0, 0, 0), "auto", "merge", 0),
+        (1, Stored(10_000, 10**6, 1), "overwrite", "overwrite", 10**9),
+        (1, LARGE, "deletion_vectors", "deletion_vectors", 0),
     ],
 )
 def test_bytes_are_moved_unless_much_would_be_written_for_little(
-    changed: int, stored: Stored, apply_: Any, expected: str
+    changed: int, touched: Stored, apply_: Any, expected: str, expected_bytes: int
 ) -> None:
-    choice = choose(changed, stored, MutationSettings(apply=apply_), partitioned=True)
-    assert choice.strategy == expected
+    """Of an organization with LARGE files."""
+    choice = choose(changed, LARGE, touched, MutationSettings(apply=apply_), partitioned=True)
+    assert (choice.strategy, choice.expected_bytes) == (expected, expected_bytes)
     assert choice.why
 
 
+def test_a_choice_says_how_many_of_the_files_it_would_touch() -> None:
+    choice = choose(1, LARGE, Stored(5_000_000, 5 * 10**8, 4), MutationSettings(), partitioned=True)
+    assert choice.why == "moving now would write 5,000,000 times the bytes that change: 4 of 8 files"
+
+
 def test_a_table_without_partitions_is_not_overwritten() -> None:
-    choice = choose(5, Stored(10, 10, 1), MutationSettings(apply="overwrite"), partitioned=False)
+    few_files = Stored(10, 10, 1)
+    choice = choose(5, few_files, few_files, MutationSettings(apply="overwrite"), partitioned=False)
     assert choice.strategy == "merge"
     assert "partition" in choice.why
+
+
+def test_what_was_chosen_is_summed_up_beside_what_was_measured() -> None:
+    """Bytes of files that no partition tells whose they were belong to the strategy that changed most."""
+    small = Stored(100, 1_000, 1)
+    auto = MutationSettings()
+    choices = {
+        "a": choose(5, small, small, auto, partitioned=True),
+        "b": choose(7, LARGE, small, auto, partitioned=True),
+        "c": choose(1, LARGE, LARGE, auto, partitioned=True),
+    }
+    found = summarized(choices, {"a": 900, "b": 1_100, None: 30, "another": 5})
+    assert found["merge"] == {
+        "organizations": 2, "changed_rows": 12, "touched_files": 2, "touched_bytes": 2_000, "expected_bytes": 2_000,
+        "measured_bytes": 2_030, "why": "little is touched: 1 of 1 files",
+    }  # fmt: skip
+    figures = {name: found["alias"][name] for name in ("touched_bytes", "expected_bytes", "measured_bytes")}
+    assert figures == {"touched_bytes": 10**9, "expected_bytes": 0, "measured_bytes": 0}
+
+
+@broker
+def test_only_files_with_days_that_change_are_touched_and_the_log_says_what_was_replaced(world: World) -> None:
+    """Three files of different days; e1 is in the first, and the choice and the commit agree that it alone is."""
+    for n, hours in enumerate((0, 48, 96), 1):
+        ingest(world, engagement(f"e{n}", f"p{n}", hours))
+    before = _files(world)
+    assert len(before) == 3
+    report = apply(world, [convert("c1", "p1", "p9", 120)])
+    chosen = report.details["strategies"]["merge"]
+    assert (chosen["touched_files"], chosen["why"]) == (1, "little is touched: 1 of 3 files")
+    (gone,) = before.keys() - _files(world).keys()
+    assert chosen["touched_bytes"] == chosen["expected_bytes"] == chosen["measured_bytes"] == before[gone]
+
+
+def _files(world: World) -> dict[str, int]:
+    """Path -> bytes of the files of the Data Table."""
+    files = pa.table(DeltaTable(world.lake.uri(world.data)).get_add_actions(flatten=True))
+    return dict(zip(files.column("path").to_pylist(), files.column("size_bytes").to_pylist(), strict=True))
 
 
 def test_the_first_of_each_request_id_counts_and_a_late_one_claims_none() -> None:

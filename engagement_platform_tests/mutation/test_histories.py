@@ -16,7 +16,8 @@ import pytest
 from engagement_platform.jobs import INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS
 from engagement_platform.mutation import few
 from engagement_platform.mutation.job import APPLY_MUTATIONS
-from engagement_platform.settings import LayoutSettings, MutationSettings
+from engagement_platform.settings import LayoutSettings, MutationSettings, SparkSettings
+from engagement_platform.spark.jars import JarsUnavailable, resolve_jars
 from engagement_platform.tables import log
 from engagement_platform.tables.engagement import MAPPING, NOTIFICATION, PENDING, QUARANTINE
 from engagement_platform_tests.ingestion.conftest import MakeWorld
@@ -39,6 +40,7 @@ WAYS = {
     SOME_SEEN_BEFORE_MOVED: (FEW, CHOOSY, 4),
     "in Spark": (IN_SPARK, MutationSettings(), 2),
 }
+IN_GRAPHS = "in Spark, resolved by GraphFrames"
 LONG_WAYS = {
     **{f"few, {apply}": (FEW, MutationSettings(apply=apply), 12) for apply in ("merge", "alias")},
     "few, auto": (FEW, CHOOSY, 12),
@@ -46,6 +48,7 @@ LONG_WAYS = {
         f"in Spark, {apply}": (IN_SPARK, MutationSettings(apply=apply), 3)
         for apply in ("merge", "deletion_vectors", "overwrite", "alias")
     },
+    IN_GRAPHS: (IN_SPARK, MutationSettings(apply="merge", resolver="graphframes"), 2),
     "in Spark, liquid": (LayoutSettings(auto_compact=False, scheme="liquid"), MutationSettings(), 3),
     "few, by organization and day": (
         LayoutSettings(auto_compact=False, scheme="organization_date"),
@@ -162,12 +165,22 @@ def test_random_histories_end_in_the_rows_of_a_loop_over_their_messages(
         assert True not in waits
 
 
+def skip_without_graphframes() -> None:
+    """Skips, with the reason, where no mirror that is reached has the jars."""
+    try:
+        resolve_jars("graph", SparkSettings().jar_cache)
+    except JarsUnavailable as unavailable:
+        pytest.skip(str(unavailable))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("way", LONG_WAYS)
 def test_hundreds_of_histories_end_in_the_rows_of_a_loop_over_their_messages(
     make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
     """Whatever was interrupted on the way."""
+    if way == IN_GRAPHS:
+        skip_without_graphframes()
     layout, mutation, batches = LONG_WAYS[way]
     monkeypatch.setattr(few, "MOST_ROWS_BY_KEY", 0 if way == MOVED_BY_OPERATION else 20_000)
     histories_ = range(1000, 1300 if way == "few, auto" else 1060)

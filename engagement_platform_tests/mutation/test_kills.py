@@ -25,6 +25,8 @@ pytestmark = [pytest.mark.broker, pytest.mark.crash, pytest.mark.slow]
 HERE: Mapping[str, str] = {}
 ALIAS = {"ENGAGEMENT_PLATFORM_MUTATION__APPLY": "alias"}
 IN_SPARK = {"ENGAGEMENT_PLATFORM_LAYOUT__LIGHT_WRITE_ROWS": "0"}
+OVERWRITE = {**IN_SPARK, "ENGAGEMENT_PLATFORM_MUTATION__APPLY": "overwrite"}
+VECTORS = {**IN_SPARK, "ENGAGEMENT_PLATFORM_MUTATION__APPLY": "deletion_vectors"}
 
 POINTS = (*ALWAYS, *OPERATION, *MARK, *SETTLE)
 
@@ -33,8 +35,10 @@ CASES = [
     *((point, HERE) for point in POINTS),
     *((point, ALIAS) for point in (*MARK, *ALWAYS[7:9], "data:recorded", "notification.append:after")),
     *((point, IN_SPARK) for point in (*MOVE, "data.rows:after", "alias.alias:after", "notification.append:before")),
+    ("data.move:after", OVERWRITE),
 ]
 """Each with an organization of its own, named after its place."""
+MOVED, MARKED = "org-moved", "org-marked"
 
 
 def land(machine: Machine, topic: str, job: str, messages: Sequence[Message]) -> None:
@@ -54,7 +58,7 @@ def land_before(machine: Machine, *organizations: str) -> None:
 @pytest.fixture(scope="module")
 def landed(machine: Machine) -> Machine:
     """A machine with engagements of all organizations, in one batch: a run from the command line takes seconds."""
-    land_before(machine, *(f"org-{number}" for number in range(len(CASES))))
+    land_before(machine, *(f"org-{number}" for number in range(len(CASES))), MOVED, MARKED)
     return machine
 
 
@@ -96,3 +100,24 @@ def assert_as_the_oracle_says(own: Machine, organization: str, messages: list[Me
 def test_mutations_killed_at_any_point_are_finished_once(landed: Machine, number: int) -> None:
     point, variables = CASES[number]
     assert_finished_once_after_a_kill(landed, f"org-{number}", point, variables)
+
+
+def test_moving_what_waits_is_finished_once_after_a_kill(landed: Machine) -> None:
+    own, organization = replace(landed, environment={**landed.environment, **ALIAS}), MOVED
+    land(own, "mutation-requests", "ingest-mutation-requests", requests(organization))
+    own.cli("run", "apply-mutations", "--until-idle")
+    messages = [*before(organization), *requests(organization)]
+    assert_as_the_oracle_says(own, organization, messages)
+    own.killed_at("data.rows:after", "rematerialize-aliases")
+    own.cli("run", "rematerialize-aliases", "--until-idle")
+    assert_as_the_oracle_says(own, organization, messages)
+    rows = own.rows("engagement/data", "organization_id", "engagement_id", "person_id")
+    moved = {(org, engagement): person for org, engagement, person in rows if org == organization and person}
+    assert moved == {key: row.person_id for key, row in replay(messages).data.items()}
+    waits = own.rows("engagement/pending", "organization_id", "pending_from")
+    assert [since for org, since in waits if org == organization] == [None]
+
+
+def test_mutations_killed_while_rows_are_marked_are_finished_once(landed: Machine) -> None:
+    """The last one on this machine: its Data Table has deletion vectors from here on."""
+    assert_finished_once_after_a_kill(landed, MARKED, "data.move:after", VECTORS)
