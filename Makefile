@@ -5,7 +5,7 @@ PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run test test-fast test-long test-crash lint format docs clean bench-ingest bench-cascade bench-mutation \
-  bench-partitioning bench-file-size bench-merge-on-read bench-incremental-read bench-freshness bench-ingest-server \
+  bench-partitioning bench-file-size bench-optimize bench-merge-on-read bench-incremental-read bench-freshness bench-ingest-server \
   simulate-days
 
 help: ## print this list
@@ -64,6 +64,9 @@ bench-merge-on-read: setup ## merge on read against MERGE, overwrite, delta-rs, 
 
 bench-incremental-read: setup ## bytes that reading one same change takes in a table ten times as large; seconds
 	@$(BIN)/python -m benchmarks.incremental_read $(ARGS)
+
+bench-optimize: setup ## where the seconds of OPTIMIZE go, per partition: snapshot, plan, read and write, commit; both engines
+	@$(BIN)/python -m benchmarks.optimize_cost $(ARGS)
 
 bench-freshness: setup ## from produced to visible in the view, at four rates of profile changes; p50, p95, a plot
 	@$(BIN)/python -m benchmarks.freshness $(ARGS)
