@@ -243,7 +243,7 @@ def vacuum(
         raise RetentionTooShort(table.name, hours, above)
     keep = found[0].hours if hours is None else hours
     because = found[0].because if hours is None else f"{hours:,} hours were asked for"
-    gain = None if dry_run else _predicted(opened, what.version, table, timedelta(hours=keep), now)
+    gain = None if dry_run else _predicted(opened, what, table, timedelta(hours=keep), now)
     began = time.monotonic()
     done = _vacuumed(
         table, place_of(settings, table), opened, what, (keep, because.rstrip(",")), spark, dry_run=dry_run
@@ -255,12 +255,19 @@ def vacuum(
     return done
 
 
-def _predicted(opened: DeltaTable, version: int, table: Target, keep: timedelta, now: datetime) -> Prediction:
-    """What the log says that a VACUUM would delete: it knows nothing of files that failed writes have left."""
-    lately = recent(segment(table.uri, version), most=1, small_file_bytes=1)
+def _predicted(opened: DeltaTable, what: files.Shape, table: Target, keep: timedelta, now: datetime) -> Prediction:
+    """What a VACUUM would delete: by log and folder on this machine's disk, elsewhere by the log alone."""
+    found = segment(table.uri, what.version)
+    lately = recent(found, most=1, small_file_bytes=1)
     live = pa.table(opened.get_add_actions()).column("path").to_pylist()
-    due = disk.by_log(live, lately.tombstones, keep=keep, last_vacuum=lately.last_vacuum, now=now).due
-    return Prediction("vacuum", 0, bytes_freed=due.bytes, files_freed=due.files)
+    if "://" in table.uri:
+        seen = disk.by_log(live, lately.tombstones, keep=keep, last_vacuum=lately.last_vacuum, now=now)
+    else:
+        # A checkpoint forgets removed files past their retention; in the folder they are still seen.
+        vectors = [one for one in files.deletion_vectors(found).values() if one] if what.deletion_vectors else []
+        seen = disk.leftovers(table.uri, live, lately.tombstones, vectors, keep=keep, orphan_age=keep, now=now)
+    due, orphans = seen.due, seen.orphans
+    return Prediction("vacuum", 0, bytes_freed=due.bytes + orphans.bytes, files_freed=due.files + orphans.files)
 
 
 def _vacuumed(

@@ -37,7 +37,9 @@ LAYOUT_HISTORY = Table(
         Column("fingerprint", "string", "Of the files it left, by which a later run sees that nothing changed since."),
         Column("started_ts", "timestamp", "When it began, UTC."),
         Column("ingestion_date", "date", "UTC day of started_ts."),
-        Column("predicted_files_freed", "long", "Removed files that a VACUUM would delete, from the log alone."),
+        Column(
+            "predicted_files_freed", "long", "Files that a VACUUM would delete, by the log and, on a disk, the folder."
+        ),
         Column("files_freed", "long", "Files that it deleted; those of failed writes, which no log knows, too."),
         Column("predicted_bytes_freed", "long", "Bytes of the former."),
         Column("bytes_freed", "long", "Bytes of the latter; null where nobody asked for sizes."),
