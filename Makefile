@@ -5,7 +5,8 @@ PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run test test-fast test-long test-crash lint format docs clean bench-ingest bench-cascade bench-mutation \
-  bench-partitioning bench-file-size bench-merge-on-read bench-incremental-read bench-freshness bench-ingest-server bench-chain \
+  bench-partitioning bench-file-size bench-optimize bench-merge-on-read bench-incremental-read bench-freshness \
+  bench-ingest-server bench-chain \
   simulate-days
 
 help: ## print this list
@@ -67,6 +68,9 @@ bench-incremental-read: setup ## bytes that reading one same change takes in a t
 
 bench-chain: setup ## from a commit to its rows in the next table, of each hop of the chain of streams; p50, p95
 	@$(BIN)/python -m benchmarks.chain_latency $(ARGS)
+
+bench-optimize: setup ## where the seconds of OPTIMIZE go, per partition: snapshot, plan, read and write, commit; both engines
+	@$(BIN)/python -m benchmarks.optimize_cost $(ARGS)
 
 bench-freshness: setup ## from produced to visible in the view, at four rates of profile changes; p50, p95, a plot
 	@$(BIN)/python -m benchmarks.freshness $(ARGS)

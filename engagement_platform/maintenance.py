@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from datetime import UTC, datetime
 from functools import partial
 from typing import TypeVar
 
@@ -14,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from engagement_platform.errors import PlatformError
 from engagement_platform.jobs import INGEST_ENGAGEMENTS, REREAD_ENGAGEMENTS, open_stores
-from engagement_platform.layout import survey
+from engagement_platform.layout import history, survey
 from engagement_platform.layout.doctor import Target, targets
 from engagement_platform.layout.files import LogNotReadable
 from engagement_platform.layout.maintain import ORGANIZATION, Asked, Outcome, Plan, Run, Told, planned
@@ -97,17 +98,23 @@ def vacuum_tables(
 def migrate(settings: Settings, table: str, wanted: LayoutScheme, told: job.Told | None = None) -> Migrated:
     """Give the Data Table another layout. Raises what `Migration.run` raises."""
     stores = open_stores(settings)
+    began = datetime.now(UTC)
     with spark_session(settings, MIGRATE) as spark:
-        return Migration(Lake(spark, settings), stores, WRITERS, told or job.Told()).run(table, wanted)
+        done = Migration(Lake(spark, settings), stores, WRITERS, told or job.Told()).run(table, wanted)
+        if (mended := done.mended(began)) is not None:
+            history.remember_mended(settings, mended, lambda: spark)
+        return done
 
 
 def checkpoint_logs(settings: Settings, asked: str | None = None) -> Iterator[Checkpointed | PlatformError]:
     """Checkpoints where many commits came after the newest, of one table or of all, and expired entries removed."""
 
-    def one(table: Target, stores: Stores) -> Checkpointed:
-        return checkpoint(settings, table, stores, READERS)
+    with spark_when_needed(partial(spark_session, settings, "checkpoint")) as spark:
 
-    yield from _each(settings, asked, one)
+        def one(table: Target, stores: Stores) -> Checkpointed:
+            return checkpoint(settings, table, stores, READERS, spark)
+
+        yield from _each(settings, asked, one)
 
 
 def _each(settings: Settings, asked: str | None, do: Callable[[Target, Stores], T]) -> Iterator[T | PlatformError]:

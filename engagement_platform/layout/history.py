@@ -6,7 +6,8 @@ Writing the table is `tables/upkeep`, showing it `outcomes`; what a row means is
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import date
+from dataclasses import dataclass
+from datetime import date, datetime
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,7 +22,17 @@ from engagement_platform.tables.arrow import table_of
 from engagement_platform.tables.layout import LAYOUT_HISTORY
 from engagement_platform.tables.upkeep import SparkGetter, record
 
-_MEMORY = ("partition", "engine", "target_file_bytes", "fingerprint", "seconds", "predicted_seconds", "started_ts")
+_REWRITES: Sequence[remedies.Action] = ("optimize", "zorder")
+_MEMORY = (
+    "action",
+    "partition",
+    "engine",
+    "target_file_bytes",
+    "fingerprint",
+    "seconds",
+    "predicted_seconds",
+    "started_ts",
+)
 
 
 def remember(settings: Settings, done: Sequence[Done], now: Survey, spark: SparkGetter) -> None:
@@ -33,6 +44,45 @@ def remember(settings: Settings, done: Sequence[Done], now: Survey, spark: Spark
     moment = max(int(one.started_ts.timestamp() * 1_000_000) for one in done)
     txn = Transaction(f"layout/history/{done[0].slice.place.name}", moment)
     record(settings, LAYOUT_HISTORY, table_of(rows, LAYOUT_HISTORY), txn, spark)
+
+
+@dataclass(frozen=True)
+class Mended:
+    """A remedy for a table as a whole that was applied, and what came of it."""
+
+    table: str
+    gain: remedies.Prediction
+    why: str
+    started_ts: datetime
+    seconds: float
+    actual: Mapping[str, object]
+    """By the columns of `layout/history`; what is not known is left away."""
+    predicted_seconds: float | None = None
+
+
+def remember_mended(settings: Settings, mended: Mended, spark: SparkGetter) -> None:
+    """Append one row for a VACUUM, a checkpoint or a migration."""
+    gain = mended.gain
+    row = {
+        "table_name": mended.table,
+        "partition": "",
+        "action": gain.action,
+        "why": mended.why,
+        "predicted_files_after": gain.files_after,
+        "predicted_bytes_rewritten": gain.bytes_to_rewrite,
+        "predicted_files_freed": gain.files_freed,
+        "predicted_bytes_freed": gain.bytes_freed,
+        "commits_replayed_before": gain.commits_replayed_before,
+        "predicted_commits_replayed_after": gain.commits_replayed_after,
+        "predicted_seconds": mended.predicted_seconds,
+        "files_before": gain.files_before,
+        **mended.actual,
+        "seconds": mended.seconds,
+        "started_ts": mended.started_ts,
+        "ingestion_date": mended.started_ts.date(),
+    }
+    txn = Transaction(f"layout/history/{gain.action}/{mended.table}", int(mended.started_ts.timestamp() * 1_000_000))
+    record(settings, LAYOUT_HISTORY, table_of([row], LAYOUT_HISTORY), txn, spark)
 
 
 def _row(done: Done, now: Survey) -> dict[str, object]:
@@ -67,11 +117,12 @@ def _row(done: Done, now: Survey) -> dict[str, object]:
 
 
 def recalled(settings: Settings, table: str, today: date) -> pa.Table:
-    """What was done to a table lately, oldest first; columns _MEMORY. Reads a few columns, without Spark.
+    """Slices of a table that were rewritten lately, oldest first; columns _MEMORY. Reads a few columns, without Spark.
 
     A partition whose rewrite is longer ago is judged by its files alone; at worst it is rewritten once more.
     """
-    return outcomes.rows(settings, _MEMORY, [table], today).sort_by("started_ts")
+    done = outcomes.rows(settings, _MEMORY, [table], today).sort_by("started_ts")
+    return done.filter(pc.is_in(done.column("action"), pa.array(_REWRITES)))
 
 
 def last_of(rows: pa.Table) -> Mapping[str, Last]:

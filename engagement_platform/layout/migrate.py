@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from datetime import datetime
 from math import ceil
 
 import pyarrow as pa
@@ -16,7 +17,9 @@ import pyarrow.compute as pc
 
 from engagement_platform.errors import PlatformError
 from engagement_platform.layout.finding import readable
+from engagement_platform.layout.history import Mended
 from engagement_platform.layout.plan import COSTS
+from engagement_platform.layout.remedies import Prediction
 from engagement_platform.microbatch.job import Stores, Told
 from engagement_platform.microbatch.lease import Fence
 from engagement_platform.microbatch.others import OthersBatchUnfinished, in_the_way
@@ -138,6 +141,18 @@ class Migrated:
             "files_now": self.files_after,
             "took_seconds": round(self.seconds, 1),
         }
+
+    def mended(self, began: datetime) -> Mended | None:
+        """The row of `layout/history`; None where the table had the layout before."""
+        plan = self.plan
+        if plan.now == plan.wanted:
+            return None
+        gain = Prediction(
+            "repartition_table", 0, files_before=plan.files, files_after=plan.files_after, bytes_to_rewrite=plan.bytes
+        )
+        actual = {"files_after": self.files_after, "version": self.versions[1] if self.versions else None}
+        why = f"from {plan.now} to {plan.wanted}, as layout.scheme says"
+        return Mended(plan.table, gain, why, began, self.seconds, actual, predicted_seconds=plan.seconds)
 
     def __str__(self) -> str:
         if self.versions is None:

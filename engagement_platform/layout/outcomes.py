@@ -15,7 +15,7 @@ from engagement_platform.layout.doctor import Target, in_lake
 from engagement_platform.layout.files import LogNotReadable, NotADeltaTable
 from engagement_platform.settings import Settings
 from engagement_platform.tables import light
-from engagement_platform.tables.arrow import table_of
+from engagement_platform.tables.arrow import schema_of, table_of
 from engagement_platform.tables.layout import LAYOUT_HISTORY
 
 REMEMBERED_DAYS = 60
@@ -35,14 +35,20 @@ def rows(settings: Settings, columns: Sequence[str], tables: Sequence[str], toda
         opened = files.open_table(LAYOUT_HISTORY.uri(settings.lake), LAYOUT_HISTORY.name)
     except NotADeltaTable:
         return table_of([], LAYOUT_HISTORY, *columns)
-    return light.find(opened, columns, {"table_name": tables, "ingestion_date": days})
+    there = {field.name for field in opened.schema().fields}
+    found = light.find(opened, [n for n in columns if n in there], {"table_name": tables, "ingestion_date": days})
+    for name in columns:
+        if name not in there:
+            # A history that was begun by an earlier version; the next row adds the column.
+            found = found.append_column(name, pa.nulls(found.num_rows, schema_of(LAYOUT_HISTORY).field(name).type))
+    return found.select(list(columns))
 
 
 def predicted_and_actual(settings: Settings, tables: Sequence[Target], most: int = 100) -> dict[str, list[Outcome]]:
-    """The slices of each table that were done last, newest first: what was predicted beside what came of it.
+    """What was done last to each table, slices and the table as a whole, newest first: predicted beside actual.
 
-    Nothing for a table of another lake, for one that was never optimized, and when the history cannot be read, which
-    the doctor says of that table itself.
+    Nothing for a table of another lake, for one that was never mended, and when the history cannot be read, which the
+    doctor says of that table itself.
     """
     found: dict[str, list[Outcome]] = {table.name: [] for table in tables if in_lake(settings, table)}
     if not found:

@@ -126,6 +126,12 @@ _OUTCOME = (
         ("predicted_read_files_before", "predicted_read_files_after", "read_files_after"),
     ),
     ("Seconds", "s", ("predicted_seconds", "seconds")),
+    ("Bytes freed", "bytes", ("predicted_bytes_freed", "bytes_freed")),
+    (
+        "Commits to replay",
+        "",
+        ("commits_replayed_before", "predicted_commits_replayed_after", "commits_replayed_after"),
+    ),
 )
 """What stands side by side, in which unit, from which columns of `layout/history`."""
 
@@ -154,7 +160,7 @@ def _outcome(one: Outcome) -> str:
     )
     return (
         f"<tr><td>{one['started_ts']:%Y-%m-%d %H:%M}</td><td>{escape(str(one['partition'] or 'the table'))}</td>"
-        f"<td>{escape(str(one['action']))}, {escape(str(one['engine']))}</td>{figures}</tr>"
+        f"<td>{escape(', '.join(str(one[name]) for name in ('action', 'engine') if one[name]))}</td>{figures}</tr>"
     )
 
 

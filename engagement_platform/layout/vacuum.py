@@ -7,16 +7,22 @@ from __future__ import annotations
 
 import math
 import shlex
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from urllib.parse import unquote
 
+import pyarrow as pa
+from deltalake import DeltaTable
+
 from engagement_platform.errors import PlatformError
-from engagement_platform.layout import disk, files
+from engagement_platform.layout import disk, files, history
 from engagement_platform.layout.commits import recent
 from engagement_platform.layout.doctor import Target
+from engagement_platform.layout.history import Mended
+from engagement_platform.layout.remedies import Prediction
 from engagement_platform.layout.segment import segment
 from engagement_platform.layout.streams import Unreadable, followed
 from engagement_platform.layout.survey import place_of
@@ -27,6 +33,7 @@ from engagement_platform.settings import Settings
 from engagement_platform.tables import log
 from engagement_platform.tables.engagement import MAPPING, NOTIFICATION, PENDING, data_table
 from engagement_platform.tables.upkeep import (
+    Place,
     SparkGetter,
     checkpoint_log,
     vacuum_here,
@@ -243,17 +250,55 @@ def vacuum(
         raise RetentionTooShort(table.name, hours, above)
     keep = found[0].hours if hours is None else hours
     because = found[0].because if hours is None else f"{hours:,} hours were asked for"
-    place = place_of(settings, table)
+    gain = None if dry_run else _predicted(opened, what, table, timedelta(hours=keep), now)
+    began = time.monotonic()
+    done = _vacuumed(
+        table, place_of(settings, table), opened, what, (keep, because.rstrip(",")), spark, dry_run=dry_run
+    )
+    if gain is not None and done.files:
+        actual = {"files_freed": done.files, "bytes_freed": done.bytes}
+        took = time.monotonic() - began
+        history.remember_mended(settings, Mended(table.name, gain, done.because, now, took, actual), spark)
+    return done
+
+
+def _predicted(opened: DeltaTable, what: files.Shape, table: Target, keep: timedelta, now: datetime) -> Prediction:
+    """What a VACUUM would delete: by log and folder on this machine's disk, elsewhere by the log alone."""
+    found = segment(table.uri, what.version)
+    lately = recent(found, most=1, small_file_bytes=1)
+    live = pa.table(opened.get_add_actions()).column("path").to_pylist()
+    if "://" in table.uri:
+        seen = disk.by_log(live, lately.tombstones, keep=keep, last_vacuum=lately.last_vacuum, now=now)
+    else:
+        # A checkpoint forgets removed files past their retention; in the folder they are still seen.
+        vectors = [one for one in files.deletion_vectors(found).values() if one] if what.deletion_vectors else []
+        seen = disk.leftovers(table.uri, live, lately.tombstones, vectors, keep=keep, orphan_age=keep, now=now)
+    due, orphans = seen.due, seen.orphans
+    return Prediction("vacuum", 0, bytes_freed=due.bytes + orphans.bytes, files_freed=due.files + orphans.files)
+
+
+def _vacuumed(
+    table: Target,
+    place: Place,
+    opened: DeltaTable,
+    what: files.Shape,
+    kept: tuple[int, str],
+    spark: SparkGetter,
+    *,
+    dry_run: bool,
+) -> Vacuumed:
+    """kept: hours to keep, and why. Raises RetentionNotApplied."""
+    keep, because = kept
     local = "://" not in table.uri
     if local and writes_as_spark(opened):
         # delta-rs names files that an earlier VACUUM removed again, as long as the log remembers them.
         sizes = _sizes(table.uri, vacuum_here(place, keep, dry_run=True))
         if sizes and not dry_run:
             vacuum_here(place, keep, dry_run=False)
-        return Vacuumed(table.name, dry_run, keep, because.rstrip(","), len(sizes), sum(sizes))
+        return Vacuumed(table.name, dry_run, keep, because, len(sizes), sum(sizes))
     own = math.ceil(disk.retention(what.properties) / _HOUR)
     if own < keep:
-        raise RetentionNotApplied(table.name, own, keep, because.rstrip(","))
+        raise RetentionNotApplied(table.name, own, keep, because)
     would = vacuum_in_spark(place, spark(), dry_run=True)
     sizes = _sizes(table.uri, [path.removeprefix("file:") for path in would]) if local else []
     if not dry_run:
@@ -280,7 +325,13 @@ class Checkpointed:
 
 
 def checkpoint(
-    settings: Settings, table: Target, stores: Stores, readers: Readers, *, now: datetime | None = None
+    settings: Settings,
+    table: Target,
+    stores: Stores,
+    readers: Readers,
+    spark: SparkGetter,
+    *,
+    now: datetime | None = None,
 ) -> Checkpointed:
     """Make a checkpoint where the newest is too old, and remove log entries that are past their retention.
 
@@ -297,5 +348,12 @@ def checkpoint(
     keep = disk.retention({"delta.deletedFileRetentionDuration": kept_for})
     ages = (_behind(settings, table, reader, now) for reader in _readers(settings, table, stores, readers, now))
     clean = all(age is None or age < keep for age in ages)
+    began = time.monotonic()
     checkpoint_log(place_of(settings, table), clean=clean)
+    took, left = time.monotonic() - began, recent(segment(table.uri), most=1, small_file_bytes=1).checkpoint_lag
+    lag = lately.checkpoint_lag
+    gain = Prediction("checkpoint", 0, commits_replayed_before=lag, commits_replayed_after=0)
+    why = f"{lag:,} commits came after the newest checkpoint"
+    mended = Mended(table.name, gain, why, now, took, {"commits_replayed_after": left})
+    history.remember_mended(settings, mended, spark)
     return Checkpointed(table.name, lately.checkpoint_lag, done=True, cleaned=clean)

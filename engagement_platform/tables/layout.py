@@ -6,15 +6,18 @@ from engagement_platform.tables.contract import Column, Mode, Table
 
 LAYOUT_HISTORY = Table(
     key=("layout", "history"),
-    description="One row for every slice of a table that was optimized: what was predicted, and what came of it.",
+    description="One row for every slice of a table that was optimized, and for every VACUUM, checkpoint and migration "
+    "that did something: what was predicted, and what came of it.",
     mode=Mode.APPEND_ONLY,
     partitioned_by=("ingestion_date",),
     columns=(
         Column("table_name", "string", "The table, such as engagement/data."),
         Column("partition", "string", "Its partition, such as organization_id=org-7; empty: the whole table."),
-        Column("action", "string", "optimize (merge small files) or zorder."),
-        Column("engine", "string", "delta-rs or spark."),
-        Column("why", "string", "Why this slice was chosen, and this action."),
+        Column(
+            "action", "string", "optimize (merge small files), zorder, vacuum, checkpoint, repartition_table (migrate)."
+        ),
+        Column("engine", "string", "delta-rs or spark; null: not said."),
+        Column("why", "string", "Why this slice was chosen, and this action; of a VACUUM, why no less was kept."),
         Column("target_file_bytes", "long", "Size that files were merged up to."),
         Column("predicted_files_after", "long", "Files of the partition afterwards, as predicted."),
         Column("predicted_bytes_rewritten", "long", "Bytes to rewrite, as predicted."),
@@ -34,5 +37,14 @@ LAYOUT_HISTORY = Table(
         Column("fingerprint", "string", "Of the files it left, by which a later run sees that nothing changed since."),
         Column("started_ts", "timestamp", "When it began, UTC."),
         Column("ingestion_date", "date", "UTC day of started_ts."),
+        Column(
+            "predicted_files_freed", "long", "Files that a VACUUM would delete, by the log and, on a disk, the folder."
+        ),
+        Column("files_freed", "long", "Files that it deleted; those of failed writes, which no log knows, too."),
+        Column("predicted_bytes_freed", "long", "Bytes of the former."),
+        Column("bytes_freed", "long", "Bytes of the latter; null where nobody asked for sizes."),
+        Column("commits_replayed_before", "long", "Commits that readers replayed before a checkpoint."),
+        Column("predicted_commits_replayed_after", "long", "Commits they would replay afterwards, as predicted."),
+        Column("commits_replayed_after", "long", "Commits they replay afterwards."),
     ),
 )

@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import Any
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, WriterProperties
+from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Schema, WriterProperties
 from deltalake.exceptions import CommitFailedError
 from pyspark.sql import SparkSession
 
@@ -21,6 +21,7 @@ from engagement_platform.errors import PlatformError
 from engagement_platform.microbatch.model import Transaction
 from engagement_platform.settings import Settings
 from engagement_platform.tables import light, log
+from engagement_platform.tables.arrow import schema_of
 from engagement_platform.tables.contract import Table
 from engagement_platform.tables.lake import Lake
 from engagement_platform.tables.turns import turn
@@ -257,15 +258,30 @@ def checkpoint_log(place: Place, *, clean: bool) -> None:
 
 
 def record(settings: Settings, table: Table, rows: pa.Table, txn: Transaction, spark: SparkGetter) -> None:
-    """Append rows to one of maintenance's own tables, which is created when it is missing; skipped when replayed."""
+    """Append rows to one of maintenance's own tables, skipped when replayed.
+
+    The table, and columns of it that are missing, are made.
+    """
     uri = table.uri(settings.lake)
     if "://" in settings.lake or settings.layout.light_write_rows == 0:
-        lake = Lake(spark(), settings)
+        # What maintenance writes down for itself may gain columns without anybody being asked.
+        grows = settings.model_copy(update={"layout": settings.layout.model_copy(update={"evolve": True})})
+        lake = Lake(spark(), grows)
         lake.ensure(table)
         lake.append(rows, table, txn, rows=rows.num_rows)
         return
     with turn(settings.lake, table.name):
         light.create(uri, table)
-        found = DeltaTable(uri)
+        found = _grown(DeltaTable(uri), table)
         if not light.written(found, txn):
             light.append(found, rows, txn)
+
+
+def _grown(found: DeltaTable, table: Table) -> DeltaTable:
+    """The table with all columns of its contract; those that it lacks are added, null in every row."""
+    there = {field.name for field in found.schema().fields}
+    missing = [field for field in schema_of(table) if field.name not in there]
+    if not missing:
+        return found
+    found.alter.add_columns(list(Schema.from_arrow(pa.schema(missing)).fields))
+    return DeltaTable(found.table_uri)

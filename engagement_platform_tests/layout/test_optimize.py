@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,20 +14,28 @@ from pyspark.sql import SparkSession
 
 from engagement_platform.layout.commits import recent
 from engagement_platform.layout.doctor import Target
+from engagement_platform.layout.history import remember_mended
 from engagement_platform.layout.maintain import Asked, planned
+from engagement_platform.layout.migrate import Migrated
+from engagement_platform.layout.migrate import Plan as Migrating
 from engagement_platform.layout.optimize import Done, optimize
 from engagement_platform.layout.outcomes import predicted_and_actual
 from engagement_platform.layout.plan import Left
 from engagement_platform.layout.segment import segment
-from engagement_platform.layout.vacuum import checkpoint
-from engagement_platform.settings import LayoutSettings, Settings
+from engagement_platform.layout.vacuum import checkpoint, vacuum
+from engagement_platform.microbatch.model import Transaction
+from engagement_platform.settings import LayoutSettings, MutationSettings, Settings
+from engagement_platform.tables import light
+from engagement_platform.tables.arrow import table_of
 from engagement_platform.tables.engagement import NOTIFICATION
+from engagement_platform.tables.layout import LAYOUT_HISTORY
 from engagement_platform.tables.upkeep import Engine
 from engagement_platform_tests.layout.seeded import (
     SeededLake,
     append_foreign,
     delete_row,
     engagement_rows,
+    no_spark,
     partitions,
 )
 
@@ -157,6 +166,67 @@ def test_prediction_and_outcome_stand_side_by_side(lake: SeededLake) -> None:
     assert predicted_and_actual(lake.settings, [elsewhere]) == {}, "of the same name, but of another house"
 
 
+def test_prediction_and_outcome_of_vacuum_checkpoint_and_migration_stand_side_by_side(lake: SeededLake) -> None:
+    lake.engagements("org-1", 12)
+    lake.optimize()
+    nothing = {"rollback_window": timedelta(0), "checkpoint_commits": 1}
+    settings = lake.settings.model_copy(
+        update={
+            "maintenance": lake.maintenance.model_copy(update=nothing),
+            "mutation": MutationSettings(max_lateness=timedelta(0)),
+        }
+    )
+    DeltaTable(lake.uri()).alter.set_table_properties({"delta.deletedFileRetentionDuration": "interval 0 hours"})
+    orphan = Path(lake.uri()) / "organization_id=org-1" / "orphan.parquet"
+    orphan.write_bytes(b"x" * 100)
+    os.utime(orphan, (0, 0))
+    before = checkpoint(settings, lake.target(), lake.stores, {}, no_spark)
+    vacuum(settings, lake.target(), lake.stores, {}, no_spark, dry_run=True)
+    done = vacuum(settings, lake.target(), lake.stores, {}, no_spark, dry_run=False)
+    vacuum(settings, lake.target(), lake.stores, {}, no_spark, dry_run=False)
+    migrated = Migrated(
+        Migrating("engagement/data", 15, "organization", "liquid", 48, 1, 9_000, 2, 2, 11.0, True),
+        (15, 16),
+        48,
+        "s",
+        3,
+        9.5,
+    )
+    mended = migrated.mended(datetime.now(UTC))
+    assert mended is not None
+    remember_mended(lake.settings, mended, no_spark)
+    told = predicted_and_actual(lake.settings, [lake.target()])["engagement/data"]
+    assert [row["action"] for row in told] == ["repartition_table", "vacuum", "checkpoint", "zorder"]
+    relaid, freed, log_of = told[0], told[1], told[2]
+    names = ("files_before", "predicted_files_after", "files_after", "predicted_seconds", "seconds", "version")
+    assert tuple(relaid[name] for name in names) == (1, 2, 3, 11.0, 9.5, 16)
+    assert (freed["predicted_files_freed"], freed["files_freed"]) == (13, 13)
+    assert freed["bytes_freed"] == done.bytes == freed["predicted_bytes_freed"]
+    assert log_of["commits_replayed_before"] == before.commits
+    assert (log_of["predicted_commits_replayed_after"], log_of["commits_replayed_after"]) == (0, 0)
+    lake.engagements("org-1", 12)
+    assert partitions(lake.optimize()) == ["organization_id=org-1"], "plans go by rewrites alone"
+
+
+def test_a_history_that_an_earlier_version_began_is_read_and_gets_the_columns_it_lacks(lake: SeededLake) -> None:
+    former = replace(LAYOUT_HISTORY, columns=LAYOUT_HISTORY.columns[:-7])
+    light.create(lake.uri(LAYOUT_HISTORY), former)
+    lake.engagements("org-1", 12)
+    light.append(
+        DeltaTable(lake.uri(LAYOUT_HISTORY)),
+        table_of(
+            [{"table_name": "engagement/data", "action": "zorder", "ingestion_date": datetime.now(UTC).date()}], former
+        ),
+        Transaction("test/history", 0),
+    )
+    assert predicted_and_actual(lake.settings, [lake.target()])["engagement/data"][0]["bytes_freed"] is None
+    lake.optimize()
+    assert len(predicted_and_actual(lake.settings, [lake.target()])["engagement/data"]) == 2
+    assert {field.name for field in DeltaTable(lake.uri(LAYOUT_HISTORY)).schema().fields} == set(
+        LAYOUT_HISTORY.column_names
+    )
+
+
 def test_of_many_outcomes_the_newest_are_told(lake: SeededLake) -> None:
     for organization in ("org-1", "org-2", "org-3"):
         lake.engagements(organization, 3)
@@ -213,7 +283,7 @@ def test_spark_rewrites_what_delta_rs_cannot(tmp_path: Path, spark: SparkSession
         assert spark.conf.get(conf, None) is None, "left as it was found"
     assert len(plan.chosen) == (1 if scheme == "liquid" else 3)
     assert lake.rows() == before
-    kept = checkpoint(eager(lake), lake.target(), lake.stores, {})
+    kept = checkpoint(eager(lake), lake.target(), lake.stores, {}, no_spark)
     assert kept.done is (scheme == "organization"), "of a liquid table delta-rs's checkpoint would lose the clustering"
     for _, actions in lake.commits(after=version):
         assert all(not action["add"]["dataChange"] for action in actions if "add" in action)

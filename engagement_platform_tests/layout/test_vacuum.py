@@ -204,11 +204,11 @@ def test_a_log_gets_a_checkpoint_when_many_commits_came_after_the_last(lake: See
         update={"maintenance": lake.maintenance.model_copy(update={"checkpoint_commits": 5})}
     )
     before = lake.rows()
-    assert not checkpoint(lake.settings, lake.target(), lake.stores, READERS).done
-    made = checkpoint(eager, lake.target(), lake.stores, READERS)
+    assert not checkpoint(lake.settings, lake.target(), lake.stores, READERS, no_spark).done
+    made = checkpoint(eager, lake.target(), lake.stores, READERS, no_spark)
     assert (made.commits, made.done, made.cleaned) == (9, True, True)
     assert segment(lake.uri()).checkpoint == 8
-    assert not checkpoint(eager, lake.target(), lake.stores, READERS).done
+    assert not checkpoint(eager, lake.target(), lake.stores, READERS, no_spark).done
     assert lake.rows() == before
 
 
@@ -219,7 +219,7 @@ def test_log_entries_that_a_job_has_yet_to_read_are_kept(lake: SeededLake) -> No
         update={"maintenance": lake.maintenance.model_copy(update={"checkpoint_commits": 5})}
     )
     late = datetime.now(UTC) + timedelta(days=40)
-    made = checkpoint(eager, lake.target(NOTIFICATION), lake.stores, READERS, now=late)
+    made = checkpoint(eager, lake.target(NOTIFICATION), lake.stores, READERS, no_spark, now=late)
     assert (made.done, made.cleaned) == (True, False)
     assert segment(lake.uri(NOTIFICATION)).commits[0] == 0
 
