@@ -87,7 +87,7 @@ class Names(NamedTuple):
     """Rows for the mapping, how many, and of which organizations."""
 
     rows: Rows
-    count: int
+    rows_count: int
     organizations: Sequence[str]
 
 

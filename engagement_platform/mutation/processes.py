@@ -201,8 +201,8 @@ class NameProcess:
     def run(self, work: MutationBatch, commit: Committer) -> Counts:
         """Counts: names_changed, files, bytes."""
         names = work.names
-        counts = {"names_changed": names.count}
-        if not names.count:
+        counts = {"names_changed": names.rows_count}
+        if not names.rows_count:
             return counts
         with commit("merge") as txn:
             work.lake.merge(
@@ -213,7 +213,7 @@ class NameProcess:
                 update=("name", "name_ts", "batch_id"),
                 insert=True,
                 within={"organization_id": names.organizations},
-                rows=names.count,
+                rows=names.rows_count,
             )
         return {**counts, **work.lake.written(MAPPING, txn)}
 

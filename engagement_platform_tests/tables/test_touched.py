@@ -15,7 +15,7 @@ from engagement_platform.tables.log import Stored
 from engagement_platform.tables.touched import replaced, touched
 
 FIRST, SECOND, THIRD = (date(2026, 11, day) for day in (1, 5, 9))
-LAYOUTS = (["organization_id"], ["organization_id", "engagement_date"], [])
+LAYOUTS: tuple[list[str], ...] = (["organization_id"], ["organization_id", "engagement_date"], [])
 FILES = (
     [("a", FIRST), ("a", SECOND)],
     [("a", THIRD)],
