@@ -12,6 +12,9 @@ from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 
 from engagement_platform.microbatch.model import Manifest
 from engagement_platform.mutation.strategy import Choice
@@ -80,6 +83,14 @@ class Changes:
         return self.inserted + self.updated + self.deleted
 
 
+class Names(NamedTuple):
+    """Rows for the mapping, how many, and of which organizations."""
+
+    rows: Rows
+    rows_count: int
+    organizations: Sequence[str]
+
+
 class Settled(Protocol):
     """What a batch comes to, found out when it is asked for: what readers wait for first, what takes longest last."""
 
@@ -98,8 +109,8 @@ class Settled(Protocol):
         """Of the batch's own requests."""
         ...
 
-    def names(self) -> Sequence[Mapping[str, Any]]:
-        """Rows for the mapping that differ from what stands."""
+    def names(self) -> Sequence[Mapping[str, Any]] | DataFrame:
+        """Rows for the mapping that differ from what stands: in this process, or its columns in Spark."""
         ...
 
     def changes(self) -> Changes:
@@ -133,9 +144,15 @@ class MutationBatch:
         return self.settled.changes()
 
     @cached_property
-    def names(self) -> pa.Table:
+    def names(self) -> Names:
         """Rows for the mapping."""
-        return table_of(self.settled.names(), MAPPING)
+        found = self.settled.names()
+        if isinstance(found, DataFrame):
+            rows = found.localCheckpoint()
+            summed = rows.agg(F.count("*"), F.collect_set("organization_id")).collect()[0]
+            return Names(rows, summed[0], sorted(summed[1]))
+        here = table_of(found, MAPPING)
+        return Names(here, here.num_rows, sorted(pc.unique(here.column("organization_id")).to_pylist()))
 
     @cached_property
     def originals(self) -> pa.Table:

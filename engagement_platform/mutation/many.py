@@ -1,13 +1,14 @@
 """A batch of mutations resolved in Spark: the same as `few` for what does not fit into one process.
 
-Into this process come only what names and patches need: the ids that a batch renames and converts, and the rows that
-its UPDATEs name. Requests, edges and the rows that they move stay in Spark.
+Into this process come the UPDATEs with the rows that they name, rejected requests, and figures; for names also the
+edges of the batch's organizations, while they are no more than `mutation.light_edges`. All else stays in Spark.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date
 from functools import cached_property
@@ -18,9 +19,11 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from engagement_platform.microbatch.model import Manifest
+from engagement_platform.mutation import naming
 from engagement_platform.mutation.accepted import (
     Accepted,
     Id,
+    TooMany,
     as_content,
     as_struct,
     edges_of,
@@ -37,7 +40,7 @@ from engagement_platform.mutation.strategy import Choice, choose
 from engagement_platform.settings import MutationSettings
 from engagement_platform.tables.arrow import schema_of, table_of
 from engagement_platform.tables.contract import Table
-from engagement_platform.tables.engagement import ALIAS, AMENDMENT, NOTIFICATION, QUARANTINE
+from engagement_platform.tables.engagement import ALIAS, AMENDMENT, MAPPING, NOTIFICATION, QUARANTINE, SAID_NAME
 from engagement_platform.tables.lake import Lake, Rows, any_of
 from engagement_platform.tables.stamps import stamped, stamped_here
 from engagement_platform.tables.touched import touched as files_touched
@@ -61,11 +64,12 @@ def open_many(
     """
     found = {row[0] for row in rows.select("organization_id").distinct().collect()}
     organizations = sorted(found | set(organizations))
-    log_ = Accepted(lake, manifest, organizations, settings.model_copy(update={"light_edges": 10**12}))
+    log_ = Accepted(lake, manifest, organizations, settings)
     judged = _judged(rows, log_, settings).localCheckpoint()
     counts = [row.asDict() for row in judged.groupBy("verdict", "operation").count().collect()]
     accepted = judged.where("verdict = 'accepted'").select(*FIELDS)
-    settled = _Settled(lake, data, manifest, settings, log_, accepted)
+    moving_names = sum(row["count"] for row in counts if _is(row, "CONVERT", "DELETE", "RENAME"))
+    settled = _Settled(lake, data, manifest, settings, log_, accepted, moving_names)
     return MutationBatch(
         lake=lake,
         data=data,
@@ -165,6 +169,8 @@ class _Settled:
     settings: MutationSettings
     log: Accepted
     accepted: DataFrame
+    moving_names: int
+    """Accepted requests that may change names: all but UPDATEs."""
 
     def __post_init__(self) -> None:
         self.originals: list[dict[str, Any]] = []
@@ -193,11 +199,38 @@ class _Settled:
         row = figures(resolve(marked, engine=self.settings.resolver)).collect()[0]
         return Cascades(*(int(row[name] or 0) for name in Cascades._fields))
 
-    def names(self) -> list[dict[str, Any]]:
-        """Rows of the mapping that differ from what stands."""
+    def names(self) -> Sequence[Mapping[str, Any]] | DataFrame:
+        """Rows of the mapping that differ from what stands: found here while the edges are few, else in Spark."""
+        if not self.moving_names:
+            return []
+        if self.moving_names <= self.settings.light_edges:
+            with suppress(TooMany):
+                return self._names_here()
+        return self._names_in_spark()
+
+    def _names_in_spark(self) -> DataFrame:
+        """The names of all ids that an edge of these organizations may move, where the mapping says otherwise."""
+
+        def logged(table: Table) -> DataFrame:
+            rows = self.lake.read(table, pinned(self.manifest, table))
+            return rows.where(any_of("organization_id", self.log.organizations))
+
+        columns = ("organization_id", "request_id", "operation", "from_id", "name", "execution_ts")
+        renames = logged(AMENDMENT).select(*columns).unionByName(self.accepted.select(*columns))
+        moves = naming.plain(self._known(self.log.organizations).unionByName(self._new)).localCheckpoint()
+        ids = naming.concerned(moves, renames).localCheckpoint()
+        said = naming.sayings(logged(SAID_NAME), renames).join(ids, ["organization_id", "id"], "left_semi")
+        stands = logged(MAPPING).join(ids, ["organization_id", "id"], "left_semi")
+        changed = naming.differing(naming.named(said, moves), stands)
+        batch_id = F.lit(self.manifest.batch_id).cast("long").alias("batch_id")
+        return changed.select("*", batch_id).select(*MAPPING.column_names)
+
+    def _names_here(self) -> list[dict[str, Any]]:
+        """Raises TooMany."""
+        edges_ = self.log.edges
         renames = [Request.of(row) for row in self.accepted.where("operation = 'RENAME'").toArrow().to_pylist()]
         new = edges_of(self._new.toArrow())
-        edges = [*self.log.edges, *new]
+        edges = [*edges_, *new]
         return moved_names(self.log, edges, new, renames)
 
     @cached_property

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql import functions as F
 
 from engagement_platform.microbatch.job import Committer
@@ -201,19 +200,20 @@ class NameProcess:
 
     def run(self, work: MutationBatch, commit: Committer) -> Counts:
         """Counts: names_changed, files, bytes."""
-        counts = {"names_changed": work.names.num_rows}
-        if not work.names.num_rows:
+        names = work.names
+        counts = {"names_changed": names.rows_count}
+        if not names.rows_count:
             return counts
         with commit("merge") as txn:
             work.lake.merge(
-                work.names,
+                names.rows,
                 MAPPING,
                 txn,
                 on=("organization_id", "id"),
                 update=("name", "name_ts", "batch_id"),
                 insert=True,
-                within={"organization_id": sorted(pc.unique(work.names.column("organization_id")).to_pylist())},
-                rows=work.names.num_rows,
+                within={"organization_id": names.organizations},
+                rows=names.rows_count,
             )
         return {**counts, **work.lake.written(MAPPING, txn)}
 

@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from engagement_platform.mutation import cascade, components, walk
+from engagement_platform.mutation import cascade, components, many, naming, walk
 from engagement_platform.mutation.cascade import ChainTooDeep, figures, must_walk, operations, resolve
 from engagement_platform.mutation.components import GraphFramesMissing, resolve_components
 from engagement_platform.mutation.model import Edge
@@ -33,6 +33,7 @@ ROWS = (
 )
 T0 = datetime(2026, 11, 15, 12, tzinfo=UTC)
 HISTORIES = 240
+NOT_IN_SPARK = ("udf", ".rdd", "sparkContext", "_jdf", "_jvm", "toPandas", "toLocalIterator")
 
 
 def at(hours: int) -> datetime:
@@ -383,5 +384,13 @@ def test_nothing_runs_in_python_or_comes_to_the_driver(world: World, resolved: D
             assert python not in told.getvalue()
     # Checkpoints hide the plans before them, so the source is asked too.
     source = "".join(inspect.getsource(module) for module in (cascade, components, walk))
-    for word in ("udf", ".rdd", "sparkContext", "_jdf", "_jvm", ".collect()", "toPandas", "toLocalIterator"):
+    source += inspect.getsource(naming)
+    for word in (*NOT_IN_SPARK, ".collect()", "toArrow"):
         assert word not in source
+    # A batch collects figures, and what it resolves here: rejected requests, UPDATEs, and names while edges are few.
+    batch = inspect.getsource(many)
+    for word in NOT_IN_SPARK:
+        assert word not in batch
+    bounded = (many._rejected, many._Settled._names_here, vars(many._Settled)["_patched"].func)
+    assert batch.count("toArrow") == sum(inspect.getsource(some).count("toArrow") for some in bounded)
+    assert batch.count("edges_of(") == inspect.getsource(many._Settled._names_here).count("edges_of(") == 1

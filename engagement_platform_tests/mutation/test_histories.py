@@ -48,6 +48,7 @@ LONG_WAYS = {
         f"in Spark, {apply}": (IN_SPARK, MutationSettings(apply=apply), 3)
         for apply in ("merge", "deletion_vectors", "overwrite", "alias")
     },
+    "in Spark, names too": (IN_SPARK, MutationSettings(light_edges=0), 3),
     IN_GRAPHS: (IN_SPARK, MutationSettings(apply="merge", resolver="graphframes"), 2),
     "in Spark, liquid": (LayoutSettings(auto_compact=False, scheme="liquid"), MutationSettings(), 3),
     "few, by organization and day": (
