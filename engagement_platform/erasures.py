@@ -52,7 +52,8 @@ class Request:
     @classmethod
     def of_json(cls, said: Mapping[str, Any]) -> Request:
         """From a file: the fields by their names. Raises TypeError for others."""
-        return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in said.items()})
+        fields: dict[str, Any] = {name: tuple(of) if isinstance(of, list) else of for name, of in said.items()}
+        return cls(**fields)
 
 
 @dataclass(frozen=True)
