@@ -8,10 +8,10 @@ from pyspark.sql import SparkSession
 
 from engagement_platform.mutation.model import Edge
 from engagement_platform.mutation.naming import concerned, differing, named, plain, sayings
-from engagement_platform_tests.mutation.histories import Message, at, random_history
+from engagement_platform_tests.mutation.histories import Message, at, convert, random_history
 from engagement_platform_tests.mutation.oracle import replay
 from engagement_platform_tests.mutation.test_cascade import EDGES
-from engagement_platform_tests.mutation.test_names import CASES, all_edges, all_sayings, called, convert
+from engagement_platform_tests.mutation.test_names import CASES, all_edges, all_sayings, called
 
 SAID = "organization_id string, id string, name string, name_ts timestamp"
 RENAMES = (
