@@ -116,6 +116,17 @@ def test_a_commit_is_found_by_its_marker_as_long_as_it_is_among_the_last_ones(tm
     assert DeltaTable(uri).version() == log.version(uri) == log.HISTORY_LOOKBACK
 
 
+def test_the_compaction_that_follows_a_commit_under_its_marker_is_not_taken_for_it(tmp_path: Path) -> None:
+    uri = str(tmp_path / "table")
+    for number in range(3):
+        append(uri, number, f"job@1/data/insert#{number}")
+    marker = "job@1/data/insert#2"
+    DeltaTable(uri).optimize.compact(commit_properties=CommitProperties(custom_metadata={"userMetadata": marker}))
+    commit = log.find_commit(uri, marker)
+    assert commit is not None
+    assert (commit.version, commit.operation, commit.files_removed) == (2, "WRITE", 0)
+
+
 def test_hadoop_s_scheme_is_spelled_as_delta_rs_does() -> None:
     assert log.storage_uri("s3a://bucket/a s3a://b") == "s3://bucket/a s3a://b"
     assert log.storage_uri("/lake/s3a://") == "/lake/s3a://"

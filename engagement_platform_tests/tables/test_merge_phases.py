@@ -57,8 +57,9 @@ def merged(lake: Lake, source: pa.Table, number: int) -> tuple[Commit, set[str]]
     return found, before & set(DeltaTable(lake.uri(ROW)).file_uris())
 
 
+@pytest.mark.slow
 def test_only_files_with_a_match_are_rewritten_and_a_row_that_matches_twice_is_refused(lake: Lake) -> None:
-    """All on one table, since a hundred files take their time."""
+    """All on one table, since a hundred files take their time. Its quicker sibling is in `test_log`."""
     matched, left = merged(lake, rows(3, 50, 99, version=2), 0)
     assert (matched.files_removed, len(left), matched.rows_updated) == (3, FILES - 3, 3)
     assert matched.find_ms > 0
