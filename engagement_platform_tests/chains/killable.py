@@ -47,7 +47,8 @@ def _die_after_a_commit(uri: str) -> None:
     before = log.newest_entry(uri)
     # A table that is not there yet is made by its version 0.
     while (now := log.newest_entry(uri)) is None or now in {0, before}:
-        time.sleep(0.001)
+        # Seldom enough to leave the processor to the stream; its own checkpoint follows a second or so later.
+        time.sleep(0.02)
     die()
 
 
