@@ -17,7 +17,7 @@ from engagement_platform.jobs import INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUEST
 from engagement_platform.mutation.job import APPLY_MUTATIONS
 from engagement_platform.settings import MutationSettings, Settings
 from engagement_platform.tables.engagement import MAPPING, PENDING
-from engagement_platform.verify import Finding, identity_findings, verify
+from engagement_platform.verify import Finding, identity, identity_findings, verify
 from engagement_platform.verify.identity import sampled
 from engagement_platform.verify.logs import portions
 from engagement_platform_tests.conftest import Broker
@@ -78,6 +78,10 @@ def test_nothing_is_wrong_after_random_histories(make_world: MakeWorld, apply: A
     part_of = identity_findings(world.settings, world.spark, sample=3)
     assert [finding.wrong for finding in part_of] == [0, 0, 0]
     assert 0 < part_of[0].looked_at < rows
+    all_of = identity_findings(world.settings, world.spark, sample=1000)
+    assert [(finding.wrong, finding.looked_at) for finding in all_of] == [
+        (0, findings[check].looked_at) for check in RECOMPUTED
+    ]
 
 
 BETWEEN_COMMITS = ("alias.alias:after", "notification.append:after")
@@ -206,6 +210,18 @@ def test_every_planted_fault_is_found_and_nothing_else(faulty: dict[str, list[st
         "names": ["org/p3", "org/p5", "org/p6", "org/p9"],
         "contents": ["org/patched"],
     }
+
+
+@pytest.mark.broker
+def test_a_sample_is_looked_at_in_this_process_with_what_spark_finds(
+    world: World, faulty: dict[str, list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All organizations are in the sample; too large a one goes to Spark as well."""
+    here = identity_findings(world.settings, world.spark, sample=100)
+    monkeypatch.setattr(identity, "MOST_ROWS_HERE", 0)
+    in_spark = identity_findings(world.settings, world.spark, sample=100)
+    assert [sorted(finding.examples) for finding in here] == [faulty[check] for check in RECOMPUTED]
+    assert [(f.check, f.looked_at, f.wrong) for f in here] == [(f.check, f.looked_at, f.wrong) for f in in_spark]
 
 
 def test_before_there_is_a_lake_nothing_is_looked_at(spark: SparkSession, tmp_path: Path) -> None:

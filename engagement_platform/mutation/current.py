@@ -47,21 +47,25 @@ def current(lake: Lake, data: Table) -> DataFrame:
 
 def current_at(lake: Lake, data: Table, versions: Mapping[str, int]) -> DataFrame:
     """As `current`, at versions of the Data Table, of the aliases and of what waits that belong together."""
+    return shown_at(lake, data, versions).where(F.col("person_id").isNotNull())
+
+
+def shown_at(lake: Lake, data: Table, versions: Mapping[str, int]) -> DataFrame:
+    """As `current_at`, and deleted rows with them: their person_id is null."""
     pins = Manifest("current", "current", 0, {}, {}, datetime.now(UTC), versions)
     rows = lake.read(data, versions[data.name])
     waiting = _waiting(lake, versions[PENDING.name])
     if not waiting:
-        return rows.where(F.col("person_id").isNotNull())
+        return rows
     try:
         # Over all rows: one scan and a look into what is broadcast cost less than a second branch for the others.
-        shown = _joined(rows, Accepted(lake, pins, waiting, lake.settings.mutation), data)
+        return _joined(rows, Accepted(lake, pins, waiting, lake.settings.mutation), data)
     except TooMany:
         these = F.col("organization_id").isin(waiting)
         edges = lake.read(ALIAS, pinned(pins, ALIAS)).where(any_of("organization_id", waiting))
         moved = identified(rows.where(these), edges, engine=lake.settings.mutation.resolver)
         moved = moved.drop("person_id").withColumnRenamed("now", "person_id").select(*rows.columns)
-        shown = rows.where(~these).unionByName(moved)
-    return shown.where(F.col("person_id").isNotNull())
+        return rows.where(~these).unionByName(moved)
 
 
 def _waiting(lake: Lake, version: int) -> list[str]:

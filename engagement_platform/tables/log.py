@@ -236,6 +236,15 @@ def _folders(filesystem: pafs.FileSystem, path: str) -> list[str]:
     return [info.base_name for info in found if info.type == pafs.FileType.Directory]
 
 
+def partition_values(uri: str, version: int, column: str) -> set[str] | None:
+    """The values of a partition column of which a version has files; None where it is no partition column."""
+    files = pa.table(DeltaTable(storage_uri(uri), version=version).get_add_actions(flatten=True))
+    name = f"partition.{column}"
+    if name not in files.column_names:
+        return None if files.num_rows else set()
+    return {str(value) for value in pc.unique(files.column(name)).to_pylist()}
+
+
 @dataclass(frozen=True)
 class Stored:
     """What some rows take up in a table: rows (0 where the log does not say), bytes and files."""

@@ -28,6 +28,8 @@ MOST_ROWS = 200_000
 MOST_ORGANIZATIONS = 500
 """Organizations at a time: each is a literal in a predicate."""
 
+_LOGS = (ALIAS, AMENDMENT, SAID_NAME, MAPPING)
+
 Row = dict[str, Any]
 
 
@@ -35,7 +37,7 @@ def contents_and_names(lake: Lake, then: Moment, organizations: Sequence[str]) -
     """Findings `names` and `contents` of these organizations. Cost: reads their logs, and the rows that are patched."""
     looked_at: Counter[str] = Counter()
     wrong: dict[str, list[str]] = {"names": [], "contents": []}
-    for portion in portions(_rows_in_logs(lake, then, organizations), MOST_ROWS, MOST_ORGANIZATIONS):
+    for portion in portions(rows_of(lake, then, _LOGS, organizations), MOST_ROWS, MOST_ORGANIZATIONS):
         logs = _Logs(lake, then, portion)
         amendments = [Request.of(row) for row in logs.find(AMENDMENT)]
         for check, (count, bad) in {"names": _names(logs, amendments), "contents": _contents(logs, amendments)}.items():
@@ -70,9 +72,9 @@ def portions(rows: Mapping[str, int], most_rows: int, most_organizations: int) -
         yield portion
 
 
-def _rows_in_logs(lake: Lake, then: Moment, organizations: Sequence[str]) -> dict[str, int]:
-    logs = (ALIAS, AMENDMENT, SAID_NAME, MAPPING)
-    held = [log.stored(lake.uri(table), then.versions[table.name], organizations) for table in logs]
+def rows_of(lake: Lake, then: Moment, tables: Sequence[Table], organizations: Sequence[str]) -> dict[str, int]:
+    """Organization -> rows that it has in these tables together, as their logs say."""
+    held = [log.stored(lake.uri(table), then.versions[table.name], organizations) for table in tables]
     return {name: sum(of[name].rows for of in held) for name in organizations}
 
 

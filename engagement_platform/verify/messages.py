@@ -6,6 +6,7 @@ The topic is read again as far as the broker still has it; what requests made of
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import reduce
 from itertools import pairwise
 from operator import and_
@@ -20,19 +21,24 @@ from engagement_platform.landing.withheld import ENGAGEMENTS, withheld_in_spark
 from engagement_platform.microbatch.job import accounted
 from engagement_platform.microbatch.model import JobState, Manifest, Offsets
 from engagement_platform.microbatch.stores import BatchRecord
+from engagement_platform.mutation.accepted import edges_of
+from engagement_platform.mutation.identify import identified
+from engagement_platform.mutation.identity import identities_of
+from engagement_platform.mutation.resolver import Identities
 from engagement_platform.pii.tombstones import StoredTombstones
 from engagement_platform.settings import Settings
 from engagement_platform.sources.kafka import KafkaSource
 from engagement_platform.sources.messages import Reason
 from engagement_platform.spark.session import spark_session
-from engagement_platform.tables.engagement import QUARANTINE, data_table
+from engagement_platform.tables.arrow import schema_of
+from engagement_platform.tables.engagement import ALIAS, QUARANTINE
 from engagement_platform.tables.erased import PSEUDONYM
 from engagement_platform.tables.lake import Lake
-from engagement_platform.verify.finding import Finding, counted, where_wrong
+from engagement_platform.verify.finding import EXAMPLES, Finding, Rule, found
+from engagement_platform.verify.logs import MOST_ROWS
 from engagement_platform.verify.moment import Moment, moment
 
 _EVENT = ("engagement_ts", "engagement_date")
-_ROW = (*ID, *_EVENT, "person_id", "source_person_id", "version")
 
 
 def verify(settings: Settings, spark: SparkSession | None = None) -> list[Finding]:
@@ -74,30 +80,38 @@ def _tables(settings: Settings, spark: SparkSession, then: Moment) -> list[Findi
     messages = _messages(settings, spark, done[0].manifest, last, quarantined).localCheckpoint(eager=False)
     refused = F.col("reason_code").isNotNull()
     joined = _joined(lake, then, messages.where(~refused), notified)
-    # A deleted row stands hidden until it is purged; when that is done, it may be missing.
-    gone = F.coalesce("purged", F.lit(False))
-    lost = F.col("said").isNotNull() & ~gone & (F.col("stands").isNull() | (F.col("stands") < F.col("said")))
     # Whoever is seen was inserted once more than deleted. A row that came in hidden was never announced.
     announced = F.col("inserts") == F.col("deletes") + F.when(F.col("seen"), 1).otherwise(0)
     known = F.col("stands").isNotNull() | (F.col("inserts") > 0) | (F.col("deletes") > 0)
-    again = quarantined.groupBy(*COORDINATES, "value", "job_name", "batch_id").count().where("count > 1")
-    twice = notified.groupBy("notification_id").count().where("count > 1")
+    stale = F.col("said").isNotNull() & F.col("stands").isNotNull() & (F.col("stands") < F.col("said"))
+    missing = F.col("said").isNotNull() & F.col("stands").isNull()
+    meaning = "every accepted message of a finished batch is in the Data Table"
+    too_old, absent, doubled, told = found(
+        joined,
+        "engagement_id",
+        Rule("lost", meaning, stale),
+        Rule("lost", meaning, missing),
+        Rule("doubled", "every engagement stands in the Data Table once", F.col("rows") > 1),
+        Rule("announced", "every engagement that is seen was announced, every other one withdrawn", known & ~announced),
+    )
+    if absent.wrong:
+        absent = _not_purged(lake, then, joined.where(missing).select(*ID, "event.*"), absent)
+    examples = [*too_old.examples, *absent.examples][:EXAMPLES]
+    lost = Finding("lost", meaning, too_old.looked_at, too_old.wrong + absent.wrong, examples)
+    vanished = Rule("vanished", "every message that is refused stands in quarantine", refused)
+    again = quarantined.groupBy(*COORDINATES, "value", "job_name", "batch_id").agg(F.count("*").alias("times"))
+    twice = notified.groupBy("notification_id").agg(F.count("*").alias("times"))
+    more, times = F.col("times") > 1, F.col("times")
     return [
-        where_wrong("lost", "every accepted message of a finished batch is in the Data Table", joined, lost),
-        counted(
-            "vanished",
-            "every message that is refused stands in quarantine",
-            messages,
-            messages.where(refused),
-            "offset",
+        lost,
+        *found(messages, "offset", vanished),
+        doubled,
+        told,
+        *found(twice, "notification_id", Rule("notified_twice", "every notification stands once", more), weight=times),
+        *found(
+            again, "offset", Rule("quarantined_twice", "every rejected record stands in quarantine once", more),
+            weight=times,
         ),
-        where_wrong("doubled", "every engagement stands in the Data Table once", joined, F.col("rows") > 1),
-        where_wrong(
-            "announced", "every engagement that is seen was announced, every other one withdrawn", joined,
-            known & ~announced,
-        ),
-        counted("notified_twice", "every notification stands once", notified, twice, "notification_id"),
-        counted("quarantined_twice", "every rejected record stands in quarantine once", quarantined, again, "offset"),
     ]  # fmt: skip
 
 
@@ -105,18 +119,18 @@ def _joined(lake: Lake, then: Moment, accepted: DataFrame, notified: DataFrame) 
     """One row for each engagement of the messages, the Data Table and the notifications.
 
     Out: ID, said (highest version of the messages), event (of that one), stands (highest version of the table), rows,
-    seen (by readers), inserts, deletes, purged (not in the table, and may be missing; else null).
+    seen (by readers), inserts, deletes.
     """
     event = F.struct(F.col("person_id").alias("source_person_id"), *_EVENT)
     newest = accepted.groupBy(*ID).agg(F.max("version").alias("said"), F.max_by(event, "version").alias("event"))
-    data = then.read(lake, data_table(lake.settings.layout.scheme)).select(*_ROW)
     rows = (
-        then.seen(lake, data)
+        then.seen(lake)
+        .select(*ID, "version", "person_id")
         .groupBy(*ID)
         .agg(
             F.count("*").alias("rows"),
             F.max("version").alias("stands"),
-            F.bool_or(F.col("now").isNotNull()).alias("seen"),
+            F.bool_or(F.col("person_id").isNotNull()).alias("seen"),
         )
     )
     changes = notified.groupBy(*ID).agg(
@@ -124,14 +138,27 @@ def _joined(lake: Lake, then: Moment, accepted: DataFrame, notified: DataFrame) 
         F.count_if(F.col("change_type") == "DELETE").alias("deletes"),
     )
     joined = newest.join(rows, list(ID), "full").join(changes, list(ID), "full").na.fill(0, ["inserts", "deletes"])
-    joined = joined.localCheckpoint(eager=True)
-    missing = joined.where("said IS NOT NULL AND stands IS NULL").select(*ID, "event.*")
-    if missing.isEmpty():
-        return joined.withColumn("purged", F.lit(False))
-    # Also of those who became somebody that is erased.
-    gone = F.col("now").isNull() | F.col("now").startswith(PSEUDONYM)
-    purged = then.identified(lake, missing).where(gone).select(*ID, F.lit(True).alias("purged"))
-    return joined.join(purged, list(ID), "left").localCheckpoint(eager=True)
+    return joined.localCheckpoint(eager=False)
+
+
+def _not_purged(lake: Lake, then: Moment, missing: DataFrame, absent: Finding) -> Finding:
+    """Those that are missing without having been deleted, or erased, under the identity that follows from all edges.
+
+    A deleted row stands hidden until it is purged; when that is done, it may be missing. So may those of somebody who
+    became somebody that is erased.
+    """
+    if absent.wrong > MOST_ROWS:
+        edges = then.read(lake, ALIAS) if then.has(ALIAS) else lake.frame(schema_of(ALIAS).empty_table())
+        now = identified(missing, edges, engine=lake.settings.mutation.resolver)
+        gone = F.col("now").isNull() | F.col("now").startswith(PSEUDONYM)
+        (left,) = found(now, "engagement_id", Rule(absent.check, absent.meaning, ~gone))
+        return left
+    rows = missing.toArrow()
+    edges_here = then.edges(lake, sorted(set(rows.column("organization_id").to_pylist())))
+    ends = identities_of(rows, Identities(edges_of(edges_here))).to_pylist()
+    named = zip(rows.column("engagement_id").to_pylist(), ends, strict=True)
+    lost = [engagement for engagement, now in named if now is not None and not now.startswith(PSEUDONYM)]
+    return replace(absent, wrong=len(lost), examples=lost[:EXAMPLES])
 
 
 def _messages(

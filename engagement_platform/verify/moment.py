@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import reduce
 from operator import or_
 
+import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
@@ -17,9 +18,10 @@ from engagement_platform.jobs import INGEST_ENGAGEMENTS
 from engagement_platform.microbatch.model import Checkpoint, JobState, Manifest
 from engagement_platform.microbatch.others import in_the_way
 from engagement_platform.microbatch.stores import BatchRecord, CheckpointStore
-from engagement_platform.mutation.identify import identified
+from engagement_platform.mutation.current import shown_at
 from engagement_platform.settings import Settings
 from engagement_platform.tables import log
+from engagement_platform.tables.arrow import schema_of
 from engagement_platform.tables.contract import Table
 from engagement_platform.tables.engagement import (
     ALIAS,
@@ -30,7 +32,7 @@ from engagement_platform.tables.engagement import (
     QUARANTINE,
     data_table,
 )
-from engagement_platform.tables.lake import Lake, any_of
+from engagement_platform.tables.lake import Lake
 
 
 @dataclass(frozen=True)
@@ -66,28 +68,16 @@ class Moment:
         ]
         return rows.where(~reduce(or_, early)) if early else rows
 
-    def identified(self, lake: Lake, rows: DataFrame) -> DataFrame:
-        """Rows with `now`, the identity after all edges of that moment. rows: as `mutation.identify` takes them."""
-        if not self.has(ALIAS):
-            return rows.withColumn("now", F.col("source_person_id"))
-        return identified(rows, self.read(lake, ALIAS), engine=lake.settings.mutation.resolver)
+    def seen(self, lake: Lake) -> DataFrame:
+        """Rows of the Data Table with the person_id that readers of the current view saw; null: none."""
+        data = data_table(lake.settings.layout.scheme)
+        return shown_at(lake, data, self.versions) if self.has(PENDING, ALIAS) else self.read(lake, data)
 
-    def seen(self, lake: Lake, rows: DataFrame) -> DataFrame:
-        """Rows of the Data Table with `now`, the identity that readers of the current view saw; null: none."""
-        waiting = self._waiting(lake)
-        if not waiting:
-            return rows.withColumn("now", F.col("person_id"))
-        these = F.col("organization_id").isin(waiting)
-        shown = rows.where(~these).withColumn("now", F.col("person_id"))
-        edges = self.read(lake, ALIAS).where(any_of("organization_id", waiting))
-        moved = identified(rows.where(these), edges, engine=lake.settings.mutation.resolver)
-        return shown.unionByName(moved.select(*shown.columns))
-
-    def _waiting(self, lake: Lake) -> list[str]:
-        if not self.has(PENDING, ALIAS):
-            return []
-        found = self.read(lake, PENDING).where("pending_from IS NOT NULL").select("organization_id").collect()
-        return sorted(row["organization_id"] for row in found)
+    def edges(self, lake: Lake, organizations: Sequence[str]) -> pa.Table:
+        """All edges of these organizations, with the columns of `engagement/alias`."""
+        if not organizations or not self.has(ALIAS):
+            return schema_of(ALIAS).empty_table()
+        return lake.find(ALIAS, self.versions[ALIAS.name], ALIAS.column_names, {"organization_id": organizations})
 
 
 def moment(settings: Settings, checkpoints: CheckpointStore) -> Moment:
