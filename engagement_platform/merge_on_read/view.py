@@ -73,9 +73,27 @@ def choose(entity: Entity, asked: ViewStrategy, *, broadcast: bool) -> ViewStrat
     return "left_join_anti_join" if why_not else "left_join_union_inserts"
 
 
-def double_rank_over(base: DataFrame, folded: DataFrame, entity: Entity, broadcast: bool) -> DataFrame:  # noqa: ARG001
+@dataclass(frozen=True)
+class Pending:
+    """The changes that wait."""
+
+    folded: DataFrame
+    """As `fold` makes it. Costly, and computed wherever it stands in a plan: each strategy has it there once."""
+    keys: DataFrame
+    """Key and inserted, of each key that is folded; reads two columns of the changes."""
+    broadcast: bool
+    """Whether what is folded may be sent to every task."""
+
+
+def keys_of(changes: DataFrame, entity: Entity) -> DataFrame:
+    """The keys that changes speak of, once each, and whether an INSERT is among them."""
+    return changes.groupBy(entity.key).agg(F.bool_or(F.col("op") == "INSERT").alias("inserted"))
+
+
+def double_rank_over(base: DataFrame, pending: Pending, entity: Entity) -> DataFrame:
     """The folded changes united with the base, and ranked once more by key, column by column."""
-    both = base.withColumn("changed", F.lit(0)).unionByName(folded.drop("inserted").withColumn("changed", F.lit(1)))
+    folded = pending.folded.drop("inserted").withColumn("changed", F.lit(1))
+    both = base.withColumn("changed", F.lit(0)).unionByName(folded)
 
     def newest(version: str, *columns: str) -> Column:
         # Of equal versions the base's came first.
@@ -96,31 +114,37 @@ def double_rank_over(base: DataFrame, folded: DataFrame, entity: Entity, broadca
     )
 
 
-def full_outer_join(base: DataFrame, folded: DataFrame, entity: Entity, broadcast: bool) -> DataFrame:
+def full_outer_join(base: DataFrame, pending: Pending, entity: Entity) -> DataFrame:
     """Base and folded changes side by side. Spark can broadcast neither side of it."""
-    return _joined(base, folded, entity, "full_outer", broadcast)
+    return _joined(base, pending, entity, "full_outer")
 
 
-def left_join_anti_join(base: DataFrame, folded: DataFrame, entity: Entity, broadcast: bool) -> DataFrame:
-    """The base with its changes, and then the changes of keys that the base does not have.
+def left_join_anti_join(base: DataFrame, pending: Pending, entity: Entity) -> DataFrame:
+    """The base with its changes, and with them the changes of keys that the base does not have.
 
     The latter is an anti join with the base on its right, which Spark would not broadcast; the keys of the base that
     are among the changes are no more than these, so they are found first and broadcast (1.5 scans of the base).
     """
-    kept = _joined(base, folded, entity, "left_outer", broadcast)
-    asked = folded.select(entity.key)
-    known = base.select(entity.key).join(_sent(asked, broadcast), entity.key, "left_semi")
-    added = folded.join(_sent(known, broadcast), entity.key, "left_anti")
-    return kept.unionByName(added.drop("inserted"))
+    asked = pending.keys.select(entity.key)
+    known = base.select(entity.key).join(_sent(asked, pending.broadcast), entity.key, "left_semi")
+    return _with_new(base, asked.join(_sent(known, pending.broadcast), entity.key, "left_anti"), pending, entity)
 
 
-def left_join_union_inserts(base: DataFrame, folded: DataFrame, entity: Entity, broadcast: bool) -> DataFrame:
-    """The base with the changes that are no inserts, and the inserts as they are. See `why_not_union_inserts`."""
-    kept = _joined(base, folded.where(~F.col("inserted")), entity, "left_outer", broadcast)
-    return kept.unionByName(folded.where("inserted").drop("inserted"))
+def left_join_union_inserts(base: DataFrame, pending: Pending, entity: Entity) -> DataFrame:
+    """The base and the keys that are inserted, with the changes. See `why_not_union_inserts`."""
+    return _with_new(base, pending.keys.where("inserted").select(entity.key), pending, entity)
 
 
-Strategy = Callable[[DataFrame, DataFrame, Entity, bool], DataFrame]
+def _with_new(base: DataFrame, new: DataFrame, pending: Pending, entity: Entity) -> DataFrame:
+    """Rows of the base, and of keys that it does not have, with their changes.
+
+    The new keys go through the same join as rows of which nothing is known: united with the changes after it, those
+    would be folded a second time.
+    """
+    return _joined(base.unionByName(new, allowMissingColumns=True), pending, entity, "left_outer")
+
+
+Strategy = Callable[[DataFrame, Pending, Entity], DataFrame]
 
 STRATEGIES: Mapping[ViewStrategy, Strategy] = {
     "double_rank_over": double_rank_over,
@@ -128,7 +152,7 @@ STRATEGIES: Mapping[ViewStrategy, Strategy] = {
     "left_join_anti_join": left_join_anti_join,
     "left_join_union_inserts": left_join_union_inserts,
 }
-"""By name. In: rows of the base, folded changes. Out: rows of the base as they would be with the changes in it."""
+"""By name. In: rows of the base, the changes that wait. Out: rows of the base with the changes in them."""
 
 
 @dataclass(frozen=True)
@@ -185,7 +209,7 @@ def view(
     folded = fold(changes, entity)
     broadcast = fits_broadcast(taken.pending_rows, settings) or fits_broadcast(folded.count(), settings)
     chosen = choose(entity, strategy or settings.view, broadcast=broadcast)
-    state = STRATEGIES[chosen](base, folded, entity, broadcast)
+    state = STRATEGIES[chosen](base, Pending(folded, keys_of(changes, entity), broadcast), entity)
     return View(entity, taken, chosen, broadcast, state.select(*entity.state_columns), passes)
 
 
@@ -201,9 +225,11 @@ def create_view(lake: Lake, entity: Entity, name: str | None = None) -> str:
     return called
 
 
-def _joined(base: DataFrame, folded: DataFrame, entity: Entity, how: str, broadcast: bool) -> DataFrame:
+def _joined(base: DataFrame, pending: Pending, entity: Entity, how: str) -> DataFrame:
     """Rows of the base with the newer words of the changes; for a full outer join also rows of the changes alone."""
-    changes = _sent(folded.select(*(F.col(name).alias(f"{_NEW}{name}") for name in folded.columns)), broadcast)
+    folded = pending.folded
+    changes = folded.select(*(F.col(name).alias(f"{_NEW}{name}") for name in folded.columns))
+    changes = _sent(changes, pending.broadcast)
     both = base.join(changes, F.col(entity.key) == F.col(f"{_NEW}{entity.key}"), how)
 
     def newer(version: str, *columns: str) -> list[Column]:

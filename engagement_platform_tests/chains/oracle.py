@@ -23,8 +23,11 @@ class Chain:
     opened: list[Session] = field(default_factory=list)
     watermark: datetime | None = None
 
-    def drain(self, views: Sequence[View]) -> None:
-        """One batch: views that are too late are left out, the others join sessions; then those that are over go."""
+    def drain(self, views: Sequence[View], *, closing: bool = True) -> None:
+        """One batch: views that are too late are left out, the others join sessions; then those that are over go.
+
+        closing: whether those go already; after a kill in the middle of a batch they go with the next that has rows.
+        """
         for user, at in views:
             if self.watermark is not None and at + self.gap <= self.watermark:
                 self.late_views += 1
@@ -38,6 +41,8 @@ class Chain:
         if views:
             newest = max(at for _, at in views) - self.late
             self.watermark = max(newest, self.watermark or newest)
+        if not closing:
+            return
         over = [s for s in self.opened if self.watermark is not None and s[2] + self.gap <= self.watermark]
         self.opened = [session for session in self.opened if session not in over]
         self.sessions += over
