@@ -28,8 +28,8 @@ from engagement_platform.defs.batches import (
 from engagement_platform.defs.checks import FRESH, freshness_result
 from engagement_platform.defs.engagement import IngestConfig, partition_days, with_conservation
 from engagement_platform.defs.evaluations import evaluation
-from engagement_platform.defs.layout import layout_check
-from engagement_platform.defs.platform import Opened, Platform, bound_platform
+from engagement_platform.defs.examining import examining
+from engagement_platform.defs.platform import Opened, Platform
 from engagement_platform.defs.sensors import run_request, to_report
 from engagement_platform.defs.specs import DAYS, OWNERS, key_of, table_spec
 from engagement_platform.defs.telling import Tables, tell, told_of
@@ -297,12 +297,9 @@ def feed_definitions(feed: Feed, group: str) -> dg.Definitions:
 
 
 def declared_definitions(feed: Feed) -> dg.Definitions:
-    """Everything of a declared feed: as of the one that ships, layout checks, and the resource that its runs need."""
-    checks = [layout_check(key_of(table)) for table in feed.tables]
-    return dg.Definitions.merge(
-        feed_definitions(feed, feed.group),
-        dg.Definitions(asset_checks=checks, resources={"platform": bound_platform()}),
-    )
+    """Everything of a declared feed: as of the one that ships, and layout checks."""
+    checks = examining(f"{feed.group}_tables", [key_of(table) for table in feed.tables])
+    return dg.Definitions.merge(feed_definitions(feed, feed.group), checks)
 
 
 def definitions() -> dg.Definitions:
