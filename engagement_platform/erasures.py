@@ -25,7 +25,7 @@ from engagement_platform.replica.erasing import ReplicaFile
 from engagement_platform.settings import Settings
 from engagement_platform.streams.declared import declarations
 
-NOT_ERASED = ("messages in Kafka", "objects of raw events in S3", "backups")
+NOT_ERASED = ("messages in Kafka", "objects of raw events in S3", "replicas in files of their own", "backups")
 """What no erasure looks into; docs/pii.md says why, and what to do."""
 
 
@@ -106,8 +106,11 @@ def _places(settings: Settings, asked: Request, told: Told | None) -> list[erasu
         *game_tables_here(settings, declarations(settings).feeds),
     ]
     if asked.game is None:
-        found += places(settings, asked.whom, told, readers=READERS if asked.now else None)
-        found.append(ReplicaFile(settings, asked.whom))
+        replica = ReplicaFile(settings, asked.whom)
+        readers = READERS if asked.now else None
+        # The replica is a consumer, too: behind the erasure it would keep the files of what it is told of.
+        found += places(settings, asked.whom, told, readers=readers, before_purge=replica.make_anew)
+        found.append(replica)
     return found
 
 
