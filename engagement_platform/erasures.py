@@ -16,6 +16,7 @@ from engagement_platform.erasing.whom import Whom
 from engagement_platform.games.erasing import game_tables_here
 from engagement_platform.ingest_server.stored import stored_objects
 from engagement_platform.jobs import open_stores
+from engagement_platform.live_ops_job.erasing import PlayersKept
 from engagement_platform.maintenance import READERS
 from engagement_platform.microbatch.job import BatchReport, Told
 from engagement_platform.microbatch.stores import utc_now
@@ -104,6 +105,8 @@ def _places(settings: Settings, asked: Request, told: Told | None) -> list[erasu
     found: list[erasure.Erasable] = [
         *stored_objects(settings),
         *game_tables_here(settings, declarations(settings).feeds),
+        # After the tables that it is counted from.
+        PlayersKept(settings),
     ]
     if asked.game is None:
         replica = ReplicaFile(settings, asked.whom)
