@@ -14,6 +14,7 @@ from engagement_platform.erasing.job import Eraser
 from engagement_platform.erasing.reach import places
 from engagement_platform.erasing.whom import Whom
 from engagement_platform.games.erasing import game_tables_here
+from engagement_platform.ingest_server.spooled import SpooledRecords
 from engagement_platform.ingest_server.stored import stored_objects
 from engagement_platform.jobs import open_stores
 from engagement_platform.live_ops_job.erasing import PlayersKept
@@ -103,6 +104,7 @@ def not_reached(settings: Settings, asked: Request) -> list[str]:
 
 def _places(settings: Settings, asked: Request, told: Told | None) -> list[erasure.Erasable]:
     found: list[erasure.Erasable] = [
+        SpooledRecords(settings),
         *stored_objects(settings),
         *game_tables_here(settings, declarations(settings).feeds),
         # After the tables that it is counted from.
