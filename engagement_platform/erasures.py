@@ -14,8 +14,10 @@ from engagement_platform.erasing.job import Eraser
 from engagement_platform.erasing.reach import places
 from engagement_platform.erasing.whom import Whom
 from engagement_platform.games.erasing import game_tables_here
+from engagement_platform.ingest_server.spooled import SpooledRecords
 from engagement_platform.ingest_server.stored import stored_objects
 from engagement_platform.jobs import open_stores
+from engagement_platform.live_ops_job.erasing import PlayersKept
 from engagement_platform.maintenance import READERS
 from engagement_platform.microbatch.job import BatchReport, Told
 from engagement_platform.microbatch.stores import utc_now
@@ -25,7 +27,7 @@ from engagement_platform.replica.erasing import ReplicaFile
 from engagement_platform.settings import Settings
 from engagement_platform.streams.declared import declarations
 
-NOT_ERASED = ("messages in Kafka", "objects of raw events in S3", "backups")
+NOT_ERASED = ("messages in Kafka", "objects of raw events in S3", "replicas in files of their own", "backups")
 """What no erasure looks into; docs/pii.md says why, and what to do."""
 
 
@@ -102,12 +104,18 @@ def not_reached(settings: Settings, asked: Request) -> list[str]:
 
 def _places(settings: Settings, asked: Request, told: Told | None) -> list[erasure.Erasable]:
     found: list[erasure.Erasable] = [
+        SpooledRecords(settings),
         *stored_objects(settings),
         *game_tables_here(settings, declarations(settings).feeds),
+        # After the tables that it is counted from.
+        PlayersKept(settings),
     ]
     if asked.game is None:
-        found += places(settings, asked.whom, told, readers=READERS if asked.now else None)
-        found.append(ReplicaFile(settings, asked.whom))
+        replica = ReplicaFile(settings, asked.whom)
+        readers = READERS if asked.now else None
+        # The replica is a consumer, too: behind the erasure it would keep the files of what it is told of.
+        found += places(settings, asked.whom, told, readers=readers, before_purge=replica.make_anew)
+        found.append(replica)
     return found
 
 

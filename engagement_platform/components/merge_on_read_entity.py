@@ -6,7 +6,7 @@ import dagster as dg
 from engagement_platform.components.described import Described
 from engagement_platform.components.scaffold import scaffolder
 from engagement_platform.defs.entity import EntityParts
-from engagement_platform.defs.platform import bound_platform
+from engagement_platform.defs.examining import examining
 from engagement_platform.defs.streams import topic_key
 from engagement_platform.streams.kinds import MergeOnReadEntityDeclaration
 
@@ -33,4 +33,6 @@ class MergeOnReadEntity(MergeOnReadEntityDeclaration, Described, dg.Component):
         parts = EntityParts(
             self.entity, topic_key(self.topic), lambda _settings: self.topic, lambda _settings: self.entity, self.name
         )
-        return dg.Definitions.merge(parts.definitions(), dg.Definitions(resources={"platform": bound_platform()}))
+        return dg.Definitions.merge(
+            parts.definitions(), examining(f"{self.name}_tables", [parts.changeset, parts.base])
+        )

@@ -21,6 +21,7 @@ from engagement_platform.microbatch.database import open_engine
 from engagement_platform.settings import Settings
 from engagement_platform.tables import growth, log
 from engagement_platform.tables.contract import Column, Mode, Table
+from engagement_platform.tables.erased import is_erasure, is_erasure_of_players
 from engagement_platform.tables.growth import FilesVacuumed, TableReplaced, TableSource
 
 
@@ -68,11 +69,13 @@ class Appends:
         follow: bool = False,
         poll: timedelta = timedelta(seconds=1),
         store_url: str | None = None,
+        erases: bool = False,
     ) -> None:
         if max_rows < 1:
             raise ValueError("max_rows is at least 1")
         self.name, self.root, self.table = name, lake_root(lake_uri), table
         self.max_rows, self.follow, self.poll = max_rows, follow, poll
+        self._passed = _any_erasure if erases else is_erasure
         self._contract = _contract(self.root, table)
         self._source = TableSource(self._contract.uri(self.root), self._contract)
         self._cursors = CursorStore(open_engine(store_url or Settings().store_url))
@@ -117,7 +120,7 @@ class Appends:
         if newest is None or newest < self._position.version:
             raise TableReplaced(uri, self._position.version, newest)
         for version in range(self._position.version + 1, newest + 1):
-            files = growth.added(uri, version - 1, version)
+            files = growth.added(uri, version - 1, version, passed=self._passed)
             left = sum(growth.rows_in(uri, file) for file in files) - self._position.rows
             if left <= 0:
                 self._position = Position(version)
@@ -136,6 +139,10 @@ class Appends:
             first = files[0].version
             committed = log.committed(self._source.uri, first)
             raise FilesVacuumed(self._source.uri, first, committed, [file.path for file in files]) from None
+
+
+def _any_erasure(marker: str | None) -> bool:
+    return is_erasure(marker) or is_erasure_of_players(marker)
 
 
 def cursor_root(root: str, table: str) -> str:

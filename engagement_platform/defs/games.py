@@ -28,15 +28,15 @@ from engagement_platform.defs.batches import (
 from engagement_platform.defs.checks import FRESH, freshness_result
 from engagement_platform.defs.engagement import IngestConfig, partition_days, with_conservation
 from engagement_platform.defs.evaluations import evaluation
-from engagement_platform.defs.layout import layout_check
-from engagement_platform.defs.platform import Opened, Platform, bound_platform
+from engagement_platform.defs.examining import examining
+from engagement_platform.defs.platform import Opened, Platform
 from engagement_platform.defs.sensors import run_request, to_report
 from engagement_platform.defs.specs import DAYS, OWNERS, key_of, table_spec
 from engagement_platform.defs.telling import Tables, tell, told_of
 from engagement_platform.defs.waiting import Announced, Waiting, waiting
 from engagement_platform.defs.work import batches, work_of
 from engagement_platform.errors import PlatformError
-from engagement_platform.games.event_type import GROUP, QUARANTINE_NAME
+from engagement_platform.games.event_type import QUARANTINE_NAME
 from engagement_platform.games.feed import Feed, shipped
 from engagement_platform.games.objects import NoGameQueue
 from engagement_platform.games.replaying import folder_of
@@ -47,16 +47,22 @@ from engagement_platform.tables.contract import Table
 # A group of their own: thirty tables would hide all others in the graph.
 GAMES_GROUP = "games"
 
-OBJECTS = dg.AssetKey(["s3", "game-events"])
 ROW_SUMS = "row_sums"
 
 
-def objects_spec() -> dg.AssetSpec:
-    """What everything comes from; filled by others."""
+def objects_key(feed: Feed) -> dg.AssetKey:
+    """What the tables of a feed come from. By the feed and not by the bucket: two feeds may share one."""
+    return dg.AssetKey(["s3", f"{feed.group}-events"])
+
+
+def objects_spec(feed: Feed, group: str) -> dg.AssetSpec:
+    """What everything comes from; filled by others. group: of the assets."""
+    bucket = f"`{feed.bucket}`" if feed.bucket else "`games.bucket`"
+    queue = f"`{feed.queue_url}`" if feed.queue_url else "`games.queue_url`"
     return dg.AssetSpec(
-        OBJECTS,
-        description="Objects of JSON lines in the bucket `games.bucket`, announced in the queue `games.queue_url`.",
-        group_name=GAMES_GROUP,
+        objects_key(feed),
+        description=f"Objects of JSON lines in the bucket {bucket}, announced in the queue {queue}.",
+        group_name=group,
         owners=list(OWNERS),
         kinds={"s3"},
     )
@@ -101,31 +107,38 @@ def announced_now(looked: Waiting, feed: Feed, now: datetime) -> Announced | str
         return str(error)
 
 
-def fresh(announced: Announced | str, now: datetime, settings: Settings) -> dg.AssetCheckResult:
+def fresh(announced: Announced | str, feed: Feed, now: datetime, settings: Settings) -> dg.AssetCheckResult:
     """Passed when no object waits for longer than `quality.freshness`; without a queue none does."""
+    objects = objects_key(feed)
     if isinstance(announced, Announced):
-        return freshness_result(OBJECTS, announced.since, announced.backlog, now, settings.quality.freshness)
-    configured = settings.games.queue_url is not None
+        return freshness_result(objects, announced.since, announced.backlog, now, settings.quality.freshness)
+    configured = feed.settings(settings).games.queue_url is not None
     return dg.AssetCheckResult(
         passed=not configured,
-        asset_key=OBJECTS,
+        asset_key=objects,
         check_name=FRESH,
         severity=dg.AssetCheckSeverity.WARN,
         description=f"Nobody can tell: {announced}" if configured else announced,
     )
 
 
-# Of the objects and not of a table: no batch materializes them, so that the newest result is always in sight.
-@dg.asset_check(
-    asset=OBJECTS,
-    name=FRESH,
-    description="No object waits in the queue for longer than `quality.freshness`. The sensor `game_events_backlog` "
-    "reports it, and knows for how long something waits; a run of its own knows that of an unfinished batch only.",
-)
-def objects_are_fresh(platform: Platform) -> dg.AssetCheckResult:
-    """Messages in the queue, against the checkpoint."""
-    settings, now = platform.settings(), datetime.now(UTC)
-    return fresh(announced_now(waiting(settings), shipped(settings), now), now, settings)
+def fresh_check(feed: Feed) -> dg.AssetChecksDefinition:
+    """Freshness on demand; the feed's sensor reports the same without a run."""
+
+    # Of the objects and not of a table: no batch materializes them, so that the newest result is always in sight.
+    @dg.asset_check(
+        asset=objects_key(feed),
+        name=FRESH,
+        description=f"No object waits in the queue for longer than `quality.freshness`. The sensor "
+        f"`{feed.group}_events_backlog` reports it, and knows for how long something waits; a run of its own knows "
+        "that of an unfinished batch only.",
+    )
+    def objects_are_fresh(platform: Platform) -> dg.AssetCheckResult:
+        """Messages in the queue, against the checkpoint."""
+        settings, now = platform.settings(), datetime.now(UTC)
+        return fresh(announced_now(waiting(settings), feed, now), feed, now, settings)
+
+    return objects_are_fresh
 
 
 def game_metadata(quarantine: Table, batch: Batch, table: Table, process: str) -> Metadata:
@@ -157,12 +170,12 @@ def checked(
     yield row_sums(feed.quarantine, reports)
 
 
-def game_assets(feed: Feed, objects: dg.AssetKey, group: str) -> dg.AssetsDefinition:
-    """The tables, filled together. objects: what they come from. group: of the assets."""
+def game_assets(feed: Feed, group: str) -> dg.AssetsDefinition:
+    """The tables, filled together. group: of the assets."""
 
     @dg.multi_asset(
         name=f"ingest_{feed.group}_tables",
-        specs=[table_spec(table, [objects]).replace_attributes(group_name=group) for table in feed.tables],
+        specs=[table_spec(table, [objects_key(feed)]).replace_attributes(group_name=group) for table in feed.tables],
         check_specs=[row_sums_spec(feed)],
         partitions_def=DAYS,
         backfill_policy=dg.BackfillPolicy.single_run(),
@@ -206,7 +219,7 @@ def backlog_sensor(feed: Feed, assets: dg.AssetsDefinition) -> dg.SensorDefiniti
         name=f"{feed.group}_events_backlog", job_name=feed.job.replace("-", "_"), minimum_interval_seconds=15,
         default_status=dg.DefaultSensorStatus.RUNNING,
         description=f"Launches a drain run when objects of {feed.group} events wait in the queue and none is under "
-        "way.",
+        "way. Reports freshness.",
     )  # fmt: skip
     def events_backlog(context: dg.SensorEvaluationContext, platform: Platform) -> dg.RunRequest | dg.SkipReason:
         """Messages in the queue against the checkpoint. By the way it reports the check `fresh`."""
@@ -216,10 +229,9 @@ def backlog_sensor(feed: Feed, assets: dg.AssetsDefinition) -> dg.SensorDefiniti
             return dg.SkipReason(str(NoGameQueue()))
         now = datetime.now(UTC)
         announced = announced_now(waiting(settings), feed, now)
-        if feed.group == GROUP:
-            news, cursor = to_report([fresh(announced, now, settings)], context.cursor, now.timestamp())
-            evaluations.report(context.instance, news)
-            context.update_cursor(cursor)
+        news, cursor = to_report([fresh(announced, feed, now, settings)], context.cursor, now.timestamp())
+        evaluations.report(context.instance, news)
+        context.update_cursor(cursor)
         if isinstance(announced, str):
             return dg.SkipReason(announced)
         return run_request(feed.job, assets, announced.backlog, context)
@@ -266,9 +278,10 @@ def replayed(
         yield report.manifest.ingestion_ts.date(), report
 
 
-def feed_definitions(feed: Feed, objects: dg.AssetKey, group: str) -> dg.Definitions:
-    """Assets, jobs and sensor of one feed. group: of the assets, and their pool: a batch writes most of them."""
-    assets = game_assets(feed, objects, group)
+def feed_definitions(feed: Feed, group: str) -> dg.Definitions:
+    """Assets, jobs, freshness and sensor of one feed. group: of the assets, and their pool: a batch writes most of
+    them."""
+    assets = game_assets(feed, group)
     ingest = dg.define_asset_job(
         feed.job.replace("-", "_"),
         selection=with_conservation(assets),
@@ -276,18 +289,19 @@ def feed_definitions(feed: Feed, objects: dg.AssetKey, group: str) -> dg.Definit
         executor_def=dg.in_process_executor,
     )
     return dg.Definitions(
-        assets=[assets], jobs=[ingest, replay_job(feed, group)], sensors=[backlog_sensor(feed, assets)]
+        assets=[objects_spec(feed, group), assets],
+        asset_checks=[fresh_check(feed)],
+        jobs=[ingest, replay_job(feed, group)],
+        sensors=[backlog_sensor(feed, assets)],
     )
 
 
 def declared_definitions(feed: Feed) -> dg.Definitions:
-    """Everything of a declared feed: as of the one that ships, layout checks, and the resource that its runs need."""
-    own = feed_definitions(feed, dg.AssetKey(["s3", feed.bucket or feed.group]), feed.group)
-    checks = [layout_check(key_of(table)) for table in feed.tables]
-    return dg.Definitions.merge(own, dg.Definitions(asset_checks=checks, resources={"platform": bound_platform()}))
+    """Everything of a declared feed: as of the one that ships, and layout checks."""
+    checks = examining(f"{feed.group}_tables", [key_of(table) for table in feed.tables])
+    return dg.Definitions.merge(feed_definitions(feed, feed.group), checks)
 
 
 def definitions() -> dg.Definitions:
     """Game events, of the types that are declared now."""
-    own = feed_definitions(shipped(Settings()), OBJECTS, GAMES_GROUP)
-    return dg.Definitions.merge(dg.Definitions(assets=[objects_spec()], asset_checks=[objects_are_fresh]), own)
+    return feed_definitions(shipped(Settings()), GAMES_GROUP)

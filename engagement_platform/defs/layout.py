@@ -40,6 +40,7 @@ from engagement_platform.layout.reports import keep
 from engagement_platform.layout.segment import moved_on
 from engagement_platform.merge_on_read.entity import PROFILE
 from engagement_platform.settings import Settings
+from engagement_platform.streams.declared import declarations
 from engagement_platform.tables import log
 from engagement_platform.tables.layout import LAYOUT_HISTORY
 
@@ -77,6 +78,11 @@ SAYS = {
 def tables_of(settings: Settings) -> tuple[dg.AssetKey, ...]:
     """All tables that are looked at after writes: those above, and one for each declared type of game event."""
     return (*TABLES, *CHAIN, *map(key_of, shipped(settings).tables))
+
+
+def declared_tables(settings: Settings) -> tuple[dg.AssetKey, ...]:
+    """Tables with the same checks that somebody has declared; after writes their own sensors look (`examining`)."""
+    return tuple(dg.AssetKey(name.split("/")) for name in declarations(settings).tables)
 
 
 def checks_of(table: dg.AssetKey) -> list[dg.AssetCheckKey]:
@@ -173,7 +179,7 @@ def whole_check(name: str, tables: Sequence[dg.AssetKey]) -> dg.AssetChecksDefin
 def layout_health(context: dg.AssetExecutionContext, platform: Platform) -> dg.MaterializeResult[None]:
     """All tables of the lake, examined once."""
     settings = platform.settings()
-    tables = tables_of(settings)
+    tables = (*tables_of(settings), *declared_tables(settings))
     names = {table.to_user_string() for table in tables} | set(log.tables(settings.lake))
     looked = [look(settings, name) for name in sorted(names)]
     tell_failed(context.log, looked)
@@ -201,7 +207,7 @@ class ExamineConfig(dg.Config):
 def examine_tables(context: dg.OpExecutionContext, config: ExamineConfig, platform: Platform) -> None:
     """The checks of some tables, reported to the runs that wrote them, where they stay in sight."""
     settings = platform.settings()
-    tables = tables_of(settings)
+    tables = (*tables_of(settings), *declared_tables(settings))
     looked = [look(settings, name) for name in config.tables or [table.to_user_string() for table in tables]]
     tell_failed(context.log, looked)
     report(context.instance, declared(looked, tables))

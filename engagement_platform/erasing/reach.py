@@ -50,6 +50,8 @@ class Run:
     whom: Whom
     purge: Callable[[], list[Purged]] | None = None
     """Deletes what former versions keep, at once; None: it goes later."""
+    before_purge: Callable[[], None] | None = None
+    """Brings up to now whoever of ours would be behind, and by that keep former versions."""
     done: dict[str, int] | None = None
     purged: dict[str, Purged] = field(default_factory=dict)
 
@@ -57,7 +59,10 @@ class Run:
         """How many rows of a table were removed or changed."""
         if self.done is None:
             self.done = self.eraser.run(subject_ref, self.whom)
-            self.purged = {one.table: one for one in self.purge()} if self.purge is not None else {}
+            if self.purge is not None:
+                if self.before_purge is not None:
+                    self.before_purge()
+                self.purged = {one.table: one for one in self.purge()}
         return self.done.get(table.name, 0)
 
     def is_purged(self, table: Table) -> bool:
@@ -160,13 +165,15 @@ def places(
     told: Told | None = None,
     spark: SparkSession | None = None,
     readers: Readers | None = None,
+    before_purge: Callable[[], None] | None = None,
 ) -> list[TablePlace | TombstonePlace]:
     """Everything of engagements and profiles that an erasure reaches. Nothing is opened before it is asked.
 
     readers: jobs that follow tables; with them former versions are purged at once, unless somebody still reads them.
+    before_purge: called between the tables' erasure and that.
     """
     stores = open_stores(settings)
-    run = Run(Eraser(settings, stores, told or Told(), spark), whom)
+    run = Run(Eraser(settings, stores, told or Told(), spark), whom, before_purge=before_purge)
     if readers is not None:
         run.purge = partial(purge_now, settings, stores, readers, whom, utc_now())
     found = [TablePlace(settings, table, run) for table in tables(settings)]

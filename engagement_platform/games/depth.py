@@ -43,7 +43,7 @@ def depth(settings: Settings) -> Depth:
     return Depth(*(int(found[name]) for name in names))
 
 
-@lru_cache(maxsize=2)
+@lru_cache(maxsize=8)
 def _client(options: S3SqsOptions) -> Any:
     # Sensors ask every few seconds; making a client takes longer than asking.
     return client("sqs", options)

@@ -43,6 +43,7 @@ class Delivered:
 @dataclass
 class _Sorted:
     lines: list[bytes] = field(default_factory=list)
+    """One for each accepted event; empty for one of somebody who is erased."""
     deposits: list[Deposit] = field(default_factory=list)
     refusals: list[Refusal] = field(default_factory=list)
     erased: int = 0
@@ -99,19 +100,23 @@ class Delivery:
             values = self._vault.deposit(sorted_.deposits, number, Transaction(f"ingest-vault/{segment.spool}", number))
             refused = Transaction(f"ingest-refused/{segment.spool}", number)
             self._vault.refuse(sorted_.refusals, number, refused)
-            if sorted_.lines:
+            if any(sorted_.lines):
                 self._sink.put(segment, sorted_.lines)
             self._spool.remove(segment)
             self._sink.forget(segment)
-        return Delivered(len(sorted_.lines), values, len(sorted_.refusals), sorted_.erased)
+        return Delivered(sum(map(bool, sorted_.lines)), values, len(sorted_.refusals), sorted_.erased)
 
     def _sorted(self, segment: Segment, records: list[Record]) -> _Sorted:
         erased = self._vault.keyring.erased({Owner(record.game, record.ref) for record in records if record.ref})
         sorted_ = _Sorted()
         for place, record in enumerate(records):
             owner = Owner(record.game, record.ref)
-            if owner in erased:
+            # One without content was emptied in the spool by an erasure.
+            if owner in erased or not record.open:
                 sorted_.erased += 1
+                if record.kind is RecordKind.ACCEPTED:
+                    # Keeps its place: a sink may have counted how far it came before somebody was erased.
+                    sorted_.lines.append(b"")
             elif record.kind is RecordKind.REFUSED:
                 sorted_.refusals.append(self._refusal(segment, place, record))
             else:

@@ -20,6 +20,7 @@ from engagement_platform.ingest_server.intake import Intake
 from engagement_platform.ingest_server.keys import Doorkeeper, IngestKeys
 from engagement_platform.ingest_server.sinks import open_sink
 from engagement_platform.ingest_server.spool import Segment, Spool
+from engagement_platform.ingest_server.spooled import spool_folder
 from engagement_platform.pii.contracts import VAULT
 from engagement_platform.pii.erasure import expire_refused
 from engagement_platform.pii.opening import open_vault
@@ -53,8 +54,7 @@ def serve(settings: Settings, say: Callable[[str], None]) -> None:
     try:
         vault = open_vault(settings)
         keys = IngestKeys(settings.store_url)
-        folder = (server.spool or settings.home / "ingest" / "spool").expanduser().absolute()
-        spool = Spool(folder, segment_bytes=server.segment_bytes, segment_age=server.segment_age)
+        spool = Spool(spool_folder(settings), segment_bytes=server.segment_bytes, segment_age=server.segment_age)
         delivery = Delivery(spool, vault, sink, retry_after=server.retry_after, told=lambda *_: None)
         parts = _parts(settings, spool, vault, Doorkeeper(keys, server.key_refresh.total_seconds()), delivery)
         _run(settings, parts, delivery, vault, listening, say)

@@ -124,10 +124,10 @@ class FirehoseSink:
         """Send what was not sent yet; records that Firehose refuses for the moment are sent again, alone."""
         progress = segment.path.with_suffix(".sent")
         begin, left = json.loads(progress.read_text()) if progress.exists() else (0, [])
+        left = [place for place in left if lines[place]]
         while left or begin < len(lines):
             if not left:
-                left = self._next(lines, begin)
-                begin += len(left)
+                left, begin = self._next(lines, begin)
             in_vain, pause = 0, self.FIRST_PAUSE_S
             while left:
                 before = len(left)
@@ -145,15 +145,18 @@ class FirehoseSink:
         """Remove how far it was."""
         segment.path.with_suffix(".sent").unlink(missing_ok=True)
 
-    def _next(self, lines: Sequence[bytes], begin: int) -> list[int]:
+    def _next(self, lines: Sequence[bytes], begin: int) -> tuple[list[int], int]:
+        """Places of one call, without empty lines, and where the next one begins."""
         taken: list[int] = []
-        size = 0
-        for place in range(begin, min(begin + self.RECORDS, len(lines))):
+        size, place = 0, begin
+        while place < len(lines) and len(taken) < self.RECORDS:
             size += len(lines[place])
             if taken and size > self.BYTES:
                 break
-            taken.append(place)
-        return taken
+            if lines[place]:
+                taken.append(place)
+            place += 1
+        return taken, place
 
     def _send(self, lines: Sequence[bytes], places: list[int]) -> tuple[list[int], str]:
         """Places that were refused, and why."""

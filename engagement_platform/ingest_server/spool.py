@@ -110,7 +110,7 @@ class Spool:
             raise SpoolInUse(folder) from None
         self.id = self._identity()
         for path in sorted(folder.glob("*.open")):
-            _finish(path)
+            finish_segment(path)
         self._last = max([self._counted(), *(_number(path) for path in folder.glob("*.sealed"))])
         self._sealed_bytes = sum(path.stat().st_size for path in folder.glob("*.sealed"))
         self._waiting: SimpleQueue[tuple[bytes, Done] | None] = SimpleQueue()
@@ -145,7 +145,7 @@ class Spool:
 
     def sealed(self) -> list[Segment]:
         """Segments that can be delivered, oldest first."""
-        return [_segment(path) for path in sorted(self.folder.glob("*.sealed"))]
+        return [segment_of(path) for path in sorted(self.folder.glob("*.sealed"))]
 
     def remove(self, segment: Segment) -> None:
         """Forget a segment that was delivered."""
@@ -268,8 +268,8 @@ class Spool:
         return int(path.read_text()) if path.exists() else 0
 
 
-def _finish(path: Path) -> None:
-    """Seal a segment that a crash left open, without the record that it was in the middle of.
+def finish_segment(path: Path) -> None:
+    """Seal a segment that a crash left open, without the record that it was in the middle of. Under the spool's lock.
 
     That one was not acknowledged: an acknowledgement comes after the disk has all of it.
     """
@@ -289,7 +289,8 @@ def _finish(path: Path) -> None:
     sync_folder(path.parent)
 
 
-def _segment(path: Path) -> Segment:
+def segment_of(path: Path) -> Segment:
+    """A segment by what its first line says. Raises SpoolDamaged."""
     with path.open("rb") as file:
         header = file.readline()
     try:

@@ -66,7 +66,8 @@ KEPT = timedelta(days=35)
 """How long figures and sessions are worth keeping: four weeks are looked at, and some days more."""
 
 _NOWHERE: Place = (-1, 0)
-_LOCK = "live-ops"
+LOCK = "live-ops"
+"""Of transactions that write the tables of this module."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,7 @@ class LiveOpsStore:
         before, through: where a reader was before and is after them. counted: what the rows after so many make. Rows
         that were taken in before are passed by, also when a reader cut them otherwise than the one before it.
         """
-        with writing(self._engine, _LOCK, players.LOCK) as connection:
+        with writing(self._engine, LOCK, players.LOCK) as connection:
             known = rows if (place := _place(connection, source)) >= through else known_rows(place, before, through)
             if known >= rows:
                 return 0
@@ -146,18 +147,18 @@ class LiveOpsStore:
 
         What comes for such a minute later adds to all its figures but players.
         """
-        with writing(self._engine, _LOCK) as connection:
+        with writing(self._engine, LOCK) as connection:
             return connection.execute(delete(SEEN).where(SEEN.c.minute < minute_number(before))).rowcount
 
     def forget_figures(self, before: datetime) -> int:
         """Remove figures and changes before a time; how many minutes of games."""
-        with writing(self._engine, _LOCK) as connection:
+        with writing(self._engine, LOCK) as connection:
             connection.execute(delete(CHANGE).where(CHANGE.c.at_us < players.us(before)))
             return connection.execute(delete(MINUTE).where(MINUTE.c.minute < minute_number(before))).rowcount
 
     def reset(self) -> None:
         """Forget everything, features of players included: all of it can be counted again from the tables."""
-        with writing(self._engine, _LOCK, players.LOCK) as connection:
+        with writing(self._engine, LOCK, players.LOCK) as connection:
             for table in (MINUTE, SEEN, CHANGE, PLACE, players.PLAYER, players.SESSION):
                 connection.execute(delete(table))
 

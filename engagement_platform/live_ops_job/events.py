@@ -5,7 +5,7 @@ What is counted of an event is `live_ops.folding`; which types there are is `gam
 
 from __future__ import annotations
 
-from datetime import UTC
+from datetime import UTC, datetime
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,6 +15,7 @@ from engagement_platform.live_ops.detect import Change
 from engagement_platform.live_ops.figures import minute_number, moment_of
 from engagement_platform.live_ops.folding import EVENT_SCHEMA, MinuteState, PlayerState
 from engagement_platform.live_ops.minutes import Batch
+from engagement_platform.pii.tombstones import Tombstones
 
 # Amounts in any other currency cannot be added up, and rates are nobody's business here.
 CURRENCY = "USD"
@@ -53,6 +54,27 @@ def changes_of(declared: EventType, rows: pa.Table) -> list[Change]:
     told = rows.select(["game_id", "event_ts", CHANGE]).filter(pc.is_valid(names)).to_pylist()
     found = {(row["game_id"], moment_of(minute_number(row["event_ts"])), row[CHANGE]) for row in told}
     return [Change(*one) for one in sorted(found)]
+
+
+def withheld(rows: pa.Table, tombstones: Tombstones, now: datetime) -> pa.Table:
+    """The same rows, those of players that are erased without player and session: they count for their game only.
+
+    Who reads late reads files in which they stand, as long as former versions are kept.
+    """
+    told = rows.select(["game_id", "player_id"]).filter(pc.is_valid(rows["player_id"]))
+    pairs = {
+        (row["game_id"], row["player_id"]) for row in told.group_by(["game_id", "player_id"]).aggregate([]).to_pylist()
+    }
+    gone = tombstones.erased_players(pairs, now) if pairs else set()
+    if not gone:
+        return rows
+    each = zip(rows["game_id"].to_pylist(), rows["player_id"].to_pylist(), strict=True)
+    stays = pa.array([pair not in gone for pair in each], pa.bool_())
+    for name in ("player_id", "session_id"):
+        if name in rows.column_names:
+            at, field = rows.schema.get_field_index(name), rows.schema.field(name)
+            rows = rows.set_column(at, field, pc.if_else(stays, rows[name], pa.scalar(None, field.type)))
+    return rows
 
 
 def batch_of(declared: EventType, rows: pa.Table, skip: int) -> Batch:

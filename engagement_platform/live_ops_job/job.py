@@ -11,6 +11,8 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from threading import Event
 
+import pyarrow as pa
+
 from engagement_platform.alerting.alerts import Alerts
 from engagement_platform.consumers.appended import Appends, cursor_root
 from engagement_platform.consumers.changes import MAX_ROWS, lake_root
@@ -19,12 +21,13 @@ from engagement_platform.games.registry import registry
 from engagement_platform.live_ops.baseline import Baseline
 from engagement_platform.live_ops.detect import LEVEL_MINUTES, SILENCE, WINDOWS, Finding, findings
 from engagement_platform.live_ops.figures import MINUTE, grids, minute_number, moment_of
-from engagement_platform.live_ops.minutes import KEPT, LiveOpsStore
+from engagement_platform.live_ops.minutes import KEPT, Batch, LiveOpsStore
 from engagement_platform.live_ops.players import PlayerFeatures
 from engagement_platform.live_ops.telling import tell
-from engagement_platform.live_ops_job.events import batch_of
+from engagement_platform.live_ops_job.events import batch_of, withheld
 from engagement_platform.microbatch.cursors import CursorStore
 from engagement_platform.microbatch.database import open_engine
+from engagement_platform.pii.tombstones import StoredTombstones
 from engagement_platform.settings import Settings
 from engagement_platform.tables import log
 
@@ -71,6 +74,9 @@ class LiveOpsJob:
         self._settings, self._max_rows, self._clock = settings, max_rows, clock
         self._engine = open_engine(settings.store_url)
         self._types: Mapping[str, EventType] = registry(settings.games.declarations)
+        self._tombstones = StoredTombstones(settings)
+        # Now, since its tables cannot be made within a transaction of ours.
+        self._tombstones.keyring.has_tombstones()
         self._readers: dict[str, Appends] = {}
         self._baseline: tuple[datetime, Baseline] | None = None
         self._last: Counted | None = None
@@ -119,7 +125,7 @@ class LiveOpsJob:
                     (before.version, before.rows),
                     (batch.position.version, batch.position.rows),
                     batch.rows.num_rows,
-                    partial(batch_of, declared, batch.rows),
+                    partial(self._counted, declared, batch.rows),
                 )
                 reader.commit()
                 before = batch.position
@@ -127,14 +133,19 @@ class LiveOpsJob:
             reader.commit()
         return rows
 
+    def _counted(self, declared: EventType, rows: pa.Table, skip: int) -> Batch:
+        # Within the transaction that takes the batch in: an erasure comes before it and is seen, or removes it after.
+        return batch_of(declared, withheld(rows, self._tombstones, utc_now()), skip)
+
     def _reader(self, declared: EventType) -> Appends | None:
         name = declared.table.name
         if name not in self._readers:
             if log.version(declared.table.uri(self._settings.lake)) is None:
                 return None
             self._readers[name] = Appends(
-                self._settings.lake, name, name=CONSUMER, max_rows=self._max_rows, store_url=self._settings.store_url
-            )
+                self._settings.lake, name, name=CONSUMER, max_rows=self._max_rows, store_url=self._settings.store_url,
+                erases=True,
+            )  # fmt: skip
         return self._readers[name]
 
     def _complete_until(self) -> datetime | None:

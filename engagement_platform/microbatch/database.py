@@ -324,6 +324,8 @@ def _sqlite_engine(url: URL) -> Engine:
         # In WAL mode the default NORMAL may lose the last commits with the power, and a lost RUNNING row would let
         # the next run pin another range for a batch id that Delta already holds.
         cursor.execute("PRAGMA synchronous=FULL")
+        # What is removed may name players, and free pages are not looked through when one of them is erased.
+        cursor.execute("PRAGMA secure_delete=ON")
         cursor.close()
 
     @event.listens_for(engine, "begin")

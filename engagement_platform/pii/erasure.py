@@ -23,6 +23,7 @@ from engagement_platform.pii.keys import EVERY_GAME, Owner
 from engagement_platform.pii.vault import Vault
 from engagement_platform.tables import light, log
 from engagement_platform.tables.contract import Table
+from engagement_platform.tables.erased import ERASE_PLAYERS
 from engagement_platform.tables.turns import turn
 
 DELIVERY = "pii/delivery"
@@ -190,4 +191,4 @@ def _until(other: Erasable, now: datetime) -> dict[str, str]:
 
 def once() -> Transaction:
     """A transaction of an erasure: each is one of its own, nothing of it is replayed."""
-    return Transaction(f"pii-erasure/{uuid.uuid4()}", 0)
+    return Transaction(f"{ERASE_PLAYERS}/{uuid.uuid4()}", 0)

@@ -144,22 +144,8 @@ class Keyring:
                     PII_TOMBSTONE.insert().values(game=owner.game, subject_ref=owner.ref, erased_ts=self._clock())
                 )
             gone = connection.execute(PII_KEY.delete().where(_in_games(owner))).rowcount
-        self._empty_log()
+        empty_log(self.engine)
         return gone
-
-    def _empty_log(self) -> None:
-        """Empty SQLite's write-ahead log; a reader may keep it for a moment."""
-        if self.engine.dialect.name != "sqlite":
-            return
-        raw = self.engine.raw_connection()
-        try:
-            for _ in range(_PATIENCE):
-                (busy, *_rest) = raw.cursor().execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone() or (0,)
-                if not busy:
-                    return
-                time.sleep(0.1)
-        finally:
-            raw.close()
 
     def rotate(self) -> tuple[str, int]:
         """Wrap every key with a new master key, and forget the former ones; (its version, how many keys).
@@ -175,7 +161,7 @@ class Keyring:
             with writing(self.engine, _LOCK) as connection:
                 if not any(self._old(connection, table, version) for table in (PII_SECRET, PII_KEY)):
                     self._masters.local.forget_former()
-        self._empty_log()
+        empty_log(self.engine)
         return version, count
 
     def _rewrap(self, table: Table, version: str) -> int:
@@ -226,6 +212,21 @@ class Keyring:
 
     def _unwrapped(self, row: Row[tuple[object, ...]]) -> DataKey:
         return DataKey(row.version, self._masters.unwrap(row.master_version, row.wrapped, _about(PII_KEY, row)))
+
+
+def empty_log(engine: Engine) -> None:
+    """Empty SQLite's write-ahead log; a reader may keep it for a moment."""
+    if engine.dialect.name != "sqlite":
+        return
+    raw = engine.raw_connection()
+    try:
+        for _ in range(_PATIENCE):
+            (busy, *_rest) = raw.cursor().execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone() or (0,)
+            if not busy:
+                return
+            time.sleep(0.1)
+    finally:
+        raw.close()
 
 
 def overwrite_what_goes(connection: Connection) -> None:

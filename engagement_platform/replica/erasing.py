@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass
 
 from engagement_platform.consumers.standing import DATA
 from engagement_platform.erasing.whom import Whom
 from engagement_platform.pii.erasure import Subject
-from engagement_platform.replica.file import opened, state
+from engagement_platform.replica.file import beside, opened, state
 from engagement_platform.replica.refresh import place_of, refresh
 from engagement_platform.settings import Settings
 
@@ -15,27 +16,45 @@ _PERSON = ("person_id", "source_person_id")
 assert set(_PERSON) <= set(DATA.column_names)
 
 
-@dataclass(frozen=True)
+@dataclass
 class ReplicaFile:
     """The replica of the settings; others drop the rows when they follow next."""
 
     settings: Settings
     whom: Whom
     name: str = "replica"
+    done: int | None = None
+    """How many rows of the person it had, once it is made anew."""
 
-    def erase(self, subject: Subject) -> int:
-        """Make the file anew from what stands, where it has rows of the person; how many. After the tables.
+    def erase(self, subject: Subject) -> int:  # noqa: ARG002
+        """Make the file anew, unless that is done; how many rows of the person it had. After the tables.
 
         Raises ReplicaInUse, NotAReplica.
         """
-        rows = self.left(subject)
-        if rows:
-            self.settings.replica_path.unlink()
+        self.make_anew()
+        return self.done or 0
+
+    def make_anew(self) -> None:
+        """From what stands, once, also where it has no row of the person.
+
+        A refresh may have dropped them a moment ago, or last year, and DuckDB keeps what a removed row said, in the
+        file or in its log, until something else is written there. Raises ReplicaInUse, NotAReplica.
+        """
+        if self.done is not None:
+            return
+        rows, path = self._rows(), self.settings.replica_path
+        if path.exists():
+            # The file last: one that is killed here is followed by the same call.
+            for file in (*beside(path), path):
+                shutil.rmtree(file) if file.is_dir() else file.unlink(missing_ok=True)
             refresh(self.settings, place_of(self.settings))
-        return rows
+        self.done = rows
 
     def left(self, subject: Subject) -> int:  # noqa: ARG002
-        """How many rows have or had the person. Raises ReplicaInUse, NotAReplica."""
+        """How many rows have the person. Raises ReplicaInUse, NotAReplica."""
+        return self._rows()
+
+    def _rows(self) -> int:
         place = place_of(self.settings)
         if not place.path.exists():
             return 0

@@ -89,6 +89,11 @@ class State:
         return Position(self.version, self.rows)
 
 
+def beside(path: Path) -> tuple[Path, ...]:
+    """What DuckDB keeps beside a file: the log of what is not in it yet, after a crash too, and what it spills."""
+    return path.with_name(f"{path.name}.wal"), path.with_name(f"{path.name}.tmp")
+
+
 @contextmanager
 def opened(path: Path, *, read_only: bool, wait_s: float) -> Iterator[duckdb.DuckDBPyConnection]:
     """The file; made where there is none, unless it is only read. Raises ReplicaInUse, NoReplica, NotAReplica."""

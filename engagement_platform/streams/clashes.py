@@ -64,6 +64,7 @@ def of_entity(path: Path, entity: Entity) -> Owner:
     names = (
         *(f"ingest_{name}_changeset", f"rematerialize_{name}_base", f"rematerialize_{name}_by_cadence"),
         *(f"{name}_changes_backlog", f"{name}_changes_pressing", f"watch_{name}_tables", f"watch_{name}s"),
+        *(f"check_{name}_tables", f"{name}_tables_commits"),
     )
     tables = (entity.changeset.name, entity.base.name, entity.view)
     return Owner("MergeOnReadEntity", path, tables, (ingest_name(entity), rematerialize_name(entity)), names)
@@ -72,7 +73,10 @@ def of_entity(path: Path, entity: Entity) -> Owner:
 def of_feed(path: Path, feed: Feed) -> Owner:
     """A table for each type of event, quarantine, and the queue."""
     group = feed.group
-    names = (f"ingest_{group}_tables", f"replay_{group}_objects", f"{group}_events_backlog")
+    names = (
+        *(f"ingest_{group}_tables", f"replay_{group}_objects", f"{group}_events_backlog"),
+        *(f"check_{group}_tables", f"{group}_tables_commits"),
+    )
     tables = tuple(table.name for table in feed.tables)
     return Owner("S3SqsTables", path, tables, (feed.job, feed.replay_job), names, feed.queue_url)
 

@@ -74,6 +74,18 @@ class Declarations:
     streams: tuple[Stream, ...] = ()
     entities: tuple[DeclaredEntity, ...] = ()
     feeds: tuple[Feed, ...] = ()
+    maintained: tuple[str, ...] = ()
+    """Names of tables that others write."""
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """Names of all tables that are examined because they are declared; views are none, nor is view analytics."""
+        ours = (
+            *(table for stream in self.streams for table in (stream.table, stream.quarantine)),
+            *(table for declared in self.entities for table in (declared.entity.changeset, declared.entity.base)),
+            *(table for feed in self.feeds for table in feed.tables),
+        )
+        return (*(table.name for table in ours), *self.maintained)
 
     @property
     def topics(self) -> tuple[str, ...]:
@@ -109,6 +121,7 @@ def declarations(settings: Settings) -> Declarations:
     if not folder.is_dir():
         raise DeclarationRefused(folder, "there is no such folder (setting defs_folder)")
     streams, entities, feeds, owners = list[Stream](), list[DeclaredEntity](), list[Feed](), list[Owner]()
+    maintained = list[str]()
     for path, declared in _declared(folder):
         match declared:
             case KafkaTableDeclaration():
@@ -121,11 +134,12 @@ def declarations(settings: Settings) -> Declarations:
                 feeds.append(_feed(path, declared))
                 owners.append(of_feed(path, feeds[-1]))
             case MaintainedTableDeclaration():
+                maintained.append(declared.table)
                 owners.append(of_maintained(path, declared.path))
             case ViewAnalyticsDeclaration():
                 owners.append(of_chain(path))
     refuse_clashes(owners, settings.games.queue_url)
-    return Declarations(tuple(streams), tuple(entities), tuple(feeds))
+    return Declarations(tuple(streams), tuple(entities), tuple(feeds), tuple(maintained))
 
 
 def _feed(path: Path, declared: S3SqsTablesDeclaration) -> Feed:

@@ -25,6 +25,9 @@ from engagement_platform.tables.turns import turn
 ERASE_SUBJECTS = "erase-subjects"
 """The job that erases somebody from the tables of engagements and entities."""
 
+ERASE_PLAYERS = "pii-erasure"
+"""Under which players are erased from tables of games, each time by a transaction of its own."""
+
 PSEUDONYM = "\x1aerased:"
 """How ids begin that stand in the place of an erased person's; messages cannot say it, for its control character."""
 
@@ -34,6 +37,11 @@ _APPEND_ONLY = "delta.appendOnly"
 def is_erasure(marker: str | None) -> bool:
     """Whether a commit, by its user metadata, is of that job: where it takes files away, what it adds is not new."""
     return (marker or "").startswith(f"{ERASE_SUBJECTS}@")
+
+
+def is_erasure_of_players(marker: str | None) -> bool:
+    """Whether a commit, by its user metadata, took an erased player's rows out of a table of games."""
+    return (marker or "").startswith(f"{ERASE_PLAYERS}/")
 
 
 def is_pseudonym(person_id: str | None) -> bool:

@@ -130,6 +130,26 @@ def test_a_declared_topic_is_drained_by_its_sensor_and_told_of(spark: SparkSessi
     assert record[0].evaluation.passed
 
 
+@pytest.mark.broker
+def test_a_record_that_waits_too_long_fails_the_check_of_its_table_without_a_run(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fresh() -> tuple[bool, object]:
+        shop.tick("shop_click_backlog")
+        key = dg.AssetCheckKey(dg.AssetKey(["shop", "click"]), "fresh")
+        [record] = shop.instance.event_log_storage.get_asset_check_execution_history(key, limit=1)
+        assert record.evaluation is not None
+        return record.evaluation.passed, record.evaluation.metadata.get("waiting")
+
+    assert fresh() == (True, None), "no topic, and never one"
+    shop.broker.create_topic(shop.topic)
+    assert fresh() == (True, dg.IntMetadataValue(0))
+    shop.send(click("c1"), b"{")
+    assert fresh() == (True, dg.IntMetadataValue(2))
+    monkeypatch.setenv("ENGAGEMENT_PLATFORM_QUALITY__FRESHNESS", "PT0S")
+    assert fresh() == (False, dg.IntMetadataValue(2))
+
+
 def test_a_table_that_others_write_is_examined_after_their_commits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -141,14 +161,14 @@ def test_a_table_that_others_write_is_examined_after_their_commits(
         def look() -> Any:
             return tick(made, "shop_click_commits", instance)
 
-        assert "has not changed" in look().skip_message
+        assert "No table has changed" in look().skip_message
         uri = CLICK.table.uri(Settings().lake)
         light.create(uri, CLICK.table)
         light.append(DeltaTable(uri), table_of([{"click_id": "c1"}], CLICK.table), Transaction("theirs", 0))
         assert isinstance(look(), dg.RunRequest)
         ran = made.resolve_job_def("check_shop_click").execute_in_process(instance=instance)
         assert set(evaluated(ran)) == {f"shop/click:{code}" for code in CODES}
-        assert "has not changed" in look().skip_message or "next look" in look().skip_message
+        assert "No table has changed" in look().skip_message or "next look" in look().skip_message
 
 
 def test_a_file_that_is_wrong_is_refused_with_its_name(tmp_path: Path) -> None:

@@ -43,6 +43,7 @@ attributes:
         board: string
 """
 COIN = 'description = "A coin was put in."\n[fields]\ncents = { type = "long", comment = "Its worth." }\n'
+OBJECTS = dg.AssetKey(["s3", "arcade-events"])
 ROUND_END, COIN_IN, REFUSED = (dg.AssetKey(["arcade", name]) for name in ("round_end", "coin_in", "quarantine"))
 
 
@@ -77,7 +78,8 @@ def rows(name: str) -> list[dict[str, Any]]:
 def test_objects_of_a_declared_queue_are_drained_by_its_sensor_and_told_of(arcade: World, tmp_path: Path) -> None:
     definitions = folder_definitions(tmp_path / "defs")
     graph = definitions.resolve_asset_graph()
-    assert graph.get(ROUND_END).parent_keys == {dg.AssetKey(["s3", arcade.bucket])}
+    assert graph.get(ROUND_END).parent_keys == {OBJECTS}
+    assert arcade.bucket in str(graph.get(OBJECTS).description)
     assert (graph.get(COIN_IN).group_name, graph.get(COIN_IN).pools) == ("arcade", {"arcade"})
     assert {check.name for check in graph.get(COIN_IN).check_keys} == set(CODES)
     assert {check.name for check in graph.get(REFUSED).check_keys} == {"row_sums", *CODES}
@@ -117,6 +119,38 @@ def test_objects_of_a_declared_queue_are_drained_by_its_sensor_and_told_of(arcad
         assert (len(rows("round_end")), len(rows("coin_in")), len(rows("quarantine"))) == (1, 1, 3)
     [record] = open_stores(Settings()).checkpoints.history("ingest-arcade-events")
     assert (record.counts["landed"], record.counts["duplicates"], record.counts["quarantined"]) == (2, 1, 3)
+
+
+def test_objects_of_a_declared_queue_that_wait_too_long_fail_the_check_until_a_run_took_them(
+    arcade: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No run is needed to tell: the sensor asks the queue, and the stores since when it is known."""
+    definitions = folder_definitions(tmp_path / "defs")
+    with dg.DagsterInstance.ephemeral() as instance:
+
+        def fresh() -> tuple[bool, object]:
+            tick(definitions, "arcade_events_backlog", instance)
+            key = dg.AssetCheckKey(OBJECTS, "fresh")
+            [record] = instance.event_log_storage.get_asset_check_execution_history(key, limit=1)
+            assert record.evaluation is not None
+            return record.evaluation.passed, record.evaluation.metadata["waiting"].value
+
+        monkeypatch.setenv("ENGAGEMENT_PLATFORM_QUALITY__FRESHNESS", "PT0S")
+        arcade.put("events/2026/11/05/10/a.json.gz", [event("coin_in", "c1", cents=5)])
+        assert fresh() == (True, 2), "seen just now, with the bucket's own test of the queue"
+        assert fresh() == (False, 2), "seen waiting since the look before"
+        job = definitions.resolve_job_def("ingest_arcade_events")
+        assert job.execute_in_process(instance=instance, partition_key=datetime.now(UTC).date().isoformat()).success
+        assert fresh() == (True, 0)
+
+
+def test_two_queues_of_one_bucket_have_a_check_each(arcade: World, tmp_path: Path) -> None:
+    (tmp_path / "defs" / "pinball").mkdir()
+    said = ARCADE.format(queue=f"{arcade.queue}-2", bucket=arcade.bucket).replace("types_folder: types", "prefix: b/")
+    (tmp_path / "defs" / "pinball" / "defs.yaml").write_text(said.replace("name: arcade", "name: pinball"))
+    graph = folder_definitions(tmp_path / "defs").resolve_asset_graph()
+    fresh = {key.asset_key.to_user_string() for key in graph.asset_check_keys if key.name == "fresh"}
+    assert fresh == {"s3/arcade-events", "s3/pinball-events"}
 
 
 def test_declared_tables_of_events_are_part_of_everything(arcade: World) -> None:

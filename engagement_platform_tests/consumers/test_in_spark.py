@@ -11,13 +11,15 @@ from pyspark.sql import DataFrame, SparkSession
 from engagement_platform.consumers import Changes
 from engagement_platform.consumers.in_spark import Pull, as_now, stream
 from engagement_platform.consumers.standing import View
+from engagement_platform.erasing.job import Eraser
+from engagement_platform.erasing.whom import Whom
 from engagement_platform.microbatch.cursors import CheckpointChanged, CheckpointTaken
 from engagement_platform.tables.engagement import data_table
 from engagement_platform_tests.consumers.hour import plain, put, standing
 from engagement_platform_tests.consumers.lakes import PlainLake, Replica, Rows
 from engagement_platform_tests.consumers.test_changes import land
 from engagement_platform_tests.ingestion.world import World
-from engagement_platform_tests.mutation.histories import Message, convert
+from engagement_platform_tests.mutation.histories import Message, convert, engagement
 from engagement_platform_tests.rollback.filled import FIRST, LATER, REQUESTS, send
 from engagement_platform_tests.rollback.test_restore import restored
 
@@ -75,6 +77,48 @@ def test_a_stream_a_pull_and_changes_lead_to_the_rows_that_readers_see(world: Wo
     expected = standing(world)
     assert sorted(name for _, name in expected) == ["e1", "e2", "e3"]
     assert plain(here.rows) == plain(pulled) == plain(streamed) == plain(expected)
+
+
+@pytest.mark.broker
+@pytest.mark.slow
+def test_a_stream_goes_on_across_a_rollback_and_an_erasure_and_has_the_keys_of_a_plain_consumer(
+    world: World, tmp_path: Path
+) -> None:
+    """Both rewrite commits that the stream has read or passes by; it must neither stop nor keep a row."""
+    world.ticks = True
+    url, checkpoint = world.settings.store_url, str(tmp_path / "checkpoint")
+    streamed: Rows = {}
+    here, changes = Replica(), Changes(world.settings.lake, name="here", store_url=url)
+
+    def follow() -> None:
+        def micro_batch(frame: DataFrame, _batch: int) -> None:
+            put(streamed, as_now(world.lake, frame))
+
+        source = stream(world.lake, name="stream", checkpoint=checkpoint, store_url=url)
+        query = source.writeStream.foreachBatch(micro_batch).option("checkpointLocation", checkpoint)
+        query.trigger(availableNow=True).start().awaitTermination()
+        here.follow(changes)
+
+    def seen() -> set[str]:
+        assert set(streamed) == set(here.rows) == set(standing(world))
+        return {engagement_id for _, engagement_id in streamed}
+
+    send(world, FIRST)
+    version = world.lake.version(world.data)
+    follow()
+    assert seen() == {"e1", "e2", "e3"}
+    send(world, LATER)
+    follow()
+    assert seen() == {"e1", "e2", "e3", "e4", "e5"}
+    # Read only after both: the rows that the rollback took away, and those of somebody who is erased then.
+    restored(world, version, reason="a bad batch", mode="drop")
+    Eraser(world.settings, world.stores, spark=world.spark).run("ref", Whom.of("p2", organizations=["org"]))
+    follow()
+    assert seen() == {"e1", "e3"}
+    send(world, [engagement("e6", "p2", 14), engagement("e7", "p7", 15)])
+    follow()
+    assert seen() == {"e1", "e3", "e7"}, "what comes late of somebody erased is never told"
+    assert plain(here.rows) == plain(streamed) == plain(standing(world))
 
 
 @pytest.mark.broker

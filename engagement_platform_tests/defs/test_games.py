@@ -83,7 +83,8 @@ def test_objects_that_wait_too_long_fail_the_check_and_a_batch_clears_it(
     looked = Waiting(world.settings)
 
     def check(at: datetime) -> dg.AssetCheckResult:
-        return games.fresh(games.announced_now(looked, shipped(world.settings), at), at, world.settings)
+        feed = shipped(world.settings)
+        return games.fresh(games.announced_now(looked, feed, at), feed, at, world.settings)
 
     # The message with which S3 tries the queue waits, too.
     assert check(began).passed
@@ -102,9 +103,10 @@ def test_objects_that_wait_too_long_fail_the_check_and_a_batch_clears_it(
 
 def test_a_queue_that_does_not_answer_warns_and_none_at_all_passes() -> None:
     settings, now = Settings(), datetime.now(UTC)
-    assert games.fresh("No queue is configured.", now, settings).passed
+    feed = shipped(settings)
+    assert games.fresh("No queue is configured.", feed, now, settings).passed
     queue = settings.games.model_copy(update={"queue_url": "http://127.0.0.1:1/q"})
-    told = games.fresh("It is down.", now, settings.model_copy(update={"games": queue}))
+    told = games.fresh("It is down.", feed, now, settings.model_copy(update={"games": queue}))
     assert (told.passed, told.severity) == (False, dg.AssetCheckSeverity.WARN)
     assert told.description == "Nobody can tell: It is down."
 

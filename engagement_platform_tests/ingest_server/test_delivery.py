@@ -34,6 +34,7 @@ from engagement_platform.ingest_server.sinks import (
 )
 from engagement_platform.ingest_server.spool import Segment, Spool
 from engagement_platform.pii.contracts import REFUSED, VAULT
+from engagement_platform.pii.erasure import erase, subject
 from engagement_platform.pii.vault import Vault
 from engagement_platform.settings import Settings
 from engagement_platform_tests.conftest import Moto
@@ -291,6 +292,32 @@ def test_after_a_stop_firehose_gets_only_what_it_has_not_got(house: House, monke
         again.forget(segment)
     assert sorted(chain.from_iterable(took)) == sorted(lines)
     assert not segment.path.with_suffix(".sent").exists()
+
+
+def test_an_erasure_between_two_attempts_takes_nobody_else_s_events_from_firehose(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """How far a segment was is told by places in it: they must mean the same when somebody's events are gone."""
+    players = ["bob", "amy", "bob", "ann", "amy", "bob"]
+    house.take(*(event(f"e-{place}", player_id=player) for place, player in enumerate(players)))
+    segment = house.sealed()
+    monkeypatch.setattr(FirehoseSink, "RECORDS", 2)
+
+    # The first call is taken but for its second record, and then the stream is away.
+    with firehose(
+        lambda call, records: [(call == 0 and place == 0) or call > 6 for place in range(len(records))]
+    ) as said:
+        url, took = said
+        monkeypatch.setenv("AWS_ENDPOINT_URL", url)
+        sink = FirehoseSink("s", sleep=lambda _s: None)
+        delivery = Delivery(house.spool, house.vault, sink)
+        with pytest.raises(SinkUnavailable, match="ServiceUnavailable"):
+            delivery.deliver(segment)
+        erase(house.vault, subject(house.vault, "bob", None))
+        delivered = delivery.deliver(segment)
+    sent = [json.loads(line)["event_id"] for line in chain.from_iterable(took)]
+    assert sent == ["e-0", "e-1", "e-3", "e-4"], "one of the erased went before, those of others each once"
+    assert (delivered.events, delivered.erased) == (3, 3)
 
 
 def test_a_sink_without_its_place_is_refused_before_anything_starts(platform: Settings) -> None:

@@ -20,6 +20,7 @@ from engagement_platform.ingest_server.events import Sent
 from engagement_platform.ingest_server.intake import Intake
 from engagement_platform.ingest_server.sinks import FolderSink
 from engagement_platform.ingest_server.spool import Segment, Spool
+from engagement_platform.ingest_server.spooled import SpooledRecords, spool_folder
 from engagement_platform.ingest_server.stored import stored_objects
 from engagement_platform.microbatch.model import Transaction
 from engagement_platform.pii.contracts import REFUSED, VAULT
@@ -109,6 +110,57 @@ def test_an_erased_subject_does_not_come_back_by_replay_or_new_events(pipe: Pipe
     assert places_with([platform.home / "games", platform.home / "lake"], [b"bob-canary"]) == []
 
 
+def test_what_waits_in_the_spool_is_emptied_and_the_rest_is_delivered(pipe: Pipe, platform: Settings) -> None:
+    """Also what was refused without saying whom it is about: no tombstone would discard it."""
+    pipe.send(*events_of("bob"), *events_of("amy"), deliver=False)
+    folder, spooled = spool_folder(platform), SpooledRecords(platform)
+    sizes = {path.name: path.stat().st_size for path in folder.glob("*.sealed")}
+    assert places_with([folder], [b"bob-canary"]), "nothing was planted"
+    who = subject(pipe.vault, "bob-canary", None)
+    _, done = erase(pipe.vault, who, [spooled])
+    assert [(one.rows, one.left, one.until) for one in done if one.name == spooled.name] == [(4, 0, {})]
+    assert places_with([platform.home], [b"bob-canary"]) == []
+    assert {path.name: path.stat().st_size for path in folder.glob("*.sealed")} == sizes, "what is counted stays true"
+    spool = Spool(folder, segment_bytes=10**9, segment_age=timedelta(hours=1))
+    [segment] = spool.sealed()
+    delivered = Delivery(spool, pipe.vault, FolderSink(pipe.games)).deliver(segment)
+    spool.close()
+    assert (delivered.events, delivered.refused, delivered.erased) == (2, 2, 4)
+    assert ids(stored(pipe.games)) == ["amy-1", "amy-2"]
+    assert pipe.values("amy-canary") == ["amy-canary@example.org", "+49 30 1234567"]
+    refused = pipe.vault.refused("puzzle", purpose="support", reader="test")
+    assert len(refused) == 2
+    assert not any(b"bob" in body for _, body in refused)
+
+
+def test_a_segment_that_a_server_writes_has_its_day_and_one_that_a_crash_left_is_emptied(
+    pipe: Pipe, platform: Settings
+) -> None:
+    folder, spooled = spool_folder(platform), SpooledRecords(platform)
+    spool = Spool(folder, segment_bytes=10**9, segment_age=timedelta(hours=1))
+    taken = Intake(platform, pipe.vault.keyring, spool.id).take(
+        "puzzle", [Sent(each) for each in events_of("bob")], NOW
+    )
+    kept = Event()
+    spool.append(b"".join(taken.records), lambda _failed: kept.set())
+    assert kept.wait(20)
+    [written] = folder.glob("*.open")
+    content, who = written.read_bytes(), subject(pipe.vault, "bob-canary", None)
+    keys, done = erase(pipe.vault, who, [spooled])
+    assert written.read_bytes() == content, "the server writes it"
+    assert [list(one.until) for one in done if one.name == spooled.name] == [["files"]]
+    given = receipt(pipe.vault.keyring, who, keys, done, datetime.now(UTC))
+    checks = verify(pipe.vault, given, [spooled], "bob-canary", platform.home)
+    assert [check.seen for check in checks if check.what == "waits"], "until it is delivered"
+    assert all(check.holds for check in checks)
+    spool.close()
+    for path in folder.glob("*.sealed"):
+        path.rename(path.with_suffix(".open"))
+    _, done = erase(pipe.vault, who, [spooled])
+    assert [(one.rows, one.left, one.until) for one in done if one.name == spooled.name] == [(4, 0, {})]
+    assert places_with([platform.home], [b"bob-canary"]) == []
+
+
 def test_a_subject_erased_in_one_game_stays_in_the_others(pipe: Pipe, platform: Settings) -> None:
     for game in ("puzzle", "racing"):
         pipe.send(event("e", player_id="bob-canary", email="b@example.org"), {"player_id": "bob-canary"}, game=game)
@@ -196,7 +248,7 @@ def test_from_the_command_line_a_subject_is_erased_and_the_receipt_verified(
     assert [json.loads(line)["reason_code"] for line in done.stdout.splitlines()] == ["bad_event_type", "not_an_object"]
     assert call(app, ["erase", "--subject", "bob-canary", "--yes", "--out", str(file)]).exit_code == 0
     done = call(app, ["erase", "--verify", str(file), "--subject", "bob-canary"])
-    assert (done.exit_code, done.stdout.count(" ok ")) == (0, 22), done.stdout
+    assert (done.exit_code, done.stdout.count(" ok ")) == (0, 24), done.stdout
     assert call(app, ["pii", "rotate"]).exit_code == 0
     assert call(app, ["erase", "--verify", str(file)]).exit_code == 0
     (platform.home / "left.txt").write_text("bob-canary")

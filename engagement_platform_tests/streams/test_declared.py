@@ -62,13 +62,18 @@ def test_a_file_declares_a_stream(tmp_path: Path) -> None:
 
 def test_one_file_may_declare_several_and_other_components_are_passed_by(tmp_path: Path) -> None:
     other = "type: dagster.DefsFolderComponent\n"
-    settings = declared(tmp_path, f"{CLICKS}---\n{ACCOUNTS}---\n{other}", other)
+    orders = "type: engagement_platform.MaintainedTable\nattributes: {table: shop/order}\n"
+    settings = declared(tmp_path, f"{CLICKS}---\n{ACCOUNTS}---\n{other}", other, f"{orders}---\n{ARCADE}")
     found = declarations(settings)
+    assert found.tables == (
+        "shop/click", "shop/click_quarantine", "account/changeset", "account/materialized", "arcade/quarantine",
+        "arcade/coin_in", "shop/order",
+    )  # fmt: skip
     assert [stream.name for stream in found.streams] == ["shop/click"]
     assert [declared.entity.view for declared in found.entities] == ["account/current"]
     assert found.topics == ("shop-clicks", "account-changes")
     assert job_names(settings) == (
-        *JOB_NAMES, "ingest-shop-click", "ingest-account-changes", "rematerialize-account",
+        *JOB_NAMES, "ingest-shop-click", "ingest-arcade-events", "ingest-account-changes", "rematerialize-account",
     )  # fmt: skip
     assert topic_of("ingest-account-changes", settings) == "account-changes"
     assert {"shop/click", "shop/click_quarantine", "account/current", "account/changeset"} < set(table_names(settings))

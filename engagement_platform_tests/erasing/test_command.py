@@ -1,0 +1,78 @@
+"""The command erases a person from everything on this machine: canaries before, bytes and receipt after."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from engagement_platform.erasing.job import tables
+from engagement_platform.pii.scan import places_with
+from engagement_platform.replica.refresh import place_of, refresh
+from engagement_platform.settings import Settings
+from engagement_platform_tests.erasing.planted import ANN, BOB, SECRET, Planted
+
+NEEDLES = [BOB.encode(), SECRET.encode()]
+
+
+def command(home: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """`engagement-platform` in a process of its own, on this home folder."""
+    given = {**os.environ, "ENGAGEMENT_PLATFORM_HOME": str(home)}
+    return subprocess.run(
+        [sys.executable, "-m", "engagement_platform.cli", *words],
+        capture_output=True, text=True, check=False, timeout=300, env=given,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def planted(tmp_path: Path) -> Planted:
+    """Every table and the replica have something of the person."""
+    planted = Planted(tmp_path / "home")
+    refresh(planted.settings, place_of(planted.settings))
+    for table in tables(planted.settings):
+        if planted.rows(table):
+            assert places_with([Path(table.uri(planted.root))], NEEDLES), f"nothing was planted in {table.name}"
+    assert planted.settings.replica_path in traces(planted.settings)
+    return planted
+
+
+def traces(settings: Settings) -> list[Path]:
+    return places_with([settings.home], NEEDLES)
+
+
+def test_erase_now_leaves_no_byte_but_in_entries_of_logs_and_its_receipt_says_until_when(
+    planted: Planted, tmp_path: Path
+) -> None:
+    home, file = planted.settings.home, tmp_path / "receipt.json"
+    done = command(home, "erase", "--subject", BOB, "--now", "--yes", "--out", str(file))
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    assert BOB not in done.stderr
+    left = traces(planted.settings)
+    assert [path for path in left if "_delta_log" not in path.parts] == []
+    given = json.loads(file.read_text())
+    assert BOB not in file.read_text()
+    until = {place["name"]: place.get("until", {}) for place in given["places"]}
+    inside = {"/".join(path.relative_to(planted.root).parts[:2]) for path in left}
+    assert all("log" in until[name] for name in inside), "what is left has its day"
+    assert not [
+        name for name, kept in until.items() if "files" in kept and name in {t.name for t in tables(planted.settings)}
+    ]
+
+    looked = command(home, "erase", "--verify", str(file), "--subject", BOB)
+    assert looked.returncode == 0, looked.stdout
+    assert "LEFT" not in looked.stdout
+    assert command(home, "erase", "--verify", str(file)).returncode == 0
+
+    # A wrong signature, another subject, and a byte that somebody puts back are told.
+    forged = tmp_path / "forged.json"
+    forged.write_text(json.dumps({**given, "keys_destroyed": 99}))
+    assert command(home, "erase", "--verify", str(forged)).returncode == 1
+    assert command(home, "erase", "--verify", str(file), "--subject", ANN).returncode == 1
+    (home / "note.txt").write_text(f"ask {BOB}")
+    looked = command(home, "erase", "--verify", str(file), "--subject", BOB)
+    assert looked.returncode == 1
+    assert "note.txt" in looked.stdout
