@@ -18,7 +18,8 @@ def register(app: typer.Typer) -> None:
 
 def restore(
     table: Annotated[
-        str | None, typer.Argument(help="engagement/data or another table of its group: all of them go back.")
+        str | None,
+        typer.Argument(help="engagement/data, profile/materialized or another table: all of its group go back."),
     ] = None,
     to: Annotated[
         str | None,
@@ -37,7 +38,9 @@ def restore(
     listed: Annotated[bool, typer.Option("--list", help="Show what was restored, by whom and why.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per answer instead of lines.")] = False,
 ) -> None:
-    """Take the engagement tables back to the end of an earlier batch, tell readers, and read again what came since.
+    """Take tables back to the end of an earlier batch, tell readers, and read again what came since.
+
+    The engagement tables go back together, and so do base and changeset of profiles and of each declared entity.
 
     Notifications, quarantine and landed requests stay. Messages since then are read again by the next runs, exactly
     once; with --drop they are given up. Refused when files or messages are gone, or a batch is unfinished.

@@ -22,7 +22,7 @@ class RestoreConfig(dg.Config):
     """What to restore. Without a table: finish the restore that was interrupted."""
 
     table: str = ""
-    """engagement/data or another table of its group; all of them go back."""
+    """engagement/data, profile/materialized or another table; all of its group go back."""
     to: str = ""
     """A version of the table, or a time (UTC): the last batch that had finished by then."""
     reason: str = ""
@@ -64,7 +64,7 @@ def _restored(context: dg.OpExecutionContext, config: RestoreConfig, opened: Ope
 
 @dg.job
 def restore_tables() -> None:
-    """Take the engagement tables back to the end of an earlier batch. A dry run unless told otherwise."""
+    """Take tables back to the end of an earlier batch. A dry run unless told otherwise."""
     restore()
 
 

@@ -25,6 +25,7 @@ from engagement_platform.settings import Settings
 from engagement_platform.sources.changed_batches import changes_ddl, decode_changes
 from engagement_platform.sources.messages import DecodingLimits
 from engagement_platform.tables.arrow import schema_of
+from engagement_platform.tables.contract import Table
 from engagement_platform.tables.engagement import QUARANTINE
 from engagement_platform.tables.lake import Lake
 
@@ -33,8 +34,13 @@ Reader = Callable[[Manifest], DataFrame]
 
 # What a manifest pins beside versions of tables that others write. Not under the tables' names: a batch that is
 # unfinished would keep rematerialization from beginning, which has nothing to fear from it.
-_NUMBER = "number in the changeset"
-_KNOWN = "looked up: "
+NUMBER = "number in the changeset"
+
+
+def looked_up(table: Table) -> str:
+    """What a batch pins the version of a table as in which it looks ids up."""
+    return f"looked up: {table.name}"
+
 
 REASONS = {
     "unknown_profile": "An UPDATE of an id that nobody has inserted, and merge_on_read.unknown_update is quarantine.",
@@ -56,7 +62,7 @@ class ChangeBatch(DecodedBatch):
     @property
     def number(self) -> int:
         """Number of the batch in the changeset."""
-        return self.manifest.table_versions[_NUMBER]
+        return self.manifest.table_versions[NUMBER]
 
 
 @dataclass(frozen=True)
@@ -150,9 +156,9 @@ def _pinned(lake: Lake, entity: Entity, stores: Stores) -> Mapping[str, int]:
     number = max(found.latest + 1, last.manifest.batch_id + 1 if last else 0)
     return {
         QUARANTINE.name: lake.version(QUARANTINE),
-        f"{_KNOWN}{entity.changeset.name}": found.changeset_version,
-        f"{_KNOWN}{entity.base.name}": found.base_version,
-        _NUMBER: number,
+        looked_up(entity.changeset): found.changeset_version,
+        looked_up(entity.base): found.base_version,
+        NUMBER: number,
         turn_of(entity.changeset): number,
     }
 
@@ -199,7 +205,7 @@ def _known(ids: Sequence[str], lake: Lake, entity: Entity, manifest: Manifest) -
     """Those of the ids of which anything has landed: in the base, or in the changeset."""
     found: set[str] = set()
     for table in (entity.changeset, entity.base) if ids else ():
-        version = manifest.table_versions[f"{_KNOWN}{table.name}"]
+        version = manifest.table_versions[looked_up(table)]
         rows = lake.find(table, version, (entity.key,), {entity.key: ids})
         found.update(rows.column(entity.key).to_pylist())
     return pa.array(sorted(found), pa.string())

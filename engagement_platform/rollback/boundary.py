@@ -31,42 +31,110 @@ class Boundary:
 
 
 @dataclass(frozen=True)
+class Moving:
+    """A job that moves landed batches from one table of a group into another while others land.
+
+    Readers see no difference, so its batches are no steps: what it commits belongs to the batches that it moves.
+    """
+
+    job: str
+    application: str
+    """Application id of its commits into the other table: their version is the number of the last batch in it."""
+    number: str
+    """What a batch that lands pins its number as."""
+    into: tuple[str, ...]
+    """What batches pin the version of the other table as; the first that is there counts."""
+
+
+@dataclass(frozen=True)
 class Timeline:
     """Batches of several jobs on one group of tables, oldest first; the tables' leases let no two overlap."""
 
     steps: Sequence[BatchRecord]
     rewinds: Sequence[BatchRecord] = ()
     """Records by which one of the steps has put a job back."""
+    moving: Moving | None = None
+    moves: Sequence[BatchRecord] = ()
+    """Batches of the job that moves."""
 
     @classmethod
-    def of(cls, records: Iterable[BatchRecord], table: str) -> Timeline:
-        """Of the batches that pinned `table`, as far back as its versions only grow: before that it was another one."""
+    def of(cls, records: Iterable[BatchRecord], *names: str, moving: Moving | None = None) -> Timeline:
+        """Of the batches that pinned a table, as far back as its versions only grow: before that it was another one.
+
+        names: what they pin its version as; of several the first that is there counts.
+        """
         everything = list(records)
-        found = sorted((r for r in everything if table in r.manifest.table_versions), key=_began)
+        mover = None if moving is None else moving.job
+        pinned = ((_pinned(r, names), r) for r in everything if r.manifest.job != mover)
+        found = sorted(((version, r) for version, r in pinned if version is not None), key=lambda f: _began(f[1]))
         first = 0
-        for number, (before, after) in enumerate(pairwise(found), 1):
-            if after.manifest.table_versions[table] < before.manifest.table_versions[table]:
+        for number, ((before, _), (after, _)) in enumerate(pairwise(found), 1):
+            if after < before:
                 first = number
-        return cls(found[first:], [r for r in everything if rewound_by(r) is not None])
+        steps = [record for _, record in found[first:]]
+        rewinds = [r for r in everything if rewound_by(r) is not None]
+        return cls(steps, rewinds, moving, [r for r in everything if r.manifest.job == mover])
 
     @cached_property
     def _numbers(self) -> Mapping[str, int]:
         return {f"{r.manifest.app_id}#{r.manifest.batch_id}": number for number, r in enumerate(self.steps)}
 
-    def owner(self, marker: str | None) -> int | None:
-        """The step that made a commit; -1: a batch from before the steps. None: no batch, such as a compaction."""
+    def owner(self, marker: str | None, version: int | None = None) -> int | None:
+        """The step that made a commit; -1: a batch from before the steps. None: no batch, such as a compaction.
+
+        version: of the commit. One that moved batches is the last one's of these.
+        """
         application, _, batch_id = (marker or "").rpartition("#")
         parts = application.rsplit("/", 2)
         if len(parts) != 3 or not batch_id.isdecimal():
             return None
+        if self.moving is not None and application == self.moving.application:
+            return self._landed(int(batch_id), version)
+        if self.moving is not None and parts[0].rpartition("@")[0] == self.moving.job:
+            return None
         return self._numbers.get(f"{parts[0]}#{batch_id}", -1)
+
+    def _landed(self, number: int, version: int | None) -> int:
+        """The last step that landed a batch up to this number before a version of the table that it was moved into.
+
+        After a restore numbers may come once more.
+        """
+        assert self.moving is not None, "nothing is moved"
+        for step in range(len(self.steps) - 1, -1, -1):
+            pinned = self.steps[step].manifest.table_versions
+            into = _pinned(self.steps[step], self.moving.into)
+            early = version is None or into is None or into < version
+            if self.moving.number in pinned and pinned[self.moving.number] <= number and early:
+                return step
+        return -1
+
+    def after(self, version: int, commits: Iterable[Commit]) -> BatchRecord | None:
+        """The batch, or the one that moved batches, that wrote a table next after a version; None: none is known.
+
+        commits: of that table, newest first.
+        """
+        found: BatchRecord | None = None
+        for number, marker in commits:
+            if number <= version:
+                break
+            if (owner := self.owner(marker, number)) is not None:
+                found = self._mover(marker, number) or (self.steps[owner] if owner >= 0 else None)
+        return found
+
+    def _mover(self, marker: str | None, version: int) -> BatchRecord | None:
+        application, _, number = (marker or "").rpartition("#")
+        if self.moving is None or application != self.moving.application:
+            return None
+        own = [r for r in self.moves if rewound_by(r) is None and str(r.manifest.end.get("batch")) == number]
+        began = [(into, r) for r in own if (into := _pinned(r, self.moving.into)) is not None and into < version]
+        return max(began, key=lambda one: one[0])[1] if began else None
 
     def at_version(self, version: int, commits: Iterable[Commit]) -> Boundary:
         """The end of the last batch by which a table has this version. commits: of that table, newest first."""
         above: int | None = None
         below = -1
         for number, marker in commits:
-            owner = self.owner(marker)
+            owner = self.owner(marker, number)
             if owner is None:
                 continue
             if number <= version:
@@ -96,7 +164,7 @@ class Timeline:
         """
         first: int | None = None
         for number, marker in commits:
-            owner = self.owner(marker)
+            owner = self.owner(marker, number)
             if owner is None:
                 continue
             if owner <= step:
@@ -131,6 +199,11 @@ class Timeline:
 def named(record: BatchRecord) -> str:
     """A batch, for people."""
     return str(record.manifest)
+
+
+def _pinned(record: BatchRecord, names: Sequence[str]) -> int | None:
+    versions = record.manifest.table_versions
+    return next((versions[name] for name in names if name in versions), None)
 
 
 def _done(record: BatchRecord) -> bool:

@@ -1,4 +1,4 @@
-"""Engagements that readers see differently at two moments of the tables, as notifications tell of it.
+"""What readers see differently at two moments of the tables: engagements, as notifications tell of it, and entities.
 
 Reads only. Which moments those are is `plan`.
 """
@@ -10,6 +10,9 @@ from collections.abc import Mapping
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from engagement_platform.merge_on_read.entity import Entity
+from engagement_platform.merge_on_read.snapshot import snapshot
+from engagement_platform.merge_on_read.view import view
 from engagement_platform.mutation.current import current_at
 from engagement_platform.tables.contract import Table
 from engagement_platform.tables.engagement import PENDING, data_table
@@ -33,15 +36,36 @@ def differences(lake: Lake, before: Mapping[str, int], after: Mapping[str, int])
     joined = was.select(*_ID, F.struct(*_VALUES).alias("was")).join(
         now.select(*_ID, F.struct(*_VALUES).alias("now")), list(_ID), "full"
     )
-    gone, new = F.col("now").isNull(), F.col("was").isNull()
-    kind: Column = F.when(gone, "DELETE").when(new, "INSERT").otherwise("UPDATE")
-    return joined.where(gone | new | (F.col("was") != F.col("now"))).select(
+    return _differing(joined).select(
         *_ID,
         F.coalesce("now.engagement_date", "was.engagement_date").alias("engagement_date"),
-        kind.alias("change_type"),
+        "change_type",
         F.col("now.person_id").alias("person_id"),
         F.col("was.person_id").alias("previous_person_id"),
     )
+
+
+def entity_differences(lake: Lake, entity: Entity, before: Mapping[str, int], after: Mapping[str, int]) -> DataFrame:
+    """One row for each key that differs in an entity's view: key, change_type. before, after: of changeset and base.
+
+    Cost: the view is read twice, whole, and joined.
+    """
+
+    def seen(versions: Mapping[str, int], name: str) -> DataFrame:
+        changeset, base = (versions[table.name] for table in (entity.changeset, entity.base))
+        at = snapshot(lake.root, entity, changeset_version=changeset, base_version=base)
+        rows = view(lake, entity, at=at).rows
+        return rows.select(entity.key, F.struct(entity.version, *entity.columns).alias(name))
+
+    joined = seen(before, "was").join(seen(after, "now"), entity.key, "full")
+    return _differing(joined).select(entity.key, "change_type")
+
+
+def _differing(joined: DataFrame) -> DataFrame:
+    """Rows of which `was` and `now` differ, with change_type; null: not there."""
+    gone, new = F.col("now").isNull(), F.col("was").isNull()
+    kind: Column = F.when(gone, "DELETE").when(new, "INSERT").otherwise("UPDATE")
+    return joined.where(~F.col("was").eqNullSafe(F.col("now"))).withColumn("change_type", kind)
 
 
 _VALUES = ("engagement_date", "engagement_ts", "person_id", "source_person_id", "version", "said")

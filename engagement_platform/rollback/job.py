@@ -19,16 +19,15 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from engagement_platform.errors import PlatformError
-from engagement_platform.jobs import INGEST_ENGAGEMENTS
 from engagement_platform.microbatch.job import BatchReport, Committer, MicroBatchJob, Stores, Told
 from engagement_platform.microbatch.lease import Fence
 from engagement_platform.microbatch.model import Checkpoint, Counts, JobState, Limits, Manifest, Offsets
 from engagement_platform.microbatch.rewind import Rewind, rewind
-from engagement_platform.rollback.difference import differences
-from engagement_platform.rollback.plan import RESTORE_TABLES, REWOUND, Asked, Plan, group, plan
+from engagement_platform.rollback.groups import Group, engagements, group_of
+from engagement_platform.rollback.plan import RESTORE_TABLES, Asked, Plan, plan
 from engagement_platform.tables.arrow import table_of
 from engagement_platform.tables.contract import Table
-from engagement_platform.tables.engagement import MAPPING, NOTIFICATION, data_table
+from engagement_platform.tables.engagement import NOTIFICATION
 from engagement_platform.tables.lake import Lake
 from engagement_platform.tables.restored import RESTORE, Checksum, checksums, restore
 from engagement_platform.tables.stamps import stamped
@@ -101,9 +100,11 @@ def about(planned: Plan) -> Mapping[str, object]:
     asked = planned.asked
     backs: dict[str, object] = {}
     for moved in planned.offsets:
-        if asked.mode == "replay":
+        if moved.follows:
+            backs[moved.job] = {"start": dict(moved.boundary), "end": dict(moved.boundary)}
+        elif asked.mode == "replay":
             backs[moved.job] = {"start": dict(planned.since[moved.job]), "end": dict(moved.boundary)}
-        elif moved.job == INGEST_ENGAGEMENTS:
+        elif moved.job == planned.group.verified:
             # Nothing is read again, but from here on tables no longer stand for what was read before.
             backs[moved.job] = {"start": dict(moved.now), "end": dict(moved.now)}
     return {
@@ -126,10 +127,15 @@ class RestoreBatch:
     manifest: Manifest
     what: Mapping[str, Any]
 
+    @cached_property
+    def group(self) -> Group:
+        """The tables that go back together."""
+        return group_of(self.lake.settings, self.what["table"])
+
     @property
     def tables(self) -> list[Table]:
         """Those that go back, in the order of the group."""
-        return [table for table in group(self.lake.settings) if table.name in self.manifest.end]
+        return [table for table in self.group.tables if table.name in self.manifest.end]
 
     @cached_property
     def checksums(self) -> Mapping[str, Checksum]:
@@ -144,9 +150,9 @@ class RestoreBatch:
 
     @cached_property
     def seen(self) -> DataFrame:
-        """Engagements that readers see differently, held in Spark."""
+        """What readers see differently, held in Spark."""
         before = self.manifest.table_versions
-        return differences(self.lake, before, {**before, **self.manifest.end}).localCheckpoint()
+        return self.group.differences(self.lake, before, {**before, **self.manifest.end}).localCheckpoint()
 
     @cached_property
     def kinds(self) -> Mapping[str, int]:
@@ -161,8 +167,8 @@ def counted(seen: DataFrame) -> dict[str, int]:
 
 
 def differing_rows(lake: Lake, planned: Plan) -> dict[str, int]:
-    """inserted, updated, deleted: engagements that readers would see differently. Reads them; changes nothing."""
-    return counted(differences(lake, planned.versions, planned.target))
+    """inserted, updated, deleted: what readers would see differently. Reads it; changes nothing."""
+    return counted(planned.group.differences(lake, planned.versions, planned.target))
 
 
 _KINDS = {"INSERT": "inserted", "UPDATE": "updated", "DELETE": "deleted"}
@@ -178,14 +184,15 @@ class RestoreProcess:
     def run(self, work: RestoreBatch, commit: Committer) -> Counts:
         """Counts: tables, rows (of all restored tables)."""
         for table in work.tables:
+            version = work.manifest.end[table.name]
             with commit(table.key[-1]) as txn:
-                restore(work.lake, table, work.manifest.end[table.name], txn)
+                restore(work.lake, table, version, txn, work.group.mark(work.lake.root, table, version))
         return {"tables": len(work.tables), "rows": sum(checksum.rows for checksum in work.checksums.values())}
 
 
 @dataclass(frozen=True)
 class ReversalProcess:
-    """One notification for each engagement that readers see differently now."""
+    """One notification for each engagement that readers see differently now; of other tables they are only counted."""
 
     name: str = "notification"
     commits: tuple[str, ...] = ("append",)
@@ -194,7 +201,7 @@ class ReversalProcess:
         """Counts: inserted, updated, deleted, notifications, files, bytes."""
         kinds = work.kinds
         count = sum(kinds.values())
-        if not count:
+        if not count or not work.group.announced:
             return {**kinds, "notifications": 0}
         begin = f"{work.manifest.app_id}/{work.manifest.batch_id}"
         # The length says where the organization ends: ids may hold any character.
@@ -285,7 +292,7 @@ class Restoring:
                 return None
             raise RestoreUnfinished(last)
         mode = asked.mode if asked is not None else self._kept()["mode"]
-        with self._alone_with(() if mode == "only" else REWOUND) as fences:
+        with self._alone_with(() if mode == "only" else self._group(asked).jobs) as fences:
             job = self.job(asked, fences)
             with job.exclusive() as lease:
                 # Somebody else may have finished it, or begun another one, while we waited.
@@ -298,10 +305,9 @@ class Restoring:
 
     def job(self, asked: Asked | None, fences: Sequence[Fence] = ()) -> MicroBatchJob[RestoreBatch]:
         """The job. asked None: it only finishes what was begun. fences: of the jobs that are put back."""
-        lake, settings = self.lake, self.lake.settings
-        tables = group(settings)
-        lake.ensure(*tables, NOTIFICATION, RESTORE)
-        data = data_table(settings.layout.scheme)
+        lake, settings, group = self.lake, self.lake.settings, self._group(asked)
+        tables = group.tables
+        lake.ensure(*tables, *([NOTIFICATION] if group.announced else []), RESTORE)
 
         def settled() -> Plan:
             assert asked is not None, "nothing is begun here"
@@ -320,9 +326,10 @@ class Restoring:
             ),
             stores=self.stores,
             limits=Limits(settings.batch.max_records, settings.batch.max_bytes),
-            pin=lambda: {table.name: lake.version(table) for table in tables},
+            # What is leased and is no table has no version; its name alone keeps others from beginning a batch.
+            pin=lambda: {**dict.fromkeys(group.leased, 0), **{table.name: lake.version(table) for table in tables}},
             about=source.about,
-            leased=(data.name, MAPPING.name),
+            leased=group.leased,
             lease_wait=settings.stores.lease_wait,
             describe=lambda work: {name: work.what[name] for name in ("table", "mode", "reason", "by", "boundary")},
             clock=self.clock,
@@ -330,6 +337,13 @@ class Restoring:
             on_wait=self.told.on_wait,
             on_blocked=self.told.on_blocked,
         )
+
+    def _group(self, asked: Asked | None) -> Group:
+        """What is asked for, or what the restore is of that was begun; else what any may be of."""
+        settings = self.lake.settings
+        if asked is not None:
+            return group_of(settings, asked.table)
+        return engagements(settings) if self.unfinished is None else group_of(settings, self._kept()["table"])
 
     def _kept(self) -> Mapping[str, Any]:
         """What is kept with the last batch of this job."""

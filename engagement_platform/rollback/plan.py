@@ -13,50 +13,22 @@ from typing import Literal
 from deltalake.exceptions import DeltaError
 
 from engagement_platform.errors import PlatformError
-from engagement_platform.jobs import INGEST_ENGAGEMENTS, topic_of
 from engagement_platform.microbatch.job import Stores
 from engagement_platform.microbatch.model import JobState, Offsets
 from engagement_platform.microbatch.others import OthersBatchUnfinished, in_the_way
 from engagement_platform.microbatch.rewind import first_start
 from engagement_platform.microbatch.stores import BatchRecord
-from engagement_platform.mutation.job import APPLY_MUTATIONS
-from engagement_platform.mutation.rematerialize import REMATERIALIZE_ALIASES
 from engagement_platform.rollback.boundary import Boundary, Timeline, named
+from engagement_platform.rollback.groups import Group, group_of
 from engagement_platform.settings import Settings
-from engagement_platform.sources.kafka import KafkaSource
 from engagement_platform.tables import log
 from engagement_platform.tables.contract import Table
-from engagement_platform.tables.engagement import (
-    ALIAS,
-    AMENDMENT,
-    MAPPING,
-    MUTATION_REQUEST,
-    OPERATION,
-    ORIGINAL,
-    PENDING,
-    SAID_NAME,
-    SUPERSEDED,
-    data_table,
-)
 from engagement_platform.tables.erased import is_erasure
-from engagement_platform.tables.growth import TableSource
 from engagement_platform.tables.restored import Moved, VersionGone, moved
 
 RESTORE_TABLES = "restore-tables"
-REWOUND = (APPLY_MUTATIONS, INGEST_ENGAGEMENTS)
-"""Jobs whose offsets go with the tables."""
 
 RestoreMode = Literal["replay", "drop", "only"]
-
-
-class NotRestorable(PlatformError):
-    """A table that is not taken back."""
-
-    def __init__(self, table: str, known: Sequence[str]) -> None:
-        super().__init__(
-            f"{table!r} is no table that can be restored. Nothing was changed. Those that can: {', '.join(known)}. "
-            "Notifications, quarantine and landed requests stay: readers are told of the reversal instead."
-        )
 
 
 class NoSuchVersion(PlatformError):
@@ -132,6 +104,8 @@ class Offset:
     now: Offsets
     records: int | None
     """Messages between them; None where nobody can say."""
+    follows: bool = False
+    """The job's offsets are those of a table: it is put back in every mode, and reads no messages."""
 
 
 @dataclass(frozen=True)
@@ -139,6 +113,7 @@ class Plan:
     """All that a restore would do."""
 
     asked: Asked
+    group: Group
     boundary: str
     note: str | None
     """Where the boundary is not what was asked for: why."""
@@ -157,14 +132,6 @@ class Plan:
     def target(self) -> Mapping[str, int]:
         """All tables of the group as they will be."""
         return {**self.versions, **{change.table.name: change.to_version for change in self.changes}}
-
-
-def group(settings: Settings) -> tuple[Table, ...]:
-    """The tables that are restored together: all that engagements and requests are settled into and from."""
-    return (
-        data_table(settings.layout.scheme), MAPPING, ALIAS, AMENDMENT, SAID_NAME, ORIGINAL, SUPERSEDED, OPERATION,
-        PENDING,
-    )  # fmt: skip
 
 
 def parsed(to: str) -> int | datetime:
@@ -197,20 +164,21 @@ def plan(settings: Settings, stores: Stores, asked: Asked) -> Plan:
     Raises NotRestorable, NoSuchVersion, VersionGone, LaidOutOtherwise, CannotReplay, OthersBatchUnfinished (of this
     job's own, too).
     """
-    tables = {table.name: table for table in group(settings)}
-    if asked.table not in tables:
-        raise NotRestorable(asked.table, list(tables))
-    data = data_table(settings.layout.scheme)
-    if others := in_the_way("", {data.name}, stores.checkpoints.unfinished()):
-        raise OthersBatchUnfinished(RESTORE_TABLES, tables, others)
+    group = group_of(settings, asked.table)
+    tables = {table.name: table for table in group.tables}
+    if others := in_the_way("", group.leased, stores.checkpoints.unfinished()):
+        raise OthersBatchUnfinished(RESTORE_TABLES, {*tables, *group.leased}, others)
     versions = {name: found for name, t in tables.items() if (found := log.version(t.uri(settings.lake))) is not None}
-    timeline = Timeline.of(_records(stores), data.name)
-    place = _boundary(settings, timeline, tables[asked.table], asked, versions)
-    changes = list(_changes(settings, timeline, place, asked, versions))
-    offsets = () if asked.mode == "only" else tuple(_offsets(settings, stores, timeline, place.step, asked.mode))
-    undone = () if asked.mode == "only" else tuple(map(named, timeline.undone(place.step)))
-    again = (*REWOUND, REMATERIALIZE_ALIASES, RESTORE_TABLES)
-    by_hand = [named(r) for r in timeline.undone(place.step) if r.manifest.job not in again]
+    timeline = Timeline.of(_records(stores), *group.pinned, moving=group.moving)
+    place, exact = _boundary(settings, group, timeline, tables[asked.table], asked, versions)
+    changes = list(_changes(settings, group, timeline, place, exact, asked, versions))
+    target = {**versions, **{change.table.name: change.to_version for change in changes}}
+    offsets: tuple[Offset, ...] = ()
+    if asked.mode != "only":
+        read = _offsets(group, stores, timeline, place.step, asked.mode)
+        offsets = (*read, *_following(settings, group, stores, target))
+    undone = () if asked.mode == "only" else tuple(timeline.undone(place.step))
+    again = {*group.jobs, *group.again, RESTORE_TABLES}
     since = {
         o.job: begun
         for o in offsets
@@ -218,12 +186,13 @@ def plan(settings: Settings, stores: Stores, asked: Asked) -> Plan:
     }
     return Plan(
         asked=asked,
+        group=group,
         boundary=f"version {asked.to}" if asked.mode == "only" else timeline.name(place.step),
         note=_note(timeline, place, asked, changes, versions),
         changes=tuple(changes),
         offsets=offsets,
-        undone=undone,
-        by_hand=() if asked.mode == "only" else tuple(by_hand),
+        undone=tuple(map(named, undone)),
+        by_hand=tuple(named(record) for record in undone if record.manifest.job not in again),
         versions=versions,
         since=since,
     )
@@ -235,9 +204,14 @@ def _records(stores: Stores) -> Iterator[BatchRecord]:
 
 
 def _boundary(
-    settings: Settings, timeline: Timeline, table: Table, asked: Asked, versions: Mapping[str, int]
-) -> Boundary:
-    """Where the tables go back to."""
+    settings: Settings,
+    group: Group,
+    timeline: Timeline,
+    table: Table,
+    asked: Asked,
+    versions: Mapping[str, int],
+) -> tuple[Boundary, Mapping[str, int]]:
+    """Where the tables go back to, and tables for which not every version of the boundary will do."""
     if table.name not in versions:
         raise NoSuchVersion(table.name, str(asked.to), "there is no such table yet")
     commits = log.markers(table.uri(settings.lake))
@@ -245,20 +219,39 @@ def _boundary(
         place = timeline.at(asked.to)
         if place is None:
             raise NoSuchVersion(table.name, f"{asked.to:%Y-%m-%d %H:%M:%S} UTC", "no batch is known to have ended then")
-        return place
+        return place, {}
     if asked.to > versions[table.name]:
         raise NoSuchVersion(table.name, f"version {asked.to}", f"its newest is {versions[table.name]}")
-    return Boundary(-1, asked.to) if asked.mode == "only" else timeline.at_version(asked.to, commits)
+    if asked.mode == "only":
+        return Boundary(-1, asked.to), {table.name: asked.to}
+    if group.moves is not None and table == group.moves[1]:
+        # What was moved after this version has to be in the other table again, so that is what decides: its version
+        # when that move began. Batches that the move took with it are not undone for that.
+        source = group.moves[0]
+        next_one = timeline.after(asked.to, log.markers(table.uri(settings.lake)))
+        began = None if next_one is None else next_one.manifest.table_versions.get(source.name)
+        if began is not None and source.name in versions:
+            place = timeline.at_version(began, log.markers(source.uri(settings.lake)))
+            if place.version is not None:
+                return place, {table.name: asked.to, source.name: place.version}
+    place = timeline.at_version(asked.to, commits)
+    return place, {} if place.version is None else {table.name: place.version}
 
 
 def _changes(
-    settings: Settings, timeline: Timeline, place: Boundary, asked: Asked, versions: Mapping[str, int]
+    settings: Settings,
+    group: Group,
+    timeline: Timeline,
+    place: Boundary,
+    exact: Mapping[str, int],
+    asked: Asked,
+    versions: Mapping[str, int],
 ) -> Iterator[TableChange]:
-    for table in group(settings):
+    for table in group.tables:
         if table.name not in versions or (asked.mode == "only" and table.name != asked.table):
             continue
         uri, now = table.uri(settings.lake), versions[table.name]
-        to = place.version if table.name == asked.table else None
+        to = exact.get(table.name)
         if to is None:
             to = timeline.version_at(place.step, log.markers(uri))
         if to is None or to == now:
@@ -288,27 +281,36 @@ def _refuse_other_layout(uri: str, name: str, version: int) -> None:
         raise LaidOutOtherwise(name, version, then.partitioned_by, now.partitioned_by)
 
 
-def _offsets(settings: Settings, stores: Stores, timeline: Timeline, step: int, mode: RestoreMode) -> Iterator[Offset]:
+def _offsets(group: Group, stores: Stores, timeline: Timeline, step: int, mode: RestoreMode) -> Iterator[Offset]:
     """Jobs that have read past the boundary. Raises CannotReplay where that has to be read again and is not there."""
-    for job in REWOUND:
+    for job, source_of in group.read.items():
         last, boundary = stores.checkpoints.latest(job), timeline.offsets_at(job, step)
         if last is None or boundary is None or last.manifest.end == boundary:
             continue
         assert last.state is JobState.SUCCEEDED, "the unfinished were refused"
         now = last.manifest.end
-        source = (
-            TableSource(MUTATION_REQUEST.uri(settings.lake), MUTATION_REQUEST)
-            if job == APPLY_MUTATIONS
-            else KafkaSource(topic_of(job, settings), settings.kafka)
-        )
-        if mode == "replay":
-            try:
+        try:
+            source = source_of()
+            if mode == "replay":
                 source.check(
                     boundary, {partition: now.get(partition, offset) for partition, offset in boundary.items()}
                 )
-            except PlatformError as cause:
+            records = source.size(boundary, {**boundary, **now})
+        except PlatformError as cause:
+            if mode == "replay":
                 raise CannotReplay(job, boundary, now, cause) from cause
-        yield Offset(job, boundary, now, source.size(boundary, {**boundary, **now}))
+            records = None
+        yield Offset(job, boundary, now, records)
+
+
+def _following(settings: Settings, group: Group, stores: Stores, target: Mapping[str, int]) -> Iterator[Offset]:
+    """The job that moves, where the table says another number than its checkpoint."""
+    if group.moving is None or group.moves is None or group.moves[1].name not in target:
+        return
+    last, into = stores.checkpoints.latest(group.moving.job), group.moves[1]
+    mark = group.mark(settings.lake, into, target[into.name])
+    if last is not None and mark is not None and last.manifest.end != {"batch": mark.version}:
+        yield Offset(group.moving.job, {"batch": mark.version}, last.manifest.end, None, follows=True)
 
 
 def _note(

@@ -12,7 +12,7 @@ from engagement_platform.tables.restored import RESTORE
 
 
 def told(plan: Plan, differing: Mapping[str, int] | None = None) -> Iterator[str]:
-    """A plan, line by line. differing: inserted, updated and deleted engagements, where they were counted."""
+    """A plan, line by line. differing: what readers see inserted, updated and deleted, where that was counted."""
     if plan.note:
         yield plan.note
     if not plan.changes and not plan.offsets:
@@ -27,10 +27,13 @@ def told(plan: Plan, differing: Mapping[str, int] | None = None) -> Iterator[str
         )
     if differing is not None:
         yield (
-            f"Readers see {differing['inserted']:,} engagements again, {differing['updated']:,} changed, and "
+            f"Readers see {differing['inserted']:,} {plan.group.rows} again, {differing['updated']:,} changed, and "
             f"{differing['deleted']:,} no longer."
         )
     for offset in plan.offsets:
+        if offset.follows:
+            yield f"{offset.job}: goes on from {shown(offset.boundary)} instead of {shown(offset.now)}"
+            continue
         what = "are read again" if plan.asked.mode == "replay" else "are given up"
         count = "messages" if offset.records is None else f"{offset.records:,} messages"
         yield f"{offset.job}: {count} {what}, from {shown(offset.boundary)} to {shown(offset.now)}"

@@ -341,9 +341,19 @@ def move(found: DeltaTable, operations: pa.Table, txn: Transaction, stamp: int) 
     merger.when_matched_update({"person_id": 'source."to_id"', "batch_id": str(stamp)}, predicate=changes).execute()
 
 
-def restore(found: DeltaTable, version: int, txn: Transaction) -> None:
-    """Give the table the files, the schema and the properties of an earlier version, which has to be whole."""
-    found.restore(version, commit_properties=_named(txn))
+def restore(found: DeltaTable, version: int, txn: Transaction, mark: Transaction | None = None) -> None:
+    """Give the table the files, the schema and the properties of an earlier version, which has to be whole.
+
+    Transactions of applications stay those of now; the same commit carries `mark`, whatever stood there.
+    """
+    found.restore(version, commit_properties=_named(txn, mark))
+
+
+def note(found: DeltaTable, txn: Transaction, mark: Transaction) -> None:
+    """A commit that changes nothing but the transaction of an application, also to an earlier one."""
+    found.create_write_transaction(
+        [], "append", found.schema(), list(found.metadata().partition_columns), commit_properties=_named(txn, mark)
+    )
 
 
 def compact(found: DeltaTable, table: Table, min_files: int) -> int:
@@ -384,10 +394,10 @@ def _writer() -> WriterProperties:
     return WriterProperties(compression="SNAPPY", statistics_truncate_length=STATISTICS_LENGTH)
 
 
-def _named(txn: Transaction) -> CommitProperties:
+def _named(txn: Transaction, *more: Transaction | None) -> CommitProperties:
     return CommitProperties(
         custom_metadata={"userMetadata": txn.marker},
-        app_transactions=[TxnAction(txn.app_id, txn.version)],
+        app_transactions=[TxnAction(each.app_id, each.version) for each in (txn, *more) if each is not None],
         # The writers of a table take turns; a conflict means that one does not, and must be heard of.
         max_commit_retries=0,
     )

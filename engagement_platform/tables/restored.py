@@ -39,9 +39,13 @@ RESTORE = Table(
         Column("boundary", "string", "The batch whose end the tables are at again."),
         Column("table_rows", "long", "Rows of the table afterwards, equal to those of to_version."),
         Column("checksum", "string", "Sum over all values of the table afterwards, equal to that of to_version."),
-        Column("inserted", "long", "Engagements that readers see again; of the batch, the same for all its tables."),
-        Column("updated", "long", "Engagements that readers see changed."),
-        Column("deleted", "long", "Engagements that readers no longer see."),
+        Column(
+            "inserted",
+            "long",
+            "What readers see again: engagements, profiles; of the batch, the same for all its tables.",
+        ),
+        Column("updated", "long", "What readers see changed."),
+        Column("deleted", "long", "What readers no longer see."),
         Column("ingestion_ts", "timestamp", "When the batch was planned, UTC."),
     ),
 )
@@ -119,9 +123,11 @@ def _missing(uri: str, paths: Sequence[str]) -> list[str]:
     return [path for path, info in zip(by_place.values(), found, strict=True) if info.type != pafs.FileType.File]
 
 
-def restore(lake: Lake, table: Table, version: int, txn: Transaction) -> None:
+def restore(lake: Lake, table: Table, version: int, txn: Transaction, mark: Transaction | None = None) -> None:
     """Give a table the rows and the properties of an earlier version; skipped when this transaction has done it.
 
+    mark: what the earlier version said of an application, where that is to be true again. Neither engine takes
+    transactions back by itself.
     Append-only tables too: what forbids a DELETE allows this. Without Spark where delta-rs can do it: 3 ms instead of
     a second. Raises VersionGone.
     """
@@ -133,8 +139,13 @@ def restore(lake: Lake, table: Table, version: int, txn: Transaction) -> None:
         found = light.opened(uri, table) if lake.is_local else None
         then = light.opened(uri, table, version) if found is not None else None
         if found is not None and then is not None:
-            light.restore(found, version, txn)
+            light.restore(found, version, txn, mark)
             return
+        if mark is not None:
+            # Spark's RESTORE carries no transaction, and Spark writes none that is not greater than the last. First,
+            # since a base that has more than its watermark says shows the same rows, and one that has less does not.
+            before = Transaction(f"{txn.app_id.rpartition('/')[0]}/mark", txn.version)
+            light.note(DeltaTable(log.storage_uri(uri)), before, mark)
         with lake.transaction(txn):
             lake.spark.sql(f"RESTORE TABLE {lake.sql_name(table)} TO VERSION AS OF {int(version)}").collect()
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from engagement_platform.jobs import INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS
 from engagement_platform.mutation.job import APPLY_MUTATIONS
-from engagement_platform.rollback.plan import group
+from engagement_platform.rollback.groups import engagements
 from engagement_platform_tests.ingestion.world import World
 from engagement_platform_tests.mutation import histories
 from engagement_platform_tests.mutation.histories import Message
@@ -43,7 +43,7 @@ def send(world: World, messages: Sequence[Message]) -> None:
 
 
 def versions(world: World) -> dict[str, int]:
-    return {table.name: world.lake.version(table) for table in group(world.settings)}
+    return {table.name: world.lake.version(table) for table in engagements(world.settings).tables}
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,8 @@ from typer.testing import CliRunner
 
 from engagement_platform.cli import app
 from engagement_platform.errors import PlatformError
-from engagement_platform.rollback.plan import NoSuchVersion, NotRestorable, parsed
+from engagement_platform.rollback.groups import NotRestorable
+from engagement_platform.rollback.plan import NoSuchVersion, parsed
 
 
 @pytest.fixture(autouse=True)

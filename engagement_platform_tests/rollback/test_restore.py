@@ -17,14 +17,13 @@ from engagement_platform.microbatch.lease import LeaseUnavailable
 from engagement_platform.microbatch.others import OthersBatchUnfinished
 from engagement_platform.mutation.job import APPLY_MUTATIONS
 from engagement_platform.mutation.rematerialize import REMATERIALIZE_ALIASES
+from engagement_platform.rollback.groups import NotRestorable, engagements
 from engagement_platform.rollback.job import RestoreBatch, RestoreUnfinished, Restoring
 from engagement_platform.rollback.plan import (
     RESTORE_TABLES,
     Asked,
     CannotReplay,
     NoSuchVersion,
-    NotRestorable,
-    group,
     plan,
 )
 from engagement_platform.settings import LayoutSettings, MutationSettings
@@ -57,9 +56,12 @@ def restored(world: World, to: int | datetime, table: Table | None = None, **how
 
 def held(world: World, at: Mapping[str, int]) -> dict[str, list[str]]:
     """Every row of every table at these versions, as text, sorted; read without Spark."""
-    tables = [DeltaTable(world.lake.uri(table), version=at[table.name]) for table in group(world.settings)]
+    tables = [DeltaTable(world.lake.uri(table), version=at[table.name]) for table in engagements(world.settings).tables]
     rows = [table.to_pyarrow_table().to_pylist() for table in tables]
-    return {table.name: sorted(map(repr, some)) for table, some in zip(group(world.settings), rows, strict=True)}
+    return {
+        table.name: sorted(map(repr, some))
+        for table, some in zip(engagements(world.settings).tables, rows, strict=True)
+    }
 
 
 def assert_as_of(world: World, messages: Sequence[Message]) -> None:

@@ -1,0 +1,153 @@
+"""Which tables go back together, and what goes with them: leases, jobs that are put back, what readers see.
+
+Engagements and each entity say it here in one form, so that `plan` and `job` are the same for all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from deltalake import DeltaTable
+from pyspark.sql import DataFrame
+
+from engagement_platform.errors import PlatformError
+from engagement_platform.jobs import INGEST_ENGAGEMENTS, shipped_entity
+from engagement_platform.landing.redriven import turn_of
+from engagement_platform.merge_on_read.entity import Entity
+from engagement_platform.merge_on_read.ingest import NUMBER, looked_up
+from engagement_platform.merge_on_read.ingest import job_name as ingest_name
+from engagement_platform.merge_on_read.rematerialize import job_name as rematerialize_name
+from engagement_platform.merge_on_read.snapshot import transaction, watermark_of
+from engagement_platform.microbatch.model import Source, Transaction
+from engagement_platform.mutation.job import APPLY_MUTATIONS
+from engagement_platform.mutation.rematerialize import REMATERIALIZE_ALIASES
+from engagement_platform.rollback.boundary import Moving
+from engagement_platform.rollback.difference import differences, entity_differences
+from engagement_platform.settings import Settings
+from engagement_platform.sources.kafka import KafkaSource
+from engagement_platform.streams.declared import declarations
+from engagement_platform.tables import log
+from engagement_platform.tables.contract import Table
+from engagement_platform.tables.engagement import (
+    ALIAS,
+    AMENDMENT,
+    MAPPING,
+    MUTATION_REQUEST,
+    OPERATION,
+    ORIGINAL,
+    PENDING,
+    SAID_NAME,
+    SUPERSEDED,
+    data_table,
+)
+from engagement_platform.tables.growth import TableSource
+from engagement_platform.tables.lake import Lake
+
+Versions = Mapping[str, int]
+"""Table -> version."""
+
+
+class NotRestorable(PlatformError):
+    """A table that is not taken back."""
+
+    def __init__(self, table: str, known: str) -> None:
+        super().__init__(
+            f"{table!r} is no table that can be restored. Nothing was changed. Those that can: {known}. "
+            "Notifications, quarantine and landed requests stay: readers are told of the reversal instead."
+        )
+
+
+@dataclass(frozen=True)
+class Group:
+    """Tables that go back together."""
+
+    rows: str
+    """What readers see in them, in the plural."""
+    tables: tuple[Table, ...]
+    pinned: tuple[str, ...]
+    """What each batch that writes them pins a version as by which batches are put in order; the first that is there."""
+    leased: tuple[str, ...]
+    """Leases of all who write them. A restore pins these names too, so that nobody begins a batch before it is done."""
+    read: Mapping[str, Callable[[], Source]]
+    """Jobs whose offsets go back with the tables, and where they read what came since."""
+    differences: Callable[[Lake, Versions, Versions], DataFrame]
+    """What readers see differently at two moments, with a column change_type: INSERT, UPDATE or DELETE."""
+    announced: bool = False
+    """Whether that is told by notifications."""
+    verified: str | None = None
+    """The job whose record says where tables and topic part when what came since is given up."""
+    again: frozenset[str] = frozenset()
+    """Other jobs that do again by themselves what is undone."""
+    moving: Moving | None = None
+    moves: tuple[Table, Table] | None = None
+    """From which table `moving` moves batches into which one."""
+    mark: Callable[[str, Table, int], Transaction | None] = field(default=lambda _root, _table, _version: None)
+    """From a lake's root: what a version of a table says of an application that has to go back with its rows."""
+
+    @property
+    def jobs(self) -> tuple[str, ...]:
+        """Jobs that are put back, or may be."""
+        return (*self.read, *(() if self.moving is None else (self.moving.job,)))
+
+
+def engagements(settings: Settings) -> Group:
+    """All that engagements and requests are settled into and from."""
+    data = data_table(settings.layout.scheme)
+    return Group(
+        rows="engagements",
+        tables=(data, MAPPING, ALIAS, AMENDMENT, SAID_NAME, ORIGINAL, SUPERSEDED, OPERATION, PENDING),
+        pinned=(data.name,),
+        leased=(data.name, MAPPING.name),
+        read={
+            APPLY_MUTATIONS: lambda: TableSource(MUTATION_REQUEST.uri(settings.lake), MUTATION_REQUEST),
+            INGEST_ENGAGEMENTS: lambda: KafkaSource(settings.kafka.engagements_topic, settings.kafka),
+        },
+        differences=differences,
+        announced=True,
+        verified=INGEST_ENGAGEMENTS,
+        again=frozenset((REMATERIALIZE_ALIASES,)),
+    )
+
+
+def of_entity(settings: Settings, entity: Entity, topic: str) -> Group:
+    """Base and changeset of an entity. A rematerialization between two batches changes nothing that readers see."""
+    changeset, base = entity.changeset, entity.base
+
+    def watermark(root: str, table: Table, version: int) -> Transaction | None:
+        if table != base:
+            return None
+        found = DeltaTable(log.storage_uri(base.uri(root)), version=version)
+        return transaction(entity, watermark_of(found, entity))
+
+    return Group(
+        rows=f"{entity.name}s",
+        tables=(changeset, base),
+        pinned=(looked_up(changeset), changeset.name),
+        leased=(turn_of(changeset), base.name),
+        read={ingest_name(entity): lambda: KafkaSource(topic, settings.kafka)},
+        differences=lambda lake, before, after: entity_differences(lake, entity, before, after),
+        moving=Moving(rematerialize_name(entity), entity.watermark, NUMBER, (looked_up(base), base.name)),
+        moves=(changeset, base),
+        mark=watermark,
+    )
+
+
+def groups(settings: Settings) -> Iterator[Group]:
+    """All of them; what ships comes first. Raises DeclarationRefused."""
+    yield engagements(settings)
+    shipped = shipped_entity(settings)
+    yield of_entity(settings, shipped.entity, shipped.topic)
+    for declared in declarations(settings).entities:
+        yield of_entity(settings, declared.entity, declared.topic)
+
+
+def group_of(settings: Settings, table: str) -> Group:
+    """The one that a table is in. Raises NotRestorable, DeclarationRefused."""
+    known = []
+    for group in groups(settings):
+        names = [each.name for each in group.tables]
+        if table in names:
+            return group
+        known += names
+    raise NotRestorable(table, ", ".join(known))
