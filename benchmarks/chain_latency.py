@@ -78,6 +78,9 @@ class Views:
             yield Message("profile-changes", user.encode(), compact(view).encode())
 
 
+_UTC = pa.timestamp("us", tz="UTC")
+
+
 @dataclass(frozen=True)
 class Commit:
     """One version of a table that added rows."""
@@ -102,7 +105,9 @@ def commits(root: str, table: Table, *columns: str) -> list[Commit]:
 def _rows(uri: str, add: Mapping[str, object], columns: Sequence[str]) -> list[dict[str, object]]:
     # Partition values stand in the log only; no hop needs them here.
     found: pa.Table = pq.ParquetFile(Path(uri, unquote(str(add["path"])))).read(columns=list(columns))
-    return [dict(row) for row in found.to_pylist()]
+    # Spark's own times (INT96) come as nanoseconds of no zone; they are UTC.
+    fields = [pa.field(f.name, _UTC if pa.types.is_timestamp(f.type) else f.type) for f in found.schema]
+    return [dict(row) for row in found.cast(pa.schema(fields)).to_pylist()]
 
 
 def page_view_waits(views: Views, seen: Sequence[Commit]) -> list[float]:
