@@ -29,6 +29,7 @@ from engagement_platform.pii.receipts import receipt, verify
 from engagement_platform.pii.scan import places_with
 from engagement_platform.pii.tombstones import ENGAGEMENT, PERSON, StoredTombstones, entity
 from engagement_platform.rollback.plan import ErasedSince, _refuse_erased_since
+from engagement_platform.tables import log
 from engagement_platform.tables.engagement import (
     ALIAS,
     AMENDMENT,
@@ -42,7 +43,7 @@ from engagement_platform.tables.engagement import (
     SAID_NAME,
     SUPERSEDED,
 )
-from engagement_platform.tables.erased import ERASE_SUBJECTS, current_files, is_pseudonym
+from engagement_platform.tables.erased import ERASE_SUBJECTS, current_files, is_erasure, is_pseudonym
 from engagement_platform.tables.growth import TableSource, added
 from engagement_platform.tables.lake import Lake
 from engagement_platform_tests.erasing.planted import AMY, ANN, AT, BOB, DATA, SECRET, Planted
@@ -111,8 +112,8 @@ def test_readers_drop_the_rows_and_each_is_told_of_as_often_as_it_was_seen(
     lake, _ = erased
     gone = ["became", "elsewhere", "led", "own"]
     told = [(row["change_type"], row["engagement_id"]) for row in lake.rows(NOTIFICATION)]
-    for engagement in gone:
-        assert told.count(("INSERT", engagement)) == told.count(("DELETE", engagement)) == 1
+    for each in gone:
+        assert told.count(("INSERT", each)) == told.count(("DELETE", each)) == 1
     assert follow(lake) == gone, "a reader that goes on hears of these only"
     everything = Changes(lake.root, name="new", store_url=lake.settings.store_url)
     assert {id_ for batch in everything for id_ in batch.inserts["engagement_id"].to_pylist()} == {
@@ -289,13 +290,52 @@ def test_a_process_that_is_killed_is_followed_by_one_that_does_the_rest(tmp_path
     assert alike(planted) == alike(calm)
 
 
+WRITTEN_BY_SPARK = (DATA, NOTIFICATION, SAID_NAME, QUARANTINE)
+
+
+def only_spark_writes(planted: Planted) -> None:
+    """Some tables get a feature that delta-rs does not write."""
+    for table in WRITTEN_BY_SPARK:
+        opened = DeltaTable(table.uri(planted.root))
+        opened.alter.set_table_properties({"delta.randomizeFilePrefixes": "true"})
+
+
+def commits_of_erasures(planted: Planted) -> dict[str, list[str]]:
+    """Table -> markers of the erasure's commits to it, sorted; one that was made twice stands twice."""
+    found = {
+        table.name: sorted(str(marker) for _, marker in log.markers(table.uri(planted.root)) if is_erasure(marker))
+        for table in tables(planted.settings)
+    }
+    return {name: markers for name, markers in found.items() if markers}
+
+
+@pytest.mark.slow
+def test_a_commit_of_spark_that_is_done_again_changes_nothing(tmp_path: Path, spark: SparkSession) -> None:
+    """Each dies after its commit and before that is written down: only the marker in the commit knows of it."""
+    planted, calm = Planted(tmp_path / "spark"), Planted(tmp_path / "calm")
+    undisturbed = calm.eraser().run(REF, WHOM)
+    only_spark_writes(planted)
+    points = ("data.remove:after", "said_name.remove:after", "notification.redact:after", "notification.append:after",
+              "quarantine.redact:after")  # fmt: skip
+    for point in points:
+        with pytest.raises(RuntimeError, match=point):
+            Eraser(planted.settings, planted.stores, Told(observe=dying_at(point)), spark).run(REF, WHOM)
+    done = Eraser(planted.settings, planted.stores, spark=spark).run(REF, WHOM)
+    assert done == undisturbed
+    assert alike(planted) == alike(calm)
+    made = commits_of_erasures(planted)
+    assert set(made) >= {table.name for table in WRITTEN_BY_SPARK}
+    assert all(len(markers) == len(set(markers)) for markers in made.values()), "a commit was made twice"
+    assert {name: len(markers) for name, markers in made.items()} == {
+        name: len(markers) for name, markers in commits_of_erasures(calm).items()
+    }
+
+
 @pytest.mark.slow
 def test_tables_that_only_spark_writes_end_as_others_do(tmp_path: Path, spark: SparkSession) -> None:
     planted, calm = Planted(tmp_path / "spark"), Planted(tmp_path / "calm")
     calm.eraser().run(REF, WHOM)
-    for table in (DATA, NOTIFICATION, SAID_NAME, QUARANTINE):
-        opened = DeltaTable(table.uri(planted.root))
-        opened.alter.set_table_properties({"delta.randomizeFilePrefixes": "true"})
+    only_spark_writes(planted)
     done = Eraser(planted.settings, planted.stores, spark=spark).run(REF, WHOM)
     assert (done[DATA.name], done[NOTIFICATION.name], done[QUARANTINE.name]) == (5, 6, 2)
     assert alike(planted) == alike(calm)

@@ -62,7 +62,8 @@ def everything(organization: str, before: str | None) -> Sequence[dict[str, Any]
 def crash_points(job: MicroBatchJob[Any]) -> Sequence[str]:
     """From the job's own declaration, so that a new process is covered the day it appears.
 
-    Originals are only written where requests have patched something: those points are crashed at with mutations.
+    Originals are only written where requests have patched something: those points are crashed at in
+    `test_what_was_said_before_a_patch_is_kept_once_wherever_its_batch_ends`.
     """
     points = [point for point in job.crash_points if not point.startswith("data.original:")]
     assert len(points) >= 16

@@ -13,7 +13,7 @@ from engagement_platform.mutation import few
 from engagement_platform.mutation.job import APPLY_MUTATIONS
 from engagement_platform.mutation.rematerialize import REMATERIALIZE_ALIASES
 from engagement_platform.settings import ApplyStrategy, LayoutSettings, MutationSettings
-from engagement_platform.tables.engagement import PENDING, QUARANTINE
+from engagement_platform.tables.engagement import ORIGINAL, PENDING, QUARANTINE
 from engagement_platform_tests.ingestion.conftest import MakeWorld
 from engagement_platform_tests.ingestion.test_crashes import Crash, crash_at
 from engagement_platform_tests.ingestion.world import World
@@ -147,6 +147,47 @@ def test_a_batch_of_few_requests_that_ends_at_any_point_is_finished_once(
     by_key: int,
 ) -> None:
     assert_few_requests_are_finished_once(make_world, monkeypatch, points, apply, by_key)
+
+
+ORIGINALS = ("data.original:before", "data.original:after")
+"""Of ingestion, which writes originals only where a patch was there before its engagement."""
+
+
+def assert_originals_are_kept_once(world: World, points: Sequence[str]) -> None:
+    """For each point an organization whose patches came first; the batch of their engagements ends there.
+
+    Nothing reads an original but a later patch: one that stood twice would be seen by no other comparison.
+    """
+    world.ticks = True
+    assert set(points) <= set(world.job().crash_points), "a point is spelled wrong"
+    organizations = [organization_of(point) for point in points]
+    patches = [
+        histories.request("u1", "UPDATE", 48, engagement_id="e1", subject="patched"),
+        histories.request("u2", "UPDATE", 49, engagement_id="e2", attributes={"a": "2"}),
+    ]
+    for point, organization in zip(points, organizations, strict=True):
+        send(world, [{**patch, "organization_id": organization} for patch in patches])
+        world.run(name=APPLY_MUTATIONS)
+        world.produce(before(organization))
+        crashed(world, point, INGEST_ENGAGEMENTS)
+    rows = {(row["organization_id"], row["engagement_id"]): row["engagement"] for row in world.rows(ORIGINAL)}
+    assert len(rows) == len(world.rows(ORIGINAL)), "an original stands twice"
+    assert sorted(rows) == sorted((organization, id_) for organization in organizations for id_ in ("e1", "e2"))
+    assert {said["subject"] for (_, id_), said in rows.items() if id_ == "e1"} == {"as it was"}
+    tables = [replay([{**each, "organization_id": o} for each in (*before(o), *patches)]).data for o in organizations]
+    expected = {key: row for table in tables for key, row in table.items()}
+    assert standing_rows(world) == expected
+    assert_announced(world, expected)
+
+
+def test_what_was_said_before_a_patch_is_kept_once_wherever_its_batch_ends(world: World) -> None:
+    assert_originals_are_kept_once(world, ORIGINALS)
+
+
+@pytest.mark.slow
+def test_what_was_said_before_a_patch_is_kept_once_by_a_batch_in_spark_too(make_world: MakeWorld) -> None:
+    layout = LayoutSettings(auto_compact=False, light_write_rows=0)
+    assert_originals_are_kept_once(make_world(layout=layout), (*ORIGINALS, "data.insert:after"))
 
 
 def assert_crashes_change_nothing(world: World, points: Sequence[str]) -> None:
