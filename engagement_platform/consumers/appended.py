@@ -50,7 +50,8 @@ class Appends:
     lake_uri: root of the tables. table: such as `shop/click`; append-only. name: of the consumer, unique among those of
     the table; one process at a time reads under it. start: where a new consumer begins, as for `Changes`. max_rows: at
     most so many rows in a batch. follow: wait for more instead of ending, looking every `poll`. store_url: database of
-    the cursor; default: that of the settings.
+    the cursor; default: that of the settings. past_restores: go on behind a restore of the table: rows that it undid
+    have been handed out, and come once more when they are read again; otherwise RowsTakenAway says so.
 
     After a crash everything since the last commit comes once more, in the same batches; nothing is skipped. Files that
     OPTIMIZE merged hold no new rows and are passed by. VACUUM keeps what a consumer has yet to read.
@@ -68,11 +69,13 @@ class Appends:
         follow: bool = False,
         poll: timedelta = timedelta(seconds=1),
         store_url: str | None = None,
+        past_restores: bool = False,
     ) -> None:
         if max_rows < 1:
             raise ValueError("max_rows is at least 1")
         self.name, self.root, self.table = name, lake_root(lake_uri), table
         self.max_rows, self.follow, self.poll = max_rows, follow, poll
+        self._past_restores = past_restores
         self._contract = _contract(self.root, table)
         self._source = TableSource(self._contract.uri(self.root), self._contract)
         self._cursors = CursorStore(open_engine(store_url or Settings().store_url))
@@ -117,7 +120,7 @@ class Appends:
         if newest is None or newest < self._position.version:
             raise TableReplaced(uri, self._position.version, newest)
         for version in range(self._position.version + 1, newest + 1):
-            files = growth.added(uri, version - 1, version)
+            files = growth.added(uri, version - 1, version, past_restores=self._past_restores)
             left = sum(growth.rows_in(uri, file) for file in files) - self._position.rows
             if left <= 0:
                 self._position = Position(version)

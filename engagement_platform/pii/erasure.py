@@ -25,6 +25,8 @@ from engagement_platform.tables import light, log
 from engagement_platform.tables.contract import Table
 from engagement_platform.tables.turns import turn
 
+PII_ERASURE = "pii-erasure"
+"""How the application ids of erasures begin."""
 DELIVERY = "pii/delivery"
 """The turn of whoever brings events out of the spool, and of erasures."""
 
@@ -190,4 +192,4 @@ def _until(other: Erasable, now: datetime) -> dict[str, str]:
 
 def once() -> Transaction:
     """A transaction of an erasure: each is one of its own, nothing of it is replayed."""
-    return Transaction(f"pii-erasure/{uuid.uuid4()}", 0)
+    return Transaction(f"{PII_ERASURE}/{uuid.uuid4()}", 0)

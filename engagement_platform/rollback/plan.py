@@ -18,6 +18,7 @@ from engagement_platform.microbatch.model import JobState, Offsets
 from engagement_platform.microbatch.others import OthersBatchUnfinished, in_the_way
 from engagement_platform.microbatch.rewind import first_start
 from engagement_platform.microbatch.stores import BatchRecord
+from engagement_platform.pii.erasure import PII_ERASURE
 from engagement_platform.rollback.boundary import Boundary, Timeline, named
 from engagement_platform.rollback.groups import Group, group_of
 from engagement_platform.settings import Settings
@@ -266,7 +267,7 @@ def _refuse_erased_since(uri: str, name: str, version: int) -> None:
     for number, marker in log.markers(uri):
         if number <= version:
             return
-        if is_erasure(marker):
+        if is_erasure(marker) or (marker or "").startswith(f"{PII_ERASURE}/"):
             raise ErasedSince(name, version, number)
 
 

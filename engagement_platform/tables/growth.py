@@ -68,6 +68,10 @@ class FilesVacuumed(PlatformError):
         )
 
 
+_RESTORED = "restore-tables@"
+"""How the user metadata of commits begins by which `engagement-platform restore` took a table back."""
+
+
 class RowsTakenAway(PlatformError):
     """A table that only grows has lost or changed rows: a DELETE, an overwrite, a RESTORE."""
 
@@ -105,17 +109,18 @@ class Added:
     version: int
 
 
-def added(uri: str, after: int, through: int) -> list[Added]:
+def added(uri: str, after: int, through: int, *, past_restores: bool = False) -> list[Added]:
     """Files whose rows are those added by the versions after < v <= through, oldest first.
 
     Reads the log's entries of those versions. After BEFORE_ALL the files that version `through` consists of hold the
     same rows; they are taken, all under that version, when entries or files on the way there are gone, or when rows
     were taken away on the way. So a job that is reset always finds a beginning.
+    past_restores: a version by which `restore` took the table back adds nothing, instead of raising RowsTakenAway.
     Raises CommitsExpired and RowsTakenAway; whether files are there is seen by `refuse_vacuumed`.
     """
     if after == BEFORE_ALL and not _grew_from_nothing(uri, through):
         return _snapshot(uri, through)
-    return [file for _, files in _commits(uri, after, through) for file in files]
+    return [file for _, files in _commits(uri, after, through, past_restores=past_restores) for file in files]
 
 
 def rows_in(uri: str, file: Added) -> int:
@@ -285,7 +290,7 @@ def _type_of(table: Table, name: str) -> str:
     return next(column.type for column in table.columns if column.name == name)
 
 
-def _commits(uri: str, after: int, through: int) -> Iterator[tuple[int, list[Added]]]:
+def _commits(uri: str, after: int, through: int, *, past_restores: bool = False) -> Iterator[tuple[int, list[Added]]]:
     """Each version after < v <= through with the files whose rows are new in it."""
     for version in range(after + 1, through + 1):
         actions = log.entry(uri, version)
@@ -293,8 +298,9 @@ def _commits(uri: str, after: int, through: int) -> Iterator[tuple[int, list[Add
             raise _expired(uri, version)
         if any(action["remove"].get("dataChange", True) for action in actions if "remove" in action):
             marker = next((a["commitInfo"].get("userMetadata") for a in actions if "commitInfo" in a), None)
-            if is_erasure(marker):
+            if is_erasure(marker) or (past_restores and (marker or "").startswith(_RESTORED)):
                 # What it writes are rows from before, without those of somebody who was erased: nothing is new.
+                # Nor is what comes back by a restore.
                 yield version, []
                 continue
             raise RowsTakenAway(uri, version, _operation(actions), log.time_of(actions))
