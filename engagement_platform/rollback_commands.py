@@ -40,7 +40,8 @@ def restore(
 ) -> None:
     """Take tables back to the end of an earlier batch, tell readers, and read again what came since.
 
-    The engagement tables go back together, and so do base and changeset of profiles and of each declared entity.
+    The engagement tables go back together, base and changeset of profiles, and all tables of games; so for what is
+    declared.
 
     Notifications, quarantine and landed requests stay. Messages since then are read again by the next runs, exactly
     once; with --drop they are given up. Refused when files or messages are gone, or a batch is unfinished.

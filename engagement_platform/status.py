@@ -10,7 +10,7 @@ from datetime import datetime
 
 import pyarrow as pa
 
-from engagement_platform.games.depth import depth
+from engagement_platform.games.depth import backlog as objects_waiting
 from engagement_platform.games.feed import Feed, shipped
 from engagement_platform.jobs import (
     GAME_JOBS,
@@ -137,7 +137,7 @@ def backlog(job: str, settings: Settings, checkpoint: Checkpoint | None) -> int:
     if job == REMATERIALIZE_ALIASES:
         return pending_organizations(settings)
     if (feed := _feed(job, settings)) is not None:
-        return depth(feed.settings(settings)).backlog(checkpoint)
+        return objects_waiting(feed.settings(settings), checkpoint)
     if (entity := _rematerialized(job, settings)) is not None:
         return pending_rows(settings.lake, entity)
     start = unread_from(checkpoint)

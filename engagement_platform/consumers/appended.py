@@ -6,7 +6,7 @@ For engagements, whose rows change, there is `changes`; here rows are as they we
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -51,7 +51,8 @@ class Appends:
     lake_uri: root of the tables. table: such as `shop/click`; append-only. name: of the consumer, unique among those of
     the table; one process at a time reads under it. start: where a new consumer begins, as for `Changes`. max_rows: at
     most so many rows in a batch. follow: wait for more instead of ending, looking every `poll`. store_url: database of
-    the cursor; default: that of the settings.
+    the cursor; default: that of the settings. past_restores: go on behind a restore of the table: rows that it undid
+    have been handed out, and come once more when they are read again; otherwise RowsTakenAway says so.
 
     After a crash everything since the last commit comes once more, in the same batches; nothing is skipped. Files that
     OPTIMIZE merged hold no new rows and are passed by. VACUUM keeps what a consumer has yet to read.
@@ -70,12 +71,13 @@ class Appends:
         poll: timedelta = timedelta(seconds=1),
         store_url: str | None = None,
         erases: bool = False,
+        past_restores: bool = False,
     ) -> None:
         if max_rows < 1:
             raise ValueError("max_rows is at least 1")
         self.name, self.root, self.table = name, lake_root(lake_uri), table
         self.max_rows, self.follow, self.poll = max_rows, follow, poll
-        self._passed = _any_erasure if erases else is_erasure
+        self._passed = _passed(erases=erases, past_restores=past_restores)
         self._contract = _contract(self.root, table)
         self._source = TableSource(self._contract.uri(self.root), self._contract)
         self._cursors = CursorStore(open_engine(store_url or Settings().store_url))
@@ -141,8 +143,13 @@ class Appends:
             raise FilesVacuumed(self._source.uri, first, committed, [file.path for file in files]) from None
 
 
-def _any_erasure(marker: str | None) -> bool:
-    return is_erasure(marker) or is_erasure_of_players(marker)
+def _passed(*, erases: bool, past_restores: bool) -> Callable[[str | None], bool]:
+    """Which commits that take rows away are passed by, by their user metadata."""
+    return lambda marker: (
+        is_erasure(marker)
+        or (erases and is_erasure_of_players(marker))
+        or (past_restores and growth.is_restore(marker))
+    )
 
 
 def cursor_root(root: str, table: str) -> str:

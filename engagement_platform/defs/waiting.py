@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 
 from confluent_kafka import Consumer, TopicPartition
 
-from engagement_platform.games.depth import depth
+from engagement_platform.games.depth import backlog as objects_waiting
 from engagement_platform.games.feed import Feed
 from engagement_platform.jobs import open_stores, topic_of
 from engagement_platform.microbatch.job import Stores
@@ -89,7 +89,7 @@ class Waiting:
         batch, which took what was waiting then; those of an unfinished batch wait since it was planned.
         """
         last = self.checkpoint(feed.job)
-        backlog = depth(feed.settings(self.settings)).backlog(last)
+        backlog = objects_waiting(feed.settings(self.settings), last)
         since = None if backlog == 0 else self._announced.get(feed.job) or now
         if since is not None and last is not None:
             done = last.state is JobState.SUCCEEDED

@@ -1,4 +1,4 @@
-"""How much waits in the queue of game events. Asks and never receives; for sensors and `status`."""
+"""How much waits of game events: messages, and objects to read again. Never receives; for sensors and `status`."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from typing import Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from engagement_platform.games.objects import options_of
+from engagement_platform.games.objects import BATCH, options_of
 from engagement_platform.microbatch.model import Checkpoint, JobState
 from engagement_platform.settings import Settings
 from engagement_platform.sources.s3_sqs_aws import client, said
 from engagement_platform.sources.s3_sqs_errors import QueueUnavailable
 from engagement_platform.sources.s3_sqs_options import S3SqsOptions
+from engagement_platform.sources.s3_sqs_state import S3SqsState
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,22 @@ class Depth:
         """What there is to do: messages, and an unfinished batch, whose messages are in flight."""
         unfinished = last is not None and last.state is not JobState.SUCCEEDED
         return self.visible + (max(1, self.in_flight) if unfinished else 0)
+
+
+def backlog(settings: Settings, last: Checkpoint | None) -> int:
+    """What there is to do for a job of game events: as `Depth.backlog`, and objects of batches that were undone, whose
+    messages are deleted. last: its last batch. Raises NoGameQueue, QueueUnavailable, StoresUnavailable."""
+    waits = depth(settings).backlog(last)
+    if last is None or last.state is not JobState.SUCCEEDED:
+        return waits
+    state = _state(options_of(settings).state_location)
+    return waits + state.planned_after(last.manifest.job, last.manifest.end[BATCH])
+
+
+@lru_cache(maxsize=2)
+def _state(location: str) -> S3SqsState:
+    # Opening it looks whether its tables are there.
+    return S3SqsState.open(location, allow_overwrites=False)
 
 
 def depth(settings: Settings) -> Depth:

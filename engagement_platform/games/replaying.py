@@ -6,6 +6,7 @@ The only place that lists a bucket, since somebody asked for it by hand.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import date
 from typing import Any
 
@@ -13,11 +14,13 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from engagement_platform.errors import PlatformError
 from engagement_platform.games.job import REPLAY_GAME_EVENTS
-from engagement_platform.games.objects import ReplaySource, options_of
+from engagement_platform.games.objects import BATCH, ReplaySource, options_of
+from engagement_platform.microbatch.model import Offsets
 from engagement_platform.settings import Settings
 from engagement_platform.sources.s3_events import S3File
 from engagement_platform.sources.s3_sqs_aws import client, said
 from engagement_platform.sources.s3_sqs_queue import Queue
+from engagement_platform.sources.s3_sqs_state import S3SqsState
 
 
 class NoGameBucket(PlatformError):
@@ -47,6 +50,61 @@ class NothingToReplay(PlatformError):
             f"There is no object at s3://{bucket}/{prefix}. Nothing was read. A prefix is the beginning of a key, such "
             "as events/2026/11/22/ for a day of arrival."
         )
+
+
+class ObjectsNotKnown(PlatformError):
+    """Which objects some batches read is no longer known to the last one."""
+
+    def __init__(self, job: str, after: int, days: int) -> None:
+        super().__init__(
+            f"Which objects {job} read after its batch {after} of objects is remembered for {days} days only. Give up "
+            "what came since, and then read what is still in the bucket with `engagement-platform replay --prefix`: "
+            "rows that stand are recognized."
+        )
+
+
+class ObjectsGone(PlatformError):
+    """Objects that would have to be read again are not in the bucket any more, or hold something else."""
+
+    def __init__(self, missing: Sequence[S3File]) -> None:
+        self.missing = tuple(missing)
+        super().__init__(
+            f"{len(missing)} objects are gone or were overwritten, the first is {missing[0].url}; their rows would be "
+            "lost. Put them back, or give up what came since, and then read what is still in the bucket with "
+            "`engagement-platform replay --prefix`: rows that stand are recognized."
+        )
+
+
+@dataclass(frozen=True)
+class LandedObjects:
+    """What the job of a feed has read, as its state remembers it: whether that can be read again. Offsets are its."""
+
+    job: str
+    settings: Settings
+    """Those of the feed."""
+
+    def check(self, start: Offsets, end: Offsets) -> None:
+        """Look whether each object of a range is there as it was, by listing the folders that they are in.
+
+        Raises NoGameQueue, NoGameBucket, ObjectsNotKnown, ObjectsGone, BucketNotListed, StoresUnavailable.
+        """
+        options, bucket = options_of(self.settings), self.settings.games.bucket
+        if bucket is None:
+            raise NoGameBucket
+        state = S3SqsState.open(options.state_location, allow_overwrites=False)
+        if not state.remembers_after(self.job, start[BATCH]):
+            raise ObjectsNotKnown(self.job, start[BATCH], options.remember_days)
+        files = [file for file in state.files(self.job, start[BATCH], end[BATCH]) if file.bucket == bucket]
+        folders = sorted({file.key[: file.key.rfind("/") + 1] for file in files})
+        there = {file.key: file.etag for folder in folders for file in objects_below(self.settings, folder)}
+        gone = [file for file in files if file.key not in there or (file.etag or there[file.key]) != there[file.key]]
+        if gone:
+            raise ObjectsGone(gone)
+
+    def size(self, start: Offsets, end: Offsets) -> int:
+        """How many objects are known of a range. Raises NoGameQueue, StoresUnavailable."""
+        state = S3SqsState.open(options_of(self.settings).state_location, allow_overwrites=False)
+        return len(state.files(self.job, start[BATCH], end[BATCH]))
 
 
 def folder_of(day: date, settings: Settings) -> str:

@@ -142,9 +142,10 @@ class LiveOpsJob:
         if name not in self._readers:
             if log.version(declared.table.uri(self._settings.lake)) is None:
                 return None
+            # Alarms go on after a restore, though what it undid stays counted in the figures of its minutes.
             self._readers[name] = Appends(
-                self._settings.lake, name, name=CONSUMER, max_rows=self._max_rows, store_url=self._settings.store_url,
-                erases=True,
+                self._settings.lake, name, name=CONSUMER, max_rows=self._max_rows,
+                store_url=self._settings.store_url, erases=True, past_restores=True,
             )  # fmt: skip
         return self._readers[name]
 

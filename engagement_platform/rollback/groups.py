@@ -1,17 +1,23 @@
 """Which tables go back together, and what goes with them: leases, jobs that are put back, what readers see.
 
-Engagements and each entity say it here in one form, so that `plan` and `job` are the same for all.
+Engagements, each entity and each feed of games say it here in one form, so that `plan` and `job` are the same for all.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame
 
 from engagement_platform.errors import PlatformError
+from engagement_platform.games.feed import Feed
+from engagement_platform.games.feed import shipped as shipped_feed
+from engagement_platform.games.replaying import LandedObjects
 from engagement_platform.jobs import INGEST_ENGAGEMENTS, shipped_entity
 from engagement_platform.landing.redriven import turn_of
 from engagement_platform.merge_on_read.entity import Entity
@@ -19,7 +25,7 @@ from engagement_platform.merge_on_read.ingest import NUMBER, looked_up
 from engagement_platform.merge_on_read.ingest import job_name as ingest_name
 from engagement_platform.merge_on_read.rematerialize import job_name as rematerialize_name
 from engagement_platform.merge_on_read.snapshot import transaction, watermark_of
-from engagement_platform.microbatch.model import Source, Transaction
+from engagement_platform.microbatch.model import Offsets, Transaction
 from engagement_platform.mutation.job import APPLY_MUTATIONS
 from engagement_platform.mutation.rematerialize import REMATERIALIZE_ALIASES
 from engagement_platform.rollback.boundary import Moving
@@ -48,6 +54,10 @@ Versions = Mapping[str, int]
 """Table -> version."""
 
 
+_MANY = 12
+"""More tables of one group are not named one by one in a refusal."""
+
+
 class NotRestorable(PlatformError):
     """A table that is not taken back."""
 
@@ -56,6 +66,16 @@ class NotRestorable(PlatformError):
             f"{table!r} is no table that can be restored. Nothing was changed. Those that can: {known}. "
             "Notifications, quarantine and landed requests stay: readers are told of the reversal instead."
         )
+
+
+class Again(Protocol):
+    """What a job reads, as far as a restore has to know it."""
+
+    def check(self, start: Offsets, end: Offsets) -> None:
+        """Raise a PlatformError when a range can no longer be read whole."""
+
+    def size(self, start: Offsets, end: Offsets) -> int | None:
+        """How many records or objects a range has; None when nobody can say."""
 
 
 @dataclass(frozen=True)
@@ -69,10 +89,15 @@ class Group:
     """What each batch that writes them pins a version as by which batches are put in order; the first that is there."""
     leased: tuple[str, ...]
     """Leases of all who write them. A restore pins these names too, so that nobody begins a batch before it is done."""
-    read: Mapping[str, Callable[[], Source]]
+    read: Mapping[str, Callable[[], Again]]
     """Jobs whose offsets go back with the tables, and where they read what came since."""
-    differences: Callable[[Lake, Versions, Versions], DataFrame]
-    """What readers see differently at two moments, with a column change_type: INSERT, UPDATE or DELETE."""
+    differences: Callable[[Lake, Versions, Versions], DataFrame] | None
+    """What readers see differently at two moments, with a column change_type: INSERT, UPDATE or DELETE. None: rows only
+    come and go, and the log tells how many."""
+    beside: tuple[Table, ...] = ()
+    """Tables that the same batches write and that stay; their versions are pinned too."""
+    unit: str = "messages"
+    """What the jobs read, in the plural."""
     announced: bool = False
     """Whether that is told by notifications."""
     verified: str | None = None
@@ -89,6 +114,20 @@ class Group:
     def jobs(self) -> tuple[str, ...]:
         """Jobs that are put back, or may be."""
         return (*self.read, *(() if self.moving is None else (self.moving.job,)))
+
+
+def come_and_gone(lake: Lake, group: Group, before: Versions, after: Versions) -> dict[str, int]:
+    """inserted, updated (none), deleted: rows of tables to which rows are only added, by their logs."""
+    moved = [
+        rows_of(lake, t, after[t.name]) - rows_of(lake, t, before[t.name]) for t in group.tables if t.name in after
+    ]
+    return {"inserted": sum(n for n in moved if n > 0), "updated": 0, "deleted": -sum(n for n in moved if n < 0)}
+
+
+def rows_of(lake: Lake, table: Table, version: int) -> int:
+    """How many rows a version has, as its log says."""
+    files = pa.table(DeltaTable(log.storage_uri(lake.uri(table)), version=version).get_add_actions(flatten=True))
+    return int(pc.sum(files.column("num_records")).as_py() or 0)
 
 
 def engagements(settings: Settings) -> Group:
@@ -133,21 +172,39 @@ def of_entity(settings: Settings, entity: Entity, topic: str) -> Group:
     )
 
 
+def of_feed(settings: Settings, feed: Feed) -> Group:
+    """The tables of all types of a feed. Refused events stay; those refused again are recognized there."""
+    return Group(
+        rows=f"{feed.group} events",
+        tables=tuple(declared.table for declared in feed.types.values()),
+        pinned=(feed.quarantine.name,),
+        leased=(feed.quarantine.name,),
+        read={feed.job: lambda: LandedObjects(feed.job, feed.settings(settings))},
+        differences=None,
+        beside=(feed.quarantine,),
+        unit="objects",
+    )
+
+
 def groups(settings: Settings) -> Iterator[Group]:
-    """All of them; what ships comes first. Raises DeclarationRefused."""
+    """All of them; what ships comes first. Raises EventTypeRefused, DeclarationRefused."""
     yield engagements(settings)
     shipped = shipped_entity(settings)
     yield of_entity(settings, shipped.entity, shipped.topic)
-    for declared in declarations(settings).entities:
-        yield of_entity(settings, declared.entity, declared.topic)
+    yield of_feed(settings, shipped_feed(settings))
+    declared = declarations(settings)
+    for entity in declared.entities:
+        yield of_entity(settings, entity.entity, entity.topic)
+    for feed in declared.feeds:
+        yield of_feed(settings, feed)
 
 
 def group_of(settings: Settings, table: str) -> Group:
-    """The one that a table is in. Raises NotRestorable, DeclarationRefused."""
+    """The one that a table is in. Raises NotRestorable, EventTypeRefused, DeclarationRefused."""
     known = []
     for group in groups(settings):
         names = [each.name for each in group.tables]
         if table in names:
             return group
-        known += names
+        known += names if len(names) <= _MANY else [f"the {len(names)} tables of {group.rows}"]
     raise NotRestorable(table, ", ".join(known))

@@ -23,7 +23,7 @@ from engagement_platform.microbatch.job import BatchReport, Committer, MicroBatc
 from engagement_platform.microbatch.lease import Fence
 from engagement_platform.microbatch.model import Checkpoint, Counts, JobState, Limits, Manifest, Offsets
 from engagement_platform.microbatch.rewind import Rewind, rewind
-from engagement_platform.rollback.groups import Group, engagements, group_of
+from engagement_platform.rollback.groups import Group, come_and_gone, engagements, group_of
 from engagement_platform.rollback.plan import RESTORE_TABLES, Asked, Plan, plan
 from engagement_platform.tables.arrow import table_of
 from engagement_platform.tables.contract import Table
@@ -150,14 +150,24 @@ class RestoreBatch:
 
     @cached_property
     def seen(self) -> DataFrame:
-        """What readers see differently, held in Spark."""
+        """What readers see differently, held in Spark. Of groups that tell it row by row."""
         before = self.manifest.table_versions
+        assert self.group.differences is not None, "rows only come and go"
         return self.group.differences(self.lake, before, {**before, **self.manifest.end}).localCheckpoint()
 
     @cached_property
     def kinds(self) -> Mapping[str, int]:
-        """change_type -> how many."""
-        return counted(self.seen)
+        """inserted, updated, deleted -> how many."""
+        if self.group.differences is not None:
+            return counted(self.seen)
+        before = self.manifest.table_versions
+        return come_and_gone(self.lake, self.group, before, {**before, **self.manifest.end})
+
+
+def pinned(lake: Lake, group: Group) -> dict[str, int]:
+    """Versions of all its tables. What is leased and is no table has none; its name alone keeps others out."""
+    versions = {table.name: lake.version(table) for table in (*group.tables, *group.beside)}
+    return {**dict.fromkeys(group.leased, 0), **versions}
 
 
 def counted(seen: DataFrame) -> dict[str, int]:
@@ -168,7 +178,10 @@ def counted(seen: DataFrame) -> dict[str, int]:
 
 def differing_rows(lake: Lake, planned: Plan) -> dict[str, int]:
     """inserted, updated, deleted: what readers would see differently. Reads it; changes nothing."""
-    return counted(planned.group.differences(lake, planned.versions, planned.target))
+    group = planned.group
+    if group.differences is None:
+        return come_and_gone(lake, group, planned.versions, planned.target)
+    return counted(group.differences(lake, planned.versions, planned.target))
 
 
 _KINDS = {"INSERT": "inserted", "UPDATE": "updated", "DELETE": "deleted"}
@@ -307,7 +320,7 @@ class Restoring:
         """The job. asked None: it only finishes what was begun. fences: of the jobs that are put back."""
         lake, settings, group = self.lake, self.lake.settings, self._group(asked)
         tables = group.tables
-        lake.ensure(*tables, *([NOTIFICATION] if group.announced else []), RESTORE)
+        lake.ensure(*tables, *group.beside, *([NOTIFICATION] if group.announced else []), RESTORE)
 
         def settled() -> Plan:
             assert asked is not None, "nothing is begun here"
@@ -326,8 +339,7 @@ class Restoring:
             ),
             stores=self.stores,
             limits=Limits(settings.batch.max_records, settings.batch.max_bytes),
-            # What is leased and is no table has no version; its name alone keeps others from beginning a batch.
-            pin=lambda: {**dict.fromkeys(group.leased, 0), **{table.name: lake.version(table) for table in tables}},
+            pin=lambda: pinned(lake, group),
             about=source.about,
             leased=group.leased,
             lease_wait=settings.stores.lease_wait,

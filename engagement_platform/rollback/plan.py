@@ -23,7 +23,7 @@ from engagement_platform.rollback.groups import Group, group_of
 from engagement_platform.settings import Settings
 from engagement_platform.tables import log
 from engagement_platform.tables.contract import Table
-from engagement_platform.tables.erased import is_erasure
+from engagement_platform.tables.erased import is_erasure, is_erasure_of_players
 from engagement_platform.tables.restored import Moved, VersionGone, moved
 
 RESTORE_TABLES = "restore-tables"
@@ -266,7 +266,7 @@ def _refuse_erased_since(uri: str, name: str, version: int) -> None:
     for number, marker in log.markers(uri):
         if number <= version:
             return
-        if is_erasure(marker):
+        if is_erasure(marker) or is_erasure_of_players(marker):
             raise ErasedSince(name, version, number)
 
 

@@ -35,7 +35,8 @@ def told(plan: Plan, differing: Mapping[str, int] | None = None) -> Iterator[str
             yield f"{offset.job}: goes on from {shown(offset.boundary)} instead of {shown(offset.now)}"
             continue
         what = "are read again" if plan.asked.mode == "replay" else "are given up"
-        count = "messages" if offset.records is None else f"{offset.records:,} messages"
+        unit = plan.group.unit
+        count = unit if offset.records is None else f"{offset.records:,} {unit}"
         yield f"{offset.job}: {count} {what}, from {shown(offset.boundary)} to {shown(offset.now)}"
     if plan.undone:
         yield f"Undone: {', '.join(plan.undone)}"

@@ -202,6 +202,24 @@ class S3SqsState:
         with reading(self._engine) as connection:
             return [S3File(**row._asdict()) for row in connection.execute(query)]
 
+    def remembers_after(self, stream: str, batch: int) -> bool:
+        """Whether every file of the batches after this one is still known.
+
+        Files are forgotten in the order of their numbers, which is that of batches; what a stream forgot to the last
+        one begins at number 1 again.
+        """
+        planned = and_(FILE.c.stream == stream, FILE.c.batch.is_not(None))
+        query = select(FILE.c.batch, FILE.c.number).where(planned).order_by(FILE.c.number).limit(1)
+        with reading(self._engine) as connection:
+            oldest = connection.execute(query).first()
+        return oldest is not None and (oldest.batch <= batch or (oldest.batch == batch + 1 and oldest.number == 1))
+
+    def planned_after(self, stream: str, batch: int) -> int:
+        """How many files are in batches after this one."""
+        query = select(func.count()).select_from(FILE).where(FILE.c.stream == stream, FILE.c.batch > batch)
+        with reading(self._engine) as connection:
+            return int(connection.execute(query).scalar_one())
+
     def renew(self, stream: str, files: Sequence[S3File]) -> None:
         """Make these all the files of a stream, waiting in their order; what it had before is forgotten.
 

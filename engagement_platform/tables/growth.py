@@ -68,6 +68,9 @@ class FilesVacuumed(PlatformError):
         )
 
 
+_RESTORED = "restore-tables@"
+
+
 class RowsTakenAway(PlatformError):
     """A table that only grows has lost or changed rows: a DELETE, an overwrite, a RESTORE."""
 
@@ -89,6 +92,11 @@ class TableReplaced(PlatformError):
             f"The checkpoint stands at version {version} of the table at {uri}, but {found}: it was removed or created "
             f"again. No table was changed. {_RESET} engagement-platform reset JOB"
         )
+
+
+def is_restore(marker: str | None) -> bool:
+    """Whether `engagement-platform restore` took the table back by a commit, by its user metadata."""
+    return (marker or "").startswith(_RESTORED)
 
 
 @dataclass(frozen=True)
@@ -298,6 +306,7 @@ def _commits(
             marker = next((a["commitInfo"].get("userMetadata") for a in actions if "commitInfo" in a), None)
             if passed(marker):
                 # What it writes are rows from before, without those of somebody who was erased: nothing is new.
+                # Nor is what comes back by a restore.
                 yield version, []
                 continue
             raise RowsTakenAway(uri, version, _operation(actions), log.time_of(actions))

@@ -342,18 +342,8 @@ def move(found: DeltaTable, operations: pa.Table, txn: Transaction, stamp: int) 
 
 
 def restore(found: DeltaTable, version: int, txn: Transaction, mark: Transaction | None = None) -> None:
-    """Give the table the files, the schema and the properties of an earlier version, which has to be whole.
-
-    Transactions of applications stay those of now; the same commit carries `mark`, whatever stood there.
-    """
+    """Give the table files, schema and properties of an earlier version, which has to be whole, and the `mark`."""
     found.restore(version, commit_properties=_named(txn, mark))
-
-
-def note(found: DeltaTable, txn: Transaction, mark: Transaction) -> None:
-    """A commit that changes nothing but the transaction of an application, also to an earlier one."""
-    found.create_write_transaction(
-        [], "append", found.schema(), list(found.metadata().partition_columns), commit_properties=_named(txn, mark)
-    )
 
 
 def compact(found: DeltaTable, table: Table, min_files: int) -> int:

@@ -12,7 +12,8 @@ from functools import reduce
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.fs as pafs
-from deltalake import DeltaTable
+from deltalake import CommitProperties, DeltaTable
+from deltalake import Transaction as TxnAction
 from deltalake.exceptions import DeltaError
 from pyspark.sql import functions as F
 
@@ -144,10 +145,21 @@ def restore(lake: Lake, table: Table, version: int, txn: Transaction, mark: Tran
         if mark is not None:
             # Spark's RESTORE carries no transaction, and Spark writes none that is not greater than the last. First,
             # since a base that has more than its watermark says shows the same rows, and one that has less does not.
-            before = Transaction(f"{txn.app_id.rpartition('/')[0]}/mark", txn.version)
-            light.note(DeltaTable(log.storage_uri(uri)), before, mark)
+            _note(uri, Transaction(f"{txn.app_id.rpartition('/')[0]}/mark", txn.version), mark)
         with lake.transaction(txn):
             lake.spark.sql(f"RESTORE TABLE {lake.sql_name(table)} TO VERSION AS OF {int(version)}").collect()
+
+
+def _note(uri: str, txn: Transaction, mark: Transaction) -> None:
+    """A commit that changes nothing but the transaction of an application, also to an earlier one."""
+    found = DeltaTable(log.storage_uri(uri))
+    properties = CommitProperties(
+        custom_metadata={"userMetadata": txn.marker},
+        app_transactions=[TxnAction(mark.app_id, mark.version)],
+        max_commit_retries=0,
+    )
+    partitions = list(found.metadata().partition_columns)
+    found.create_write_transaction([], "append", found.schema(), partitions, commit_properties=properties)
 
 
 def whole(lake: Lake, table: Table, version: int) -> bool:

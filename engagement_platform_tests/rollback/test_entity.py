@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -16,13 +16,14 @@ from engagement_platform.merge_on_read.ingest import job_name as ingest_name
 from engagement_platform.merge_on_read.rematerialize import job_name as rematerialize_name
 from engagement_platform.merge_on_read.snapshot import watermark_of
 from engagement_platform.merge_on_read.view import current
-from engagement_platform.microbatch.model import Transaction
+from engagement_platform.microbatch.model import Manifest
 from engagement_platform.microbatch.others import OthersBatchUnfinished
 from engagement_platform.rollback import groups
 from engagement_platform.rollback.job import RestoreUnfinished
 from engagement_platform.rollback.plan import Asked, CannotReplay, ErasedSince, plan
 from engagement_platform.settings import LayoutSettings
 from engagement_platform.tables import light
+from engagement_platform.tables.erased import ERASE_SUBJECTS
 from engagement_platform.tables.restored import RESTORE
 from engagement_platform_tests.conftest import Broker
 from engagement_platform_tests.ingestion.test_crashes import TODAY, Crash, crash_at
@@ -263,18 +264,25 @@ def test_an_unfinished_batch_comes_first(landed: Landed, tmp_path: Path) -> None
 
 def test_what_cannot_be_read_again_is_refused(copy: Ticking) -> None:
     copy.topic = "no-such-topic"
-    copy.__dict__.pop("settings")
+    copy.__dict__.pop("settings", None)
     with pytest.raises(CannotReplay):
         plan(copy.settings, copy.stores, Asked(BASE, 1))
     assert plan(copy.settings, copy.stores, Asked(BASE, 1, "drop")).changes
 
 
 def test_nobody_comes_back_who_was_erased(copy: Ticking) -> None:
-    """As an erasure marks its commits."""
-    erased = Transaction("erase-subjects@1.t/changeset/delete", 0)
+    """As an erasure pins tables and marks its commits."""
+    store = copy.stores.checkpoints
+    app_id, now = store.app_id(ERASE_SUBJECTS), datetime.now(UTC)
+    manifest = Manifest(ERASE_SUBJECTS, app_id, 0, {"erasure": 0}, {"erasure": 1}, now, copy.versions)
+    store.begin(manifest)
+    erased = manifest.transaction("profile", "delete")
     light.remove(DeltaTable(copy.lake.uri(PROFILE.base)), {PROFILE.key: ["k0001"]}, erased)
+    store.succeed(manifest, {})
     with pytest.raises(ErasedSince):
         plan(copy.settings, copy.stores, Asked(CHANGESET, 1))
+    with pytest.raises(ErasedSince):
+        plan(copy.settings, copy.stores, Asked(BASE, 1, "only"))
 
 
 @pytest.mark.slow
