@@ -10,10 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from engagement_platform.erasing.job import Eraser
+from engagement_platform.erasing.job import Eraser, tables
 from engagement_platform.erasing.reach import places
 from engagement_platform.erasing.whom import Whom
 from engagement_platform.games.erasing import game_tables_here
+from engagement_platform.games.feed import shipped
 from engagement_platform.ingest_server.spooled import SpooledRecords
 from engagement_platform.ingest_server.stored import stored_objects
 from engagement_platform.jobs import open_stores
@@ -25,10 +26,15 @@ from engagement_platform.pii import erasure, receipts
 from engagement_platform.pii.opening import open_vault
 from engagement_platform.replica.erasing import ReplicaFile
 from engagement_platform.settings import Settings
-from engagement_platform.streams.declared import declarations
+from engagement_platform.streams.declared import Declarations, declarations
+from engagement_platform.tables import log
+from engagement_platform.tables.engagement import PENDING
 
 NOT_ERASED = ("messages in Kafka", "objects of raw events in S3", "replicas in files of their own", "backups")
 """What no erasure looks into; docs/pii.md says why, and what to do."""
+
+_OF_NOBODY = frozenset({"layout", "perftest", "pii", PENDING.name, "import/plan", "import/outcome"})
+"""Tables, and first parts of their names, that say nothing of anybody, or are the vault's."""
 
 
 @dataclass(frozen=True)
@@ -93,13 +99,27 @@ def verify(settings: Settings, receipt: Path, asked: Request | None) -> list[rec
 def not_reached(settings: Settings, asked: Request) -> list[str]:
     """Where the subject may be and nobody has looked."""
     declared = declarations(settings)
-    found = [*NOT_ERASED, *(f"{stream.table.name} (declared)" for stream in declared.streams)]
+    found = [
+        *NOT_ERASED,
+        *_other_tables(settings, declared),
+        *(f"{stream.table.name} (declared)" for stream in declared.streams),
+    ]
     found += [f"{each.entity.name}/* (declared)" for each in declared.entities]
     if asked.game is not None:
         found += ["engagement/* and profile/* (only a game was asked for)"]
     if not game_tables_here(settings):
         found += ["game/* (the lake is on an object store)"]
     return found
+
+
+def _other_tables(settings: Settings, declared: Declarations) -> Iterator[str]:
+    """Tables of the lake that no place is about, and that may be about somebody."""
+    named = {table.name for table in tables(settings)} | {stream.table.name for stream in declared.streams}
+    groups = {feed.group for feed in (shipped(settings), *declared.feeds)}
+    groups |= {each.entity.name for each in declared.entities} | _OF_NOBODY
+    for name in log.tables(settings.lake):
+        if name not in named and name not in _OF_NOBODY and name.split("/")[0] not in groups:
+            yield name
 
 
 def _places(settings: Settings, asked: Request, told: Told | None) -> list[erasure.Erasable]:

@@ -83,6 +83,10 @@ TABLE_CHECKS: Mapping[tuple[dg.AssetKey, str], tuple[Sequence[str], str]] = {
 }
 """(asset, check) -> the findings of `verify` that decide it, and what it says."""
 
+OF_PERSONS = frozenset({"names"})
+"""Findings whose examples are persons: what Dagster keeps, and what goes out as an alert, is beyond any erasure."""
+SEE = "; `engagement-platform verify --identity` lists some"
+
 
 def table_check_results(findings: Sequence[Finding], landed: Collection[dg.AssetKey]) -> list[dg.AssetCheckResult]:
     """One result a check, which fails also when a finding that decides it is missing.
@@ -106,8 +110,8 @@ def _table_check_result(
 ) -> dg.AssetCheckResult:
     unknown = [f"Nobody can tell: {name} was not looked for, though something has landed" for name in missing]
     wrong = [
-        f"{finding.wrong:,} of {finding.looked_at:,} break the rule that {finding.meaning}, such as "
-        f"{', '.join(finding.examples)}"
+        f"{finding.wrong:,} of {finding.looked_at:,} break the rule that {finding.meaning}"
+        + (SEE if finding.check in OF_PERSONS else f", such as {', '.join(finding.examples)}")
         for finding in findings
         if finding.wrong
     ]

@@ -56,8 +56,7 @@ class AmbiguousMerge(PlatformError):
     def __init__(self, table: Table, key: Sequence[object]) -> None:
         self.table, self.key = table.name, tuple(key)
         super().__init__(
-            f"Two changes of {table.name} have the same key {self.key}; which one should win is not said. Nothing was "
-            "written."
+            f"Two changes of {table.name} have the same key; which one should win is not said. Nothing was written."
         )
 
 

@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.fs as pafs
 from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Schema, WriterProperties
 from deltalake.exceptions import CommitFailedError
 from pyspark.sql import SparkSession
@@ -32,6 +33,10 @@ SparkGetter = Callable[[], SparkSession]
 _NO_CLEANUP = PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=False)
 
 CONFLICT = re.compile(r"Concurrent\w+Exception|DELTA_(?:CONCURRENT_|METADATA_CHANGED|PROTOCOL_CHANGED)")
+
+_ENTRY = re.compile(r"\d{20}\.json")
+_CHECKSUM = re.compile(r"\.?(\d{20})\.(?:.*\.)?crc")
+"""Of a version, and those that Hadoop keeps of each file on a disk."""
 
 
 class Engine(StrEnum):
@@ -255,6 +260,21 @@ def checkpoint_log(place: Place, *, clean: bool) -> None:
         found.create_checkpoint()
         if clean:
             found.cleanup_metadata()
+            _remove_checksums(place.uri)
+
+
+def _remove_checksums(uri: str) -> None:
+    """Remove what Spark wrote beside entries that are gone: the files of a version with their bounds, ids and names.
+
+    delta-rs 1.x removes entries and checkpoints, and leaves these for ever.
+    """
+    filesystem, folder = log.opened(f"{uri}/_delta_log")
+    names = [info.base_name for info in filesystem.get_file_info(pafs.FileSelector(folder))]
+    entries = [int(name[:20]) for name in names if _ENTRY.fullmatch(name)]
+    for name in names:
+        told = _CHECKSUM.fullmatch(name)
+        if told and entries and int(told.group(1)) < min(entries):
+            filesystem.delete_file(f"{folder}/{name}")
 
 
 def record(settings: Settings, table: Table, rows: pa.Table, txn: Transaction, spark: SparkGetter) -> None:

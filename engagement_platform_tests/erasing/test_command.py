@@ -10,10 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from engagement_platform.chains.run import HOPS
 from engagement_platform.erasing.job import tables
 from engagement_platform.pii.scan import places_with
 from engagement_platform.replica.refresh import place_of, refresh
 from engagement_platform.settings import Settings
+from engagement_platform.tables import light
 from engagement_platform_tests.erasing.planted import ANN, BOB, SECRET, Planted
 
 NEEDLES = [BOB.encode(), SECRET.encode()]
@@ -48,6 +50,7 @@ def test_erase_now_leaves_no_byte_but_in_entries_of_logs_and_its_receipt_says_un
     planted: Planted, tmp_path: Path
 ) -> None:
     home, file = planted.settings.home, tmp_path / "receipt.json"
+    light.create(f"{planted.root}/view/session", HOPS[1].table)
     done = command(home, "erase", "--subject", BOB, "--now", "--yes", "--out", str(file))
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
     assert BOB not in done.stderr
@@ -55,6 +58,8 @@ def test_erase_now_leaves_no_byte_but_in_entries_of_logs_and_its_receipt_says_un
     assert [path for path in left if "_delta_log" not in path.parts] == []
     given = json.loads(file.read_text())
     assert BOB not in file.read_text()
+    assert "view/session" in given["not_reached"], "nobody looks into it, and it has users"
+    assert not {table.name for table in tables(planted.settings)} & set(given["not_reached"])
     until = {place["name"]: place.get("until", {}) for place in given["places"]}
     inside = {"/".join(path.relative_to(planted.root).parts[:2]) for path in left}
     assert all("log" in until[name] for name in inside), "what is left has its day"

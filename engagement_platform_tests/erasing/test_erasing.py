@@ -46,7 +46,7 @@ from engagement_platform.tables.engagement import (
 from engagement_platform.tables.erased import ERASE_SUBJECTS, current_files, is_erasure, is_pseudonym
 from engagement_platform.tables.growth import TableSource, added
 from engagement_platform.tables.lake import Lake
-from engagement_platform_tests.erasing.planted import AMY, ANN, AT, BOB, DATA, SECRET, Planted
+from engagement_platform_tests.erasing.planted import AMY, ANN, AT, BOB, DATA, SECRET, Planted, engagement
 
 WHOM = Whom.of(BOB)
 REF = "ref"
@@ -268,6 +268,30 @@ def test_now_deletes_what_nobody_reads_and_says_who_keeps_the_rest(tmp_path: Pat
         found[table.name] = [path for path in places_with([folder], needles) if "_delta_log" not in path.parts]
     assert [name for name, paths in found.items() if paths] == ["engagement/notification"]
     assert {id_ for batch in slow for id_ in batch.inserts["engagement_id"].to_pylist()} >= {"amy's", "ann's"}
+
+
+def test_now_deletes_former_files_that_say_what_the_person_said_without_its_id(tmp_path: Path) -> None:
+    """Contents of an engagement stand in other tables, and under the id that its person had before a conversion."""
+    planted = Planted(tmp_path)
+    planted.append(DATA, [engagement("org", "led too", "lead", "lead", SECRET)], 1)
+    data = DeltaTable(DATA.uri(planted.root))
+    data.update(updates={"person_id": f"'{BOB}'"}, predicate="engagement_id = 'led too'")
+    for table, row in ((ORIGINAL, {"version": 1}), (AMENDMENT, {"request_id": "u9", "operation": "UPDATE"})):
+        planted.append(table, [{"organization_id": "org", "engagement_id": "other", **row}], 1)
+        DeltaTable(table.uri(planted.root)).optimize.compact()
+
+    def without_the_id() -> list[str]:
+        found = places_with([Path(planted.root)], [SECRET.encode()])
+        named = set(places_with([Path(planted.root)], [BOB.encode()]))
+        return sorted({path.relative_to(planted.root).parts[1] for path in found if path not in named})
+
+    assert {"data", "original"} <= set(without_the_id()), "nothing was planted"
+    vault = open_vault(planted.settings)
+    _, done = erase(vault, subject(vault, BOB, None), places(planted.settings, WHOM, readers={}))
+    assert {kept for one in done for kept in one.until} == {"log"}
+    left = places_with([Path(planted.root)], [SECRET.encode(), BOB.encode()])
+    assert [path for path in left if "_delta_log" not in path.parts] == []
+    assert planted.values(ORIGINAL, "engagement_id") == [("ann's",), ("other",)]
 
 
 def test_a_restore_does_not_go_back_behind_an_erasure(erased: tuple[Planted, dict[str, Any]]) -> None:
