@@ -169,7 +169,12 @@ def test_a_body_of_exactly_the_limit_is_fine_and_one_more_is_not() -> None:
             body(content, gzipped=gzipped, most=10**5 if gzipped else 100)
 
 
-@pytest.mark.parametrize("content", [b"plain", gzip.compress(b"x")[:-1], gzip.compress(b"x") + b"more", b""])
+@pytest.mark.parametrize(
+    "content",
+    [b"plain", gzip.compress(b"x")[:-1], gzip.compress(b"x") + b"more", b""],
+    # Without names of their own they would be called by their bytes, of which some are the time.
+    ids=["no gzip", "cut", "more behind it", "nothing"],
+)
 def test_a_broken_gzip_stream_is_refused(content: bytes) -> None:
     with pytest.raises(BodyBroken):
         body(content, gzipped=True)
