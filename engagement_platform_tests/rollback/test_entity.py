@@ -277,7 +277,9 @@ def test_nobody_comes_back_who_was_erased(copy: Ticking) -> None:
     manifest = Manifest(ERASE_SUBJECTS, app_id, 0, {"erasure": 0}, {"erasure": 1}, now, copy.versions)
     store.begin(manifest)
     erased = manifest.transaction("profile", "delete")
-    light.remove(DeltaTable(copy.lake.uri(PROFILE.base)), {PROFILE.key: ["k0001"]}, erased)
+    base = DeltaTable(copy.lake.uri(PROFILE.base))
+    somebody = base.to_pyarrow_table(columns=[PROFILE.key]).column(PROFILE.key)[0].as_py()
+    assert light.remove(base, {PROFILE.key: [somebody]}, erased) == 1
     store.succeed(manifest, {})
     with pytest.raises(ErasedSince):
         plan(copy.settings, copy.stores, Asked(CHANGESET, 1))
