@@ -7,7 +7,7 @@ Examining is `layout/doctor`, what the UI shows of it is `examined`. Nothing her
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 
 import dagster as dg
@@ -73,6 +73,10 @@ SAYS = {
     "vacuum_due": "Removed files past their retention hold little room.",
     "orphan_files": "There are few files that the log does not know.",
 }
+
+
+NEW_TABLE_PAUSE = timedelta(minutes=1)
+"""Between two runs, at least, while a table is there that has never been examined; a run takes some ten seconds."""
 
 
 def tables_of(settings: Settings) -> tuple[dg.AssetKey, ...]:
@@ -239,10 +243,22 @@ def changed_tables(
     instance: dg.DagsterInstance, settings: Settings, tables: Sequence[dg.AssetKey] = (*TABLES, *CHAIN)
 ) -> list[str]:
     """Tables with a newer version than when they were last examined, and those that were not examined at all."""
-    records = newest(instance, [checks_of(table)[-1] for table in tables])
-    versions = {check.asset_key: examined_version(record) for check, record in records.items()}
+    versions = examined_versions(instance, tables)
     names = {table: table.to_user_string() for table in tables}
     return [name for table, name in names.items() if moved_on(f"{settings.lake}/{name}", versions.get(table))]
+
+
+def new_tables(instance: dg.DagsterInstance, settings: Settings, tables: Sequence[dg.AssetKey]) -> list[str]:
+    """Tables that are there and have never been examined."""
+    known = examined_versions(instance, tables)
+    names = [table.to_user_string() for table in tables if table not in known]
+    return [name for name in names if moved_on(f"{settings.lake}/{name}", None)]
+
+
+def examined_versions(instance: dg.DagsterInstance, tables: Sequence[dg.AssetKey]) -> dict[dg.AssetKey, int | None]:
+    """Table -> the version that was examined last; tables that were not examined at all are absent."""
+    records = newest(instance, [checks_of(table)[-1] for table in tables])
+    return {check.asset_key: examined_version(record) for check, record in records.items()}
 
 
 def examined_version(record: AssetCheckExecutionRecord) -> int | None:
@@ -278,14 +294,17 @@ def too_soon(recent: Recent, now: float, pause: float) -> str | None:
 @dg.sensor(
     job=check_layout, minimum_interval_seconds=30, default_status=dg.DefaultSensorStatus.RUNNING,
     description="Examines tables that were written since the last time: one run for all of them, at most one in "
-    "`health.check_pause`. Keeps results in sight when a new run has written the table.",
+    "`health.check_pause`, sooner while a table has never been examined. Keeps results in sight when a new run has "
+    "written the table.",
 )  # fmt: skip
 def layout_after_writes(context: dg.SensorEvaluationContext, platform: Platform) -> dg.RunRequest | dg.SkipReason:
     """Versions of the tables against those that were examined."""
     settings = platform.settings()
     tables = tables_of(settings)
     keep_in_sight(context.instance, time.time(), tables)
-    pause = settings.health.check_pause.total_seconds()
+    # On the first day tables come one after the other, and whoever looks wants to see each of them examined.
+    new = new_tables(context.instance, settings, tables)
+    pause = min(settings.health.check_pause, NEW_TABLE_PAUSE if new else timedelta.max).total_seconds()
     if reason := too_soon(recent_runs(context.instance, check_layout.name), time.time(), pause):
         return dg.SkipReason(reason)
     changed = changed_tables(context.instance, settings, tables)

@@ -21,12 +21,14 @@ from hypothesis import strategies as st
 
 from engagement_platform.chains.run import HOPS
 from engagement_platform.definitions import defs
+from engagement_platform.defs import layout
 from engagement_platform.defs.chain import chain_definitions
 from engagement_platform.defs.evaluations import newest, out_of_sight
 from engagement_platform.defs.examined import NO_TABLE, WHOLE, check_results
 from engagement_platform.defs.histogram import svg
 from engagement_platform.defs.layout import (
     CHAIN,
+    NEW_TABLE_PAUSE,
     SAYS,
     TABLES,
     keep_in_sight,
@@ -411,6 +413,25 @@ def test_exactly_the_pause_is_enough() -> None:
     assert too_soon(Recent("STARTED", 0, None), 0, 600) == "A run is STARTED already."
     assert too_soon(Recent(None, 0, 1000.0), 1599, 600) == "The next look is in 1 s."
     assert too_soon(Recent(None, 0, 1000.0), 1600, 600) is None
+
+
+def test_a_table_that_was_never_examined_does_not_wait_for_the_pause(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waits as long as keeps runs apart, and no longer; one that has changed since waits for the pause."""
+    light.create(str(lake.data), data_table("organization"))
+    ended = time.time() - NEW_TABLE_PAUSE.total_seconds() + 30
+    monkeypatch.setattr(layout, "recent_runs", lambda *_: Recent(None, 0, ended))
+    early = lake.tick()
+    assert isinstance(early, dg.SkipReason)
+    assert "next look" in str(early.skip_message)
+    monkeypatch.setattr(layout, "recent_runs", lambda *_: Recent(None, 0, ended - 60))
+    due = lake.tick()
+    assert isinstance(due, dg.RunRequest)
+    assert due.run_config["ops"]["examine_tables"]["config"]["tables"] == ["engagement/data"]
+    lake.run("check_layout", **due.run_config)
+    lake.seed_small_files(2)
+    assert isinstance(lake.tick(), dg.SkipReason)
 
 
 def test_only_the_newest_reports_are_kept_and_nothing_else_is_removed(tmp_path: Path) -> None:
