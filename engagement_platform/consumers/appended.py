@@ -51,8 +51,9 @@ class Appends:
     lake_uri: root of the tables. table: such as `shop/click`; append-only. name: of the consumer, unique among those of
     the table; one process at a time reads under it. start: where a new consumer begins, as for `Changes`. max_rows: at
     most so many rows in a batch. follow: wait for more instead of ending, looking every `poll`. store_url: database of
-    the cursor; default: that of the settings. past_restores: go on behind a restore of the table: rows that it undid
-    have been handed out, and come once more when they are read again; otherwise RowsTakenAway says so.
+    the cursor; default: that of the settings. erases: the consumer takes erased players out of what it keeps by itself,
+    so that it goes on behind their erasure. past_restores: go on behind a restore of the table: rows that it undid have
+    been handed out, and come once more when they are read again. Without the two, RowsTakenAway says so.
 
     After a crash everything since the last commit comes once more, in the same batches; nothing is skipped. Files that
     OPTIMIZE merged hold no new rows and are passed by. VACUUM keeps what a consumer has yet to read.

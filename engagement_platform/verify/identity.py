@@ -130,7 +130,8 @@ def _identity_here(lake: Lake, then: Moment, rows: Mapping[str, int]) -> Finding
         shown = [first is None or batch < first for first, batch in zip(since, batches, strict=True)]
         bad = _others(found, edges.filter(pa.array(shown, pa.bool_())))
         # Rows that came in since show more of the edges that wait: all up to some batch.
-        for cut in sorted({batch for first, batch in zip(since, batches, strict=True) if first and batch >= first}):
+        waits_for = (batch for batch, at_once in zip(batches, shown, strict=True) if not at_once)
+        for cut in sorted(set(waits_for)):
             if not bad.num_rows:
                 break
             due = pa.array([name for name, first in pending.items() if cut >= first], pa.string())
