@@ -224,6 +224,17 @@ def test_a_sample_is_looked_at_in_this_process_with_what_spark_finds(
     assert [(f.check, f.looked_at, f.wrong) for f in here] == [(f.check, f.looked_at, f.wrong) for f in in_spark]
 
 
+@pytest.mark.broker
+def test_rows_that_came_in_while_the_edges_of_the_very_first_batch_wait_are_right(make_world: MakeWorld) -> None:
+    world = make_world(mutation=MutationSettings(apply="alias"))
+    send(world, [engagement("before", "p0", 1), convert("r1", "p0", "p1", 2)])
+    send(world, [engagement("since", "p0", 1)])
+    assert [row["pending_from"] for row in world.rows(PENDING)] == [0]
+    assert {row["engagement_id"]: row["person_id"] for row in world.rows(world.data)} == {"before": "p0", "since": "p1"}
+    (identities, *_) = identity_findings(world.settings, world.spark, sample=1)
+    assert (identities.looked_at, identities.wrong) == (2, 0)
+
+
 def test_before_there_is_a_lake_nothing_is_looked_at(spark: SparkSession, tmp_path: Path) -> None:
     (finding,) = identity_findings(Settings(home=tmp_path), spark)
     assert (finding.check, finding.looked_at, finding.wrong) == ("identity", 0, 0)
