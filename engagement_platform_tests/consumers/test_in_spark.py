@@ -43,6 +43,17 @@ def test_a_pull_and_changes_lead_to_the_rows_that_readers_see(world: World) -> N
     assert plain(here.rows) == plain(pulled) == plain(standing(world))
 
 
+def streamed_into(rows: Rows, world: World, checkpoint: str) -> None:
+    """What the stream `stream` has not handed out yet, as readers see it now."""
+
+    def micro_batch(frame: DataFrame, _batch: int) -> None:
+        put(rows, as_now(world.lake, frame))
+
+    source = stream(world.lake, name="stream", checkpoint=checkpoint, store_url=world.settings.store_url)
+    query = source.writeStream.foreachBatch(micro_batch).option("checkpointLocation", checkpoint)
+    query.trigger(availableNow=True).start().awaitTermination()
+
+
 @pytest.mark.broker
 @pytest.mark.slow
 def test_a_stream_a_pull_and_changes_lead_to_the_rows_that_readers_see(world: World, tmp_path: Path) -> None:
@@ -55,12 +66,7 @@ def test_a_stream_a_pull_and_changes_lead_to_the_rows_that_readers_see(world: Wo
     changes = Changes(world.settings.lake, name="here", max_rows=2, store_url=url)
 
     def follow() -> None:
-        def micro_batch(frame: DataFrame, _batch: int) -> None:
-            put(streamed, as_now(world.lake, frame))
-
-        source = stream(world.lake, name="stream", checkpoint=checkpoint, store_url=url)
-        query = source.writeStream.foreachBatch(micro_batch).option("checkpointLocation", checkpoint)
-        query.trigger(availableNow=True).start().awaitTermination()
+        streamed_into(streamed, world, checkpoint)
         for some in pull:
             put(pulled, some.rows)
             pull.commit()
@@ -91,12 +97,7 @@ def test_a_stream_goes_on_across_a_rollback_and_an_erasure_and_has_the_keys_of_a
     here, changes = Replica(), Changes(world.settings.lake, name="here", store_url=url)
 
     def follow() -> None:
-        def micro_batch(frame: DataFrame, _batch: int) -> None:
-            put(streamed, as_now(world.lake, frame))
-
-        source = stream(world.lake, name="stream", checkpoint=checkpoint, store_url=url)
-        query = source.writeStream.foreachBatch(micro_batch).option("checkpointLocation", checkpoint)
-        query.trigger(availableNow=True).start().awaitTermination()
+        streamed_into(streamed, world, checkpoint)
         here.follow(changes)
 
     def seen() -> set[str]:
