@@ -24,6 +24,7 @@ from engagement_platform.spark.jars import JarsUnavailable, resolve_jars
 from engagement_platform.spark.session import build_classic, classic_conf
 
 CALL_S = 20.0
+SPARK_CONF = Path(__file__).parent / "spark_conf"
 # A run of two thousand tests loads and compiles more than any job, and most of it runs once or twice.
 QUICK_JVM = (
     # Compiling code well took a third of the processor time and saved none.
@@ -155,6 +156,14 @@ def no_real_account() -> Iterator[None]:
         patch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
         patch.setenv("AWS_DEFAULT_REGION", "eu-central-1")
         patch.delenv("AWS_PROFILE", raising=False)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def light_spark() -> Iterator[None]:
+    """Every Spark that a test starts, in whatever process, is configured for tables of a few rows."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SPARK_CONF_DIR", str(SPARK_CONF))
         yield
 
 

@@ -63,8 +63,8 @@ def ui(kafka_jars: list[Path], spark_jars: list[Path], tmp_path_factory: pytest.
     command = [sys.executable, "-m", "engagement_platform.cli", "up", "--traffic", "40"]
     console = home / "console.log"
     with console.open("w") as output:
-        # Who tries it has no account anywhere.
-        clean = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
+        # Who tries it has no account anywhere and Spark as it comes.
+        clean = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "SPARK_"))}
         up = subprocess.Popen(command, env={**clean, **env}, cwd=home, stdout=output, stderr=output)
     address = f"http://127.0.0.1:{ports['ui_port']}"
     try:
