@@ -8,18 +8,17 @@ from __future__ import annotations
 
 import dagster as dg
 
+from engagement_platform.components import shipped
 from engagement_platform.components.folder import folder_definitions
 from engagement_platform.defs import (
     alerts,
     checks,
     engagement,
     erase,
-    games,
     layout,
     live_ops,
     maintenance,
     mutation,
-    profile,
     quarantine,
     rematerialize,
     replica,
@@ -33,7 +32,7 @@ from engagement_platform.streams.declared import declarations
 # Named one by one rather than found by walking a folder: that needs a project file beside the package, and an
 # installed package has none.
 _PARTS = (
-    engagement, mutation, rematerialize, profile, games, live_ops, replica, maintenance, restore, erase, checks,
+    engagement, mutation, rematerialize, shipped, live_ops, replica, maintenance, restore, erase, checks,
     quarantine,
     sensors, layout, alerts,
 )  # fmt: skip

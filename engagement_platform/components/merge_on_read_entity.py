@@ -28,11 +28,18 @@ class MergeOnReadEntity(MergeOnReadEntityDeclaration, Described, dg.Component):
     checks, and the jobs, sensors and schedule that keep them.
     """
 
-    def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:  # noqa: ARG002
-        """Assets, checks, jobs, sensors and schedule."""
-        parts = EntityParts(
+    @property
+    def parts(self) -> EntityParts:
+        """What the definitions are made of."""
+        return EntityParts(
             self.entity, topic_key(self.topic), lambda _settings: self.topic, lambda _settings: self.entity, self.name
         )
-        return dg.Definitions.merge(
-            parts.definitions(), examining(f"{self.name}_tables", [parts.changeset, parts.base])
-        )
+
+    @property
+    def examined(self) -> dg.Definitions:
+        """Layout checks of its tables, and what evaluates them."""
+        return examining(f"{self.name}_tables", [self.parts.changeset, self.parts.base])
+
+    def build_defs(self, context: dg.ComponentLoadContext | None = None) -> dg.Definitions:  # noqa: ARG002
+        """Assets, checks, jobs, sensors and schedule."""
+        return dg.Definitions.merge(self.parts.definitions(), self.examined)

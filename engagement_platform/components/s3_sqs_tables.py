@@ -6,6 +6,7 @@ import dagster as dg
 from engagement_platform.components.described import Described
 from engagement_platform.components.scaffold import scaffolder
 from engagement_platform.defs.games import declared_definitions
+from engagement_platform.games.feed import Feed
 from engagement_platform.streams.kinds import S3SqsTablesDeclaration
 
 EXAMPLE = """\
@@ -32,4 +33,8 @@ class S3SqsTables(S3SqsTablesDeclaration, Described, dg.Component):
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         """Assets, checks, jobs and sensor."""
-        return declared_definitions(self.feed(context.path))
+        return self.made(self.feed(context.path))
+
+    def made(self, feed: Feed) -> dg.Definitions:
+        """The same, of what its attributes declare."""
+        return declared_definitions(feed)

@@ -37,7 +37,7 @@ from engagement_platform.defs.waiting import Announced, Waiting, waiting
 from engagement_platform.defs.work import batches, work_of
 from engagement_platform.errors import PlatformError
 from engagement_platform.games.event_type import QUARANTINE_NAME
-from engagement_platform.games.feed import Feed, shipped
+from engagement_platform.games.feed import Feed
 from engagement_platform.games.objects import NoGameQueue
 from engagement_platform.games.replaying import folder_of
 from engagement_platform.microbatch.job import BatchReport, BooksDoNotBalance, MicroBatchJob, Told
@@ -300,8 +300,3 @@ def declared_definitions(feed: Feed) -> dg.Definitions:
     """Everything of a declared feed: as of the one that ships, and layout checks."""
     checks = examining(f"{feed.group}_tables", [key_of(table) for table in feed.tables])
     return dg.Definitions.merge(feed_definitions(feed, feed.group), checks)
-
-
-def definitions() -> dg.Definitions:
-    """Game events, of the types that are declared now."""
-    return feed_definitions(shipped(Settings()), GAMES_GROUP)

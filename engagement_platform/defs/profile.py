@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dagster as dg
-
 from engagement_platform.defs.entity import EntityParts
 from engagement_platform.defs.specs import PROFILE_CHANGES_TOPIC
 from engagement_platform.merge_on_read.entity import PROFILE, profile
@@ -15,8 +13,3 @@ def _topic(settings: Settings) -> str:
 
 
 PROFILES = EntityParts(PROFILE, PROFILE_CHANGES_TOPIC, _topic, profile)
-
-
-def definitions() -> dg.Definitions:
-    """Assets, jobs, checks, sensors and schedule of profiles."""
-    return PROFILES.definitions()

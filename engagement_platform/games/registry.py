@@ -8,8 +8,6 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Iterator, Mapping
 from functools import cache
-from importlib.resources import files
-from importlib.resources.abc import Traversable
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -19,6 +17,10 @@ from engagement_platform.games.event_type import GROUP, EventType
 
 Registry = Mapping[str, EventType]
 """Types by name, in the order of their names."""
+
+
+SHIPPED = Path(__file__).parent / "events"
+"""Folder of the types that ship."""
 
 
 class EventTypeRefused(PlatformError):
@@ -35,7 +37,7 @@ def registry(folder: Path | None = None) -> Registry:
 
     Raises EventTypeRefused. Read once for a process: a new declaration is seen by the next one.
     """
-    found = {declared.name: declared for declared in _read(files(__package__) / "events")}
+    found = {declared.name: declared for declared in _read(SHIPPED)}
     if folder is not None:
         found |= read_folder(folder, "games.declarations")
     return dict(sorted(found.items()))
@@ -68,7 +70,7 @@ def what_is_wrong(error: ValidationError) -> str:
     return "; ".join(f"{'.'.join(map(str, each['loc'])) or 'it'}: {each['msg']}" for each in told)
 
 
-def _read(folder: Traversable, group: str = GROUP) -> Iterator[EventType]:
+def _read(folder: Path, group: str = GROUP) -> Iterator[EventType]:
     for file in sorted(folder.iterdir(), key=lambda file: file.name):
         if file.name.endswith(".toml"):
             yield parse(str(file), file.read_text(encoding="utf-8"), group)

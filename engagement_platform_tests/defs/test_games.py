@@ -8,6 +8,7 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
+from engagement_platform.components import shipped as components
 from engagement_platform.definitions import defs
 from engagement_platform.defs import games
 from engagement_platform.defs.batches import Metadata
@@ -40,7 +41,7 @@ def test_a_declared_type_is_an_asset_without_any_code(tmp_path: Path, monkeypatc
         'description = "A player skipped a level."\n[fields]\nlevel_id = { type = "string", comment = "Which." }\n'
     )
     monkeypatch.setenv("ENGAGEMENT_PLATFORM_GAMES__DECLARATIONS", str(tmp_path))
-    bound = dg.Definitions.merge(games.definitions(), dg.Definitions(resources={"platform": Platform()}))
+    bound = dg.Definitions.merge(components.definitions(), dg.Definitions(resources={"platform": Platform()}))
     keys = bound.get_repository_def().asset_graph.get_all_asset_keys()
     assert dg.AssetKey(["game", "level_skip"]) in keys
     assert len([key for key in keys if key.path[0] == "game"]) == 32
