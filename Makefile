@@ -6,7 +6,7 @@ PYTEST := $(BIN)/python -m pytest
 .DEFAULT_GOAL := help
 .PHONY: help setup run test test-fast test-long test-crash lint format docs clean bench-ingest bench-cascade bench-mutation \
   bench-partitioning bench-file-size bench-optimize bench-merge-on-read bench-incremental-read bench-freshness \
-  bench-ingest-server bench-chain \
+  bench-ingest-server bench-chain bench-s3-sqs \
   simulate-days
 
 help: ## print this list
@@ -74,6 +74,9 @@ bench-optimize: setup ## where the seconds of OPTIMIZE go, per partition: snapsh
 
 bench-freshness: setup ## from produced to visible in the view, at four rates of profile changes; p50, p95, a plot
 	@$(BIN)/python -m benchmarks.freshness $(ARGS)
+
+bench-s3-sqs: setup ## objects/s that the s3-sqs source and the thirty tables drain, beside moto's own; created to readable
+	@$(BIN)/python -m benchmarks.s3_sqs $(ARGS)
 
 bench-ingest-server: setup ## events/s that the ingest server takes, and how long answers take, at full speed and half of it
 	@$(BIN)/python -m benchmarks.ingest_server $(ARGS)

@@ -46,7 +46,6 @@ from engagement_platform.sections import ChainSettings
 from engagement_platform.settings import KafkaSettings, Settings
 from engagement_platform.spark.session import session_conf
 from engagement_platform.tables import log
-from engagement_platform.tables.contract import Table
 from engagement_platform.tables.lake import Lake
 
 TARGET_S = 10.0
@@ -90,9 +89,9 @@ class Commit:
     rows: list[dict[str, object]]
 
 
-def commits(root: str, table: Table, *columns: str) -> list[Commit]:
-    """Every version, oldest first, with the rows that it added."""
-    uri, found = table.uri(root), list[Commit]()
+def commits(uri: str, *columns: str) -> list[Commit]:
+    """Every version of a table on this disk, oldest first, with the rows that it added."""
+    found = list[Commit]()
     newest = log.newest_entry(uri)
     for version in range((newest if newest is not None else -1) + 1):
         added = [action["add"] for action in log.entry(uri, version) or () if "add" in action]
@@ -211,9 +210,9 @@ class Bench:
 
 def waits_of(root: str, views: Views) -> dict[str, list[float]]:
     """Seconds of each row, by hop. Raises AssertionError where the tables have other rows than a loop makes."""
-    page_views = commits(root, PAGE_VIEW, "view_id", "viewed_at")
-    sessions = commits(root, SESSION, "user_id", "started_at", "ended_at", "views")
-    days = commits(root, DAILY, "session_date", "sessions", "views")
+    page_views = commits(PAGE_VIEW.uri(root), "view_id", "viewed_at")
+    sessions = commits(SESSION.uri(root), "user_id", "started_at", "ended_at", "views")
+    days = commits(DAILY.uri(root), "session_date", "sessions", "views")
     landed = sorted(int(str(row["view_id"])) for commit in page_views for row in commit.rows)
     assert landed == list(range(len(views.said))), "the page views are not those that were produced"
     expected = sessions_of(views.said)
