@@ -2,9 +2,11 @@
 
 Data: objects of --lines simulated game events each, gzip, in a bucket of moto, S3's emulator, which announces them in a
 queue; each phase has a bucket and a queue of its own.
-Drained: --objects wait in the queue. `client` takes them with boto3 alone, on --threads connections: what moto, which
-runs on the same cores, can hand out. `source` is a stream `s3-sqs` with Trigger.AvailableNow into one Delta table,
-`tables` the job that fills the thirty tables of game events. Each checks that every line has arrived.
+Drained: objects wait in the queue. `client` takes them with boto3 alone, on --threads connections: what moto, which
+runs on the same cores, can hand out. With each message it looks at all that wait, so that a long queue is slow whoever
+asks; hence two cases: --single objects in a message each, as S3 announces them, and --objects in messages of --records.
+`source` is a stream `s3-sqs` with Trigger.AvailableNow into one Delta table, `tables` the job that fills the thirty
+tables of game events. Each checks that every line has arrived.
 Fresh: --rate objects a second for --seconds, put while `source` runs without a pause between batches, or `tables` runs
 again and again on an open session. Measured, for each object, are the seconds from the answer to its PUT to the entry
 of the Delta log that shows the last of its rows.
@@ -54,6 +56,7 @@ from engagement_platform.jobs import build_job, let_go, open_stores
 from engagement_platform.microbatch.job import DrainPolicy, drain
 from engagement_platform.sections import GamesSettings
 from engagement_platform.settings import Settings
+from engagement_platform.sources.s3_events import S3File
 from engagement_platform.sources.s3_sqs import S3SqsDataSource
 from engagement_platform.spark.session import session_conf
 
@@ -65,7 +68,7 @@ STREAMS = ("source", "tables")
 SCHEMA = "event_id string, event_type string, game_id string, player_id string, event_ts string, _file string"
 AT_ONCE = DrainPolicy(linger=timedelta(0), max_duration=timedelta.max)
 NAME, COMMAND = "s3_sqs", "make bench-s3-sqs ARGS=--page=docs/s3_sqs.md"
-DRAINED = ("objects_a_second", "seconds", "objects", "lines")
+DRAINED = ("objects_a_second", "seconds")
 FRESH = ("p50_s", "p95_s", "most_s", "objects")
 _SENDERS = 8
 _PAUSE_S = 0.2
@@ -78,18 +81,23 @@ class Bucket:
     aws: EmbeddedAws
     name: str
     lines: int
+    records: int = 0
+    """In a message that is sent for objects once they are there; 0: S3 announces each itself."""
     created: dict[str, float] = field(default_factory=dict)
     """Key, and the moment of the answer to its PUT, Unix time."""
 
     def __post_init__(self) -> None:
         self.s3, self.sqs = self.aws.client("s3"), self.aws.client("sqs")
         self.s3.create_bucket(Bucket=self.name, CreateBucketConfiguration={"LocationConstraint": REGION})
-        self.queue = self.sqs.create_queue(QueueName=self.name)["QueueUrl"]
+        # Nothing that is measured takes so long: what came twice would be counted twice.
+        kept = {"VisibilityTimeout": "900"}
+        self.queue = self.sqs.create_queue(QueueName=self.name, Attributes=kept)["QueueUrl"]
         self.dead = self.sqs.create_queue(QueueName=f"{self.name}-dead")["QueueUrl"]
-        told = {"QueueArn": f"arn:aws:sqs:{REGION}:{ACCOUNT}:{self.name}", "Events": ["s3:ObjectCreated:*"]}
-        self.s3.put_bucket_notification_configuration(
-            Bucket=self.name, NotificationConfiguration={"QueueConfigurations": [told]}
-        )
+        if not self.records:
+            told = {"QueueArn": f"arn:aws:sqs:{REGION}:{ACCOUNT}:{self.name}", "Events": ["s3:ObjectCreated:*"]}
+            self.s3.put_bucket_notification_configuration(
+                Bucket=self.name, NotificationConfiguration={"QueueConfigurations": [told]}
+            )
 
     def fill(self, objects: int, rate: float | None = None) -> None:
         """Put so many objects, as fast as it goes or so many a second."""
@@ -103,10 +111,18 @@ class Bucket:
                 body = gzip.compress(b"\n".join(traffic.line(now) for _ in range(self.lines)) + b"\n", 1)
                 senders.submit(self._put, f"events/{now:%Y/%m/%d/%H}/{n:08d}.json.gz", body)
         assert len(self.created) == objects, "not every object could be put"
+        if self.records:
+            self._announce()
 
     def _put(self, key: str, body: bytes) -> None:
         self.s3.put_object(Bucket=self.name, Key=key, Body=body)
         self.created[key] = time.time()
+
+    def _announce(self) -> None:
+        """As S3 does, with several objects in a message."""
+        events = iter([json.loads(S3File(self.name, key).as_event())["Records"] for key in sorted(self.created)])
+        while some := list(itertools.islice(events, self.records)):
+            self.sqs.send_message(QueueUrl=self.queue, MessageBody=json.dumps({"Records": sum(some, [])}))
 
     @property
     def written(self) -> int:
@@ -124,13 +140,16 @@ class Bench:
     options: argparse.Namespace
     numbers: Iterator[int] = field(default_factory=itertools.count)
 
-    def bucket(self) -> Bucket:
+    def bucket(self, records: int = 0) -> Bucket:
         """A new one."""
-        return Bucket(self.aws, f"bench-{next(self.numbers)}", self.options.lines)
+        return Bucket(self.aws, f"bench-{next(self.numbers)}", self.options.lines, records)
 
-    def drained(self, way: str, objects: int) -> float:
-        """Seconds in which a way drains so many objects that wait. Raises AssertionError where lines are missing."""
-        bucket = self.bucket()
+    def drained(self, way: str, objects: int, records: int) -> float:
+        """Seconds in which a way drains so many objects that wait. Raises AssertionError where lines are missing.
+
+        records: objects in a message.
+        """
+        bucket = self.bucket(records)
         bucket.fill(objects)
         run: Callable[[Bucket], Callable[[], int]] = {
             "client": self._by_client, "source": self._by_source, "tables": self._by_tables
@@ -182,7 +201,7 @@ class Bench:
 
     def _by_client(self, bucket: Bucket) -> Callable[[], int]:
         def take() -> int:
-            s3, sqs, lines = self.aws.client("s3"), self.aws.client("sqs"), 0
+            s3, sqs, lines = bucket.s3, bucket.sqs, 0
             while found := sqs.receive_message(QueueUrl=bucket.queue, MaxNumberOfMessages=10).get("Messages"):
                 for message in found:
                     for key in _keys(message["Body"]):
@@ -202,6 +221,8 @@ class Bench:
         home = self.folder / bucket.name
         options = {
             "queueUrl": bucket.queue,
+            "endpoint": self.aws.endpoint,
+            "region": REGION,
             "deadLetterQueueUrl": bucket.dead,
             "stateLocation": str(home / "state"),
             "badRecords": "column",
@@ -269,12 +290,14 @@ def moto(folder: Path) -> Iterator[EmbeddedAws]:
 
 def measure(options: argparse.Namespace, drained: Cells, fresh: Cells) -> None:
     """The phases that are missing, after short ones that are not kept; nothing is started when there are none."""
-    rounds = [(way, n) for n in range(1, options.rounds + 1) for way in WAYS if (way, n) not in drained]
+    cases = ((options.single, 1), (options.objects, options.records))
+    wanted = [(way, *case, n) for n in range(1, options.rounds + 1) for case in cases for way in WAYS]
+    rounds = [key for key in wanted if key not in drained]
     streams = [way for way in STREAMS if (way, options.rate) not in fresh]
     if not rounds and not streams:
         return
     scratch = Path(tempfile.mkdtemp(prefix="bench-s3-sqs-"))
-    total = len(WAYS) * options.rounds + len(STREAMS)
+    total = len(wanted) + len(STREAMS)
     progress = Progress(total, total - len(rounds) - len(streams))
     try:
         with moto(scratch) as aws, spark_session(scratch) as spark:
@@ -282,12 +305,12 @@ def measure(options: argparse.Namespace, drained: Cells, fresh: Cells) -> None:
             bench = Bench(spark, aws, scratch, options)
             console.print("Warm-up, not counted", style="dim")
             for way in WAYS:
-                bench.drained(way, 50)
-            for way, n in rounds:
-                seconds, objects = bench.drained(way, options.objects), options.objects
-                figures = {"objects": objects, "seconds": seconds, "lines": objects * options.lines}
-                drained.add((way, n), objects_a_second=objects / seconds, **figures)
-                progress.step(f"{way:>7} {objects / seconds:>7,.0f} objects a second")
+                bench.drained(way, 50, 10)
+            for way, objects, records, n in rounds:
+                seconds = bench.drained(way, objects, records)
+                rate = objects / seconds
+                drained.add((way, objects, records, n), objects_a_second=rate, seconds=seconds)
+                progress.step(f"{way:>7} {rate:>7,.0f} objects a second, {records} in a message")
             for way in streams:
                 waits = bench.fresh(way, options.rate, options.seconds)
                 keep(way, options.rate, waits, fresh)
@@ -305,12 +328,16 @@ def keep(way: str, rate: float, waits: Sequence[float], fresh: Cells) -> None:
 def tables(drained: Cells, fresh: Cells) -> list[RichTable]:
     """A row for each way; its median round, against moto's own."""
     title = "Objects a second, all waiting"
-    found = right_aligned(title, "way", "median", "least", "most", "of the client's", "rounds")
-    alone = _median(drained, "client")
-    for way in WAYS:
-        rates = drained.figures("objects_a_second", way=way)
-        shown = (f"{value:,.0f}" for value in (_median(drained, way), min(rates), max(rates)))
-        found.add_row(way, *shown, f"{_median(drained, way) / alone:.0%}", f"{len(rates)}")
+    found = right_aligned(
+        title, "way", "objects", "in a message", "median", "least", "most", "of the client's", "rounds"
+    )
+    for objects, records in sorted({(int(cell.key[1]), int(cell.key[2])) for cell in drained}):
+        alone = _median(drained, "client", records)
+        for way in WAYS:
+            rates = drained.figures("objects_a_second", way=way, records=records)
+            own = _median(drained, way, records)
+            shown = (f"{value:,.0f}" for value in (own, min(rates), max(rates)))
+            found.add_row(way, f"{objects:,}", f"{records}", *shown, f"{own / alone:.0%}", f"{len(rates)}")
     title = "Seconds from created to readable"
     waited = right_aligned(title, "way", "objects a second", "p50", "p95", "most", "objects")
     for cell in fresh:
@@ -323,17 +350,18 @@ def tables(drained: Cells, fresh: Cells) -> list[RichTable]:
 def targets(drained: Cells, fresh: Cells) -> list[str]:
     """What was aimed at, and what was found."""
     said = []
+    most = max(int(cell.key[2]) for cell in drained)
     for way in STREAMS:
-        rate, p95 = _median(drained, way), max(fresh.figures("p95_s", way=way))
+        rate, p95 = _median(drained, way, most), max(fresh.figures("p95_s", way=way))
         said += [
-            f"`{way}` drains {rate:,.0f} objects a second; target {TARGET_RATE:g}: {_met(rate >= TARGET_RATE)}.",
+            f"`{way}` drains {rate:,.0f} objects a second, {most} in a message; target {TARGET_RATE:g}: {_met(rate >= TARGET_RATE)}.",
             f"`{way}`: p95 from created to readable {p95:.1f} s; target below {TARGET_S:g}: {_met(p95 < TARGET_S)}.",
         ]
     return said
 
 
-def _median(drained: Cells, way: str) -> float:
-    return float(np.median(drained.figures("objects_a_second", way=way)))
+def _median(drained: Cells, way: str, records: int) -> float:
+    return float(np.median(drained.figures("objects_a_second", way=way, records=records)))
 
 
 def _met(met: bool) -> str:
@@ -343,7 +371,9 @@ def _met(met: bool) -> str:
 def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Options."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--objects", type=int, default=2_000, help="that wait in the queue (default 2000)")
+    parser.add_argument("--single", type=int, default=200, help="objects in a message each (default 200)")
+    parser.add_argument("--objects", type=int, default=2_000, help="objects in messages of several (default 2000)")
+    parser.add_argument("--records", type=int, default=10, help="objects in such a message (default 10)")
     parser.add_argument("--lines", type=int, default=20, help="events in an object (default 20)")
     parser.add_argument("--rounds", type=int, default=3, help="of each way (default 3)")
     parser.add_argument("--threads", type=int, default=8, help="connections of the client alone (default 8)")
@@ -355,13 +385,14 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     add_page_option(parser)
     options = parser.parse_args(arguments)
     if options.quick:
-        options.objects, options.rounds, options.seconds = min(options.objects, 200), 1, min(options.seconds, 10.0)
+        options.objects, options.single = min(options.objects, 200), min(options.single, 20)
+        options.rounds, options.seconds = 1, min(options.seconds, 10.0)
     return options
 
 
 def cells(run: Run) -> tuple[Cells, Cells]:
     """Rounds of draining, and phases of freshness."""
-    drained = run.cells("s3_sqs_drained", ("way", "round"), DRAINED)
+    drained = run.cells("s3_sqs_drained", ("way", "objects", "records", "round"), DRAINED)
     return drained, run.cells("s3_sqs_fresh", ("way", "rate"), FRESH)
 
 

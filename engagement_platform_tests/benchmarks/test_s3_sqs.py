@@ -52,13 +52,14 @@ def test_an_object_is_readable_with_the_last_of_its_rows(tmp_path: Path) -> None
 def test_a_figure_is_the_median_round_and_says_whether_the_target_is_met(tmp_path: Path) -> None:
     drained, fresh = cells(Run(tmp_path, {}))
     for way, seconds in (("client", 1.0), ("source", 4.0), ("tables", 40.0)):
+        drained.add((way, 100, 1, 1), objects_a_second=1.0, seconds=100.0)
         for n, factor in enumerate((1, 2, 1), 1):
             took = seconds * factor
-            drained.add((way, n), objects_a_second=1_000 / took, seconds=took, objects=1_000, lines=20_000)
+            drained.add((way, 1_000, 10, n), objects_a_second=1_000 / took, seconds=took)
     keep("source", 20.0, [1.0, 2.0, 3.0], fresh)
     keep("tables", 20.0, [100.0], fresh)
     shown, waited = tables(drained, fresh)
-    assert list(shown.columns[4].cells) == ["100%", "25%", "2%"]
+    assert list(shown.columns[6].cells) == ["100%", "100%", "100%", "100%", "25%", "2%"]
     assert list(waited.columns[2].cells) == ["2.00", "100.00"]
     assert [line.rpartition(" ")[2] for line in targets(drained, fresh)] == ["met.", "met.", "missed.", "missed."]
 
@@ -70,12 +71,13 @@ def test_every_object_of_a_short_run_is_drained_and_becomes_readable(
 ) -> None:
     spark.dataSource.register(S3SqsDataSource)
     bench = Bench(spark, aws, tmp_path, parsed(["--lines", "5", "--patience", "60"]))
-    assert bench.drained(way, 12) > 0
+    assert bench.drained(way, 12, records=5) > 0
     waits = bench.fresh(way, rate=10.0, seconds=2.0)
     assert len(waits) == 20
     assert min(waits) > 0
 
 
-def test_the_client_alone_takes_every_line(aws: EmbeddedAws, tmp_path: Path) -> None:
+@pytest.mark.parametrize("records", [1, 7])
+def test_the_client_alone_takes_every_line(aws: EmbeddedAws, tmp_path: Path, records: int) -> None:
     nobody: SparkSession = None  # type: ignore[assignment]
-    assert Bench(nobody, aws, tmp_path, parsed(["--lines", "5"])).drained("client", 30) > 0
+    assert Bench(nobody, aws, tmp_path, parsed(["--lines", "5"])).drained("client", 30, records) > 0
