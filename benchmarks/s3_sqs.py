@@ -7,9 +7,9 @@ runs on the same cores, can hand out. With each message it looks at all that wai
 asks; hence two cases: --single objects in a message each, as S3 announces them, and --objects in messages of --records.
 `source` is a stream `s3-sqs` with Trigger.AvailableNow into one Delta table, `tables` the job that fills the thirty
 tables of game events. Each checks that every line has arrived.
-Fresh: --rate objects a second for --seconds, put while `source` runs without a pause between batches, or `tables` runs
-again and again on an open session. Measured, for each object, are the seconds from the answer to its PUT to the entry
-of the Delta log that shows the last of its rows.
+Fresh: objects come at each of --rates for --seconds, while `source` runs without a pause between batches, or `tables`
+runs again and again on an open session. Measured, for each object, are the seconds from the answer to its PUT to the
+entry of the Delta log that shows the last of its rows.
 Prints objects/s, p50, p95 and most; writes s3_sqs_drained.csv, s3_sqs_fresh.csv and s3_sqs.md; --page puts the last
 one into a page. An interrupted run is resumed by the same command, a phase from its beginning. Compare within one run,
 never across machines. --quick: 200 objects, one round, ten seconds.
@@ -122,7 +122,9 @@ class Bucket:
         """As S3 does, with several objects in a message."""
         events = iter([json.loads(S3File(self.name, key).as_event())["Records"] for key in sorted(self.created)])
         while some := list(itertools.islice(events, self.records)):
-            self.sqs.send_message(QueueUrl=self.queue, MessageBody=json.dumps({"Records": sum(some, [])}))
+            self.sqs.send_message(
+                QueueUrl=self.queue, MessageBody=json.dumps({"Records": list(itertools.chain(*some))})
+            )
 
     @property
     def written(self) -> int:
@@ -293,11 +295,12 @@ def measure(options: argparse.Namespace, drained: Cells, fresh: Cells) -> None:
     cases = ((options.single, 1), (options.objects, options.records))
     wanted = [(way, *case, n) for n in range(1, options.rounds + 1) for case in cases for way in WAYS]
     rounds = [key for key in wanted if key not in drained]
-    streams = [way for way in STREAMS if (way, options.rate) not in fresh]
+    phases = [(way, rate) for rate in options.rates for way in STREAMS]
+    streams = [key for key in phases if key not in fresh]
     if not rounds and not streams:
         return
     scratch = Path(tempfile.mkdtemp(prefix="bench-s3-sqs-"))
-    total = len(wanted) + len(STREAMS)
+    total = len(wanted) + len(phases)
     progress = Progress(total, total - len(rounds) - len(streams))
     try:
         with moto(scratch) as aws, spark_session(scratch) as spark:
@@ -311,10 +314,10 @@ def measure(options: argparse.Namespace, drained: Cells, fresh: Cells) -> None:
                 rate = objects / seconds
                 drained.add((way, objects, records, n), objects_a_second=rate, seconds=seconds)
                 progress.step(f"{way:>7} {rate:>7,.0f} objects a second, {records} in a message")
-            for way in streams:
-                waits = bench.fresh(way, options.rate, options.seconds)
-                keep(way, options.rate, waits, fresh)
-                progress.step(f"{way:>7} p95 {np.percentile(waits, 95):.2f} s at {options.rate:g} objects a second")
+            for way, rate in streams:
+                waits = bench.fresh(way, rate, options.seconds)
+                keep(way, rate, waits, fresh)
+                progress.step(f"{way:>7} p95 {np.percentile(waits, 95):.2f} s at {rate:g} objects a second")
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 
@@ -354,7 +357,8 @@ def targets(drained: Cells, fresh: Cells) -> list[str]:
     for way in STREAMS:
         rate, p95 = _median(drained, way, most), max(fresh.figures("p95_s", way=way))
         said += [
-            f"`{way}` drains {rate:,.0f} objects a second, {most} in a message; target {TARGET_RATE:g}: {_met(rate >= TARGET_RATE)}.",
+            f"`{way}` drains {rate:,.0f} objects a second, {most} in a message; "
+            f"target {TARGET_RATE:g}: {_met(rate >= TARGET_RATE)}.",
             f"`{way}`: p95 from created to readable {p95:.1f} s; target below {TARGET_S:g}: {_met(p95 < TARGET_S)}.",
         ]
     return said
@@ -377,8 +381,9 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--lines", type=int, default=20, help="events in an object (default 20)")
     parser.add_argument("--rounds", type=int, default=3, help="of each way (default 3)")
     parser.add_argument("--threads", type=int, default=8, help="connections of the client alone (default 8)")
-    parser.add_argument("--rate", type=float, default=20.0, help="objects a second while freshness is measured (20)")
-    parser.add_argument("--seconds", type=float, default=120.0, help="for which they come (default 120)")
+    rates = [2.0, 10.0]
+    parser.add_argument("--rates", type=float, nargs="+", default=rates, help=f"objects a second (default {rates})")
+    parser.add_argument("--seconds", type=float, default=90.0, help="for which they come (default 90)")
     parser.add_argument("--patience", type=float, default=120.0, help="seconds to wait after the last (default 120)")
     parser.add_argument("--quick", action="store_true", help="200 objects, one round, ten seconds")
     add_options(parser, NAME)
