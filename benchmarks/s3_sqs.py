@@ -356,9 +356,9 @@ def targets(drained: Cells, fresh: Cells) -> list[str]:
     most = max(int(cell.key[2]) for cell in drained)
     for way in STREAMS:
         rate, p95 = _median(drained, way, most), max(fresh.figures("p95_s", way=way))
+        held = f"target {TARGET_RATE:g}: {_met(rate >= TARGET_RATE)}"
         said += [
-            f"`{way}` drains {rate:,.0f} objects a second, {most} in a message; "
-            f"target {TARGET_RATE:g}: {_met(rate >= TARGET_RATE)}.",
+            f"`{way}` drains {rate:,.0f} objects a second, {most} in a message; {held}.",
             f"`{way}`: p95 from created to readable {p95:.1f} s; target below {TARGET_S:g}: {_met(p95 < TARGET_S)}.",
         ]
     return said
