@@ -34,6 +34,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote_plus
+from uuid import uuid4
 
 import numpy as np
 from deltalake import DeltaTable
@@ -140,11 +141,10 @@ class Bench:
     aws: EmbeddedAws
     folder: Path
     options: argparse.Namespace
-    numbers: Iterator[int] = field(default_factory=itertools.count)
 
     def bucket(self, records: int = 0) -> Bucket:
         """A new one."""
-        return Bucket(self.aws, f"bench-{next(self.numbers)}", self.options.lines, records)
+        return Bucket(self.aws, f"bench-{uuid4().hex[:12]}", self.options.lines, records)
 
     def drained(self, way: str, objects: int, records: int) -> float:
         """Seconds in which a way drains so many objects that wait. Raises AssertionError where lines are missing.
