@@ -131,10 +131,7 @@ class Changes:
             raise ValueError("max_rows is at least 1")
         self.name, self.root = name, lake_root(lake_uri)
         self.organizations = None if organizations is None else frozenset(organizations)
-        self.change_types = frozenset(change_types or CHANGE_TYPES)
-        _refuse_unknown("change type", self.change_types, CHANGE_TYPES)
-        _refuse_unknown("column", columns or (), DATA.column_names)
-        self.columns = DATA.column_names if columns is None else tuple(dict.fromkeys([*KEY, *columns]))
+        self.change_types, self.columns = chosen(change_types, columns)
         self.max_rows, self.follow, self.poll = max_rows, follow, poll
         self._cursors = CursorStore(open_engine(store_url or Settings().store_url))
         self._view = View(self.root)
@@ -251,6 +248,16 @@ def _told_apart(changed: pa.Table, now: pa.Table) -> tuple[pa.Array, pa.Table]:
     there = set(standing)
     mask = pa.array([key not in there for key in before], pa.bool_())
     return previous, changed.filter(mask).select(list(_DELETED))
+
+
+def chosen(
+    change_types: Collection[str] | None, columns: Sequence[str] | None
+) -> tuple[frozenset[str], tuple[str, ...]]:
+    """The change types and the columns of the Data Table, ids first, that a consumer gets. Raises UnknownChoice."""
+    types = frozenset(change_types or CHANGE_TYPES)
+    _refuse_unknown("change type", types, CHANGE_TYPES)
+    _refuse_unknown("column", columns or (), DATA.column_names)
+    return types, tuple(DATA.column_names if columns is None else dict.fromkeys([*KEY, *columns]))
 
 
 def _refuse_unknown(what: str, names: Collection[str], there: Sequence[str]) -> None:

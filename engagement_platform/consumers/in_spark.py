@@ -5,16 +5,25 @@ Writes nothing. Which stream owns which checkpoint folder is kept in the stores;
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from engagement_platform.consumers.changes import lake_root
-from engagement_platform.consumers.notified import KEY, READ, commits, refuse_replaced, told_too_far_behind
+from engagement_platform.consumers.changes import CHANGE_TYPES, chosen, lake_root
+from engagement_platform.consumers.notified import (
+    KEY,
+    READ,
+    TooFarBehind,
+    commits,
+    refuse_replaced,
+    told_too_far_behind,
+)
 from engagement_platform.consumers.position import Position, Start, first_position
-from engagement_platform.microbatch.cursors import CursorStore, StreamCheckpoints
+from engagement_platform.errors import PlatformError
+from engagement_platform.layout.streams import Followed, followed
+from engagement_platform.microbatch.cursors import CursorStore, StreamCheckpoints, checkpoint_folder
 from engagement_platform.microbatch.database import open_engine
 from engagement_platform.mutation.current import current
 from engagement_platform.tables import growth, log
@@ -29,15 +38,48 @@ MAX_VALUES = 1_000
 """More organizations or days than this are not listed; then the join alone finds the rows."""
 
 
+class StreamTooFarBehind(PlatformError):
+    """What a stream has not read yet can no longer be read one by one."""
+
+    def __init__(self, name: str, version: int, why: str) -> None:
+        self.name, self.version, self.why = name, version, why
+        super().__init__(
+            f"The stream {name} cannot go on after version {version} of {NOTIFICATION.name}: {why}. It was stopped for "
+            "longer than these are kept. Nothing was read. Replace what it has by all rows that stand now (`Pull(...)"
+            f".resnapshot()`), then `engagement-platform consumers --forget-stream {name}`, and start it with a new "
+            "checkpoint folder and the option startingVersion."
+        )
+
+
 def stream(lake: Lake, *, name: str, checkpoint: str, store_url: str | None = None) -> DataFrame:
     """Notifications as a streaming frame, for a query whose checkpointLocation is `checkpoint`; that becomes its own.
 
-    Join each micro-batch with `as_now` in foreachBatch: joined as a stream, rows would be those of when it started.
-    Raises CheckpointTaken when the folder belongs to another stream, CheckpointChanged when this stream has another
-    one, StoresUnavailable.
+    Join each micro-batch with `as_now` in foreachBatch: joined as a stream, rows would be those of when it started. For
+    some organizations only, filter the frame. Raises CheckpointTaken when the folder belongs to another stream,
+    CheckpointChanged when this stream has another one, StreamTooFarBehind, StoresUnavailable.
     """
+    uri = lake.uri(NOTIFICATION)
+    found = log.open_log(uri)
+    at = followed(checkpoint_folder(checkpoint), str(found.metadata().id)) if found is not None else None
+    if isinstance(at, Followed):
+        _refuse_lost(name, uri, at.version)
     StreamCheckpoints(open_engine(store_url or lake.settings.store_url)).claim(name, checkpoint)
     return lake.stream(NOTIFICATION)
+
+
+def _refuse_lost(name: str, uri: str, version: int) -> None:
+    """Raise StreamTooFarBehind when what follows a version cannot be read any more. Reads the log, no rows."""
+    newest = log.version(uri)
+    try:
+        refuse_replaced(name, Position(version), newest)
+        with told_too_far_behind(name, Position(version)):
+            for _, files in commits(uri, version, version if newest is None else newest):
+                if files:
+                    # What was removed longest ago is what follows at once.
+                    growth.refuse_vacuumed(uri, files)
+                    return
+    except TooFarBehind as behind:
+        raise StreamTooFarBehind(name, version, behind.why) from behind
 
 
 def as_now(lake: Lake, notified: DataFrame) -> DataFrame:
@@ -79,8 +121,8 @@ class Pulled:
 class Pull:
     """What changed since a consumer committed last, in Spark. Iterate it, write each frame, then `commit()`.
 
-    The same cursor as that of `Changes`, moved by whole commits: at least one a frame, together about max_rows rows.
-    Raises UnknownStart, StoresUnavailable.
+    organizations, change_types, columns, start: as of `Changes`, whose cursor this is, moved by whole commits: at least
+    one a frame, together about max_rows rows. Raises UnknownChoice, UnknownStart, StoresUnavailable.
     """
 
     def __init__(
@@ -88,11 +130,16 @@ class Pull:
         lake: Lake,
         *,
         name: str,
+        organizations: Collection[str] | None = None,
+        change_types: Collection[str] | None = None,
+        columns: Sequence[str] | None = None,
         start: Start = "beginning",
         max_rows: int = MAX_ROWS,
         store_url: str | None = None,
     ) -> None:
         self.name, self.lake, self.max_rows = name, lake, max_rows
+        self.organizations = None if organizations is None else frozenset(organizations)
+        self.change_types, self.columns = chosen(change_types, columns)
         self._uri, root = lake.uri(NOTIFICATION), lake_root(lake.root)
         self._cursors = CursorStore(open_engine(store_url or lake.settings.store_url))
         self._cursor = self._cursors.get(root, name) or self._cursors.begin(
@@ -117,6 +164,24 @@ class Pull:
             self._cursor = self._cursors.move(self._cursor, self._position.as_json(), self._unsaid)
         self._unsaid = 0
 
+    def resnapshot(self) -> Pulled:
+        """Everything that stands now, each row an INSERT; `commit()` then goes on after it.
+
+        Later frames may repeat some of it. Replace by it what you have.
+        """
+        # In this order: a change that was announced by then is in the view.
+        newest = log.version(self._uri)
+        self._position = Position(growth.BEFORE_ALL if newest is None else newest)
+        rows = current(self.lake, data_table(self.lake.settings.layout.scheme)).withColumns(
+            {"change_type": F.lit("INSERT"), "previous_person_id": F.lit(None).cast("string")}
+        )
+        if self.organizations is not None:
+            rows = rows.where(any_of("organization_id", sorted(self.organizations)))
+        return Pulled(self._shown(rows), self._position)
+
+    def _shown(self, rows: DataFrame) -> DataFrame:
+        return rows.select("change_type", *self.columns, "previous_person_id")
+
     def _next(self) -> Pulled | None:
         newest = log.version(self._uri)
         refuse_replaced(self.name, self._position, newest)
@@ -135,4 +200,9 @@ class Pull:
         if not files:
             return None
         notified = growth.read_frame(self.lake.spark, self._uri, NOTIFICATION, files, READ)
-        return Pulled(as_now(self.lake, notified), self._position)
+        if self.organizations is not None:
+            notified = notified.where(any_of("organization_id", sorted(self.organizations)))
+        found = as_now(self.lake, notified)
+        if len(self.change_types) < len(CHANGE_TYPES):
+            found = found.where(any_of("change_type", sorted(self.change_types)))
+        return Pulled(self._shown(found), self._position)

@@ -12,9 +12,11 @@ from typing import Literal
 from engagement_platform.consumers.changes import lake_root
 from engagement_platform.consumers.notified import TooFarBehind
 from engagement_platform.errors import PlatformError
+from engagement_platform.games.feed import shipped
 from engagement_platform.guards.writers import REWRITES, Foreign, foreign_commits
 from engagement_platform.layout import disk
 from engagement_platform.layout.vacuum import RetentionTooShort
+from engagement_platform.merge_on_read.entity import PROFILE
 from engagement_platform.microbatch.cursors import (
     CheckpointBehind,
     CheckpointChanged,
@@ -25,6 +27,7 @@ from engagement_platform.microbatch.cursors import (
 from engagement_platform.microbatch.job import Stores
 from engagement_platform.microbatch.lease import LeaseUnavailable
 from engagement_platform.settings import Settings
+from engagement_platform.streams.declared import declarations
 from engagement_platform.tables import log
 from engagement_platform.tables.contract import Found, Mode, Table
 from engagement_platform.tables.engagement import (
@@ -95,10 +98,7 @@ class Looked:
 
     def __init__(self, settings: Settings, stores: Stores) -> None:
         self.settings, self.stores = settings, stores
-        self.contracts: Sequence[Table] = (
-            data_table(settings.layout.scheme), MAPPING, NOTIFICATION, QUARANTINE, MUTATION_REQUEST, OPERATION, PENDING,
-            SUPERSEDED, *MUTATION_LOGS,
-        )  # fmt: skip
+        self.contracts = tables_of_jobs(settings)
 
     @cached_property
     def found(self) -> dict[Table, Found]:
@@ -112,6 +112,23 @@ class Looked:
     @property
     def mutable(self) -> set[str]:
         return {table.name for table in self.found if table.mode is Mode.MUTABLE}
+
+
+def tables_of_jobs(settings: Settings) -> tuple[Table, ...]:
+    """Every table that only jobs of ours write: engagements, profiles, games, and all that is declared.
+
+    Not those of view analytics, whose commits are Spark's own, nor imported ones, which are their users'.
+    Raises EventTypeRefused, DeclarationRefused.
+    """
+    declared = declarations(settings)
+    entities = (PROFILE, *(one.entity for one in declared.entities))
+    return (
+        data_table(settings.layout.scheme), MAPPING, NOTIFICATION, QUARANTINE, MUTATION_REQUEST, OPERATION, PENDING,
+        SUPERSEDED, *MUTATION_LOGS,
+        *(table for entity in entities for table in (entity.changeset, entity.base)),
+        *(table for feed in (shipped(settings), *declared.feeds) for table in feed.tables),
+        *(table for stream in declared.streams for table in (stream.table, stream.quarantine)),
+    )  # fmt: skip
 
 
 def guards(settings: Settings, stores: Stores) -> list[Guard]:

@@ -5,9 +5,11 @@ What a position means is for those who read; here it moves only from where its r
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 
 from sqlalchemy import ColumnElement, Connection, Engine, Row, and_, select
 
@@ -136,6 +138,16 @@ class CursorStore:
             return connection.execute(CONSUMER.delete().where(_key(lake, name))).rowcount > 0
 
 
+def checkpoint_folder(location: str) -> str:
+    """A checkpoint folder as it is known, however it was written; what is on this machine as an absolute path.
+
+    >>> checkpoint_folder("file:///tmp/there/../here/")
+    '/tmp/here'
+    """
+    plain = re.sub(r"^file:(//)?(?=/)", "", location.rstrip("/"))
+    return plain if "://" in plain else str(Path(plain).resolve())
+
+
 class StreamCheckpoints:
     """Which Structured Streaming query owns which checkpoint folder. Raises StoresUnavailable."""
 
@@ -144,17 +156,19 @@ class StreamCheckpoints:
 
     def claim(self, stream: str, location: str) -> None:
         """Make a folder this stream's, for ever. Raises CheckpointTaken, CheckpointChanged."""
-        location = location.rstrip("/")
-        owns, has = STREAM_CHECKPOINT.c.location == location, STREAM_CHECKPOINT.c.stream == stream
+        location = checkpoint_folder(location)
         with writing(self._engine, "stream-checkpoints") as connection:
-            owner = connection.execute(select(STREAM_CHECKPOINT.c.stream).where(owns)).scalar_one_or_none()
-            if owner == stream:
+            # By what they mean, since older entries stand as they were written.
+            known = {
+                row.stream: checkpoint_folder(row.location) for row in connection.execute(select(STREAM_CHECKPOINT))
+            }
+            if known.get(stream) == location:
                 return
-            if owner is not None:
-                raise CheckpointTaken(stream, location, owner)
-            before = connection.execute(select(STREAM_CHECKPOINT.c.location).where(has)).scalar_one_or_none()
-            if before is not None:
-                raise CheckpointChanged(stream, location, before)
+            for owner, folder in known.items():
+                if folder == location:
+                    raise CheckpointTaken(stream, location, owner)
+            if stream in known:
+                raise CheckpointChanged(stream, location, known[stream])
             connection.execute(
                 STREAM_CHECKPOINT.insert().values(location=location, stream=stream, claimed_ts=self._clock())
             )

@@ -88,7 +88,7 @@ def apply_mutations(
         stores=stores,
         limits=Limits(settings.batch.max_records, settings.batch.max_bytes),
         pin=lambda: {table.name: lake.version(table) for table in pinned},
-        leased=(data.name, MAPPING.name),
+        leased=(data.name, MAPPING.name, PENDING.name),
         lease_wait=settings.stores.lease_wait,
         describe=describe,
         observe=told.observe,

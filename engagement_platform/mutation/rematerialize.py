@@ -155,7 +155,7 @@ def rematerialize_aliases(
         stores=stores,
         limits=Limits(settings.batch.max_records, settings.batch.max_bytes),
         pin=lambda: {table.name: lake.version(table) for table in tables},
-        leased=(data.name,),
+        leased=(data.name, PENDING.name),
         lease_wait=settings.stores.lease_wait,
         describe=_describe,
         clock=now,

@@ -137,7 +137,7 @@ def engagements(settings: Settings) -> Group:
         rows="engagements",
         tables=(data, MAPPING, ALIAS, AMENDMENT, SAID_NAME, ORIGINAL, SUPERSEDED, OPERATION, PENDING),
         pinned=(data.name,),
-        leased=(data.name, MAPPING.name),
+        leased=(data.name, MAPPING.name, PENDING.name),
         read={
             APPLY_MUTATIONS: lambda: TableSource(MUTATION_REQUEST.uri(settings.lake), MUTATION_REQUEST),
             INGEST_ENGAGEMENTS: lambda: KafkaSource(settings.kafka.engagements_topic, settings.kafka),

@@ -134,6 +134,10 @@ class MergeOnReadEntityDeclaration(Declaration):
         if self.name in streams.OURS and not self.ours:
             raise ValueError(f"{self.name} is among the platform's own, {', '.join(sorted(streams.OURS))}")
         columns = [_column(name, said) for name, said in self.columns.items()]
+        if required := [column.name for column in columns if column.required]:
+            raise ValueError(
+                f"{', '.join(required)}: a change says some columns only, so none of an entity is required"
+            )
         return Entity(
             name=self.name,
             key=self.key,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 from sqlalchemy import Engine, inspect, text
@@ -57,6 +58,28 @@ def test_a_checkpoint_folder_belongs_to_one_stream_and_a_stream_to_one_folder(en
     assert streams.all() == {"scores": "/checkpoints/scores"}
     assert streams.forget("scores")
     streams.claim("scores", "/checkpoints/new")
+
+
+@pytest.mark.parametrize("written", ["file:///there/scores", "file:/there/scores/", "/there/x/../scores"])
+def test_a_folder_is_the_same_however_it_is_written(engine: Engine, written: str) -> None:
+    streams = StreamCheckpoints(engine)
+    streams.claim("scores", "/there/scores")
+    streams.claim("scores", written)
+    with pytest.raises(CheckpointTaken, match="belongs to the stream scores"):
+        streams.claim("others", written)
+    assert streams.all() == {"scores": "/there/scores"}
+
+
+def test_a_relative_folder_is_the_one_below_where_its_stream_was_started(
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    streams = StreamCheckpoints(engine)
+    streams.claim("scores", "scores")
+    with pytest.raises(CheckpointTaken):
+        streams.claim("others", str(tmp_path / "scores"))
+    streams.claim("far", "s3a://bucket/./scores")
+    assert streams.all() == {"far": "s3a://bucket/./scores", "scores": str(tmp_path / "scores")}
 
 
 def test_a_folder_that_has_finished_less_than_is_recorded_is_refused(engine: Engine) -> None:

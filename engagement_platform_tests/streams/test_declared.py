@@ -114,6 +114,23 @@ def test_what_cannot_be_is_refused_with_the_file_and_the_reason(
     assert "Nothing was started" in str(refused.value)
 
 
+def test_a_column_of_an_entity_is_never_required(tmp_path: Path) -> None:
+    said = ENTITY_WITH_REQUIRED_PLAN
+    with pytest.raises(DeclarationRefused, match="plan: a change says some columns only"):
+        declarations(declared(tmp_path, said))
+    assert declarations(declared(tmp_path / "mended", said.replace(", required: true", ""))).entities
+
+
+ENTITY_WITH_REQUIRED_PLAN = dedent(
+    """\
+    type: engagement_platform.MergeOnReadEntity
+    attributes:
+      topic: account-changes
+      name: account
+      key: account_id
+      columns: {plan: {type: string, required: true}, seats: long}
+    """
+)
 CLICKS_OF_ANOTHER = CLICKS.replace("shop-clicks", "other")
 ARCADE = dedent(
     """\
