@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import shutil
+import threading
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -61,6 +62,18 @@ def test_a_batch_has_rows_as_they_are_now_under_the_identity_of_now(lake: PlainL
     (batch,) = list(changes)
     assert told(batch) == {"UPDATE": {"e1": ("p2", "p1"), "e2": ("p2", "p2")}, "DELETE": {"e3": (None, "p3")}}
     assert by_key(batch.updates)["org", "e2"]["engagement"]["subject"] == "corrected"
+
+
+def test_who_follows_waits_for_more_and_is_given_it(lake: PlainLake) -> None:
+    land(lake, "e1")
+    changes = lake.changes(follow=True, poll=timedelta(milliseconds=10))
+    batches = iter(changes)
+    assert list(told(next(batches))["INSERT"]) == ["e1"]
+    changes.commit()
+    later = threading.Timer(0.2, land, (lake, "e2"))
+    later.start()
+    assert list(told(next(batches))["INSERT"]) == ["e2"], "it came while the consumer waited"
+    later.join()
 
 
 def messages_of(seeds: Sequence[int], rng: random.Random) -> list[list[Message]]:

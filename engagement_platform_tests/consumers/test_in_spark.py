@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 
 from engagement_platform.consumers import Changes
-from engagement_platform.consumers.in_spark import Pull, as_now, stream
+from engagement_platform.consumers.changes import UnknownChoice
+from engagement_platform.consumers.in_spark import Pull, StreamTooFarBehind, as_now, stream
 from engagement_platform.consumers.standing import View
 from engagement_platform.erasing.job import Eraser
 from engagement_platform.erasing.whom import Whom
 from engagement_platform.microbatch.cursors import CheckpointChanged, CheckpointTaken
-from engagement_platform.tables.engagement import data_table
+from engagement_platform.tables.engagement import NOTIFICATION, data_table
 from engagement_platform_tests.consumers.hour import plain, put, standing
 from engagement_platform_tests.consumers.lakes import PlainLake, Replica, Rows
 from engagement_platform_tests.consumers.test_changes import land
@@ -41,6 +44,36 @@ def test_a_pull_and_changes_lead_to_the_rows_that_readers_see(world: World) -> N
     here = Replica()
     here.follow(Changes(world.settings.lake, name="here", store_url=world.settings.store_url))
     assert plain(here.rows) == plain(pulled) == plain(standing(world))
+
+
+@pytest.mark.broker
+def test_a_pull_of_less_than_everything_and_its_snapshot_are_those_of_a_plain_consumer(world: World) -> None:
+    world.ticks = True
+    for step in (FIRST, REQUESTS):
+        send(world, step)
+    less: dict[str, Any] = {"organizations": ["org"], "change_types": ["INSERT", "DELETE"], "columns": ["version"]}
+    here = Changes(world.settings.lake, name="here", store_url=world.settings.store_url, **less)
+    expected = [(batch.inserts, batch.deletes) for batch in here]
+    names = sorted((row["engagement_id"], kind) for pair in expected for kind, table in zip(
+        ("INSERT", "DELETE"), pair, strict=True) for row in table.to_pylist())  # fmt: skip
+    pulled = [row for some in Pull(world.lake, name="less", **less) for row in some.rows.collect()]
+    assert sorted((row["engagement_id"], row["change_type"]) for row in pulled) == names
+    assert len(names) > 1
+    assert list(pulled[0].asDict()) == [
+        "change_type", "organization_id", "engagement_id", "version", "previous_person_id"
+    ]  # fmt: skip
+    nobody = Pull(world.lake, name="nobody", organizations=["nowhere"])
+    assert [some.rows.count() for some in nobody] == [0] * len(list(Pull(world.lake, name="all")))
+    assert nobody.resnapshot().rows.count() == 0
+
+    anew = Pull(world.lake, name="anew")
+    every: Rows = {}
+    put(every, anew.resnapshot().rows)
+    anew.commit()
+    assert plain(every) == plain(standing(world))
+    assert list(Pull(world.lake, name="anew")) == [], "it goes on after the snapshot"
+    with pytest.raises(UnknownChoice, match="no column called colour"):
+        Pull(world.lake, name="wrong", columns=["colour"])
 
 
 def streamed_into(rows: Rows, world: World, checkpoint: str) -> None:
@@ -120,6 +153,23 @@ def test_a_stream_goes_on_across_a_rollback_and_an_erasure_and_has_the_keys_of_a
     follow()
     assert seen() == {"e1", "e3", "e7"}, "what comes late of somebody erased is never told"
     assert plain(here.rows) == plain(streamed) == plain(standing(world))
+
+
+@pytest.mark.broker
+def test_a_stream_that_was_stopped_for_too_long_is_told_how_to_go_on(world: World, tmp_path: Path) -> None:
+    checkpoint, streamed = str(tmp_path / "checkpoint"), cast(Rows, {})
+    send(world, FIRST[:1])
+    streamed_into(streamed, world, checkpoint)
+    assert streamed
+    send(world, FIRST[1:])
+    stream(world.lake, name="stream", checkpoint=checkpoint)
+    uri = Path(world.lake.uri(NOTIFICATION))
+    last = {Path(found).name for found in DeltaTable(str(uri)).file_uris()}
+    for file in uri.rglob("*.parquet"):
+        if file.name in last:
+            file.unlink()
+    with pytest.raises(StreamTooFarBehind, match=r"were removed by VACUUM.*--forget-stream stream"):
+        stream(world.lake, name="stream", checkpoint=checkpoint)
 
 
 @pytest.mark.broker

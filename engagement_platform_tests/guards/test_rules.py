@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from datetime import date
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from typer.testing import CliRunner, Result
 
 from engagement_platform.cli import app
-from engagement_platform.guards.rules import RULES, Guard, Looked, broken, guards
+from engagement_platform.guards.rules import RULES, Guard, Looked, broken, guards, tables_of_jobs
 from engagement_platform.microbatch.cursors import StreamCheckpoints
 from engagement_platform.settings import SparkSettings
+from engagement_platform.tables import light
+from engagement_platform.tables.arrow import schema_of
 from engagement_platform.tables.contract import Table
 from engagement_platform.tables.engagement import NOTIFICATION
 from engagement_platform_tests.consumers.lakes import PlainLake
 from engagement_platform_tests.consumers.test_changes import land
 from engagement_platform_tests.mutation.histories import convert, delete
+from engagement_platform_tests.streams.test_declared import CLICKS
 
 
 @pytest.fixture
@@ -128,6 +133,23 @@ def test_who_breaks_a_rule_is_found_and_named(lake: PlainLake, code: str) -> Non
     assert seen in wrong[code].verdict.seen
     assert wrong[code].rule.source
     assert wrong[code].rule.do
+
+
+@pytest.mark.parametrize("name", ["profile/changeset", "profile/materialized", "game/login", "shop/click"])
+def test_a_commit_of_somebody_else_is_found_in_every_table_that_our_jobs_write(
+    lake: PlainLake, tmp_path: Path, name: str
+) -> None:
+    (tmp_path / "defs").mkdir()
+    (tmp_path / "defs" / "defs.yaml").write_text(CLICKS)
+    settings = lake.settings.model_copy(update={"defs_folder": tmp_path / "defs"})
+    (table,) = [one for one in tables_of_jobs(settings) if one.name == name]
+    light.create(table.uri(settings.lake), table)
+    assert "known_writer" not in [guard.rule.code for guard in broken(guards(settings, lake.stores))]
+    place = {name: 1 if name == "batch_id" else date(2026, 11, 22) for name in table.partitioned_by}
+    rows = pa.Table.from_pylist([place], schema_of(table))
+    write_deltalake(table.uri(settings.lake), rows, mode="append")
+    found = {guard.rule.code: guard.verdict for guard in broken(guards(settings, lake.stores))}
+    assert f"{name} version 1: WRITE by delta-rs" in found["known_writer"].seen
 
 
 def test_every_rule_has_somebody_who_breaks_it_here(lake: PlainLake) -> None:

@@ -1,0 +1,58 @@
+"""View analytics as a run of Dagster: each hop drains what waits and says so; the schedule keeps away from a run."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+from pyspark.sql import SparkSession
+
+from engagement_platform.chains.views import DAILY, PAGE_VIEW, SESSION, VIEW_QUARANTINE
+from engagement_platform.defs.chain import JOB, chain_definitions
+from engagement_platform_tests.chains.oracle import Chain
+from engagement_platform_tests.chains.test_view_analytics import BEGIN, GAP, LATE, World, assert_is, some_views
+from engagement_platform_tests.conftest import Broker
+
+
+@pytest.mark.broker
+def test_a_run_drains_every_hop_and_tells_its_rows_and_its_lag(
+    spark: SparkSession, broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, chain = World(spark, broker, tmp_path), Chain(GAP, LATE)
+    for name, value in {
+        "HOME": str(tmp_path),
+        "KAFKA__BOOTSTRAP_SERVERS": broker.bootstrap_servers,
+        "CHAIN__VIEWS_TOPIC": world.settings.chain.views_topic,
+        "CHAIN__SESSION_GAP": f"PT{GAP.total_seconds():.0f}S",
+        "CHAIN__MAX_LATE": f"PT{LATE.total_seconds():.0f}S",
+    }.items():
+        monkeypatch.setenv(f"ENGAGEMENT_PLATFORM_{name}", value)
+    views = some_views(random.Random(3), BEGIN, 30)
+    world.send(views, b"{")
+    chain.drain(views)
+    definitions = chain_definitions("* * * * *")
+    with dg.DagsterInstance.ephemeral() as instance:
+        assert definitions.resolve_job_def(JOB).execute_in_process(instance=instance).success
+        told = {table.name: newest(instance, table.name) for table in (PAGE_VIEW, VIEW_QUARANTINE, SESSION, DAILY)}
+        # Nothing waits any more: a second run adds nothing.
+        assert definitions.resolve_job_def(JOB).execute_in_process(instance=instance).success
+        assert newest(instance, PAGE_VIEW.name)["rows_in"] == 0
+    assert_is(world, chain)
+    assert told[PAGE_VIEW.name]["rows_in"] == len(views) + 1
+    assert told[VIEW_QUARANTINE.name]["rows_in"] == len(views) + 1
+    assert told[SESSION.name]["rows_in"] == len(views)
+    assert told[DAILY.name]["rows_in"] == len(chain.sessions)
+    last = max(at for _, at in views)
+    assert told[PAGE_VIEW.name]["newest_event"] == pytest.approx(last.timestamp(), abs=0.001)
+    # A session is there once nothing late can prolong it: by so much its table is behind that of page views.
+    assert told[SESSION.name]["behind_s"] >= GAP.total_seconds()
+
+
+def newest(instance: dg.DagsterInstance, table: str) -> dict[str, Any]:
+    """Metadata of the newest materialization."""
+    [record] = instance.fetch_materializations(dg.AssetKey(table.split("/")), limit=1).records
+    assert record.asset_materialization is not None
+    return {name: value.value for name, value in record.asset_materialization.metadata.items()}
