@@ -70,7 +70,7 @@ def test_every_object_of_a_short_run_is_drained_and_becomes_readable(
     spark: SparkSession, aws: EmbeddedAws, tmp_path: Path, way: str
 ) -> None:
     spark.dataSource.register(S3SqsDataSource)
-    bench = Bench(spark, aws, tmp_path, parsed(["--lines", "5", "--patience", "60"]))
+    bench = Bench(spark, aws, tmp_path, parsed(["--lines", "5", "--patience", "600"]))
     assert bench.drained(way, 12, records=5) > 0
     waits = bench.fresh(way, rate=10.0, seconds=2.0)
     assert len(waits) == 20

@@ -308,7 +308,8 @@ def test_a_base_that_only_spark_writes_goes_back_with_its_watermark(
     with pytest.MonkeyPatch.context() as patch:
         # The entity is declared nowhere.
         patch.setattr(groups, "groups", lambda _settings: iter([group]))
-        assert world.restoring().run(Asked(DEVICE.base.name, between[DEVICE.base.name])) is not None
+        # By the changeset: the base had its version still when the third batch had landed.
+        assert world.restoring().run(Asked(DEVICE.changeset.name, between[DEVICE.changeset.name])) is not None
     assert world.seen_here() == rows == world.seen(current(world.lake, DEVICE))
     world.ingest()
     world.move()
