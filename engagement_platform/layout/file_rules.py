@@ -141,6 +141,7 @@ def skewed_partitions(facts: Facts, limits: HealthSettings) -> Iterator[Finding]
         f"{readable(median)}; a task for it runs long after the others",
         "Cluster large partitions by a second column (ZORDER BY) so that jobs touch a part of them, or lay the table "
         "out by liquid clustering, which cuts by size",
+        remedies.zorder(rows.filter(pc.equal(rows.column("partition"), worst["partition"])), limits.target_file_bytes),
     )
 
 
@@ -196,6 +197,12 @@ def parallelism_limit(facts: Facts, limits: HealthSettings) -> Iterator[Finding]
         f"When the table is rewritten, {readable(totals.bytes)} go through {tasks} tasks, "
         f"{readable(totals.bytes // tasks)} each",
         f"Raise spark.shuffle_partitions towards {wanted:,}, and give Spark the cores to run them",
+        Prediction(
+            "raise_parallelism",
+            totals.partitions,
+            task_bytes_before=totals.bytes // tasks,
+            task_bytes_after=totals.bytes // wanted,
+        ),
     )
 
 

@@ -27,4 +27,6 @@ def told(gain: Prediction | None) -> str:
         parts.append(
             f"{gain.files_per_commit_before:g} → {gain.files_per_commit_after or 0:g} files per partition and commit"
         )
+    if gain.task_bytes_before is not None:
+        parts.append(f"{readable(gain.task_bytes_before)} → {readable(gain.task_bytes_after or 0)} a task of a rewrite")
     return "; ".join(parts)

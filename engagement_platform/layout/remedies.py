@@ -13,7 +13,15 @@ import numpy.typing as npt
 import pyarrow as pa
 
 Action = Literal[
-    "optimize", "zorder", "vacuum", "checkpoint", "set_property", "repartition_writer", "repartition_table"
+    "optimize",
+    "zorder",
+    "vacuum",
+    "checkpoint",
+    "set_property",
+    "repartition_writer",
+    "repartition_table",
+    "compress",
+    "raise_parallelism",
 ]
 
 WEEK = 7.0
@@ -46,6 +54,8 @@ class Prediction:
     commits_replayed_after: int | None = None
     files_per_commit_before: float | None = None
     files_per_commit_after: float | None = None
+    task_bytes_before: int | None = None
+    task_bytes_after: int | None = None
 
     def as_json(self) -> dict[str, object]:
         """What is known, by name."""

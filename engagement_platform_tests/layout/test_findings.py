@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from engagement_platform.layout.doctor import Examination, Target, examine
 from engagement_platform.layout.finding import Finding, more_than_share
 from engagement_platform.layout.findings import CODES
+from engagement_platform.layout.gain import told as gain_told
 from engagement_platform.layout.segment import from_checkpoint, segment
 from engagement_platform.sections import HealthSettings
 from engagement_platform.settings import Settings, SparkSettings
@@ -176,6 +177,8 @@ def test_a_seeded_fault_is_found(code: str, make: Make, evidence: Mapping[str, o
     assert {name: found.evidence[name] for name in evidence} == evidence
     assert found.what
     assert found.remedy
+    assert found.gain is not None
+    assert gain_told(found.gain), "nothing is said of what the remedy would gain"
     json.dumps(found.as_json())
 
 
@@ -184,6 +187,8 @@ def test_too_few_tasks_for_the_bytes_are_found_and_the_setting_named(tmp_path: P
     found = only(examined(path, shuffle_partitions=2), "parallelism_limit")
     assert (found.evidence["setting"], found.evidence["value"]) == ("spark.shuffle_partitions", 2)
     assert found.evidence["bytes_per_task"] == 540 * MB
+    assert found.gain is not None
+    assert (found.gain.task_bytes_before, found.gain.task_bytes_after) == (540 * MB, 120 * MB)
     assert "parallelism_limit" not in codes(examined(path, shuffle_partitions=3))
 
 
