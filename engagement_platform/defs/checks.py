@@ -10,6 +10,7 @@ import dagster as dg
 
 from engagement_platform.defs.consumers import CONSUMERS_KEEP_UP, keep_up
 from engagement_platform.defs.evaluations import report
+from engagement_platform.defs.guarded import GUARDS_KEPT, SAYS, guards_kept
 from engagement_platform.defs.mutated import (
     ANNOUNCED_BATCHES,
     SAMPLED_ORGANIZATIONS,
@@ -45,7 +46,8 @@ QUARANTINE_BATCHES = 100
 ENGAGEMENT_CHECKS = (
     dg.AssetCheckKey(DATA, FRESH), dg.AssetCheckKey(REJECTED, QUARANTINE_SHARE),
     dg.AssetCheckKey(DATA, "unique_engagement_id"), dg.AssetCheckKey(DATA, "nothing_lost"),
-    dg.AssetCheckKey(DATA, "identity"), dg.AssetCheckKey(DATA, "contents"), dg.AssetCheckKey(NAMES, "names"),
+    dg.AssetCheckKey(DATA, "identity"), dg.AssetCheckKey(DATA, "contents"), dg.AssetCheckKey(DATA, GUARDS_KEPT),
+    dg.AssetCheckKey(NAMES, "names"),
     dg.AssetCheckKey(NOTIFIED, "announced"), dg.AssetCheckKey(NOTIFIED, ANNOUNCED_ROWS),
     dg.AssetCheckKey(REJECTED, "rejected_once"), dg.AssetCheckKey(NOTIFIED, CONSUMERS_KEEP_UP),
 )  # fmt: skip
@@ -222,7 +224,11 @@ def selected(
     name="verify_tables",
     can_subset=True,
     specs=[
-        dg.AssetCheckSpec(check, asset=asset, description=says) for (asset, check), (_, says) in TABLE_CHECKS.items()
+        *(
+            dg.AssetCheckSpec(check, asset=asset, description=says)
+            for (asset, check), (_, says) in TABLE_CHECKS.items()
+        ),
+        dg.AssetCheckSpec(GUARDS_KEPT, asset=DATA, description=SAYS),
     ],
 )
 def verify_tables(context: dg.AssetCheckExecutionContext, platform: Platform) -> Iterator[dg.AssetCheckResult]:
@@ -235,7 +241,7 @@ def results_of(opened: Opened) -> list[dg.AssetCheckResult]:
     """Everything that verification decides, as it is now."""
     # Before the findings: the first batch may finish while they are looked for.
     landed = landed_in(opened.settings, opened.stores)
-    return table_check_results(findings_of(opened), landed)
+    return [*table_check_results(findings_of(opened), landed), guards_kept(opened.settings, opened.stores)]
 
 
 def landed_in(settings: Settings, stores: Stores) -> set[dg.AssetKey]:

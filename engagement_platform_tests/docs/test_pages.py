@@ -16,7 +16,13 @@ import typer
 from pydantic import BaseModel
 
 from engagement_platform.cli import app
+from engagement_platform.guards.rules import RULES
 from engagement_platform.settings import ENV_PREFIX, Settings
+from engagement_platform.streams.kinds import (
+    KafkaTableDeclaration,
+    MergeOnReadEntityDeclaration,
+    S3SqsTablesDeclaration,
+)
 from engagement_platform_tests.docs.pages import PAGES, ROOT, blocks, error_names, name, test_names, text
 
 EVERY_PAGE = pytest.mark.parametrize("page", PAGES, ids=name)
@@ -186,3 +192,18 @@ def test_requirement_ids_stand_on_their_page_only() -> None:
     files += [ROOT / other for other in ("Makefile", "pyproject.toml", "dagster.yaml", "workspace.yaml")]
     files = [path for path in files if path != Path(__file__)]
     assert [name(path) for path in files if an_id.search(path.read_text(encoding="utf-8"))] == []
+
+
+def test_the_page_of_guards_names_each_rule_with_its_source() -> None:
+    rows = [line for line in (ROOT / "docs" / "consumers.md").read_text().splitlines() if line.startswith("| `")]
+    told = {line.split("`")[1]: line.rstrip("| ").rpartition("| ")[2] for line in rows}
+    assert {rule.code: told.get(rule.code) for rule in RULES} == {rule.code: rule.source for rule in RULES}
+
+
+@pytest.mark.parametrize("declaration", [KafkaTableDeclaration, MergeOnReadEntityDeclaration, S3SqsTablesDeclaration])
+def test_the_tutorial_tells_every_attribute_that_can_be_declared(declaration: type[BaseModel]) -> None:
+    page = (ROOT / "docs" / "tutorial.md").read_text()
+    part = page.split(f"`type: engagement_platform.{declaration.__name__.removesuffix('Declaration')}`")[1]
+    rows = part.split("\n| attribute | what |\n|---|---|\n")[1].split("\n\n")[0]
+    told = set(re.findall(r"`(\w+)`", " ".join(line.split("|")[1] for line in rows.splitlines())))
+    assert told == set(declaration.model_fields)
