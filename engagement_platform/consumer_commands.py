@@ -133,7 +133,7 @@ def consumers(
 
     from engagement_platform.consumers.appended import cursor_root
     from engagement_platform.consumers.changes import lake_root
-    from engagement_platform.consumers.lag import lags, row_lags, told
+    from engagement_platform.consumers.lag import lags, row_lags, stream_lags, told
     from engagement_platform.microbatch.cursors import CursorStore, StreamCheckpoints
     from engagement_platform.microbatch.database import open_engine
     from engagement_platform.settings import Settings
@@ -151,7 +151,8 @@ def consumers(
             typer.echo(f"{which} is forgotten" if gone else f"There is no {which}", err=not gone)
     if forget is not None or forget_stream is not None:
         return
-    now, found = datetime.now(UTC), [*lags(settings, cursors), *row_lags(settings, cursors)]
+    now = datetime.now(UTC)
+    found = [*lags(settings, cursors), *row_lags(settings, cursors), *stream_lags(settings, streams)]
     if as_json:
         typer.echo(json.dumps({"consumers": [lag.as_json(now) for lag in found], "streams": streams.all()}))
     else:
@@ -163,7 +164,8 @@ def consumers(
                 f"{lag.commits:,}",
                 f"{lag.age(now).total_seconds():.0f} s",
             )
-            shown.add_row(lag.name, lag.table, *figures, f"{lag.rows_read:,}", f"{lag.committed_ts:%Y-%m-%d %H:%M:%S}")
+            read = "" if lag.stream else f"{lag.rows_read:,}"
+            shown.add_row(lag.name, lag.table, *figures, read, f"{lag.committed_ts:%Y-%m-%d %H:%M:%S}")
         Console().print(shown)
     late = told(found, now, settings.consumers.max_lag)
     for sentence in late:

@@ -9,7 +9,8 @@ from datetime import datetime, timedelta
 from engagement_platform.consumers.notified import commits
 from engagement_platform.consumers.position import Position
 from engagement_platform.errors import PlatformError
-from engagement_platform.microbatch.cursors import Cursor, CursorStore
+from engagement_platform.layout.streams import Followed, followed
+from engagement_platform.microbatch.cursors import Cursor, CursorStore, StreamCheckpoints
 from engagement_platform.settings import Settings
 from engagement_platform.tables import growth, log
 from engagement_platform.tables.engagement import NOTIFICATION
@@ -36,6 +37,8 @@ class Lag:
     """Whether part of what waits is gone: the consumer has to take a snapshot, or to begin anew."""
     table: str = NOTIFICATION.name
     """What it follows: notifications, or the rows of another append-only table."""
+    stream: bool = False
+    """A Spark stream: its place is in a checkpoint folder, and how much it has read nobody counts."""
 
     def age(self, now: datetime) -> timedelta:
         """How long the oldest change has waited."""
@@ -46,6 +49,7 @@ class Lag:
         return {
             "name": self.name,
             "table": self.table,
+            "stream": self.stream,
             **self.position.as_json(),
             "waiting": self.rows,
             "waiting_commits": self.commits,
@@ -67,10 +71,32 @@ def row_lags(settings: Settings, cursors: CursorStore) -> list[Lag]:
     return [_lag(root, cursor.lake.removeprefix(f"{root}/"), cursor) for cursor in cursors.below(root)]
 
 
+def stream_lags(settings: Settings, streams: StreamCheckpoints) -> list[Lag]:
+    """Every Spark stream of what changed in the lake that has finished a batch, and whose folder can be read from here.
+    Of a commit of which it has read a part, all is said to wait.
+    """
+    uri = NOTIFICATION.uri(settings.lake)
+    table = log.open_log(uri)
+    if table is None:
+        return []
+    found, table_id = [], str(table.metadata().id)
+    for name, folder in streams.all().items():
+        at = followed(folder, table_id)
+        if isinstance(at, Followed):
+            rows, waiting, oldest, lost = _behind(uri, Position(at.version))
+            found.append(Lag(name, Position(at.version), rows, waiting, oldest, at.committed_ts, 0, lost, stream=True))
+    return found
+
+
 def _lag(root: str, table: str, cursor: Cursor) -> Lag:
-    uri = f"{root}/{table}"
-    newest = log.version(uri)
     position = Position.of(cursor.position)
+    rows, waiting, oldest, lost = _behind(f"{root}/{table}", position)
+    return Lag(cursor.name, position, rows, waiting, oldest, cursor.committed_ts, cursor.rows_read, lost, table)
+
+
+def _behind(uri: str, position: Position) -> tuple[int, int, datetime | None, bool]:
+    """What waits after a position: rows, commits, when the first was made, and whether part of it is gone."""
+    newest = log.version(uri)
     last = growth.BEFORE_ALL if newest is None else newest
     waiting = max(0, last - position.version)
     rows, oldest, lost = -position.rows, None, position.version > last
@@ -83,8 +109,7 @@ def _lag(root: str, table: str, cursor: Cursor) -> Lag:
             rows += sum(growth.rows_in(uri, file) for file in files)
     except PlatformError:
         lost = True
-    shown = max(0, rows), waiting, oldest, cursor.committed_ts, cursor.rows_read, lost
-    return Lag(cursor.name, position, *shown, table)
+    return max(0, rows), waiting, oldest, lost
 
 
 def told(found: Sequence[Lag], now: datetime, max_lag: timedelta) -> list[str]:
@@ -92,7 +117,8 @@ def told(found: Sequence[Lag], now: datetime, max_lag: timedelta) -> list[str]:
     sentences = []
     for lag in found:
         of_rows = lag.table != NOTIFICATION.name
-        who, waits = (f"{lag.name} of {lag.table}", "rows") if of_rows else (lag.name, "changes")
+        named = f"stream {lag.name}" if lag.stream else lag.name
+        who, waits = (f"{named} of {lag.table}", "rows") if of_rows else (named, "changes")
         if lag.lost:
             sentences.append(f"{who} has been away longer than {waits} are kept; {_how_to_go_on(lag)}")
         elif lag.age(now) > max_lag:
@@ -104,6 +130,11 @@ def told(found: Sequence[Lag], now: datetime, max_lag: timedelta) -> list[str]:
 
 
 def _how_to_go_on(lag: Lag) -> str:
+    if lag.stream:
+        return (
+            "replace what it has by all rows that stand, then start it with a new checkpoint folder "
+            f"(`engagement-platform consumers --forget-stream {lag.name}`)"
+        )
     if lag.table == NOTIFICATION.name:
         return f"it has to take a snapshot (`engagement-platform consume --name {lag.name} --resnapshot`)"
     return (

@@ -7,9 +7,9 @@ from datetime import UTC, datetime, timedelta
 
 import dagster as dg
 
-from engagement_platform.consumers.lag import Lag, lags, row_lags, told
+from engagement_platform.consumers.lag import Lag, lags, row_lags, stream_lags, told
 from engagement_platform.defs.specs import key_of
-from engagement_platform.microbatch.cursors import CursorStore
+from engagement_platform.microbatch.cursors import CursorStore, StreamCheckpoints
 from engagement_platform.microbatch.job import Stores
 from engagement_platform.settings import Settings
 from engagement_platform.tables.engagement import NOTIFICATION
@@ -19,8 +19,8 @@ CONSUMERS_KEEP_UP = "consumers_keep_up"
 
 def keep_up(settings: Settings, stores: Stores) -> dg.AssetCheckResult:
     """The check as it stands now. Reads cursors and the ends of the logs of the tables that are followed."""
-    cursors = CursorStore(stores.leases.engine)
-    found = [*lags(settings, cursors), *row_lags(settings, cursors)]
+    cursors, streams = CursorStore(stores.leases.engine), StreamCheckpoints(stores.leases.engine)
+    found = [*lags(settings, cursors), *row_lags(settings, cursors), *stream_lags(settings, streams)]
     return keep_up_result(found, datetime.now(UTC), settings.consumers.max_lag)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,10 +14,11 @@ from pyspark.sql import DataFrame, SparkSession
 from engagement_platform.consumers import Changes
 from engagement_platform.consumers.changes import UnknownChoice
 from engagement_platform.consumers.in_spark import Pull, StreamTooFarBehind, as_now, stream
+from engagement_platform.consumers.lag import stream_lags, told
 from engagement_platform.consumers.standing import View
 from engagement_platform.erasing.job import Eraser
 from engagement_platform.erasing.whom import Whom
-from engagement_platform.microbatch.cursors import CheckpointChanged, CheckpointTaken
+from engagement_platform.microbatch.cursors import CheckpointChanged, CheckpointTaken, StreamCheckpoints
 from engagement_platform.tables.engagement import NOTIFICATION, data_table
 from engagement_platform_tests.consumers.hour import plain, put, standing
 from engagement_platform_tests.consumers.lakes import PlainLake, Replica, Rows
@@ -159,10 +161,16 @@ def test_a_stream_goes_on_across_a_rollback_and_an_erasure_and_has_the_keys_of_a
 def test_a_stream_that_was_stopped_for_too_long_is_told_how_to_go_on(world: World, tmp_path: Path) -> None:
     checkpoint, streamed = str(tmp_path / "checkpoint"), cast(Rows, {})
     send(world, FIRST[:1])
+    streams = StreamCheckpoints(world.stores.leases.engine)
     streamed_into(streamed, world, checkpoint)
     assert streamed
+    (kept_up,) = stream_lags(world.settings, streams)
+    assert (kept_up.name, kept_up.rows, kept_up.lost) == ("stream", 0, False)
     send(world, FIRST[1:])
     stream(world.lake, name="stream", checkpoint=checkpoint)
+    (behind,) = stream_lags(world.settings, streams)
+    assert behind.rows == len(world.rows(NOTIFICATION)) - len(streamed)
+    assert behind.oldest is not None
     uri = Path(world.lake.uri(NOTIFICATION))
     last = {Path(found).name for found in DeltaTable(str(uri)).file_uris()}
     for file in uri.rglob("*.parquet"):
@@ -170,6 +178,9 @@ def test_a_stream_that_was_stopped_for_too_long_is_told_how_to_go_on(world: Worl
             file.unlink()
     with pytest.raises(StreamTooFarBehind, match=r"were removed by VACUUM.*--forget-stream stream"):
         stream(world.lake, name="stream", checkpoint=checkpoint)
+    (sentence,) = told(stream_lags(world.settings, streams), datetime.now(UTC), timedelta(hours=1))
+    assert sentence.startswith("stream stream has been away longer than changes are kept")
+    assert "--forget-stream stream" in sentence
 
 
 @pytest.mark.broker
