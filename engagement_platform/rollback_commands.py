@@ -25,7 +25,9 @@ def restore(
         str | None,
         typer.Option(metavar="VERSION|TIMESTAMP", help="A version of TABLE, or a time (UTC): the last batch by then."),
     ] = None,
-    reason: Annotated[str | None, typer.Option(help="Why; kept in layout/restore.")] = None,
+    reason: Annotated[
+        str | None, typer.Option(help="Why; kept in layout/restore. Needed unless it is a dry run.")
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would change, and count it.")] = False,
     drop: Annotated[
         bool, typer.Option("--drop", help="Do not read again what came since: it is given up on purpose.")
@@ -65,6 +67,8 @@ def restore(
         raise typer.BadParameter("--drop goes with all tables, --only leaves the jobs where they are")
     if only and not (yes or dry_run):
         raise typer.BadParameter("--only lets tables and logs contradict each other; say --yes")
+    if not (reason or dry_run):
+        raise typer.BadParameter('say why: --reason "bad import"; it is kept with the restore')
     from engagement_platform.rollback.job import this_user
 
     mode: RestoreMode = "only" if only else "drop" if drop else "replay"

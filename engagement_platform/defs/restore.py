@@ -26,7 +26,7 @@ class RestoreConfig(dg.Config):
     to: str = ""
     """A version of the table, or a time (UTC): the last batch that had finished by then."""
     reason: str = ""
-    """Why; kept in layout/restore."""
+    """Why; kept in layout/restore. Needed unless it is a dry run."""
     mode: Literal["replay", "drop", "only"] = "replay"
     """replay reads again what came since, drop gives it up, only takes the table alone."""
     dry_run: bool = True
@@ -51,6 +51,8 @@ def _restored(context: dg.OpExecutionContext, config: RestoreConfig, opened: Ope
     if not config.table:
         report = restoring.run(None)
         return {} if report is None else report.as_json()
+    if not (config.reason or config.dry_run):
+        raise dg.Failure("Say why in `reason`: it is kept with the restore. Nothing was changed.", allow_retries=False)
     asked = Asked(config.table, parsed(config.to), config.mode, config.reason or None, this_user())
     planned = plan(opened.settings, opened.stores, asked)
     differing = differing_rows(lake, planned) if planned.changes else None

@@ -39,6 +39,9 @@ def test_a_run_shows_the_plan_and_restores_only_when_it_is_told_to(home: Home) -
     assert shown["boundary"] == "the end of ingest-engagements batch 0"
     assert (shown["deleted"], shown["offsets"][0]["records"]) == (2, 2)
     assert home.rows(data) == both, "a dry run changed something"
+    with pytest.raises(dg.Failure, match="Say why in `reason`"):
+        launched(home, table=data.name, to="1", dry_run=False)
+    assert home.rows(data) == both
     done = launched(home, table=data.name, to="1", reason="a bad batch", dry_run=False)
     assert (done["deleted"], done["job"], done["jobs_put_back"]) == (2, "restore-tables", 1)
     assert len(home.rows(data)) == 3

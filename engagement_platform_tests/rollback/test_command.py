@@ -26,6 +26,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["engagement/data"], "name a table and a version or time"),
         (["engagement/data", "--to", "3", "--drop", "--only"], "--drop goes with all tables"),
         (["engagement/data", "--to", "3", "--only"], "say --yes"),
+        (["engagement/data", "--to", "3"], "say why: --reason"),
     ],
 )
 def test_half_a_wish_is_refused(arguments: list[str], said: str) -> None:
@@ -36,7 +37,7 @@ def test_half_a_wish_is_refused(arguments: list[str], said: str) -> None:
 
 def test_what_is_not_there_is_said_without_spark() -> None:
     def raised(*arguments: str) -> BaseException | None:
-        return CliRunner().invoke(app, ["restore", *arguments, "--yes"]).exception
+        return CliRunner().invoke(app, ["restore", *arguments, "--yes", "--reason", "a test"]).exception
 
     assert isinstance(raised("engagement/notification", "--to", "3"), NotRestorable)
     assert isinstance(raised("engagement/data", "--to", "3"), NoSuchVersion)

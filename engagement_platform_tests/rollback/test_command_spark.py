@@ -10,6 +10,8 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from engagement_platform.cli import app
+from engagement_platform.jobs import INGEST_ENGAGEMENTS
+from engagement_platform.rollback.job import this_user
 from engagement_platform.rollback.plan import Asked, plan
 from engagement_platform.settings import Settings
 from engagement_platform_tests.ingestion.test_crashes import Crash, crash_at
@@ -58,3 +60,17 @@ def test_a_dry_run_counts_what_readers_would_see_and_finish_does_the_rest(filled
     assert "tables at the end of ingest-engagements batch 0, checksums equal; 4 changes announced, 2 jobs" in finished
     assert said("--finish") == "Nothing to restore.\n"
     assert_as_of(three, FIRST)
+
+
+@pytest.mark.usefixtures("commanded")
+def test_a_restore_to_a_time_is_done_at_once_and_keeps_who_did_it_and_why(three: World) -> None:
+    ended = three.stores.checkpoints.history(INGEST_ENGAGEMENTS)[1].finished_ts
+    assert ended is not None
+    done = said(three.data.name, "--to", ended.isoformat(), "--yes", "--reason", "a bad import")
+    assert "tables at the end of ingest-engagements batch 0, checksums equal" in done
+    assert_as_of(three, FIRST)
+    rows = [json.loads(line) for line in said("--list", "--json").splitlines()]
+    assert {row["table_name"] for row in rows} >= {three.data.name}
+    assert {(row["restored_by"], row["reason"], row["mode"]) for row in rows} == {
+        (this_user(), "a bad import", "replay")
+    }
