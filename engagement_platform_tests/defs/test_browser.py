@@ -28,7 +28,7 @@ STOPPED_WITHIN_S = 40
 
 CHECKS = {
     "engagement/data": [
-        *("conservation", "contents", "fresh", "identity", "nothing_lost", "unique_engagement_id"),
+        *("conservation", "contents", "fresh", "guards_kept", "identity", "nothing_lost", "unique_engagement_id"),
         *CODES,
     ],
     "engagement/mapping": ["names"],

@@ -10,6 +10,7 @@ from pathlib import Path
 import dagster as dg
 
 from engagement_platform.definitions import defs
+from engagement_platform_tests.defs.test_browser import CHECKS
 
 SNAPSHOT = Path(__file__).with_name("definitions.txt")
 REGENERATE = "ENGAGEMENT_PLATFORM_TESTS_REGENERATE"
@@ -53,6 +54,12 @@ def test_dagster_is_told_what_the_snapshot_says() -> None:
         f"Definitions changed. If that is meant, write the snapshot anew and review its diff: {REGENERATE}=1 pytest "
         f"engagement_platform_tests/defs/test_definitions.py"
     )
+
+
+def test_the_tests_in_the_browser_wait_for_every_check_of_the_data_table() -> None:
+    graph = defs().get_repository_def().asset_graph
+    told = {check.name for check in graph.get(dg.AssetKey(["engagement", "data"])).check_keys}
+    assert told == set(CHECKS["engagement/data"])
 
 
 def test_every_table_shows_its_columns_with_comments() -> None:
