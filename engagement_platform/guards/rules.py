@@ -16,7 +16,7 @@ from engagement_platform.games.feed import shipped
 from engagement_platform.guards.writers import REWRITES, Foreign, foreign_commits
 from engagement_platform.layout import disk
 from engagement_platform.layout.vacuum import RetentionTooShort
-from engagement_platform.merge_on_read.entity import PROFILE
+from engagement_platform.merge_on_read.entity import PROFILE, Entity
 from engagement_platform.microbatch.cursors import (
     CheckpointBehind,
     CheckpointChanged,
@@ -107,7 +107,9 @@ class Looked:
 
     @cached_property
     def foreign(self) -> list[Foreign]:
-        return foreign_commits(self.settings, self.stores, list(self.found))
+        # The base of an entity is written under its watermark, not under the id of the job that moves changes.
+        watermarks = [entity.watermark for entity in entities_of_jobs(self.settings)]
+        return foreign_commits(self.settings, self.stores, list(self.found), watermarks)
 
     @property
     def mutable(self) -> set[str]:
@@ -121,14 +123,18 @@ def tables_of_jobs(settings: Settings) -> tuple[Table, ...]:
     Raises EventTypeRefused, DeclarationRefused.
     """
     declared = declarations(settings)
-    entities = (PROFILE, *(one.entity for one in declared.entities))
     return (
         data_table(settings.layout.scheme), MAPPING, NOTIFICATION, QUARANTINE, MUTATION_REQUEST, OPERATION, PENDING,
         SUPERSEDED, *MUTATION_LOGS,
-        *(table for entity in entities for table in (entity.changeset, entity.base)),
+        *(table for entity in entities_of_jobs(settings) for table in (entity.changeset, entity.base)),
         *(table for feed in (shipped(settings), *declared.feeds) for table in feed.tables),
         *(table for stream in declared.streams for table in (stream.table, stream.quarantine)),
     )  # fmt: skip
+
+
+def entities_of_jobs(settings: Settings) -> tuple[Entity, ...]:
+    """The entity that ships and those that are declared. Raises DeclarationRefused."""
+    return (PROFILE, *(one.entity for one in declarations(settings).entities))
 
 
 def guards(settings: Settings, stores: Stores) -> list[Guard]:

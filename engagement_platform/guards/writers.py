@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -13,6 +13,8 @@ from engagement_platform.microbatch.known import known_applications
 from engagement_platform.settings import Settings
 from engagement_platform.tables import light, log
 from engagement_platform.tables.contract import Table
+from engagement_platform.tables.erased import is_erasure_of_players
+from engagement_platform.tables.relaid import is_relay
 
 REWRITES = frozenset({"OPTIMIZE", "REORG"})
 
@@ -38,12 +40,15 @@ class Foreign:
         return f"{self.table} version {self.version}: {self.operation} by {self.engine}{when}"
 
 
-def foreign_commits(settings: Settings, stores: Stores, tables: Sequence[Table]) -> list[Foreign]:
+def foreign_commits(
+    settings: Settings, stores: Stores, tables: Sequence[Table], more: Collection[str] = ()
+) -> list[Foreign]:
     """Among the newest `health.history_commits` commits of each table, newest first; those with files.
 
-    Cost: one small file a commit.
+    more: application ids that are ours although no job drew them, as the watermarks of entities. Cost: one small file
+    a commit.
     """
-    applications = known_applications(stores.leases.engine)
+    applications = known_applications(stores.leases.engine).union(more)
     found = []
     for table in tables:
         uri = table.uri(settings.lake)
@@ -76,6 +81,8 @@ def _ours(info: Mapping[str, Any], applications: frozenset[str]) -> bool:
     marker = str(info.get("userMetadata") or "")
     if said := _BY_A_JOB.fullmatch(marker):
         return said["app"] in applications
+    if marker.rpartition("#")[0] in applications or is_relay(marker) or is_erasure_of_players(marker):
+        return True
     if info.get("operation") in REWRITES:
         # Spark's own auto compaction follows a write that is looked at by itself.
         automatic = str((info.get("operationParameters") or {}).get("auto", "")).lower() == "true"

@@ -31,6 +31,11 @@ class WrittenMeanwhile(PlatformError):
         )
 
 
+def is_relay(marker: str | None) -> bool:
+    """Whether a commit, by its user metadata, laid a table out anew."""
+    return (marker or "").startswith(_MARK)
+
+
 def scheme_of(uri: str) -> LayoutScheme | None:
     """The layout of a table, by its partition columns; None where there is no table, or one laid out otherwise.
 
@@ -45,7 +50,7 @@ def scheme_of(uri: str) -> LayoutScheme | None:
 def last_relaid(uri: str) -> tuple[int, str] | None:
     """The version that the newest commit of `relay` made, and the layout it gave; None when the log has none."""
     for version, marker in log.markers(uri):
-        if marker is not None and marker.startswith(_MARK):
+        if marker is not None and is_relay(marker):
             return version, marker.removeprefix(_MARK)
     return None
 

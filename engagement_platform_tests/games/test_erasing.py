@@ -15,6 +15,7 @@ from engagement_platform.games.erasing import GameTables, _names, game_tables_he
 from engagement_platform.games.event_type import QUARANTINE
 from engagement_platform.games.feed import shipped
 from engagement_platform.games.registry import registry
+from engagement_platform.jobs import open_stores
 from engagement_platform.microbatch.database import open_engine
 from engagement_platform.microbatch.model import Manifest, Transaction
 from engagement_platform.microbatch.others import OthersBatchUnfinished
@@ -29,6 +30,7 @@ from engagement_platform.tables.arrow import schema_of
 from engagement_platform.tables.contract import Table
 from engagement_platform.tables.erased import RowsNotTakenOut, current_files
 from engagement_platform_tests.games.events import line
+from engagement_platform_tests.guards.strangers import strangers
 
 BOB, AMY = "bob-canary", "amy-canary"
 DAY = date(2026, 11, 22)
@@ -90,7 +92,10 @@ def world(tmp_path: Path) -> World:
 
 
 def test_no_file_in_use_has_a_byte_of_an_erased_player_and_others_have_all_they_had(world: World) -> None:
+    stores = open_stores(world.settings)
+    before = strangers(world.settings, stores)
     keys, done = erase(world.vault, world.who(), game_tables_here(world.settings))
+    assert strangers(world.settings, stores) == before, "our own erasure is taken for somebody else"
     assert [(one.rows, one.left) for one in done if one.name == "game/*"] == [(9, 0)]
     assert [world.players(table) for table in TABLES] == [[("chess", AMY), ("puzzle", AMY)]] * 3
     assert world.refused() == [2, 4], "another player's line, and one that is not kept"

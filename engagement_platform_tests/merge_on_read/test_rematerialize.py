@@ -14,6 +14,7 @@ from engagement_platform.merge_on_read.view import view
 from engagement_platform.microbatch.model import JobState
 from engagement_platform.sections import MergeOnReadSettings, RematerializeMethod, RematerializeSettings
 from engagement_platform.settings import LayoutSettings
+from engagement_platform_tests.guards.strangers import strangers
 from engagement_platform_tests.ingestion.test_crashes import Crash, crash_at
 from engagement_platform_tests.merge_on_read.conftest import MakeWorld
 from engagement_platform_tests.merge_on_read.histories import DEVICE, PROFILE, side_by_side
@@ -66,7 +67,9 @@ def test_readers_see_the_same_wherever_it_ends(make_world: MakeWorld, method: Re
 
 
 def test_readers_see_the_same_wherever_it_ends_without_spark(make_world: MakeWorld) -> None:
-    assert_crashes_change_nothing(make_world(entity=PROFILE), TODAY.sample(POINTS, 4))
+    world = make_world(entity=PROFILE)
+    assert_crashes_change_nothing(world, TODAY.sample(POINTS, 4))
+    assert strangers(world.settings, world.stores) == set(), "our own job is taken for somebody else"
 
 
 @pytest.mark.slow
@@ -104,6 +107,7 @@ def test_merged_batches_leave_by_partition_and_later_ones_stay(make_world: MakeW
     assert first.details["watermark"] == 1
     assert world.snapshot.watermark == 2
     assert world.seen_here() == world.expected()
+    assert strangers(world.settings, world.stores) == set(), "our own job is taken for somebody else"
 
 
 def test_what_was_deleted_long_ago_is_forgotten_where_a_retention_is_set(make_world: MakeWorld) -> None:
