@@ -191,8 +191,8 @@ def view(
     where: a Spark SQL predicate over the view's columns. While few changes wait it reaches the scan of the base, too:
     a row may pass when it does in the base, or when a change of it waits. Changes are read whole, each being a part of
     a row only.
-    Cost: one scan of the base; a Spark job before that only when the changeset has more rows than may be broadcast,
-    to count the folded ones. Raises StrategyNotValid.
+    Cost: one scan of the base, and nothing else while no change waits; a Spark job before that only when the changeset
+    has more rows than may be broadcast, to count the folded ones. Raises StrategyNotValid.
     """
     settings = lake.settings.merge_on_read
     taken = at or snapshot(lake.root, entity)
@@ -209,7 +209,9 @@ def view(
     folded = fold(changes, entity)
     broadcast = fits_broadcast(taken.pending_rows, settings) or fits_broadcast(folded.count(), settings)
     chosen = choose(entity, strategy or settings.view, broadcast=broadcast)
-    state = STRATEGIES[chosen](base, Pending(folded, keys_of(changes, entity), broadcast), entity)
+    state = base
+    if taken.pending:
+        state = STRATEGIES[chosen](base, Pending(folded, keys_of(changes, entity), broadcast), entity)
     return View(entity, taken, chosen, broadcast, state.select(*entity.state_columns), passes)
 
 
