@@ -70,9 +70,12 @@ install_packages() {
     [ -z "$index" ] || export UV_DEFAULT_INDEX="$index"
   fi
   export VIRTUAL_ENV="$PWD/$venv"
-  "$venv/bin/uv" pip install --quiet --require-hashes -r requirements.lock
+  # Every run of Dagster starts Python anew. Where Python may write nothing that it compiles (as in many containers), each
+  # of them would compile all that it imports, seconds of it; so that is done here, once.
+  "$venv/bin/uv" pip install --quiet --compile-bytecode --require-hashes -r requirements.lock
   # The build backend is in the lock, so nothing is downloaded here.
   "$venv/bin/uv" pip install --quiet --no-build-isolation --no-deps -e .
+  "$venv/bin/python" -m compileall -q engagement_platform
 }
 
 have_java() { "$venv/bin/python" -c 'from engagement_platform.spark.jars import find_java; find_java()' 2>/dev/null; }
