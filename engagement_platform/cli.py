@@ -67,19 +67,30 @@ def services(
     env_file: Annotated[
         Path | None, typer.Option(help="Write the settings to use here as KEY=VALUE lines, once everything answers.")
     ] = None,
+    game_rate: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            help="Events a second that simulated games post to the ingest server; 0 is off. Default: "
+            "traffic.game_rate, and 0 with --env-file, whose reader brings events of their own.",
+        ),
+    ] = None,
 ) -> None:
-    """Run Kafka, a Spark Connect server and an emulator of S3 and SQS in the foreground, on 127.0.0.1, until Ctrl-C.
+    """Run Kafka, Spark Connect, S3 and SQS with the ingest server and simulated games before them, until Ctrl-C.
 
-    Data stays in ENGAGEMENT_PLATFORM_HOME from start to start, but for the emulator's, which game events come from; it
-    needs moto and is left away without. Exit status: 0 when stopped, 1 with the reason.
+    In the foreground, on 127.0.0.1. Data stays in ENGAGEMENT_PLATFORM_HOME from start to start, but for that of S3 and
+    SQS: their emulator needs moto and is left away without, and so are ingest server and games. Exit status: 0 when
+    stopped, 1 with the reason.
     Example: engagement-platform services --env-file platform.env
     """
     from rich.console import Console
 
-    from engagement_platform.embedded.up import run_services
+    from engagement_platform.embedded.up import run_services, simulated_rate
     from engagement_platform.settings import Settings
 
-    run_services(Settings(), env_file, Console(), _stop_signals())
+    settings = Settings()
+    rate = simulated_rate(settings, game_rate, env_file)
+    run_services(settings, env_file, Console(), _stop_signals(), game_rate=rate)
 
 
 @app.command()

@@ -263,7 +263,9 @@ class TrafficSettings(Section):
     )
     profiles: int = Field(default=5000, ge=1, description="Profiles that exist at a time.")
     game_rate: float = Field(
-        default=20.0, ge=0, description="Sample events a second that games of `up` post to the ingest server; 0 is off."
+        default=20.0,
+        ge=0,
+        description="Sample events a second that games of `up` and `services` post to the ingest server; 0 is off.",
     )
     bad_share: float = Field(default=0.001, ge=0, le=1, description="Share of messages that must be quarantined.")
 

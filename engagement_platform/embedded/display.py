@@ -54,6 +54,11 @@ def ingest_server(settings: Settings) -> str:
     return f"{ingest.address(settings)}/docs, sample API keys in {ingest.key_folder(settings)}"
 
 
+def simulated_games(rate: float) -> str:
+    """Whether simulated games send events there."""
+    return f"Simulated games post {rate:g} events a second" if rate else "No simulated games: --game-rate starts them"
+
+
 def progress(watch: Watch, opening: Opening, left_s: float | None) -> str:
     """One line: produced and landed since the start, batches, backlog, requests applied and waiting to be."""
     now: Snapshot | None = watch.latest

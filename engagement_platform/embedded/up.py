@@ -107,9 +107,22 @@ class UpOptions:
     """Produce for so long, wait until all is ingested and applied, end. None: until stopped."""
 
 
-def run_services(settings: Settings, env_file: Path | None, console: Console, stop: threading.Event) -> None:
-    """Broker and Spark Connect until `stop`; once both answer, their settings are printed and written to `env_file`.
+def simulated_rate(settings: Settings, asked: float | None, env_file: Path | None) -> float:
+    """Events a second that simulated games of `services` post. asked: what the command line says, None for nothing.
 
+    Whoever takes the settings from a file brings events of their own, and counts them: then none, unless asked for.
+    """
+    if asked is not None:
+        return asked
+    return settings.traffic.game_rate if env_file is None else 0.0
+
+
+def run_services(
+    settings: Settings, env_file: Path | None, console: Console, stop: threading.Event, *, game_rate: float
+) -> None:
+    """Broker, Spark Connect, S3 and SQS with the ingest server and simulated games before them, until `stop`.
+
+    Once all answer, their settings are printed and written to `env_file`. game_rate: events a second, 0 for no games.
     Raises PortInUse, HomeInUse, ChildFailed and what resolving jars raises; nothing is left running then.
     """
     services = all_services(settings)
@@ -127,6 +140,9 @@ def run_services(settings: Settings, env_file: Path | None, console: Console, st
                 console.print(f"{key}={value}", highlight=False, soft_wrap=True)
             if services.aws:
                 console.print(f"# {display.ingest_server(settings)}", highlight=False, soft_wrap=True)
+                console.print(f"# {display.simulated_games(game_rate)}", highlight=False, soft_wrap=True)
+            if services.aws and game_rate:
+                supervisor.start(_game_traffic(services, game_rate))
             while True:
                 foreground.turn()
         except StoppedEarly:

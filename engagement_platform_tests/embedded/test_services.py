@@ -14,6 +14,8 @@ import pytest
 
 from engagement_platform.embedded.ports import answers, free_ports
 from engagement_platform.embedded.services import all_services, missing_services, write_env_file
+from engagement_platform.embedded.up import simulated_rate
+from engagement_platform.games.depth import depth
 from engagement_platform.settings import Settings
 from engagement_platform_tests.embedded.test_process import exists, wait_for
 
@@ -78,9 +80,20 @@ def test_an_env_file_is_replaced_whole(tmp_path: Path) -> None:
     assert [path.name for path in file.parent.iterdir()] == ["platform.env"]
 
 
-def services_command(env: Mapping[str, str], env_file: Path) -> subprocess.Popen[str]:
+@pytest.mark.parametrize(
+    ("asked", "file", "rate"),
+    [(None, None, 7.0), (None, "a.env", 0.0), (3.0, None, 3.0), (3.0, "a.env", 3.0), (0.0, None, 0.0)],
+)
+def test_simulated_games_are_for_people_and_leave_programs_alone_that_take_the_settings(
+    monkeypatch: pytest.MonkeyPatch, asked: float | None, file: str | None, rate: float
+) -> None:
+    monkeypatch.setenv("ENGAGEMENT_PLATFORM_TRAFFIC__GAME_RATE", "7")
+    assert simulated_rate(Settings(), asked, None if file is None else Path(file)) == rate
+
+
+def services_command(env: Mapping[str, str], env_file: Path, *options: str) -> subprocess.Popen[str]:
     env_file.unlink(missing_ok=True)
-    command = [sys.executable, "-m", "engagement_platform.cli", "services", "--env-file", str(env_file)]
+    command = [sys.executable, "-m", "engagement_platform.cli", "services", "--env-file", str(env_file), *options]
     process = subprocess.Popen(
         command, env={**os.environ, **env}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
@@ -118,11 +131,11 @@ def own_ports() -> Mapping[str, str]:
 @pytest.mark.crash
 @pytest.mark.usefixtures("kafka_jars", "spark_jars")
 def test_services_answer_restart_a_killed_broker_and_stop_within_fifteen_seconds_without_orphans(
-    tmp_path: Path, own_ports: Mapping[str, str]
+    tmp_path: Path, own_ports: Mapping[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     env = own_ports
     env_file, log = tmp_path / "platform.env", tmp_path / "home" / "logs" / "kafka.log"
-    process = services_command(env, env_file)
+    process = services_command(env, env_file, "--game-rate", "20")
     told = dict(line.split("=", 1) for line in env_file.read_text().splitlines())
     of = (int(env[f"ENGAGEMENT_PLATFORM_EMBEDDED__{name}_PORT"]) for name in ("CONNECT", "AWS", "INGEST"))
     connect, aws, ingest = of
@@ -134,6 +147,13 @@ def test_services_answer_restart_a_killed_broker_and_stop_within_fifteen_seconds
 
     produce = [sys.executable, "-m", "engagement_platform.cli", "produce", "--sample", "500"]
     subprocess.run(produce, env={**os.environ, **told}, check=True, capture_output=True, timeout=60)
+
+    queued = Settings().games.model_copy(update={"queue_url": told["ENGAGEMENT_PLATFORM_GAMES__QUEUE_URL"]})
+    for name in ("AWS_ENDPOINT_URL", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_REGION"):
+        monkeypatch.setenv(name, told[name])
+    # Beside the message with which S3 tries the topic. The ingest server closes a segment after ten seconds.
+    announced = Settings().model_copy(update={"games": queued})
+    wait_for(lambda: depth(announced).visible > 1, "no object of the simulated games was announced", timeout_s=60)
 
     again = [sys.executable, "-m", "engagement_platform.cli", "services"]
     refused = subprocess.run(again, env={**os.environ, **env}, capture_output=True, text=True, timeout=60, check=False)
@@ -168,6 +188,7 @@ def test_services_that_are_killed_take_what_they_started_with_them(
     process = services_command(own_ports, tmp_path / "platform.env")
     family = descendants(process.pid)
     assert len(family) >= 3
+    assert not any(b"produce-games" in Path(f"/proc/{pid}/cmdline").read_bytes() for pid in family), "not asked for"
     process.kill()
     process.communicate()
     wait_for(lambda: not any(map(exists, family)), "the services outlived a killed parent", timeout_s=15)
