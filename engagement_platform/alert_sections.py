@@ -114,3 +114,9 @@ class LiveOpsSettings(Section):
         default=timedelta(seconds=5),
         description="How often `live-ops run --follow` looks at the tables.",
     )
+    automatic: bool = Field(
+        default=False,
+        description="Whether Dagster's sensor `live_ops_automation` is on from the start: a run after new events, at "
+        "most once a minute. Not beside `live-ops run --follow`, which does the same without runs: of two, one would "
+        "stop with CursorMoved. `up` sets it where it runs simulated games, unless it is set already.",
+    )

@@ -5,14 +5,21 @@ What is counted and judged is `live_ops_job`. Made by a function, since which ta
 
 # No `from __future__ import annotations` beside Dagster's decorators: they read a Config class from the annotation.
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import groupby
+
 import dagster as dg
 
 from engagement_platform.defs.batches import Metadata
 from engagement_platform.defs.games import GAMES_GROUP
+from engagement_platform.defs.histogram import markdown
 from engagement_platform.defs.platform import Platform
 from engagement_platform.defs.replica import REFRESHED
 from engagement_platform.defs.specs import OWNERS, key_of
 from engagement_platform.games.registry import Registry, registry
+from engagement_platform.live_ops.figures import KPIS, MINUTE
 from engagement_platform.live_ops_job.job import Counted, LiveOpsJob
 from engagement_platform.settings import Settings
 
@@ -22,21 +29,69 @@ LIVE_OPS = dg.AssetKey(["live_ops", "figures"])
 LIVE_OPS_POOL = "live_ops"
 
 
-def counted_metadata(done: Counted) -> Metadata:
-    """What a run counted and judged, and what is wrong."""
+SHOWN = timedelta(minutes=15)
+"""How far back the picture and the table of figures go."""
+
+
+@dataclass(frozen=True)
+class Recent:
+    """What is known when a run has counted."""
+
+    figures: Sequence[Mapping[str, object]]
+    """Rows as KPI_SCHEMA says, of complete minutes, by game and minute."""
+    players: int
+    """Players whose features are kept."""
+
+
+def recent(job: LiveOpsJob, done: Counted) -> Recent:
+    """Of the last complete minutes, and of all players. Counts an index of the players' table."""
+    until = done.until
+    rows = [] if until is None else job.store.figures(until - SHOWN, until).to_pylist()
+    return Recent(rows, job.features.count())
+
+
+def counted_metadata(done: Counted, found: Recent) -> Metadata:
+    """What a run counted and judged, the last minutes of each game, and what is wrong."""
     value = dg.MetadataValue
     wrong = [f"{one.game}: {one.what} since {one.told_at:%Y-%m-%d %H:%M} UTC" for one in done.standing]
-    shown: Metadata = {
+    new = sorted({str(row["game"]) for row in found.figures} - set(done.games))
+    shown: Metadata = {}
+    if done.until is not None:
+        shown["last_minutes"] = value.md(_picture(found.figures, done.until))
+        shown["figures"] = _newest(found.figures)
+    shown |= {
         "events": value.int(done.rows),
         "tables": value.int(done.tables),
+        "players": value.int(found.players),
         "games_judged": value.int(len(done.games)),
         "wrong": value.int(len(done.standing)),
     }
     if done.until is not None:
         shown["judged_until"] = value.timestamp(done.until)
+    if new:
+        shown["not_judged_yet"] = value.text(f"{', '.join(new)}: two days of figures before today are needed")
     if wrong:
         shown["what_is_wrong"] = value.text("\n".join(wrong))
     return shown
+
+
+def _picture(figures: Sequence[Mapping[str, object]], until: datetime) -> str:
+    """Events of all games by minute; a minute without any is one."""
+    minutes = [until - SHOWN + n * MINUTE for n in range(SHOWN // MINUTE)]
+    counts = [sum(int(str(row["events"])) for row in figures if row["minute"] == minute) for minute in minutes]
+    return markdown("events per minute, all games", [f"{minute:%H:%M}" for minute in minutes], counts)
+
+
+def _newest(figures: Sequence[Mapping[str, object]]) -> dg.TableMetadataValue:
+    """The newest minute of each game that has one."""
+    columns = [dg.TableColumn(name) for name in ("game", "minute", *KPIS)]
+    newest = [list(rows)[-1] for _, rows in groupby(figures, key=lambda row: row["game"])]
+    records = [
+        dg.TableRecord({"game": str(row["game"]), "minute": f"{row['minute']:%Y-%m-%d %H:%M}",
+                        **{name: f"{row[name]:.10g}" for name in KPIS}})
+        for row in newest
+    ]  # fmt: skip
+    return dg.MetadataValue.table(records, dg.TableSchema(columns))
 
 
 def live_ops_asset(types: Registry) -> dg.AssetsDefinition:
@@ -55,23 +110,28 @@ def live_ops_asset(types: Registry) -> dg.AssetsDefinition:
     )
     def live_ops_figures(platform: Platform) -> dg.MaterializeResult[None]:
         """All that was added since the last run; alerts wait for the sensor that sends them."""
-        return dg.MaterializeResult(metadata=counted_metadata(LiveOpsJob(platform.settings()).run()))
+        job = LiveOpsJob(platform.settings())
+        done = job.run()
+        return dg.MaterializeResult(metadata=counted_metadata(done, recent(job, done)))
 
     return live_ops_figures
 
 
-live_ops_automation = dg.AutomationConditionSensorDefinition(
-    "live_ops_automation",
-    target=dg.AssetSelection.assets(LIVE_OPS),
-    # Each run is a process of some seconds. Who has `live-ops run --follow` needs none.
-    default_status=dg.DefaultSensorStatus.STOPPED,
-    minimum_interval_seconds=30,
-    description="Counts and judges events of games after they came, at most once a minute. Off until switched on; "
-    "instead of it `engagement-platform live-ops run --follow` does the same without runs.",
-)
+def live_ops_sensor(*, automatic: bool) -> dg.AutomationConditionSensorDefinition:
+    """Asks for runs of the asset. automatic: on from the start."""
+    status = dg.DefaultSensorStatus
+    return dg.AutomationConditionSensorDefinition(
+        "live_ops_automation",
+        target=dg.AssetSelection.assets(LIVE_OPS),
+        default_status=status.RUNNING if automatic else status.STOPPED,
+        minimum_interval_seconds=30,
+        description="Counts and judges events of games after they came, at most once a minute. On from the start with "
+        "`live_ops.automatic`; otherwise `engagement-platform live-ops run --follow` does the same without runs.",
+    )
 
 
 def definitions() -> dg.Definitions:
     """Asset and the sensor that evaluates its condition."""
-    asset = live_ops_asset(registry(Settings().games.declarations))
-    return dg.Definitions(assets=[asset], sensors=[live_ops_automation])
+    settings = Settings()
+    asset = live_ops_asset(registry(settings.games.declarations))
+    return dg.Definitions(assets=[asset], sensors=[live_ops_sensor(automatic=settings.live_ops.automatic)])

@@ -50,7 +50,7 @@ def _passed(cron: str) -> dg.AutomationCondition[Any]:
 _CAME = _unhandled(dg.AutomationCondition.any_deps_updated()) & _passed(_MINUTE)
 REFRESHED: dg.AutomationCondition[Any] = (
     (_CAME | _passed(_QUARTER)) & ~dg.AutomationCondition.in_progress()
-).with_label("notifications came, at most once a minute; or a quarter of an hour has passed")
+).with_label("something came, at most once a minute; or a quarter of an hour has passed")
 # The comparison reads the whole Data Table.
 COMPARED: dg.AutomationCondition[Any] = (_passed(_HOURLY) & ~dg.AutomationCondition.in_progress()).with_label(
     "once an hour"

@@ -100,6 +100,13 @@ class Services:
         ours = {f"{ENV_PREFIX}{name}": value for name, value in named.items() if value is not None}
         return {**ours, **(EmbeddedAws(settings.embedded.aws_port).variables if self.aws else {})}
 
+    @property
+    def dagster_variables(self) -> dict[str, str]:
+        """`variables`, and what Dagster does by itself: with games here, it counts and judges their events."""
+        live_ops = self.settings.live_ops
+        automatic = live_ops.automatic if "automatic" in live_ops.model_fields_set else self.aws
+        return {**self.variables, f"{ENV_PREFIX}LIVE_OPS__AUTOMATIC": str(automatic).lower()}
+
 
 def all_services(settings: Settings) -> Services:
     """Broker and Spark server both run here, whatever the settings point at now; S3 and SQS where they can."""

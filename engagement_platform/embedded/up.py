@@ -191,7 +191,7 @@ def _start(foreground: Foreground, services: Services, open_books: Callable[[], 
     settings, supervisor, began = services.settings, foreground.supervisor, time.time()
     children = services.children()
     names = tuple(child.name for child in children)
-    *servers, daemon = dagster_children(settings, services.variables, names)
+    *servers, daemon = dagster_children(settings, services.dagster_variables, names)
     # The code server first: the UI waits for it.
     supervisor.start(*servers, *children)
     foreground.wait_ready()

@@ -116,6 +116,11 @@ class PlayerFeatures:
             mean_session_s=float(total or 0) / MICROS / max(count, 1),
         )
 
+    def count(self) -> int:
+        """How many players there are."""
+        with reading(self._engine) as connection:
+            return int(connection.execute(select(func.count()).select_from(PLAYER)).scalar_one())
+
     def forget_sessions(self, before: datetime) -> int:
         """Remove sessions that ended before a time, which should be more than 28 days ago; how many."""
         with writing(self._engine, LOCK) as connection:

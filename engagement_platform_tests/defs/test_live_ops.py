@@ -1,40 +1,156 @@
-"""Live-ops in Dagster: a run counts what came and says what it judged. No Spark."""
+"""Live-ops in Dagster: what asks for a run, what a run counts, judges, shows and tells. No Spark."""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+import base64
+import re
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
+import numpy as np
 import pytest
 
-from engagement_platform.defs.live_ops import LIVE_OPS, counted_metadata, live_ops_asset
+from engagement_platform.defs.live_ops import LIVE_OPS, Recent, counted_metadata, definitions, live_ops_asset
 from engagement_platform.defs.platform import Platform
+from engagement_platform.defs.specs import key_of, table_spec
+from engagement_platform.embedded.services import all_services
 from engagement_platform.games.registry import registry
 from engagement_platform.live_ops.detect import Finding
 from engagement_platform.live_ops_job.job import Counted
+from engagement_platform.settings import Settings
 from engagement_platform_tests.live_ops_job.tables import Games
 
-BEGIN = datetime(2026, 3, 2, 10, tzinfo=UTC)
+# Tomorrow: with events of long ago time would go on by this machine's clock, `live_ops.patience` behind it.
+BEGIN = datetime.now(UTC).replace(hour=10, minute=0, second=0, microsecond=0) + timedelta(days=1)
+MINUTE = timedelta(minutes=1)
+AUTOMATIC = "ENGAGEMENT_PLATFORM_LIVE_OPS__AUTOMATIC"
 
 
-def test_a_run_counts_what_came_since_the_last_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def games(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Games:
     monkeypatch.setenv("ENGAGEMENT_PLATFORM_HOME", str(tmp_path))
-    games = Games(tmp_path)
-    with dg.DagsterInstance.ephemeral() as instance:
-        for rows in (3, 2):
-            games.append("login", [{"game_id": "g1", "event_ts": BEGIN, "player_id": "p"}] * rows, BEGIN)
-            dg.materialize([live_ops_asset(registry())], instance=instance, resources={"platform": Platform()})
-            event = instance.get_latest_materialization_event(LIVE_OPS)
-            assert event is not None
-            assert event.asset_materialization is not None
-            told = {name: value.value for name, value in event.asset_materialization.metadata.items()}
-            assert (told["events"], told["tables"], told["games_judged"], told["wrong"]) == (rows, 1, 0, 0)
+    return Games(tmp_path)
+
+
+@pytest.fixture
+def instance() -> Iterator[dg.DagsterInstance]:
+    with dg.DagsterInstance.ephemeral() as made:
+        yield made
+
+
+def run(instance: dg.DagsterInstance) -> dict[str, Any]:
+    """One run; what its materialization says."""
+    dg.materialize([live_ops_asset(registry())], instance=instance, resources={"platform": Platform()})
+    event = instance.get_latest_materialization_event(LIVE_OPS)
+    assert event is not None
+    assert event.asset_materialization is not None
+    return {name: value.value for name, value in event.asset_materialization.metadata.items()}
+
+
+def test_a_run_counts_what_came_since_the_last_one(games: Games, instance: dg.DagsterInstance) -> None:
+    for rows, players in ((3, 1), (2, 2)):
+        row = {"game_id": "g1", "event_ts": BEGIN, "player_id": f"p{players}"}
+        games.append("login", [row] * rows, BEGIN)
+        told = run(instance)
+        assert (told["events"], told["tables"], told["games_judged"], told["wrong"]) == (rows, 1, 0, 0)
+        assert told["players"] == players
+
+
+def test_a_run_shows_the_last_minutes_of_each_game_and_which_are_not_judged_yet(
+    games: Games, instance: dg.DagsterInstance
+) -> None:
+    counts = {"g1": [3, 1, 4, 1, 5], "g2": [2, 7, 1]}
+    for game, each in counts.items():
+        for minute, count in enumerate(each):
+            row = {"game_id": game, "event_ts": BEGIN + minute * MINUTE, "player_id": "p"}
+            games.append("login", [row] * count, BEGIN + minute * MINUTE)
+    # Complete are the minutes that ended so long ago, by when events were ingested.
+    games.append("login", [{"game_id": "g1", "event_ts": BEGIN + 8 * MINUTE, "player_id": "p"}], BEGIN + 6 * MINUTE)
+    told = run(instance)
+    until = BEGIN + 6 * MINUTE - games.settings.live_ops.delay
+    assert told["judged_until"] == until.timestamp()
+    complete = (until - BEGIN) // MINUTE
+    shown = {record.data["game"]: record.data for record in told["figures"].records}
+    for game, each in counts.items():
+        last = min(complete, len(each)) - 1
+        assert shown[game]["minute"] == f"{BEGIN + last * MINUTE:%Y-%m-%d %H:%M}"
+        assert shown[game]["events"] == str(each[last])
+        assert shown[game]["players"] == "1"
+    picture = base64.b64decode(told["last_minutes"].partition("base64,")[2].rstrip(")")).decode()
+    both = [sum(each[minute] for each in counts.values() if minute < len(each)) for minute in range(complete)]
+    assert [int(said) for said in re.findall(r'text-anchor="middle">(\d+)<', picture)] == both
+    assert told["not_judged_yet"] == "g1, g2: two days of figures before today are needed"
+
+
+def test_a_drop_is_said_by_the_run_that_found_it(games: Games, instance: dg.DagsterInstance) -> None:
+    random, midnight = np.random.default_rng(5), BEGIN.replace(hour=0)
+
+    def play(begin: datetime, minutes: int, mean: int) -> datetime:
+        counts = random.poisson(mean, minutes)
+        at = np.repeat(np.arange(minutes), counts) * 60 + random.uniform(0, 60, counts.sum())
+        end = begin + minutes * MINUTE
+        games.append_many(
+            "heartbeat", (begin.timestamp() + at) * 1e6, ["p1", "p2"], end + games.settings.live_ops.delay
+        )
+        return end
+
+    today = play(midnight, 2 * 1440, 60)
+    dropped = play(today, 90, 60)
+    told = run(instance)
+    assert (told["games_judged"], told["wrong"]) == (1, 0)
+    assert "not_judged_yet" not in told
+    play(play(dropped, 20, 6), 1, 6)
+    told = run(instance)
+    assert told["wrong"] > 0
+    assert "g1: events since" in told["what_is_wrong"]
 
 
 def test_what_is_wrong_is_said_by_game_and_figure() -> None:
     finding = Finding("g1", "purchases", BEGIN, None, 0.5, "offer 7")
-    shown = counted_metadata(Counted(5, 3, BEGIN, ("g1", "g2"), (finding,)))
+    shown = counted_metadata(Counted(5, 3, BEGIN, ("g1", "g2"), (finding,)), Recent([], 0))
     text = shown["what_is_wrong"]
     assert isinstance(text, dg.TextMetadataValue)
-    assert text.value == "g1: purchases since 2026-03-02 10:00 UTC"
+    assert text.value == f"g1: purchases since {BEGIN:%Y-%m-%d} 10:00 UTC"
+
+
+def test_events_of_any_table_ask_for_a_run_once_a_minute(games: Games, instance: dg.DagsterInstance) -> None:
+    tables = [declared.table for declared in registry(games.settings.games.declarations).values()]
+    defs = dg.Definitions.merge(
+        dg.Definitions(assets=[table_spec(table, []) for table in tables]),
+        definitions(),
+        dg.Definitions(resources={"platform": Platform()}),
+    )
+    at, cursor = BEGIN + timedelta(minutes=1, seconds=5), None
+    # Seconds, which table got events just before, whether a run is asked for: 262 is in the minute of 250.
+    looks = ((0, None, 0), (60, 0, 1), (190, None, 0), (250, -1, 1), (256, None, 0), (262, 7, 0), (300, None, 1))
+    for seconds, table, expected in (*looks, (420, None, 0)):
+        if table is not None:
+            instance.report_runless_asset_event(dg.AssetMaterialization(key_of(tables[table])))
+        result = dg.evaluate_automation_conditions(
+            defs, instance, asset_selection=dg.AssetSelection.assets(LIVE_OPS), cursor=cursor,
+            evaluation_time=at + timedelta(seconds=seconds),
+        )  # fmt: skip
+        cursor = result.cursor
+        assert result.get_num_requested(LIVE_OPS) == expected, f"after {seconds} s"
+
+
+@pytest.mark.parametrize(("said", "running"), [(None, True), ("false", False), ("true", True)])
+def test_the_sensor_is_on_where_games_are_simulated_unless_somebody_says_otherwise(
+    games: Games, monkeypatch: pytest.MonkeyPatch, said: str | None, running: bool
+) -> None:
+    monkeypatch.delenv(AUTOMATIC, raising=False)
+    [sensor] = definitions().sensors or ()
+    assert isinstance(sensor, dg.SensorDefinition)
+    assert sensor.default_status is dg.DefaultSensorStatus.STOPPED, "who follows without runs is not disturbed"
+    if said is not None:
+        monkeypatch.setenv(AUTOMATIC, said)
+    services = all_services(Settings())
+    assert services.aws
+    assert AUTOMATIC not in services.variables
+    monkeypatch.setenv(AUTOMATIC, services.dagster_variables[AUTOMATIC])
+    [sensor] = definitions().sensors or ()
+    assert isinstance(sensor, dg.SensorDefinition)
+    assert (sensor.default_status is dg.DefaultSensorStatus.RUNNING) == running

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections import defaultdict
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -21,7 +22,7 @@ from engagement_platform.consumers.appended import Appends
 from engagement_platform.games.registry import registry
 from engagement_platform.live_ops.minutes import known_rows
 from engagement_platform.live_ops_job.events import batch_of, changes_of, events_of
-from engagement_platform.live_ops_job.job import CONSUMER, LiveOpsJob, reset
+from engagement_platform.live_ops_job.job import CONSUMER, Counted, LiveOpsJob, reset
 from engagement_platform.tables.arrow import table_of
 from engagement_platform_tests.alerting.receiver import Receiver
 from engagement_platform_tests.live_ops_job.tables import Games, Row
@@ -187,6 +188,30 @@ def test_a_drop_after_a_change_arrives_at_a_webhook_once_and_so_does_its_end(tmp
         assert "[error] g1 is silent" in told()[2:]
         assert len(told()) == 4, "the last minutes before the silence was one were a drop"
         assert not any("recovered" in title for title in receiver.titles[2:])
+
+
+def test_who_follows_counts_what_comes_tells_and_stops(tmp_path: Path) -> None:
+    rows, stop = [3, 2, 4], threading.Event()
+    games = Games(tmp_path)
+    live_ops = games.settings.live_ops.model_copy(update={"poll": timedelta(seconds=0.01)})
+    job = LiveOpsJob(games.settings.model_copy(update={"live_ops": live_ops}))
+    counted: list[int] = []
+
+    def came(done: Counted) -> None:
+        """After each run that counted, the next rows; after the last of them, and a run that found none, the end."""
+        if done.rows:
+            counted.append(done.rows)
+        elif len(counted) == len(rows):
+            stop.set()
+        if len(counted) < len(rows) and (done.rows or not counted):
+            put(games, [event("login", n, "p") for n in range(rows[len(counted)])])
+
+    follower = threading.Thread(target=job.follow, args=(stop, came))
+    follower.start()
+    follower.join(60)
+    assert not follower.is_alive()
+    assert counted == rows
+    assert sum(row["events"] for row in figures(job)) == sum(rows)
 
 
 def test_each_shipped_type_makes_events_and_only_server_status_tells_of_changes() -> None:
