@@ -11,11 +11,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from engagement_platform.embedded.game_traffic import GAMES
 from engagement_platform.embedded.ports import free_ports
 from engagement_platform.layout.findings import CODES
 from engagement_platform.settings import EmbeddedSettings
@@ -41,7 +43,10 @@ CHECKS = {
 GROUP_PAGE = "/locations/__repository__@engagement_platform/asset-groups/engagement/lineage"
 """The graph of engagements and profiles; games have a group of their own."""
 
-_CHECKS_QUERY = """{ assetNodes { assetKey { path } assetMaterializations(limit: 3) { timestamp }
+GAMES_PAGE = "/locations/__repository__@engagement_platform/asset-groups/games/lineage"
+
+_CHECKS_QUERY = """{ assetNodes { assetKey { path }
+  assetMaterializations(limit: 3) { timestamp metadataEntries { label } }
   assetChecksOrError { ... on AssetChecks { checks { name executionForLatestMaterialization { status } } } } } }"""
 
 pytestmark = [
@@ -52,9 +57,35 @@ pytestmark = [
 ]
 
 
+@dataclass(frozen=True)
+class Up:
+    """`engagement-platform up`, under way."""
+
+    address: str
+    """Of the UI."""
+    process: subprocess.Popen[bytes]
+    console: Path
+
+    def wait(self, missing: Callable[[str], str | None]) -> None:
+        """Until nothing is missing any more; a failure says what was missed last and what the console said."""
+        deadline, last = time.monotonic() + SEEN_WITHIN_S, "everything"
+        while time.monotonic() < deadline:
+            ended = f"`up` ended with {self.process.returncode}: {self.console.read_text()[-2000:]}"
+            assert self.process.poll() is None, ended
+            try:
+                answer = missing(self.address)
+            except OSError as error:
+                answer = f"the UI ({error})"
+            if answer is None:
+                return
+            last = answer
+            time.sleep(2)
+        pytest.fail(f"not seen within {SEEN_WITHIN_S} s: {last}\n{self.console.read_text()[-2000:]}")
+
+
 @pytest.fixture(scope="module")
-def ui(kafka_jars: list[Path], spark_jars: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of the UI of a fresh home with sample traffic, once batches have come and checks are green."""
+def up(kafka_jars: list[Path], spark_jars: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
+    """A fresh home with sample traffic of engagements and games; what is to be seen there is waited for by each."""
     home = tmp_path_factory.mktemp("up")
     names = sorted(name for name in EmbeddedSettings.model_fields if name.endswith("_port"))
     ports = dict(zip(names, free_ports(len(names)), strict=True))
@@ -65,45 +96,66 @@ def ui(kafka_jars: list[Path], spark_jars: list[Path], tmp_path_factory: pytest.
     with console.open("w") as output:
         # Who tries it has no account anywhere and Spark as it comes.
         clean = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "SPARK_"))}
-        up = subprocess.Popen(command, env={**clean, **env}, cwd=home, stdout=output, stderr=output)
-    address = f"http://127.0.0.1:{ports['ui_port']}"
+        process = subprocess.Popen(command, env={**clean, **env}, cwd=home, stdout=output, stderr=output)
+    running = Up(f"http://127.0.0.1:{ports['ui_port']}", process, console)
     try:
-        _wait(lambda: _all_seen(address), up, console)
-        said = console.read_text()
-        assert "cannot be used" not in said, said[-2000:]
-        yield address
+        yield running
     finally:
-        up.send_signal(signal.SIGINT)
-        up.wait(STOPPED_WITHIN_S)
+        process.send_signal(signal.SIGINT)
+        process.wait(STOPPED_WITHIN_S)
 
 
-def _wait(seen: Callable[[], str | None], up: subprocess.Popen[bytes], console: Path) -> None:
-    """Until `seen` misses nothing any more; a failure says what it missed last and what the console said."""
-    deadline, missing = time.monotonic() + SEEN_WITHIN_S, "everything"
-    while time.monotonic() < deadline:
-        assert up.poll() is None, f"`up` ended with {up.returncode}: {console.read_text()[-2000:]}"
-        answer = seen()
-        if answer is None:
-            return
-        missing = answer
-        time.sleep(2)
-    pytest.fail(f"not seen within {SEEN_WITHIN_S} s: {missing}\n{console.read_text()[-2000:]}")
+@pytest.fixture(scope="module")
+def ui(up: Up) -> str:
+    """The address of the UI, once batches of engagements have come and their checks are green."""
+    up.wait(_missing)
+    said = up.console.read_text()
+    assert "cannot be used" not in said, said[-2000:]
+    return up.address
 
 
-def _all_seen(address: str) -> str | None:
-    """What is still missing: three batches of engagements, and each check green."""
-    try:
-        nodes = {"/".join(node["assetKey"]["path"]): node for node in ask(address, _CHECKS_QUERY)["assetNodes"]}
-    except OSError as error:
-        return f"the UI ({error})"
+@pytest.fixture(scope="module")
+def games_ui(up: Up) -> str:
+    """The address of the UI, once there are events in all tables of games, and figures of them."""
+    up.wait(_missing_of_games)
+    return up.address
+
+
+def _nodes(address: str) -> dict[str, dict[str, Any]]:
+    return {"/".join(node["assetKey"]["path"]): node for node in ask(address, _CHECKS_QUERY)["assetNodes"]}
+
+
+def _missing(address: str) -> str | None:
+    """Three batches of engagements, and each check green."""
+    nodes = _nodes(address)
     if len(nodes["engagement/data"]["assetMaterializations"]) < 3:
         return "three batches"
     for asset, names in CHECKS.items():
-        found = {check["name"]: check["executionForLatestMaterialization"] for check in _checks(nodes[asset])}
         for name in names:
-            if (found[name] or {}).get("status") != "SUCCEEDED":
-                return f"a green {asset} {name}, it is {found[name]}"
+            if (status := _status(nodes[asset], name)) != "SUCCEEDED":
+                return f"a green {asset} {name}, it is {status}"
     return None
+
+
+def _missing_of_games(address: str) -> str | None:
+    """Events in each of the thirty tables, sums that are right, and figures of a minute that is over."""
+    nodes = _nodes(address)
+    tables = [key for key in nodes if key.startswith("game/")]
+    assert len(tables) == 31
+    if empty := [key for key in tables if not nodes[key]["assetMaterializations"]]:
+        return f"a batch with events of {', '.join(empty)}"
+    if (status := _status(nodes["game/quarantine"], "row_sums")) != "SUCCEEDED":
+        return f"a green game/quarantine row_sums, it is {status}"
+    counted = nodes["live_ops/figures"]["assetMaterializations"]
+    if not counted or not any(entry["label"] == "figures" for entry in counted[0]["metadataEntries"]):
+        return "a run of live_ops/figures with a minute that is over"
+    return None
+
+
+def _status(node: dict[str, Any], check: str) -> str | None:
+    """Of the newest run of a check of an asset."""
+    [found] = [one["executionForLatestMaterialization"] for one in _checks(node) if one["name"] == check]
+    return found and str(found["status"])
 
 
 def _checks(node: dict[str, Any]) -> list[dict[str, Any]]:
@@ -115,6 +167,13 @@ def _checks(node: dict[str, Any]) -> list[dict[str, Any]]:
 def page(ui: str) -> Iterator[Any]:
     """An empty page of a fresh browser, for addresses of the UI."""
     with opened(ui) as page:
+        yield page
+
+
+@pytest.fixture
+def games_page(games_ui: str) -> Iterator[Any]:
+    """The same, for games."""
+    with opened(games_ui) as page:
         yield page
 
 
@@ -131,8 +190,7 @@ def test_the_asset_graph_leads_from_topics_to_tables_with_green_checks(page: Any
 
 def _newest(ui: str, key: str) -> str:
     """When an asset was materialized last. Its page shows the newest event first, which may be an observation."""
-    nodes = {"/".join(node["assetKey"]["path"]): node for node in ask(ui, _CHECKS_QUERY)["assetNodes"]}
-    return str(nodes[key]["assetMaterializations"][0]["timestamp"])
+    return str(_nodes(ui)[key]["assetMaterializations"][0]["timestamp"])
 
 
 def test_a_batch_shows_its_counts_and_the_plot_of_the_last_ones(page: Any, ui: str, tmp_path: Path) -> None:
@@ -164,3 +222,39 @@ def test_all_checks_of_the_data_table_are_green_and_say_what_they_mean(page: Any
     page.get_by_text("every accepted message of the topic is in the table").wait_for()
     page.get_by_text("Succeeded").or_(page.get_by_text("Passed")).first.wait_for()
     picture(page, "checks", tmp_path)
+
+
+def test_games_go_from_http_to_thirty_tables_whose_sums_are_right(
+    games_page: Any, games_ui: str, tmp_path: Path
+) -> None:
+    page = games_page
+    page.set_viewport_size({"width": 2400, "height": 2600})
+    page.goto(GAMES_PAGE, wait_until="domcontentloaded")
+    for name in ("games-events", "quarantine", "purchase", "heartbeat", "session_start", "figures"):
+        page.get_by_text(name, exact=True).last.wait_for()
+    picture(page, "games", tmp_path)
+    page.set_viewport_size({"width": 1360, "height": 800})
+    page.goto("/assets/game/quarantine?view=checks", wait_until="domcontentloaded")
+    page.get_by_text("row_sums", exact=True).first.click()
+    page.get_by_text("Every line that a batch received was routed").wait_for()
+    page.get_by_text("Succeeded").or_(page.get_by_text("Passed")).first.wait_for()
+    picture(page, "game-row-sums", tmp_path)
+    page.goto(f"/assets/game/heartbeat?view=events&time={_newest(games_ui, 'game/heartbeat')}")
+    for label in ("rows_written", "files", "bytes"):
+        page.get_by_text(label, exact=True).first.wait_for()
+    picture(page, "game-table", tmp_path)
+
+
+def test_live_ops_shows_the_figures_of_each_game_by_minute(games_page: Any, games_ui: str, tmp_path: Path) -> None:
+    page = games_page
+    moment = _newest(games_ui, "live_ops/figures")
+    page.goto(f"/assets/live_ops/figures?view=events&time={moment}", wait_until="domcontentloaded")
+    for label in ("figures", "judged_until", "not_judged_yet", "players"):
+        page.get_by_text(label, exact=True).first.wait_for()
+    for game in GAMES:
+        page.get_by_text(game, exact=True).first.wait_for()
+    page.get_by_text("[Show Markdown]").first.click()
+    plot = page.locator("img[alt*='per minute']")
+    plot.wait_for()
+    assert plot.evaluate("image => image.complete && image.naturalWidth") > 300
+    picture(page, "live-ops", tmp_path)
