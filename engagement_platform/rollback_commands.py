@@ -45,8 +45,9 @@ def restore(
     The engagement tables go back together, base and changeset of profiles, and all tables of games; so for what is
     declared.
 
-    Notifications, quarantine and landed requests stay. Messages since then are read again by the next runs, exactly
-    once; with --drop they are given up. Refused when files or messages are gone, or a batch is unfinished.
+    Notifications and landed requests stay, and so does quarantine, except that of a declared stream. Messages since
+    then are read again by the next runs, exactly once; with --drop they are given up. Refused when files or messages
+    are gone, or a batch is unfinished.
     Exit status: 0 restored or nothing to do, 1 with the reason.
     Example: engagement-platform restore engagement/data --to 17 --reason "bad import" --dry-run
     """

@@ -13,11 +13,14 @@ def scaffolder(example: str) -> type[dg.Scaffolder[Any]]:
         """Writes the example; an existing file is replaced only by the tool's own consent, or appended to."""
 
         def scaffold(self, request: dg.ScaffoldRequest[Any]) -> None:
-            """One document of YAML."""
-            request.target_path.mkdir(parents=True, exist_ok=True)
+            """One document of YAML; where Python is asked for, the empty function of Dagster's own."""
+            if request.scaffold_format == "python":
+                dg.scaffold_component(request)
+                return
             document = f"type: {request.type_name}\nattributes:\n{indent(example, '  ')}"
-            file = request.target_path / "defs.yaml"
-            before = f"{file.read_text()}---\n" if request.append and file.is_file() else ""
+            # To be appended to is the file itself; otherwise the path is the folder for a new one.
+            file = request.target_path if request.append else request.target_path / "defs.yaml"
+            before = f"{file.read_text()}---\n" if request.append else ""
             file.write_text(before + document)
 
     return Example

@@ -24,6 +24,8 @@ _SUFFIXES = {
 }  # fmt: skip
 _CODECS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4", ".br": "brotli"}
 _MAGIC = {b"PAR1": "parquet", b"ORC": "orc"}
+_NOT_READ = (".snappy", ".deflate", ".lzo", ".lzo_deflate", ".xz", ".z", ".zip", ".7z", ".tar", ".tgz")
+"""Ways to compress a file as a whole, or to pack several, that are not undone here."""
 _UNKNOWN = {b"RCF": "RCFile", b"SEQ": "a Hadoop sequence file", b"Obj\x01": "Avro"}
 
 
@@ -42,6 +44,18 @@ class FormatUnknown(PlatformError):
             f"{path} is {what}. Files of these formats are imported: {', '.join(FORMATS)}. Say which one it is "
             "(`--format`), or move it away; RCFile is read by Spark with Hive, which can write it as ORC. Nothing was "
             "written."
+        )
+
+
+class CompressionUnknown(PlatformError):
+    """A file that is compressed in a way that is not undone here."""
+
+    def __init__(self, path: str, why: str) -> None:
+        super().__init__(
+            f"{path} cannot be read: {why}. Files of CSV, JSON lines and text may be compressed as a whole, by "
+            f"{', '.join(sorted(_CODECS.values()))}; Parquet and ORC compress inside. Unpack it and import it again; "
+            "what Hadoop wrote as .snappy, .deflate or .lzo is read by Spark, which can write it as Parquet. Nothing "
+            "was written."
         )
 
 
@@ -71,24 +85,27 @@ def root_of(source: str) -> str:
 def found(root: str, declared: str | None = None) -> list[SourceFile]:
     """All files of a source by path. declared: the format of all of them, whatever they are called.
 
-    Names that begin with a dot or an underscore are left out, as other engines do.
+    Names that begin with a dot or an underscore are left out, as other engines do; folders such as `_day=1` are not.
 
-    Raises NothingToImport, FormatUnknown.
+    Raises NothingToImport, FormatUnknown, CompressionUnknown.
     """
     filesystem, base = log.opened(root)
-    at = filesystem.get_file_info(base)
-    if at.type == pafs.FileType.NotFound:
-        raise NothingToImport(root, "there is no such file or folder")
-    if at.type == pafs.FileType.File:
-        infos, base = [at], base.rpartition("/")[0]
-    else:
-        infos = filesystem.get_file_info(pafs.FileSelector(base, recursive=True))
+    try:
+        at = filesystem.get_file_info(base)
+        if at.type == pafs.FileType.NotFound:
+            raise NothingToImport(root, "there is no such file or folder")
+        if at.type == pafs.FileType.File:
+            infos, base = [at], base.rpartition("/")[0]
+        else:
+            infos = filesystem.get_file_info(pafs.FileSelector(base, recursive=True))
+    except OSError as error:
+        raise NothingToImport(root, f"it cannot be listed ({error})") from error
     if any("/_delta_log/" in info.path for info in infos):
         raise NothingToImport(root, "it is a Delta table already")
     files = []
     for info in sorted(infos, key=lambda info: str(info.path)):
         path = info.path[len(base) :].lstrip("/")
-        if info.type != pafs.FileType.File or not info.size or any(part[0] in "._" for part in path.split("/")):
+        if info.type != pafs.FileType.File or not info.size or any(map(_hidden, path.split("/"))):
             continue
         kind, codec = _kind(filesystem, info.path, declared)
         files.append(SourceFile(path, int(info.size), int(info.mtime_ns or 0), kind, codec))
@@ -96,6 +113,10 @@ def found(root: str, declared: str | None = None) -> list[SourceFile]:
         raise NothingToImport(root, "it has no files, or only empty ones")
     _refuse_different_folders(root, files)
     return files
+
+
+def _hidden(name: str) -> bool:
+    return name.startswith(".") or (name.startswith("_") and "=" not in name) or name.endswith("._COPYING_")
 
 
 def folder_of(root: str) -> str:
@@ -109,12 +130,15 @@ def _kind(filesystem: pafs.FileSystem, path: str, declared: str | None) -> tuple
     codec = next((codec for suffix, codec in _CODECS.items() if name.endswith(suffix)), None)
     if codec is not None:
         name = name.rpartition(".")[0]
-    if declared is not None:
-        return declared, codec
-    suffix = "." + name.rpartition(".")[2]
-    if suffix in _SUFFIXES and "." in name:
-        return _SUFFIXES[suffix], codec
-    with filesystem.open_input_stream(path) as opened:
+    if name.endswith(_NOT_READ):
+        raise CompressionUnknown(path, f"what ends in {name[name.rindex('.') :]} is not unpacked here")
+    suffix = "." + name.rpartition(".")[2] if "." in name else ""
+    kind = declared or _SUFFIXES.get(suffix)
+    if codec is not None and kind in ("parquet", "orc"):
+        raise CompressionUnknown(path, f"{kind} that is compressed once more is not unpacked here")
+    if kind is not None:
+        return kind, codec
+    with filesystem.open_input_stream(path, compression=None) as opened:
         first = opened.read(4)
     for magic, kind in _MAGIC.items():
         if first.startswith(magic):

@@ -26,7 +26,7 @@ def convert(source: str, files: Sequence[SourceFile], schema: Schema) -> Report:
     began, read = time.monotonic(), Checksum()
     with in_memory() as connection:
         for file in files:
-            for part in parsed(source, file, schema.columns):
+            for part in parsed(f"{source}/{file.path}", file, schema.columns):
                 if part.rejected:
                     raise NothingToImport(source, f"{file.path}: {part.rejected[0].reason}")
                 read += of(connection, part.rows)

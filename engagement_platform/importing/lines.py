@@ -28,9 +28,12 @@ class Record:
     """Why it cannot be a record, whatever is in it."""
 
 
-def lines(root: str, file: SourceFile) -> Iterator[Record]:
-    """All lines of a file, decompressed as they are read. Raises OSError or ValueError where the file is damaged."""
-    filesystem, path = log.opened(f"{root}/{file.path}")
+def lines(place: str, file: SourceFile) -> Iterator[Record]:
+    """All lines of a file at a path or URI, decompressed as they are read.
+
+    Raises OSError or ValueError where the file is damaged.
+    """
+    filesystem, path = log.opened(place)
     with filesystem.open_input_stream(path, compression=file.codec) as opened:
         stream = io.BufferedReader(opened, 1024 * 1024)
         number = 0

@@ -50,16 +50,17 @@ class Parsed:
     rejected: Sequence[Rejected]
 
 
-def parsed(root: str, file: SourceFile, schema: pa.Schema) -> Iterator[Parsed]:
-    """A whole file, some rows at a time. Columns that it lacks are null, those that nobody declared are left out.
+def parsed(place: str, file: SourceFile, schema: pa.Schema) -> Iterator[Parsed]:
+    """A whole file at a path or URI, some rows at a time.
 
-    A damaged file is refused from where it cannot be read on; what came before is rows.
+    Columns that it lacks are null, those that nobody declared are left out. A damaged file is refused from where it
+    cannot be read on; what came before is rows.
     """
     partition = file.partition
     own = {field.name: field.type for field in schema if field.name not in partition}
     seen = 0
     try:
-        for part in _PARSERS[file.format](root, file, own):
+        for part in _PARSERS[file.format](place, file, own):
             seen += part.rows.num_rows + len(part.rejected)
             yield Parsed(_whole(part.rows, partition, schema), part.rejected)
     except (OSError, ValueError, EOFError, pa.ArrowException) as error:
@@ -87,22 +88,22 @@ def _repeated(value: str | None, kind: pa.DataType, count: int) -> pa.Array:
 # Rows of lines
 
 
-def _text(root: str, file: SourceFile, kinds: Kinds) -> Iterator[Parsed]:
+def _text(place: str, file: SourceFile, kinds: Kinds) -> Iterator[Parsed]:
     def accept(block: Sequence[Record]) -> pa.Table:
         values = pa.array([record.value for record in block], pa.binary()).cast(pa.string())
         return fitted(pa.table({TEXT: values}), kinds)
 
-    return _in_blocks(file, kinds, lines(root, file), accept)
+    return _in_blocks(file, kinds, lines(place, file), accept)
 
 
-def _json(root: str, file: SourceFile, kinds: Kinds) -> Iterator[Parsed]:
+def _json(place: str, file: SourceFile, kinds: Kinds) -> Iterator[Parsed]:
     told = pa.schema([pa.field(name, _told(kind)) for name, kind in kinds.items()])
     options = pajson.ParseOptions(explicit_schema=told, unexpected_field_behavior="ignore")
 
     def accept(block: Sequence[Record]) -> pa.Table:
         return fitted(json_of(block, options), kinds)
 
-    return _in_blocks(file, kinds, _not_blank(lines(root, file)), accept)
+    return _in_blocks(file, kinds, _not_blank(lines(place, file)), accept)
 
 
 def json_of(block: Sequence[Record], options: pajson.ParseOptions) -> pa.Table:
@@ -111,8 +112,8 @@ def json_of(block: Sequence[Record], options: pajson.ParseOptions) -> pa.Table:
     return pajson.read_json(io.BytesIO(text), pajson.ReadOptions(use_threads=False, block_size=len(text) + 2), options)
 
 
-def _csv(root: str, file: SourceFile, kinds: Kinds) -> Iterator[Parsed]:
-    read = records(lines(root, file))
+def _csv(place: str, file: SourceFile, kinds: Kinds) -> Iterator[Parsed]:
+    read = records(lines(place, file))
     first = next(read, None)
     if first is None:
         return iter(())
@@ -192,8 +193,8 @@ def sifted(
 # Rows of columns
 
 
-def _parquet(root: str, file: SourceFile, kinds: Kinds) -> Iterator[Parsed]:
-    filesystem, path = log.opened(f"{root}/{file.path}")
+def _parquet(place: str, file: SourceFile, kinds: Kinds) -> Iterator[Parsed]:
+    filesystem, path = log.opened(place)
     with filesystem.open_input_file(path) as opened:
         read = pq.ParquetFile(opened, coerce_int96_timestamp_unit="us")
         wanted = [name for name in read.schema_arrow.names if name in kinds]
@@ -201,8 +202,8 @@ def _parquet(root: str, file: SourceFile, kinds: Kinds) -> Iterator[Parsed]:
         yield from _of_columns(file, batches, kinds)
 
 
-def _orc(root: str, file: SourceFile, kinds: Kinds) -> Iterator[Parsed]:
-    filesystem, path = log.opened(f"{root}/{file.path}")
+def _orc(place: str, file: SourceFile, kinds: Kinds) -> Iterator[Parsed]:
+    filesystem, path = log.opened(place)
     with filesystem.open_input_file(path) as opened:
         read = paorc.ORCFile(opened)
         wanted = [name for name in read.schema.names if name in kinds]

@@ -70,7 +70,7 @@ def inferred(root: str, files: Sequence[SourceFile]) -> Schema:
     step = max(1, -(-len(files) // LOOKED_AT))
     for file in files[::step]:
         try:
-            found = _FINDERS[file.format](root, file)
+            found = _FINDERS[file.format](f"{root}/{file.path}", file)
             for schema in found:
                 for field in schema:
                     kind = None if pa.types.is_null(field.type) else plain(field.type)
@@ -119,20 +119,20 @@ def _is_day(value: str) -> bool:
         return False
 
 
-def _in_parquet(root: str, file: SourceFile) -> Iterator[pa.Schema]:
-    filesystem, path = log.opened(f"{root}/{file.path}")
+def _in_parquet(place: str, file: SourceFile) -> Iterator[pa.Schema]:  # noqa: ARG001
+    filesystem, path = log.opened(place)
     with filesystem.open_input_file(path) as opened:
         yield pq.read_schema(opened)
 
 
-def _in_orc(root: str, file: SourceFile) -> Iterator[pa.Schema]:
-    filesystem, path = log.opened(f"{root}/{file.path}")
+def _in_orc(place: str, file: SourceFile) -> Iterator[pa.Schema]:  # noqa: ARG001
+    filesystem, path = log.opened(place)
     with filesystem.open_input_file(path) as opened:
         yield paorc.ORCFile(opened).schema
 
 
-def _in_csv(root: str, file: SourceFile) -> Iterator[pa.Schema]:
-    read = records(lines(root, file))
+def _in_csv(place: str, file: SourceFile) -> Iterator[pa.Schema]:
+    read = records(lines(place, file))
     first = next(read, None)
     if first is None:
         return
@@ -145,15 +145,15 @@ def _in_csv(root: str, file: SourceFile) -> Iterator[pa.Schema]:
     yield from (part.schema for part in sifted(_sample(read), accept)[0])
 
 
-def _in_json(root: str, file: SourceFile) -> Iterator[pa.Schema]:
+def _in_json(place: str, file: SourceFile) -> Iterator[pa.Schema]:
     def accept(block: Sequence[Record]) -> pa.Table:
         return json_of(block, pajson.ParseOptions())
 
-    read = (record for record in lines(root, file) if record.value.strip())
+    read = (record for record in lines(place, file) if record.value.strip())
     yield from (part.schema for part in sifted(_sample(read), accept)[0])
 
 
-def _in_text(root: str, file: SourceFile) -> Iterator[pa.Schema]:  # noqa: ARG001
+def _in_text(place: str, file: SourceFile) -> Iterator[pa.Schema]:  # noqa: ARG001
     yield pa.schema([pa.field(TEXT, pa.string())])
 
 

@@ -1,6 +1,7 @@
 """Which tables go back together, and what goes with them: leases, jobs that are put back, what readers see.
 
-Engagements, each entity and each feed of games say it here in one form, so that `plan` and `job` are the same for all.
+Engagements, each entity, feed of games and declared stream say it here in one form, so that `plan` and `job` are the
+same for all.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from engagement_platform.rollback.difference import differences, entity_differen
 from engagement_platform.settings import Settings
 from engagement_platform.sources.kafka import KafkaSource
 from engagement_platform.streams.declared import declarations
+from engagement_platform.streams.stream import Stream
 from engagement_platform.tables import log
 from engagement_platform.tables.contract import Table
 from engagement_platform.tables.engagement import (
@@ -64,7 +66,7 @@ class NotRestorable(PlatformError):
     def __init__(self, table: str, known: str) -> None:
         super().__init__(
             f"{table!r} is no table that can be restored. Nothing was changed. Those that can: {known}. "
-            "Notifications, quarantine and landed requests stay: readers are told of the reversal instead."
+            "Notifications, landed requests and what was refused of engagements and games stay."
         )
 
 
@@ -186,6 +188,19 @@ def of_feed(settings: Settings, feed: Feed) -> Group:
     )
 
 
+def of_stream(settings: Settings, stream: Stream) -> Group:
+    """A declared stream's table and its quarantine, which says of records of the same batches that they are not there,
+    or by a redrive are."""
+    return Group(
+        rows=f"records of {stream.name}",
+        tables=(stream.quarantine, stream.table),
+        pinned=(stream.table.name,),
+        leased=(turn_of(stream.table),),
+        read={stream.job: lambda: KafkaSource(stream.topic, settings.kafka)},
+        differences=None,
+    )
+
+
 def groups(settings: Settings) -> Iterator[Group]:
     """All of them; what ships comes first. Raises EventTypeRefused, DeclarationRefused."""
     yield engagements(settings)
@@ -197,6 +212,8 @@ def groups(settings: Settings) -> Iterator[Group]:
         yield of_entity(settings, entity.entity, entity.topic)
     for feed in declared.feeds:
         yield of_feed(settings, feed)
+    for stream in declared.streams:
+        yield of_stream(settings, stream)
 
 
 def group_of(settings: Settings, table: str) -> Group:

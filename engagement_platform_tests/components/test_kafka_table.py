@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from tomllib import loads
-from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
 
 import dagster as dg
 import pytest
 import yaml
+from dagster.components.component_scaffolding import scaffold_object
 from dagster.components.core import package_entry
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
@@ -180,16 +180,38 @@ def test_a_file_that_is_wrong_is_refused_with_its_name(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("component", [KafkaTable, MaintainedTable, MergeOnReadEntity, S3SqsTables, ViewAnalytics])
 def test_what_is_scaffolded_can_be_used_as_it_is(component: Any, tmp_path: Path) -> None:
-    scaffold = component.__scaffolder_cls__()
-    request = SimpleNamespace(
-        type_name=f"engagement_platform.{component.__name__}", target_path=tmp_path / "new", append=False
-    )
-    scaffold.scaffold(request)
-    scaffold.scaffold(SimpleNamespace(**{**vars(request), "append": True}))
-    documents = list(yaml.safe_load_all((tmp_path / "new" / "defs.yaml").read_text()))
-    assert [document["type"] for document in documents] == [request.type_name] * 2
+    # What `dg scaffold defs` calls.
+    name, folder = f"engagement_platform.{component.__name__}", tmp_path / "new"
+    scaffold_object(folder, name, None, "yaml", tmp_path)
+    scaffold_object(folder / "defs.yaml", name, None, "yaml", tmp_path, append=True)
+    documents = list(yaml.safe_load_all((folder / "defs.yaml").read_text()))
+    assert [document["type"] for document in documents] == [name] * 2
     made = component.from_attributes_dict(attributes=documents[0]["attributes"])
     assert dg.build_defs_for_component(made).resolve_asset_graph().get_all_asset_keys()
+    scaffold_object(tmp_path / "code", name, None, "python", tmp_path)
+    written = (tmp_path / "code" / "component.py").read_text()
+    assert f"import {component.__name__}" in written
+    compile(written, "component.py", "exec")
+
+
+def test_a_project_loads_what_was_scaffolded_in_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A project as `dg` makes it: settings of `dg` beside a package with a folder of definitions.
+    (tmp_path / "pyproject.toml").write_text(
+        '[tool.dg]\ndirectory_type = "project"\n\n[tool.dg.project]\nroot_module = "corner_shop"\n'
+    )
+    folder = tmp_path / "corner_shop" / "defs"
+    folder.mkdir(parents=True)
+    for package in (folder.parent, folder):
+        (package / "__init__.py").touch()
+    monkeypatch.setenv("ENGAGEMENT_PLATFORM_HOME", str(tmp_path / "home"))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for name in components.__all__:
+        scaffold_object(folder / name.lower(), f"engagement_platform.{name}", None, "yaml", tmp_path)
+    made = dg.load_from_defs_folder(path_within_project=folder.parent)
+    assert {key.to_user_string() for key in made.resolve_asset_graph().get_all_asset_keys()} >= {
+        "shop/click", "shop/click_quarantine", "shop/order", "account/current", "arcade/round_end", "view/daily",
+    }  # fmt: skip
+    assert {job.name for job in made.resolve_all_job_defs()} >= {"ingest_shop_click", "ingest_arcade_events"}
 
 
 def test_every_field_is_described_in_the_schema() -> None:

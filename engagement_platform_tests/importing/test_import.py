@@ -3,104 +3,29 @@
 from __future__ import annotations
 
 import gzip
-import json
 import os
 import signal
 import subprocess
 import sys
 from collections import Counter
-from datetime import UTC, date, datetime
+from datetime import date
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
-import pyarrow.orc as paorc
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from typer.testing import CliRunner, Result
 
-from engagement_platform.cli import app
 from engagement_platform.importing.files import FormatUnknown, NothingToImport, SourceFile
-from engagement_platform.importing.job import SourceChanged, TableTaken, cut
+from engagement_platform.importing.job import SourceChanged, TableTaken, cut, gathered
 from engagement_platform.importing.lines import Record, records
 from engagement_platform.importing.schema import SchemaUnusable
 from engagement_platform.importing.types import UnknownType, parsed, words
 from engagement_platform.tables.checksums import checksum
-
-Rows = list[dict[str, Any]]
-
-
-def row(n: int) -> dict[str, Any]:
-    at = datetime(2026, 11, 1 + n % 20, 9, n % 60, tzinfo=UTC)
-    return {"id": n, "name": None if n % 7 == 0 else f'name "{n}", really', "score": n / 4, "at": at}
-
-
-def expected(n: int, day: str) -> tuple[Any, ...]:
-    return (*row(n).values(), date.fromisoformat(day))
-
-
-@pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("ENGAGEMENT_PLATFORM_HOME", str(tmp_path / "home"))
-    return tmp_path
-
-
-def text_of(rows: Rows, kind: str) -> bytes:
-    if kind == "csv":
-        lines = ["id,name,score,at"]
-        for one in rows:
-            name = "" if one["name"] is None else '"' + one["name"].replace('"', '""') + '"'
-            lines.append(f"{one['id']},{name},{one['score']},{one['at'].isoformat()}")
-    else:
-        lines = [json.dumps({**one, "at": one["at"].isoformat()}) for one in rows]
-    return ("\n".join(lines) + "\n").encode()
-
-
-def store(source: Path) -> set[tuple[Any, ...]]:
-    """Five files in two folders, one of each format and compression; the rows that are in them."""
-    days = {"day=2026-11-01": ("a.parquet", "b.orc", "c.csv"), "day=2026-11-02": ("d.json.gz", "e.csv.gz")}
-    rows, n = set(), 0
-    for day, names in days.items():
-        (source / day).mkdir(parents=True)
-        for name in names:
-            some = [row(k) for k in range(n, n + 15)]
-            rows |= {expected(k, day[4:]) for k in range(n, n + 15)}
-            n += 15
-            path = source / day / name
-            if name.endswith(".parquet"):
-                pq.write_table(pa.Table.from_pylist(some), path)
-            elif name.endswith(".orc"):
-                paorc.write_table(pa.Table.from_pylist(some), path)
-            else:
-                content = text_of(some, "csv" if "csv" in name else "jsonl")
-                path.write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
-    (source / "_SUCCESS").touch()
-    return rows
-
-
-def called(*words_: str, **options: Any) -> Result:
-    return CliRunner().invoke(app, ["import", *words_], **options)
-
-
-def imported(*words_: str) -> dict[str, Any]:
-    result = called(*words_, "--json")
-    assert result.exit_code == 0, result.output + repr(result.exception)
-    report: dict[str, Any] = json.loads(result.stdout.splitlines()[-1])
-    return report
-
-
-def rows_in(table: Path) -> Rows:
-    rows: Rows = DeltaTable(str(table)).to_pyarrow_table().to_pylist()
-    return rows
-
-
-def quarantined(home: Path) -> Rows:
-    return sorted(rows_in(home / "home/lake/import/quarantine"), key=lambda one: (one["path"], one["line"] or 0))
+from engagement_platform_tests.importing.stores import called, imported, quarantined, row, rows_in, store, text_of
 
 
 def test_a_mixed_store_becomes_one_table_with_every_row_once(home: Path) -> None:
@@ -254,6 +179,14 @@ def test_slices_hold_all_files_in_order_and_are_as_large_as_they_may_be(sizes: l
     assert [file for part in parts for file in part] == files
     assert all(len(part) == 1 or sum(file.bytes for file in part) <= most for part in parts)
     assert all(sum(f.bytes for f in left) + right[0].bytes > most for left, right in pairwise(parts))
+
+
+@given(st.lists(st.lists(st.integers(0, 9), max_size=5), max_size=12), st.integers(1, 12))
+def test_rows_of_small_files_are_put_together_in_their_order(parts: list[list[int]], least: int) -> None:
+    tables = [pa.table({"n": pa.array(part, pa.int64())}) for part in parts]
+    together = [table.column("n").to_pylist() for table in gathered(iter(tables), least)]
+    assert [n for table in together for n in table] == [n for part in parts for n in part]
+    assert all(len(table) >= least for table in together[:-1])
 
 
 @pytest.mark.parametrize("text", ["long", "decimal(10,2)", "array<map<string,double>>", "struct<a:int,b:array<date>>"])
