@@ -6,6 +6,7 @@ Thin: parse, call, print.
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -37,6 +38,7 @@ def erase(
         Path | None,
         typer.Option(metavar="RECEIPT", help="Erase nothing; look whether it still holds."),
     ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="With --verify: JSON.")] = False,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the receipt here. Default: print it.")] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
@@ -44,8 +46,9 @@ def erase(
 
     Its id is taken for that of a person in every organization, and of a profile, unless --person, --organization or
     --profile say otherwise. The receipt is signed JSON and names the subject by a keyed hash only. It says what VACUUM
-    has yet to remove, and by when, and what is not reached. --verify RECEIPT looks again; with --subject (and the same
-    options) also byte by byte. --now ends time travel and restores to before.
+    has yet to remove, and by when, and what is not reached. --verify RECEIPT looks again: at tombstone, keys and vault;
+    with --subject (and the same options) also at every other place, byte by byte. What it did not look at it says
+    (`not looked`). --now ends time travel and restores to before.
     Exit status: 0, 1 when something is left or cannot be done.
     Example: engagement-platform erase --subject p-42 --yes --out receipt.json
     """
@@ -70,14 +73,20 @@ def erase(
     if verify is not None or asked is None:
         assert verify is not None, "one of them was given"
         checks = erasures.verify(settings, verify, asked)
-        for check in checks:
-            typer.echo(f"{check.what:36} {'ok' if check.holds else 'LEFT':5} {check.seen}")
-        raise typer.Exit(0 if all(check.holds for check in checks) else 1)
+        holds = all(check.holds for check in checks)
+        if as_json:
+            typer.echo(json.dumps({"holds": holds, "checks": [asdict(check) for check in checks]}, indent=2))
+        else:
+            for check in checks:
+                typer.echo(f"{check.what:36} {check.state:10} {check.seen}")
+        raise typer.Exit(0 if holds else 1)
     if not yes:
         typer.confirm(f"Erase {subject} for good?", abort=True)
     done = erasures.erase(settings, asked, told)
     for sentence in done.kept:
         typer.echo(f"Not purged yet: {sentence}", err=True)
+    for sentence in done.stays:
+        typer.echo(f"Left as it is: {sentence}", err=True)
     text = json.dumps(done.receipt, indent=2)
     if out is None:
         typer.echo(text)

@@ -13,8 +13,9 @@ from typing import Any
 from engagement_platform.erasing.job import Eraser, tables
 from engagement_platform.erasing.reach import places
 from engagement_platform.erasing.whom import Whom
-from engagement_platform.games.erasing import game_tables_here
-from engagement_platform.games.feed import shipped
+from engagement_platform.games.erasing import game_tables
+from engagement_platform.games.feed import Feed, shipped
+from engagement_platform.games.raw_objects import RawObjects
 from engagement_platform.ingest_server.spooled import SpooledRecords
 from engagement_platform.ingest_server.stored import stored_objects
 from engagement_platform.jobs import open_stores
@@ -30,7 +31,7 @@ from engagement_platform.streams.declared import Declarations, declarations
 from engagement_platform.tables import log
 from engagement_platform.tables.engagement import PENDING
 
-NOT_ERASED = ("messages in Kafka", "objects of raw events in S3", "replicas in files of their own", "backups")
+NOT_ERASED = ("messages in Kafka", "replicas in files of their own", "backups")
 """What no erasure looks into; docs/pii.md says why, and what to do."""
 
 _OF_NOBODY = frozenset({"layout", "perftest", "pii", PENDING.name, "import/plan", "import/outcome"})
@@ -72,6 +73,8 @@ class Done:
     left: int
     kept: Sequence[str] = field(default=())
     """Who keeps former versions that were to be purged at once, as sentences."""
+    stays: Sequence[str] = field(default=())
+    """What was left as it is, with the reason and what to do, as sentences."""
 
 
 def erase(settings: Settings, asked: Request, told: Told | None = None) -> Done:
@@ -80,7 +83,8 @@ def erase(settings: Settings, asked: Request, told: Told | None = None) -> Done:
     who = erasure.subject(vault, asked.subject, asked.game)
     keys, done = erasure.erase(vault, who, reach)
     given = receipts.receipt(vault.keyring, who, keys, done, utc_now(), not_reached(settings, asked))
-    return Done(given, sum(one.left for one in done), list(_kept(reach)))
+    stays = [sentence for one in done for sentence in one.stays]
+    return Done(given, sum(one.left for one in done), list(_kept(reach)), stays)
 
 
 def finish(settings: Settings, told: Told | None = None) -> Iterator[BatchReport]:
@@ -105,10 +109,13 @@ def not_reached(settings: Settings, asked: Request) -> list[str]:
         *(f"{stream.table.name} (declared)" for stream in declared.streams),
     ]
     found += [f"{each.entity.name}/* (declared)" for each in declared.entities]
+    found += [
+        f"objects of raw events at {_raw(settings, feed).name} (no queue is configured, or pii.raw_objects says so)"
+        for feed in _feeds(settings)
+        if feed.settings(settings).games.bucket is not None and not _raw(settings, feed).is_reached
+    ]
     if asked.game is not None:
         found += ["engagement/* and profile/* (only a game was asked for)"]
-    if not game_tables_here(settings):
-        found += ["game/* (the lake is on an object store)"]
     return found
 
 
@@ -126,7 +133,7 @@ def _places(settings: Settings, asked: Request, told: Told | None) -> list[erasu
     found: list[erasure.Erasable] = [
         SpooledRecords(settings),
         *stored_objects(settings),
-        *game_tables_here(settings, declarations(settings).feeds),
+        *game_tables(settings, declarations(settings).feeds),
         # After the tables that it is counted from.
         PlayersKept(settings),
     ]
@@ -136,7 +143,16 @@ def _places(settings: Settings, asked: Request, told: Told | None) -> list[erasu
         # The replica is a consumer, too: behind the erasure it would keep the files of what it is told of.
         found += places(settings, asked.whom, told, readers=readers, before_purge=replica.make_anew)
         found.append(replica)
-    return found
+    # Last, for they may be many.
+    return [*found, *(raw for raw in (_raw(settings, feed) for feed in _feeds(settings)) if raw.is_reached)]
+
+
+def _feeds(settings: Settings) -> list[Feed]:
+    return [shipped(settings), *declarations(settings).feeds]
+
+
+def _raw(settings: Settings, feed: Feed) -> RawObjects:
+    return RawObjects(feed.settings(settings), feed)
 
 
 def _kept(reach: Sequence[erasure.Erasable]) -> Iterator[str]:

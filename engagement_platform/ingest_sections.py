@@ -43,6 +43,12 @@ class PiiSettings(Section):
     kms_key_id: str | None = Field(
         default=None, description="Key, alias or ARN of AWS KMS that wraps the keys instead of the file's."
     )
+    raw_objects: Literal["rewrite", "leave"] = Field(
+        default="rewrite",
+        description="What an erasure does with raw events in `games.bucket`, and in the buckets of declared feeds: "
+        "`rewrite` lists and reads every object below the prefix and writes those with events of the subject anew, "
+        "`leave` does not look, and the receipt says so.",
+    )
     purposes: str = Field(
         default="access-request, fraud, legal, support",
         description="What the vault may be read for, comma separated. Every read names one and is written down.",

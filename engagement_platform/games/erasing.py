@@ -9,23 +9,27 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
 import pyarrow as pa
+from deltalake import DeltaTable
 
 from engagement_platform.games.feed import Feed, shipped
 from engagement_platform.layout import disk
 from engagement_platform.microbatch.database import open_engine
-from engagement_platform.microbatch.lease import LeaseStore
+from engagement_platform.microbatch.lease import Lease, LeaseStore
 from engagement_platform.microbatch.others import OthersBatchUnfinished, in_the_way
 from engagement_platform.microbatch.stores import CheckpointStore
 from engagement_platform.pii.erasure import Former, Subject, naming, once
 from engagement_platform.settings import Settings
+from engagement_platform.spark.session import spark_session
 from engagement_platform.tables import light, log
 from engagement_platform.tables.contract import Column, Mode, Table
 from engagement_platform.tables.erased import current_files, opened, take_out
+from engagement_platform.tables.lake import Lake
 from engagement_platform.tables.upkeep import Place, checkpoint_log
 
 _LOG_RETENTION = "interval 30 days"
@@ -36,7 +40,7 @@ _SLACK = timedelta(days=2)
 
 @dataclass(frozen=True)
 class GameTables:
-    """All tables of a feed, also of types that are declared no longer. The lake is on this machine's disk."""
+    """All tables of a feed, also of types that are declared no longer. On an object store Spark takes the rows out."""
 
     settings: Settings
     feed: Feed
@@ -53,18 +57,14 @@ class GameTables:
         Raises LeaseUnavailable, OthersBatchUnfinished (a batch that was begun may be about to write such rows),
         RowsNotTakenOut, TableBusy; the same call does the rest.
         """
-        root, stores = self.settings.lake, self.settings.stores
-        engine = open_engine(self.settings.store_url)
-        leases = LeaseStore(engine, ttl=stores.lease_ttl)
-        # The one that stands for all of them, as for batches.
-        leased = (self.feed.quarantine.name,)
-        with leases.acquire(f"table/{leased[0]}", purpose="erase", wait=stores.lease_wait) as lease:
-            if others := in_the_way("erase", leased, CheckpointStore(engine).unfinished()):
-                raise OthersBatchUnfinished("erase", leased, others)
+        root = self.settings.lake
+        with self._lake() as lake, nobody_lands(self.settings, self.feed) as lease:
             gone = 0
             for table in self._tables():
                 lease.check()
-                gone += take_out(root, table, self._found(table, subject), once())
+                # Counted before, since Spark does not say.
+                gone += self._count(table, subject)
+                take_out(root, table, self._found(table, subject), once(), lake)
                 checkpoint_log(Place(table.name, table.uri(root), root), clean=True)
         return gone
 
@@ -79,7 +79,7 @@ class GameTables:
     def former(self, path: Path) -> Former | None:
         """What a file below the feed's folder is that no row of today is in."""
         folder = Path(self.settings.lake, self.feed.group)
-        if folder not in path.parents:
+        if "://" in self.settings.lake or folder not in path.parents:
             return None
         key, *inside = path.relative_to(folder).parts
         table = next((table for table in self._tables() if table.key == (self.feed.group, key)), None)
@@ -92,8 +92,8 @@ class GameTables:
     def _tables(self) -> Iterator[Table]:
         """Those that are there, by name; refused events last."""
         declared, quarantine = self.feed.types, self.feed.quarantine
-        for folder in sorted(Path(self.settings.lake, self.feed.group).glob("*/_delta_log")):
-            key = (self.feed.group, folder.parent.name)
+        there = (tuple(name.split("/")) for name in log.tables(self.settings.lake))
+        for key in ((group, name) for group, name in there if group == self.feed.group):
             if key[1] in declared:
                 yield declared[key[1]].table
             elif key != quarantine.key and (table := _as_it_is(self.settings.lake, key)) is not None:
@@ -110,17 +110,45 @@ class GameTables:
     def _count(self, table: Table, subject: Subject) -> int:
         if table == self.feed.quarantine:
             return int(self._refused(subject).num_rows)
-        found = opened(self.settings.lake, table)
+        found = self._opened(table)
         return 0 if found is None else int(light.find(found, ["game_id"], _key(subject)).num_rows)
 
     def _refused(self, subject: Subject) -> pa.Table:
         """Object, line and content of the refused lines in which the subject's id stands."""
         columns = {"source_object": pa.string(), "source_line": pa.int64(), "value": pa.binary()}
         kept = []
-        words, found = naming(subject), opened(self.settings.lake, self.feed.quarantine)
+        words, found = naming(subject), self._opened(self.feed.quarantine)
         for rows in light.batches(found, list(columns), {}) if found is not None else ():
             kept += [row for row in rows.to_pylist() if _names(row["value"], words, subject.game)]
         return pa.Table.from_pylist(kept, schema=pa.schema(list(columns.items())))
+
+    def _opened(self, table: Table) -> DeltaTable | None:
+        """For reading, which delta-rs can wherever the table is."""
+        if "://" in self.settings.lake:
+            return log.open_log(table.uri(self.settings.lake))
+        return opened(self.settings.lake, table)
+
+    @contextmanager
+    def _lake(self) -> Iterator[Lake | None]:
+        """With a session of Spark, where only that may write."""
+        if "://" not in self.settings.lake:
+            yield None
+            return
+        with spark_session(self.settings, "erase") as spark:
+            yield Lake(spark, self.settings)
+
+
+@contextmanager
+def nobody_lands(settings: Settings, feed: Feed) -> Iterator[Lease]:
+    """While nobody reads objects of a feed or writes its tables. Raises LeaseUnavailable, OthersBatchUnfinished."""
+    stores, engine = settings.stores, open_engine(settings.store_url)
+    # The one that stands for all of them, as for batches.
+    leased = (feed.quarantine.name,)
+    leases = LeaseStore(engine, ttl=stores.lease_ttl)
+    with leases.acquire(f"table/{leased[0]}", purpose="erase", wait=stores.lease_wait) as lease:
+        if others := in_the_way("erase", leased, CheckpointStore(engine).unfinished()):
+            raise OthersBatchUnfinished("erase", leased, others)
+        yield lease
 
 
 def kept_for(settings: Settings, tables: Sequence[Table]) -> dict[Former, timedelta]:
@@ -134,12 +162,9 @@ def kept_for(settings: Settings, tables: Sequence[Table]) -> dict[Former, timede
     }
 
 
-def game_tables_here(settings: Settings, declared: Sequence[Feed] = ()) -> list[GameTables]:
-    """What an erasure reaches of the tables of the feed that ships and of declared ones.
-
-    Nothing where the lake is on an object store, which Spark writes.
-    """
-    return [] if "://" in settings.lake else [GameTables(settings, feed) for feed in (shipped(settings), *declared)]
+def game_tables(settings: Settings, declared: Sequence[Feed] = ()) -> list[GameTables]:
+    """What an erasure reaches of the tables of the feed that ships and of declared ones."""
+    return [GameTables(settings, feed) for feed in (shipped(settings), *declared)]
 
 
 def _key(subject: Subject) -> dict[str, list[str]]:

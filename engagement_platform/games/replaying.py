@@ -1,6 +1,6 @@
 """Reading objects once more, by prefix or day of arrival: lost rows come back, and nothing that stands is doubled.
 
-The only place that lists a bucket, since somebody asked for it by hand.
+The only place that lists a bucket, since somebody asked for it by hand; erasures list by it, too.
 """
 
 from __future__ import annotations
@@ -139,17 +139,16 @@ def replay_source(
 
 def objects_below(settings: Settings, prefix: str) -> list[S3File]:
     """Objects whose keys begin so, as their announcements named them. Raises BucketNotListed."""
-    bucket = settings.games.bucket or ""
+    bucket, options = settings.games.bucket or "", options_of(settings)
     try:
-        pages = client("s3", options_of(settings)).get_paginator("list_objects_v2").paginate(
-            Bucket=bucket, Prefix=prefix
-        )  # fmt: skip
+        pages = client("s3", options).get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix)
         there = [entry for page in pages for entry in page.get("Contents", ())]
     except ClientError as failed:
         raise BucketNotListed(bucket, prefix, said(failed)) from failed
     except BotoCoreError as failed:
         raise BucketNotListed(bucket, prefix, said(failed)) from failed
-    return [_told(bucket, entry) for entry in there if not (entry["Key"].endswith("/") and not entry["Size"])]
+    found = [_told(bucket, entry) for entry in there if not (entry["Key"].endswith("/") and not entry["Size"])]
+    return S3SqsState.open(options.state_location, allow_overwrites=False).arrived(found)
 
 
 def _told(bucket: str, entry: Mapping[str, Any]) -> S3File:

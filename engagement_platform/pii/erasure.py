@@ -93,6 +93,25 @@ class Erased:
     left: int
     until: Mapping[str, str] = field(default_factory=dict)
     """What former versions keep -> by when it is gone, ISO 8601; empty where everything is gone."""
+    objects: Sequence[str] = ()
+    """What was written anew without the subject, where that is not one table."""
+    stays: Sequence[str] = ()
+    """What was left as it is, each with the reason and what to do."""
+
+
+@runtime_checkable
+class NamesObjects(Erasable, Protocol):
+    """One that consists of objects, some of which may have to stay for the time being."""
+
+    @property
+    def objects(self) -> Sequence[str]:
+        """What `erase` has written anew, by name."""
+        ...
+
+    @property
+    def stays(self) -> Sequence[str]:
+        """What it left as it is, as sentences."""
+        ...
 
 
 def subject(vault: Vault, subject_id: str, game: str | None) -> Subject:
@@ -116,7 +135,7 @@ def erase(vault: Vault, who: Subject, others: Sequence[Erasable] = ()) -> tuple[
         keys = vault.keyring.destroy(who.owner)
         with turn(vault.root, VAULT.name):
             done = [_erase_rows(vault, table, who) for table in (VAULT, REFUSED)]
-        done += [Erased(other.name, other.erase(who), other.left(who), _until(other, utc_now())) for other in others]
+        done += [_erased(other, who) for other in others]
     return keys, done
 
 
@@ -181,6 +200,12 @@ def _naming(vault: Vault, table: Table, who: Subject) -> list[str]:
 
 def _is_of(row: dict[str, object], who: Subject) -> bool:
     return who.game is None or row["game"] == who.game
+
+
+def _erased(other: Erasable, who: Subject) -> Erased:
+    gone = other.erase(who)
+    objects, stays = (tuple(other.objects), tuple(other.stays)) if isinstance(other, NamesObjects) else ((), ())
+    return Erased(other.name, gone, other.left(who), _until(other, utc_now()), objects, stays)
 
 
 def _until(other: Erasable, now: datetime) -> dict[str, str]:

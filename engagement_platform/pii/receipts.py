@@ -48,6 +48,13 @@ class Check:
     what: str
     holds: bool
     seen: str
+    looked: bool = True
+    """False: nobody looked, and `seen` says why; then `holds` says nothing."""
+
+    @property
+    def state(self) -> str:
+        """In a word or two."""
+        return ("ok" if self.holds else "LEFT") if self.looked else "not looked"
 
 
 def receipt(
@@ -111,7 +118,19 @@ def verify(
         until = {place["name"]: place.get("until", {}) for place in said["places"]}
         lake = [] if "://" in vault.root or Path(vault.root).is_relative_to(home) else [Path(vault.root)]
         checks += _looked_for(who, others, _Scan([home, *lake], outside, [subject_id, *names]), until)
+        if "://" in vault.root:
+            checks.append(_not_looked("bytes of the lake", "it is on an object store; rows were looked at"))
+    else:
+        without = "the receipt has no id to look for; give it with --subject"
+        ours = (VAULT.name, REFUSED.name)
+        checks += [_not_looked(str(place["name"]), without) for place in said["places"] if place["name"] not in ours]
+        checks.append(_not_looked("bytes", without))
+    checks += [_not_looked(str(each), "the erasure did not reach it") for each in said.get("not_reached", ())]
     return checks
+
+
+def _not_looked(what: str, why: str) -> Check:
+    return Check(what, holds=True, seen=why, looked=False)
 
 
 def _checks(vault: Vault, who: Subject, owner: Owner) -> Iterator[Check]:
@@ -139,6 +158,8 @@ def _looked_for(
         rows = other.left(who)
         yield Check(other.name, rows == 0, f"{rows} rows")
     needles = [id_.encode("utf-8", "surrogatepass") for id_ in scan.ids if len(id_) >= LEAST_SCANNED]
+    if len(needles) < len(scan.ids):
+        yield _not_looked("bytes of short ids", f"fewer than {LEAST_SCANNED} characters are found everywhere")
     if not needles:
         return
     stays: list[Path] = []
@@ -152,7 +173,7 @@ def _looked_for(
     yield Check("bytes", not stays, ", ".join(map(str, stays[:5])) or "in no file that is in use")
     for folder in scan.outside:
         if folder.exists():
-            yield Check("outside", True, f"not looked into: {folder}")
+            yield _not_looked("outside", str(folder))
     for (name, kind, when), count in sorted(waits.items()):
         yield Check("waits", True, f"{count} files of former versions of {name} ({kind}), gone by {when}")
 

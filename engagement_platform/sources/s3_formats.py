@@ -38,7 +38,7 @@ _BYTES = 4 * 1024 * 1024
 CORRUPT = "_corrupt_record"
 _MADE = {"_file": pa.string(), "_line": pa.int64(), "_event_ts": pa.timestamp("us", "UTC"), CORRUPT: pa.string()}
 _SUFFIXES = {".gz": "gzip", ".gzip": "gzip", ".bz2": "bz2", ".xz": "xz", ".zst": "zstd", ".zstd": "zstd"}
-_BROKEN = (EOFError, OSError, zlib.error, lzma.LZMAError, pa.ArrowInvalid)
+BROKEN = (EOFError, OSError, zlib.error, lzma.LZMAError, pa.ArrowInvalid)
 
 
 class Unreadable(Exception):
@@ -121,13 +121,13 @@ def decode(stream: BinaryIO, file: S3File, shape: Shape, bad: Bad) -> Iterator[p
             yield from _parquet(cast(BinaryIO, buffered), file, shape)
             return
         numbered = _lines(
-            _decompressed(cast(BinaryIO, buffered), file.key, options.compression), options.max_record_bytes
+            decompressed(cast(BinaryIO, buffered), file.key, options.compression), options.max_record_bytes
         )
         reader = _READERS[options.file_format](shape, numbered, bad)
         for columns, lines, corrupt in reader:
             if lines:
                 yield shape.batch(columns, lines, file, corrupt)
-    except _BROKEN as broken:
+    except BROKEN as broken:
         raise Unreadable(f"{type(broken).__name__}: the content is damaged or no {options.file_format}") from broken
 
 
@@ -262,14 +262,12 @@ def _cast(batch: pa.RecordBatch, column: pa.Field) -> pa.Array:
         raise Unreadable(f"{column.name} is {values.type} in the object, and {column.type} was asked for") from None
 
 
-def _decompressed(stream: BinaryIO, key: str, compression: Compression) -> BinaryIO:
-    if compression == "auto":
-        suffix = key[key.rfind(".") :].lower() if "." in key else ""
-        compression = cast("Compression", _SUFFIXES.get(suffix, "none"))
-    match compression:
+def decompressed(stream: BinaryIO, key: str, compression: Compression = "auto") -> BinaryIO:
+    """What is in a stream of bytes; auto: compressed as the suffix of the key says. Reading raises one of BROKEN."""
+    match _by_suffix(key) if compression == "auto" else compression:
         case "gzip":
             # Several members in one object are one stream: Firehose and `cat` make such.
-            return cast(BinaryIO, gzip.GzipFile(fileobj=stream))
+            return cast(BinaryIO, gzip.GzipFile(fileobj=stream, mode="rb"))
         case "bz2":
             return cast(BinaryIO, bz2.BZ2File(stream))
         case "xz":
@@ -278,6 +276,39 @@ def _decompressed(stream: BinaryIO, key: str, compression: Compression) -> Binar
             return cast(BinaryIO, io.BufferedReader(pa.CompressedInputStream(pa.PythonFile(stream, mode="r"), "zstd")))
         case _:
             return stream
+
+
+def compressing(stream: BinaryIO, key: str) -> BinaryIO:
+    """Where to write so that `decompressed` reads it; closing it leaves the stream open."""
+    match _by_suffix(key):
+        case "gzip":
+            return cast(BinaryIO, gzip.GzipFile(fileobj=stream, mode="wb", filename="", mtime=0))
+        case "bz2":
+            return cast(BinaryIO, bz2.BZ2File(stream, "wb"))
+        case "xz":
+            return cast(BinaryIO, lzma.LZMAFile(stream, "wb"))
+        case "zstd":
+            return cast(BinaryIO, pa.CompressedOutputStream(pa.PythonFile(_Kept(stream), mode="w"), "zstd"))
+        case _:
+            return cast(BinaryIO, _Kept(stream))
+
+
+class _Kept(io.RawIOBase):
+    """A stream that outlives who writes to it."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, content: Any) -> int:
+        return self._stream.write(content)
+
+
+def _by_suffix(key: str) -> Compression:
+    suffix = key[key.rfind(".") :].lower() if "." in key else ""
+    return cast("Compression", _SUFFIXES.get(suffix, "none"))
 
 
 def _lines(stream: BinaryIO, max_bytes: int) -> Iterator[Line]:
@@ -298,7 +329,7 @@ def _pieces(numbered: Iterator[Line]) -> Iterator[list[Line]]:
     while True:
         try:
             line = next(numbered, None)
-        except (Unreadable, *_BROKEN) as error:
+        except (Unreadable, *BROKEN) as error:
             line, broken = None, error
         if line is not None:
             piece.append(line)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from itertools import accumulate
 
@@ -74,6 +74,14 @@ NAMED = Table(
     Column("message_id", String(128), primary_key=True),
     Column("identity", String(64), primary_key=True),
 )
+
+REWRITTEN = Table(
+    "s3_sqs_rewritten",
+    METADATA,
+    Column("identity", String(64), primary_key=True),
+    Column("event_time", Text, nullable=False),
+)
+"""When objects arrived that were written anew since: S3 says when they were written last."""
 
 # SQLite takes at most 32,766 values in one statement.
 _CHUNK = 500
@@ -231,6 +239,50 @@ class S3SqsState:
             connection.execute(delete(FILE).where(FILE.c.stream == stream))
             if rows:
                 connection.execute(insert(FILE), rows)
+
+    def batch_of(self, stream: str, file: S3File) -> tuple[bool, int | None]:
+        """(whether an object is known, the batch that it is in, None when it waits for one)."""
+        query = select(FILE.c.batch).where(FILE.c.stream == stream, FILE.c.identity == self._identity(file))
+        with reading(self._engine) as connection:
+            found = connection.execute(query).first()
+        return found is not None, None if found is None else found.batch
+
+    def rewriting(self, stream: str, file: S3File, batch: int) -> None:
+        """An object that was read is about to be written anew: its next announcement is of something known.
+
+        batch: the last one that is committed, for an object that is forgotten. Its content is not held against an ETag
+        until it is `rewritten`. When it arrived, event_time as a listing has it, is kept from the first time on.
+        """
+        identity = self._identity(file)
+        ours = and_(FILE.c.stream == stream, FILE.c.identity == identity)
+        with writing(self._engine, _lock(stream)) as connection:
+            if connection.execute(select(FILE.c.identity).where(ours)).first() is None:
+                number = connection.execute(select(func.max(FILE.c.number)).where(FILE.c.stream == stream)).scalar()
+                row = self._row(stream, (number or 0) + 1, identity, 0, file)
+                connection.execute(insert(FILE).values(**{**row, "batch": batch, "etag": None, "version_id": None}))
+            else:
+                connection.execute(update(FILE).where(ours).values(etag=None, version_id=None))
+            kept = connection.execute(select(REWRITTEN.c.identity).where(REWRITTEN.c.identity == identity)).first()
+            if kept is None:
+                connection.execute(insert(REWRITTEN).values(identity=identity, event_time=file.event_time))
+
+    def rewritten(self, stream: str, file: S3File) -> None:
+        """The object is there anew, with this ETag, size and version."""
+        ours = and_(FILE.c.stream == stream, FILE.c.identity == self._identity(file))
+        now = {"etag": file.etag, "size": file.size, "version_id": file.version_id}
+        with writing(self._engine, _lock(stream)) as connection:
+            connection.execute(update(FILE).where(ours).values(**now))
+
+    def arrived(self, files: Sequence[S3File]) -> list[S3File]:
+        """The same objects; those that were written anew with the time at which they had arrived."""
+        times: dict[str, str] = {}
+        with reading(self._engine) as connection:
+            for chunk in _chunks([self._identity(file) for file in files]):
+                query = select(REWRITTEN).where(REWRITTEN.c.identity.in_(chunk))
+                times.update({row.identity: row.event_time for row in connection.execute(query)})
+        if not times:
+            return list(files)
+        return [replace(file, event_time=times.get(self._identity(file), file.event_time)) for file in files]
 
     def knows(self, stream: str, batch: int) -> bool:
         """Whether a batch was planned here; none (0) always was."""

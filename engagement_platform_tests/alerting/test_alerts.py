@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import logging
 import time
 from datetime import UTC, datetime, timedelta
@@ -16,6 +17,7 @@ from engagement_platform.alerting.alerts import Alerts
 from engagement_platform.alerting.model import Alert, Message, Severity, State
 from engagement_platform.alerting.sender import Sender
 from engagement_platform.microbatch.database import open_engine
+from engagement_platform_tests.alerting.mailbox import Mailbox
 from engagement_platform_tests.alerting.receiver import Receiver
 from engagement_platform_tests.microbatch.conftest import FakeClock
 
@@ -164,3 +166,34 @@ def test_a_refusal_is_told_with_its_reason_and_logs_of_a_success_keep_silent(
     assert not refused.taken
     assert "503" in refused.reason
     assert [secret for secret in SECRETS if secret in caplog.text + refused.reason] == []
+
+
+def test_mail_arrives_with_its_words_and_so_does_the_recovery(
+    tmp_path: Path, clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Mailbox() as mailbox, caplog.at_level(logging.DEBUG):
+        chosen = AlertingSettings.model_validate({"urls": [SecretStr(mailbox.url)], "settle": timedelta(0)})
+        alerts = Alerts(open_engine(f"sqlite:///{tmp_path / 'stores.db'}"), chosen, clock=clock)
+        mailbox.refuse = True
+        alerts.raised(trouble())
+        alerts.deliver()
+        assert mailbox.arrived == []
+        [queue] = alerts.queues().values()
+        assert queue.waiting == 1
+        mailbox.refuse = False
+        clock.advance(timedelta(minutes=1))
+        alerts.deliver()
+        alerts.recovered("check/table/fresh", "Nothing waits any more.")
+        clock.advance(timedelta(minutes=1))
+        alerts.deliver()
+    assert [mail["Subject"] for mail in mailbox.arrived] == [
+        "[error] check/table/fresh failed", "[recovered] check/table/fresh failed",
+    ]  # fmt: skip
+    for mail, words in zip(mailbox.arrived, ("is <900> s old & waits.", "Nothing waits any more."), strict=True):
+        assert (mail["From"].addresses[0].addr_spec, mail["To"].addresses[0].addr_spec) == (
+            "alerts@example.org", "oncall@example.org",
+        )  # fmt: skip
+        body = mail.get_body(("plain", "html"))
+        assert body is not None
+        assert words in html.unescape(body.get_content())
+    assert "pa55word" not in caplog.text

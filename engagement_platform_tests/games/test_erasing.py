@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from engagement_platform.games.erasing import GameTables, _names, game_tables_here
+from engagement_platform.games.erasing import GameTables, _names, game_tables
 from engagement_platform.games.event_type import QUARANTINE
 from engagement_platform.games.feed import shipped
 from engagement_platform.games.registry import registry
@@ -77,7 +77,7 @@ class World:
 
     def looked_at(self, given: dict[str, Any]) -> dict[str, list[bool]]:
         """What a verification says of the game tables and of bytes: name -> whether each holds."""
-        checks = verify(self.vault, given, game_tables_here(self.settings), BOB, self.settings.home)
+        checks = verify(self.vault, given, game_tables(self.settings), BOB, self.settings.home)
         names = ("game/*", "bytes", "waits")
         said = {name: [check.holds for check in checks if check.what == name] for name in names}
         return {name: holds for name, holds in said.items() if holds}
@@ -94,7 +94,7 @@ def world(tmp_path: Path) -> World:
 def test_no_file_in_use_has_a_byte_of_an_erased_player_and_others_have_all_they_had(world: World) -> None:
     stores = open_stores(world.settings)
     before = strangers(world.settings, stores)
-    keys, done = erase(world.vault, world.who(), game_tables_here(world.settings))
+    keys, done = erase(world.vault, world.who(), game_tables(world.settings))
     assert strangers(world.settings, stores) == before, "our own erasure is taken for somebody else"
     assert [(one.rows, one.left) for one in done if one.name == "game/*"] == [(9, 0)]
     assert [world.players(table) for table in TABLES] == [[("chess", AMY), ("puzzle", AMY)]] * 3
@@ -175,7 +175,6 @@ def test_a_refused_line_is_found_however_json_writes_the_id(said: bytes | None, 
 
 def test_without_any_game_table_nothing_is_done_and_nothing_is_made(tmp_path: Path) -> None:
     settings = Settings(home=tmp_path / "home")
-    keys, done = erase(open_vault(settings), Subject(BOB, "ref"), game_tables_here(settings))
+    keys, done = erase(open_vault(settings), Subject(BOB, "ref"), game_tables(settings))
     assert (keys, [(one.rows, one.left) for one in done]) == (0, [(0, 0)] * 3)
     assert not Path(settings.lake, "game").exists()
-    assert game_tables_here(settings.model_copy(update={"lake_uri": "s3a://bucket/lake"})) == []

@@ -7,10 +7,13 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
-from engagement_platform.games.erasing import game_tables_here
+from engagement_platform.cli import app
+from engagement_platform.games.erasing import game_tables
 from engagement_platform.games.event_type import EventType
-from engagement_platform.microbatch.job import BatchReport
+from engagement_platform.microbatch.job import BatchReport, BooksDoNotBalance
+from engagement_platform.microbatch.model import JobState
 from engagement_platform.pii.erasure import erase, subject
 from engagement_platform.pii.opening import open_vault
 from engagement_platform.tables import log
@@ -229,9 +232,55 @@ def test_a_replay_after_an_erasure_drops_the_players_lines_and_counts_them(small
     small.put("events/2026/11/22/a.json.gz", lines)
     small.run()
     vault = open_vault(small.settings)
-    erase(vault, subject(vault, "bob-canary", None), game_tables_here(small.settings))
+    erase(vault, subject(vault, "bob-canary", None), game_tables(small.settings))
     (report,) = small.replay("events/2026/11/22/")
     counts = {name: report.counts[name] for name in ("rows_in", "landed", "duplicates", "quarantined", "erased")}
     assert counts == {"rows_in": 3, "landed": 0, "duplicates": 1, "quarantined": 0, "erased": 2}
     assert [row["event_id"] for row in small.rows("login")] == ["2"]
     assert small.rows("quarantine") == []
+
+
+def test_each_object_is_fetched_once_and_the_bucket_is_never_listed(small: World) -> None:
+    login = small.types["login"]
+    for number in range(7):
+        small.put(f"older/{number}.json.gz", [sent(login, f"older-{number}")])
+    small.run()
+    fetched = small.moto.requests("GET", f"/{small.bucket}/")
+    for number in range(5):
+        small.put(f"events/{number}.json.gz", [sent(login, f"new-{number}"), sent(small.types["purchase"], "p")])
+    small.run()
+    assert small.moto.requests("GET", f"/{small.bucket}/") - fetched == 5
+    assert len(small.rows("login")) == 12
+
+    def listings() -> int:
+        # They ask for the bucket itself.
+        return sum(small.moto.requests("GET", f"/{small.bucket}{end}") for end in ("?", " "))
+
+    assert listings() == 0
+    small.replay("events/")
+    assert listings() == 1, "only a replay lists"
+
+
+def test_a_batch_whose_objects_are_gone_after_a_crash_is_not_finished_until_it_is_given_up(
+    small: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    login = small.types["login"]
+    small.put("events/a.json.gz", [sent(login, "a"), b"no json"])
+    with pytest.raises(Crash):
+        small.run(crash_at("quarantine:recorded"))
+    small.s3.delete_object(Bucket=small.bucket, Key="events/a.json.gz")
+    small.put("events/b.json.gz", [sent(login, "b")])
+    for _ in range(2):
+        with pytest.raises(BooksDoNotBalance, match="received 2 records but accounts for 1 ") as refused:
+            small.run()
+    assert refused.value.counts["quarantined"] == 1
+    assert small.rows("login") == []
+    last = small.stores.checkpoints.latest("ingest-game-events")
+    assert last is not None
+    assert last.state is JobState.FAILED
+    monkeypatch.setenv("ENGAGEMENT_PLATFORM_HOME", str(small.settings.home))
+    done = CliRunner().invoke(app, ["reset", "ingest-game-events", "--abandon", "--yes"])
+    assert done.exit_code == 0, done.output
+    small.run()
+    assert [row["event_id"] for row in small.rows("login")] == ["b"]
+    assert len(small.rows("quarantine")) == 1

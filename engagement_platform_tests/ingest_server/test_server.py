@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import gzip
 import json
+import secrets
 import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +20,7 @@ import pytest
 from engagement_platform.ingest_server.keys import IngestKeys
 from engagement_platform.pii.opening import open_vault
 from engagement_platform.settings import Settings
+from engagement_platform_tests.conftest import Moto
 from engagement_platform_tests.ingest_server.world import Server, event, ids, key_for, server, stored, wait_until
 
 pytestmark = pytest.mark.crash
@@ -206,6 +209,65 @@ def test_what_was_acknowledged_before_a_kill_is_in_the_objects_exactly_once(tmp_
     vault = open_vault(Settings(home=tmp_path))
     ours = [one.event_id for place in range(20) for one in vault.read(f"p{place}", purpose="support", reader="test")]
     assert sorted(ours) == sorted(delivered), "personal data stands exactly once in the vault"
+
+
+def test_with_a_full_spool_it_is_not_ready_takes_nothing_and_is_ready_again_once_the_sink_takes_events(
+    tmp_path: Path, moto: Moto
+) -> None:
+    bucket = f"ready-{secrets.token_hex(4)}"
+    told = {"INGEST_SERVER__SINK": "s3", "GAMES__BUCKET": bucket, "INGEST_SERVER__MAX_SPOOL_BYTES": "2000",
+            "INGEST_SERVER__SEGMENT_AGE": "PT0.1S", "INGEST_SERVER__RETRY_AFTER": "PT0.2S"}  # fmt: skip
+    key = key_for(tmp_path, "puzzle")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AWS_ENDPOINT_URL", moto.endpoint)
+        with server(tmp_path, **told) as running:
+            assert running.call("GET", "/readyz").status == 200
+            taken = list[str]()
+            for number in range(100):
+                reply = running.post(key, [event(f"f-{number}", text="x" * 200)])
+                if reply.status != 200:
+                    break
+                taken.append(f"f-{number}")
+            assert (reply.status, 0 < len(taken) < 100) == (503, True)
+            assert int(reply.headers["retry-after"]) >= 1
+            wait_until(lambda: len(running.call("GET", "/readyz").said["reasons"]) == 2, "no delivery failed")
+            ready = running.call("GET", "/readyz")
+            assert (ready.status, ready.said["status"]) == (503, "not ready")
+            full, failed = ready.said["reasons"]
+            assert "bytes wait for the sink" in full
+            assert bucket in failed
+            assert b"ingest_ready 0" in running.call("GET", "/metrics").body
+            assert running.call("GET", "/healthz").status == 200, "it need not be started anew"
+            where = {"CreateBucketConfiguration": {"LocationConstraint": "eu-central-1"}}
+            s3 = moto.client("s3")
+            s3.create_bucket(Bucket=bucket, **where)
+            wait_until(lambda: running.call("GET", "/readyz").status == 200, "it did not become ready again")
+            assert running.post(key, [event("after")]).status == 200
+            assert running.stop()[0] == 0
+    bodies = [s3.get_object(Bucket=bucket, Key=each["Key"])["Body"].read()
+              for each in s3.list_objects_v2(Bucket=bucket)["Contents"]]  # fmt: skip
+    lines = [json.loads(line)["event_id"] for body in bodies for line in gzip.decompress(body).splitlines()]
+    assert sorted(lines) == sorted([*taken, "after"])
+
+
+def test_while_the_store_is_down_it_is_not_ready_and_takes_events_of_keys_that_it_knows(tmp_path: Path) -> None:
+    key, store = key_for(tmp_path, "puzzle"), tmp_path / "stores.db"
+    with server(tmp_path, INGEST_SERVER__KEY_REFRESH="PT0.1S", INGEST_SERVER__SEGMENT_AGE="PT0.1S") as running:
+        assert running.call("GET", "/readyz").status == 200
+        away = store.rename(tmp_path / "away.db")
+        while not store.is_dir():
+            # Whoever asked just now has made an empty one.
+            store.unlink(missing_ok=True)
+            with suppress(FileExistsError):
+                store.mkdir()
+        wait_until(lambda: running.call("GET", "/readyz").status == 503, "it stayed ready")
+        (reason, *_) = running.call("GET", "/readyz").said["reasons"]
+        assert "stores" in reason
+        assert running.post(key, [event("d-1")]).status == 200
+        store.rmdir()
+        away.rename(store)
+        wait_until(lambda: running.call("GET", "/readyz").status == 200, "it did not become ready again")
+        wait_until(lambda: "d-1" in ids(stored(tmp_path / "games")), "d-1 was not delivered")
 
 
 def test_a_server_that_cannot_start_says_why_in_one_line(tmp_path: Path) -> None:

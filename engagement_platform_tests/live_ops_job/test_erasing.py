@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from engagement_platform.games.erasing import game_tables_here
+from engagement_platform.games.erasing import game_tables
 from engagement_platform.live_ops_job.erasing import PlayersKept
 from engagement_platform.live_ops_job.job import LiveOpsJob, reset
 from engagement_platform.pii.erasure import Subject, erase, subject
@@ -51,7 +51,7 @@ def erased(games: Games, game: str | None = None) -> dict[str, tuple[int, int]]:
     """What was done where: name -> (rows, left)."""
     vault, settings = open_vault(games.settings), games.settings
     who: Subject = subject(vault, BOB, game)
-    _, done = erase(vault, who, [*game_tables_here(settings), PlayersKept(settings)])
+    _, done = erase(vault, who, [*game_tables(settings), PlayersKept(settings)])
     return {one.name: (one.rows, one.left) for one in done}
 
 

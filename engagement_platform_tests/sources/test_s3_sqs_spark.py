@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import csv
+import gzip
+import io
 import subprocess
 import sys
 import textwrap
 import time
+from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import SparkSession
@@ -26,14 +32,16 @@ def pipe(moto: Moto, tmp_path: Path) -> Pipe:
     return Pipe(moto, tmp_path / "state", maxFilesPerTrigger="2")
 
 
-def start(spark: SparkSession, pipe: Pipe, folder: Path) -> StreamingQuery:
+def start(
+    spark: SparkSession, pipe: Pipe, folder: Path, file_format: str = "json", schema: str = "a int, _file string"
+) -> StreamingQuery:
     """A run over what is there, with an idempotent sink: files of a batch are written once, under its id."""
     spark.dataSource.register(S3SqsDataSource)
-    reader = spark.readStream.format("s3-sqs").option("fileFormat", "json").option("queueUrl", pipe.url)
+    reader = spark.readStream.format("s3-sqs").option("fileFormat", file_format).option("queueUrl", pipe.url)
     for name in OPTIONS:
         reader = reader.option(name, pipe.options[name])
     return (
-        reader.schema("a int, _file string")
+        reader.schema(schema)
         .load()
         .writeStream.format("parquet")
         .option("checkpointLocation", str(folder / "checkpoint"))
@@ -62,6 +70,40 @@ def test_three_lines_read_what_s3_announces(spark: SparkSession, pipe: Pipe, tmp
     pipe.put("later.json", 5)
     assert finish(start(spark, pipe, tmp_path)) == 1
     assert rows(spark, tmp_path) == [0, 1, 2, 3, 4, 5, 100, 101, 102, 103, 104]
+    assert pipe.left() == 0
+
+
+ROWS = [(1, "one"), (2, "a, b"), (3, "Grün"), (4, None)]
+
+
+def as_csv() -> bytes:
+    text = io.StringIO()
+    csv.writer(text).writerows(("" if name is None else name, number) for number, name in ROWS)
+    return text.getvalue().encode()
+
+
+def as_parquet() -> bytes:
+    made = io.BytesIO()
+    pq.write_table(pa.table({"name": [name for _, name in ROWS], "a": [number for number, _ in ROWS]}), made)
+    return made.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("file_format", "key", "content"),
+    [
+        ("csv", "a.csv", as_csv),
+        ("csv", "a.csv.gz", lambda: gzip.compress(as_csv())),
+        ("parquet", "a.parquet", as_parquet),
+    ],
+)
+def test_rows_of_csv_and_parquet_arrive_in_spark_as_they_were_written(
+    spark: SparkSession, pipe: Pipe, tmp_path: Path, file_format: str, key: str, content: Callable[[], bytes]
+) -> None:
+    pipe.s3.put_object(Bucket=pipe.bucket, Key=key, Body=content())
+    assert finish(start(spark, pipe, tmp_path, file_format, "name string, a bigint, _file string")) == 1
+    read = [(row.a, row.name) for row in spark.read.parquet(str(tmp_path / "rows")).orderBy("a").collect()]
+    # An empty field of CSV is null.
+    assert read == ROWS
     assert pipe.left() == 0
 
 
