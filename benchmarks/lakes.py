@@ -9,8 +9,10 @@ import copy
 import hashlib
 import os
 import shutil
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +23,11 @@ from pyspark.sql import SparkSession
 
 from benchmarks.mutation_data import DataSet, Tally, tally
 from benchmarks.mutation_ways import Stage, configure
+from engagement_platform.jobs import open_stores
 from engagement_platform.layout.files import live_files, open_table, shape
+from engagement_platform.layout.maintain import Asked, Run, planned
+from engagement_platform.layout.optimize import Tools
+from engagement_platform.layout.plan import Left
 from engagement_platform.microbatch.model import Transaction
 from engagement_platform.settings import BatchSettings, LayoutSettings, MutationSettings, Settings
 from engagement_platform.spark.session import session_conf
@@ -37,6 +43,7 @@ from engagement_platform.tables.engagement import (
 
 SCALE = 64
 """File sizes are those of the source divided by so much, as its 4 MB to 1 GB become 64 KB to 16 MB."""
+_NO_LIMIT = timedelta(days=1)
 
 
 @dataclass(frozen=True)
@@ -120,11 +127,21 @@ def restore(base: Path, home: Path) -> None:
 
 
 def optimize(stage: Stage, max_file_bytes: int, *, zorder: bool, where: str = "") -> None:
-    """OPTIMIZE the Data Table of a lake, by engagement_date if `zorder` says so. Files become about max_file_bytes."""
+    """Spark's OPTIMIZE of the Data Table, by engagement_date if `zorder` says so. Files become about max_file_bytes."""
     sizes = {f"spark.databricks.delta.optimize.{end}FileSize": str(max_file_bytes) for end in ("max", "min")}
     configure(stage.spark, sizes)
     by = "ZORDER BY (engagement_date)" if zorder else ""
     stage.spark.sql(f"OPTIMIZE delta.`{stage.uri}` {where} {by}").collect()
+
+
+def maintain(stage: Stage, max_file_bytes: int) -> float:
+    """A run of the platform's own maintenance over the Data Table, which finds by itself what changed; seconds."""
+    upkeep = stage.settings.maintenance.model_copy(update={"target_file_bytes": max_file_bytes, "budget": _NO_LIMIT})
+    settings, began = stage.settings.model_copy(update={"maintenance": upkeep}), time.monotonic()
+    run = Run(settings, open_stores(settings), Tools(upkeep, lambda: stage.spark))
+    left = [one for one in run.do(planned(settings, Asked(stage.data.name))) if isinstance(one, Left)]
+    assert not left, f"{left[0].slice} was left: {left[0].why}"
+    return time.monotonic() - began
 
 
 def sampled(data_set: DataSet, percent: float) -> DataSet:

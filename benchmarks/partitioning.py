@@ -1,11 +1,12 @@
 """Which layout of the Data Table costs least to read, change, extend and tidy?  python -m benchmarks.partitioning
 
 Data: seeded traffic model, 48 organizations of which nine of ten are small, a year of days (`mutation_data`); the same
-rows in three layouts, each as its own OPTIMIZE leaves it: partitions of organization and date, partitions of
+rows in three layouts, each as Spark's OPTIMIZE leaves it: partitions of organization and date, partitions of
 organization Z-ordered by date, liquid clustering by both. Files are at most --max-file-kb large.
-Measures per round, each from the same restored tables and by Spark alone: seconds and files of reading a week and all
-of the largest and of a small organization; of an update (the conversions' MERGE for --requests-percent of the requests:
-files rewritten); of an insert (the next day's batch: files added); and of OPTIMIZE after that insert (files replaced).
+Measures per round, each from the same restored tables: seconds and files of reading a week and all of the largest and
+of a small organization; of an update (the conversions' MERGE for --requests-percent of the requests: files rewritten);
+of an insert (the next day's batch: files added); and of OPTIMIZE after that insert (files replaced), once as Spark does
+it in one statement and once as the platform does, slice by slice. All but the last by Spark alone.
 A round of everything on a small lake warms up. Fails if a layout leaves other rows than it should.
 Writes partitioning.csv (every round), partitioning_files.csv (files by size), partitioning.png, partitioning.html.
 An interrupted run is resumed by the same command; other options are another folder. Compare ratios within one run,
@@ -19,7 +20,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date, timedelta
 from functools import cached_property, partial
 from pathlib import Path
@@ -32,11 +33,23 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from benchmarks.cells import Cells, Progress, Run, add_options, console, open_run
-from benchmarks.lakes import build, found_rows, laid, mark_ready, operations, optimize, ready, restore, sampled, staged
+from benchmarks.lakes import (
+    build,
+    found_rows,
+    laid,
+    maintain,
+    mark_ready,
+    operations,
+    optimize,
+    ready,
+    restore,
+    sampled,
+    staged,
+)
 from benchmarks.mutation import spark_session
 from benchmarks.mutation_data import BEGIN, DataSet, Scale, shares, tally
 from benchmarks.mutation_ways import Stage, rewritten
-from benchmarks.partitioning_report import FILE_BUCKETS, OPERATIONS, save, show
+from benchmarks.partitioning_report import FILE_BUCKETS, OPERATIONS, PLATFORM, SPARK, save, show
 from engagement_platform.layout.statistics import histogram
 from engagement_platform.microbatch.model import Transaction
 from engagement_platform.settings import LayoutScheme, LayoutSettings
@@ -144,7 +157,7 @@ class Bench:
     def round(self, layout: str) -> Iterator[tuple[str, float, int]]:
         """Operation, seconds and files of everything that is measured, once, each from the restored tables."""
         base, before = self.base(layout), laid(self.stage(layout, self.base(layout)).uri)
-        for measure in (self._reads, self._update, self._insert):
+        for measure in (self._reads, self._update, self._insert, self._upkeep):
             home = Path(tempfile.mkdtemp(prefix="round-", dir=self.folder)) / "home"
             restore(base, home)
             stage = self.stage(layout, home)
@@ -179,7 +192,16 @@ class Bench:
         version = _version(stage)
         seconds = _timed(lambda: self.tidy(layout, stage))
         assert laid(stage.uri).rows == self.data.rows.num_rows + self.data.batch.num_rows, "OPTIMIZE changed rows"
-        yield "optimize", seconds, rewritten(stage.uri, version)[0]
+        yield SPARK, seconds, rewritten(stage.uri, version)[0]
+
+    def _upkeep(self, _: str, stage: Stage) -> Iterator[tuple[str, float, int]]:
+        stage.lake.append(stage.lake.frame(self.data.batch), stage.data, Transaction("bench/insert", 0))
+        version = _version(stage)
+        # By delta-rs where that is possible, as long as nobody says otherwise.
+        light = stage.settings.model_copy(update={"layout": LayoutSettings(scheme=stage.settings.layout.scheme)})
+        seconds = maintain(replace(stage, settings=light), self.max_file_bytes)
+        assert laid(stage.uri).rows == self.data.rows.num_rows + self.data.batch.num_rows, "OPTIMIZE changed rows"
+        yield PLATFORM, seconds, rewritten(stage.uri, version)[0]
 
 
 def _read_whole(frame: DataFrame) -> None:
@@ -245,7 +267,7 @@ def measure(run: Run, options: argparse.Namespace, cells: Cells, sizes: Cells) -
                 for operation, seconds, files in bench.round(layout):
                     if (layout, n, operation) not in cells:
                         cells.add((layout, n, operation), seconds=seconds, files=files)
-                        progress.step(f"round {n}  {layout:22} {operation:14} {seconds:8.3f} s  {files:>6,} files")
+                        progress.step(f"round {n}  {layout:22} {operation:24} {seconds:8.3f} s  {files:>6,} files")
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 

@@ -23,7 +23,6 @@ import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
@@ -32,16 +31,13 @@ from pyspark.sql import SparkSession
 
 from benchmarks.cells import Cells, Progress, add_options, console, open_run
 from benchmarks.cells import Run as BenchmarkRun
-from benchmarks.lakes import found_rows, laid, staged
+from benchmarks.lakes import found_rows, laid, maintain, staged
 from benchmarks.mutation import spark_session
 from benchmarks.mutation_data import Scale
 from benchmarks.mutation_ways import Stage
 from benchmarks.simulate_data import Days
 from benchmarks.simulate_report import FIGURES, save, show
 from engagement_platform.jobs import build_job, open_stores
-from engagement_platform.layout.maintain import Asked, Run, planned
-from engagement_platform.layout.optimize import Tools
-from engagement_platform.layout.plan import Left
 from engagement_platform.layout.statistics import lower_median
 from engagement_platform.microbatch.job import Told
 from engagement_platform.microbatch.model import Transaction
@@ -58,8 +54,6 @@ from engagement_platform.tables.engagement import (
 )
 
 INGEST, MUTATE, MAINTAIN = "ingest", "mutate", "maintain"
-
-_NO_LIMIT = timedelta(days=1)
 
 
 @dataclass(frozen=True)
@@ -151,16 +145,6 @@ def mutate(stage: Stage, requests: pa.Table, day: int) -> float | None:
     assert report.counts["quarantined"] == 0, "requests were rejected"
     points = ("alias.alias:after", "data.move:after", "data.rows:after")
     return max((passed[point] for point in points if point in passed), default=began) - began
-
-
-def maintain(stage: Stage, max_file_bytes: int) -> float:
-    """A run of the platform's own maintenance over the Data Table, which finds by itself what changed; seconds."""
-    upkeep = stage.settings.maintenance.model_copy(update={"target_file_bytes": max_file_bytes, "budget": _NO_LIMIT})
-    settings, began = stage.settings.model_copy(update={"maintenance": upkeep}), time.monotonic()
-    run = Run(settings, open_stores(settings), Tools(upkeep, lambda: stage.spark))
-    left = [one for one in run.do(planned(settings, Asked(stage.data.name))) if isinstance(one, Left)]
-    assert not left, f"{left[0].slice} was left: {left[0].why}"
-    return time.monotonic() - began
 
 
 def main() -> None:

@@ -198,6 +198,8 @@ def _show(examined: Sequence[Examination]) -> None:
                 ("gain: ", told(finding.gain)),
             ):
                 console.print(f"  {label}{said}", markup=False, highlight=False, soft_wrap=True)
+        for code, why in examination.not_looked_at.items():
+            console.print(Text(f"\n{code} not looked at", "yellow"), Text(f"{examination.target.name}: {why}"))
     if not any(examination.findings for examination in examined):
         there = "Nothing to mend." if examined else "There are no tables yet."
         console.print(there, markup=False)

@@ -190,8 +190,8 @@ class HealthSettings(Section):
     listed_files: int = Field(
         default=50_000,
         ge=0,
-        description="Folders of tables with more live files are not listed for orphans and removed files unless that "
-        "is asked for; on object stores never.",
+        description="Folders of tables with more live files are not listed for orphans and removed files; "
+        "`orphan_files` then says that nobody looked. An object store takes a request for each thousand files.",
     )
     footer_samples: int = Field(
         default=8, ge=0, description="Footers read to learn the codec of files whose names do not tell it."

@@ -22,6 +22,7 @@ from engagement_platform.layout.findings import CODES
 from engagement_platform.layout.gain import told
 
 NO_TABLE = "no table yet"
+NOT_LOOKED_AT = "not looked at"
 PICTURED = "small_files"
 """The check whose result carries the pictures."""
 VERSION = "version"
@@ -71,14 +72,16 @@ def _check_result(looked: Looked, code: str) -> dg.AssetCheckResult:
         )
     if looked.examination is None:
         return dg.AssetCheckResult(passed=True, asset_key=asset, check_name=code, description=NO_TABLE)
-    found = looked.of(code)
+    found, unseen = looked.of(code), looked.examination.not_looked_at.get(code)
     error = any(finding.severity == "error" for finding in found)
+    says = [*(finding.what for finding in found), *([f"{NOT_LOOKED_AT}: {unseen}"] if unseen else [])]
     return dg.AssetCheckResult(
-        passed=not any(map(fails, found)),
+        # Green would say that all is well.
+        passed=unseen is None and not any(map(fails, found)),
         asset_key=asset,
         check_name=code,
         severity=dg.AssetCheckSeverity.ERROR if error else dg.AssetCheckSeverity.WARN,
-        description="; ".join(finding.what for finding in found) or None,
+        description="; ".join(says) or None,
         metadata={
             **(_of_finding(found[0]) if found else {}),
             **({"also": MetadataValue.json([finding.as_json() for finding in found[1:]])} if found[1:] else {}),
@@ -101,16 +104,18 @@ def whole_result(looked: Looked) -> dg.AssetCheckResult:
             description=NO_TABLE if looked.unreadable is None else nobody,
         )
     failing = [finding for finding in looked.findings if fails(finding)]
+    unseen = [f"{code} {NOT_LOOKED_AT}: {why}" for code, why in looked.examination.not_looked_at.items()]
     error = any(finding.severity == "error" for finding in failing)
     return dg.AssetCheckResult(
-        passed=not failing,
+        passed=not failing and not unseen,
         asset_key=asset,
         check_name=WHOLE,
         severity=dg.AssetCheckSeverity.ERROR if error else dg.AssetCheckSeverity.WARN,
-        description="; ".join(f"{finding.code}: {finding.what}" for finding in failing) or None,
+        description="; ".join([*(f"{finding.code}: {finding.what}" for finding in failing), *unseen]) or None,
         metadata={
             **({"findings": findings_table(looked.findings)} if looked.findings else {}),
             **_of_table(looked.examination),
+            **_sizes(looked.examination),
         },
     )
 
@@ -155,13 +160,12 @@ def _pictures(examination: Examination) -> Metadata:
     partitions = examination.statistics.partitions
     if not partitions.num_rows:
         return {}
-    sizes = histograms.sizes(examination.statistics.totals.histogram)
     counts = histograms.doubling(partitions.column("files"))
     order = [("files", "descending"), ("partition", "ascending")]
     worst = partitions.sort_by(order).slice(0, _WORST).select(["partition", "files", "small_files", "bytes"])
     columns = [dg.TableColumn("partition"), *(dg.TableColumn(name, "int") for name in worst.column_names[1:])]
     return {
-        "file_sizes": MetadataValue.md(markdown("files by size", *sizes)),
+        **_sizes(examination),
         "files_per_partition": MetadataValue.md(markdown("partitions by number of files", *counts)),
         "most_files_in_a_partition": MetadataValue.int(int(pc.max(partitions.column("files")).as_py())),
         "worst_partitions": MetadataValue.table(
@@ -169,6 +173,12 @@ def _pictures(examination: Examination) -> Metadata:
             dg.TableSchema(columns),
         ),
     }
+
+
+def _sizes(examination: Examination) -> Metadata:
+    """A picture of files by size; nothing of a table without files."""
+    sizes = histograms.sizes(examination.statistics.totals.histogram)
+    return {"file_sizes": MetadataValue.md(markdown("files by size", *sizes))} if sizes[0] else {}
 
 
 def health_metadata(looked: Sequence[Looked]) -> Metadata:
@@ -182,6 +192,7 @@ def health_metadata(looked: Sequence[Looked]) -> Metadata:
         for name, figure in {**figures(examination), "findings": len(examination.findings)}.items()
     }
     unreadable = {look.name: look.unreadable for look in looked if look.unreadable}
+    unseen = {one.target.name: dict(one.not_looked_at) for one in there if one.not_looked_at}
     return {
         "findings": findings_table(found),
         "tables": MetadataValue.int(len(there)),
@@ -191,6 +202,7 @@ def health_metadata(looked: Sequence[Looked]) -> Metadata:
         "failed": MetadataValue.int(sum(map(fails, found))),
         "findings_by_code": figures_table("code", "findings", {code: by_code[code] for code in CODES}),
         **({"unreadable": MetadataValue.json(unreadable)} if unreadable else {}),
+        **({"not_looked_at": MetadataValue.json(unseen)} if unseen else {}),
         **{f"findings {code}": MetadataValue.int(by_code[code]) for code in CODES},
         **by_table,
     }

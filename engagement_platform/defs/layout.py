@@ -71,7 +71,7 @@ SAYS = {
     "uncompressed": "Files are compressed.",
     "stale_checkpoint": "The log has a recent checkpoint.",
     "vacuum_due": "Removed files past their retention hold little room.",
-    "orphan_files": "There are few files that the log does not know.",
+    "orphan_files": "There are few files that the log does not know. Fails, too, where nobody looked.",
 }
 
 

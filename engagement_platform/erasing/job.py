@@ -119,7 +119,7 @@ def erase_job(lake: Lake, stores: Stores, settings: Settings, told: Told | None 
         limits=Limits(settings.batch.max_records, settings.batch.max_bytes),
         pin=versions,
         # Of all who write these tables; whoever only appends begins no batch while quarantine's is held.
-        leased=(data.name, MAPPING.name, QUARANTINE.name, entity.base.name),
+        leased=(data.name, MAPPING.name, QUARANTINE.name, entity.base.name, entity.changeset.name),
         lease_wait=settings.stores.lease_wait,
         clock=lambda: datetime.now(UTC),
         observe=told.observe,

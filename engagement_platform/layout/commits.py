@@ -14,6 +14,9 @@ from typing import Any
 from engagement_platform.layout.segment import Segment, checkpoint_rows, from_checkpoint, read_commits, read_removes
 from engagement_platform.layout.vectors import vector_file
 
+PartitionValues = tuple[tuple[str, str | None], ...]
+"""Of one partition: its columns and their values, as the log spells both, by column."""
+
 REWRITES = frozenset({"OPTIMIZE", "REORG"})
 """Operations that lay files out anew without changing rows."""
 
@@ -29,7 +32,7 @@ class Commit:
     files_added: int
     bytes_added: int
     small_files_added: int
-    partitions_touched: int
+    partitions: frozenset[PartitionValues]
     """Partitions that it added files to."""
     small_partitions_touched: int
     """Partitions that it added small files to."""
@@ -67,6 +70,16 @@ class Recent:
     def versions_since_optimize(self) -> int | None:
         """Commits since the newest OPTIMIZE; None when none is among those looked at."""
         return next((self.version - c.version for c in self.commits if c.operation in REWRITES and c.files_added), None)
+
+    @property
+    def rewritten(self) -> Mapping[PartitionValues, int]:
+        """Commits since the newest OPTIMIZE of each partition that one of those looked at has rewritten."""
+        found = dict[PartitionValues, int]()
+        for commit in self.commits:
+            if commit.operation in REWRITES:
+                for values in commit.partitions:
+                    found.setdefault(values, self.version - commit.version)
+        return found
 
     @property
     def z_ordered(self) -> Commit | None:
@@ -176,13 +189,15 @@ def _commit(version: int, actions: Sequence[Mapping[str, Any]], small_file_bytes
         files_added=len(adds),
         bytes_added=sum(add["size"] for add in adds),
         small_files_added=len(small),
-        partitions_touched=_partitions(adds),
-        small_partitions_touched=_partitions(small),
+        partitions=_partitions(adds),
+        small_partitions_touched=len(_partitions(small)),
     )
 
 
-def _partitions(adds: Sequence[Mapping[str, Any]]) -> int:
-    return len({tuple(sorted((add.get("partitionValues") or {}).items(), key=lambda pair: pair[0])) for add in adds})
+def _partitions(adds: Sequence[Mapping[str, Any]]) -> frozenset[PartitionValues]:
+    return frozenset(
+        tuple(sorted((add.get("partitionValues") or {}).items(), key=lambda pair: pair[0])) for add in adds
+    )
 
 
 def _z_order(parameters: Mapping[str, Any]) -> tuple[str, ...]:

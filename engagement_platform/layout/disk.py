@@ -1,6 +1,6 @@
 """What lies in a table's folder beside its live files: removed files that wait for VACUUM, and orphans.
 
-Lists a folder, so for tables on this machine's disk only. Deletes nothing.
+Lists a folder, on this machine's disk or an object store. Deletes nothing.
 """
 
 from __future__ import annotations
@@ -13,8 +13,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import unquote
 
+import pyarrow.fs as pafs
+
 from engagement_platform.layout.commits import Tombstone
 from engagement_platform.layout.vectors import vector_file
+from engagement_platform.tables import log
 
 _INTERVAL = re.compile(r"(?:interval\s+)?(\d+)\s+(second|minute|hour|day|week)s?", re.IGNORECASE)
 RETENTION = "delta.deletedFileRetentionDuration"
@@ -34,8 +37,8 @@ class Group:
 class Leftovers:
     """What VACUUM could delete, now or later, and what nobody knows.
 
-    listed: whether the folder was looked at; without that, `orphans` say nothing, and removed files are taken to be
-    still there unless a VACUUM came after their retention.
+    unlisted: why the folder was not looked at; then `orphans` say nothing, and removed files are taken to be still
+    there unless a VACUUM came after their retention. None: it was.
     """
 
     waiting: Group
@@ -47,7 +50,12 @@ class Leftovers:
     young_orphans: Group
     """Younger ones, which may belong to a write that is not committed yet."""
     oldest_orphan: datetime | None
-    listed: bool
+    unlisted: str | None = None
+
+    @property
+    def listed(self) -> bool:
+        """Whether the folder was looked at."""
+        return self.unlisted is None
 
 
 def retention(properties: Mapping[str, str]) -> timedelta:
@@ -66,7 +74,7 @@ def leftovers(
     orphan_age: timedelta,
     now: datetime,
 ) -> Leftovers:
-    """Compare a folder with the log.
+    """Compare a folder with the log. Raises OSError where an object store does not let itself be listed.
 
     live and tombstones: paths as the log spells them. vectors: deletion vectors of live files. keep: see `retention`.
     """
@@ -91,7 +99,6 @@ def leftovers(
         orphans=Group(*sums["orphans"]),
         young_orphans=Group(*sums["young"]),
         oldest_orphan=None if oldest is None else datetime.fromtimestamp(oldest, UTC),
-        listed=True,
     )
 
 
@@ -102,15 +109,16 @@ def by_log(
     keep: timedelta,
     last_vacuum: datetime | None,
     now: datetime,
+    why: str,
 ) -> Leftovers:
-    """The same from the log alone, for tables whose folder is not listed."""
+    """The same from the log alone, for tables whose folder is not listed. why: that is so."""
     alive = set(live)
     gone_before = 0.0 if last_vacuum is None else (last_vacuum - keep).timestamp() * 1000
     due_before = (now - keep).timestamp() * 1000
     there = [t for path, t in tombstones.items() if path not in alive and t.removed_ms >= gone_before]
     due = [t.bytes for t in there if t.removed_ms < due_before]
     waiting = [t.bytes for t in there if t.removed_ms >= due_before]
-    return Leftovers(Group(len(waiting), sum(waiting)), Group(len(due), sum(due)), Group(), Group(), None, listed=False)
+    return Leftovers(Group(len(waiting), sum(waiting)), Group(len(due), sum(due)), Group(), Group(), None, why)
 
 
 def _listing(uri: str) -> Iterator[tuple[str, int, float]]:
@@ -119,6 +127,9 @@ def _listing(uri: str) -> Iterator[tuple[str, int, float]]:
     Hidden folders and files are left out, `_delta_log` and `_change_data` among them; a folder of a partition may
     begin with an underscore.
     """
+    if "://" in uri:
+        yield from _objects(uri)
+        return
     folders = [""]
     while folders:
         folder = folders.pop()
@@ -127,7 +138,7 @@ def _listing(uri: str) -> Iterator[tuple[str, int, float]]:
         except FileNotFoundError:
             continue
         for entry in entries:
-            if entry.name.startswith((".", "_")) and "=" not in entry.name:
+            if _hidden(entry.name):
                 continue
             if entry.is_dir(follow_symlinks=False):
                 folders.append(f"{folder}{entry.name}/")
@@ -138,3 +149,16 @@ def _listing(uri: str) -> Iterator[tuple[str, int, float]]:
                 # A writer or VACUUM was faster; what is gone takes up no room.
                 continue
             yield f"{folder}{entry.name}", told.st_size, told.st_mtime
+
+
+def _objects(uri: str) -> Iterator[tuple[str, int, float]]:
+    """The same of an object store: one listing of all keys, a request for each thousand."""
+    filesystem, root = log.opened(uri)
+    for info in filesystem.get_file_info(pafs.FileSelector(root, recursive=True, allow_not_found=True)):
+        path = info.path.removeprefix(f"{root}/")
+        if info.type == pafs.FileType.File and not any(map(_hidden, path.split("/"))):
+            yield path, int(info.size or 0), info.mtime.timestamp()
+
+
+def _hidden(name: str) -> bool:
+    return name.startswith((".", "_")) and "=" not in name

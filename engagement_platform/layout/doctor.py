@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 from engagement_platform.errors import PlatformError
-from engagement_platform.layout import cheap, commits, disk, files, statistics
+from engagement_platform.layout import cheap, commits, disk, files, log_rules, statistics
 from engagement_platform.layout.commits import Recent
 from engagement_platform.layout.disk import Leftovers
 from engagement_platform.layout.files import UNNAMED, LogNotReadable, NotADeltaTable, Shape
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 Vectors = Mapping[str, Mapping[str, Any] | None]
 SparkOpener = Callable[[], AbstractContextManager["SparkSession"]]
+
+ORPHANS = log_rules.orphan_files.__name__
 
 CLUSTERED_BY = {"engagement/data": "engagement_date"}
 """Columns that the platform's own tables are Z-ordered by, whether or not that has been done yet."""
@@ -72,6 +74,14 @@ class Examination:
     recent: Recent
     leftovers: Leftovers
     findings: tuple[Finding, ...]
+    since_optimize: Mapping[str, int]
+    """Commits since the newest OPTIMIZE of a partition, by its name; not of those for which it is too long ago."""
+
+    @property
+    def not_looked_at(self) -> Mapping[str, str]:
+        """Codes that nobody can tell anything about, with the reason: no finding of them is no good sign."""
+        why = self.leftovers.unlisted
+        return {} if why is None else {ORPHANS: why}
 
     def as_json(self, worst: int = 0) -> dict[str, object]:
         """The table with the names that JSON output has; findings are listed apart. worst: at most so many partitions,
@@ -79,7 +89,7 @@ class Examination:
         """
         z_ordered = self.recent.z_ordered
         return {
-            **self.statistics.as_json(worst),
+            **self.statistics.as_json(worst, self.since_optimize),
             "checkpoint_version": self.recent.checkpoint,
             "versions_since_optimize": self.recent.versions_since_optimize,
             "z_ordered_version": z_ordered.version if z_ordered else None,
@@ -87,6 +97,7 @@ class Examination:
             "commits_looked_at": len(self.recent.commits),
             "removed_files_waiting": self.leftovers.waiting.files,
             "removed_files_due": self.leftovers.due.files,
+            "not_looked_at": dict(self.not_looked_at),
         }
 
 
@@ -99,7 +110,12 @@ def target(settings: Settings, asked: str) -> Target:
     if not asked.startswith(("/", ".", "~")) and "://" not in asked and _has_log(named):
         return Target(asked.strip("/"), named)
     if "://" in asked and not asked.startswith("file://"):
-        return Target(asked.rstrip("/").removeprefix(f"{settings.lake}/"), asked.rstrip("/"))
+        # Spelled s3:// or s3a://: the lake's tables go by their names, and Hadoop knows the second alone.
+        uri, lake = log.storage_uri(asked.rstrip("/")), log.storage_uri(settings.lake)
+        if uri.startswith(f"{lake}/"):
+            return Target(uri.removeprefix(f"{lake}/"), settings.lake + uri.removeprefix(lake))
+        uri = f"s3a{uri.removeprefix('s3')}" if uri.startswith("s3://") else uri
+        return Target(uri, uri)
     path = Path(asked.removeprefix("file://")).expanduser().absolute()
     if str(path).startswith(f"{settings.lake}/") and _has_log(str(path)):
         # By its name: leases, and what maintenance remembers, go by that.
@@ -146,8 +162,7 @@ def examine(
 
     clustering: the column whose ranges decide which files are skipped. Default: what the platform declares, else what
     the table is clustered by or was last Z-ordered by.
-    list_files: look into the folder for orphans and removed files. Default: on this machine's disk, up to
-    `health.listed_files`; on an object store never.
+    list_files: look into the folder for orphans and removed files. Default: up to `health.listed_files`.
     open_spark: opens a session when the table has more than `health.files_in_process` files; without it they are all
     summed up here.
     Raises NotADeltaTable, LogNotReadable, UnknownColumn.
@@ -183,7 +198,17 @@ def examine(
         ours=in_lake(settings, table),
         orders=column == _clustering(table, what, lately, None),
     )
-    return Examination(table, summed, lately, facts.leftovers, tuple(findings(facts, limits)))
+    return Examination(
+        table, summed, lately, facts.leftovers, tuple(findings(facts, limits)), _since_optimize(what, lately)
+    )
+
+
+def _since_optimize(what: Shape, lately: Recent) -> dict[str, int]:
+    stored = [(name, what.leaves.get(name, name)) for name in what.partitioned_by]
+    return {
+        "/".join(f"{name}={dict(values).get(key) or files.NULL_PARTITION}" for name, key in stored): since
+        for values, since in lately.rewritten.items()
+    }
 
 
 def _clustering(table: Target, what: Shape, lately: Recent, asked: str | None) -> str | None:
@@ -234,11 +259,32 @@ def _leftovers(
     now: datetime,
 ) -> Leftovers:
     keep = disk.retention(what.properties)
-    wanted = list_files or (list_files is None and live is not None and len(live) <= limits.listed_files)
-    if live is None or not wanted or "://" in found.uri or not lately.tombstones_complete:
-        return disk.by_log(live or (), lately.tombstones, keep=keep, last_vacuum=lately.last_vacuum, now=now)
+    by_log = partial(disk.by_log, live or (), lately.tombstones, keep=keep, last_vacuum=lately.last_vacuum, now=now)
+    why = _unlisted(live, lately, limits, list_files=list_files)
+    if why is not None:
+        return by_log(why=why)
     there = [vector for vector in vectors.values() if vector]
-    look = partial(disk.leftovers, found.uri, live, vectors=there, keep=keep, orphan_age=limits.orphan_age, now=now)
-    seen = look(lately.tombstones)
-    # Whether a file was removed long ago is asked only when there is one that nobody seems to know.
-    return look({**commits.forgotten(found), **lately.tombstones}) if seen.orphans.files else seen
+    look = partial(
+        disk.leftovers, found.uri, live or (), vectors=there, keep=keep, orphan_age=limits.orphan_age, now=now
+    )
+    try:
+        seen = look(lately.tombstones)
+        # Whether a file was removed long ago is asked only when there is one that nobody seems to know.
+        return look({**commits.forgotten(found), **lately.tombstones}) if seen.orphans.files else seen
+    except OSError as error:
+        # On an object store whoever may read a table need not be allowed to list it.
+        return by_log(why=f"its folder cannot be listed ({files.first_line(error)})")
+
+
+def _unlisted(
+    live: Sequence[str] | None, lately: Recent, limits: HealthSettings, *, list_files: bool | None
+) -> str | None:
+    """Why the folder of a table is not to be listed; None when it is."""
+    if live is None:
+        return f"the table has more than {limits.files_in_process:,} files (health.files_in_process)"
+    if not lately.tombstones_complete:
+        most = 2 * limits.files_in_process
+        return f"its checkpoint has more than {most:,} actions (twice health.files_in_process)"
+    if list_files is None and len(live) > limits.listed_files:
+        return f"the table has {len(live):,} files, more than {limits.listed_files:,} (health.listed_files)"
+    return "nobody asked for it" if list_files is False else None

@@ -47,10 +47,10 @@ def rows(settings: Settings, columns: Sequence[str], tables: Sequence[str], toda
 def predicted_and_actual(settings: Settings, tables: Sequence[Target], most: int = 100) -> dict[str, list[Outcome]]:
     """What was done last to each table, slices and the table as a whole, newest first: predicted beside actual.
 
-    Nothing for a table of another lake, for one that was never mended, and when the history cannot be read, which the
-    doctor says of that table itself.
+    Nothing for a table that was never mended from here, and when the history cannot be read, which the doctor says of
+    that table itself. A table outside of the lake goes by its path.
     """
-    found: dict[str, list[Outcome]] = {table.name: [] for table in tables if in_lake(settings, table)}
+    found: dict[str, list[Outcome]] = {t.name: [] for t in tables if in_lake(settings, t) or t.name == t.uri}
     if not found:
         return {}
     try:

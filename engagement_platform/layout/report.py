@@ -94,7 +94,7 @@ def _section(examination: Examination, done: Sequence[Outcome], charts: _Charts)
     cells = "".join(f'<td class="figure">{escape(value)}</td>' for _, value in figures)
     return (
         f"<section>\n<h2>{escape(statistics.table)}</h2>\n<table><tr>{heads}</tr><tr>{cells}</tr></table>\n"
-        f"{_findings(examination.findings)}\n{_outcomes(done)}\n"
+        f"{_findings(examination.findings)}\n{_not_looked_at(examination)}\n{_outcomes(done)}\n"
         f'<div class="charts">{_charts(examination, charts) if totals.files else ""}</div>\n</section>'
     )
 
@@ -111,6 +111,13 @@ def _findings(findings: Sequence[Finding]) -> str:
     return (
         f"<table><tr><th>Finding</th><th>Evidence</th><th>What to do</th><th>Predicted gain</th></tr>\n{rows}</table>"
     )
+
+
+def _not_looked_at(examination: Examination) -> str:
+    told = (
+        f"<code>{escape(code)}</code> not looked at: {escape(why)}" for code, why in examination.not_looked_at.items()
+    )
+    return "\n".join(f"<p>{one}</p>" for one in told)
 
 
 def _evidence(finding: Finding) -> str:

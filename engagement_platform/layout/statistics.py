@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import date
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -67,8 +68,11 @@ class Statistics:
         """Whether `partitions` holds all of them."""
         return int(self.partitions.num_rows) == self.totals.partitions
 
-    def as_json(self, worst: int = 0) -> dict[str, object]:
-        """Totals with the names that JSON output has, and the worst partitions (at most so many), as `_worst` ranks."""
+    def as_json(self, worst: int = 0, since_optimize: Mapping[str, int] = MappingProxyType({})) -> dict[str, object]:
+        """Totals with the names that JSON output has, and the worst partitions (at most so many), as `_worst` ranks.
+
+        since_optimize: commits since the newest OPTIMIZE of a partition, by its name; null where it is not there.
+        """
         return {
             "table": self.table,
             "uri": self.uri,
@@ -79,7 +83,10 @@ class Statistics:
             "histogram": dict(zip(map(str, BUCKETS), self.totals.histogram, strict=True)),
             "largest_partition_files": int(pc.max(self.partitions.column("files")).as_py() or 0),
             "overlap_depth": pc.max(self.partitions.column("depth")).as_py(),
-            "worst_partitions": [_partition(row) for row in _worst(self.partitions, worst).to_pylist()],
+            "worst_partitions": [
+                {**_partition(row), "versions_since_optimize": since_optimize.get(row["partition"])}
+                for row in _worst(self.partitions, worst).to_pylist()
+            ],
         }
 
 
@@ -104,6 +111,7 @@ def _partition(row: Mapping[str, Any]) -> dict[str, object]:
         "deleted_share": round(row["deleted_rows"] / row["rows"], 4) if row["rows"] else 0.0,
         "low": low,
         "high": high,
+        "codecs": row["codecs"].split(","),
     }
 
 

@@ -263,16 +263,17 @@ def vacuum(
 
 
 def _predicted(opened: DeltaTable, what: files.Shape, table: Target, keep: timedelta, now: datetime) -> Prediction:
-    """What a VACUUM would delete: by log and folder on this machine's disk, elsewhere by the log alone."""
+    """What a VACUUM would delete, by log and folder; by the log alone where the folder cannot be listed."""
     found = segment(table.uri, what.version)
     lately = recent(found, most=1, small_file_bytes=1)
     live = pa.table(opened.get_add_actions()).column("path").to_pylist()
-    if "://" in table.uri:
-        seen = disk.by_log(live, lately.tombstones, keep=keep, last_vacuum=lately.last_vacuum, now=now)
-    else:
-        # A checkpoint forgets removed files past their retention; in the folder they are still seen.
-        vectors = [one for one in files.deletion_vectors(found).values() if one] if what.deletion_vectors else []
+    # A checkpoint forgets removed files past their retention; in the folder they are still seen.
+    vectors = [one for one in files.deletion_vectors(found).values() if one] if what.deletion_vectors else []
+    try:
         seen = disk.leftovers(table.uri, live, lately.tombstones, vectors, keep=keep, orphan_age=keep, now=now)
+    except OSError as error:
+        last, why = lately.last_vacuum, files.first_line(error)
+        seen = disk.by_log(live, lately.tombstones, keep=keep, last_vacuum=last, now=now, why=why)
     due, orphans = seen.due, seen.orphans
     return Prediction("vacuum", 0, bytes_freed=due.bytes + orphans.bytes, files_freed=due.files + orphans.files)
 

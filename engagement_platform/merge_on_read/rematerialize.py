@@ -236,7 +236,8 @@ def rematerialize(
         limits=Limits(settings.batch.max_records, settings.batch.max_bytes),
         # The changeset first, for the reason that `snapshot` gives.
         pin=lambda: {table.name: lake.version(table) for table in (entity.changeset, entity.base)},
-        leased=(entity.base.name,),
+        # Of the changeset too: OPTIMIZE of a batch that is about to leave would be one of the two that fail.
+        leased=(entity.base.name, entity.changeset.name),
         lease_wait=settings.stores.lease_wait,
         describe=lambda work: {
             **describe(work),

@@ -165,7 +165,7 @@ def of_entity(settings: Settings, entity: Entity, topic: str) -> Group:
         rows=f"{entity.name}s",
         tables=(changeset, base),
         pinned=(looked_up(changeset), changeset.name),
-        leased=(turn_of(changeset), base.name),
+        leased=(turn_of(changeset), changeset.name, base.name),
         read={ingest_name(entity): lambda: KafkaSource(topic, settings.kafka)},
         differences=lambda lake, before, after: entity_differences(lake, entity, before, after),
         moving=Moving(rematerialize_name(entity), entity.watermark, NUMBER, (looked_up(base), base.name)),

@@ -94,9 +94,26 @@ def build_classic(conf: dict[str, str], app_name: str) -> SparkSession:
     builder = SparkSession.Builder().appName(app_name)
     for key, value in conf.items():
         builder = builder.config(key, value)
-    session = builder.getOrCreate()
+    with _stdout_to_stderr():
+        session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     return session
+
+
+@contextmanager
+def _stdout_to_stderr() -> Iterator[None]:
+    """A process that is started meanwhile prints where errors go.
+
+    VACUUM prints a sentence of its own from the JVM (Delta 4.4.0), which would stand in the midst of a command's JSON.
+    """
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
 
 
 def build_remote(spark: SparkSettings, conf: dict[str, str]) -> SparkSession:

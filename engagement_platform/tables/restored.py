@@ -127,6 +127,9 @@ def _missing(uri: str, paths: Sequence[str]) -> list[str]:
 def restore(lake: Lake, table: Table, version: int, txn: Transaction, mark: Transaction | None = None) -> None:
     """Give a table the rows and the properties of an earlier version; skipped when this transaction has done it.
 
+    Done once more where somebody has written on top of that, which only writers of another house do: what is asked
+    for is the version.
+
     mark: what the earlier version said of an application, where that is to be true again. Neither engine takes
     transactions back by itself.
     Append-only tables too: what forbids a DELETE allows this. Without Spark where delta-rs can do it: 3 ms instead of
@@ -134,7 +137,8 @@ def restore(lake: Lake, table: Table, version: int, txn: Transaction, mark: Tran
     """
     uri = lake.uri(table)
     with turn(lake.root, table.name):
-        if log.find_commit(uri, txn.marker) is not None:
+        done = log.find_commit(uri, txn.marker)
+        if done is not None and done.version == lake.version(table):
             return
         moved(uri, table.name, lake.version(table), version)
         found = light.opened(uri, table) if lake.is_local else None

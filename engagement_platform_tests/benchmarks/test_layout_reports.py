@@ -155,4 +155,4 @@ def test_an_insert_is_also_told_together_with_the_optimize_after_it(tmp_path: Pa
     assert partitioning_report.seconds(cells, "a", BOTH) == [2, 4]
     partitioning_report.save(run, ["a", "b"], cells, sizes)
     assert (tmp_path / "partitioning.png").read_bytes().startswith(b"\x89PNG")
-    assert "insert and optimize" in (tmp_path / "partitioning.html").read_text()
+    assert BOTH in (tmp_path / "partitioning.html").read_text()

@@ -257,6 +257,27 @@ def test_a_table_whose_log_nobody_can_read_warns_and_the_others_are_examined(lak
     assert list(lake.health()["unreadable"]) == ["engagement/mapping"]
 
 
+def test_where_nobody_looked_for_orphans_the_check_is_not_green_and_says_why(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ENGAGEMENT_PLATFORM_HEALTH__LISTED_FILES", "3")
+    tables = mapping, games = dg.AssetKey(["engagement", "mapping"]), dg.AssetKey(["game", "purchase"])
+    paths = [lake.home.joinpath("lake", *table.path) for table in tables]
+    for path in paths:
+        logs.table(path, logs.files(3, 7 * KB))
+    lake.run("check_layout")
+    assert lake.failed(mapping) == []
+    for path in paths:
+        logs.commit(path, 1, [logs.info(), *logs.files(1, 7 * KB, "one-more")])
+    lake.run("examine_layout")
+    assert lake.failed(mapping) == ["orphan_files"]
+    for told in (lake.newest("orphan_files", mapping), lake.newest(WHOLE, games)):
+        assert told is not None
+        assert (told.passed, told.severity) == (False, dg.AssetCheckSeverity.WARN)
+        assert "not looked at: the table has 4 files, more than 3 (health.listed_files)" in str(told.description)
+    assert set(lake.health()["not_looked_at"]) == {"engagement/mapping", "game/purchase"}
+
+
 def test_one_check_can_be_executed_alone(lake: Lake) -> None:
     lake.seed_small_files(count=2)
     check = dg.AssetCheckKey(DATA, "uncompressed")
@@ -386,6 +407,8 @@ def test_each_table_of_games_has_one_check_which_says_all_that_is_wrong_and_stay
     assert told.description.startswith("small_files: ")
     rows: Any = told.metadata["findings"].value
     assert "small_files" in [row.data["code"] for row in rows.records]
+    picture: Any = told.metadata["file_sizes"].value
+    assert "60" in [text.text for text in pictured(picture).iter()]
     assert lake.newest(WHOLE, quest) is None
 
     @dg.asset(key=purchase)

@@ -281,6 +281,16 @@ def test_a_checkpoint_of_too_many_tombstones_is_not_read_and_the_folder_not_judg
     examination = examined(path, files_in_process=1)
     assert not examination.leftovers.listed
     assert "orphan_files" not in codes(examination)
+    assert "health.files_in_process" in examination.not_looked_at["orphan_files"]
+
+
+def test_a_folder_that_nobody_looked_into_is_not_taken_for_one_without_orphans(tmp_path: Path) -> None:
+    path = with_orphans(tmp_path / "t")
+    files = examined(path).statistics.totals.files
+    assert examined(path, listed_files=files).not_looked_at == {}
+    examination = examined(path, listed_files=files - 1)
+    assert "orphan_files" not in codes(examination)
+    assert "health.listed_files" in examination.not_looked_at["orphan_files"]
 
 
 def test_the_retention_of_the_table_counts(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from engagement_platform.layout.commits import recent
-from engagement_platform.layout.doctor import Target
+from engagement_platform.layout.doctor import Target, target
 from engagement_platform.layout.history import remember_mended
 from engagement_platform.layout.maintain import Asked, planned
 from engagement_platform.layout.migrate import Migrated
@@ -164,6 +164,16 @@ def test_prediction_and_outcome_stand_side_by_side(lake: SeededLake) -> None:
     assert set(predicted_and_actual(lake.settings, both)) == {"engagement/data", "engagement/notification"}
     elsewhere = Target("engagement/data", str(lake.home / "elsewhere" / "engagement" / "data"))
     assert predicted_and_actual(lake.settings, [elsewhere]) == {}, "of the same name, but of another house"
+
+
+def test_prediction_and_outcome_of_a_table_outside_of_the_lake_are_told_too(lake: SeededLake, tmp_path: Path) -> None:
+    uri = str(tmp_path / "of somebody else")
+    for i in range(12):
+        append_foreign(uri, pa.table({"x": [i]}))
+    [done] = lake.optimize(Asked(uri))
+    assert isinstance(done, Done)
+    [(name, [row])] = predicted_and_actual(lake.settings, [target(lake.settings, uri)]).items()
+    assert (name, row["files_before"], row["predicted_files_after"], row["files_after"]) == (uri, 12, 1, 1)
 
 
 def test_prediction_and_outcome_of_vacuum_checkpoint_and_migration_stand_side_by_side(lake: SeededLake) -> None:

@@ -81,7 +81,7 @@ def test_commits_tell_how_they_spread_their_files(tmp_path: Path) -> None:
     assert [c.operation for c in found.commits] == ["VACUUM END", "OPTIMIZE", "WRITE"]
     ratio, worst = found.scattered
     assert (ratio, worst.version if worst else None) == (2.0, 1)
-    assert (found.commits[2].files_added, found.commits[2].partitions_touched) == (5, 3)
+    assert (found.commits[2].files_added, len(found.commits[2].partitions)) == (5, 3)
     assert found.versions_since_optimize == 1
     assert found.z_ordered is not None
     assert found.z_ordered.z_order_by == ("day", "id")
@@ -193,7 +193,7 @@ def test_from_the_log_alone_what_a_vacuum_came_after_is_gone() -> None:
     week, ms = timedelta(days=7), 1000
     at = {days: int((NOW - timedelta(days=days)).timestamp() * ms) for days in (1, 8, 30)}
     tombstones = {f"f{days}": Tombstone(removed, days) for days, removed in at.items()}
-    found = by_log(["f0"], tombstones, keep=week, last_vacuum=None, now=NOW)
+    found = by_log(["f0"], tombstones, keep=week, last_vacuum=None, now=NOW, why="a test")
     assert (found.waiting.bytes, found.due.bytes, found.listed) == (1, 38, False)
-    found = by_log([], tombstones, keep=week, last_vacuum=NOW - timedelta(days=2), now=NOW)
+    found = by_log([], tombstones, keep=week, last_vacuum=NOW - timedelta(days=2), now=NOW, why="a test")
     assert (found.waiting.bytes, found.due.bytes) == (1, 8)

@@ -18,7 +18,7 @@ from engagement_platform.microbatch.others import OthersBatchUnfinished
 from engagement_platform.mutation.job import APPLY_MUTATIONS
 from engagement_platform.mutation.rematerialize import REMATERIALIZE_ALIASES
 from engagement_platform.rollback.groups import NotRestorable, engagements
-from engagement_platform.rollback.job import RestoreBatch, RestoreUnfinished, Restoring
+from engagement_platform.rollback.job import ChecksumDiffers, RestoreBatch, RestoreUnfinished, Restoring
 from engagement_platform.rollback.plan import (
     RESTORE_TABLES,
     Asked,
@@ -254,6 +254,29 @@ def test_an_unfinished_batch_or_a_job_at_work_comes_first(own: World) -> None:
     impatient.__dict__.pop("lake", None)
     with own.job().exclusive(), pytest.raises(LeaseUnavailable, match=f"holds job/{INGEST_ENGAGEMENTS}"):
         restored(impatient, before[own.data.name])
+
+
+def test_a_restore_that_somebody_wrote_on_top_of_is_not_finished_before_it_is_done_once_more(
+    three: World, filled: Filled
+) -> None:
+    def meddle(point: str) -> None:
+        if point == "restore.data:after":
+            DeltaTable(three.lake.uri(three.data)).delete("engagement_id = 'e1'")
+
+    first = filled.between[three.data.name]
+    with pytest.raises(ChecksumDiffers) as told:
+        restoring(three, meddle).run(Asked(three.data.name, first, by="ann@here"))
+    error = told.value
+    assert (error.table, error.version) == (three.data.name, first)
+    assert (error.wanted.rows, error.found.rows) == (len(FIRST), len(FIRST) - 1)
+    with pytest.raises(OthersBatchUnfinished, match="restore --finish"):
+        plan(three.settings, three.stores, Asked(three.data.name, first))
+    assert restoring(three).run(None) is not None
+    assert held(three, versions(three)) == held(three, filled.between)
+    for job in JOBS:
+        three.run(name=job)
+    assert_as_of(three, EVERYTHING)
+    assert_verified(three)
 
 
 def test_one_table_alone_goes_back_without_the_jobs(three: World) -> None:
