@@ -164,36 +164,45 @@ class Bench:
         return seconds
 
     def fresh(self, way: str, rate: float, seconds: float) -> list[float]:
-        """Seconds of each object from created to readable while they come at a rate."""
+        """Seconds of each object from created to readable while they come at a rate. Raises AssertionError, too."""
         bucket = self.bucket()
         objects = max(1, round(rate * seconds))
         sender = threading.Thread(target=bucket.fill, args=(objects, rate), daemon=True)
         ends = time.monotonic() + seconds + self.options.patience
         if way == "source":
-            home, writer = self._stream(bucket)
-            query = writer.start(str(home / "table"))
-            sender.start()
-            uris = [str(home / "table")]
-            while time.monotonic() < ends and (sender.is_alive() or _rows(uris[0]) < bucket.written):
-                assert query.isActive, str(query.exception())
-                time.sleep(1)
-            query.stop()
+            seen = _readable([self._follow_with_source(bucket, sender, ends)], "_file")
         else:
-            settings = self._settings(bucket)
-            uris = [table.uri(settings.lake) for table in shipped(settings).tables]
-            job = build_job(INGEST_GAME_EVENTS, self.spark, settings, open_stores(settings))
-            sender.start()
-            landed = 0
-            while time.monotonic() < ends and (sender.is_alive() or landed < bucket.written):
-                landed += sum(report.counts["rows_in"] for report in drain(job, AT_ONCE))
-                time.sleep(_PAUSE_S)
-            let_go(job)
-        sender.join()
-        seen = _readable(uris, "_file" if way == "source" else "source_object")
+            seen = _readable(self._follow_with_tables(bucket, sender, ends), "source_object")
         missing = bucket.created.keys() - seen
         # An object whose lines are all repetitions has no row; with more than one line there is none.
         assert not missing, f"{len(missing):,} of {objects:,} objects have not become readable"
         return [seen[key] - at for key, at in bucket.created.items()]
+
+    def _follow_with_source(self, bucket: Bucket, sender: threading.Thread, ends: float) -> str:
+        """Let the sender put objects while a stream runs, until it has all or time ends; the table of their lines."""
+        home, writer = self._stream(bucket)
+        uri = str(home / "table")
+        query = writer.start(uri)
+        sender.start()
+        while time.monotonic() < ends and (sender.is_alive() or _rows(uri) < bucket.written):
+            assert query.isActive, str(query.exception())
+            time.sleep(1)
+        query.stop()
+        sender.join()
+        return uri
+
+    def _follow_with_tables(self, bucket: Bucket, sender: threading.Thread, ends: float) -> list[str]:
+        """The same with the job of game events, run again and again; the tables that may have rows."""
+        settings = self._settings(bucket)
+        job = build_job(INGEST_GAME_EVENTS, self.spark, settings, open_stores(settings))
+        sender.start()
+        landed = 0
+        while time.monotonic() < ends and (sender.is_alive() or landed < bucket.written):
+            landed += sum(report.counts["rows_in"] for report in drain(job, AT_ONCE))
+            time.sleep(_PAUSE_S)
+        let_go(job)
+        sender.join()
+        return [table.uri(settings.lake) for table in shipped(settings).tables]
 
     def _settings(self, bucket: Bucket) -> Settings:
         games = GamesSettings(bucket=bucket.name, queue_url=bucket.queue)

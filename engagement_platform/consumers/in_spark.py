@@ -58,12 +58,13 @@ def stream(lake: Lake, *, name: str, checkpoint: str, store_url: str | None = No
     some organizations only, filter the frame. Raises CheckpointTaken when the folder belongs to another stream,
     CheckpointChanged when this stream has another one, StreamTooFarBehind, StoresUnavailable.
     """
+    # Before anything is read of the folder: what another stream has yet to read says nothing of this one.
+    StreamCheckpoints(open_engine(store_url or lake.settings.store_url)).claim(name, checkpoint)
     uri = lake.uri(NOTIFICATION)
     found = log.open_log(uri)
     at = followed(checkpoint_folder(checkpoint), str(found.metadata().id)) if found is not None else None
     if isinstance(at, Followed):
         _refuse_lost(name, uri, at.version)
-    StreamCheckpoints(open_engine(store_url or lake.settings.store_url)).claim(name, checkpoint)
     return lake.stream(NOTIFICATION)
 
 

@@ -189,8 +189,7 @@ def _optimizes(looked: Looked) -> Verdict:
 def _known(looked: Looked) -> Verdict:
     if not looked.found:
         return Verdict("nothing to look at", "no tables yet")
-    most = looked.settings.health.history_commits
-    return _judged(looked.foreign, f"the last {most} commits of {len(looked.found)} tables")
+    return _judged(looked.foreign, f"every new commit of {len(looked.found)} tables")
 
 
 def _checkpoints(looked: Looked) -> Verdict:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
+from engagement_platform.guards.looked import Kept, Look, LookStore
 from engagement_platform.microbatch.job import Stores
 from engagement_platform.microbatch.known import known_applications
+from engagement_platform.microbatch.stores import utc_now
 from engagement_platform.settings import Settings
 from engagement_platform.tables import light, log
 from engagement_platform.tables.contract import Table
@@ -23,6 +25,10 @@ _BY_A_JOB = re.compile(r"(?P<app>.+@\d+\.[^/@]+)/[^/]+/[^/]+#\d+", re.DOTALL)
 _BY_MAINTENANCE = re.compile(r"optimize/.+#\d+", re.DOTALL)
 
 
+TOLD_FOR = timedelta(days=1)
+"""So long a foreign commit is told of, however many commits follow it (a guess: somebody looks once a day)."""
+
+
 @dataclass(frozen=True)
 class Foreign:
     """One commit that changed files of a table and is not ours."""
@@ -32,8 +38,6 @@ class Foreign:
     operation: str
     at: datetime | None
     engine: str
-    marker: str | None
-    """Its user metadata."""
 
     def __str__(self) -> str:
         when = "" if self.at is None else f" at {self.at:%Y-%m-%d %H:%M:%S} UTC"
@@ -41,40 +45,63 @@ class Foreign:
 
 
 def foreign_commits(
-    settings: Settings, stores: Stores, tables: Sequence[Table], more: Collection[str] = ()
+    settings: Settings,
+    stores: Stores,
+    tables: Sequence[Table],
+    more: Collection[str] = (),
+    *,
+    now: datetime | None = None,
 ) -> list[Foreign]:
-    """Among the newest `health.history_commits` commits of each table, newest first; those with files.
+    """Commits with files that are not ours, newest first in each table.
 
-    more: application ids that are ours although no job drew them, as the watermarks of entities. Cost: one small file
-    a commit.
+    Each is told of for TOLD_FOR from the look that found it, and longer while it is among the newest
+    `health.history_commits` of its table. more: application ids that are ours although no job drew them, as the
+    watermarks of entities. now: for tests. Cost: one small file for each commit since the last look, which the stores
+    remember; the first look at a table takes its newest `history_commits`.
     """
-    applications = known_applications(stores.leases.engine).union(more)
-    found = []
-    for table in tables:
-        uri = table.uri(settings.lake)
-        for version, actions in _newest(uri, settings.health.history_commits):
-            info: Mapping[str, Any] = next((a["commitInfo"] for a in actions if "commitInfo" in a), {})
-            if any("add" in a or "remove" in a for a in actions) and not _ours(info, applications):
-                found.append(
-                    Foreign(
-                        table.name,
-                        version,
-                        str(info.get("operation", "an unnamed operation")),
-                        log.time_of(actions),
-                        str(info.get("engineInfo", "an unnamed engine")),
-                        info.get("userMetadata"),
-                    )
-                )
-    return found
+    now, most, store = now or utc_now(), settings.health.history_commits, LookStore(stores.leases.engine)
+    seen = {table: look for table in tables if (look := _newest(table.uri(settings.lake))) is not None}
+    # Later than the logs: a job draws its id before it commits.
+    applications, before = known_applications(stores.leases.engine).union(more), store.looks()
+    changed = [look for look in seen.values() if before.get(look.place) != look]
+    found = [one for look in changed for one in _found(look, _after(look, before, most), applications, now)]
+    kept = {(one.place, one.table_id, one.version): one for one in (*found, *store.found())}
+    told, settled = list[Foreign](), list[Kept]()
+    for table, look in seen.items():
+        here = [one for one in kept.values() if (one.place, one.table_id) == (look.place, look.table_id)]
+        for one in sorted(here, key=lambda one: -one.version):
+            if one.version > look.version - most or one.found_ts > now - TOLD_FOR:
+                told.append(Foreign(table.name, one.version, one.operation, one.at, one.engine))
+            else:
+                settled.append(one)
+    if changed or settled:
+        store.keep(changed, [kept[one.place, one.table_id, one.version] for one in found], settled)
+    return told
 
 
-def _newest(uri: str, most: int) -> Iterator[tuple[int, list[dict[str, Any]]]]:
-    newest = log.version(uri)
-    for version in range(-1 if newest is None else newest, -1, -1)[:most]:
-        actions = log.entry(uri, version)
+def _newest(uri: str) -> Look | None:
+    """The table as its log has it now; None where there is none."""
+    table = log.open_log(uri)
+    return None if table is None else Look(uri, str(table.metadata().id), int(table.version()))
+
+
+def _after(look: Look, before: Mapping[str, Look], most: int) -> int:
+    """The version after which nothing of a table has been looked at."""
+    last = before.get(look.place)
+    return look.version - most if last is None or last.table_id != look.table_id else last.version
+
+
+def _found(look: Look, after: int, applications: frozenset[str], now: datetime) -> Iterator[Kept]:
+    """What is foreign after a version, as far back as the log has entries."""
+    for version in range(look.version, max(after, -1), -1):
+        actions = log.entry(look.place, version)
         if actions is None:
             return
-        yield version, actions
+        info: Mapping[str, Any] = next((a["commitInfo"] for a in actions if "commitInfo" in a), {})
+        if any("add" in a or "remove" in a for a in actions) and not _ours(info, applications):
+            operation = str(info.get("operation", "an unnamed operation"))
+            engine = str(info.get("engineInfo", "an unnamed engine"))
+            yield Kept(look.place, look.table_id, version, operation, engine, log.time_of(actions), now)
 
 
 def _ours(info: Mapping[str, Any], applications: frozenset[str]) -> bool:

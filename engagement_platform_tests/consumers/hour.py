@@ -6,16 +6,20 @@ those on what a step itself promises.
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from datetime import date, datetime
 from pathlib import Path
 from typing import cast
 
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame
+from typer.testing import CliRunner, Result
 
 from engagement_platform import maintenance
+from engagement_platform.cli import app
 from engagement_platform.consumers import Changes
 from engagement_platform.consumers.in_spark import Pull, as_now, stream
 from engagement_platform.consumers.notified import TooFarBehind
@@ -27,6 +31,8 @@ from engagement_platform.layout.vacuum import RetentionTooShort
 from engagement_platform.mutation.current import current
 from engagement_platform.mutation.job import APPLY_MUTATIONS
 from engagement_platform.mutation.rematerialize import REMATERIALIZE_ALIASES
+from engagement_platform.replica.file import opened
+from engagement_platform.replica.refresh import Place, refresh
 from engagement_platform.rollback.plan import Asked, ErasedSince, RestoreMode
 from engagement_platform.settings import MutationSettings
 from engagement_platform.tables.arrow import schema_of
@@ -143,6 +149,69 @@ class Here(Replica):
         return Changes(self.world.settings.lake, name=self.name, max_rows=dice.choice((1, 5, 1000)), store_url=url)
 
 
+class Copied:
+    """The replica in DuckDB, which keeps its rows and its position itself."""
+
+    name = "copied"
+
+    def __init__(self, world: World, folder: Path) -> None:
+        self.world, self.place = world, Place(folder / "replica.duckdb", self.name)
+        self.snapshots: list[str] = []
+        """Why all rows were replaced, each time."""
+
+    def follow(self, dice: random.Random) -> None:
+        """All that there is."""
+        done = refresh(self.world.settings, self.place, max_rows=dice.choice((1, 5, 1000)))
+        self.snapshots += [] if done.snapshot is None else [done.snapshot]
+
+    @property
+    def rows(self) -> Rows:
+        """What the file has."""
+        with opened(self.place.path, read_only=True, wait_s=self.place.wait_s) as connection:
+            return by_key(connection.query("SELECT * FROM engagement").to_arrow_table().cast(schema_of(DATA)))
+
+
+class Shell:
+    """`engagement-platform consume` into a file of lines, each put in its place by whoever reads the file."""
+
+    name = "shell"
+
+    def __init__(self, world: World, folder: Path) -> None:
+        self.world, self.file, self.resnapshots = world, folder / "changes.jsonl", 0
+        folder.mkdir(parents=True, exist_ok=True)
+        self.file.touch()
+
+    def follow(self, dice: random.Random) -> None:
+        """All that there is; it takes a snapshot where nothing else helps, as the refusal says."""
+        said = self._consume("--max-rows", str(dice.choice((1, 5, 1000))))
+        if isinstance(said.exception, TooFarBehind):
+            self.resnapshots += 1
+            said = self._consume("--resnapshot")
+        assert said.exit_code == 0, f"{said.output}{said.exception!r}"
+
+    def _consume(self, *words: str) -> Result:
+        settings = self.world.settings
+        told = {"HOME": str(settings.home), "LAKE_URI": settings.lake, "STORES__URL": settings.store_url}
+        env = {f"ENGAGEMENT_PLATFORM_{name}": value for name, value in told.items()}
+        return CliRunner().invoke(app, ["consume", "--name", self.name, "--out", str(self.file), *words], env=env)
+
+    @property
+    def rows(self) -> Rows:
+        """What all lines lead to, one after the other."""
+        found: Rows = {}
+        for line in self.file.read_text().splitlines():
+            row = json.loads(line)
+            key = (row["organization_id"], row["engagement_id"])
+            if row.pop("change_type") == "DELETE":
+                found.pop(key, None)
+                continue
+            row.pop("previous_person_id", None)
+            row["engagement_date"] = date.fromisoformat(row["engagement_date"])
+            row["engagement_ts"] = datetime.fromisoformat(row["engagement_ts"])
+            found[key] = row
+        return found
+
+
 @dataclass
 class Hour:
     """A world and its readers. `walk` makes things happen, `settle` lets everybody read to the end."""
@@ -162,6 +231,14 @@ class Hour:
         self.here, self.sleeper = Here(self.world), Here(self.world)
         self.sleeper.name = "sleeper"
         self.pulled, self.streamed = Pulled(self.world), Streamed(self.world, self.folder)
+        self.copied, self.shell = Copied(self.world, self.folder), Shell(self.world, self.folder)
+
+    @property
+    def readers(self) -> tuple[Callable[[random.Random], None], ...]:
+        """How everybody but the sleeper reads all that there is."""
+        return (
+            self.here.keep_up, self.pulled.follow, self.streamed.follow, self.copied.follow, self.shell.follow
+        )  # fmt: skip
 
     @property
     def steps(self) -> dict[str, tuple[int, Callable[[], None]]]:
@@ -185,7 +262,7 @@ class Hour:
         self.do("traffic")
         for _ in range(steps):
             self.do(self.dice.choices(names, weights)[0])
-            for reader in (self.here.keep_up, self.pulled.follow, self.streamed.follow):
+            for reader in self.readers:
                 if self.dice.random() < 0.4:
                     reader(self.dice)
 
@@ -198,14 +275,15 @@ class Hour:
 
     def read(self) -> None:
         """Everybody but the sleeper reads all that there is."""
-        for reader in (self.here.keep_up, self.pulled.follow, self.streamed.follow):
+        for reader in self.readers:
             reader(self.dice)
 
     def settle(self) -> dict[str, Rows]:
         """Everybody reads all that there is; what each has then, by its name."""
         self.read()
         self.sleeper.keep_up(self.dice)
-        found = {each.name: each.rows for each in (self.here, self.sleeper, self.pulled, self.streamed)}
+        everybody = (self.here, self.sleeper, self.pulled, self.streamed, self.copied, self.shell)
+        found = {each.name: each.rows for each in everybody}
         return {name: plain(rows) for name, rows in found.items()}
 
     def traffic(self) -> None:

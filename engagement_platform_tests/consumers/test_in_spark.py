@@ -178,6 +178,10 @@ def test_a_stream_that_was_stopped_for_too_long_is_told_how_to_go_on(world: Worl
             file.unlink()
     with pytest.raises(StreamTooFarBehind, match=r"were removed by VACUUM.*--forget-stream stream"):
         stream(world.lake, name="stream", checkpoint=checkpoint)
+    with pytest.raises(CheckpointTaken, match="belongs to the stream stream, so others cannot use it"):
+        stream(world.lake, name="others", checkpoint=checkpoint)
+    with pytest.raises(CheckpointChanged, match="Start it with the folder it had"):
+        stream(world.lake, name="stream", checkpoint=str(tmp_path / "elsewhere"))
     (sentence,) = told(stream_lags(world.settings, streams), datetime.now(UTC), timedelta(hours=1))
     assert sentence.startswith("stream stream has been away longer than changes are kept")
     assert "--forget-stream stream" in sentence

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -17,6 +18,7 @@ import pytest
 from engagement_platform.embedded.ports import free_ports
 from engagement_platform.settings import ENV_PREFIX, Settings
 from engagement_platform.streams.declared import declarations
+from engagement_platform_tests.conftest import QUICK_JVM
 from engagement_platform_tests.docs.pages import ROOT, text
 
 PAGE = ROOT / "docs" / "tutorial.md"
@@ -97,11 +99,13 @@ def test_the_tutorial_works_as_it_is_written(tmp_path: Path) -> None:
     put_files(folder)
     names = ("KAFKA", "KAFKA_CONTROLLER", "CONNECT", "AWS", "INGEST")
     env = {name: value for name, value in os.environ.items() if not name.startswith(ENV_PREFIX)}
-    # Other tests of this run listen on the ports that the page means; nothing else is changed.
+    # Other tests of this run listen on the ports that the page means, and Spark is configured as theirs is; nothing
+    # else is changed.
     env |= {
         f"{ENV_PREFIX}EMBEDDED__{name}_PORT": str(port)
         for name, port in zip(names, free_ports(len(names)), strict=True)
     }
+    env[f"{ENV_PREFIX}SPARK__CONF"] = json.dumps({"spark.driver.extraJavaOptions": " ".join(QUICK_JVM)})
     scripts = tmp_path / "bin"
     scripts.mkdir()
     for name, arguments in (("engagement-platform", "-m engagement_platform.cli"), ("python", "")):

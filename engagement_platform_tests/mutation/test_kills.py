@@ -96,6 +96,15 @@ def assert_as_the_oracle_says(own: Machine, organization: str, messages: list[Me
     ]
 
 
+def assert_moved(own: Machine, organization: str, messages: list[Message]) -> None:
+    """The Data Table itself says what readers see, and nothing waits."""
+    rows = own.rows("engagement/data", "organization_id", "engagement_id", "person_id")
+    moved = {(org, engagement): person for org, engagement, person in rows if org == organization and person}
+    assert moved == {key: row.person_id for key, row in replay(messages).data.items()}
+    waits = own.rows("engagement/pending", "organization_id", "pending_from")
+    assert [since for org, since in waits if org == organization] == [None]
+
+
 @pytest.mark.parametrize("number", range(len(CASES)), ids=[point for point, _ in CASES])
 def test_mutations_killed_at_any_point_are_finished_once(landed: Machine, number: int) -> None:
     point, variables = CASES[number]
@@ -111,11 +120,7 @@ def test_moving_what_waits_is_finished_once_after_a_kill(landed: Machine) -> Non
     own.killed_at("data.rows:after", "rematerialize-aliases")
     own.cli("run", "rematerialize-aliases", "--until-idle")
     assert_as_the_oracle_says(own, organization, messages)
-    rows = own.rows("engagement/data", "organization_id", "engagement_id", "person_id")
-    moved = {(org, engagement): person for org, engagement, person in rows if org == organization and person}
-    assert moved == {key: row.person_id for key, row in replay(messages).data.items()}
-    waits = own.rows("engagement/pending", "organization_id", "pending_from")
-    assert [since for org, since in waits if org == organization] == [None]
+    assert_moved(own, organization, messages)
 
 
 def test_mutations_killed_while_rows_are_marked_are_finished_once(landed: Machine) -> None:
