@@ -156,8 +156,9 @@ def _objects(uri: str) -> Iterator[tuple[str, int, float]]:
     filesystem, root = log.opened(uri)
     for info in filesystem.get_file_info(pafs.FileSelector(root, recursive=True, allow_not_found=True)):
         path = info.path.removeprefix(f"{root}/")
-        if info.type == pafs.FileType.File and not any(map(_hidden, path.split("/"))):
-            yield path, int(info.size or 0), info.mtime.timestamp()
+        # Hadoop marks a folder that it has emptied by an object without bytes.
+        if info.type == pafs.FileType.File and info.size and not any(map(_hidden, path.split("/"))):
+            yield path, int(info.size), info.mtime.timestamp()
 
 
 def _hidden(name: str) -> bool:

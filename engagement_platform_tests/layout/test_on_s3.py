@@ -47,10 +47,14 @@ class Lake:
         self.moto.client("s3").put_object(Bucket=self.bucket, Key=f"lake/{key}", Body=body)
 
     def keys(self, table: str) -> set[str]:
-        """Of data files."""
+        """Of data files; not of the log, nor of the marks that Hadoop leaves for folders."""
         pages = self.moto.client("s3").get_paginator("list_objects_v2").paginate(Bucket=self.bucket)
         names = [item["Key"].removeprefix("lake/") for page in pages for item in page.get("Contents", [])]
-        return {name for name in names if name.startswith(f"{table}/") and "/_delta_log/" not in name}
+        return {
+            name
+            for name in names
+            if name.startswith(f"{table}/") and name.endswith(".parquet") and "/_delta_log/" not in name
+        }
 
     def live(self, table: str) -> list[str]:
         paths: list[str] = pa.table(DeltaTable(self.uri(table)).get_add_actions()).column("path").to_pylist()
@@ -108,6 +112,7 @@ def test_orphans_of_a_table_on_s3_are_found_and_its_own_files_are_none(lake: Lak
     assert "orphan_files" not in {finding.code for finding in examined(lake).findings}
     lake.put(f"{DATA.name}/organization_id=org-1/of-a-failed-write.parquet", b"x" * 10)
     lake.put(f"{DATA.name}/_hidden/other.parquet", b"x")
+    lake.put(f"{DATA.name}/organization_id=org-2/", b"")
     examination = examined(lake)
     [orphans] = [finding for finding in examination.findings if finding.code == "orphan_files"]
     assert (orphans.evidence["old_files"], orphans.evidence["bytes"]) == (1, 10)
