@@ -6,7 +6,7 @@ PYTEST := $(BIN)/python -m pytest
 .DEFAULT_GOAL := help
 .PHONY: help setup run test test-fast test-long test-crash lint format docs clean bench-ingest bench-cascade bench-mutation \
   bench-partitioning bench-file-size bench-optimize bench-merge-on-read bench-incremental-read bench-freshness \
-  bench-ingest-server bench-chain bench-s3-sqs \
+  bench-ingest-server bench-chain bench-s3-sqs bench-doctor \
   simulate-days
 
 help: ## print this list
@@ -71,6 +71,9 @@ bench-chain: setup ## from a commit to its rows in the next table, of each hop o
 
 bench-optimize: setup ## where the seconds of OPTIMIZE go, per partition: snapshot, plan, read and write, commit; both engines
 	@$(BIN)/python -m benchmarks.optimize_cost $(ARGS)
+
+bench-doctor: setup ## seconds that `doctor PATH --json` takes on a table of ten thousand files, start of the process included
+	@$(BIN)/python -m benchmarks.doctor $(ARGS)
 
 bench-freshness: setup ## from produced to visible in the view, at four rates of profile changes; p50, p95, a plot
 	@$(BIN)/python -m benchmarks.freshness $(ARGS)
