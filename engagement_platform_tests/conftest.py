@@ -5,7 +5,6 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -165,21 +164,6 @@ def light_spark() -> Iterator[None]:
     """Every Spark that a test starts, in whatever process, is configured for tables of a few rows."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SPARK_CONF_DIR", str(SPARK_CONF))
-        yield
-
-
-@pytest.fixture(scope="session", autouse=True)
-def compiled_once() -> Iterator[None]:
-    """Where Python keeps nothing that it compiles, what a test starts would compile every package that it imports anew.
-
-    Each command of the platform then takes 2 to 4 s longer than anywhere else; here the first one compiles for all.
-    """
-    if not sys.dont_write_bytecode:
-        yield
-        return
-    with tempfile.TemporaryDirectory(prefix="compiled-") as folder, pytest.MonkeyPatch.context() as patch:
-        patch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
-        patch.setenv("PYTHONPYCACHEPREFIX", folder)
         yield
 
 
