@@ -2,7 +2,9 @@
 
 Data: made-up events of 2,000 players, one in five with an e-mail address to take out; batches of --batch events from
 --clients connections to a server of its own on a fresh home, sink `local`. Two phases: as fast as the clients can, then
-at --rate, or half of what was accepted (open loop: the clock starts when a request was due, so that waiting counts).
+at --rate, or half of what was accepted (open loop: requests are sent when they are due, answered or not).
+With vegeta (`go install github.com/tsenart/vegeta/v12@v12.12.0`) on the path that sends and times the requests; without
+it, or with --own, threads of this program do, whose clock in the second phase starts when a request was due.
 Prints events/s accepted, p50, p99 and the longest answer of each phase, requests per fsync, what came out. Fails if
 an acknowledged event is not in the objects exactly once. Clients share the machine with the server: compare runs of one
 machine only.
@@ -29,11 +31,14 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
+from benchmarks import vegeta
 from engagement_platform.ingest_server.keys import IngestKeys
 from engagement_platform.ingest_server.sinks import local_folder, objects
 from engagement_platform.settings import Settings
 
 PLAYERS = 2_000
+# Bodies are made before vegeta sends them. Of more than this a second it runs out, and the phase ends sooner.
+MOST_EVENTS_S = 8_000
 
 
 @dataclass
@@ -68,18 +73,18 @@ class Client:
     def __init__(self, port: int, key: str, batch: int, seed: int) -> None:
         self._port, self._batch, self._dice, self._sent = port, batch, random.Random(seed), 0
         self._name = f"c{seed}"
-        self._headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
+        self.headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
 
     def run(self, phase: Phase, seconds: float, every_s: float | None) -> None:
         """every_s: pause between two requests being due; None sends the next when the last was answered."""
         connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=60)
         began = due = time.perf_counter()
         while due - began < seconds:
-            ids, body = self._next()
+            ids, body = self.next()
             if every_s is not None:
                 time.sleep(max(due - time.perf_counter(), 0))
             start = time.perf_counter() if every_s is None else due
-            connection.request("POST", "/v1/events", body, self._headers)
+            connection.request("POST", "/v1/events", body, self.headers)
             response = connection.getresponse()
             response.read()
             phase.latencies.append(time.perf_counter() - start)
@@ -90,7 +95,8 @@ class Client:
             due = time.perf_counter() if every_s is None else due + every_s
         connection.close()
 
-    def _next(self) -> tuple[list[str], bytes]:
+    def next(self) -> tuple[list[str], bytes]:
+        """Ids of a batch, and its body."""
         now, dice = datetime.now(UTC).isoformat(), self._dice
         events = []
         for _ in range(self._batch):
@@ -117,6 +123,29 @@ def run_phase(name: str, clients: list[Client], seconds: float, every_s: float |
     for thread in threads:
         thread.join()
     phase.seconds = time.perf_counter() - began
+    return phase
+
+
+def vegeta_phase(
+    name: str, client: Client, port: int, batch: int, seconds: float, every_s: float | None, workers: int
+) -> Phase:
+    """Batches of one client sent by vegeta. every_s: between any two requests; None: as fast as `workers` can."""
+    a_second = MOST_EVENTS_S / batch if every_s is None else 1 / every_s
+    batches = [client.next() for _ in range(round(seconds * a_second) + 1)]
+    phase = Phase(name)
+    with tempfile.TemporaryDirectory(prefix="vegeta-") as folder:
+        url = f"http://127.0.0.1:{port}/v1/events"
+        answers = vegeta.attack(
+            Path(folder), url, client.headers, (body for _, body in batches), seconds=seconds, every_s=every_s,
+            workers=workers,
+        )  # fmt: skip
+        phase.seconds = answers[-1].sent_s + answers[-1].latency_s - answers[0].sent_s
+    for answer in answers:
+        phase.latencies.append(answer.latency_s)
+        if answer.status == 200:
+            phase.acknowledged.extend(batches[answer.number][0])
+        else:
+            phase.other[answer.status] = phase.other.get(answer.status, 0) + 1
     return phase
 
 
@@ -161,19 +190,30 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=4)
     parser.add_argument("--batch", type=int, default=20, help="events in a request")
     parser.add_argument("--rate", type=float, help="events a second of the second phase; default: half of the first")
+    parser.add_argument("--own", action="store_true", help="send with this program's threads, also if there is vegeta")
     asked = parser.parse_args()
+    ours = asked.own or not vegeta.installed()
     with tempfile.TemporaryDirectory(prefix="ingest-server-") as folder:
         home = Path(folder)
         _, key = IngestKeys(Settings(home=home).store_url).add("puzzle")
         with running(home) as port:
             clients = [Client(port, key, asked.batch, seed) for seed in range(asked.clients)]
-            fast = run_phase("as fast as it goes", clients, asked.seconds, None)
+
+            def measure(name: str, every_s: float | None) -> Phase:
+                """every_s: between any two requests."""
+                if ours:
+                    own = None if every_s is None else every_s * asked.clients
+                    return run_phase(name, clients, asked.seconds, own)
+                return vegeta_phase(name, clients[0], port, asked.batch, asked.seconds, every_s, asked.clients)
+
+            fast = measure("as fast as it goes", None)
             commits = figure(port, "ingest_spool_commits")
             rate = asked.rate or fast.rate / 2
-            half = run_phase(f"at {rate:,.0f} events/s", clients, asked.seconds, asked.clients * asked.batch / rate)
+            half = measure(f"at {rate:,.0f} events/s", asked.batch / rate)
         paths = list(objects(local_folder(Settings(home=home))))
         lines = [line for path in paths for line in gzip.decompress(path.read_bytes()).splitlines()]
         delivered = [json.loads(line)["event_id"] for line in lines]
+        print(f"{os.cpu_count()} cores, requests by {'threads of this program' if ours else vegeta.version()}")
         for phase in (fast, half):
             print(phase.told())
         requests = len(fast.latencies)
