@@ -18,7 +18,7 @@ from engagement_platform.errors import PlatformError
 from engagement_platform.importing.files import SourceFile
 from engagement_platform.importing.lines import Record, lines, records
 from engagement_platform.importing.parse import TEXT, csv_of, header, json_of, sifted
-from engagement_platform.importing.types import UnknownType, holds, parsed, plain, words
+from engagement_platform.importing.types import TIMESTAMP, UnknownType, holds, parsed, plain, words
 from engagement_platform.tables import log
 
 LOOKED_AT = 200
@@ -150,7 +150,27 @@ def _in_json(place: str, file: SourceFile) -> Iterator[pa.Schema]:
         return json_of(block, pajson.ParseOptions())
 
     read = (record for record in lines(place, file) if record.value.strip())
-    yield from (part.schema for part in sifted(_sample(read), accept)[0])
+    yield from (_with_times(part) for part in sifted(_sample(read), accept)[0])
+
+
+def _with_times(part: pa.Table) -> pa.Schema:
+    """Columns of a part; those of text that holds nothing but times as times.
+
+    Arrow takes times with fractions of a second for text in JSON, but not in CSV.
+    """
+    return pa.schema([pa.field(name, _kind_of(part.column(name))) for name in part.column_names])
+
+
+def _kind_of(column: pa.ChunkedArray) -> pa.DataType:
+    if not pa.types.is_string(column.type) or column.null_count == len(column):
+        return column.type
+    for kind in (TIMESTAMP, pa.timestamp("us")):
+        try:
+            column.cast(kind)
+        except pa.ArrowInvalid:
+            continue
+        return TIMESTAMP
+    return column.type
 
 
 def _in_text(place: str, file: SourceFile) -> Iterator[pa.Schema]:  # noqa: ARG001

@@ -173,11 +173,15 @@ def test_columns_are_the_narrowest_that_hold_all_and_come_back_as_they_were_prin
         b'{"id": 2, "score": 0.5, "at": "2026-11-02T01:30:00+02:00", "what": "5", "more": {"a": 1}}\n',
     )
     pq.write_table(pa.table({"id": pa.array([3], pa.int32()), "more": [{"b": [True]}]}), home / "store" / "c.parquet")
+    times = ({"zone": "2026-11-01T09:00:00.123456Z", "none": "2026-11-01 09:00:00.5", "text": "2026-11-01T09:00"},
+             {"zone": "2026-11-01T09:00:00+01:00", "none": None, "text": "soon"})  # fmt: skip
+    written(home / "times", "a.jsonl", "\n".join(map(json.dumps, times)).encode())
     shown = called("store", "--show")
     assert json.loads(shown.stdout) == {
         "id": "long", "score": "double", "at": "timestamp", "day": "date", "what": "string",
         "more": "struct<a:long,b:array<boolean>>",
     }  # fmt: skip
+    assert json.loads(called("times", "--show").stdout) == {"zone": "timestamp", "none": "timestamp", "text": "string"}
     agreed = called("store", "old/found", input="y\n")
     assert agreed.exit_code == 0, agreed.output
     assert "Import with these columns?" in agreed.output
