@@ -31,7 +31,7 @@ from sqlalchemy import (
     text,
 )
 from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError, InterfaceError, NoSuchModuleError, OperationalError
+from sqlalchemy.exc import ArgumentError, DatabaseError, InterfaceError, NoSuchModuleError, OperationalError
 from sqlalchemy.pool import ConnectionPoolEntry, NullPool
 from sqlalchemy.types import TypeDecorator
 
@@ -261,7 +261,7 @@ def reading(engine: Engine) -> Iterator[Connection]:
     try:
         with engine.connect() as connection, connection.begin():
             yield connection
-    except (OperationalError, InterfaceError) as error:
+    except (DatabaseError, InterfaceError) as error:
         raise _unavailable(engine, error) from error
 
 
@@ -283,7 +283,7 @@ def writing(engine: Engine, *names: str) -> Iterator[Connection]:
                         {"name": f"engagement-platform/{name}"},
                     )
             yield connection
-    except (OperationalError, InterfaceError) as error:
+    except (DatabaseError, InterfaceError) as error:
         raise _unavailable(engine, error) from error
 
 
@@ -389,6 +389,9 @@ def _switch_to_wal(engine: Engine) -> None:
                 raw.close()
 
 
-def _unavailable(engine: Engine, error: Exception) -> StoresUnavailable:
+def _unavailable(engine: Engine, error: Exception) -> Exception:
+    # A plain DatabaseError is SQLite's for a damaged file; its other kinds are faults of whoever asked.
+    if type(error) not in (DatabaseError, InterfaceError, OperationalError):
+        return error
     cause = str(getattr(error, "orig", error)).strip().splitlines() or [type(error).__name__]
     return StoresUnavailable(engine.url.render_as_string(hide_password=True), cause[0].rstrip("."))

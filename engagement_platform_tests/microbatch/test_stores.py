@@ -16,9 +16,10 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from sqlalchemy import Engine, inspect, text
+from sqlalchemy.exc import IntegrityError
 
 from engagement_platform.errors import PlatformError
-from engagement_platform.microbatch.database import METADATA, StoresTooNew, StoresUnavailable
+from engagement_platform.microbatch.database import METADATA, StoresTooNew, StoresUnavailable, reading, writing
 from engagement_platform.microbatch.lease import Fence, LeaseLost, LeaseStore
 from engagement_platform.microbatch.model import Checkpoint, JobState, Manifest
 from engagement_platform.microbatch.stores import BatchMetadataStore, CheckpointStore, StaleBatch, open_engine
@@ -396,3 +397,16 @@ def test_two_stores_never_give_the_same_application_id(engine: Engine, tmp_path:
     other = open_engine(f"sqlite:///{tmp_path / 'other.db'}")
     assert CheckpointStore(engine).app_id(JOB) != CheckpointStore(other).app_id(JOB)
     assert CheckpointStore(engine).app_id(JOB) == CheckpointStore(engine).app_id(JOB)
+
+
+def test_a_damaged_file_is_a_database_that_is_not_available_and_a_fault_of_ours_is_not(tmp_path: Path) -> None:
+    engine = open_engine(f"sqlite:///{tmp_path / 'stores.db'}")
+    with writing(engine) as connection:
+        connection.execute(text("CREATE TABLE once (id INTEGER PRIMARY KEY)"))
+    with pytest.raises(IntegrityError), writing(engine) as connection:
+        connection.execute(text("INSERT INTO once VALUES (1), (1)"))
+    engine.dispose()
+    (tmp_path / "stores.db").write_bytes(b"no database at all" * 1000)
+    for transaction in (reading, writing):
+        with pytest.raises(StoresUnavailable, match="not a database"), transaction(engine):
+            pass
