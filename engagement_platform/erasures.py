@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from engagement_platform.erasing.declared import declared_tables
 from engagement_platform.erasing.job import Eraser, tables
 from engagement_platform.erasing.reach import places
 from engagement_platform.erasing.whom import Whom
@@ -106,22 +107,22 @@ def not_reached(settings: Settings, asked: Request) -> list[str]:
     found = [
         *NOT_ERASED,
         *_other_tables(settings, declared),
-        *(f"{stream.table.name} (declared)" for stream in declared.streams),
+        *(f"{stream.table.name} (declared without subject)" for stream in declared.streams if stream.subject is None),
     ]
-    found += [f"{each.entity.name}/* (declared)" for each in declared.entities]
     found += [
         f"objects of raw events at {_raw(settings, feed).name} (no queue is configured, or pii.raw_objects says so)"
         for feed in _feeds(settings)
         if feed.settings(settings).games.bucket is not None and not _raw(settings, feed).is_reached
     ]
     if asked.game is not None:
-        found += ["engagement/* and profile/* (only a game was asked for)"]
+        found += ["engagement/*, profile/* and what is declared (only a game was asked for)"]
     return found
 
 
 def _other_tables(settings: Settings, declared: Declarations) -> Iterator[str]:
     """Tables of the lake that no place is about, and that may be about somebody."""
-    named = {table.name for table in tables(settings)} | {stream.table.name for stream in declared.streams}
+    named = {table.name for table in tables(settings)}
+    named |= {table.name for stream in declared.streams for table in (stream.table, stream.quarantine)}
     groups = {feed.group for feed in (shipped(settings), *declared.feeds)}
     groups |= {each.entity.name for each in declared.entities} | _OF_NOBODY
     for name in log.tables(settings.lake):
@@ -142,7 +143,7 @@ def _places(settings: Settings, asked: Request, told: Told | None) -> list[erasu
         readers = READERS if asked.now else None
         # The replica is a consumer, too: behind the erasure it would keep the files of what it is told of.
         found += places(settings, asked.whom, told, readers=readers, before_purge=replica.make_anew)
-        found.append(replica)
+        found += [replica, *declared_tables(settings)]
     # Last, for they may be many.
     return [*found, *(raw for raw in (_raw(settings, feed) for feed in _feeds(settings)) if raw.is_reached)]
 

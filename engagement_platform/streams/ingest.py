@@ -14,8 +14,10 @@ from pyspark.sql import DataFrame
 from engagement_platform.landing.batch import COORDINATES, DecodedBatch
 from engagement_platform.landing.redriven import RedrivenProcess, RedriveSource, turn_of
 from engagement_platform.landing.rejected import RejectedProcess
+from engagement_platform.landing.withheld import withheld
 from engagement_platform.microbatch.job import Committer, MicroBatchJob, Stores, Told
 from engagement_platform.microbatch.model import Counts, Limits, Manifest, Source
+from engagement_platform.pii.tombstones import StoredTombstones
 from engagement_platform.settings import Settings
 from engagement_platform.sources.messages import DecodingLimits
 from engagement_platform.sources.recorded_batches import decode_records, records_ddl
@@ -72,12 +74,13 @@ def ingest_stream(
     table, quarantine = stream.table, stream.quarantine
     redriven = [RedrivenProcess(source)] if isinstance(source, RedriveSource) else []
     lake.ensure(table, quarantine)
-    limits = DecodingLimits.of(settings.decoding)
+    limits, tombstones = DecodingLimits.of(settings.decoding), StoredTombstones(settings)
+    named = {} if stream.subject is None else {stream.tombstone: (stream.subject,)}
 
     def prepare(manifest: Manifest) -> DecodedBatch:
         step = decode_records(stream.shape, limits, manifest.ingestion_ts)
         raw = read(manifest)
-        decoded = raw.mapInArrow(step, records_ddl(stream.shape)).toArrow()
+        decoded = withheld(raw.mapInArrow(step, records_ddl(stream.shape)).toArrow(), named, tombstones)
 
         def records() -> pa.Table:
             return raw.select(*COORDINATES, "key", "value").toArrow()

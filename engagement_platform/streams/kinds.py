@@ -72,6 +72,11 @@ class KafkaTableDeclaration(Declaration):
         description="Columns that name a record: the second of a name lands only once, and is refused when it says "
         "something else. Default: nothing, every record lands.",
     )
+    subject: str | None = Field(
+        default=None,
+        description="String column with the id of whoever a record is about: `erase` takes the person's records out, "
+        "and later ones become markers. Default: an erasure does not look into the table, and says so.",
+    )
     description: str = Field(default="", description="What the table holds; shown in the UI.")
 
     @cached_property
@@ -86,6 +91,7 @@ class KafkaTableDeclaration(Declaration):
             event_time=self.event_time,
             partitioned_by=tuple(self.partitioned_by),
             unique=tuple(self.unique),
+            subject=self.subject,
         )
 
     @model_validator(mode="after")

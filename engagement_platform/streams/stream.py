@@ -75,6 +75,8 @@ class Stream:
     unique: tuple[str, ...] = ()
     """Columns whose values name a record. A second record of the same name is a known duplicate when it says the same,
     and is refused when not. Where the table is partitioned by `event_date`, both have the same event day."""
+    subject: str | None = None
+    """Column with the id of whoever a record is about, by which an erasure finds it."""
 
     def __post_init__(self) -> None:
         if len(self.key) < 2 or not all(map(_PART.fullmatch, self.key)):
@@ -106,6 +108,8 @@ class Stream:
         for what, used in (("key", [self.clustered_by]), ("unique", self.unique)):
             if unknown := [name for name in used if name not in names]:
                 raise ValueError(f"{self.name} has no columns {', '.join(unknown)}, named by {what}")
+        if self.subject is not None and types.get(self.subject) != "string":
+            raise ValueError(f"the subject of {self.name} is {self.subject}, which is no string column of it")
         if types[self.clustered_by] != "string":
             raise ValueError(f"the key of {self.name} is {self.clustered_by}, which is no string")
         if self.event_time is not None and types.get(self.event_time) != "timestamp":
@@ -125,6 +129,11 @@ class Stream:
     def job(self) -> str:
         """Name of the job that fills the table, such as `ingest-shop-click`."""
         return f"ingest-{'-'.join(self.key)}"
+
+    @property
+    def tombstone(self) -> str:
+        """Kind of the tombstones of those who are erased from it."""
+        return f"stream/{self.name}"
 
     @property
     def columns(self) -> tuple[str, ...]:

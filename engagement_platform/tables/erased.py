@@ -26,7 +26,7 @@ ERASE_SUBJECTS = "erase-subjects"
 """The job that erases somebody from the tables of engagements and entities."""
 
 ERASE_PLAYERS = "pii-erasure"
-"""Under which players are erased from tables of games, each time by a transaction of its own."""
+"""Under which players are erased from tables of games, and anybody from declared ones; a transaction each time."""
 
 PSEUDONYM = "\x1aerased:"
 """How ids begin that stand in the place of an erased person's; messages cannot say it, for its control character."""
@@ -40,7 +40,8 @@ def is_erasure(marker: str | None) -> bool:
 
 
 def is_erasure_of_players(marker: str | None) -> bool:
-    """Whether a commit, by its user metadata, took an erased player's rows out of a table of games."""
+    """Whether a commit, by its user metadata, took an erased player's rows out of a table of games, or of a declared
+    one."""
     return (marker or "").startswith(f"{ERASE_PLAYERS}/")
 
 

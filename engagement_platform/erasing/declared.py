@@ -1,0 +1,194 @@
+"""Takes an erased person out of tables that somebody declared, streams' and entities', while nobody lands anything.
+
+What comes later about the person becomes a marker, by the tombstone that is put up first. Former versions keep their
+files until VACUUM, as those of game tables do.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import cast
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from engagement_platform.erasing.found import PLACE
+from engagement_platform.games.erasing import kept_for
+from engagement_platform.landing.redriven import turn_of
+from engagement_platform.landing.withheld import said_in
+from engagement_platform.merge_on_read.entity import Entity
+from engagement_platform.microbatch.database import open_engine
+from engagement_platform.microbatch.lease import Lease, LeaseStore
+from engagement_platform.microbatch.others import OthersBatchUnfinished, in_the_way
+from engagement_platform.microbatch.stores import CheckpointStore, utc_now
+from engagement_platform.pii.erasure import Former, Subject, naming, once
+from engagement_platform.pii.tombstones import ANYWHERE, StoredTombstones, entity
+from engagement_platform.settings import Settings
+from engagement_platform.sources.messages import SENTENCES, Reason
+from engagement_platform.spark.session import spark_session
+from engagement_platform.streams.declared import declarations
+from engagement_platform.streams.stream import Stream
+from engagement_platform.tables import log
+from engagement_platform.tables.arrow import schema_of
+from engagement_platform.tables.contract import Table
+from engagement_platform.tables.erased import change, current_files, needs_spark, take_out
+from engagement_platform.tables.lake import Lake
+from engagement_platform.tables.upkeep import Place, checkpoint_log
+
+_JOB = "erase"
+
+
+@dataclass(frozen=True)
+class DeclaredTables:
+    """The tables of one declaration, and where an id stands in them."""
+
+    settings: Settings
+    name: str
+    """As receipts say it."""
+    kind: str
+    """Of the tombstone."""
+    holding: Mapping[Table, str]
+    """Table -> column with the id of whoever a row is about."""
+    leased: tuple[str, ...]
+    """Of all who write these tables."""
+    quarantine: Table | None = None
+    """Of refused records, where it is the declaration's own."""
+
+    def erase(self, subject: Subject) -> int:
+        """Tombstone, then rows and refused records that name the subject; how many. Log entries that expired go, too.
+
+        Raises LeaseUnavailable, OthersBatchUnfinished, TableBusy; the same call does the rest.
+        """
+        root, gone = self.settings.lake, 0
+        with self._lake() as lake, self._nobody_lands() as leases:
+            # Not before: the rest of a batch that is half done would take for a marker what its books count as a row.
+            StoredTombstones(self.settings).put_up(self.kind, [(ANYWHERE, subject.id)], utc_now())
+            for table, column in self._there():
+                for lease in leases:
+                    lease.check()
+                count = self._count(lake, table, column, subject)
+                rows = pa.table({column: [subject.id]}).slice(0, 1 if count else 0)
+                # Also without a row: then it closes a table that a crash left open.
+                take_out(root, table, rows, once(), lake)
+                checkpoint_log(Place(table.name, table.uri(root), root), clean=True)
+                gone += count
+            refused = self._refused(lake, subject)
+            if self.quarantine is not None and log.version(self.quarantine.uri(root)) is not None:
+                change(root, self.quarantine, _as_markers(self.quarantine, refused), once(), lake, on=PLACE)
+                checkpoint_log(Place(self.quarantine.name, self.quarantine.uri(root), root), clean=True)
+        return gone + int(refused.num_rows)
+
+    def left(self, subject: Subject) -> int:
+        """How many rows and refused records name the subject; one more where the tombstone is missing."""
+        key = (ANYWHERE, subject.id)
+        missing = 0 if key in StoredTombstones(self.settings).erased(self.kind, {key}) else 1
+        with self._lake() as lake:
+            counts = [self._count(lake, table, column, subject) for table, column in self._there()]
+            return missing + sum(counts) + int(self._refused(lake, subject).num_rows)
+
+    def keeps(self) -> Mapping[Former, timedelta]:
+        """As the slowest of the tables keeps them."""
+        there = [table for table in self._tables if log.version(table.uri(self.settings.lake)) is not None]
+        return kept_for(self.settings, there) if there else {}
+
+    def former(self, path: Path) -> Former | None:
+        """What a file of these tables is that no row of today is in."""
+        root = self.settings.lake
+        for table in self._tables if "://" not in root else ():
+            folder = Path(table.uri(root))
+            if folder in path.parents:
+                if path.relative_to(folder).parts[0] == "_delta_log":
+                    return Former.LOG
+                return None if path in current_files(root, table) else Former.FILES
+        return None
+
+    @property
+    def _tables(self) -> tuple[Table, ...]:
+        return (*self.holding, *((self.quarantine,) if self.quarantine is not None else ()))
+
+    def _there(self) -> Iterator[tuple[Table, str]]:
+        for table, column in self.holding.items():
+            if log.version(table.uri(self.settings.lake)) is not None:
+                yield table, column
+
+    def _count(self, lake: Lake, table: Table, column: str, subject: Subject) -> int:
+        return int(lake.find(table, lake.version(table), (column,), {column: [subject.id]}).num_rows)
+
+    def _refused(self, lake: Lake, subject: Subject) -> pa.Table:
+        """Where refused records stand that name the subject as a word of its own, in whatever way JSON writes it."""
+        table = self.quarantine
+        if table is None or log.version(table.uri(self.settings.lake)) is None:
+            return schema_of(table, *PLACE).empty_table() if table is not None else pa.table({})
+        word, rows = naming(subject), lake.find(table, lake.version(table), (*PLACE, "key", "value"), {})
+        named = []
+        for key, value in zip(rows.column("key").to_pylist(), rows.column("value").to_pylist(), strict=True):
+            said = json.dumps(dict(said_in(value)), ensure_ascii=False).encode("utf-8", "surrogatepass")
+            named.append(any(word.search(text) for text in (key, value, said) if text))
+        # Only places: Arrow filters no views of binary values.
+        return rows.select(list(PLACE)).filter(pa.array(named, pa.bool_())).group_by(list(PLACE)).aggregate([])
+
+    @contextmanager
+    def _lake(self) -> Iterator[Lake]:
+        """With a session of Spark only where one is needed."""
+        if any(needs_spark(self.settings.lake, table) for table in self._tables):
+            with spark_session(self.settings, _JOB) as spark:
+                yield Lake(spark, self.settings)
+        else:
+            # Nothing asks it for its session then.
+            yield Lake(cast(SparkSession, None), self.settings)
+
+    @contextmanager
+    def _nobody_lands(self) -> Iterator[list[Lease]]:
+        """While nobody writes these tables, and no batch of them is half done."""
+        stores, engine = self.settings.stores, open_engine(self.settings.store_url)
+        leases = LeaseStore(engine, ttl=stores.lease_ttl)
+        with ExitStack() as held:
+            names = (f"table/{name}" for name in self.leased)
+            taken = [held.enter_context(leases.acquire(n, purpose=_JOB, wait=stores.lease_wait)) for n in names]
+            if others := in_the_way(_JOB, self.leased, CheckpointStore(engine).unfinished()):
+                raise OthersBatchUnfinished(_JOB, self.leased, others)
+            yield taken
+
+
+def declared_tables(settings: Settings) -> list[DeclaredTables]:
+    """What an erasure reaches of declared tables: of streams that say whom records are about, and of all entities."""
+    found = declarations(settings)
+    streams = [of_stream(settings, stream) for stream in found.streams if stream.subject is not None]
+    return [*streams, *(_of_entity(settings, declared.entity) for declared in found.entities)]
+
+
+def of_stream(settings: Settings, stream: Stream) -> DeclaredTables:
+    """The tables of a stream that says whom its records are about."""
+    assert stream.subject is not None, "without it nobody knows which records to take out"
+    return DeclaredTables(
+        settings,
+        stream.table.name,
+        stream.tombstone,
+        {stream.table: stream.subject},
+        (turn_of(stream.table), stream.table.name),
+        stream.quarantine,
+    )
+
+
+def _of_entity(settings: Settings, declared: Entity) -> DeclaredTables:
+    """Those of an entity, by its key. Its refused changes stand among those of engagements."""
+    return DeclaredTables(
+        settings,
+        f"{declared.name}/*",
+        entity(declared.name),
+        {declared.changeset: declared.key, declared.base: declared.key},
+        (turn_of(declared.changeset), declared.changeset.name, declared.base.name),
+    )
+
+
+def _as_markers(quarantine: Table, places: pa.Table) -> pa.Table:
+    """Refused records at these places without what they said."""
+    said = (None, None, Reason.ERASED.value, SENTENCES[Reason.ERASED])
+    for kind, value in zip(schema_of(quarantine, "key", "value", "reason_code", "reason"), said, strict=True):
+        places = places.append_column(kind, pa.array([value] * places.num_rows, kind.type))
+    return places
