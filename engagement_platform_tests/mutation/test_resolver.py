@@ -6,7 +6,6 @@ import random
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import UTC, date, datetime, time, timedelta
-from time import perf_counter
 
 import pytest
 from hypothesis import given, settings
@@ -319,11 +318,7 @@ def test_an_edge_branches_when_any_field_narrows_it() -> None:
 def test_a_chain_of_ten_thousand_edges_is_resolved_without_going_deep() -> None:
     chain = edges([convert(f"r{n}", f"p{n}", f"p{n + 1}", n) for n in range(10_000)])
     random.Random(1).shuffle(chain)
-    begun = perf_counter()
     identities = Identities(chain)
-    took = perf_counter() - begun
     engaged = datetime.fromisoformat(at(-1))
     assert {identities.follow("org", f"p{n}", "e", engaged, engaged.date()) for n in range(10_000)} == {"p10000"}
     assert {operation.to_id for operation in identities.operations()} == {"p10000"}
-    # 0.02 s on one of two busy cores; only something quadratic comes near a second.
-    assert took < 1
