@@ -230,13 +230,14 @@ def test_a_kill_between_any_two_steps_doubles_nothing_and_loses_nothing(lake: Pl
 @pytest.mark.slow
 @pytest.mark.parametrize("point", POINTS)
 def test_a_kill_between_the_same_two_steps_again_and_again(lake: PlainLake, point: str) -> None:
-    assert_kills_change_nothing(lake, [point] * 3)
+    # A refresh that goes on behind the first kill moves its cursor once.
+    assert_kills_change_nothing(lake, [point] * 3, passed=0 if point == POINTS[-1] else 1)
 
 
-def assert_kills_change_nothing(lake: PlainLake, points: Sequence[str]) -> None:
-    """Three refreshes, each killed at its point; then one that is not."""
+def assert_kills_change_nothing(lake: PlainLake, points: Sequence[str], passed: int = 1) -> None:
+    """Three refreshes, each killed at its point, the second when it has passed there so often; then one that is not."""
     land(lake, "e1", "e2", "e3")
-    changes = ((0, None), (1, convert("c1", "p1", "p2", 20)), (0, delete("d1", 21, engagement_id="e2")))
+    changes = ((0, None), (passed, convert("c1", "p1", "p2", 20)), (0, delete("d1", 21, engagement_id="e2")))
     for point, (count, change) in zip(points, changes, strict=True):
         if change is not None:
             lake.ask([change])
