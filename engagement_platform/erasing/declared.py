@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -18,14 +18,11 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from engagement_platform.erasing.found import PLACE
-from engagement_platform.games.erasing import kept_for
+from engagement_platform.games.erasing import kept_for, nobody_writes
 from engagement_platform.landing.redriven import turn_of
 from engagement_platform.landing.withheld import said_in
 from engagement_platform.merge_on_read.entity import Entity
-from engagement_platform.microbatch.database import open_engine
-from engagement_platform.microbatch.lease import Lease, LeaseStore
-from engagement_platform.microbatch.others import OthersBatchUnfinished, in_the_way
-from engagement_platform.microbatch.stores import CheckpointStore, utc_now
+from engagement_platform.microbatch.stores import utc_now
 from engagement_platform.pii.erasure import Former, Subject, naming, once
 from engagement_platform.pii.tombstones import ANYWHERE, StoredTombstones, entity
 from engagement_platform.settings import Settings
@@ -39,8 +36,6 @@ from engagement_platform.tables.contract import Table
 from engagement_platform.tables.erased import change, current_files, needs_spark, take_out
 from engagement_platform.tables.lake import Lake
 from engagement_platform.tables.upkeep import Place, checkpoint_log
-
-_JOB = "erase"
 
 
 @dataclass(frozen=True)
@@ -65,7 +60,7 @@ class DeclaredTables:
         Raises LeaseUnavailable, OthersBatchUnfinished, TableBusy; the same call does the rest.
         """
         root, gone = self.settings.lake, 0
-        with self._lake() as lake, self._nobody_lands() as leases:
+        with self._lake() as lake, nobody_writes(self.settings, self.leased) as leases:
             # Not before: the rest of a batch that is half done would take for a marker what its books count as a row.
             StoredTombstones(self.settings).put_up(self.kind, [(ANYWHERE, subject.id)], utc_now())
             for table, column in self._there():
@@ -136,23 +131,11 @@ class DeclaredTables:
     def _lake(self) -> Iterator[Lake]:
         """With a session of Spark only where one is needed."""
         if any(needs_spark(self.settings.lake, table) for table in self._tables):
-            with spark_session(self.settings, _JOB) as spark:
+            with spark_session(self.settings, "erase") as spark:
                 yield Lake(spark, self.settings)
         else:
             # Nothing asks it for its session then.
             yield Lake(cast(SparkSession, None), self.settings)
-
-    @contextmanager
-    def _nobody_lands(self) -> Iterator[list[Lease]]:
-        """While nobody writes these tables, and no batch of them is half done."""
-        stores, engine = self.settings.stores, open_engine(self.settings.store_url)
-        leases = LeaseStore(engine, ttl=stores.lease_ttl)
-        with ExitStack() as held:
-            names = (f"table/{name}" for name in self.leased)
-            taken = [held.enter_context(leases.acquire(n, purpose=_JOB, wait=stores.lease_wait)) for n in names]
-            if others := in_the_way(_JOB, self.leased, CheckpointStore(engine).unfinished()):
-                raise OthersBatchUnfinished(_JOB, self.leased, others)
-            yield taken
 
 
 def declared_tables(settings: Settings) -> list[DeclaredTables]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -141,14 +141,25 @@ class GameTables:
 @contextmanager
 def nobody_lands(settings: Settings, feed: Feed) -> Iterator[Lease]:
     """While nobody reads objects of a feed or writes its tables. Raises LeaseUnavailable, OthersBatchUnfinished."""
-    stores, engine = settings.stores, open_engine(settings.store_url)
     # The one that stands for all of them, as for batches.
-    leased = (feed.quarantine.name,)
+    with nobody_writes(settings, (feed.quarantine.name,)) as (lease,):
+        yield lease
+
+
+@contextmanager
+def nobody_writes(settings: Settings, leased: Sequence[str]) -> Iterator[list[Lease]]:
+    """While an erasure holds the leases of tables, and no batch of them is half done.
+
+    Raises LeaseUnavailable, OthersBatchUnfinished.
+    """
+    stores, engine = settings.stores, open_engine(settings.store_url)
     leases = LeaseStore(engine, ttl=stores.lease_ttl)
-    with leases.acquire(f"table/{leased[0]}", purpose="erase", wait=stores.lease_wait) as lease:
+    with ExitStack() as held:
+        names = (f"table/{name}" for name in leased)
+        taken = [held.enter_context(leases.acquire(n, purpose="erase", wait=stores.lease_wait)) for n in names]
         if others := in_the_way("erase", leased, CheckpointStore(engine).unfinished()):
             raise OthersBatchUnfinished("erase", leased, others)
-        yield lease
+        yield taken
 
 
 def kept_for(settings: Settings, tables: Sequence[Table]) -> dict[Former, timedelta]:
