@@ -186,7 +186,7 @@ class PlainLake:
             attributes = row.get("attributes")
             row["attributes"] = None if attributes is None else list(attributes.items())
         row["execution_ts"] = datetime.fromisoformat(message["execution_ts"]).astimezone(UTC)
-        moment = datetime.now(UTC)
+        moment = NOW + timedelta(seconds=self.requests)
         return {
             **row, "topic": "mutation-requests", "partition": 0, "offset": self.requests, "ingestion_ts": moment,
             "ingestion_date": moment.date(), "batch_id": self.requests,

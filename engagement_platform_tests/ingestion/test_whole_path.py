@@ -147,6 +147,7 @@ def started(folder: Path, settings: Mapping[str, str]) -> Iterator[Machine]:
         "ENGAGEMENT_PLATFORM_EMBEDDED__AWS_PORT": str(aws),
         "ENGAGEMENT_PLATFORM_EMBEDDED__INGEST_PORT": str(ingest),
         "ENGAGEMENT_PLATFORM_EMBEDDED__KAFKA_PARTITIONS": "1",
+        "ENGAGEMENT_PLATFORM_MUTATION__MAX_LATENESS": "P36500D",  # histories have dates of their own, and land now
         "ENGAGEMENT_PLATFORM_SPARK__CONF": json.dumps({"spark.driver.extraJavaOptions": " ".join(QUICK_JVM)}),
         **settings,
     }
