@@ -45,10 +45,7 @@ class Pipe:
             policy = {"deadLetterTargetArn": self._arn(self.dead), "maxReceiveCount": 100}
             attributes = {"RedrivePolicy": json.dumps(policy)}
         self.url = self.sqs.create_queue(QueueName=name, Attributes=attributes)["QueueUrl"]
-        told = [{"QueueArn": self._arn(self.url), "Events": ["s3:ObjectCreated:*", "s3:ObjectRemoved:*"]}]
-        self.s3.put_bucket_notification_configuration(
-            Bucket=self.bucket, NotificationConfiguration={"QueueConfigurations": told}
-        )
+        self.tell()
         self.options = {
             "queueUrl": self.url,
             "endpoint": moto.endpoint,
@@ -65,6 +62,13 @@ class Pipe:
     def _arn(self, url: str) -> str:
         arn: str = self.sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
         return arn
+
+    def tell(self, *, nothing: bool = False) -> None:
+        """Have the bucket tell the queue from now on what happens in it, or nothing."""
+        told = [{"QueueArn": self._arn(self.url), "Events": ["s3:ObjectCreated:*", "s3:ObjectRemoved:*"]}]
+        self.s3.put_bucket_notification_configuration(
+            Bucket=self.bucket, NotificationConfiguration={} if nothing else {"QueueConfigurations": told}
+        )
 
     def put(self, key: str, *values: int, content: bytes | None = None) -> None:
         body = content if content is not None else b"".join(b'{"a":%d}\n' % value for value in values)
@@ -360,9 +364,10 @@ def test_without_a_schema_nothing_is_loaded(make: MakePipe) -> None:
 
 def _drained_beside_older_objects(make: MakePipe, older: Sequence[int]) -> None:
     pipe = make()
+    pipe.tell(nothing=True)
     for n in older:
         pipe.put(f"older/{n}", n)
-    pipe.sqs.purge_queue(QueueUrl=pipe.url)
+    pipe.tell()
     for n in range(3):
         pipe.put(f"new/{n}", -n)
     read = pipe.moto.requests("GET", f"/{pipe.bucket}/")
