@@ -110,10 +110,15 @@ def _row(done: Done, now: Survey) -> dict[str, object]:
         "seconds": done.seconds,
         "attempts": done.attempts,
         "version": done.rewritten.version,
-        "fingerprint": done.fingerprint,
+        "fingerprint": None if _more_waits(done) else done.fingerprint,
         "started_ts": done.started_ts,
         "ingestion_date": done.started_ts.date(),
     }
+
+
+def _more_waits(done: Done) -> bool:
+    """Whether larger files of the partition are to be merged next; not after a slice that found nothing to merge."""
+    return done.slice.only_below_bytes is not None and done.rewritten.version is not None
 
 
 def recalled(settings: Settings, table: str, today: date) -> pa.Table:

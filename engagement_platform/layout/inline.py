@@ -52,7 +52,7 @@ def optimize_worst(settings: Settings, table: Table, spark: Callable[[], SparkSe
     try:
         plan = planned(settings, Asked(table.name))
         slices = [*plan.chosen, *(left.slice for left in plan.left)]
-        worst = next((one for one in slices if one.engine is Engine.LIGHT), None)
+        worst = next((one for one in slices if one.engine is Engine.LIGHT and not one.too_large), None)
         if worst is None:
             return None
         tools = Tools(settings.maintenance, spark or _no_spark)

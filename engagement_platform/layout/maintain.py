@@ -17,6 +17,7 @@ from engagement_platform.errors import PlatformError
 from engagement_platform.layout import history, plan
 from engagement_platform.layout.doctor import Target, targets
 from engagement_platform.layout.files import LogNotReadable
+from engagement_platform.layout.finding import readable
 from engagement_platform.layout.optimize import Done, Tools, optimize
 from engagement_platform.layout.plan import Left, Limits, Slice
 from engagement_platform.layout.survey import Survey, of_one, survey
@@ -100,8 +101,17 @@ def planned(settings: Settings, asked: Asked) -> Plan:
             gaining = plan.slices(part, limits, history.last_of(done), pace)
             found += [one for one in gaining if table.name != LAYOUT_HISTORY.name or _enough(one)]
     budget = settings.maintenance.budget if asked.budget is None else asked.budget
-    chosen, left = plan.within(plan.ordered(found), budget.total_seconds())
+    chosen, left = plan.within(plan.ordered(one for one in found if not one.too_large), budget.total_seconds())
+    left += [Left(one, _told_too_large(one, limits)) for one in plan.ordered(found) if one.too_large]
     return Plan(tuple(chosen), tuple(left), surveys, tuple(unread))
+
+
+def _told_too_large(one: Slice, limits: Limits) -> str:
+    return (
+        f"ordering it rewrites {readable(one.gain.bytes_to_rewrite or 0)} at once, and its writers would wait: raise "
+        f"maintenance.max_slice_bytes ({readable(limits.max_slice_bytes)}) for a run while none is at work, or use "
+        "finer partitions"
+    )
 
 
 def _enough(one: Slice) -> bool:
@@ -127,6 +137,7 @@ def _limits(settings: Settings, *, second_round: bool) -> Limits:
         max_overlap_depth=settings.health.max_overlap_depth,
         max_rewrite_share=upkeep.max_rewrite_share,
         light_bytes=settings.layout.light_merge_bytes if settings.layout.light_write_rows else 0,
+        max_slice_bytes=upkeep.max_slice_bytes,
     )
 
 

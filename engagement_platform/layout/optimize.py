@@ -74,6 +74,7 @@ def optimize(one: Slice, planned_on: Survey, tools: Tools) -> Done | Left:
             order_by=one.order_by,
             target_file_bytes=one.target_file_bytes,
             marker=f"optimize/{started.isoformat()}/{one.partition}#{attempt}",
+            only_below_bytes=one.only_below_bytes,
         )
         try:
             rewritten = rewrite(work, one.engine, tools.spark, tools.observe)

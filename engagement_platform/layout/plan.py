@@ -5,7 +5,8 @@ Pure arithmetic over a survey. What a rewrite would leave is `remedies`, doing i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -49,19 +50,22 @@ class Limits:
     max_rewrite_share: float
     light_bytes: int
     """Largest partition that is rewritten without Spark; 0: none."""
+    max_slice_bytes: int
+    """Most that a slice of a mutable table rewrites: its writers wait meanwhile."""
 
 
 @dataclass(frozen=True)
 class Last:
     """What the last rewrite of a partition left."""
 
-    fingerprint: str
+    fingerprint: str | None
+    """None: some of what it had to do was left for the next."""
     target_file_bytes: int
 
 
 @dataclass(frozen=True)
 class Slice:
-    """One partition of one table, or a whole table without partitions, to be rewritten in one commit."""
+    """One partition of a table, some of its files, or a table without partitions, to be rewritten in one commit."""
 
     place: Place
     partition: str
@@ -77,6 +81,10 @@ class Slice:
     """Estimated from its files and bytes alone."""
     why: str
     append_only: bool
+    only_below_bytes: int | None = None
+    """Of a merge: files of this size and more wait for another slice; None: all below the target are merged."""
+    too_large: bool = False
+    """It gains something, and would keep writers waiting for too long."""
 
     @property
     def saved(self) -> float:
@@ -99,6 +107,7 @@ class Slice:
             "action": self.action,
             "engine": self.engine.value,
             "target_file_bytes": self.target_file_bytes,
+            "only_below_bytes": self.only_below_bytes,
             "seconds": round(self.seconds, 3),
             "worth": round(self.worth, 2),
             "why": self.why,
@@ -114,7 +123,7 @@ def files_saved(gain: Prediction) -> float:
 
 
 def slices(survey: Survey, limits: Limits, last: Mapping[str, Last], pace: Mapping[Engine, float]) -> Iterator[Slice]:
-    """Slices of one table that gain something, in any order.
+    """Slices of one table that gain something, in any order; those that are too large too.
 
     last: what the last rewrite of a partition left; one that has the same files still is left out. pace: how much
     longer than estimated an engine takes.
@@ -139,17 +148,55 @@ def _may_gain(one: pa.Table, limits: Limits) -> bool:
 
 
 def _best(survey: Survey, one: pa.Table, limits: Limits, pace: Mapping[Engine, float]) -> Slice | None:
-    merged = _slice(survey, one, "optimize", limits, pace)
+    merged = _merged(survey, one, limits, pace)
     if survey.clustering is None:
         return merged if _pays(merged, limits) else None
     ordered = _slice(survey, one, "zorder", limits, pace)
     deep = (one.column("depth")[0].as_py() or 0) > limits.max_overlap_depth
     if deep and _halves_reads(ordered.gain):
-        return ordered
+        if not _too_large(ordered, survey, limits):
+            return ordered
+        return merged if _pays(merged, limits) else replace(ordered, too_large=True)
     # What fits into one file becomes one either way, at the same cost; then its rows may as well be in order.
-    if _pays(ordered, limits) and (ordered.worth >= merged.worth or not _pays(merged, limits)):
+    better = ordered.worth >= merged.worth or not _pays(merged, limits)
+    if better and _pays(ordered, limits) and not _too_large(ordered, survey, limits):
         return ordered
     return merged if _pays(merged, limits) else None
+
+
+def _too_large(found: Slice, survey: Survey, limits: Limits) -> bool:
+    """Whether writers would wait for too long. A liquid table can only be rewritten as its engine sees fit."""
+    bounded = not (survey.append_only or survey.liquid)
+    return bounded and (found.gain.bytes_to_rewrite or 0) > limits.max_slice_bytes
+
+
+def _merged(survey: Survey, one: pa.Table, limits: Limits, pace: Mapping[Engine, float]) -> Slice:
+    """Merging what is small: all of it, or as many of the smallest files as a slice may rewrite."""
+    found = _slice(survey, one, "optimize", limits, pace)
+    if not _too_large(found, survey, limits):
+        return found
+    below, files, size = smallest(survey.sizes[found.partition], limits.max_slice_bytes)
+    for name, figure in (("mergeable_files", files), ("mergeable_bytes", size)):
+        one = one.set_column(one.column_names.index(name), name, pa.array([figure], one.schema.field(name).type))
+    some = _slice(survey, one, "optimize", limits, pace, only_below=below)
+    waiting = (found.gain.bytes_to_rewrite or 0) - size
+    return replace(
+        some, why=f"the {files:,} smallest of {found.gain.files_before:,} files; {readable(waiting)} wait for the next"
+    )
+
+
+def smallest(sizes: Sequence[int], most_bytes: int) -> tuple[int, int, int]:
+    """As many of the smallest files as hold at most so many bytes: the size that all of them are below, files, bytes.
+
+    Of files of one size all or none are among them, since engines choose files by size.
+    """
+    below = files = size = 0
+    for one, count in sorted(Counter(sizes).items()):
+        below = one
+        if size + one * count > most_bytes:
+            return below, files, size
+        files, size = files + count, size + one * count
+    return below + 1, files, size
 
 
 def _halves_reads(gain: Prediction) -> bool:
@@ -164,12 +211,20 @@ def _pays(found: Slice, limits: Limits) -> bool:
     return files > 0 and (gain.bytes_to_rewrite or 0) <= files * limits.max_rewrite_share * found.target_file_bytes
 
 
-def _slice(survey: Survey, one: pa.Table, action: Action, limits: Limits, pace: Mapping[Engine, float]) -> Slice:
+def _slice(
+    survey: Survey,
+    one: pa.Table,
+    action: Action,
+    limits: Limits,
+    pace: Mapping[Engine, float],
+    only_below: int | None = None,
+) -> Slice:
     predict = remedies.zorder if action == "zorder" or survey.liquid else remedies.optimize
     gain = replace(predict(one, limits.target_file_bytes), action=action)
     where = survey.where[one.column("partition")[0].as_py()]
     held = int(one.column("bytes")[0].as_py())
-    engine = engine_for(survey, where, held, limits)
+    # To delta-rs the size below which files are merged is the size that they are merged up to.
+    engine = engine_for(survey, where, held, limits) if only_below is None else Engine.SPARK
     rewritten = int(one.column("files" if action == "zorder" or survey.liquid else "mergeable_files")[0].as_py())
     cost = COSTS[engine]
     seconds = cost.fixed_s + cost.file_s * rewritten + (gain.bytes_to_rewrite or 0) / cost.bytes_per_s
@@ -186,6 +241,7 @@ def _slice(survey: Survey, one: pa.Table, action: Action, limits: Limits, pace: 
         uncorrected_s=seconds,
         why=_why(one, action, survey, limits),
         append_only=survey.append_only,
+        only_below_bytes=only_below,
     )
 
 

@@ -27,7 +27,7 @@ class Survey:
     """One table as its log has it.
 
     partitions: rows of `Statistics.partitions`. where: values of each partition by its name, such as
-    `organization_id=org-7`. paths: live files of each partition, sorted.
+    `organization_id=org-7`. paths: live files of each partition, sorted. sizes: bytes of those that would be merged.
     """
 
     place: Place
@@ -42,6 +42,7 @@ class Survey:
     partitions: pa.Table
     where: Mapping[str, Where]
     paths: Mapping[str, tuple[str, ...]]
+    sizes: Mapping[str, tuple[int, ...]]
 
     def fingerprint(self, partition: str) -> str:
         """The same as long as a partition has the same files."""
@@ -84,6 +85,7 @@ def survey(settings: Settings, table: Target, target_file_bytes: int) -> Survey:
         ),
         where=_values(opened, what, live),
         paths=_paths(live),
+        sizes=_sizes(live, target_file_bytes),
     )
 
 
@@ -120,6 +122,12 @@ def _values(opened: DeltaTable, what: files.Shape, live: pa.Table) -> dict[str, 
 def _paths(live: pa.Table) -> dict[str, tuple[str, ...]]:
     grouped = live.select(["partition", "path"]).group_by("partition").aggregate([("path", "list")])
     return {row["partition"]: tuple(sorted(row["path_list"])) for row in grouped.to_pylist()}
+
+
+def _sizes(live: pa.Table, target_file_bytes: int) -> dict[str, tuple[int, ...]]:
+    small = live.select(["partition", "bytes"]).filter(pc.less(live.column("bytes"), target_file_bytes))
+    grouped = small.group_by("partition").aggregate([("bytes", "list")])
+    return {row["partition"]: tuple(row["bytes_list"]) for row in grouped.to_pylist()}
 
 
 def of_one(survey: Survey, column: str, value: str) -> Survey:

@@ -34,7 +34,12 @@ LAYOUT_HISTORY = Table(
         Column("seconds", "double", "How long it took, with all attempts."),
         Column("attempts", "int", "How often it was tried."),
         Column("version", "long", "Version of the table that it made; null: nothing was left to do."),
-        Column("fingerprint", "string", "Of the files it left, by which a later run sees that nothing changed since."),
+        Column(
+            "fingerprint",
+            "string",
+            "Of the files it left, by which a later run sees that nothing changed since; null: "
+            "more of them wait for the next slice.",
+        ),
         Column("started_ts", "timestamp", "When it began, UTC."),
         Column("ingestion_date", "date", "UTC day of started_ts."),
         Column(

@@ -87,6 +87,8 @@ class Rewrite:
     target_file_bytes: int
     marker: str
     """User metadata of the commit, by which it is found again."""
+    only_below_bytes: int | None = None
+    """Spark merges only files that are smaller; None: those below the target."""
 
 
 @dataclass(frozen=True)
@@ -158,7 +160,7 @@ def _rewrite_in_spark(work: Rewrite, spark: SparkSession) -> None:
     conf = {
         "spark.databricks.delta.optimize.maxFileSize": str(work.target_file_bytes),
         # Files from here on are left as they are; the default of 1 GB would look at those that have the target size.
-        "spark.databricks.delta.optimize.minFileSize": str(work.target_file_bytes),
+        "spark.databricks.delta.optimize.minFileSize": str(work.only_below_bytes or work.target_file_bytes),
         "spark.databricks.delta.commitInfo.userMetadata": work.marker,
     }
     with configured(spark, conf):

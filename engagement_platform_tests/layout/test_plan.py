@@ -16,7 +16,13 @@ from engagement_platform.layout.survey import Survey, fingerprint
 from engagement_platform.tables.upkeep import Engine, Place, Value
 
 MIB = 1024**2
-LIMITS = Limits(target_file_bytes=128 * MIB, max_overlap_depth=10, max_rewrite_share=0.5, light_bytes=256 * MIB)
+LIMITS = Limits(
+    target_file_bytes=128 * MIB,
+    max_overlap_depth=10,
+    max_rewrite_share=0.5,
+    light_bytes=256 * MIB,
+    max_slice_bytes=4096 * MIB,
+)
 PLACE = Place("engagement/data", "/lake/engagement/data", "/lake")
 DAY = date(2024, 1, 1)
 
@@ -45,6 +51,7 @@ def surveyed(partitions: dict[str, list[File]], target: int = LIMITS.target_file
         properties={}, partitions=summed,
         where={f"organization_id={n}": (Value("organization_id", n, "string"),) for n in partitions},
         paths={f"organization_id={n}": tuple(f"{n}-{i:05}" for i in range(len(f))) for n, f in partitions.items()},
+        sizes={f"organization_id={n}": tuple(b for b, *_ in f if b < target) for n, f in partitions.items()},
     )  # fmt: skip
     return replace(found, **more)  # type: ignore[arg-type]
 
@@ -145,6 +152,36 @@ def test_every_slice_saves_files_or_opens_and_pays_for_its_bytes(partitions: dic
         assert one.gain.bytes_to_rewrite == sum(f[0] for f in rewritten)
         assert one.gain.files_before == len(files)
         assert (one.gain.files_after or 0) >= 1
+
+
+@given(tables(), st.integers(1, 10_000))
+def test_no_slice_of_a_mutable_table_rewrites_more_than_its_writers_wait_for(
+    partitions: dict[str, list[File]], most: int
+) -> None:
+    limits = replace(LIMITS, target_file_bytes=1_000, max_overlap_depth=3, max_slice_bytes=most)
+    unbounded = chosen(surveyed(partitions, 1_000), replace(limits, max_slice_bytes=2**62))
+    for name, one in chosen(surveyed(partitions, 1_000), limits).items():
+        below = one.only_below_bytes or (2**62 if one.action == "zorder" else 1_000)
+        rewritten = [size for size, *_ in partitions[name] if size < below]
+        assert one.gain.bytes_to_rewrite == sum(rewritten)
+        assert (sum(rewritten) > most) == one.too_large
+        if one.too_large:
+            assert one.action == "zorder", "of what is merged the smallest files always come first"
+        if one.only_below_bytes is not None:
+            assert one.engine is Engine.SPARK
+            following = min(size for size, *_ in partitions[name] if size >= below)
+            held = sum(size for size, *_ in partitions[name] if size <= following)
+            assert held > most, "the files of the next size would have fitted, too"
+        elif not one.too_large and one.action == unbounded[name].action:
+            assert one == unbounded[name]
+
+
+@given(tables())
+def test_nobody_waits_for_an_append_only_table_so_its_slices_are_whole(partitions: dict[str, list[File]]) -> None:
+    limits = replace(LIMITS, target_file_bytes=1_000, max_slice_bytes=1)
+    for name, one in chosen(surveyed(partitions, 1_000, clustering=None, append_only=True), limits).items():
+        assert (one.only_below_bytes, one.too_large) == (None, False)
+        assert one.gain.bytes_to_rewrite == sum(size for size, *_ in partitions[name] if size < 1_000)
 
 
 def depth(files: list[File]) -> int:

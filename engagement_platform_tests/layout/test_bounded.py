@@ -1,0 +1,71 @@
+"""Slices of a mutable table that hold more than its writers may wait for: done piece by piece, or left and told of."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+from engagement_platform.layout.maintain import Asked, planned
+from engagement_platform.layout.optimize import Done
+from engagement_platform.layout.plan import Left
+from engagement_platform_tests.layout.seeded import SeededLake
+
+
+def sizes(lake: SeededLake) -> list[int]:
+    return sorted(DeltaTable(lake.uri()).get_add_actions(flatten=True)["size_bytes"].to_pylist())
+
+
+def under(lake: SeededLake, **more: object) -> SeededLake:
+    """The same lake with other settings of maintenance; whatever saves a file is worth its bytes."""
+    return replace(lake, maintenance=lake.maintenance.model_copy(update={"max_rewrite_share": 1e9, **more}))
+
+
+def test_what_is_too_much_for_one_slice_is_merged_piece_by_piece_the_smallest_files_first(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    lake = SeededLake(tmp_path)
+    for n in range(9):
+        lake.engagements("org-1", 1, rows=4 + 300 * n)
+    rows, before = lake.rows(), sizes(lake)
+    assert len(set(before)) == 9, "files of one size come together"
+    most = sum(before[:6])
+    pieces = under(lake, max_slice_bytes=most)
+
+    [first] = pieces.optimize(spark=lambda: spark)
+    assert isinstance(first, Done)
+    assert sorted(first.rewritten.removed.values()) == before[:6]
+    assert (len(first.rewritten.added), lake.files(), first.files_after) == (1, 4, 4)
+    assert first.slice.gain.files_after == 4
+    assert first.slice.gain.bytes_to_rewrite == most
+
+    while lake.files() > 2:
+        [following] = pieces.optimize(spark=lambda: spark)
+        assert isinstance(following, Done), "the next run goes on with what waits"
+        assert 0 < sum(following.rewritten.removed.values()) <= most
+    assert pieces.optimize() == [], "no two files are left that fit into a slice"
+
+    [whole] = lake.optimize()
+    assert isinstance(whole, Done)
+    assert (lake.files(), lake.rows()) == (1, rows)
+
+
+def test_a_partition_that_takes_too_long_to_be_ordered_is_left_and_told_of_and_fails_nothing(tmp_path: Path) -> None:
+    lake = SeededLake(tmp_path)
+    lake.engagements("org-1", 12)
+    rows, before = lake.rows(), sizes(lake)
+    # None of them is small, and days lie deeper on each other than they should.
+    large = {"target_file_bytes": before[0]}
+
+    careful = under(lake, max_slice_bytes=sum(before) - 1, **large)
+    [left] = careful.optimize()
+    assert isinstance(left, Left)
+    assert (left.failed, left.slice.action, sizes(lake)) == (False, "zorder", before)
+    assert "maintenance.max_slice_bytes" in left.why
+    assert not planned(careful.settings, Asked()).chosen
+
+    [done] = under(lake, max_slice_bytes=sum(before), **large).optimize()
+    assert isinstance(done, Done), "exactly the limit is done"
+    assert lake.rows() == rows
