@@ -56,6 +56,7 @@ class World:
     produced: int = 0
     ticks: bool = False
     """Whether time goes on, by a second a batch; otherwise it stands still, and equal runs leave equal rows."""
+    lease_wait: timedelta = timedelta(seconds=20)
     later: timedelta = timedelta(0)
     """By how much it is later than at first."""
     _ticked: list[int] = field(default_factory=lambda: [0])
@@ -77,7 +78,7 @@ class World:
         return Settings(
             home=self.home,
             kafka=kafka,
-            stores=StoreSettings(lease_wait=timedelta(seconds=20)),
+            stores=StoreSettings(lease_wait=self.lease_wait),
             layout=self.layout,
             batch=self.batch,
             decoding=self.decoding,
