@@ -178,8 +178,12 @@ class World:
         """All rows of a table; without Spark where it has nothing that only Spark reads."""
         found = DeltaTable(self.lake.uri(table))
         if found.protocol().min_reader_version > 1:
-            return [utc(row.asDict(recursive=True)) for row in self.lake.read(table).collect()]
+            return self.rows_in_spark(table)
         return found.to_pyarrow_table().to_pylist(maps_as_pydicts="strict")  # type: ignore[no-any-return]
+
+    def rows_in_spark(self, table: Table) -> list[dict[str, Any]]:
+        """All rows of a table as Spark reads them."""
+        return [utc(row.asDict(recursive=True)) for row in self.lake.read(table).collect()]
 
     def standing(self) -> list[dict[str, Any]]:
         """The rows that readers see, from the Data Table alone where no alias waits: the view adds nothing then."""
