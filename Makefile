@@ -19,7 +19,7 @@ run: setup ## everything on this machine: Kafka, Spark, Dagster and its UI, samp
 	@exec $(BIN)/engagement-platform up
 
 test: setup lint ## lint, then every test but the slow ones (under 20 minutes on 2 cores)
-	@$(PYTEST) -n 2 --dist loadfile -m "not slow and not browser"
+	@$(PYTEST) -n 2 --dist loadfile --no-loadscope-reorder -m "not slow and not browser"
 	@$(PYTEST) -m "browser and not slow"
 
 test-fast: setup ## tests without broker, browser, PostgreSQL and process kills
@@ -29,7 +29,7 @@ test-crash: setup ## only the tests that kill processes
 	@$(PYTEST) -m crash
 
 test-long: setup lint ## every test, the slow ones included
-	@$(PYTEST) -n 2 --dist loadfile -m "not browser"
+	@$(PYTEST) -n 2 --dist loadfile --no-loadscope-reorder -m "not browser"
 	@$(PYTEST) -m browser
 
 lint: setup ## ruff, mypy strict, import-linter; changes nothing

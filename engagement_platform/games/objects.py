@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Protocol
 
@@ -87,7 +88,6 @@ def options_of(settings: Settings) -> S3SqsOptions:
         state_location=settings.store_url,
         remember_days=_REMEMBER_DAYS,
         tasks=max(1, settings.spark.default_parallelism),
-        wait_time_s=1,
     )
 
 
@@ -95,11 +95,12 @@ class QueueSource:
     """New objects, in the order of their announcement. Raises what the source `s3-sqs` raises.
 
     stream: name of the job. It has its checkpoint in the stores; the protocol with SQS is that of `s3-sqs`, in which
-    a later start proves that a batch is committed, and only then its messages are deleted.
+    a later start proves that a batch is committed, and only then its messages are deleted. wait_s: how long to wait for
+    a first announcement where there is none.
     """
 
-    def __init__(self, stream: str, settings: Settings) -> None:
-        self.options = options_of(settings)
+    def __init__(self, stream: str, settings: Settings, wait_s: int = 1) -> None:
+        self.options = replace(options_of(settings), wait_time_s=wait_s)
         self._stream, self._max_objects = stream, settings.games.max_objects
         self._reader = S3SqsStreamReader(Shape.of(SCHEMA, self.options))
 

@@ -5,33 +5,50 @@ Reads only. Which moments those are is `plan`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from engagement_platform.merge_on_read.entity import Entity
+from engagement_platform.merge_on_read.here import current_here
 from engagement_platform.merge_on_read.snapshot import snapshot
 from engagement_platform.merge_on_read.view import view
 from engagement_platform.mutation.current import current_at
+from engagement_platform.tables import light, log
+from engagement_platform.tables.arrow import schema_of
 from engagement_platform.tables.contract import Table
 from engagement_platform.tables.engagement import PENDING, data_table
-from engagement_platform.tables.lake import Lake, any_of
+from engagement_platform.tables.lake import Lake, Rows, any_of
 from engagement_platform.tables.restored import organizations_between
 
+MOST_ROWS_HERE = 200_000
+"""Rows, of both moments together, above which Spark compares them; about 200 MB in this process (a guess)."""
+
 _ID = ("organization_id", "engagement_id")
+_KIND = pa.field("change_type", pa.string())
 
 
-def differences(lake: Lake, before: Mapping[str, int], after: Mapping[str, int]) -> DataFrame:
+def differences(lake: Lake, before: Mapping[str, int], after: Mapping[str, int]) -> Rows:
     """One row for each engagement that differs. before, after: versions of the Data Table, aliases and pending.
 
     Out: organization_id, engagement_id, engagement_date, change_type, person_id, previous_person_id. Identity,
     content, version and time count, batch_id does not.
     Cost: the organizations whose files differ are read twice and joined; all of them where aliases wait at either
-    moment, or where the table is not partitioned by organization.
+    moment, or where the table is not partitioned by organization. Up to MOST_ROWS_HERE rows without a Spark job.
     """
     data = data_table(lake.settings.layout.scheme)
     within = _organizations(lake, data, before, after)
+    if within is not None and _without_spark(lake):
+        each = [log.stored(lake.uri(data), versions[data.name], within) for versions in (before, after)]
+        if sum(stored.rows for of in each for stored in of.values()) <= MOST_ROWS_HERE:
+            return _differences_here(
+                *(_seen_here(lake, data, versions[data.name], within) for versions in (before, after))
+            )
     was, now = (_seen(lake, data, versions, within) for versions in (before, after))
     joined = was.select(*_ID, F.struct(*_VALUES).alias("was")).join(
         now.select(*_ID, F.struct(*_VALUES).alias("now")), list(_ID), "full"
@@ -45,11 +62,68 @@ def differences(lake: Lake, before: Mapping[str, int], after: Mapping[str, int])
     )
 
 
-def entity_differences(lake: Lake, entity: Entity, before: Mapping[str, int], after: Mapping[str, int]) -> DataFrame:
+def _seen_here(lake: Lake, data: Table, version: int, within: list[str]) -> dict[tuple[Any, ...], tuple[Any, ...]]:
+    """ID -> _VALUES of the engagements of these organizations, of which none has aliases that wait."""
+    columns = (*_ID, *_VALUES[:-1], "engagement")
+    rows = lake.find(data, version, columns, {"organization_id": within}).to_pylist()
+    return {
+        tuple(row[name] for name in _ID): (*(row[name] for name in _VALUES[:-1]), _said(row["engagement"]))
+        for row in rows
+        if row["person_id"] is not None
+    }
+
+
+def _said(engagement: Mapping[str, Any] | None) -> tuple[Any, ...]:
+    """Contents, comparable: the order of a map's entries says nothing."""
+    if engagement is None:
+        return (None, None, None, None)
+    attributes = engagement["attributes"]
+    plain = tuple(engagement[name] for name in ("type", "channel", "subject"))
+    return (*plain, None if attributes is None else dict(attributes))
+
+
+def _differences_here(
+    was: Mapping[tuple[Any, ...], tuple[Any, ...]], now: Mapping[tuple[Any, ...], tuple[Any, ...]]
+) -> pa.Table:
+    day, person = _VALUES.index("engagement_date"), _VALUES.index("person_id")
+    nothing = (None,) * len(_VALUES)
+    rows = []
+    for key, kind in _kinds(was, now):
+        before, after = was.get(key, nothing), now.get(key, nothing)
+        shown = (before if after[day] is None else after)[day]
+        rows.append((*key, shown, kind, after[person], before[person]))
+    fields = [
+        *(pa.field(name, pa.string()) for name in _ID),
+        pa.field("engagement_date", pa.date32()),
+        _KIND,
+        *(pa.field(name, pa.string()) for name in ("person_id", "previous_person_id")),
+    ]
+    return _table(rows, pa.schema(fields))
+
+
+def _kinds(was: Mapping[Any, Any], now: Mapping[Any, Any]) -> Iterator[tuple[Any, str]]:
+    """Keys whose values differ, each with its change_type."""
+    for key in was.keys() | now.keys():
+        if key not in now:
+            yield key, "DELETE"
+        elif key not in was:
+            yield key, "INSERT"
+        elif was[key] != now[key]:
+            yield key, "UPDATE"
+
+
+def _table(rows: Iterable[tuple[Any, ...]], schema: pa.Schema) -> pa.Table:
+    return pa.Table.from_pylist([dict(zip(schema.names, row, strict=True)) for row in rows], schema=schema)
+
+
+def entity_differences(lake: Lake, entity: Entity, before: Mapping[str, int], after: Mapping[str, int]) -> Rows:
     """One row for each key that differs in an entity's view: key, change_type. before, after: of changeset and base.
 
-    Cost: the view is read twice, whole, and joined.
+    Cost: the view is read twice, whole, and joined; up to MOST_ROWS_HERE rows and changes without a Spark job.
     """
+    if _few_here(lake, entity, before, after):
+        was, now = (_entity_here(lake, entity, versions) for versions in (before, after))
+        return _table(_kinds(was, now), pa.schema([*schema_of(entity.base, entity.key), _KIND]))
 
     def seen(versions: Mapping[str, int], name: str) -> DataFrame:
         changeset, base = (versions[table.name] for table in (entity.changeset, entity.base))
@@ -59,6 +133,32 @@ def entity_differences(lake: Lake, entity: Entity, before: Mapping[str, int], af
 
     joined = seen(before, "was").join(seen(after, "now"), entity.key, "full")
     return _differing(joined).select(entity.key, "change_type")
+
+
+def _entity_here(lake: Lake, entity: Entity, versions: Mapping[str, int]) -> dict[str, tuple[Any, ...]]:
+    """Key -> version and columns of what readers see."""
+    changeset, base = (versions[table.name] for table in (entity.changeset, entity.base))
+    at = snapshot(lake.root, entity, changeset_version=changeset, base_version=base)
+    rows = current_here(lake.root, entity, at=at).to_pylist()
+    return {row[entity.key]: tuple(row[name] for name in (entity.version, *entity.columns)) for row in rows}
+
+
+def _few_here(lake: Lake, entity: Entity, *moments: Mapping[str, int]) -> bool:
+    """Whether changesets and bases of these moments are few rows that are read without Spark."""
+    each = [(table, versions[table.name]) for versions in moments for table in (entity.changeset, entity.base)]
+    if not _without_spark(lake) or any(light.opened(lake.uri(table), table, at) is None for table, at in each):
+        return False
+    return sum(rows_of(lake, table, at) for table, at in each) <= MOST_ROWS_HERE
+
+
+def _without_spark(lake: Lake) -> bool:
+    return lake.is_local and lake.settings.layout.light_write_rows > 0
+
+
+def rows_of(lake: Lake, table: Table, version: int) -> int:
+    """How many rows a version has, as its log says."""
+    files = pa.table(DeltaTable(log.storage_uri(lake.uri(table)), version=version).get_add_actions(flatten=True))
+    return int(pc.sum(files.column("num_records")).as_py() or 0)
 
 
 def _differing(joined: DataFrame) -> DataFrame:

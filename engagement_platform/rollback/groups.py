@@ -10,10 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-import pyarrow as pa
-import pyarrow.compute as pc
 from deltalake import DeltaTable
-from pyspark.sql import DataFrame
 
 from engagement_platform.errors import PlatformError
 from engagement_platform.games.feed import Feed
@@ -30,7 +27,7 @@ from engagement_platform.microbatch.model import Offsets, Transaction
 from engagement_platform.mutation.job import APPLY_MUTATIONS
 from engagement_platform.mutation.rematerialize import REMATERIALIZE_ALIASES
 from engagement_platform.rollback.boundary import Moving
-from engagement_platform.rollback.difference import differences, entity_differences
+from engagement_platform.rollback.difference import differences, entity_differences, rows_of
 from engagement_platform.settings import Settings
 from engagement_platform.sources.kafka import KafkaSource
 from engagement_platform.streams.declared import declarations
@@ -50,7 +47,7 @@ from engagement_platform.tables.engagement import (
     data_table,
 )
 from engagement_platform.tables.growth import TableSource
-from engagement_platform.tables.lake import Lake
+from engagement_platform.tables.lake import Lake, Rows
 
 Versions = Mapping[str, int]
 """Table -> version."""
@@ -93,7 +90,7 @@ class Group:
     """Leases of all who write them. A restore pins these names too, so that nobody begins a batch before it is done."""
     read: Mapping[str, Callable[[], Again]]
     """Jobs whose offsets go back with the tables, and where they read what came since."""
-    differences: Callable[[Lake, Versions, Versions], DataFrame] | None
+    differences: Callable[[Lake, Versions, Versions], Rows] | None
     """What readers see differently at two moments, with a column change_type: INSERT, UPDATE or DELETE. None: rows only
     come and go, and the log tells how many."""
     beside: tuple[Table, ...] = ()
@@ -124,12 +121,6 @@ def come_and_gone(lake: Lake, group: Group, before: Versions, after: Versions) -
         rows_of(lake, t, after[t.name]) - rows_of(lake, t, before[t.name]) for t in group.tables if t.name in after
     ]
     return {"inserted": sum(n for n in moved if n > 0), "updated": 0, "deleted": -sum(n for n in moved if n < 0)}
-
-
-def rows_of(lake: Lake, table: Table, version: int) -> int:
-    """How many rows a version has, as its log says."""
-    files = pa.table(DeltaTable(log.storage_uri(lake.uri(table)), version=version).get_add_actions(flatten=True))
-    return int(pc.sum(files.column("num_records")).as_py() or 0)
 
 
 def engagements(settings: Settings) -> Group:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import getpass
 import os
 import socket
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any
 
-from pyspark.sql import DataFrame
+import pyarrow as pa
 from pyspark.sql import functions as F
 
 from engagement_platform.errors import PlatformError
@@ -28,9 +29,9 @@ from engagement_platform.rollback.plan import RESTORE_TABLES, Asked, Plan, plan
 from engagement_platform.tables.arrow import table_of
 from engagement_platform.tables.contract import Table
 from engagement_platform.tables.engagement import NOTIFICATION
-from engagement_platform.tables.lake import Lake
+from engagement_platform.tables.lake import Lake, Rows
 from engagement_platform.tables.restored import RESTORE, Checksum, checksums, restore
-from engagement_platform.tables.stamps import stamped
+from engagement_platform.tables.stamps import stamped, stamped_here
 
 
 class RestoreUnfinished(PlatformError):
@@ -149,11 +150,12 @@ class RestoreBatch:
         return {table.name: checksum for table, checksum in zip(tables, found, strict=False)}
 
     @cached_property
-    def seen(self) -> DataFrame:
-        """What readers see differently, held in Spark. Of groups that tell it row by row."""
+    def seen(self) -> Rows:
+        """What readers see differently, held in this process or in Spark. Of groups that tell it row by row."""
         before = self.manifest.table_versions
         assert self.group.differences is not None, "rows only come and go"
-        return self.group.differences(self.lake, before, {**before, **self.manifest.end}).localCheckpoint()
+        found = self.group.differences(self.lake, before, {**before, **self.manifest.end})
+        return found if isinstance(found, pa.Table) else found.localCheckpoint()
 
     @cached_property
     def kinds(self) -> Mapping[str, int]:
@@ -170,10 +172,14 @@ def pinned(lake: Lake, group: Group) -> dict[str, int]:
     return {**dict.fromkeys(group.leased, 0), **versions}
 
 
-def counted(seen: DataFrame) -> dict[str, int]:
+def counted(seen: Rows) -> dict[str, int]:
     """inserted, updated, deleted of what `differences` found."""
-    found = {row["change_type"]: int(row["count"]) for row in seen.groupBy("change_type").count().collect()}
-    return {name: found.get(kind, 0) for kind, name in _KINDS.items()}
+    if isinstance(seen, pa.Table):
+        found = Counter(seen.column("change_type").to_pylist())
+    else:
+        counts = seen.groupBy("change_type").count().collect()
+        found = Counter({row["change_type"]: int(row["count"]) for row in counts})
+    return {name: found[kind] for kind, name in _KINDS.items()}
 
 
 def differing_rows(lake: Lake, planned: Plan) -> dict[str, int]:
@@ -216,15 +222,24 @@ class ReversalProcess:
         count = sum(kinds.values())
         if not count or not work.group.announced:
             return {**kinds, "notifications": 0}
-        begin = f"{work.manifest.app_id}/{work.manifest.batch_id}"
-        # The length says where the organization ends: ids may hold any character.
-        identity = F.concat_ws(
-            "/", F.lit(begin), F.char_length("organization_id").cast("string"), "organization_id", "engagement_id"
-        )
-        rows = stamped(work.seen, work.manifest).withColumn("notification_id", identity)
+        rows = announcements(work.seen, work.manifest)
         with commit("append") as txn:
             work.lake.append(rows, NOTIFICATION, txn, rows=count)
         return {**kinds, "notifications": count, **work.lake.written(NOTIFICATION, txn)}
+
+
+def announcements(seen: Rows, manifest: Manifest) -> Rows:
+    """What `differences` found with the stamps of the batch and notification_id."""
+    begin = f"{manifest.app_id}/{manifest.batch_id}"
+    # The length says where the organization ends: ids may hold any character.
+    if isinstance(seen, pa.Table):
+        ids = zip(*(seen.column(name).to_pylist() for name in ("organization_id", "engagement_id")), strict=True)
+        named = pa.array([f"{begin}/{len(of)}/{of}/{engagement}" for of, engagement in ids], pa.string())
+        return stamped_here(seen, manifest).append_column("notification_id", named)
+    identity = F.concat_ws(
+        "/", F.lit(begin), F.char_length("organization_id").cast("string"), "organization_id", "engagement_id"
+    )
+    return stamped(seen, manifest).withColumn("notification_id", identity)
 
 
 @dataclass(frozen=True)

@@ -62,12 +62,17 @@ class Queue:
         return (int(date.timestamp()) + 1) * 1000 - 1
 
     def receive(self, wait_s: int) -> list[Message]:
-        """What is there, at most ten messages for each of fetchParallelism calls made at once.
+        """What is there, at most ten messages for each of fetchParallelism calls.
 
-        Waits up to wait_s for the first. They stay invisible to others until they are deleted or this is closed.
+        Waits up to wait_s for the first, with one call: those beside it would go on waiting once it has all there is,
+        so that a lone message was handed out no sooner than the whole wait. They stay invisible to others until they
+        are deleted or this is closed.
         """
-        asks = [self._receivers.submit(self._receive, wait_s) for _ in range(self._options.fetch_parallelism)]
-        messages = [message for ask in asks for message in ask.result()]
+        messages = self._receive(wait_s) if wait_s else []
+        if messages or not wait_s:
+            calls = self._options.fetch_parallelism - bool(wait_s)
+            asks = [self._receivers.submit(self._receive, 0) for _ in range(calls)]
+            messages = [*messages, *(message for ask in asks for message in ask.result())]
         self.hold({message.message_id: message.receipt for message in messages})
         return messages
 

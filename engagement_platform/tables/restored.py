@@ -15,10 +15,12 @@ import pyarrow.fs as pafs
 from deltalake import CommitProperties, DeltaTable
 from deltalake import Transaction as TxnAction
 from deltalake.exceptions import DeltaError
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from engagement_platform.errors import PlatformError
 from engagement_platform.microbatch.model import Transaction
+from engagement_platform.tables import checksums as sums
 from engagement_platform.tables import light, log
 from engagement_platform.tables.contract import Column, Mode, Table
 from engagement_platform.tables.growth import location
@@ -52,6 +54,11 @@ RESTORE = Table(
 )
 
 
+ROWS_HERE = 5_000_000
+"""Rows of the asked versions of a table above which Spark sums them: 1,000,000 of the Data Table take 1.8 s of one core
+in this process (deltalake 1.6.6, DuckDB 2.0.0)."""
+
+
 class VersionGone(PlatformError):
     """A version whose files or log entries are no longer there."""
 
@@ -80,7 +87,7 @@ class Checksum:
 
     rows: int
     total: str
-    """Sum of a 64-bit hash of each row's values."""
+    """Sum of a 64-bit hash of each row's values; the engine that computed it has a hash of its own."""
 
 
 def moved(uri: str, name: str, current: int, version: int) -> Moved:
@@ -182,17 +189,55 @@ def rolled_back(lake: Lake, table: Table, version: int) -> None:
 
 
 def checksums(lake: Lake, versions: Iterable[tuple[Table, int]]) -> list[Checksum]:
-    """Of each of these versions, in their order. One Spark job that reads all of them whole."""
+    """Of each of these versions, in their order; comparable with those of the same table and call only.
+
+    Tables that delta-rs reads and that have up to ROWS_HERE rows are summed in this process, all others whole in one
+    Spark job.
+    """
     wanted = list(versions)
-    if not wanted:
-        return []
+    here: dict[str, list[DeltaTable] | None] = {}
+    for table in dict(wanted):
+        here[table.name] = _few(lake, table, [version for each, version in wanted if each == table])
+    found: dict[int, Checksum] = {}
     frames = []
     for number, (table, version) in enumerate(wanted):
-        # As JSON, since maps have no hash of their own. All columns stand in it, so that a null cannot hide.
-        options = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX", "ignoreNullFields": "false"}
-        whole = F.to_json(F.struct(*(F.col(name) for name in table.column_names)), options)
-        rows = lake.read(table, version).select(F.xxhash64(whole).cast("decimal(38,0)").alias("hash"))
-        frames.append(rows.agg(F.count("*").alias("rows"), F.sum("hash").alias("total")).withColumn("n", F.lit(number)))
-    together = reduce(lambda left, right: left.unionAll(right), frames)
-    found = {row["n"]: Checksum(row["rows"], str(row["total"] or 0)) for row in together.collect()}
+        opened = here[table.name]
+        if opened is not None:
+            found[number] = _summed(next(each for each in opened if each.version() == version), table)
+        else:
+            frames.append(_summed_in_spark(lake, table, version).withColumn("n", F.lit(number)))
+    if frames:
+        together = reduce(lambda left, right: left.unionAll(right), frames).collect()
+        found |= {row["n"]: Checksum(row["rows"], str(row["total"] or 0)) for row in together}
     return [found[number] for number in range(len(wanted))]
+
+
+def _few(lake: Lake, table: Table, versions: Iterable[int]) -> list[DeltaTable] | None:
+    """These versions, opened without Spark; None where one of them is for Spark."""
+    if not lake.is_local or not lake.settings.layout.light_write_rows:
+        return None
+    opened: list[DeltaTable] = []
+    rows = 0
+    for version in versions:
+        found = light.opened(lake.uri(table), table, version)
+        counts = None if found is None else pa.table(found.get_add_actions(flatten=True)).column("num_records")
+        if found is None or counts is None or counts.null_count:
+            return None
+        rows += pc.sum(counts).as_py() or 0
+        opened.append(found)
+    return opened if rows <= ROWS_HERE else None
+
+
+def _summed(found: DeltaTable, table: Table) -> Checksum:
+    parts = light.batches(found, table.column_names, {})
+    total = sums.checksum(parts, next(parts).schema)
+    return Checksum(total.rows, total.text)
+
+
+def _summed_in_spark(lake: Lake, table: Table, version: int) -> DataFrame:
+    """rows and total of a version. As JSON, since maps have no hash of their own; all columns stand in it, so that a
+    null cannot hide."""
+    options = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX", "ignoreNullFields": "false"}
+    whole = F.to_json(F.struct(*(F.col(name) for name in table.column_names)), options)
+    rows = lake.read(table, version).select(F.xxhash64(whole).cast("decimal(38,0)").alias("hash"))
+    return rows.agg(F.count("*").alias("rows"), F.sum("hash").alias("total"))

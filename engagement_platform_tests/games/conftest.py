@@ -70,7 +70,8 @@ class World:
 
     def job(self, observe: Observer, settings: Settings) -> MicroBatchJob[GameBatch]:
         """The job for the types of this world."""
-        source, lake = QueueSource(INGEST_GAME_EVENTS, settings), Lake(self.spark, settings)
+        # What was put is announced by then.
+        source, lake = QueueSource(INGEST_GAME_EVENTS, settings, wait_s=0), Lake(self.spark, settings)
         return game_events(
             INGEST_GAME_EVENTS, source, lake, self.stores, settings, Feed(GROUP, self.types), Told(observe=observe)
         )

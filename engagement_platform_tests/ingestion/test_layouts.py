@@ -27,6 +27,7 @@ from engagement_platform.tables.contract import Table
 from engagement_platform.tables.engagement import MAPPING, NOTIFICATION, QUARANTINE
 from engagement_platform.tables.lake import Lake
 from engagement_platform_tests.conftest import Broker
+from engagement_platform_tests.daily import of_today
 from engagement_platform_tests.ingestion.oracle import engagement
 from engagement_platform_tests.ingestion.world import World
 
@@ -75,17 +76,15 @@ def batches() -> list[list[Message]]:
 
 # By organization and day the writes are the same in Spark, only more files; few rows of a liquid table go through
 # Spark, too.
-IN_TURN = [
-    pytest.param(
-        (scheme, rows),
-        marks=[pytest.mark.slow] if scheme != "organization" and not rows else [],
-        id=f"{scheme}-{rows}",
-    )
-    for scheme, rows in product(SCHEMES, (0, 1000))
-]
+IN_TURN = [(scheme, rows) for scheme, rows in product(SCHEMES, (0, 1000)) if scheme == "organization" or rows]
+ALL_IN_SPARK = [(scheme, 0) for scheme in SCHEMES if scheme != "organization"]
 
 
-@pytest.fixture(scope="module", params=IN_TURN)
+@pytest.fixture(
+    scope="module",
+    params=[*of_today(IN_TURN, 2), *(pytest.param(one, marks=pytest.mark.slow) for one in ALL_IN_SPARK)],
+    ids=lambda one: f"{one[0]}-{one[1]}",
+)
 def laid(
     request: pytest.FixtureRequest, spark: SparkSession, broker: Broker, tmp_path_factory: pytest.TempPathFactory
 ) -> Laid:

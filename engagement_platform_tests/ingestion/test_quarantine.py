@@ -210,10 +210,10 @@ COLUMNS = ("engagement_id", "person_id", "source_person_id")
 
 
 def test_unusual_ids_read_back_verbatim_through_spark(world: World, odd_batches: list[BatchReport]) -> None:
-    rows = world.rows(world.data)
+    rows = world.rows_in_spark(world.data)
     for column in COLUMNS:
         assert sorted((row["organization_id"], row[column]) for row in rows) == sorted(wanted_ids())
-    assert sorted((r["organization_id"], r["name"]) for r in world.rows(MAPPING)) == sorted(wanted_ids())
+    assert sorted((r["organization_id"], r["name"]) for r in world.rows_in_spark(MAPPING)) == sorted(wanted_ids())
 
 
 def test_unusual_ids_read_back_verbatim_without_a_jvm(world: World, odd_batches: list[BatchReport]) -> None:

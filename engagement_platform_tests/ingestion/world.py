@@ -28,7 +28,14 @@ from engagement_platform.settings import (
     StoreSettings,
 )
 from engagement_platform.tables.contract import Table
-from engagement_platform.tables.engagement import MAPPING, MUTATION_REQUEST, NOTIFICATION, QUARANTINE, data_table
+from engagement_platform.tables.engagement import (
+    MAPPING,
+    MUTATION_REQUEST,
+    NOTIFICATION,
+    PENDING,
+    QUARANTINE,
+    data_table,
+)
 from engagement_platform.tables.lake import Lake
 from engagement_platform_tests.conftest import Broker
 from engagement_platform_tests.ingestion.oracle import Key, Oracle, as_bytes
@@ -157,7 +164,7 @@ class World:
         return NOW + timedelta(seconds=self._ticked[0]) + self.later
 
     def current(self) -> list[dict[str, Any]]:
-        """The rows that readers see."""
+        """The rows that readers see, through their view."""
         return [utc(row.asDict(recursive=True)) for row in current(self.lake, self.data).collect()]
 
     def produce_requests(self, messages: Sequence[dict[str, Any] | None]) -> None:
@@ -169,8 +176,21 @@ class World:
         return list(drain(self.job(observe, name), AT_ONCE))
 
     def rows(self, table: Table) -> list[dict[str, Any]]:
-        """All rows of a table."""
+        """All rows of a table; without Spark where it has nothing that only Spark reads."""
+        found = DeltaTable(self.lake.uri(table))
+        if found.protocol().min_reader_version > 1:
+            return self.rows_in_spark(table)
+        return found.to_pyarrow_table().to_pylist(maps_as_pydicts="strict")  # type: ignore[no-any-return]
+
+    def rows_in_spark(self, table: Table) -> list[dict[str, Any]]:
+        """All rows of a table as Spark reads them."""
         return [utc(row.asDict(recursive=True)) for row in self.lake.read(table).collect()]
+
+    def standing(self) -> list[dict[str, Any]]:
+        """The rows that readers see, from the Data Table alone where no alias waits: the view adds nothing then."""
+        if any(row["pending_from"] is not None for row in self.rows(PENDING)):
+            return self.current()
+        return [row for row in self.rows(self.data) if row["person_id"] is not None]
 
     def contents(self) -> dict[str, list[str]]:
         """Every row of every table as text, sorted, read without Spark; equal when no row changed."""

@@ -30,6 +30,7 @@ from engagement_platform.settings import Settings
 from engagement_platform.tables import light
 from engagement_platform.tables.contract import Table
 from engagement_platform.tables.lake import Lake
+from engagement_platform_tests.daily import of_today
 from engagement_platform_tests.merge_on_read.histories import DEVICE, PROFILE, Changes, plain, side_by_side
 from engagement_platform_tests.merge_on_read.oracle import Said, replay, rows_of
 
@@ -59,7 +60,7 @@ def half_moved(root: Path, entity: Entity, seed: int, histories: int = 150) -> l
     return [change for batch in batches for change in batch]
 
 
-@pytest.mark.parametrize("entity", [PROFILE, DEVICE, NEW_ONLY], ids=["profile", "device", "new inserts"])
+@pytest.mark.parametrize("entity", of_today([PROFILE, DEVICE, NEW_ONLY]), ids=["profile", "device", "new inserts"])
 def test_every_valid_strategy_shows_the_replay(spark: SparkSession, tmp_path: Path, entity: Entity) -> None:
     """With orphans of a half-finished rematerialization, and other histories each time."""
     seed = Random().randrange(2**32)
@@ -202,7 +203,7 @@ def test_a_predicate_opens_files_of_the_base_where_it_may_be_true_or_a_change_wa
     assert rows_of_table(lake, "profile/current", where="score > 1 AND city = 'Rome'").count() == 1
 
 
-@pytest.mark.parametrize("where", ["name = 'a'", "score IS NULL", "NOT (city <=> 'b') AND version > 2"])
+@pytest.mark.parametrize("where", of_today(["name = 'a'", "score IS NULL", "NOT (city <=> 'b') AND version > 2"]))
 def test_a_predicate_finds_what_it_finds_in_the_whole_view(spark: SparkSession, tmp_path: Path, where: str) -> None:
     seed = Random().randrange(2**32)
     half_moved(tmp_path, PROFILE, seed, 40)

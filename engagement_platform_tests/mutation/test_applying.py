@@ -19,6 +19,7 @@ from engagement_platform.mutation.strategy import choose, summarized
 from engagement_platform.settings import ApplyStrategy, LayoutSettings, MutationSettings
 from engagement_platform.tables.engagement import ALIAS, MAPPING, NOTIFICATION, OPERATION, PENDING, QUARANTINE
 from engagement_platform.tables.log import Stored
+from engagement_platform_tests.daily import of_today
 from engagement_platform_tests.ingestion.conftest import MakeWorld
 from engagement_platform_tests.ingestion.world import NOW, World
 from engagement_platform_tests.mutation.histories import Message, at, convert, delete, engagement, request
@@ -109,7 +110,8 @@ def test_a_late_conversion_takes_rows_out_of_a_deletion_and_they_come_back(world
 
 @broker
 @pytest.mark.parametrize(
-    "way", ["by key", "by operation", pytest.param("in Spark", marks=pytest.mark.slow), "seen before moved"]
+    "way",
+    [*of_today(["by key", "by operation", "seen before moved"]), pytest.param("in Spark", marks=pytest.mark.slow)],
 )
 def test_rows_that_a_cycle_brings_back_come_back(
     make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch, way: str

@@ -20,7 +20,7 @@ from engagement_platform_tests.ingestion.world import World
 from engagement_platform_tests.mutation import histories
 from engagement_platform_tests.mutation.histories import Message
 from engagement_platform_tests.mutation.oracle import replay
-from engagement_platform_tests.mutation.test_histories import assert_announced, standing_names, standing_rows
+from engagement_platform_tests.mutation.test_histories import assert_announced, seen_rows, standing_names, standing_rows
 
 pytestmark = [pytest.mark.broker, pytest.mark.crash]
 
@@ -251,7 +251,7 @@ def assert_moving_changes_nothing(make_world: MakeWorld, points: Sequence[str]) 
         assert waits(world) == set()
     assert_equals_oracle(world, organizations)
     shown = {(row["organization_id"], row["engagement_id"]): row["person_id"] for row in world.rows(world.data)}
-    seen = standing_rows(world)
+    seen = seen_rows(world)
     assert {key: person for key, person in shown.items() if person} == {key: row.person_id for key, row in seen.items()}
 
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 from deltalake import DeltaTable
-from pyspark.sql import SparkSession
 
 from engagement_platform.consumers.appended import Appends
 from engagement_platform.errors import PlatformError
@@ -73,13 +72,6 @@ def four(small: World, monkeypatch: pytest.MonkeyPatch) -> World:
     return small
 
 
-@pytest.fixture
-def restorable(four: World, spark: SparkSession) -> World:
-    """The same for those who restore: rows are compared in Spark."""
-    four.spark = spark
-    return four
-
-
 def planned(world: World, table: str, to: int | datetime, mode: RestoreMode = "replay") -> Plan:
     return plan(world.settings, world.stores, Asked(table, to, mode))
 
@@ -124,42 +116,42 @@ def rows_at(world: World, table: str, version: int) -> int:
     return int(DeltaTable(uri(world, table), version=version).to_pyarrow_table(columns=["event_id"]).num_rows)
 
 
-def test_they_go_back_together_and_what_is_read_again_lands_once(restorable: World) -> None:
-    before, quarantine = restorable.everything(), restorable.rows("quarantine")
-    report = restoring(restorable).run(Asked(LOGIN, 1, reason="a bad batch", by="ann@here"))
+def test_they_go_back_together_and_what_is_read_again_lands_once(four: World) -> None:
+    before, quarantine = four.everything(), four.rows("quarantine")
+    report = restoring(four).run(Asked(LOGIN, 1, reason="a bad batch", by="ann@here"))
     assert report is not None
-    assert restorable.everything() == after(restorable, before, ["10"])
-    assert restorable.rows("quarantine") == quarantine
+    assert four.everything() == after(four, before, ["10"])
+    assert four.rows("quarantine") == quarantine
     gone = sum(len(rows) for name, rows in before.items() if name != "quarantine")
-    gone -= sum(len(rows) for name, rows in restorable.everything().items() if name != "quarantine")
+    gone -= sum(len(rows) for name, rows in four.everything().items() if name != "quarantine")
     assert {name: report.counts[name] for name in ("inserted", "updated", "deleted", "tables", "jobs_put_back")} == {
         "inserted": 0, "updated": 0, "deleted": gone, "tables": 3, "jobs_put_back": 1,
     }  # fmt: skip
-    audit = DeltaTable(RESTORE.uri(restorable.settings.lake)).to_pyarrow_table().to_pylist()
+    audit = DeltaTable(RESTORE.uri(four.settings.lake)).to_pyarrow_table().to_pylist()
     assert {(row["table_name"], row["to_version"], row["reason"]) for row in audit} == {
         (name, 1, "a bad batch") for name in (HEARTBEAT, LOGIN, PURCHASE)
     }
-    last = restorable.stores.checkpoints.latest(INGEST_GAME_EVENTS)
-    assert backlog(restorable.settings, last) == 3, "nothing would start the job that reads them again"
-    reports = restorable.run()
+    last = four.stores.checkpoints.latest(INGEST_GAME_EVENTS)
+    assert backlog(four.settings, last) == 3, "nothing would start the job that reads them again"
+    reports = four.run()
     assert [report.counts["quarantined"] for report in reports] == [0, 0, 0]
     assert sum(report.counts["landed"] for report in reports) == gone
-    assert restorable.everything() == before
-    assert restorable.rows("quarantine") == quarantine
-    assert restorable.run() == []
+    assert four.everything() == before
+    assert four.rows("quarantine") == quarantine
+    assert four.run() == []
     # What is announced from now on lands as ever.
-    restorable.put(key("14"), lines(restorable, "14", TYPES))
-    (new,) = restorable.run()
+    four.put(key("14"), lines(four, "14", TYPES))
+    (new,) = four.run()
     assert new.counts["landed"] == 3
 
 
-def test_what_is_dropped_stays_away_until_its_objects_are_replayed(restorable: World) -> None:
-    before = restorable.everything()
-    assert restoring(restorable).run(Asked(PURCHASE, 1, "drop")) is not None
-    assert restorable.run() == []
-    assert restorable.everything() == after(restorable, before, ["10", "11"])
-    restorable.replay("events/2026/11/22/")
-    assert restorable.everything() == before
+def test_what_is_dropped_stays_away_until_its_objects_are_replayed(four: World) -> None:
+    before = four.everything()
+    assert restoring(four).run(Asked(PURCHASE, 1, "drop")) is not None
+    assert four.run() == []
+    assert four.everything() == after(four, before, ["10", "11"])
+    four.replay("events/2026/11/22/")
+    assert four.everything() == before
 
 
 POINTS = (
@@ -170,15 +162,15 @@ POINTS = (
 
 
 @pytest.mark.crash
-def test_a_restore_that_ends_is_finished_once_and_no_batch_begins_before(restorable: World) -> None:
+def test_a_restore_that_ends_is_finished_once_and_no_batch_begins_before(four: World) -> None:
     """Another point every day, and all of them among the slow tests."""
-    assert_finished_once(restorable, [TODAY.choice(POINTS[2:6])])
+    assert_finished_once(four, [TODAY.choice(POINTS[2:6])])
 
 
 @pytest.mark.crash
 @pytest.mark.slow
-def test_a_restore_that_ends_anywhere_is_finished_once(restorable: World) -> None:
-    assert_finished_once(restorable, POINTS)
+def test_a_restore_that_ends_anywhere_is_finished_once(four: World) -> None:
+    assert_finished_once(four, POINTS)
 
 
 def assert_finished_once(world: World, points: Sequence[str]) -> None:
@@ -254,19 +246,17 @@ def test_an_unfinished_batch_comes_first(four: World) -> None:
         planned(four, QUARANTINE.name, 1)
 
 
-def test_who_follows_a_table_is_told_and_live_ops_goes_on(restorable: World) -> None:
-    reader = Appends(
-        restorable.settings.lake, LOGIN, name="copy", start="beginning", store_url=restorable.settings.store_url
-    )
+def test_who_follows_a_table_is_told_and_live_ops_goes_on(four: World) -> None:
+    reader = Appends(four.settings.lake, LOGIN, name="copy", start="beginning", store_url=four.settings.store_url)
     seen = sum(batch.rows.num_rows for batch in reader)
     reader.commit()
-    live_ops = LiveOpsJob(restorable.settings)
+    live_ops = LiveOpsJob(four.settings)
     assert live_ops.run().rows > seen > 0
-    assert restoring(restorable).run(Asked(LOGIN, 1)) is not None
+    assert restoring(four).run(Asked(LOGIN, 1)) is not None
     with pytest.raises(RowsTakenAway, match="RESTORE"):
         list(reader)
     assert live_ops.run().rows == 0
-    again = sum(report.counts["landed"] for report in restorable.run())
+    again = sum(report.counts["landed"] for report in four.run())
     assert live_ops.run().rows == again
 
 

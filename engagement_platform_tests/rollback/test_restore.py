@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
+from pyspark.sql import DataFrame
 
 from engagement_platform.errors import PlatformError
 from engagement_platform.jobs import INGEST_ENGAGEMENTS
@@ -17,6 +20,7 @@ from engagement_platform.microbatch.lease import LeaseUnavailable
 from engagement_platform.microbatch.others import OthersBatchUnfinished
 from engagement_platform.mutation.job import APPLY_MUTATIONS
 from engagement_platform.mutation.rematerialize import REMATERIALIZE_ALIASES
+from engagement_platform.rollback.difference import differences
 from engagement_platform.rollback.groups import NotRestorable, engagements
 from engagement_platform.rollback.job import ChecksumDiffers, RestoreBatch, RestoreUnfinished, Restoring
 from engagement_platform.rollback.plan import (
@@ -29,7 +33,7 @@ from engagement_platform.rollback.plan import (
 from engagement_platform.settings import LayoutSettings, MutationSettings
 from engagement_platform.tables.contract import Table
 from engagement_platform.tables.engagement import ALIAS, MAPPING, NOTIFICATION
-from engagement_platform.tables.restored import RESTORE, VersionGone
+from engagement_platform.tables.restored import RESTORE, VersionGone, checksums
 from engagement_platform.verify import identity_findings, verify
 from engagement_platform_tests.ingestion.conftest import MakeWorld
 from engagement_platform_tests.ingestion.test_crashes import TODAY, Crash, crash_at
@@ -73,8 +77,8 @@ def assert_as_of(world: World, messages: Sequence[Message]) -> None:
 
 
 def assert_verified(world: World) -> None:
-    """What `verify` compares, with the topic and with itself."""
-    findings = [*verify(world.settings, world.spark), *identity_findings(world.settings, world.spark)]
+    """What `verify` compares, with the topic and with itself: every organization is in the sample."""
+    findings = [*verify(world.settings, world.spark), *identity_findings(world.settings, world.spark, sample=100)]
     assert [finding for finding in findings if finding.wrong] == []
     assert len(findings) == 10
 
@@ -214,6 +218,21 @@ def test_with_a_conversion_that_waits_readers_are_told_what_they_saw(make_world:
     for job in (*JOBS, REMATERIALIZE_ALIASES):
         world.run(name=job)
     assert_as_of(world, [*FIRST, *REQUESTS])
+
+
+def test_what_differs_is_the_same_in_this_process_and_in_spark(filled: Filled, three: World) -> None:
+    last, first = versions(three), filled.between
+    in_spark = three.under(layout=LayoutSettings(auto_compact=False, light_write_rows=0))
+    here, there = (differences(world.lake, last, first) for world in (three, in_spark))
+    assert isinstance(here, pa.Table)
+    assert isinstance(there, DataFrame)
+    assert sorted(map(repr, here.to_pylist())) == sorted(map(repr, there.toArrow().to_pylist()))
+    assert Counter(here.column("change_type").to_pylist()) == {"INSERT": 1, "UPDATE": 2, "DELETE": 1}
+    asked = [(three.data, at[three.data.name]) for at in (last, first, last)]
+    for world in (three, in_spark):
+        now, then, again = checksums(world.lake, asked)
+        assert (now.rows, then.rows) == (len(three.data_rows()), len(FIRST))
+        assert now == again != then
 
 
 @pytest.mark.slow

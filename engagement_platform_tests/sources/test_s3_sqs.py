@@ -25,6 +25,7 @@ from engagement_platform.sources.s3_sqs_errors import (
     S3SqsSchemaRefused,
     S3SqsStateLost,
 )
+from engagement_platform.sources.s3_sqs_queue import Queue
 from engagement_platform_tests.conftest import Moto
 
 SCHEMA = T.StructType().add("a", "integer").add("_file", "string")
@@ -141,6 +142,32 @@ def until(condition: Callable[[], bool], message: str, seconds: float = 30) -> N
     while not condition():
         assert time.monotonic() < deadline, message
         time.sleep(0.1)
+
+
+def test_one_call_waits_for_the_first_message_and_the_others_take_what_is_there_beside_it(make: MakePipe) -> None:
+    """Calls that wait beside one another go on waiting when one of them has the only message."""
+    pipe = make(fetchParallelism="3")
+    queue = Queue(pipe.start()._options)
+    waits: list[int] = []
+    queue._sqs.meta.events.register(
+        "provide-client-params.sqs.ReceiveMessage", lambda params, **_: waits.append(params["WaitTimeSeconds"])
+    )
+    try:
+        # What S3 says when it is told of a queue.
+        queue.delete({message.message_id: message.receipt for message in queue.receive(1)})
+        waits.clear()
+        assert queue.receive(1) == []
+        assert waits == [1]
+        waits.clear()
+        for number in range(12):
+            pipe.send(str(number))
+        assert sorted(int(message.body) for message in queue.receive(1)) == list(range(12))
+        assert waits == [1, 0, 0]
+        waits.clear()
+        assert queue.receive(0) == []
+        assert waits == [0, 0, 0]
+    finally:
+        queue.close()
 
 
 def test_files_are_read_once_and_messages_go_after_the_commit(make: MakePipe) -> None:

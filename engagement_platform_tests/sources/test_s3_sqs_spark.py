@@ -21,6 +21,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from engagement_platform.sources.s3_sqs import S3SqsDataSource
 from engagement_platform_tests.conftest import Moto
+from engagement_platform_tests.daily import of_today
 from engagement_platform_tests.sources.test_s3_sqs import Pipe
 
 STREAM_S = 180
@@ -90,11 +91,14 @@ def as_parquet() -> bytes:
 
 @pytest.mark.parametrize(
     ("file_format", "key", "content"),
-    [
-        ("csv", "a.csv", as_csv),
-        ("csv", "a.csv.gz", lambda: gzip.compress(as_csv())),
-        ("parquet", "a.parquet", as_parquet),
-    ],
+    of_today(
+        [
+            ("csv", "a.csv", as_csv),
+            ("csv", "a.csv.gz", lambda: gzip.compress(as_csv())),
+            ("parquet", "a.parquet", as_parquet),
+        ],
+        unpack=True,
+    ),
 )
 def test_rows_of_csv_and_parquet_arrive_in_spark_as_they_were_written(
     spark: SparkSession, pipe: Pipe, tmp_path: Path, file_format: str, key: str, content: Callable[[], bytes]

@@ -1,0 +1,28 @@
+"""A sample of a matrix for the quick run: another one each UTC day. All of it stands among the slow tests."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+import pytest
+from _pytest.mark import ParameterSet
+
+
+def of_today(values: Sequence[object], most: int = 1, *, unpack: bool = False) -> list[ParameterSet]:
+    """Parameters of a test, all but `most` of them slow. unpack: each value is a tuple of several parameters.
+
+    The same ones all day, so that a failure can be seen again, and later with ENGAGEMENT_PLATFORM_TEST_SEED, which is
+    the day, as in 20261122.
+    """
+    seed = os.environ.get("ENGAGEMENT_PLATFORM_TEST_SEED") or datetime.now(UTC).strftime("%Y%m%d")
+    quick = random.Random(int(seed)).sample(range(len(values)), most)
+    return [
+        pytest.param(
+            *(value if unpack and isinstance(value, tuple) else (value,)),
+            marks=() if number in quick else pytest.mark.slow,
+        )
+        for number, value in enumerate(values)
+    ]
