@@ -40,6 +40,11 @@ CHECKS = {
     "engagement/mutation_request": ["conservation", "fresh"],
 }
 
+PROFILE_CHECKS = {
+    "profile/changeset": ["conservation", "fresh", "changeset_size"],
+    "profile/materialized": ["watermark", "view_equals_replay"],
+}
+
 GROUP_PAGE = "/locations/__repository__@engagement_platform/asset-groups/engagement/lineage"
 """The graph of engagements and profiles; games have a group of their own."""
 
@@ -47,6 +52,7 @@ GAMES_PAGE = "/locations/__repository__@engagement_platform/asset-groups/games/l
 
 _CHECKS_QUERY = """{ assetNodes { assetKey { path }
   assetMaterializations(limit: 3) { timestamp metadataEntries { label } }
+  assetObservations(limit: 1) { timestamp }
   assetChecksOrError { ... on AssetChecks { checks { name executionForLatestMaterialization { status } } } } } }"""
 
 pytestmark = [
@@ -121,6 +127,13 @@ def games_ui(up: Up) -> str:
     return up.address
 
 
+@pytest.fixture(scope="module")
+def profiles_ui(up: Up) -> str:
+    """The address of the UI, once changes of profiles were moved by themselves and their view was looked at."""
+    up.wait(_missing_of_profiles)
+    return up.address
+
+
 def _nodes(address: str) -> dict[str, dict[str, Any]]:
     return {"/".join(node["assetKey"]["path"]): node for node in ask(address, _CHECKS_QUERY)["assetNodes"]}
 
@@ -152,6 +165,21 @@ def _missing_of_games(address: str) -> str | None:
     return None
 
 
+def _missing_of_profiles(address: str) -> str | None:
+    """Batches of changes, a rematerialization with its reason, observations of the view, and each check green."""
+    nodes = _nodes(address)
+    moved = nodes["profile/materialized"]["assetMaterializations"]
+    if not moved or not any(entry["label"] == "why" for entry in moved[0]["metadataEntries"]):
+        return "a rematerialization of profiles"
+    if not nodes["profile/current"]["assetObservations"]:
+        return "an observation of profile/current"
+    for asset, names in PROFILE_CHECKS.items():
+        for name in names:
+            if (status := _status(nodes[asset], name)) != "SUCCEEDED":
+                return f"a green {asset} {name}, it is {status}"
+    return None
+
+
 def _status(node: dict[str, Any], check: str) -> str | None:
     """Of the newest run of a check of an asset."""
     [found] = [one["executionForLatestMaterialization"] for one in _checks(node) if one["name"] == check]
@@ -167,6 +195,13 @@ def _checks(node: dict[str, Any]) -> list[dict[str, Any]]:
 def page(ui: str) -> Iterator[Any]:
     """An empty page of a fresh browser, for addresses of the UI."""
     with opened(ui) as page:
+        yield page
+
+
+@pytest.fixture
+def profiles_page(profiles_ui: str) -> Iterator[Any]:
+    """The same, for profiles."""
+    with opened(profiles_ui) as page:
         yield page
 
 
@@ -259,3 +294,20 @@ def test_live_ops_shows_the_figures_of_each_game_by_minute(games_page: Any, game
     plot.wait_for()
     assert plot.evaluate("image => image.complete && image.naturalWidth") > 300
     picture(page, "live-ops", tmp_path)
+
+
+def test_profiles_are_moved_by_themselves_and_the_page_says_why(
+    profiles_page: Any, profiles_ui: str, tmp_path: Path
+) -> None:
+    page, moment = profiles_page, _newest(profiles_ui, "profile/materialized")
+    page.goto(f"/assets/profile/materialized?view=events&time={moment}", wait_until="domcontentloaded")
+    for label in ("why", "cadence", "point_read_before_s", "point_read_after_s", "pending_rows", "last_rounds"):
+        page.get_by_text(label, exact=True).first.wait_for()
+    page.get_by_text("changes wait; due").first.wait_for()
+    picture(page, "rematerialization", tmp_path)
+    page.goto("/assets/profile/current?view=events", wait_until="domcontentloaded")
+    page.get_by_text("[Show Markdown]").first.click()
+    plot = page.locator("img[alt*='looks']")
+    plot.wait_for()
+    assert plot.evaluate("image => image.complete && image.naturalWidth") > 300
+    picture(page, "profile-view", tmp_path)

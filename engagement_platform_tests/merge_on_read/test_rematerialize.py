@@ -9,7 +9,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from deltalake import DeltaTable
 
+from engagement_platform.merge_on_read.here import current_here
 from engagement_platform.merge_on_read.rematerialize import NotPartitioned
+from engagement_platform.merge_on_read.snapshot import Snapshot
 from engagement_platform.merge_on_read.view import view
 from engagement_platform.microbatch.model import JobState
 from engagement_platform.sections import MergeOnReadSettings, RematerializeMethod, RematerializeSettings
@@ -17,8 +19,8 @@ from engagement_platform.settings import LayoutSettings
 from engagement_platform_tests.guards.strangers import strangers
 from engagement_platform_tests.ingestion.test_crashes import Crash, crash_at
 from engagement_platform_tests.merge_on_read.conftest import MakeWorld
-from engagement_platform_tests.merge_on_read.histories import DEVICE, PROFILE, side_by_side
-from engagement_platform_tests.merge_on_read.oracle import Said
+from engagement_platform_tests.merge_on_read.histories import DEVICE, PROFILE, plain, side_by_side
+from engagement_platform_tests.merge_on_read.oracle import Row, Said, rows_of
 from engagement_platform_tests.merge_on_read.world import World
 
 pytestmark = [pytest.mark.broker, pytest.mark.crash]
@@ -82,6 +84,51 @@ def test_readers_see_the_same_at_whatever_point_it_ends_without_spark(make_world
 def test_readers_see_the_same_at_whatever_point_it_ends(make_world: MakeWorld, method: RematerializeMethod) -> None:
     world = make_world(entity=DEVICE, rematerialize=RematerializeSettings(method=method), layout=IN_SPARK)
     assert_crashes_change_nothing(world, list(POINTS))
+
+
+def assert_readers_see_no_difference_while_it_runs(world: World, *, in_spark: bool) -> None:
+    """At every point of a run readers look, a batch lands, and they look again; who holds a state keeps it."""
+    batches = side_by_side(TODAY.randrange(2**32), world.entity, 20, len(POINTS) + 1)
+    held: list[tuple[Snapshot, list[Row]]] = []
+    passed: list[str] = []
+
+    def look(when: str) -> None:
+        assert world.seen_here() == world.expected(), when
+        if in_spark:
+            assert world.seen(view(world.lake, world.entity).rows) == world.expected(), f"{when}, in Spark"
+        held.append((world.snapshot, world.expected()))
+
+    def look_and_land(point: str) -> None:
+        look(f"at {point}")
+        if point not in passed:
+            world.send(batches[len(passed) + 1])
+            world.ingest()
+            look(f"at {point}, and a batch landed")
+        passed.append(point)
+
+    world.send(batches[0])
+    world.ingest()
+    # What lands all through the first batch of moves is moved by the second.
+    assert len(world.move(look_and_land)) == 2
+    assert sorted(passed) == sorted(2 * POINTS)
+    look("at the end")
+    assert not world.snapshot.pending
+    for at, expected in held:
+        found = plain(current_here(world.lake.root, world.entity, at=at))
+        assert rows_of(found, world.entity) == expected, f"held since watermark {at.watermark}, batch {at.latest}"
+
+
+def test_readers_see_no_difference_while_it_runs_and_batches_land_without_spark(make_world: MakeWorld) -> None:
+    assert_readers_see_no_difference_while_it_runs(make_world(entity=PROFILE), in_spark=False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", METHODS)
+def test_readers_see_no_difference_while_it_runs_and_batches_land(
+    make_world: MakeWorld, method: RematerializeMethod
+) -> None:
+    world = make_world(entity=DEVICE, rematerialize=RematerializeSettings(method=method), layout=IN_SPARK)
+    assert_readers_see_no_difference_while_it_runs(world, in_spark=True)
 
 
 def test_merged_batches_leave_by_partition_and_later_ones_stay(make_world: MakeWorld) -> None:

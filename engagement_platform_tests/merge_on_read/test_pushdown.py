@@ -1,0 +1,60 @@
+"""What a reader of some keys or of some rows does not open: through the SQL view, and without a JVM.
+
+The function for Spark users is `test_view`. Files that need not be read are taken away: whoever opens one fails.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from engagement_platform.merge_on_read.entity import Entity
+from engagement_platform.merge_on_read.here import current_here
+from engagement_platform.merge_on_read.view import create_view
+from engagement_platform.sections import MergeOnReadSettings, ViewStrategy
+from engagement_platform.tables.contract import Table
+from engagement_platform_tests.merge_on_read.histories import PROFILE, Changes
+from engagement_platform_tests.merge_on_read.oracle import Said
+from engagement_platform_tests.merge_on_read.test_view import NEW_ONLY, in_files, lake_of, take_away
+
+OTHERS = {PROFILE.base.name: "a", PROFILE.changeset.name: "b"}
+"""What stands first in the file of each table that cannot have z."""
+
+
+def two_of_each(root: Path) -> Changes:
+    """Base and changeset in two files each, of which one of each may have z."""
+    changes = in_files(root, [Said("a", 1, "INSERT", {"name": "Ann"})], [Said("z", 1, "INSERT", {"name": "Zoe"})])
+    changes.land(2, [Said("b", 1, "INSERT", {"name": "Bo"})])
+    changes.land(3, [Said("z", 2, "UPDATE", {"city": "Oslo"})])
+    return changes
+
+
+@pytest.mark.parametrize(
+    ("strategy", "entity", "skipped"),
+    [
+        ("double_rank_over", PROFILE, (PROFILE.base, PROFILE.changeset)),
+        ("left_join_union_inserts", NEW_ONLY, (PROFILE.base, PROFILE.changeset)),
+        # Which keys of the changes the base has is asked of all of them.
+        ("left_join_anti_join", PROFILE, (PROFILE.base,)),
+    ],
+    ids=["double_rank_over", "left_join_union_inserts", "left_join_anti_join"],
+)
+def test_a_key_that_sql_asks_for_reaches_the_scans(
+    spark: SparkSession, tmp_path: Path, strategy: ViewStrategy, entity: Entity, skipped: tuple[Table, ...]
+) -> None:
+    two_of_each(tmp_path)
+    name = create_view(lake_of(spark, tmp_path, MergeOnReadSettings(view=strategy)), entity, f"asked_{strategy}")
+    for table in skipped:
+        assert take_away(table, tmp_path, profile_id=OTHERS[table.name]) == 1
+    rows = spark.sql(f"SELECT name, city FROM {name} WHERE profile_id = 'z'").collect()
+    assert [tuple(row) for row in rows] == [("Zoe", "Oslo")]
+
+
+def test_a_key_opens_files_of_base_and_changeset_that_may_have_it_without_a_jvm(tmp_path: Path) -> None:
+    two_of_each(tmp_path)
+    for table in (PROFILE.base, PROFILE.changeset):
+        assert take_away(table, tmp_path, profile_id=OTHERS[table.name]) == 1
+    found = current_here(str(tmp_path), PROFILE, keys=["z"]).to_pylist()
+    assert [(row["name"], row["city"]) for row in found] == [("Zoe", "Oslo")]
