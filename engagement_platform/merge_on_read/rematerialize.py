@@ -18,11 +18,10 @@ from pyspark.sql import functions as F
 from engagement_platform.errors import PlatformError
 from engagement_platform.merge_on_read.cadence import ROUNDS, Round, cadence, rounds
 from engagement_platform.merge_on_read.entity import Entity, version_of
-from engagement_platform.merge_on_read.fold import fold
 from engagement_platform.merge_on_read.here import state_here
 from engagement_platform.merge_on_read.latency import point_read_seconds
 from engagement_platform.merge_on_read.snapshot import Snapshot, snapshot, transaction
-from engagement_platform.merge_on_read.view import view
+from engagement_platform.merge_on_read.view import folded_changes, view
 from engagement_platform.microbatch.job import Committer, MicroBatchJob, Stores, Told
 from engagement_platform.microbatch.model import Counts, JobState, Limits, Manifest, Offsets
 from engagement_platform.sections import RematerializeMethod
@@ -271,9 +270,7 @@ def describe(work: Rematerialization) -> Mapping[str, object]:
 
 
 def _folded(work: Rematerialization) -> DataFrame:
-    changes = work.lake.read(work.entity.changeset, work.taken.changeset_version)
-    between = (F.col("batch_id") > work.taken.watermark) & (F.col("batch_id") <= work.latest)
-    return fold(changes.where(between), work.entity)
+    return folded_changes(work.lake, work.entity, work.taken)
 
 
 def _state(work: Rematerialization) -> DataFrame:

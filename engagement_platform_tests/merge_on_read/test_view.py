@@ -22,11 +22,12 @@ from engagement_platform.merge_on_read.view import (
     choose,
     create_view,
     fits_broadcast,
+    folded_changes,
     view,
 )
 from engagement_platform.reading import rows_of as rows_of_table
 from engagement_platform.sections import MergeOnReadSettings, UnknownUpdate, ViewStrategy
-from engagement_platform.settings import Settings
+from engagement_platform.settings import LayoutSettings, Settings
 from engagement_platform.tables import light
 from engagement_platform.tables.contract import Table
 from engagement_platform.tables.lake import Lake
@@ -37,8 +38,12 @@ from engagement_platform_tests.merge_on_read.oracle import Said, replay, rows_of
 NEW_ONLY = replace(PROFILE, unknown_update="ignore", inserts_are_new=True)
 
 
-def lake_of(spark: SparkSession, root: Path, merge_on_read: MergeOnReadSettings | None = None) -> Lake:
-    settings = Settings(lake_uri=str(root), merge_on_read=merge_on_read or MergeOnReadSettings())
+def lake_of(
+    spark: SparkSession, root: Path, merge_on_read: MergeOnReadSettings | None = None, *, light: bool = True
+) -> Lake:
+    """light: few changes are folded in this process, otherwise all are in Spark."""
+    layout = LayoutSettings() if light else LayoutSettings(light_write_rows=0)
+    settings = Settings(lake_uri=str(root), merge_on_read=merge_on_read or MergeOnReadSettings(), layout=layout)
     return Lake(spark, settings)
 
 
@@ -60,13 +65,16 @@ def half_moved(root: Path, entity: Entity, seed: int, histories: int = 150) -> l
     return [change for batch in batches for change in batch]
 
 
+@pytest.mark.parametrize("folded_in_spark", [False, True], ids=["folded here", "folded in Spark"])
 @pytest.mark.parametrize("entity", of_today([PROFILE, DEVICE, NEW_ONLY]), ids=["profile", "device", "new inserts"])
-def test_every_valid_strategy_shows_the_replay(spark: SparkSession, tmp_path: Path, entity: Entity) -> None:
+def test_every_valid_strategy_shows_the_replay(
+    spark: SparkSession, tmp_path: Path, entity: Entity, folded_in_spark: bool
+) -> None:
     """With orphans of a half-finished rematerialization, and other histories each time."""
     seed = Random().randrange(2**32)
     landed = half_moved(tmp_path, entity, seed)
     expected = replay(landed, entity)
-    lake = lake_of(spark, tmp_path)
+    lake = lake_of(spark, tmp_path, light=not folded_in_spark)
     for strategy in STRATEGIES:
         if strategy == "left_join_union_inserts" and entity is not NEW_ONLY:
             with pytest.raises(StrategyNotValid):
@@ -177,10 +185,11 @@ def test_one_key_opens_only_files_of_base_and_changeset_that_may_have_it(spark: 
     changes.land(3, [Said("z", 2, "UPDATE", {"city": "Oslo"})])
     taken = (take_away(PROFILE.base, tmp_path, profile_id="a"), take_away(PROFILE.changeset, tmp_path, profile_id="b"))
     assert taken == (1, 1)
-    lake = lake_of(spark, tmp_path)
-    for strategy in ("double_rank_over", "full_outer_join", "left_join_anti_join"):
-        found = view(lake, PROFILE, strategy=strategy, keys=["z"]).rows.toArrow()
-        assert [(row["name"], row["city"]) for row in found.to_pylist()] == [("Zoe", "Oslo")]
+    for few in (True, False):
+        lake = lake_of(spark, tmp_path, light=few)
+        for strategy in ("double_rank_over", "full_outer_join", "left_join_anti_join"):
+            found = view(lake, PROFILE, strategy=strategy, keys=["z"]).rows.toArrow()
+            assert [(row["name"], row["city"]) for row in found.to_pylist()] == [("Zoe", "Oslo")]
 
 
 def test_a_predicate_opens_files_of_the_base_where_it_may_be_true_or_a_change_waits(
@@ -201,6 +210,20 @@ def test_a_predicate_opens_files_of_the_base_where_it_may_be_true_or_a_change_wa
         found = view(lake, PROFILE, strategy=strategy, where="city = 'Oslo'").rows.toArrow()
         assert sorted(found.column("profile_id").to_pylist()) == ["a", "m", "new"], strategy
     assert rows_of_table(lake, "profile/current", where="score > 1 AND city = 'Rome'").count() == 1
+
+
+def test_folding_is_the_same_here_and_in_spark(spark: SparkSession, tmp_path: Path) -> None:
+    """Also what no reader sees of it: versions, and whether an INSERT is among the changes."""
+    for entity in (PROFILE, DEVICE, NEW_ONLY):
+        root, seed = tmp_path / f"{entity.name} {entity.inserts_are_new}", Random().randrange(2**32)
+        half_moved(root, entity, seed, 40)
+        taken = snapshot(str(root), entity)
+        here, in_spark = (
+            folded_changes(lake_of(spark, root, light=few), entity, taken).orderBy(entity.key).toArrow().to_pylist()
+            for few in (True, False)
+        )
+        assert here, "something waits"
+        assert here == in_spark, f"{entity.name}, seed {seed}"
 
 
 @pytest.mark.parametrize("where", of_today(["name = 'a'", "score IS NULL", "NOT (city <=> 'b') AND version > 2"]))
