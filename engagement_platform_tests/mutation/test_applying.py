@@ -181,6 +181,36 @@ def test_with_aliases_a_change_is_seen_before_any_byte_of_the_data_table_moves(m
 
 
 @broker
+def test_what_waits_is_moved_by_so_many_organizations_a_batch_and_those_that_wait_longest_first(
+    make_world: MakeWorld,
+) -> None:
+    world = make_world(mutation=MutationSettings(apply="alias", rematerialize_organizations=2))
+    for organization in ("org-c", "org-a", "org-b"):
+        of = {"organization_id": organization}
+        ingest(world, {**engagement("e1", "p1", 10), **of})
+        apply(world, [{**convert("c1", "p1", "p2", 20), **of}])
+    stood = files = set(_files(world))
+    waiting: list[set[str]] = []
+    written: list[set[str]] = []
+
+    def observe(point: str) -> None:
+        nonlocal files
+        if point == "data:recorded":
+            waiting.append({r["organization_id"] for r in world.rows(PENDING) if r["pending_from"] is not None})
+            written.append(
+                {path.split("/")[0].removeprefix("organization_id=") for path in _files(world).keys() - files}
+            )
+            files = set(_files(world))
+
+    reports = world.run(observe, name=REMATERIALIZE_ALIASES)
+    assert [report.details["moved_organizations"] for report in reports] == [2, 1]
+    assert waiting == [{"org-b"}, set()]
+    assert written == [{"org-a", "org-c"}, {"org-b"}], "a batch wrote files of others"
+    assert stood.isdisjoint(files)
+    assert {row["person_id"] for row in world.rows(world.data)} == {"p2"}
+
+
+@broker
 @pytest.mark.parametrize("way", ["by operation", pytest.param("in Spark", marks=pytest.mark.slow)])
 def test_readers_see_all_of_a_request_or_nothing_while_its_rows_move_in_two_commits(
     make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch, way: str
