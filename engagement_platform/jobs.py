@@ -239,22 +239,13 @@ def reread_job(
 
 
 def reread_changes_job(
-    declared: DeclaredEntity,
-    day: date,
-    spark: SparkSession,
-    settings: Settings,
-    stores: Stores,
-    told: Told | None = None,
+    declared: DeclaredEntity, day: date, spark: SparkSession, settings: Settings, stores: Stores, told: Told
 ) -> MicroBatchJob[Any]:
-    """Changes of an entity that were ingested on a UTC day, read once more and appended as batches of their own.
-
-    Readers see no difference where nothing was wrong, since versions say which word counts; after a decoding fix the
-    repaired changes land.
-    """
+    """Changes of an entity that were ingested on a UTC day, as batches of their own; versions say which word counts."""
     source = KafkaSource(declared.topic, settings.kafka)
     ranges = _recorded(ingest_name(declared.entity), day, source, stores)
     read, name = partial(_read, source, spark, settings), reread_name(declared.entity)
-    return ingest_changes(declared.entity, ranges, read, Lake(spark, settings), stores, settings, told or Told(), name)
+    return ingest_changes(declared.entity, ranges, read, Lake(spark, settings), stores, settings, told, name)
 
 
 def _recorded(job: str, day: date, source: KafkaSource, stores: Stores) -> RecordedRanges:
@@ -398,10 +389,8 @@ def reread(
 ) -> Iterator[BatchReport]:
     """Read what was ingested on these UTC days once more, day by day. declared: changes of it; None: engagements."""
     for day in days:
-        if declared is None:
-            job = reread_job(day, spark, settings, stores, told)
-        else:
-            job = reread_changes_job(declared, day, spark, settings, stores, told)
+        with_it = (day, spark, settings, stores, told or Told())
+        job = reread_job(*with_it) if declared is None else reread_changes_job(declared, *with_it)
         yield from drain(job, DrainPolicy(linger=timedelta(0), max_duration=timedelta.max))
 
 
