@@ -25,7 +25,7 @@ from engagement_platform.landing.redriven import RedriveSource
 from engagement_platform.landing.withheld import requests_without_erased
 from engagement_platform.layout.inline import inline
 from engagement_platform.merge_on_read.entity import profile
-from engagement_platform.merge_on_read.ingest import ingest_changes
+from engagement_platform.merge_on_read.ingest import ingest_changes, reread_name
 from engagement_platform.merge_on_read.ingest import job_name as ingest_name
 from engagement_platform.merge_on_read.rematerialize import job_name as rematerialize_name
 from engagement_platform.merge_on_read.rematerialize import rematerialize
@@ -233,11 +233,25 @@ def reread_job(
     """
     told = told or Told()
     source = KafkaSource(settings.kafka.engagements_topic, settings.kafka)
-    app_ids = lineage(stores.checkpoints.history(INGEST_ENGAGEMENTS), stores.checkpoints.app_id(INGEST_ENGAGEMENTS))
-    ranges = recorded_ranges(stores.checkpoints.history(INGEST_ENGAGEMENTS, ingestion_date=day), app_ids)
     parts = Parts(Lake(spark, settings), stores, settings, told)
     read = partial(_read, source, spark, settings)
-    return ingest_engagements(REREAD_ENGAGEMENTS, RecordedRanges(source, ranges), read, parts)
+    return ingest_engagements(REREAD_ENGAGEMENTS, _recorded(INGEST_ENGAGEMENTS, day, source, stores), read, parts)
+
+
+def reread_changes_job(
+    declared: DeclaredEntity, day: date, spark: SparkSession, settings: Settings, stores: Stores, told: Told
+) -> MicroBatchJob[Any]:
+    """Changes of an entity that were ingested on a UTC day, as batches of their own; versions say which word counts."""
+    source = KafkaSource(declared.topic, settings.kafka)
+    ranges = _recorded(ingest_name(declared.entity), day, source, stores)
+    read, name = partial(_read, source, spark, settings), reread_name(declared.entity)
+    return ingest_changes(declared.entity, ranges, read, Lake(spark, settings), stores, settings, told, name)
+
+
+def _recorded(job: str, day: date, source: KafkaSource, stores: Stores) -> RecordedRanges:
+    """What a job read on a UTC day."""
+    app_ids = lineage(stores.checkpoints.history(job), stores.checkpoints.app_id(job))
+    return RecordedRanges(source, recorded_ranges(stores.checkpoints.history(job, ingestion_date=day), app_ids))
 
 
 def redrive_jobs(
@@ -365,11 +379,18 @@ def _redrive(settings: Settings, reason: str | None, told: Told | None) -> Itera
 
 
 def reread(
-    days: Sequence[date], spark: SparkSession, settings: Settings, stores: Stores, told: Told | None = None
+    days: Sequence[date],
+    spark: SparkSession,
+    settings: Settings,
+    stores: Stores,
+    told: Told | None = None,
+    *,
+    declared: DeclaredEntity | None = None,
 ) -> Iterator[BatchReport]:
-    """Read what was ingested on these UTC days once more, day by day."""
+    """Read what was ingested on these UTC days once more, day by day. declared: changes of it; None: engagements."""
     for day in days:
-        job = reread_job(day, spark, settings, stores, told)
+        with_it = (day, spark, settings, stores, told or Told())
+        job = reread_job(*with_it) if declared is None else reread_changes_job(declared, *with_it)
         yield from drain(job, DrainPolicy(linger=timedelta(0), max_duration=timedelta.max))
 
 
@@ -380,8 +401,11 @@ def reset_job(name: str, settings: Settings, *, abandon: bool = False) -> str:
     while it runs.
     """
     names = (*job_names(settings), *GAME_JOBS)
-    replays = (REPLAY_GAME_EVENTS, *(feed.replay_job for feed in declarations(settings).feeds))
-    if name not in (*names, REREAD_ENGAGEMENTS, *replays) and not name.startswith(f"{REDRIVE_QUARANTINE}:"):
+    declared = declarations(settings)
+    replays = (REPLAY_GAME_EVENTS, *(feed.replay_job for feed in declared.feeds))
+    entities = (shipped_entity(settings), *declared.entities)
+    rereads = (REREAD_ENGAGEMENTS, *(reread_name(one.entity) for one in entities))
+    if name not in (*names, *rereads, *replays) and not name.startswith(f"{REDRIVE_QUARANTINE}:"):
         raise UnknownJob(name, names)
     stores = open_stores(settings)
     with stores.leases.acquire(f"job/{name}", purpose="reset") as lease:

@@ -127,7 +127,7 @@ def figures_table(name: str, figure: str, values: Mapping[str, int | float]) -> 
 
 
 def nothing_recorded(day: date) -> Metadata:
-    """Of a day that was to be read again and on which nothing had been ingested."""
+    """Of a day that was asked for again and on which nothing had been ingested, or of which nothing is left to do."""
     text = f"No batch was recorded on {day}; there was nothing to read again."
     return {"batches": MetadataValue.int(0), "note": MetadataValue.text(text)}
 

@@ -18,7 +18,7 @@ from engagement_platform.defs.evaluations import carry_over, evaluation
 from engagement_platform.defs.platform import Platform
 from engagement_platform.defs.specs import DATA_TABLE, DAYS, engagement_specs, key_of, request_specs, topic_specs
 from engagement_platform.defs.telling import ENGAGEMENT_TABLES, REQUEST_TABLES, Tables, tell, told_of
-from engagement_platform.defs.work import Build, Mode, batches, work_of
+from engagement_platform.defs.work import Again, Build, Mode, batches, work_of
 from engagement_platform.jobs import INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS
 from engagement_platform.microbatch.job import BatchReport, BooksDoNotBalance
 from engagement_platform.tables.contract import Table
@@ -86,6 +86,8 @@ class Ingestion:
     """Checks that others evaluate."""
     build: Build | None = None
     """Makes the job; None: it is found by its name."""
+    again: Again | None = None
+    """Reads a day once more; None: it is found by the job's name."""
 
 
 ENGAGEMENTS = Ingestion(INGEST_ENGAGEMENTS, ENGAGEMENT_TABLES, DATA_TABLE, ENGAGEMENT_CHECKS)
@@ -101,7 +103,7 @@ def ingest(
     with platform.open(this.job) as opened:
         try:
             for report in tell(
-                context, this.tables, opened, batches(this.job, work, opened, told_of(context), this.build)
+                context, this.tables, opened, batches(this.job, work, opened, told_of(context), this.build, this.again)
             ):
                 reports.append(report)
                 # A run lasts for minutes; without this its checks would be "In progress" all the while.

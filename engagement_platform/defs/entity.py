@@ -7,7 +7,7 @@ find is `entity_checks`. The entity that ships is `profile`, those that people d
 # No `from __future__ import annotations` beside Dagster's decorators: they read a Config class from the annotation.
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from functools import cached_property, partial
@@ -21,6 +21,7 @@ from engagement_platform.defs.engagement import (
     Ingestion,
     conservation_spec,
     ingest,
+    partition_days,
     with_conservation,
 )
 from engagement_platform.defs.entity_checks import REPLAY, SIZE, WATERMARK, entity_results, state_of, waits_of
@@ -92,6 +93,14 @@ class EntityParts:
         declared = DeclaredEntity(self.topic(opened.settings), self.of(opened.settings))
         return build_declared(job, declared, opened.spark, opened.settings, opened.stores, told)
 
+    def again(self, day: date, opened: Opened, told: Told) -> Iterator[BatchReport]:
+        """What was ingested on a day, read once more."""
+        from engagement_platform.jobs import reread
+        from engagement_platform.streams.declared import DeclaredEntity
+
+        declared = DeclaredEntity(self.topic(opened.settings), self.of(opened.settings))
+        return reread([day], opened.spark, opened.settings, opened.stores, told, declared=declared)
+
     @cached_property
     def changeset_asset(self) -> dg.AssetsDefinition:
         """Changes from Kafka, one partition a batch."""
@@ -102,6 +111,7 @@ class EntityParts:
             entity.changeset,
             (dg.AssetCheckKey(self.changeset, FRESH), dg.AssetCheckKey(self.changeset, SIZE)),
             partial(self.build, self.ingestion),
+            self.again,
         )
 
         @dg.multi_asset(
@@ -113,7 +123,7 @@ class EntityParts:
             # One pool each: while the base is written, changes go on landing.
             pool=f"{self.name}_changeset",
             description=f"Partial updates from Kafka, one partition a batch; each is visible in {entity.view} with its "
-            "commit.",
+            "commit. A day before today is read again: readers see a difference only where something had not landed.",
         )
         def changeset(
             context: dg.AssetExecutionContext, config: IngestConfig, platform: Platform
@@ -135,7 +145,7 @@ class EntityParts:
             backfill_policy=dg.BackfillPolicy.single_run(),
             pool=f"{self.name}_materialized",
             description="All changes that wait, moved into the base; readers see no difference. Its partition is the "
-            "day of the run.",
+            "day of the run; other days have nothing to move, and say so.",
         )
         def base(context: dg.AssetExecutionContext, platform: Platform) -> Iterator[dg.AssetCheckResult]:
             why = context.run.tags.get(WHY, "launched by hand")
@@ -143,7 +153,7 @@ class EntityParts:
             told = partial(moved_metadata, entity, why)
             tables = Tables({entity.base: "base"}, {entity.changeset: "changeset"}, told, always=True)
             with platform.open(self.rematerialization) as opened:
-                done = tell(context, tables, opened, self._moved(opened, told_of(context)))
+                done = tell(context, tables, opened, self._moved(opened, told_of(context), partition_days(context)))
                 for number, _report in enumerate(done):
                     if number == 0:
                         carry_over(context, checks)
@@ -153,12 +163,17 @@ class EntityParts:
 
         return base
 
-    def _moved(self, opened: Opened, told: Told) -> Iterator[tuple[date, BatchReport]]:
-        """Batch after batch until nothing waits, each with the day on which it was planned."""
+    def _moved(self, opened: Opened, told: Told, days: Sequence[date]) -> Iterator[tuple[date, BatchReport | None]]:
+        """Batch after batch until nothing waits, each with the day on which it was planned. Before that the days before
+        today that were asked for, with None: a backfill would wait for them for ever."""
         from engagement_platform.microbatch.job import DrainPolicy, drain
 
         job = self.build(self.rematerialization, opened, told)
         once = DrainPolicy(linger=timedelta(0), max_duration=opened.settings.drain.max_duration)
+        today = datetime.now(UTC).date()
+        for day in days:
+            if day < today:
+                yield day, None
         for told_of_one in drain(job, once):
             yield told_of_one.manifest.ingestion_ts.date(), told_of_one
 

@@ -53,6 +53,11 @@ def job_name(entity: Entity) -> str:
     return f"ingest-{entity.name}-changes"
 
 
+def reread_name(entity: Entity) -> str:
+    """Name of the job that reads changes once more, such as `reread-profile-changes`."""
+    return f"reread-{entity.name}-changes"
+
+
 @dataclass(frozen=True)
 class ChangeBatch(DecodedBatch):
     """Decoded changes of one batch."""
@@ -104,8 +109,8 @@ def ingest_changes(
 ) -> MicroBatchJob[ChangeBatch]:
     """Changes of an entity into its changeset, exactly once, and the rejected ones into quarantine.
 
-    name: of a redrive, which goes on under a checkpoint of its own. One batch of all these jobs at a time: who lands a
-    batch under a number that was moved into the base meanwhile would land it where no reader looks.
+    name: of a redrive or a reread, which go on under checkpoints of their own. One batch of all these jobs at a time:
+    who lands a batch under a number that was moved into the base meanwhile would land it where no reader looks.
     """
     lake.ensure(entity.changeset, entity.base, QUARANTINE)
     limits, tombstones = DecodingLimits.of(settings.decoding), StoredTombstones(settings)

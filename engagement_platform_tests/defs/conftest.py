@@ -17,6 +17,7 @@ from engagement_platform.definitions import defs
 from engagement_platform.tables.contract import Table
 from engagement_platform_tests.conftest import Broker
 
+# Those that may be told of a mode.
 OPS = {
     "ingest_engagements": "ingest_engagement_tables",
     "ingest_mutation_requests": "ingest_mutation_request_table",
@@ -39,12 +40,12 @@ class Home:
         """Run a job for a day, or for all from the first to the last day in one run."""
         first, last = partitions[0].isoformat(), partitions[-1].isoformat()
         tags = {"dagster/asset_partition_range_start": first, "dagster/asset_partition_range_end": last}
-        op = OPS[job]
+        op = OPS.get(job)
         return (
             defs()
             .resolve_job_def(job)
             .execute_in_process(
-                run_config={"ops": {op: {"config": {"mode": mode}}}},
+                run_config={"ops": {op: {"config": {"mode": mode}}}} if op else {},
                 partition_key=first if first == last else None,
                 tags=None if first == last else tags,
                 instance=self.instance,

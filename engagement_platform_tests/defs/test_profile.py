@@ -6,7 +6,7 @@ import base64
 import json
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +117,45 @@ def test_changes_flow_into_the_view_and_are_moved_for_a_reason_that_is_told(
     assert pressed.tags[WHY] == "2 changes wait, more than rematerialize.max_pending_rows (1)"
     assert job.execute_in_process(partition_key=today.isoformat(), instance=home.instance, tags=pressed.tags).success
     assert home.events("profile/materialized")[0].metadata["why"].value == pressed.tags[WHY]
+
+
+@pytest.mark.broker
+def test_a_backfill_is_one_run_that_completes_its_days_and_changes_nothing_that_readers_see(home: Home) -> None:
+    """Of days on which nothing came, and of one that is read again after its changes were moved."""
+    today = datetime.now(UTC).date()
+    days = [today - timedelta(days=age) for age in (3, 2, 1)]
+    home.broker.create_topic(home.profile_changes)
+    messages = [change("a", 1, "INSERT", name="Ann"), change("a", 2, city="Oslo"), b"{"]
+    home.broker.produce(home.profile_changes, [(0, None, message) for message in messages])
+    assert home.run("ingest_profile_changes", [today]).success
+    assert home.run("rematerialize_profile", [today]).success
+    seen = current_here(str(home.folder / "lake"), PROFILE).to_pylist()
+    assert [(row["name"], row["city"]) for row in seen] == [("Ann", "Oslo")]
+
+    for job, key in (("ingest_profile_changes", "changeset"), ("rematerialize_profile", "materialized")):
+        assert home.run(job, days).success
+        told = {event.partition: event.metadata.get("batches") for event in home.events(f"profile/{key}")}
+        assert {day: told[day.isoformat()] for day in days} == dict.fromkeys(days, dg.MetadataValue.int(0))
+
+    assert home.run("ingest_profile_changes", [today], mode="reread").success
+    again = home.events("profile/changeset")[0]
+    assert (again.metadata["job"].value, again.metadata["landed"].value) == ("reread-profile-changes", 2)
+    assert again.partition == today.isoformat()
+    assert home.passed("profile/changeset", "conservation")
+    assert current_here(str(home.folder / "lake"), PROFILE).to_pylist() == seen
+
+
+@pytest.mark.broker
+def test_a_reader_who_waits_longer_than_the_limit_launches_a_move_and_the_run_says_so(
+    home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changes = Changes(tmp_path / "lake", PROFILE)
+    changes.land(0, [Said("a", 1, "INSERT", {"name": "Ann"})])
+    assert isinstance(asked(home, PROFILES.pressing, definitions=defs()), dg.SkipReason)
+    monkeypatch.setenv("ENGAGEMENT_PLATFORM_REMATERIALIZE__MAX_VIEW_LATENCY", "PT0S")
+    pressed = asked(home, PROFILES.pressing, definitions=defs())
+    assert isinstance(pressed, dg.RunRequest)
+    assert "rematerialize.max_view_latency" in pressed.tags[WHY]
 
 
 def test_what_waits_and_how_long_a_reader_waits_are_told_of_the_view_when_something_changed(

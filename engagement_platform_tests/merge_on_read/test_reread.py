@@ -1,0 +1,68 @@
+"""A day of changes that is read again: readers see no difference, wherever it ends, but for what had not landed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from engagement_platform.jobs import reread_changes_job
+from engagement_platform.microbatch.job import MicroBatchJob, Told, drain
+from engagement_platform.streams.declared import DeclaredEntity
+from engagement_platform_tests.guards.strangers import strangers
+from engagement_platform_tests.ingestion.test_crashes import Crash, crash_at
+from engagement_platform_tests.merge_on_read.conftest import MakeWorld
+from engagement_platform_tests.merge_on_read.histories import NOW, PROFILE, side_by_side
+from engagement_platform_tests.merge_on_read.oracle import Said
+from engagement_platform_tests.merge_on_read.test_ingest import reasons
+from engagement_platform_tests.merge_on_read.world import AT_ONCE, World, ignore
+
+pytestmark = pytest.mark.broker
+
+
+def reread(world: World, observe: Any = ignore) -> MicroBatchJob[Any]:
+    """The job for the day on which everything of the world landed."""
+    declared = DeclaredEntity(world.topic, world.entity)
+    told = Told(observe=observe)
+    job = reread_changes_job(declared, NOW.date(), world.spark, world.settings, world.stores, told)
+    return replace(job, clock=lambda: datetime.now(UTC))
+
+
+def test_a_day_that_is_read_again_changes_nothing_that_readers_see_wherever_it_ends(make_world: MakeWorld) -> None:
+    world = make_world()
+    batches = side_by_side(1, PROFILE, 20, 3)
+    for number, batch in enumerate(batches):
+        world.send(batch)
+        world.produce([b"{"])
+        world.ingest()
+        if number == 0:
+            world.move()
+    refused = reasons(world)
+    # Quarantine has the refused ones, so nothing is appended to it.
+    for point in (at for at in reread(world).crash_points if not at.startswith("quarantine.append")):
+        with pytest.raises(Crash):
+            list(drain(reread(world, crash_at(point)), AT_ONCE))
+        assert world.seen_here() == world.expected(), f"ended at {point}"
+        finished = list(drain(reread(world), AT_ONCE))
+        world.ingest()
+        assert world.seen_here() == world.expected(), f"ended at {point}, and was finished"
+        assert finished, f"ended at {point}, and not begun again"
+    assert reasons(world) == refused
+    world.move()
+    assert world.seen_here() == world.expected()
+    assert strangers(world.settings, world.stores) == set(), "our own job is taken for somebody else"
+
+
+def test_what_would_pass_now_lands_when_its_day_is_read_again(make_world: MakeWorld) -> None:
+    """An UPDATE that was refused since nobody had inserted its id; the INSERT came after it."""
+    world = make_world(entity=replace(PROFILE, unknown_update="quarantine"))
+    world.send([Said("p", 2, "UPDATE", {"name": "Ann"})])
+    world.ingest()
+    world.send([Said("p", 1, "INSERT", {"name": "An", "city": "Oslo"})])
+    world.ingest()
+    world.move()
+    assert [(row[2], row[6]) for row in world.seen_here()] == [("An", "Oslo")]
+    assert [report.counts["landed"] for report in drain(reread(world), AT_ONCE)] == [1, 1]
+    assert world.seen_here() == world.expected()
