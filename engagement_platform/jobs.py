@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import date, timedelta
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -19,7 +19,7 @@ from engagement_platform.games.feed import Feed, shipped
 from engagement_platform.games.job import INGEST_GAME_EVENTS, REPLAY_GAME_EVENTS, game_events
 from engagement_platform.games.objects import QueueSource
 from engagement_platform.games.replaying import replay_source
-from engagement_platform.ingestion.again import QuarantineSource, RecordedRanges, recorded_ranges
+from engagement_platform.ingestion.again import QuarantineSource
 from engagement_platform.ingestion.job import Parts, ingest_engagements, ingest_mutation_requests
 from engagement_platform.landing.redriven import RedriveSource
 from engagement_platform.landing.withheld import requests_without_erased
@@ -33,7 +33,6 @@ from engagement_platform.microbatch.database import open_engine
 from engagement_platform.microbatch.job import BatchReport, DrainPolicy, MicroBatchJob, Stores, Told, drain
 from engagement_platform.microbatch.lease import LeaseStore
 from engagement_platform.microbatch.model import JobState, Manifest
-from engagement_platform.microbatch.rewind import lineage
 from engagement_platform.microbatch.stores import BatchMetadataStore, CheckpointStore
 from engagement_platform.mutation.job import APPLY_MUTATIONS, apply_mutations
 from engagement_platform.mutation.rematerialize import (
@@ -180,13 +179,14 @@ def build_declared(
     if isinstance(declared, DeclaredEntity) and name == rematerialize_name(declared.entity):
         return rematerialize(lake, stores, settings, told, declared.entity)
     source = KafkaSource(declared.topic, settings.kafka)
-    read = partial(_read, source, spark, settings)
+    read = partial(read_topic, source, spark, settings)
     if isinstance(declared, DeclaredEntity):
         return ingest_changes(declared.entity, source, read, lake, stores, settings, told)
     return ingest_stream(declared, source, read, lake, stores, settings, told)
 
 
-def _read(source: KafkaSource, spark: SparkSession, settings: Settings, manifest: Manifest) -> DataFrame:
+def read_topic(source: KafkaSource, spark: SparkSession, settings: Settings, manifest: Manifest) -> DataFrame:
+    """The records of a batch, as they are on the topic."""
     return source.read(spark, manifest.start, manifest.end, min_partitions=settings.spark.default_parallelism)
 
 
@@ -218,40 +218,10 @@ def _topic_job(name: str, spark: SparkSession, settings: Settings, stores: Store
     """One of TOPIC_JOBS. Raises UnknownJob."""
     source = KafkaSource(topic_of(name, settings), settings.kafka)
     parts = Parts(Lake(spark, settings), stores, settings, told)
-    read = partial(_read, source, spark, settings)
+    read = partial(read_topic, source, spark, settings)
     if name == INGEST_ENGAGEMENTS:
         return ingest_engagements(name, source, read, parts)
     return ingest_mutation_requests(name, source, read, parts)
-
-
-def reread_job(
-    day: date, spark: SparkSession, settings: Settings, stores: Stores, told: Told | None = None
-) -> MicroBatchJob[Any]:
-    """Engagements that were ingested on a UTC day, read once more and applied as a keyed upsert.
-
-    Changes nothing where nothing was wrong; after a decoding fix the repaired rows land and are announced.
-    """
-    told = told or Told()
-    source = KafkaSource(settings.kafka.engagements_topic, settings.kafka)
-    parts = Parts(Lake(spark, settings), stores, settings, told)
-    read = partial(_read, source, spark, settings)
-    return ingest_engagements(REREAD_ENGAGEMENTS, _recorded(INGEST_ENGAGEMENTS, day, source, stores), read, parts)
-
-
-def reread_changes_job(
-    declared: DeclaredEntity, day: date, spark: SparkSession, settings: Settings, stores: Stores, told: Told
-) -> MicroBatchJob[Any]:
-    """Changes of an entity that were ingested on a UTC day, as batches of their own; versions say which word counts."""
-    source = KafkaSource(declared.topic, settings.kafka)
-    ranges = _recorded(ingest_name(declared.entity), day, source, stores)
-    read, name = partial(_read, source, spark, settings), reread_name(declared.entity)
-    return ingest_changes(declared.entity, ranges, read, Lake(spark, settings), stores, settings, told, name)
-
-
-def _recorded(job: str, day: date, source: KafkaSource, stores: Stores) -> RecordedRanges:
-    """What a job read on a UTC day."""
-    app_ids = lineage(stores.checkpoints.history(job), stores.checkpoints.app_id(job))
-    return RecordedRanges(source, recorded_ranges(stores.checkpoints.history(job, ingestion_date=day), app_ids))
 
 
 def redrive_jobs(
@@ -376,22 +346,6 @@ def _redrive(settings: Settings, reason: str | None, told: Told | None) -> Itera
         for job in (*jobs, *declared):
             if job is not None:
                 yield from drain(job, DrainPolicy(linger=timedelta(0), max_duration=timedelta.max))
-
-
-def reread(
-    days: Sequence[date],
-    spark: SparkSession,
-    settings: Settings,
-    stores: Stores,
-    told: Told | None = None,
-    *,
-    declared: DeclaredEntity | None = None,
-) -> Iterator[BatchReport]:
-    """Read what was ingested on these UTC days once more, day by day. declared: changes of it; None: engagements."""
-    for day in days:
-        with_it = (day, spark, settings, stores, told or Told())
-        job = reread_job(*with_it) if declared is None else reread_changes_job(declared, *with_it)
-        yield from drain(job, DrainPolicy(linger=timedelta(0), max_duration=timedelta.max))
 
 
 def reset_job(name: str, settings: Settings, *, abandon: bool = False) -> str:

@@ -24,6 +24,7 @@ from engagement_platform.embedded.ports import free_ports
 from engagement_platform.settings import Settings, SparkSettings
 from engagement_platform.spark.jars import JarsUnavailable, resolve_jars
 from engagement_platform.spark.session import build_classic, classic_conf
+from engagement_platform_tests import daily  # noqa: F401 - says which day it is before workers begin
 
 CALL_S = 20.0
 SPARK_CONF = Path(__file__).parent / "spark_conf"

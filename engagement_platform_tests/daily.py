@@ -10,6 +10,9 @@ from datetime import UTC, datetime
 import pytest
 from _pytest.mark import ParameterSet
 
+# Workers inherit it from the process that starts them: begun around midnight, they would collect different tests.
+_TODAY = os.environ.setdefault("TESTS_OF_TODAY", datetime.now(UTC).strftime("%Y%m%d"))
+
 
 def of_today(values: Sequence[object], most: int = 1, *, unpack: bool = False) -> list[ParameterSet]:
     """Parameters of a test, all but `most` of them slow. unpack: each value is a tuple of several parameters.
@@ -17,7 +20,7 @@ def of_today(values: Sequence[object], most: int = 1, *, unpack: bool = False) -
     The same ones all day, so that a failure can be seen again, and later with ENGAGEMENT_PLATFORM_TEST_SEED, which is
     the day, as in 20261122.
     """
-    seed = os.environ.get("ENGAGEMENT_PLATFORM_TEST_SEED") or datetime.now(UTC).strftime("%Y%m%d")
+    seed = os.environ.get("ENGAGEMENT_PLATFORM_TEST_SEED") or _TODAY
     quick = random.Random(int(seed)).sample(range(len(values)), most)
     return [
         pytest.param(

@@ -95,7 +95,7 @@ class EntityParts:
 
     def again(self, day: date, opened: Opened, told: Told) -> Iterator[BatchReport]:
         """What was ingested on a day, read once more."""
-        from engagement_platform.jobs import reread
+        from engagement_platform.rereading import reread
         from engagement_platform.streams.declared import DeclaredEntity
 
         declared = DeclaredEntity(self.topic(opened.settings), self.of(opened.settings))

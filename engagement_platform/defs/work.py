@@ -56,9 +56,9 @@ def work_of(mode: Mode, days: Sequence[date], today: date) -> Work:
 
 
 def _engagements_again(day: date, opened: Opened, told: Told) -> Iterator[BatchReport]:
-    from engagement_platform import jobs
+    from engagement_platform.rereading import reread
 
-    return jobs.reread([day], opened.spark, opened.settings, opened.stores, told)
+    return reread([day], opened.spark, opened.settings, opened.stores, told)
 
 
 def drain_policy(settings: DrainSettings) -> DrainPolicy:

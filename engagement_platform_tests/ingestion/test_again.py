@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from engagement_platform.jobs import redrive_jobs, reread_job
+from engagement_platform.jobs import redrive_jobs
 from engagement_platform.microbatch.job import BatchReport
+from engagement_platform.rereading import reread_job
 from engagement_platform.settings import DecodingSettings, LayoutSettings
 from engagement_platform.tables.engagement import MAPPING, NOTIFICATION, QUARANTINE, SUPERSEDED
 from engagement_platform.verify import verify

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from engagement_platform.jobs import reread_changes_job
 from engagement_platform.microbatch.job import MicroBatchJob, Told, drain
+from engagement_platform.rereading import reread_changes_job
 from engagement_platform.streams.declared import DeclaredEntity
 from engagement_platform_tests.guards.strangers import strangers
 from engagement_platform_tests.ingestion.test_crashes import Crash, crash_at

@@ -1,0 +1,68 @@
+"""Days that were ingested, read once more from their topics: by what the checkpoints of those days recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import date, timedelta
+from functools import partial
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from engagement_platform.ingestion.again import RecordedRanges, recorded_ranges
+from engagement_platform.ingestion.job import Parts, ingest_engagements
+from engagement_platform.jobs import INGEST_ENGAGEMENTS, REREAD_ENGAGEMENTS, read_topic
+from engagement_platform.merge_on_read.ingest import ingest_changes, reread_name
+from engagement_platform.merge_on_read.ingest import job_name as ingest_name
+from engagement_platform.microbatch.job import BatchReport, DrainPolicy, MicroBatchJob, Stores, Told, drain
+from engagement_platform.microbatch.rewind import lineage
+from engagement_platform.settings import Settings
+from engagement_platform.sources.kafka import KafkaSource
+from engagement_platform.streams.declared import DeclaredEntity
+from engagement_platform.tables.lake import Lake
+
+
+def reread_job(
+    day: date, spark: SparkSession, settings: Settings, stores: Stores, told: Told | None = None
+) -> MicroBatchJob[Any]:
+    """Engagements that were ingested on a UTC day, read once more and applied as a keyed upsert.
+
+    Changes nothing where nothing was wrong; after a decoding fix the repaired rows land and are announced.
+    """
+    told = told or Told()
+    source = KafkaSource(settings.kafka.engagements_topic, settings.kafka)
+    parts = Parts(Lake(spark, settings), stores, settings, told)
+    read = partial(read_topic, source, spark, settings)
+    return ingest_engagements(REREAD_ENGAGEMENTS, _recorded(INGEST_ENGAGEMENTS, day, source, stores), read, parts)
+
+
+def reread_changes_job(
+    declared: DeclaredEntity, day: date, spark: SparkSession, settings: Settings, stores: Stores, told: Told
+) -> MicroBatchJob[Any]:
+    """Changes of an entity that were ingested on a UTC day, as batches of their own; versions say which word counts."""
+    source = KafkaSource(declared.topic, settings.kafka)
+    ranges = _recorded(ingest_name(declared.entity), day, source, stores)
+    read, name = partial(read_topic, source, spark, settings), reread_name(declared.entity)
+    return ingest_changes(declared.entity, ranges, read, Lake(spark, settings), stores, settings, told, name)
+
+
+def reread(
+    days: Sequence[date],
+    spark: SparkSession,
+    settings: Settings,
+    stores: Stores,
+    told: Told | None = None,
+    *,
+    declared: DeclaredEntity | None = None,
+) -> Iterator[BatchReport]:
+    """Read what was ingested on these UTC days once more, day by day. declared: changes of it; None: engagements."""
+    for day in days:
+        with_it = (day, spark, settings, stores, told or Told())
+        job = reread_job(*with_it) if declared is None else reread_changes_job(declared, *with_it)
+        yield from drain(job, DrainPolicy(linger=timedelta(0), max_duration=timedelta.max))
+
+
+def _recorded(job: str, day: date, source: KafkaSource, stores: Stores) -> RecordedRanges:
+    """What a job read on a UTC day."""
+    app_ids = lineage(stores.checkpoints.history(job), stores.checkpoints.app_id(job))
+    return RecordedRanges(source, recorded_ranges(stores.checkpoints.history(job, ingestion_date=day), app_ids))
