@@ -23,7 +23,7 @@ def fold_here(changes: pa.Table, entity: Entity) -> pa.Table:
     """
     with in_memory() as connection:
         connection.register("changes", changes)
-        return connection.sql(_query(entity)).to_arrow_table().cast(schema_of_folded(entity))
+        return connection.query(_query(entity)).to_arrow_table().cast(schema_of_folded(entity))
 
 
 def _query(entity: Entity) -> str:

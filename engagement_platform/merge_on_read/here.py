@@ -41,7 +41,7 @@ def state_here(root: str, entity: Entity, *, keys: Sequence[str] | None = None, 
     with in_memory() as connection:
         connection.register("b", base)
         connection.register("f", folded)
-        found = connection.sql(_merged(entity)).to_arrow_table()
+        found = connection.query(_merged(entity)).to_arrow_table()
     return found.cast(schema_of(entity.base))
 
 
