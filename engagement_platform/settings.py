@@ -11,9 +11,9 @@ from __future__ import annotations
 import os
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
-from pydantic import Field, SecretStr
+from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -151,6 +151,14 @@ class DrainSettings(Section):
     )
 
 
+MessageField = Literal[
+    "attributes", "channel", "engagement_date_from", "engagement_date_to", "engagement_id", "engagement_ts",
+    "execution_ts", "from_id", "name", "operation", "organization_id", "person_id", "person_name", "request_id",
+    "subject", "to_id", "type", "version",
+]  # fmt: skip
+"""Fields of engagements and of mutation requests."""
+
+
 class DecodingSettings(Section):
     max_bytes: int = Field(default=1024 * 1024, ge=2, description="Larger messages are quarantined as too_large.")
     max_depth: int = Field(default=32, ge=1, le=200, description="Deeper nested messages are quarantined as too_deep.")
@@ -164,6 +172,18 @@ class DecodingSettings(Section):
     unknown_fields: Literal["ignore", "quarantine"] = Field(
         default="ignore", description="What happens to a message with fields nobody declared: `ignore` counts them."
     )
+    aliases: dict[str, MessageField] = Field(
+        default={},
+        description='How producers spell fields of engagements and mutation requests otherwise, such as {"OrgId": '
+        '"organization_id"}. A message that has both goes to quarantine as duplicate_key.',
+    )
+
+    @field_validator("aliases")
+    @classmethod
+    def _no_field_is_an_alias(cls, aliases: dict[str, MessageField]) -> dict[str, MessageField]:
+        if fields := sorted(aliases.keys() & set(get_args(MessageField))):
+            raise ValueError(f"{', '.join(fields)}: a field of engagements or requests cannot be another spelling")
+        return aliases
 
 
 class LayoutSettings(Section):

@@ -272,7 +272,7 @@ def open_few(
     table = here(decoded)
     if table is None:
         return None
-    table = withheld(table, ENGAGEMENTS, tombstones or Nobody())
+    table = withheld(table, ENGAGEMENTS, tombstones or Nobody(), lake.settings.decoding.aliases)
     accepted = _accepted(table)
     former = Accepted(lake, manifest, distinct(accepted, "organization_id"), lake.settings.mutation)
     identities = Identities(former.edges)

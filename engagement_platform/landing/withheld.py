@@ -25,6 +25,7 @@ Named = Mapping[str, Sequence[str]]
 ENGAGEMENTS: Named = {PERSON: ("person_id",), ENGAGEMENT: ("engagement_id",)}
 REQUESTS: Named = {PERSON: ("from_id", "to_id"), ENGAGEMENT: ("engagement_id",)}
 
+NO_ALIASES: Mapping[str, str] = {}
 _ORGANIZATION = "organization_id"
 _STAYS = frozenset({*COORDINATES, "produced_ts", "value_bytes", "unknown_fields"})
 _MARK = {"reason_code": Reason.ERASED.value, "reason": SENTENCES[Reason.ERASED]}
@@ -35,11 +36,16 @@ def of_entity(name: str, key: str) -> Named:
     return {entity(name): (key,)}
 
 
-def withheld(decoded: pa.Table, named: Named, tombstones: Tombstones) -> pa.Table:
-    """Decoded records, those of erased ones as markers. Refused ones are looked into as far as they are JSON."""
+def withheld(
+    decoded: pa.Table, named: Named, tombstones: Tombstones, aliases: Mapping[str, str] = NO_ALIASES
+) -> pa.Table:
+    """Decoded records, those of erased ones as markers. Refused ones are looked into as far as they are JSON.
+
+    aliases: other spellings of fields, and which field each means.
+    """
     if not any(map(tombstones.organizations, named)):
         return decoded
-    return as_markers(decoded, _named_here(decoded, named, tombstones))
+    return as_markers(decoded, _named_here(decoded, named, tombstones, aliases))
 
 
 def withheld_in_spark(decoded: DataFrame, named: Named, tombstones: Tombstones, lake: Lake) -> DataFrame:
@@ -50,8 +56,8 @@ def withheld_in_spark(decoded: DataFrame, named: Named, tombstones: Tombstones, 
     there = [_ORGANIZATION] if _ORGANIZATION in decoded.columns else []
     accepted = decoded.where("reason_code IS NULL")
     refused = decoded.where("reason_code IS NOT NULL").select(*COORDINATES, *there, *columns, "reason_code", "value")
-    table = refused.toArrow()
-    places = table.select(list(COORDINATES)).filter(_named_here(table, named, tombstones)).to_pylist()
+    table, aliases = refused.toArrow(), lake.settings.decoding.aliases
+    places = table.select(list(COORDINATES)).filter(_named_here(table, named, tombstones, aliases)).to_pylist()
     for kind, of in named.items():
         for name in of:
             organization = F.col(_ORGANIZATION) if there else F.lit(ANYWHERE)
@@ -117,13 +123,13 @@ def requests_without_erased(rows: Rows, tombstones: Tombstones, lake: Lake) -> R
     return rows
 
 
-def _named_here(decoded: pa.Table, named: Named, tombstones: Tombstones) -> pa.Array:
+def _named_here(decoded: pa.Table, named: Named, tombstones: Tombstones, aliases: Mapping[str, str]) -> pa.Array:
     """Whether each record names somebody who is erased."""
     marked = [False] * decoded.num_rows
     has_organization = _ORGANIZATION in decoded.column_names
     organizations = decoded.column(_ORGANIZATION).to_pylist() if has_organization else [ANYWHERE] * len(marked)
     refused = {
-        at: said_in(value)
+        at: said_in(value, aliases)
         for at, (code, value) in enumerate(
             zip(decoded.column("reason_code").to_pylist(), decoded.column("value").to_pylist(), strict=True)
         )
@@ -143,10 +149,12 @@ def _named_here(decoded: pa.Table, named: Named, tombstones: Tombstones) -> pa.A
     return pa.array(marked, pa.bool_())
 
 
-def said_in(value: bytes | None) -> Mapping[str, Any]:
+def said_in(value: bytes | None, aliases: Mapping[str, str] = NO_ALIASES) -> Mapping[str, Any]:
     """The object that a record is; empty where it is none, or no JSON. For records that were refused."""
     try:
         said = json.loads(value or b"")
     except (ValueError, RecursionError):
         return {}
-    return {name: of for name, of in said.items() if isinstance(of, str)} if isinstance(said, dict) else {}
+    said = {name: of for name, of in said.items() if isinstance(of, str)} if isinstance(said, dict) else {}
+    # A field under its own name goes before another spelling of it.
+    return {aliases[name]: of for name, of in said.items() if name in aliases} | said

@@ -91,7 +91,7 @@ def engagement_decoder(
             attributes,
         )
 
-    return decoder_of(limits, read)
+    return decoder_of(limits, respelled(limits, read))
 
 
 def mutation_request_decoder(
@@ -131,7 +131,7 @@ def mutation_request_decoder(
         )
         return use(request, fields, id_length)
 
-    return decoder_of(limits, read)
+    return decoder_of(limits, respelled(limits, read))
 
 
 def decoder_of(
@@ -151,6 +151,22 @@ def decoder_of(
         return decoded
 
     return decode
+
+
+def respelled(limits: DecodingLimits, read: Callable[[JsonObject], Decoded]) -> Callable[[JsonObject], Decoded]:
+    """`read` for messages that may spell fields otherwise."""
+    if not limits.aliases:
+        return read
+
+    def read_respelled(fields: JsonObject) -> Decoded:
+        for alias, field in limits.aliases:
+            if alias in fields:
+                if field in fields:
+                    raise Refused(Reason.DUPLICATE_KEY)
+                fields[field] = fields.pop(alias)
+        return read(fields)
+
+    return read_respelled
 
 
 def _convert(request: MutationRequest, fields: JsonObject, id_length: int) -> MutationRequest:

@@ -25,11 +25,13 @@ class DecodingLimits:
     """Without an offset it is taken as UTC."""
     max_ahead: timedelta = timedelta(days=1)
     unknown_fields: Literal["ignore", "quarantine"] = "ignore"
+    aliases: tuple[tuple[str, str], ...] = ()
+    """Other spellings of fields of engagements and requests, and which field each means."""
 
     @classmethod
     def of(cls, settings: DecodingSettings) -> DecodingLimits:
         """The limits that the settings name."""
-        return cls(**settings.model_dump())
+        return cls(**{**settings.model_dump(), "aliases": tuple(settings.aliases.items())})
 
 
 class Reason(StrEnum):

@@ -88,6 +88,17 @@ def test_who_is_erased_leaves_a_place_and_a_reason_and_others_are_as_they_were(
             assert now == was
 
 
+def test_a_refused_record_that_spells_fields_otherwise_is_looked_into_as_well() -> None:
+    table = pa.Table.from_pylist([record(0, "o", "a", "e", True)], schema=SCHEMA)
+    value = json.dumps({"OrgId": "o", "Who": "a"}).encode()
+    at = table.column_names.index("value")
+    table = table.set_column(at, "value", pa.array([value], table.schema.field("value").type))
+    aliases = {"OrgId": "organization_id", "Who": "person_id"}
+    somebody, elsewhere = (Graves(frozenset({(of, "a")}), frozenset()) for of in ("o", "p"))
+    assert withheld(table, ENGAGEMENTS, somebody, aliases).column("value").to_pylist() == [None]
+    assert withheld(table, ENGAGEMENTS, elsewhere, aliases).column("value").to_pylist() == [value]
+
+
 def test_while_nobody_is_erased_records_are_not_looked_at() -> None:
     table = pa.Table.from_pylist([record(0, "o", "a", "e", False)], schema=SCHEMA)
     assert withheld(table, ENGAGEMENTS, Nobody()) is table

@@ -165,6 +165,19 @@ def test_a_reset_reads_everything_again_and_doubles_nothing(world: World) -> Non
     assert_verified(world)
 
 
+def test_messages_that_spell_fields_otherwise_land_once_somebody_says_what_they_mean(make_world: MakeWorld) -> None:
+    world = make_world()
+    otherwise = {"organization_id": "OrgId", "engagement_ts": "EngagementTime"}
+    message = today("spelled otherwise", person_name="Ann")
+    world.produce([{otherwise.get(name, name): value for name, value in message.items()}, today("usual")])
+    world.run()
+    assert reasons(world) == {"missing_field": 1}
+    told = world.under(decoding=DecodingSettings(aliases={of: field for field, of in otherwise.items()}))
+    redrive(told, "missing_field")
+    assert [row[1] for row in told.data_rows()] == ["spelled otherwise", "usual"]
+    assert reasons(told) == {"missing_field": 1}, "what was refused stays to be seen"
+
+
 def test_reading_a_day_again_after_a_fix_lands_what_was_refused_and_announces_only_that(make_world: MakeWorld) -> None:
     strict = make_world(decoding=TOO_STRICT)
     strict.produce([today("good"), engagement("org", "late", person_name="Bo"), None])

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta, timezone
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
-from engagement_platform.settings import DecodingSettings
+from engagement_platform.settings import DecodingSettings, MessageField
 from engagement_platform.sources.decoding import decode_engagement, decode_mutation_request
 from engagement_platform.sources.messages import (
     SENTENCES,
@@ -547,3 +548,35 @@ def test_what_is_sent_is_what_arrives(
     arrived = engagement(json.dumps(sent, ensure_ascii=ascii_only).encode())
     assert {field: getattr(arrived, field) for field in sent} == sent | {"engagement_ts": time}
     assert arrived.engagement_date == time.astimezone(UTC).date()
+
+
+FIELDS = sorted(get_args(MessageField))
+
+
+@given(st.sampled_from([ENGAGEMENT, FULL, REQUEST, DELETE, RENAME, UPDATE]), st.sets(st.sampled_from(FIELDS)))
+def test_a_message_that_spells_fields_otherwise_says_the_same(message: dict[str, Any], spelled: set[str]) -> None:
+    limits = replace(LIMITS, aliases=tuple((field.title(), field) for field in FIELDS), unknown_fields="quarantine")
+    decode = decode_mutation_request if "operation" in message else decode_engagement
+    otherwise = {name.title() if name in spelled else name: of for name, of in message.items()}
+    assert decode(encoded(otherwise), limits, NOW) == decode(encoded(message), LIMITS, NOW)
+    for name in spelled & message.keys():
+        both = decode(encoded(otherwise | {name: message[name]}), limits, NOW)
+        assert isinstance(both, Rejection)
+        assert both.code is Reason.DUPLICATE_KEY
+
+
+def test_only_fields_of_messages_can_be_spelled_otherwise_and_by_no_field_s_name() -> None:
+    fields = (set(Engagement._fields) | set(MutationRequest._fields)) - {
+        "unknown_fields",
+        "set_null",
+        "engagement_date",
+    }
+    assert set(FIELDS) == fields
+    settings = DecodingSettings(aliases={"OrgId": "organization_id"})
+    assert DecodingLimits.of(settings).aliases == (("OrgId", "organization_id"),)
+    for wrong, complaint in (
+        ({"OrgId": "organisation_id"}, "'organization_id'"),
+        ({"name": "person_name"}, "name: a f"),
+    ):
+        with pytest.raises(ValidationError, match=complaint):
+            DecodingSettings.model_validate({"aliases": wrong})
