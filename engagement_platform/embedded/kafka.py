@@ -152,8 +152,8 @@ class EmbeddedKafka:
 
     def _java(self) -> list[str]:
         # Code is compiled once, and quickly: starting and stopping took 4.0 s of the processor instead of 7.0 s; with a
-        # million messages in batches and 5,000 one by one in between 7.5 s instead of 12 s, and those took as long
-        # (2 cores, Java 17). The room for compiled code that goes with that would be 48 MB.
+        # million messages in batches and 5,000 one by one in between 7.5 s instead of 12 s (2 cores, Java 17). The room
+        # for compiled code that goes with that would be 48 MB.
         quick = ("-XX:TieredStopAtLevel=1", "-XX:ReservedCodeCacheSize=128m", "-XX:+UseSerialGC")
         logging = f"-Dlog4j2.configurationFile={self.data_dir / 'log4j2.properties'}"
         command = [str(find_java()), f"-Xmx{self.heap}", *quick, "-XX:+ExitOnOutOfMemoryError"]
