@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import boto3
+import hypothesis
 import pytest
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
@@ -25,6 +26,10 @@ from engagement_platform.settings import Settings, SparkSettings
 from engagement_platform.spark.jars import JarsUnavailable, resolve_jars
 from engagement_platform.spark.session import build_classic, classic_conf
 from engagement_platform_tests import daily  # noqa: F401 - says which day it is before workers begin
+
+# How long an example takes says how busy the machine is.
+hypothesis.settings.register_profile("house", deadline=None)
+hypothesis.settings.load_profile("house")
 
 CALL_S = 20.0
 SPARK_CONF = Path(__file__).parent / "spark_conf"

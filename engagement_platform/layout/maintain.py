@@ -108,7 +108,7 @@ def planned(settings: Settings, asked: Asked) -> Plan:
 
 def _told_too_large(one: Slice, limits: Limits) -> str:
     return (
-        f"ordering it rewrites {readable(one.gain.bytes_to_rewrite or 0)} at once, and its writers would wait: raise "
+        f"it rewrites {readable(one.gain.bytes_to_rewrite or 0)} at once, and its writers would wait: raise "
         f"maintenance.max_slice_bytes ({readable(limits.max_slice_bytes)}) for a run while none is at work, or use "
         "finer partitions"
     )

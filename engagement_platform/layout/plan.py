@@ -165,8 +165,11 @@ def _best(survey: Survey, one: pa.Table, limits: Limits, pace: Mapping[Engine, f
 
 
 def _too_large(found: Slice, survey: Survey, limits: Limits) -> bool:
-    """Whether writers would wait for too long. A liquid table can only be rewritten as its engine sees fit."""
-    bounded = not (survey.append_only or survey.liquid)
+    """Whether writers would wait for too long; those of tables elsewhere do not wait for this platform.
+
+    A liquid table can only be rewritten as its engine sees fit.
+    """
+    bounded = survey.place.root != survey.place.uri and not (survey.append_only or survey.liquid)
     return bounded and (found.gain.bytes_to_rewrite or 0) > limits.max_slice_bytes
 
 
@@ -176,6 +179,8 @@ def _merged(survey: Survey, one: pa.Table, limits: Limits, pace: Mapping[Engine,
     if not _too_large(found, survey, limits):
         return found
     below, files, size = smallest(survey.sizes[found.partition], limits.max_slice_bytes)
+    if not files:
+        return replace(found, too_large=True)
     for name, figure in (("mergeable_files", files), ("mergeable_bytes", size)):
         one = one.set_column(one.column_names.index(name), name, pa.array([figure], one.schema.field(name).type))
     some = _slice(survey, one, "optimize", limits, pace, only_below=below)

@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 from engagement_platform.layout.maintain import Asked, planned
 from engagement_platform.layout.optimize import Done
 from engagement_platform.layout.plan import Left
+from engagement_platform_tests.layout import logs
 from engagement_platform_tests.layout.seeded import SeededLake
 
 
@@ -69,3 +70,20 @@ def test_a_partition_that_takes_too_long_to_be_ordered_is_left_and_told_of_and_f
     [done] = under(lake, max_slice_bytes=sum(before), **large).optimize()
     assert isinstance(done, Done), "exactly the limit is done"
     assert lake.rows() == rows
+
+
+def test_where_not_even_the_smallest_files_fit_they_are_left_and_told_of(tmp_path: Path) -> None:
+    lake = SeededLake(tmp_path)
+    lake.engagements("org-1", 3)
+    before = sizes(lake)
+    [left] = under(lake, max_slice_bytes=before[0] - 1).optimize()
+    assert isinstance(left, Left)
+    assert (left.failed, sizes(lake)) == (False, before)
+    assert "maintenance.max_slice_bytes" in left.why
+
+
+def test_writers_of_tables_elsewhere_do_not_wait_so_that_nothing_bounds_a_slice(tmp_path: Path) -> None:
+    lake = SeededLake(tmp_path / "lake")
+    path = logs.table(tmp_path / "t", logs.files(3, 1000))
+    [whole] = planned(under(lake, max_slice_bytes=1500).settings, Asked(str(path))).chosen
+    assert (whole.gain.files_before, whole.only_below_bytes) == (3, None)
