@@ -193,13 +193,14 @@ def view(
     if keys is not None:
         base = base.where(F.col(entity.key).isin(list(keys)))
     passes = None if where is None else F.expr(where)
-    folded = folded_changes(lake, entity, taken, keys=keys)
+    folded = folded_changes(lake, entity, taken, keys=keys) if taken.pending else None
     if passes is not None and taken.pending_rows <= FEW_KEYS:
-        waiting = [row[0] for row in folded.select(entity.key).collect()] if taken.pending else []
+        waiting = [] if folded is None else [row[0] for row in folded.select(entity.key).collect()]
         base = base.where(passes | F.col(entity.key).isin(waiting) if waiting else passes)
-    broadcast = fits_broadcast(taken.pending_rows, settings) or fits_broadcast(folded.count(), settings)
+    few = fits_broadcast(taken.pending_rows, settings)
+    broadcast = few or (folded is not None and fits_broadcast(folded.count(), settings))
     chosen = choose(entity, strategy or settings.view, broadcast=broadcast)
-    state = STRATEGIES[chosen](base, Pending(folded, broadcast), entity) if taken.pending else base
+    state = base if folded is None else STRATEGIES[chosen](base, Pending(folded, broadcast), entity)
     return View(entity, taken, chosen, broadcast, state.select(*entity.state_columns), passes)
 
 
