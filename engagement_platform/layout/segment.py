@@ -68,7 +68,7 @@ def moved_on(uri: str, version: int | None) -> bool:
 def segment(uri: str, version: int | None = None) -> Segment:
     """What `_delta_log` holds up to a version, or up to the newest one. One listing of one folder."""
     filesystem, path = log.opened(f"{uri}/_delta_log")
-    found = filesystem.get_file_info(pafs.FileSelector(path, allow_not_found=True))
+    found = log.listed(filesystem, path)
     names = [info.base_name for info in found if info.type == pafs.FileType.File]
     commits = sorted(int(match[1]) for name in names if (match := _COMMIT.fullmatch(name)))
     checkpoints = _checkpoints(names)

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-import pyarrow.fs as pafs
 from deltalake.exceptions import DeltaError
 
 from engagement_platform.layout.files import first_line
@@ -49,7 +48,7 @@ def followed(folder: str, table_id: str) -> Followed | Unreadable | None:
 
 def _followed(folder: str, table_id: str) -> Followed | None:
     filesystem, path = log.opened(folder.rstrip("/"))
-    listed = filesystem.get_file_info(pafs.FileSelector(f"{path}/commits", allow_not_found=True))
+    listed = log.listed(filesystem, f"{path}/commits")
     finished = {int(one.base_name): one for one in listed if one.base_name.isdigit()}
     if not finished:
         return None

@@ -174,7 +174,7 @@ def newest_entry(uri: str) -> int | None:
 
 def _entries(uri: str) -> list[int]:
     filesystem, path = opened(f"{uri}/_delta_log")
-    names = [info.base_name for info in filesystem.get_file_info(pafs.FileSelector(path, allow_not_found=True))]
+    names = [info.base_name for info in listed(filesystem, path)]
     return [int(name.removesuffix(".json")) for name in names if _ENTRY.fullmatch(name)]
 
 
@@ -228,12 +228,16 @@ def tables(root: str) -> list[str]:
 
 
 def _folders(filesystem: pafs.FileSystem, path: str) -> list[str]:
+    return [info.base_name for info in listed(filesystem, path) if info.type == pafs.FileType.Directory]
+
+
+def listed(filesystem: pafs.FileSystem, path: str) -> list[pafs.FileInfo]:
+    """What is in a folder, in any order; nothing where there is no such folder (yet)."""
     try:
-        found = filesystem.get_file_info(pafs.FileSelector(path, allow_not_found=True))
+        return list(filesystem.get_file_info(pafs.FileSelector(path, allow_not_found=True)))
     except FileNotFoundError:
-        # A folder that is made while it is listed: Arrow does not find it, and then sees that it is there.
+        # It was made meanwhile: Arrow did not find it, looked whether it is really missing, and there it was.
         return []
-    return [info.base_name for info in found if info.type == pafs.FileType.Directory]
 
 
 def partition_values(uri: str, version: int, column: str) -> set[str] | None:

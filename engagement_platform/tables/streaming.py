@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import pyarrow.fs as pafs
 from pyspark.sql import DataFrame
 
 from engagement_platform.tables import log
@@ -53,7 +52,7 @@ def finished_batch(checkpoint: str) -> int | None:
     Structured Streaming keeps a file for each in `commits`.
     """
     filesystem, path = log.opened(f"{checkpoint}/commits")
-    listed = filesystem.get_file_info(pafs.FileSelector(path, allow_not_found=True))
+    listed = log.listed(filesystem, path)
     return max((int(one.base_name) for one in listed if one.base_name.isdigit()), default=None)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -130,3 +131,24 @@ def test_the_compaction_that_follows_a_commit_under_its_marker_is_not_taken_for_
 def test_hadoop_s_scheme_is_spelled_as_delta_rs_does() -> None:
     assert log.storage_uri("s3a://bucket/a s3a://b") == "s3://bucket/a s3a://b"
     assert log.storage_uri("/lake/s3a://") == "/lake/s3a://"
+
+
+def test_a_table_that_is_made_while_it_is_looked_for_is_there_or_not_and_nothing_else(tmp_path: Path) -> None:
+    folder, ended = tmp_path / "_delta_log", threading.Event()
+
+    def make_and_remove() -> None:
+        while not ended.is_set():
+            folder.mkdir()
+            (folder / f"{7:020}.json").touch()
+            (folder / f"{7:020}.json").unlink()
+            folder.rmdir()
+
+    maker = threading.Thread(target=make_and_remove)
+    maker.start()
+    try:
+        # Without a care for it, about one listing in fifty failed.
+        seen = {log.newest_entry(str(tmp_path)) for _ in range(5_000)}
+    finally:
+        ended.set()
+        maker.join()
+    assert seen <= {None, 7}
