@@ -6,9 +6,9 @@ Writes: seconds of each batch until it can be read, batch after batch in one lak
 (and all in Spark, as on an object store), copy-on-write MERGE, MERGE with deletion vectors, full overwrite, delta-rs's
 merge; the ways by hand have a plain table without versions of columns. Merge on read also moves its changes into the
 base once, which is spread over --every batches (the default is what rematerialize.max_pending_rows lets wait).
-Reads: the view with 0 to 800,000 changes waiting by each strategy, against the base alone, in turns; all columns, and
-one counted; one key without a JVM. Moves: the three methods on bases of four sizes, in sixteen partitions; changes
-meet all of them, or one; and where their curves cross.
+Reads: the view with 0 to 800,000 changes waiting by each strategy, made and read, against the base alone, in turns; all
+columns, and one counted; the same view read again; one key without a JVM. Moves: the three methods on bases of four
+sizes, in sixteen partitions; changes meet all of them, or one; and where their curves cross.
 Prints tables and targets. Writes merge_on_read_{writes,reads,moves}.csv (every round), merge_on_read.png, .html, .md;
 --page puts the last one into a page. Fails if two ways leave other rows, or two strategies show others (with most
 changes waiting). Nothing begins after --minutes, which begin after the warm-up; rounds come in turn, so that curves
@@ -35,7 +35,8 @@ from pyspark.sql import DataFrame, SparkSession
 from benchmarks.budget import Budget, add_budget_option
 from benchmarks.cells import Cells, Progress, Run, add_options, console, open_run
 from benchmarks.lakes import mark_ready, ready, restore
-from benchmarks.merge_on_read_report import BASE, COUNTED, MOVE, ONE_KEY, SPREADS, WHOLE, Asked, figures, save, show
+from benchmarks.merge_on_read_reads import WHOLE, base_rows, read, seconds_of_read
+from benchmarks.merge_on_read_report import MOVE, SPREADS, Asked, figures, save, show
 from benchmarks.merge_on_read_ways import (
     IN_SPARK,
     MERGE_ON_READ,
@@ -59,12 +60,11 @@ from benchmarks.peers.measure import Notes, Peers
 from benchmarks.peers.report import keys as peer_keys
 from benchmarks.peers.report import table as peer_table
 from engagement_platform.merge_on_read.entity import Entity
-from engagement_platform.merge_on_read.latency import point_read_seconds
 from engagement_platform.merge_on_read.rematerialize import METHODS
 from engagement_platform.merge_on_read.view import STRATEGIES, view
 from engagement_platform.perftest.data import ENTITY, PARTITIONED, Generated, Records
 from engagement_platform.perftest.one import summed_up
-from engagement_platform.sections import RematerializeMethod, ViewStrategy
+from engagement_platform.sections import RematerializeMethod
 from engagement_platform.tables import log
 
 Kept = tuple[Cells, Cells, Cells]
@@ -147,12 +147,12 @@ class Bench:
             records = self._records(self.asked.rows, 0, changes=max(1, batch))
             for n in range(pending // batch if batch else 0):
                 land(at, records, n)
-            _read(base_rows(at), WHOLE)
+            read(base_rows(at), WHOLE)
             when = f"read with {pending} waiting"
             if pending == max(self.asked.pending) and when not in self._agreed():
                 self._agree(when, *(view(at.lake, ENTITY, strategy=strategy).rows for strategy in STRATEGIES))
             for method, columns, _, _ in missing:
-                seconds = _timed_read(at, method, columns)
+                seconds = seconds_of_read(at, method, columns)
                 self.kept[1].add((method, columns, pending, round_), seconds=seconds)
                 told = f"read   {pending:>9,} waiting, round {round_}  {method:23}  {columns:8}  {seconds:.3f} s"
                 self.progress.step(told)
@@ -235,27 +235,6 @@ class Bench:
         """When -> count and sum."""
         file = self.folder / "agreed.json"
         return json.loads(file.read_text()) if file.exists() else {}
-
-
-def base_rows(at: Stage) -> DataFrame:
-    """What the base alone would show."""
-    return at.lake.read(at.entity.base).where("present").select(*at.entity.view_columns)
-
-
-def _timed_read(at: Stage, method: str, columns: str) -> float:
-    if method == ONE_KEY:
-        seconds = point_read_seconds(at.settings.lake, at.entity)
-        assert seconds is not None, "there is no key"
-        return seconds
-    began = time.monotonic()
-    strategies: dict[str, ViewStrategy] = {name: name for name in STRATEGIES}
-    _read(base_rows(at) if method == BASE else view(at.lake, at.entity, strategy=strategies[method]).rows, columns)
-    return time.monotonic() - began
-
-
-def _read(rows: DataFrame, columns: str) -> None:
-    taken = rows.groupBy("city").count() if columns == COUNTED else rows
-    taken.write.format("noop").mode("overwrite").save()
 
 
 def _move(at: Stage) -> dict[str, float]:

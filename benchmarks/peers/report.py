@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from rich.table import Table as RichTable
 
 from benchmarks.cells import Cells, right_aligned
-from benchmarks.merge_on_read_report import BASE, TARGET_PENDING, WHOLE, Asked, Cost, costs, reading
+from benchmarks.merge_on_read_reads import BASE, WHOLE
+from benchmarks.merge_on_read_report import TARGET_PENDING, Asked, Cost, costs, reading
 from benchmarks.merge_on_read_ways import COPY_ON_WRITE, MERGE_ON_READ
 from engagement_platform.merge_on_read.view import STRATEGIES
 

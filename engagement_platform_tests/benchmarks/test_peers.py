@@ -15,7 +15,8 @@ from pyspark.sql import SparkSession
 from benchmarks.budget import Budget
 from benchmarks.cells import Cells, Progress, Run
 from benchmarks.merge_on_read import Bench, cells, parsed, peer_cells
-from benchmarks.merge_on_read_report import BASE, WHOLE, Asked
+from benchmarks.merge_on_read_reads import BASE, WHOLE
+from benchmarks.merge_on_read_report import Asked
 from benchmarks.merge_on_read_ways import MERGE_ON_READ
 from benchmarks.peers import client as asking
 from benchmarks.peers.client import running
