@@ -6,77 +6,140 @@ That they may end at any point without a kill is `test_ingest` and `test_remater
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 
+from engagement_platform.embedded.producing import produce
+from engagement_platform.embedded.traffic import Kind, Message
+from engagement_platform.merge_on_read.entity import Entity
 from engagement_platform.merge_on_read.here import current_here
-from engagement_platform_tests.ingestion.test_whole_path import Machine, machine
-from engagement_platform_tests.merge_on_read.histories import PROFILE, plain, side_by_side
+from engagement_platform.settings import KafkaSettings
+from engagement_platform_tests.ingestion.test_whole_path import Machine, started
+from engagement_platform_tests.merge_on_read.histories import DEVICE, PROFILE, plain, side_by_side
 from engagement_platform_tests.merge_on_read.oracle import Said, replay, rows_of
 from engagement_platform_tests.merge_on_read.test_rematerialize import POINTS
-
-__all__ = ["machine"]
 
 pytestmark = [pytest.mark.broker, pytest.mark.crash, pytest.mark.slow]
 
 HERE: Mapping[str, str] = {}
-MERGE_IN_SPARK = {
-    "ENGAGEMENT_PLATFORM_LAYOUT__LIGHT_WRITE_ROWS": "0",
-    "ENGAGEMENT_PLATFORM_REMATERIALIZE__METHOD": "merge",
-}
-INGEST, MOVE = "ingest-profile-changes", "rematerialize-profile"
+IN_SPARK = {"ENGAGEMENT_PLATFORM_LAYOUT__LIGHT_WRITE_ROWS": "0"}
+METHOD = "ENGAGEMENT_PLATFORM_REMATERIALIZE__METHOD"
+DECLARED = f"""
+type: engagement_platform.MergeOnReadEntity
+attributes:
+  topic: device-changes
+  name: device
+  key: device_id
+  version: revision
+  columns: {json.dumps({attribute.name: attribute.type for attribute in DEVICE.attributes})}
+  partitioned_by: {json.dumps(DEVICE.partitioned_by)}
+  unknown_update: {DEVICE.unknown_update}
+"""
+"""The second entity, which has partitions to replace."""
 
 
 @dataclass
-class Profiles:
-    """The profiles of a machine, and all changes that landed in them."""
+class Landed:
+    """One entity of a machine, and all changes that landed in it."""
 
     machine: Machine
-    landed: list[Said] = field(default_factory=list)
+    entity: Entity
+    changes: list[Said] = field(default_factory=list)
+
+    @property
+    def ingest(self) -> str:
+        return f"ingest-{self.entity.name}-changes"
+
+    @property
+    def move(self) -> str:
+        return f"rematerialize-{self.entity.name}"
+
+    @property
+    def broker(self) -> str:
+        return self.machine.environment["ENGAGEMENT_PLATFORM_KAFKA__BOOTSTRAP_SERVERS"]
 
     def send(self, changes: list[Said]) -> None:
-        file = self.machine.folder / "changes.jsonl"
-        file.write_text("".join(json.dumps(change.message(PROFILE)) + "\n" for change in changes))
-        self.machine.cli("produce", "--file", str(file), "--topic", "profile-changes")
-        self.landed += changes
+        said = (json.dumps(change.message(self.entity), default=lambda day: day.isoformat()) for change in changes)
+        messages = [Message("profile-changes", None, message.encode()) for message in said]
+        topics: dict[Kind, str] = {"profile-changes": f"{self.entity.name}-changes"}
+        assert produce(KafkaSettings(bootstrap_servers=self.broker), messages, topics=topics).failed == 0
+        self.changes += changes
 
     def assert_seen(self, when: str) -> None:
-        found: list[Any] = plain(current_here(self.machine.lake, PROFILE))
-        assert rows_of(found, PROFILE) == replay(self.landed, PROFILE), when
+        found: list[Any] = plain(current_here(self.machine.lake, self.entity))
+        assert rows_of(found, self.entity) == replay(self.changes, self.entity), when
 
 
 @pytest.fixture(scope="module")
-def profiles(machine: Machine) -> Profiles:
-    return Profiles(machine)
+def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
+    """A machine on which devices are declared."""
+    folder = tmp_path_factory.mktemp("machine")
+    (folder / "defs").mkdir()
+    (folder / "defs" / "defs.yaml").write_text(DECLARED)
+    with started(folder, {"ENGAGEMENT_PLATFORM_DEFS_FOLDER": str(folder / "defs")}) as machine:
+        yield machine
 
 
-@pytest.mark.parametrize("variables", [HERE, MERGE_IN_SPARK], ids=["overwrite here", "merge in Spark"])
-@pytest.mark.parametrize("point", [point for point in POINTS if point != "manifest:before"])
+@pytest.fixture(scope="module")
+def profiles(machine: Machine) -> Landed:
+    return Landed(machine, PROFILE)
+
+
+@pytest.fixture(scope="module")
+def devices(machine: Machine) -> Landed:
+    made = Landed(machine, DEVICE)
+    [topic] = AdminClient({"bootstrap.servers": made.broker}).create_topics([NewTopic("device-changes", 1)]).values()
+    topic.result()
+    return made
+
+
+def assert_seen_wherever_a_move_is_killed(of: Landed, point: str, variables: Mapping[str, str]) -> None:
+    """A kill, a batch that lands after it, and the run that finishes what was begun."""
+    own = replace(of.machine, environment={**of.machine.environment, **variables})
+    first, second = side_by_side(len(of.changes), of.entity, 10, 2)
+    of.send(first)
+    own.cli("run", of.ingest, "--until-idle")
+    own.killed_at(point, of.move)
+    of.assert_seen(f"killed at {point}")
+    of.send(second)
+    own.cli("run", of.ingest, "--until-idle")
+    of.assert_seen(f"killed at {point}, and a batch landed")
+    own.cli("run", of.move, "--until-idle")
+    of.assert_seen(f"killed at {point}, and finished")
+
+
+KILLED = [point for point in POINTS if point != "manifest:before"]
+UNTIL_WRITTEN = KILLED[: KILLED.index("base:recorded") + 1]
+"""After these no method differs from another."""
+
+
+@pytest.mark.parametrize("variables", [HERE, IN_SPARK | {METHOD: "merge"}], ids=["overwrite here", "merge in Spark"])
+@pytest.mark.parametrize("point", KILLED)
 def test_readers_see_the_replay_wherever_a_move_is_killed_also_after_a_batch_that_lands_then(
-    profiles: Profiles, point: str, variables: Mapping[str, str]
+    profiles: Landed, point: str, variables: Mapping[str, str]
 ) -> None:
-    own = replace(profiles.machine, environment={**profiles.machine.environment, **variables})
-    first, second = side_by_side(len(profiles.landed), PROFILE, 10, 2)
-    profiles.send(first)
-    own.cli("run", INGEST, "--until-idle")
-    own.killed_at(point, MOVE)
-    profiles.assert_seen(f"killed at {point}")
-    profiles.send(second)
-    own.cli("run", INGEST, "--until-idle")
-    profiles.assert_seen(f"killed at {point}, and a batch landed")
-    own.cli("run", MOVE, "--until-idle")
-    profiles.assert_seen(f"killed at {point}, and finished")
+    assert_seen_wherever_a_move_is_killed(profiles, point, variables)
+
+
+@pytest.mark.parametrize("method", ["overwrite", "replace_where"])
+@pytest.mark.parametrize("point", UNTIL_WRITTEN)
+def test_readers_of_a_partitioned_base_see_the_replay_wherever_a_move_is_killed(
+    devices: Landed, point: str, method: str
+) -> None:
+    assert_seen_wherever_a_move_is_killed(devices, point, IN_SPARK | {METHOD: method})
 
 
 @pytest.mark.parametrize("point", ["manifest:after", "changeset.append:before", "changeset.append:after", "finalized"])
-def test_a_batch_whose_job_is_killed_lands_once(profiles: Profiles, point: str) -> None:
-    [changes] = side_by_side(len(profiles.landed), PROFILE, 10, 1)
+def test_a_batch_whose_job_is_killed_lands_once(profiles: Landed, point: str) -> None:
+    [changes] = side_by_side(len(profiles.changes), PROFILE, 10, 1)
     profiles.send(changes)
-    profiles.machine.killed_at(point, INGEST)
-    profiles.machine.cli("run", INGEST, "--until-idle")
+    profiles.machine.killed_at(point, profiles.ingest)
+    profiles.machine.cli("run", profiles.ingest, "--until-idle")
     profiles.assert_seen(f"killed at {point}")
     offsets = profiles.machine.rows("profile/changeset", "partition", "offset")
     assert len(set(offsets)) == len(offsets)
