@@ -3,7 +3,7 @@
 Data: sample changes of profiles, produced to a broker of its own at each of --rates for --seconds. Meanwhile
 ingest-profile-changes runs again and again on an open session, as on a warm Spark server, and a reader without a JVM
 asks the view for probes: profiles with ids of their own, ten a second among the changes, each looked for until it is
-there.
+there. rematerialize-profile moves what waits every --moves seconds, beside all that.
 Measures, of each probe, seconds from handing it to the producer to the end of the read that shows it. The reader is
 part of that, and takes its share of the machine. Where the second half of the probes waits longer than the first, a
 backlog grows: the rate is beyond what the machine holds.
@@ -23,10 +23,12 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from pyspark.sql import SparkSession
@@ -42,10 +44,10 @@ from engagement_platform.embedded.ports import free_ports
 from engagement_platform.embedded.producing import produce
 from engagement_platform.embedded.profiles import ProfileChanges
 from engagement_platform.embedded.traffic import Message
-from engagement_platform.jobs import INGEST_PROFILE_CHANGES, build_job, open_stores
+from engagement_platform.jobs import INGEST_PROFILE_CHANGES, REMATERIALIZE_PROFILE, build_job, open_stores
 from engagement_platform.merge_on_read.entity import profile
 from engagement_platform.merge_on_read.here import current_here
-from engagement_platform.microbatch.job import DrainPolicy, drain
+from engagement_platform.microbatch.job import DrainPolicy, MicroBatchJob, drain
 from engagement_platform.settings import KafkaSettings, Settings, SparkSettings
 from engagement_platform.spark.jars import resolve_jars
 from engagement_platform.spark.session import session_conf
@@ -117,22 +119,35 @@ class Bench:
         reads: list[float] = []
         reader = threading.Thread(target=_look, args=(settings, probes, produced, over, reads), daemon=True)
         sender = threading.Thread(target=self._send, args=(settings, probes, rate, seconds, produced), daemon=True)
-        job = build_job(INGEST_PROFILE_CHANGES, self.spark, settings, open_stores(settings))
+        stores = open_stores(settings)
+        job = build_job(INGEST_PROFILE_CHANGES, self.spark, settings, stores)
+        moving = build_job(REMATERIALIZE_PROFILE, self.spark, settings, stores)
         policy = DrainPolicy(linger=timedelta(0), pace=timedelta(seconds=self.options.pace))
         rows = batches = 0
         sender.start()
         reader.start()
         ends = time.monotonic() + seconds + self.options.patience
-        while not (produced.is_set() and not probes.outstanding()) and time.monotonic() < ends:
-            for report in drain(job, policy):
-                rows, batches = rows + report.counts["rows_in"], batches + 1
-            time.sleep(_PAUSE_S)
-        over.set()
+        with ThreadPoolExecutor(1) as beside:
+            moved = beside.submit(self._move, moving, over)
+            try:
+                while not (produced.is_set() and not probes.outstanding()) and time.monotonic() < ends:
+                    for report in drain(job, policy):
+                        rows, batches = rows + report.counts["rows_in"], batches + 1
+                    time.sleep(_PAUSE_S)
+            finally:
+                over.set()
         sender.join()
         reader.join()
         shutil.rmtree(settings.home)
         read_s = statistics.median(reads) if reads else 0.0
-        return probes, {"changes": rows, "batches": batches, "read_s": read_s}
+        return probes, {"changes": rows, "batches": batches, "moves": moved.result(), "read_s": read_s}
+
+    def _move(self, job: MicroBatchJob[Any], over: threading.Event) -> int:
+        """Move what waits, again and again, until it is over; how many times something was moved."""
+        moves = 0
+        while not over.wait(self.options.moves or None):
+            moves += sum(1 for _ in drain(job, DrainPolicy(linger=timedelta(0))))
+        return moves
 
     def _send(self, settings: Settings, probes: Probes, rate: int, seconds: float, produced: threading.Event) -> None:
         try:
@@ -215,7 +230,7 @@ def broker(folder: Path) -> Iterator[EmbeddedKafka]:
 
 FIGURES = (
     *("p50_s", "p95_s", "most_s", "first_half_s", "second_half_s"),
-    *("probes", "lost", "changes", "batches", "read_s"),
+    *("probes", "lost", "changes", "batches", "moves", "read_s"),
 )
 
 
@@ -224,13 +239,20 @@ def table(rates: Cells) -> RichTable:
     found = right_aligned(
         "Seconds from produced to visible, by changes a minute",
         "changes a minute",
-        *("p50", "p95", "most", "median, first half", "second half", "lost", "batches", "changes a batch", "read s"),
+        *("p50", "p95", "most", "median, first half", "second half", "lost"),
+        *("batches", "changes a batch", "moves", "read s"),
     )
     for cell in sorted(rates, key=lambda cell: int(cell.key[0])):
         of = {name: value or 0.0 for name, value in cell.figures.items()}
         seconds = (f"{of[name]:.2f}" for name in FIGURES[:5])
         a_batch = of["changes"] / of["batches"] if of["batches"] else 0.0
-        counts = (f"{of['lost']:,.0f}", f"{of['batches']:,.0f}", f"{a_batch:,.0f}", f"{of['read_s']:.3f}")
+        counts = (
+            f"{of['lost']:,.0f}",
+            f"{of['batches']:,.0f}",
+            f"{a_batch:,.0f}",
+            f"{of['moves']:,.0f}",
+            f"{of['read_s']:.3f}",
+        )
         found.add_row(f"{int(cell.key[0]):,}", *seconds, *counts)
     return found
 
@@ -270,6 +292,8 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--rates", type=int, nargs="+", default=rates, help=f"changes a minute (default {rates})")
     parser.add_argument("--seconds", type=float, default=120.0, help="how long each lasts (default 120)")
     parser.add_argument("--pace", type=float, default=5.0, help="seconds between two batches (default 5: drain.pace)")
+    moves = "seconds between two rematerializations; 0: none (default 30)"
+    parser.add_argument("--moves", type=float, default=30.0, help=moves)
     parser.add_argument("--seed", type=int, default=20201120, help="seed of the changes (default 20201120)")
     patience = "seconds to wait after the last change; what does not show then is beyond the machine (default 120)"
     parser.add_argument("--patience", type=float, default=120.0, help=patience)

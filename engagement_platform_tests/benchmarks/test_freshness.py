@@ -34,7 +34,7 @@ def test_what_was_not_seen_is_counted_and_no_part_of_the_percentiles(tmp_path: P
     seen = {one: at + at / 10 for one, at in produced.items() if at < 100}
     found = Probes(produced, seen)
     assert found.outstanding() == ["probe-100"]
-    figures = keep(12_000, found, {"changes": 500, "batches": 5, "read_s": 0.1}, rates, kept)
+    figures = keep(12_000, found, {"changes": 500, "batches": 5, "moves": 1, "read_s": 0.1}, rates, kept)
     assert figures["lost"] == 1
     assert figures["p50_s"] == pytest.approx(4.95)
     assert figures["p95_s"] == pytest.approx(9.405)
@@ -57,8 +57,9 @@ def test_a_rate_at_which_nothing_shows_is_no_figure(tmp_path: Path) -> None:
 @pytest.mark.broker
 def test_every_probe_of_a_short_run_becomes_visible(spark: SparkSession, tmp_path: Path) -> None:
     with broker(tmp_path) as kafka:
-        probes, counted = Bench(spark, tmp_path, kafka, parsed(["--pace", "0"])).at(1_200, 3)
+        probes, counted = Bench(spark, tmp_path, kafka, parsed(["--pace", "0", "--moves", "1"])).at(1_200, 4)
     assert probes.outstanding() == []
-    assert len(probes.waits()) == 30
-    assert counted["changes"] == 60
+    assert len(probes.waits()) == 40
+    assert counted["changes"] == 80
+    assert counted["moves"] > 0, "nothing was moved into the base meanwhile"
     assert min(probes.waits()) > 0
