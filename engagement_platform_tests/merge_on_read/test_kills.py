@@ -93,7 +93,9 @@ def profiles(machine: Machine) -> Landed:
 @pytest.fixture(scope="module")
 def devices(machine: Machine) -> Landed:
     made = Landed(machine, DEVICE)
-    [topic] = AdminClient({"bootstrap.servers": made.broker}).create_topics([NewTopic("device-changes", 1)]).values()
+    # Called by a name: one that nobody holds is gone before it has made the topic.
+    admin = AdminClient({"bootstrap.servers": made.broker})
+    [topic] = admin.create_topics([NewTopic("device-changes", 1)]).values()
     topic.result()
     return made
 
