@@ -11,8 +11,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
-from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
 
 from engagement_platform.embedded.producing import produce
 from engagement_platform.embedded.traffic import Kind, Message
@@ -92,12 +90,8 @@ def profiles(machine: Machine) -> Landed:
 
 @pytest.fixture(scope="module")
 def devices(machine: Machine) -> Landed:
-    made = Landed(machine, DEVICE)
-    # Called by a name: one that nobody holds is gone before it has made the topic.
-    admin = AdminClient({"bootstrap.servers": made.broker})
-    [topic] = admin.create_topics([NewTopic("device-changes", 1)]).values()
-    topic.result()
-    return made
+    """Their topic is made with the others, since they are declared."""
+    return Landed(machine, DEVICE)
 
 
 def assert_seen_wherever_a_move_is_killed(of: Landed, point: str, variables: Mapping[str, str]) -> None:
