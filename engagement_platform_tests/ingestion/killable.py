@@ -1,4 +1,7 @@
-"""Runs a job in this process and ends it with SIGKILL at a point: python -m … JOB POINT. For crash tests."""
+"""Runs a job in this process and ends it with SIGKILL at a point: python -m … JOB [POINT [--new]]. For crash tests.
+
+--new: in a batch that this process has begun, not in one that it finishes. Without a point it prints those it passes.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +14,16 @@ from engagement_platform.microbatch.job import Told
 from engagement_platform.settings import Settings
 
 
-def main(job: str, point: str) -> None:
+def main(job: str, point: str | None = None, new: str | None = None) -> None:
     """Never returns when the batch passes the point."""
+    begun = new is None
 
     def observe(passed: str) -> None:
-        if passed == point:
+        nonlocal begun
+        if point is None:
+            print(passed, flush=True)
+        begun = begun or passed == "manifest:before"
+        if begun and passed == point:
             os.kill(os.getpid(), signal.SIGKILL)
 
     for _ in run_job(job, Settings(), until_idle=True, told=Told(observe=observe)):
@@ -23,4 +31,4 @@ def main(job: str, point: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:3])
+    main(*sys.argv[1:])

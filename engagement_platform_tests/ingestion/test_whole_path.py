@@ -77,10 +77,17 @@ class Machine:
         assert done.returncode == expect, f"{arguments} ended with {done.returncode}: {done.stdout}\n{done.stderr}"
         return done.stdout
 
-    def killed_at(self, point: str, job: str = "ingest-engagements") -> None:
-        """Run the job until it kills itself at the point."""
-        done = self._python("-m", "engagement_platform_tests.ingestion.killable", job, point)
+    def killed_at(self, point: str, job: str = "ingest-engagements", *, new: bool = False) -> None:
+        """Run the job until it kills itself at the point; new: of a batch that it begins."""
+        only = ("--new",) if new else ()
+        done = self._python("-m", "engagement_platform_tests.ingestion.killable", job, point, *only)
         assert done.returncode == -signal.SIGKILL, f"never reached {point}: {done.stdout}\n{done.stderr}"
+
+    def passed(self, job: str) -> list[str]:
+        """The points that the job passes, undisturbed, with what waits for it now."""
+        done = self._python("-m", "engagement_platform_tests.ingestion.killable", job)
+        assert done.returncode == 0, f"{job} ended with {done.returncode}: {done.stdout}\n{done.stderr}"
+        return [line for line in done.stdout.splitlines() if ":" in line or line == "finalized"]
 
     def produce(self, messages: Sequence[dict[str, object] | None]) -> None:
         """One more batch, for the broker and for the oracle."""

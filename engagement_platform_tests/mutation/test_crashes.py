@@ -36,6 +36,7 @@ OPERATION = ("data.operation:before", "data.operation:after")
 MOVE = ("data.move:before", "data.move:after")
 MARK = ("alias.pending:before", "alias.pending:after")
 SETTLE = ("data.pending:before", "data.pending:after")
+EVERY = (*ALWAYS, *OPERATION, *MOVE, *MARK, *SETTLE)
 
 
 def before(organization: str) -> list[Message]:
@@ -193,7 +194,8 @@ def test_what_was_said_before_a_patch_is_kept_once_by_a_batch_in_spark_too(make_
 def assert_crashes_change_nothing(world: World, points: Sequence[str]) -> None:
     """For each point an organization whose requests are applied by a batch that ends there."""
     world.ticks = True
-    assert set(points) <= set(world.job(name=APPLY_MUTATIONS).crash_points), "a point is spelled wrong"
+    assert set(world.job(name=APPLY_MUTATIONS).crash_points) == set(EVERY), "a point is new, or spelled wrong"
+    assert set(points) <= set(EVERY)
     organizations = [organization_of(point) for point in points]
     late: list[Message] = []
     for point, organization in zip(points, organizations, strict=True):
