@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import dagster as dg
 import pytest
 from deltalake import DeltaTable
+from sqlalchemy import func, select
 
 from engagement_platform.definitions import defs
 from engagement_platform.defs.checks import ANNOUNCED_ROWS
@@ -16,6 +20,8 @@ from engagement_platform.defs.mutation import apply_mutations
 from engagement_platform.defs.platform import Platform
 from engagement_platform.defs.rematerialize import rematerialization
 from engagement_platform.defs.sensors import mutations_backlog, watch
+from engagement_platform.jobs import open_stores
+from engagement_platform.microbatch.database import LEASE_WAITER, open_engine
 from engagement_platform.tables.engagement import PENDING, data_table
 from engagement_platform_tests.defs.conftest import Home
 
@@ -166,6 +172,33 @@ def test_verification_looks_at_what_mutations_made_and_finds_an_identity_that_is
     data = DeltaTable(data_table("organization").uri(str(home.folder / "lake")))
     data.update(predicate="engagement_id = 'e-2'", updates={"person_id": "'p-9'"})
     assert [check for check, passed in verified(home).items() if not passed] == ["identity"]
+
+
+def test_a_run_that_has_to_wait_for_a_table_says_in_its_log_for_whom(home: Home) -> None:
+    """Another holds the Data Table until somebody stands in line for it."""
+    ingest(home, REQUESTS[:1])
+    settings = Platform().settings()
+    leases, engine = open_stores(settings).leases, open_engine(settings.store_url)
+    holds, gave_up = threading.Event(), time.monotonic() + 60
+
+    def until_somebody_waits() -> None:
+        with leases.acquire("table/engagement/data", purpose="a batch of others"):
+            holds.set()
+            while time.monotonic() < gave_up:
+                with engine.connect() as connection:
+                    if connection.execute(select(func.count()).select_from(LEASE_WAITER)).scalar_one():
+                        return
+                time.sleep(0.02)
+
+    with ThreadPoolExecutor(1) as pool:
+        other = pool.submit(until_somebody_waits)
+        assert holds.wait(30)
+        run = home.run("apply_mutations", [datetime.now(UTC).date()])
+        other.result()
+    assert run.success
+    said = [entry.user_message for entry in home.instance.all_logs(run.run_id) if entry.dagster_event is None]
+    [waited] = [line for line in said if line.startswith("Waiting for the lease table/engagement/data: ")]
+    assert "(a batch of others) holds table/engagement/data since" in waited
 
 
 def test_requests_that_wait_too_long_to_be_applied_are_not_fresh(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
