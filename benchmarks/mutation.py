@@ -7,10 +7,12 @@ Ways: naive (organization/date partitions, one MERGE, Spark's and Delta's defaul
 job with each strategy. The ways by hand are given the end of each chain; the job works it out.
 Measures per round: seconds until the changes can be read through engagement/current (visible) and until all their
 notifications are committed (announced); files replaced and bytes written in the Data Table, from its log; Spark jobs.
-Then a full read of the view while aliases wait against one of the table, and a rename in the mapping against one on
-every row. `--ten-times` repeats the fastest ways on ten times the rows. A round of everything on a small lake warms up.
-Writes mutation.csv (every round), mutation_reads.csv, mutation_renames.csv and mutation.png. Compare ratios within one
-run, never seconds across machines. Fails if a way leaves other rows than it should, or announces more or less.
+Then full reads of the view while aliases wait against ones of the table, with a profile of each, and a rename in the
+mapping against one on every row. `--ten-times` repeats the fastest ways on ten times the rows. A round of everything on
+a small lake warms up.
+Writes mutation.csv (every round), mutation_reads.csv, mutation_profiles.csv, mutation_renames.csv and mutation.png.
+Compare ratios within one run, never seconds across machines. Fails if a way leaves other rows than it should, or
+announces more or less.
 """
 
 from __future__ import annotations
@@ -36,12 +38,14 @@ from benchmarks.mutation_ways import (
     NAIVE,
     READS,
     Base,
+    Profile,
     Stage,
     Way,
     all_ways,
     build_base,
     check,
     configure,
+    profiles_of_reads,
     restore,
     rewritten,
     seconds_of_reads,
@@ -65,7 +69,7 @@ class Bench:
     ways: Sequence[Way]
     expected: Tally
 
-    def rounds(self, options: argparse.Namespace) -> Iterator[Measured | Read]:
+    def rounds(self, options: argparse.Namespace) -> Iterator[Measured | Read | Profile]:
         """Every round of every way, and the reads after the first one that leaves aliases waiting."""
         read = False
         for round_ in range(1, options.rounds + 1):
@@ -81,6 +85,7 @@ class Bench:
                     for what in READS:
                         for view_s, plain_s in seconds_of_reads(stage, what, options.reads):
                             yield Read(what, self.data_set.scale.rows, view_s, plain_s)
+                        yield from profiles_of_reads(stage, what)
                 shutil.rmtree(home)
 
     def renames(self, rounds: int) -> Iterator[Renamed]:
@@ -181,7 +186,8 @@ def measure(spark: SparkSession, folder: Path, options: argparse.Namespace) -> t
         larger = build(spark, folder / "ten-times", DataSet(more), [way for way in ways if way.name in TEN_TIMES])
         found += told(larger, options)
     measured = [one for one in found if isinstance(one, Measured)]
-    return Figures(measured, [one for one in found if isinstance(one, Read)]), renamed
+    reads = [one for one in found if isinstance(one, Read)]
+    return Figures(measured, reads, [one for one in found if isinstance(one, Profile)]), renamed
 
 
 def build(spark: SparkSession, folder: Path, data_set: DataSet, ways: Sequence[Way]) -> Bench:
@@ -194,7 +200,7 @@ def build(spark: SparkSession, folder: Path, data_set: DataSet, ways: Sequence[W
     return Bench(spark, folder, data_set, ways, expected)
 
 
-def told(bench: Bench, options: argparse.Namespace) -> Iterator[Measured | Read]:
+def told(bench: Bench, options: argparse.Namespace) -> Iterator[Measured | Read | Profile]:
     """The rounds, each told of as it ends."""
     for one in bench.rounds(options):
         if isinstance(one, Measured):

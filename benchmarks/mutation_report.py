@@ -7,14 +7,14 @@ import os
 import platform
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table as RichTable
 
 from benchmarks.mutation_rename import Renamed
-from benchmarks.mutation_ways import DELTA_RS, NAIVE, PLAIN, READS, Outcome
+from benchmarks.mutation_ways import DELTA_RS, NAIVE, PLAIN, READS, Outcome, Profile
 
 
 @dataclass(frozen=True)
@@ -71,8 +71,8 @@ class Target:
 class Figures:
     """Medians of the rounds by way and number of rows."""
 
-    def __init__(self, measured: Sequence[Measured], reads: Sequence[Read]) -> None:
-        self.measured, self.reads = measured, reads
+    def __init__(self, measured: Sequence[Measured], reads: Sequence[Read], profiles: Sequence[Profile] = ()) -> None:
+        self.measured, self.reads, self.profiles = measured, reads, profiles
         self.sizes = sorted({one.rows for one in measured})
 
     def rounds(self, way: str, rows: int) -> list[Measured]:
@@ -140,6 +140,8 @@ def show(console: Console, figures: Figures, renamed: Sequence[Renamed]) -> None
                 console.print(
                     f"{rows:,} rows read, {what}: view with pending aliases {view:.2f} s, table {plain:.2f} s"
                 )
+        if profiles := [one for one in figures.profiles if one.rows == rows]:
+            console.print(_profiles(profiles))
     for rows in figures.sizes:
         for way in _names(figures, rows):
             last = figures.rounds(way, rows)[-1]
@@ -167,6 +169,10 @@ def save(folder: Path, figures: Figures, renamed: Sequence[Renamed]) -> None:
     _csv(folder / "mutation.csv", names, lines)
     reads = [[one.what, one.rows, round(one.view_s, 4), round(one.plain_s, 4), *machine] for one in figures.reads]
     _csv(folder / "mutation_reads.csv", ["what", "rows", "view_s", "plain_s", *about], reads)
+    if figures.profiles:
+        names = [field.name for field in fields(Profile)]
+        lines = [[*astuple(one), *machine] for one in figures.profiles]
+        _csv(folder / "mutation_profiles.csv", [*names, *about], lines)
     if renamed:
         lines = [[one.way, round(one.seconds, 4), one.rows, one.files, one.bytes, *machine] for one in renamed]
         _csv(folder / "mutation_renames.csv", ["way", "seconds", "rows", "files_rewritten", "bytes", *about], lines)
@@ -208,6 +214,17 @@ def _ways(figures: Figures, rows: int) -> RichTable:
             _figure(last.amplification),
         ]
         table.add_row(way, *shown)
+    return table
+
+
+def _profiles(profiles: Sequence[Profile]) -> RichTable:
+    title = f"Where a full read goes, {profiles[0].rows:,} engagements; one read each, after those above"
+    table = RichTable(title=title, title_justify="left")
+    for name in ("read", "of each row", "open s", "plan s", "read s", "Spark jobs", "tasks", "files"):
+        table.add_column(name, justify="left" if name in {"read", "of each row"} else "right")
+    for one in profiles:
+        seconds = (_figure(took) for took in (one.opened_s, one.planned_s, one.read_s))
+        table.add_row(one.which, one.what, *seconds, f"{one.jobs:,}", f"{one.tasks:,}", f"{one.files:,}")
     return table
 
 

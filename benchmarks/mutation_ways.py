@@ -346,3 +346,49 @@ def seconds_of_reads(stage: Stage, what: str, times: int) -> list[tuple[float, f
         read(stage.lake.read(stage.data))
         measured.append((between - began, time.monotonic() - between))
     return measured[1:]
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Where one full read of `which` goes: the view or the table, of some `what` of its rows."""
+
+    which: str
+    what: str
+    rows: int
+    opened_s: float
+    """Until there is a frame: versions, and of the view the edges that wait, followed and sent to where rows are."""
+    planned_s: float
+    read_s: float
+    jobs: int
+    """Spark jobs, from opening on."""
+    tasks: int
+    files: int
+
+
+def profiles_of_reads(stage: Stage, what: str) -> list[Profile]:
+    """Where a full read of the view and one of the Data Table go."""
+    frames: Mapping[str, Callable[[], DataFrame]] = {
+        "the view": lambda: current(stage.lake, stage.data),
+        "the table": lambda: stage.lake.read(stage.data),
+    }
+    context = stage.spark.sparkContext
+    tracker = context.statusTracker()
+    found = []
+    for which, opened in frames.items():
+        group = f"{which}, {what}"
+        context.setJobGroup(group, group)
+        began = time.monotonic()
+        rows = READS[what](opened())
+        opened_s = time.monotonic() - began
+        rows._jdf.queryExecution().executedPlan()
+        planned_s = time.monotonic() - began - opened_s
+        rows.write.format("noop").mode("overwrite").save()
+        read_s = time.monotonic() - began - opened_s - planned_s
+        jobs = tracker.getJobIdsForGroup(group)
+        stages = {stage_id for job in jobs for stage_id in getattr(tracker.getJobInfo(job), "stageIds", ())}
+        tasks = sum(getattr(tracker.getStageInfo(one), "numTasks", 0) for one in stages)
+        times = (opened_s, planned_s, read_s)
+        count = stage.data_set.scale.rows
+        found.append(Profile(which, what, count, *times, len(jobs), tasks, len(rows.inputFiles())))
+    context.setJobGroup("bench-mutation", "everything else")
+    return found

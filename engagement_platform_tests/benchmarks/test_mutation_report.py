@@ -10,7 +10,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from benchmarks.mutation_report import Figures, Measured, Read, Target, save
-from benchmarks.mutation_ways import DELTA_RS, NAIVE, Outcome, rewritten
+from benchmarks.mutation_ways import DELTA_RS, NAIVE, Outcome, Profile, rewritten
 
 
 def measured(way: str, visible_s: float, announced_s: float, rows: int = 100, round_: int = 1) -> Measured:
@@ -51,12 +51,15 @@ def test_bytes_written_and_files_replaced_are_those_since_a_version(tmp_path: Pa
     assert rewritten(uri, 0) == (2, sum(one["size_bytes"] for one in files if one["partition.o"] != "c"))
 
 
-def test_every_round_and_a_plot_are_saved(tmp_path: Path) -> None:
-    save(
-        tmp_path,
-        Figures([measured("alias", 0.5, 2.0), measured(NAIVE, 50.0, 60.0)], [Read("all columns", 100, 2.0, 1.0)]),
-        [],
-    )
+def test_every_round_profile_and_a_plot_are_saved(tmp_path: Path) -> None:
+    profile = Profile("the view", "all columns", 100, 0.5, 0.1, 1.4, jobs=2, tasks=4, files=1)
+    rounds = [measured("alias", 0.5, 2.0), measured(NAIVE, 50.0, 60.0)]
+    save(tmp_path, Figures(rounds, [Read("all columns", 100, 2.0, 1.0)], [profile]), [])
+    with (tmp_path / "mutation_profiles.csv").open(newline="") as file:
+        [line] = csv.DictReader(file)
+    assert {name: line[name] for name in ("which", "opened_s", "jobs", "tasks", "files")} == {
+        "which": "the view", "opened_s": "0.5", "jobs": "2", "tasks": "4", "files": "1",
+    }  # fmt: skip
     with (tmp_path / "mutation.csv").open(newline="") as file:
         lines = list(csv.DictReader(file))
     assert [(one["way"], one["visible_s"], one["write_amplification"]) for one in lines] == [
