@@ -6,9 +6,12 @@ import os
 import random
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from typing import TypeVar
 
 import pytest
 from _pytest.mark import ParameterSet
+
+T = TypeVar("T")
 
 # Workers inherit it from the process that starts them: begun around midnight, they would collect different tests.
 _TODAY = os.environ.setdefault("TESTS_OF_TODAY", datetime.now(UTC).strftime("%Y%m%d"))
@@ -20,8 +23,7 @@ def of_today(values: Sequence[object], most: int = 1, *, unpack: bool = False) -
     The same ones all day, so that a failure can be seen again, and later with ENGAGEMENT_PLATFORM_TEST_SEED, which is
     the day, as in 20261122.
     """
-    seed = os.environ.get("ENGAGEMENT_PLATFORM_TEST_SEED") or _TODAY
-    quick = random.Random(int(seed)).sample(range(len(values)), most)
+    quick = some_of_today(range(len(values)), most)
     return [
         pytest.param(
             *(value if unpack and isinstance(value, tuple) else (value,)),
@@ -29,3 +31,12 @@ def of_today(values: Sequence[object], most: int = 1, *, unpack: bool = False) -
         )
         for number, value in enumerate(values)
     ]
+
+
+def some_of_today(values: Sequence[T], most: int) -> list[T]:
+    """As many of the values, in their order, others each day; all where TESTS_OF_EVERY_DAY is set."""
+    if "TESTS_OF_EVERY_DAY" in os.environ:
+        return list(values)
+    seed = os.environ.get("ENGAGEMENT_PLATFORM_TEST_SEED") or _TODAY
+    chosen = random.Random(int(seed)).sample(range(len(values)), min(most, len(values)))
+    return [values[number] for number in sorted(chosen)]
