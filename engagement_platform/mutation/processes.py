@@ -119,7 +119,8 @@ class MoveProcess:
                 self._overwrite(work, txn)
             transactions.append(txn)
         elif changes.changed_rows:
-            if changes.by_operation:
+            # Rows of which every one waits as an alias but for a few that were patched: nothing moves by operation.
+            if changes.by_operation and work.moved:
                 with commit("move") as txn:
                     self._move(work, txn)
                 transactions.append(txn)

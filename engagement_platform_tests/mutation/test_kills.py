@@ -54,8 +54,7 @@ ALIAS = by("alias", HERE)
 WAYS = {
     "spark-merge": (by("merge", IN_SPARK), EVERY),
     "spark-overwrite": (by("overwrite", IN_SPARK), (*(p for p in ALWAYS if not p.startswith("data.rows")), *MOVE)),
-    # What is said of one engagement is written there at once, also while the rest waits.
-    "spark-alias": (by("alias", IN_SPARK), (*ALWAYS, *MOVE, *MARK)),
+    "spark-alias": (by("alias", IN_SPARK), (*ALWAYS, *MARK)),
     "here": (HERE, POINTS),
     "here-alias": (ALIAS, (*ALWAYS, *MARK)),
 }
