@@ -1,4 +1,4 @@
-"""A batch of few engagements, decoded by Spark and then settled in this process.
+"""A batch of few engagements, settled in this process.
 
 The same rules as `many` and `settle` for what fits into memory many times over: Spark's fixed cost of half a second
 for each lookup would be most of a small batch. Tests hold the two ways together.
@@ -262,12 +262,13 @@ def open_few(
     data: Table,
     manifest: Manifest,
     raw: DataFrame,
-    decoded: DataFrame,
+    decoded: Rows,
     tombstones: Tombstones | None = None,
 ) -> FewEngagements | None:
-    """Decode, look up what is known, settle; None when the batch has too many bytes to be in this process.
+    """Look up what is known, settle; None when the batch has too many bytes to be in this process.
 
-    tombstones: whose records become markers. Cost: one Spark job, and reading keys of the Data Table without Spark.
+    decoded: not read yet where it is a frame. tombstones: whose records become markers. Cost: that of reading it, and
+    reading keys of the Data Table without Spark.
     """
     table = here(decoded)
     if table is None:

@@ -18,6 +18,7 @@ from engagement_platform.ingestion.processes import (
 )
 from engagement_platform.ingestion.requests import RequestBatch, RequestProcess, RequestQuarantineProcess, open_requests
 from engagement_platform.ingestion.settle import REASONS
+from engagement_platform.landing.decoded import Step, decoded, few_records
 from engagement_platform.microbatch.job import MicroBatchJob, Stores, Told
 from engagement_platform.microbatch.model import Limits, Manifest, Source
 from engagement_platform.mutation.accepted import TooMany
@@ -26,6 +27,7 @@ from engagement_platform.settings import DecodingSettings, Settings
 from engagement_platform.sources.decoded_batches import (
     ENGAGEMENT_DECODED_DDL,
     MUTATION_REQUEST_DECODED_DDL,
+    MessageKind,
     decode_batches,
 )
 from engagement_platform.sources.messages import DecodingLimits
@@ -48,24 +50,16 @@ Reader = Callable[[Manifest], DataFrame]
 
 
 def engagement_decoder(settings: DecodingSettings) -> Decoder:
-    """Strict decoding of engagements as one step over Arrow batches."""
-    limits = DecodingLimits.of(settings)
+    """Strict decoding of engagements as one step over Arrow batches, in Spark."""
 
     def decode(raw: DataFrame, manifest: Manifest) -> DataFrame:
-        return raw.mapInArrow(decode_batches("engagement", limits, manifest.ingestion_ts), ENGAGEMENT_DECODED_DDL)
+        return raw.mapInArrow(_step("engagement", settings, manifest), ENGAGEMENT_DECODED_DDL)
 
     return decode
 
 
-def request_decoder(settings: DecodingSettings) -> Decoder:
-    """Strict decoding of mutation requests."""
-    limits = DecodingLimits.of(settings)
-
-    def decode(raw: DataFrame, manifest: Manifest) -> DataFrame:
-        step = decode_batches("mutation_request", limits, manifest.ingestion_ts)
-        return raw.mapInArrow(step, MUTATION_REQUEST_DECODED_DDL)
-
-    return decode
+def _step(kind: MessageKind, settings: DecodingSettings, manifest: Manifest) -> Step:
+    return decode_batches(kind, DecodingLimits.of(settings), manifest.ingestion_ts)
 
 
 @dataclass(frozen=True)
@@ -96,7 +90,9 @@ def ingest_engagements(name: str, source: Source, read: Reader, parts: Parts) ->
         work: EngagementBatch | None = None
         if lake.is_local and planned is not None and planned <= settings.layout.light_write_rows:
             try:
-                work = open_few(lake, data, manifest, raw, decode(raw, manifest), tombstones)
+                step = _step("engagement", settings.decoding, manifest)
+                rows = decoded(raw, step, ENGAGEMENT_DECODED_DDL, few_records(planned, lake))
+                work = open_few(lake, data, manifest, raw, rows, tombstones)
             except TooMany:
                 # More former requests of these organizations than are followed in this process.
                 work = None
@@ -138,11 +134,17 @@ def ingest_mutation_requests(name: str, source: Source, read: Reader, parts: Par
     """Mutation requests into their append-only table, and the rejected ones into quarantine."""
     lake, settings, tombstones = parts.lake, parts.settings, StoredTombstones(parts.settings)
     lake.ensure(MUTATION_REQUEST, QUARANTINE)
-    decode = request_decoder(settings.decoding)
+
+    def prepare(manifest: Manifest) -> RequestBatch:
+        step = _step("mutation_request", settings.decoding, manifest)
+        few = few_records(source.size(manifest.start, manifest.end), lake)
+        rows = decoded(read(manifest), step, MUTATION_REQUEST_DECODED_DDL, few)
+        return open_requests(lake, manifest, lake.frame(rows), tombstones)
+
     return MicroBatchJob(
         name=name,
         source=source,
-        prepare=lambda manifest: open_requests(lake, manifest, decode(read(manifest), manifest), tombstones),
+        prepare=prepare,
         processes=(RequestQuarantineProcess(), RequestProcess()),
         stores=parts.stores,
         limits=Limits(settings.batch.max_records, settings.batch.max_bytes),

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
 from engagement_platform.landing.batch import COORDINATES, DecodedBatch, with_reason
+from engagement_platform.landing.decoded import decoded, few_records
 from engagement_platform.landing.redriven import RedrivenProcess, RedriveSource, turn_of
 from engagement_platform.landing.rejected import RejectedProcess
 from engagement_platform.landing.withheld import of_entity, withheld
@@ -119,12 +120,15 @@ def ingest_changes(
     def prepare(manifest: Manifest) -> ChangeBatch:
         step = decode_changes(entity.shape, limits, manifest.ingestion_ts)
         raw = read(manifest)
-        decoded = raw.mapInArrow(step, changes_ddl(entity.shape)).toArrow()
-        decoded = withheld(decoded, of_entity(entity.name, entity.key), tombstones)
+        rows = decoded(
+            raw, step, changes_ddl(entity.shape), few_records(source.size(manifest.start, manifest.end), lake)
+        )
+        table = rows if isinstance(rows, pa.Table) else rows.toArrow()
+        table = withheld(table, of_entity(entity.name, entity.key), tombstones)
         records = raw.select(*COORDINATES, "key", "value").toArrow
         # What is redriven has not landed, so an INSERT of a known id is none of what is there.
         seen_before = manifest.goes_over_again and not redriven
-        settled = _refused(decoded, records, lake, entity, manifest, seen_before=seen_before)
+        settled = _refused(table, records, lake, entity, manifest, seen_before=seen_before)
         return ChangeBatch(lake, manifest, *settled, entity)
 
     return MicroBatchJob(

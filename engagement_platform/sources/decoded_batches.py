@@ -1,6 +1,7 @@
 """Decoding of whole Arrow batches, for DataFrame.mapInArrow: one record in, one record out, whatever it holds.
 
-The rules of a message are `decoding`; this module only turns rows into columns. Runs in Spark's Python workers.
+The rules of a message are `decoding`; this module only turns rows into columns. In Spark's Python workers or, for few
+records, in the run's own process.
 """
 
 from __future__ import annotations

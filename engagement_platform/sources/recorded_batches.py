@@ -1,6 +1,7 @@
 """Decoding of whole Arrow batches of a declared stream, for DataFrame.mapInArrow: one record in, one record out.
 
-The rules of a record are `records`; this module only turns rows into columns. Runs in Spark's Python workers.
+The rules of a record are `records`; this module only turns rows into columns. In Spark's Python workers or, for few
+records, in the run's own process.
 """
 
 from __future__ import annotations
