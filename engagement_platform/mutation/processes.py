@@ -119,7 +119,7 @@ class MoveProcess:
                 self._overwrite(work, txn)
             transactions.append(txn)
         elif changes.changed_rows:
-            # Rows of which every one waits as an alias but for a few that were patched: nothing moves by operation.
+            # Where every organization waits as aliases only patched rows are written: nothing moves by operation.
             if changes.by_operation and work.moved:
                 with commit("move") as txn:
                     self._move(work, txn)
