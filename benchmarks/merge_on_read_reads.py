@@ -1,13 +1,15 @@
-"""The reads that `merge_on_read` compares: the base alone, the view by each strategy, the same view again, one key."""
+"""The reads that `merge_on_read` compares: the base, the view by each strategy, with late changes, again; one key."""
 
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 from pyspark.sql import DataFrame
 
 from benchmarks.merge_on_read_ways import Stage
 from engagement_platform.merge_on_read.latency import point_read_seconds
+from engagement_platform.merge_on_read.snapshot import snapshot
 from engagement_platform.merge_on_read.view import STRATEGIES, view
 from engagement_platform.sections import ViewStrategy
 
@@ -15,6 +17,8 @@ BASE, ONE_KEY = "base alone", "one key, no JVM"
 STANDING: ViewStrategy = "left_join_union_inserts"
 AGAIN = f"{STANDING}, again"
 """A second read of one view, as of a SQL view that is asked often: what waits is folded and where rows are."""
+LATE = f"{STANDING}, some late"
+"""As if a change were older than what the base has: versions of columns are read and compared. None of these is."""
 WHOLE, COUNTED = "all", "one"
 
 
@@ -35,10 +39,18 @@ def seconds_of_read(at: Stage, method: str, columns: str) -> float:
         began = time.monotonic()
         read(standing, columns)
         return time.monotonic() - began
-    strategies: dict[str, ViewStrategy] = {name: name for name in STRATEGIES}
     began = time.monotonic()
-    read(base_rows(at) if method == BASE else view(at.lake, at.entity, strategy=strategies[method]).rows, columns)
+    read(base_rows(at) if method == BASE else _view_rows(at, method), columns)
     return time.monotonic() - began
+
+
+def _view_rows(at: Stage, method: str) -> DataFrame:
+    if method != LATE:
+        strategies: dict[str, ViewStrategy] = {name: name for name in STRATEGIES}
+        return view(at.lake, at.entity, strategy=strategies[method]).rows
+    taken = snapshot(at.settings.lake, at.entity)
+    unknown = {number: replace(batch, oldest=None) for number, batch in taken.batches.items()}
+    return view(at.lake, at.entity, strategy=STANDING, at=replace(taken, batches=unknown)).rows
 
 
 def read(rows: DataFrame, columns: str) -> None:

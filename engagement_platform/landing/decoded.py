@@ -27,6 +27,12 @@ def decoded(raw: DataFrame, step: Step, ddl: str, few: bool) -> Rows:
     return raw.mapInArrow(step, ddl) if records is None else _here(records, step)
 
 
+def decoded_table(raw: DataFrame, step: Step, ddl: str, few: bool) -> pa.Table:
+    """As `decoded`, in this process wherever it was decoded: for batches that are settled and written from here."""
+    rows = decoded(raw, step, ddl, few)
+    return rows if isinstance(rows, pa.Table) else rows.toArrow()
+
+
 def few_records(planned: int | None, lake: Lake) -> bool:
     """Whether so many records, None for unknown, are decoded here. Not where `layout.light_write_rows` is less."""
     return planned is not None and planned <= min(FEW_RECORDS, lake.settings.layout.light_write_rows)

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
 from engagement_platform.landing.batch import COORDINATES, DecodedBatch, with_reason
-from engagement_platform.landing.decoded import decoded, few_records
+from engagement_platform.landing.decoded import decoded_table, few_records
 from engagement_platform.landing.redriven import RedrivenProcess, RedriveSource, turn_of
 from engagement_platform.landing.rejected import RejectedProcess
 from engagement_platform.landing.withheld import of_entity, withheld
@@ -120,11 +120,9 @@ def ingest_changes(
     def prepare(manifest: Manifest) -> ChangeBatch:
         step = decode_changes(entity.shape, limits, manifest.ingestion_ts)
         raw = read(manifest)
-        rows = decoded(
-            raw, step, changes_ddl(entity.shape), few_records(source.size(manifest.start, manifest.end), lake)
-        )
-        table = rows if isinstance(rows, pa.Table) else rows.toArrow()
-        table = withheld(table, of_entity(entity.name, entity.key), tombstones)
+        few = few_records(source.size(manifest.start, manifest.end), lake)
+        rows = decoded_table(raw, step, changes_ddl(entity.shape), few)
+        table = withheld(rows, of_entity(entity.name, entity.key), tombstones)
         records = raw.select(*COORDINATES, "key", "value").toArrow
         # What is redriven has not landed, so an INSERT of a known id is none of what is there.
         seen_before = manifest.goes_over_again and not redriven

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 from engagement_platform.merge_on_read.entity import Entity
@@ -23,6 +25,8 @@ class Batch:
     rows: int
     bytes: int
     files: int
+    oldest: int | None
+    """Least version of a change; None where a file's log entry does not say."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +56,12 @@ class Snapshot:
     def pending_rows(self) -> int:
         """Changes that wait; at least as many as there are folded ones."""
         return sum(batch.rows for batch in self.pending.values())
+
+    @property
+    def oldest(self) -> int | None:
+        """Least version of a change that waits; None when that is not known, or none waits."""
+        found = [batch.oldest for batch in self.pending.values()]
+        return min((one for one in found if one is not None), default=None) if None not in found else None
 
     @property
     def latest(self) -> int:
@@ -85,7 +95,7 @@ def snapshot(
     """
     changeset = DeltaTable(log.storage_uri(entity.changeset.uri(root)), version=changeset_version)
     base = DeltaTable(log.storage_uri(entity.base.uri(root)), version=base_version)
-    return Snapshot(changeset.version(), base.version(), watermark_of(base, entity), batches_of(changeset))
+    return Snapshot(changeset.version(), base.version(), watermark_of(base, entity), batches_of(changeset, entity))
 
 
 def pending_rows(root: str, entity: Entity) -> int:
@@ -95,15 +105,46 @@ def pending_rows(root: str, entity: Entity) -> int:
     return snapshot(root, entity).pending_rows
 
 
-def batches_of(changeset: DeltaTable) -> dict[int, Batch]:
+def are_newer(root: str, entity: Entity, taken: Snapshot) -> bool:
+    """Whether all changes that wait have greater versions than any row of the base, as logs say; False if they do not.
+
+    So it is where versions grow over all keys, such as times or positions in a log, and nothing comes late.
+    """
+    if taken.oldest is None:
+        return False
+    base = DeltaTable(log.storage_uri(entity.base.uri(root)), version=taken.base_version)
+    files = pa.table(base.get_add_actions(flatten=True))
+    if not files.num_rows:
+        return True
+    newest = _bounds(files, "max", entity)
+    return newest.null_count == 0 and bool(pc.max(newest).as_py() < taken.oldest)
+
+
+def batches_of(changeset: DeltaTable, entity: Entity) -> dict[int, Batch]:
     """What each batch has in this version of the changeset."""
     files = pa.table(changeset.get_add_actions(flatten=True))
+    oldest = _bounds(files, "min", entity)
+    files = files.append_column("oldest", oldest).append_column("is_known", pc.is_valid(oldest))
     summed = files.group_by("partition.batch_id").aggregate(
-        [("num_records", "sum"), ("size_bytes", "sum"), ([], "count_all")]
+        [
+            *(("num_records", "sum"), ("size_bytes", "sum"), ([], "count_all")),
+            *(("oldest", "min"), ("is_known", "all")),
+        ]
     )
     return {
         int(row["partition.batch_id"]): Batch(
-            int(row["num_records_sum"] or 0), int(row["size_bytes_sum"]), row["count_all"]
+            rows=int(row["num_records_sum"] or 0),
+            bytes=int(row["size_bytes_sum"]),
+            files=row["count_all"],
+            oldest=row["oldest_min"] if row["is_known_all"] else None,
         )
         for row in summed.to_pylist()
     }
+
+
+def _bounds(files: pa.Table, which: Literal["min", "max"], entity: Entity) -> pa.ChunkedArray:
+    """Of each file, the bound of its versions that its log entry has, or null."""
+    name = f"{which}.{entity.version}"
+    if name in files.column_names:
+        return files.column(name).cast(pa.int64())
+    return pa.chunked_array([pa.nulls(files.num_rows, pa.int64())])

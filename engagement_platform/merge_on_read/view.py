@@ -16,11 +16,9 @@ from engagement_platform.errors import PlatformError
 from engagement_platform.merge_on_read.entity import Entity, version_of
 from engagement_platform.merge_on_read.fold import fold
 from engagement_platform.merge_on_read.here import folded_here
-from engagement_platform.merge_on_read.snapshot import Snapshot, snapshot
+from engagement_platform.merge_on_read.snapshot import Snapshot, are_newer, snapshot
 from engagement_platform.sections import MergeOnReadSettings, ViewStrategy
 from engagement_platform.tables.lake import Lake
-
-_NEW = "__new_"
 
 FEW_KEYS = 1000
 """As many pending changes are looked for by their keys where a predicate is given; with more the base is read whole.
@@ -83,6 +81,8 @@ class Pending:
     """As `fold` makes it; computed once, however often it stands in a plan."""
     broadcast: bool
     """Whether it may be sent to every task."""
+    newer: bool = False
+    """Whether every version in it is known to be greater than any of the base, whose own need not be read then."""
 
 
 def double_rank_over(base: DataFrame, pending: Pending, entity: Entity) -> DataFrame:
@@ -200,7 +200,10 @@ def view(
     few = fits_broadcast(taken.pending_rows, settings)
     broadcast = few or (folded is not None and fits_broadcast(folded.count(), settings))
     chosen = choose(entity, strategy or settings.view, broadcast=broadcast)
-    state = base if folded is None else STRATEGIES[chosen](base, Pending(folded, broadcast), entity)
+    state = base
+    if folded is not None:
+        newer = keys is None and are_newer(lake.root, entity, taken)
+        state = STRATEGIES[chosen](base, Pending(folded, broadcast, newer), entity)
     return View(entity, taken, chosen, broadcast, state.select(*entity.state_columns), passes)
 
 
@@ -232,25 +235,34 @@ def create_view(lake: Lake, entity: Entity, name: str | None = None) -> str:
 
 
 def _joined(base: DataFrame, pending: Pending, entity: Entity, how: str) -> DataFrame:
-    """Rows of the base with the newer words of the changes; for a full outer join also rows of the changes alone."""
-    folded = pending.folded
-    changes = folded.select(*(F.col(name).alias(f"{_NEW}{name}") for name in folded.columns))
-    changes = _sent(changes, pending.broadcast)
-    both = base.join(changes, F.col(entity.key) == F.col(f"{_NEW}{entity.key}"), how)
+    """Rows of the base with the newer words of the changes; for a full outer join also rows of the changes alone.
 
-    def newer(version: str, *columns: str) -> list[Column]:
-        mine, new = F.col(version), F.col(f"{_NEW}{version}")
-        wins = F.coalesce(new > mine, new.isNotNull())
-        return [F.when(wins, F.col(f"{_NEW}{name}")).otherwise(F.col(name)).alias(name) for name in (*columns, version)]
+    Told as texts: forty columns put together call by call were 2,800 messages to the JVM and 0.4 s, of 3 for the read.
+    """
+    key, version = _old(entity.key), _old(entity.version)
+    changes = pending.folded.selectExpr(*(f"{_old(name)} AS {_new(name)}" for name in pending.folded.columns))
+    both = base.join(_sent(changes, pending.broadcast), F.expr(f"{key} = {_new(entity.key)}"), how)
+    merged = {
+        entity.key: key if how == "left_outer" else f"coalesce({key}, {_new(entity.key)})",
+        entity.version: f"greatest({version}, {_new(entity.version)})",
+    }
+    said = {"present_version": ("present", "present_ts")} | {version_of(name): (name,) for name in entity.columns}
+    for by, columns in said.items():
+        wins = f"{_new(by)} IS NOT NULL"
+        if not pending.newer:
+            wins = f"coalesce({_new(by)} > {_old(by)}, {wins})"
+        merged |= {name: f"CASE WHEN {wins} THEN {_new(name)} ELSE {_old(name)} END" for name in (*columns, by)}
+    return both.selectExpr(*(f"{merged[name]} AS {_old(name)}" for name in entity.state_columns))
 
-    key = F.col(entity.key) if how == "left_outer" else F.coalesce(entity.key, f"{_NEW}{entity.key}")
-    merged = [
-        key.alias(entity.key),
-        F.greatest(entity.version, f"{_NEW}{entity.version}").alias(entity.version),
-        *newer("present_version", "present", "present_ts"),
-        *(column for name in entity.columns for column in newer(version_of(name), name)),
-    ]
-    return both.select(*merged).select(*entity.state_columns)
+
+def _old(name: str) -> str:
+    """A column of the base, as SQL reads it."""
+    return f"`{name}`"
+
+
+def _new(name: str) -> str:
+    """The column of the changes that has the same name."""
+    return f"`__new_{name}`"
 
 
 def _sent(frame: DataFrame, broadcast: bool) -> DataFrame:

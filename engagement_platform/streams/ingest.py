@@ -12,7 +12,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from engagement_platform.landing.batch import COORDINATES, DecodedBatch
-from engagement_platform.landing.decoded import decoded, few_records
+from engagement_platform.landing.decoded import decoded_table, few_records
 from engagement_platform.landing.redriven import RedrivenProcess, RedriveSource, turn_of
 from engagement_platform.landing.rejected import RejectedProcess
 from engagement_platform.landing.withheld import withheld
@@ -81,10 +81,9 @@ def ingest_stream(
     def prepare(manifest: Manifest) -> DecodedBatch:
         step = decode_records(stream.shape, limits, manifest.ingestion_ts)
         raw = read(manifest)
-        rows = decoded(
-            raw, step, records_ddl(stream.shape), few_records(source.size(manifest.start, manifest.end), lake)
-        )
-        table = withheld(rows if isinstance(rows, pa.Table) else rows.toArrow(), named, tombstones)
+        few = few_records(source.size(manifest.start, manifest.end), lake)
+        rows = decoded_table(raw, step, records_ddl(stream.shape), few)
+        table = withheld(rows, named, tombstones)
 
         def records() -> pa.Table:
             return raw.select(*COORDINATES, "key", "value").toArrow()

@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 
-from engagement_platform.merge_on_read.entity import Entity
+from engagement_platform.merge_on_read.entity import Entity, version_of
 from engagement_platform.merge_on_read.here import current_here, state_here
-from engagement_platform.merge_on_read.snapshot import snapshot, transaction
+from engagement_platform.merge_on_read.snapshot import are_newer, snapshot, transaction
 from engagement_platform.merge_on_read.view import (
     STRATEGIES,
     StrategyNotValid,
@@ -47,10 +47,14 @@ def lake_of(
     return Lake(spark, settings)
 
 
-def half_moved(root: Path, entity: Entity, seed: int, histories: int = 150) -> list[Said]:
-    """Many histories over four batches, of which the base has two; one of those is still in the changeset."""
+def half_moved(root: Path, entity: Entity, seed: int, histories: int = 150, *, newer: int = 0) -> list[Said]:
+    """Many histories over four batches, of which the base has two; one of those is still in the changeset.
+
+    newer: by so much are the versions of the other two greater than they would be.
+    """
     changes = Changes(root, entity)
     batches = side_by_side(seed, entity, histories, 4, inserts_first=entity.inserts_are_new)
+    batches[2:] = [[replace(change, version=change.version + newer) for change in batch] for batch in batches[2:]]
     for number, batch in enumerate(batches):
         changes.land(number, batch)
         if number == 1:
@@ -83,6 +87,55 @@ def test_every_valid_strategy_shows_the_replay(
         found = view(lake, entity, strategy=strategy).rows.toArrow()
         assert rows_of(plain(found), entity) == expected, f"{strategy}, seed {seed}"
     assert rows_of(plain(current_here(str(tmp_path), entity)), entity) == expected, f"here, seed {seed}"
+
+
+@pytest.mark.parametrize("entity", of_today([PROFILE, DEVICE, NEW_ONLY]), ids=["profile", "device", "new inserts"])
+def test_versions_of_the_base_s_columns_are_read_only_where_one_that_waits_may_be_older(
+    spark: SparkSession, tmp_path: Path, entity: Entity
+) -> None:
+    """Versions go up to 6 in the base; those that wait are greater, then one of them no more."""
+    seed = Random().randrange(2**32)
+    landed, lake = half_moved(tmp_path, entity, seed, newer=6), lake_of(spark, tmp_path)
+    late = [Said("k0000", 6, "UPDATE", {entity.columns[-1]: None}, (entity.columns[-1],))]
+    strategies: list[ViewStrategy] = ["full_outer_join", "left_join_anti_join"]
+    strategies += ["left_join_union_inserts"] if entity is NEW_ONLY else []
+    for older in (False, True):
+        if older:
+            Changes(tmp_path, entity).land(4, late)
+            landed += late
+        assert are_newer(str(tmp_path), entity, snapshot(str(tmp_path), entity)) is not older
+        for strategy in strategies:
+            found = view(lake, entity, strategy=strategy)
+            told = f"{strategy}, seed {seed}, older {older}"
+            scans = [line for line in plan_of(found.rows).splitlines() if "FileScan" in line]
+            assert any(f"{version_of(entity.columns[0])}#" in scan for scan in scans) is older, told
+            assert rows_of(plain(found.rows.toArrow()), entity) == replay(landed, entity), told
+            assert found.state.toArrow().num_rows >= len(replay(landed, entity)), told
+
+
+def test_changes_count_as_newer_only_where_every_log_entry_says_so(tmp_path: Path) -> None:
+    """A tie is for the base to decide, and a file without statistics may hold anything."""
+
+    def newer(root: Path) -> bool:
+        return are_newer(str(root), PROFILE, snapshot(str(root), PROFILE))
+
+    nothing_moved = Changes(tmp_path / "empty", PROFILE)
+    nothing_moved.land(0, [Said("a", 1, "INSERT")])
+    assert newer(nothing_moved.root)
+    changes = in_files(tmp_path / "moved", [Said("a", 4, "INSERT")])
+    assert not newer(changes.root), "nothing waits"
+    changes.land(1, [Said("a", 5, "UPDATE")])
+    assert newer(changes.root)
+    for number, told in ((2, "a tie"), (3, "a newer batch after it")):
+        changes.land(number, [Said("b", 2 + number, "UPDATE")])
+        assert not newer(changes.root), told
+    for silent in (PROFILE.changeset, PROFILE.base):
+        root = tmp_path / silent.name
+        changes = in_files(root, [Said("a", 1, "INSERT")])
+        DeltaTable(silent.uri(str(root))).alter.set_table_properties({"delta.dataSkippingNumIndexedCols": "0"})
+        changes = in_files(root, [Said("a", 1, "INSERT")], [Said("b", 2, "INSERT")])
+        changes.land(2, [Said("a", 9, "UPDATE")])
+        assert not newer(root), silent.name
 
 
 @pytest.mark.parametrize(("rows", "fits"), [(0, True), (2_800_000, True), (2_800_001, False)])
