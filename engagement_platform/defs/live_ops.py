@@ -58,7 +58,7 @@ def counted_metadata(done: Counted, found: Recent) -> Metadata:
     shown: Metadata = {}
     if done.until is not None:
         shown["last_minutes"] = value.md(_picture(found.figures, done.until))
-        shown["figures"] = _newest(found.figures)
+        shown["figures"] = _newest(found.figures) if found.figures else value.text(_no_figures(done.until))
     shown |= {
         "events": value.int(done.rows),
         "tables": value.int(done.tables),
@@ -80,6 +80,11 @@ def _picture(figures: Sequence[Mapping[str, object]], until: datetime) -> str:
     minutes = [until - SHOWN + n * MINUTE for n in range(SHOWN // MINUTE)]
     counts = [sum(int(str(row["events"])) for row in figures if row["minute"] == minute) for minute in minutes]
     return markdown("events per minute, all games", [f"{minute:%H:%M}" for minute in minutes], counts)
+
+
+def _no_figures(until: datetime) -> str:
+    """Also of the first runs of a new lake: an empty table would not say whether anything is amiss."""
+    return f"no events in the {SHOWN // MINUTE} minutes before {until:%Y-%m-%d %H:%M} UTC"
 
 
 def _newest(figures: Sequence[Mapping[str, object]]) -> dg.TableMetadataValue:

@@ -57,6 +57,9 @@ def test_a_run_counts_what_came_since_the_last_one(games: Games, instance: dg.Da
         told = run(instance)
         assert (told["events"], told["tables"], told["games_judged"], told["wrong"]) == (rows, 1, 0, 0)
         assert told["players"] == players
+        # Not one minute is complete: the newest event was ingested just now.
+        until = BEGIN - games.settings.live_ops.delay
+        assert told["figures"] == f"no events in the 15 minutes before {until:%Y-%m-%d %H:%M} UTC"
 
 
 def test_a_run_shows_the_last_minutes_of_each_game_and_which_are_not_judged_yet(
