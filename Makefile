@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-fast test-long test-crash lint format docs clean bench-ingest bench-cascade bench-mutation \
+.PHONY: help setup run test test-fast test-first-day test-long test-crash lint format docs clean bench-ingest bench-cascade bench-mutation \
   bench-partitioning bench-file-size bench-optimize bench-merge-on-read bench-incremental-read bench-freshness \
   bench-ingest-server bench-chain bench-s3-sqs bench-doctor \
   simulate-days
@@ -18,19 +18,21 @@ setup: ## create .venv from the pinned lock, check Java, download the jars; star
 run: setup ## everything on this machine: Kafka, Spark, Dagster and its UI, sample traffic; Ctrl-C stops it
 	@exec $(BIN)/engagement-platform up
 
-test: setup lint ## lint, then every test but the slow ones (under 20 minutes on 2 cores)
-	@$(PYTEST) -n 2 --dist loadfile --no-loadscope-reorder -m "not slow and not browser"
-	@$(PYTEST) -m "browser and not slow"
+test: setup lint ## lint, then every test but the slow ones and those of the first day (under 20 minutes on 2 cores)
+	@$(PYTEST) -n 2 --dist loadfile --no-loadscope-reorder -m "not slow and not browser and not first_day"
+
+test-first-day: setup ## what a newcomer does and sees: the tutorial, services, and the UI in Chromium (8 minutes)
+	@$(PYTEST) -m "(browser or first_day) and not slow"
 
 test-fast: setup ## tests without broker, browser, PostgreSQL and process kills
-	@$(PYTEST) -m "not slow and not broker and not crash and not browser and not postgres"
+	@$(PYTEST) -m "not slow and not broker and not crash and not browser and not first_day and not postgres"
 
 test-crash: setup ## only the tests that kill processes
 	@$(PYTEST) -m crash
 
 test-long: setup lint ## every test, the slow ones included
-	@$(PYTEST) -n 2 --dist loadfile --no-loadscope-reorder -m "not browser"
-	@$(PYTEST) -m browser
+	@$(PYTEST) -n 2 --dist loadfile --no-loadscope-reorder -m "not browser and not first_day"
+	@$(PYTEST) -m "browser or first_day"
 
 lint: setup ## ruff, mypy strict, import-linter; changes nothing
 	@$(BIN)/ruff check .

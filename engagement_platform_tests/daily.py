@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from typing import TypeVar
 
 import pytest
@@ -40,3 +40,15 @@ def some_of_today(values: Sequence[T], most: int) -> list[T]:
     seed = os.environ.get("ENGAGEMENT_PLATFORM_TEST_SEED") or _TODAY
     chosen = random.Random(int(seed)).sample(range(len(values)), min(most, len(values)))
     return [values[number] for number in sorted(chosen)]
+
+
+def every_third_day(slot: int) -> pytest.MarkDecorator:
+    """A long test of the quick run on the days of its slot, 0 to 2, and a slow one on the others.
+
+    Slots are given by hand, so that each day has about as much to do and something of each part of the product.
+    """
+    assert slot in range(3)
+    day = os.environ.get("ENGAGEMENT_PLATFORM_TEST_SEED") or _TODAY
+    ordinal = date.fromisoformat(day).toordinal()
+    due = "TESTS_OF_EVERY_DAY" in os.environ or ordinal % 3 == slot
+    return pytest.mark.of_today if due else pytest.mark.slow

@@ -21,6 +21,7 @@ from engagement_platform.verify import Finding, identity, identity_findings, ver
 from engagement_platform.verify.identity import sampled
 from engagement_platform.verify.logs import portions
 from engagement_platform_tests.conftest import Broker
+from engagement_platform_tests.daily import every_third_day
 from engagement_platform_tests.ingestion.world import World, ignore
 from engagement_platform_tests.mutation.histories import Message, convert, delete, engagement, random_history, request
 
@@ -87,6 +88,7 @@ def test_nothing_is_wrong_after_random_histories(make_world: MakeWorld, apply: A
 BETWEEN_COMMITS = ("alias.alias:after", "notification.append:after")
 
 
+@every_third_day(0)
 @pytest.mark.broker
 def test_the_commits_of_a_batch_of_mutations_are_not_wrong_before_it_is_finished(make_world: MakeWorld) -> None:
     """One of the two points every other day, and both in turn among the slow tests."""

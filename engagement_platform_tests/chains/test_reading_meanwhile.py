@@ -24,6 +24,7 @@ from engagement_platform.tables.lake import Lake
 from engagement_platform_tests.chains.oracle import Chain
 from engagement_platform_tests.chains.test_view_analytics import BEGIN, GAP, LATE, World, some_views
 from engagement_platform_tests.conftest import Broker
+from engagement_platform_tests.daily import every_third_day
 
 BATCH = 40
 """Most views in a batch of the first hop, so that one run of it has several."""
@@ -92,6 +93,7 @@ class Reader:
             assert self.passed.wait_for(lambda: self.ended or until(), WAIT_S), why
 
 
+@every_third_day(2)
 @pytest.mark.broker
 def test_tables_read_while_streams_fill_them_hold_whole_batches_and_only_grow(
     spark: SparkSession, broker: Broker, tmp_path: Path

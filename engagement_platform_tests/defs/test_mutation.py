@@ -23,6 +23,7 @@ from engagement_platform.defs.sensors import mutations_backlog, watch
 from engagement_platform.jobs import open_stores
 from engagement_platform.microbatch.database import LEASE_WAITER, open_engine
 from engagement_platform.tables.engagement import PENDING, data_table
+from engagement_platform_tests.daily import every_third_day
 from engagement_platform_tests.defs.conftest import Home
 
 pytestmark = pytest.mark.broker
@@ -162,6 +163,7 @@ def verified(home: Home) -> dict[str, bool]:
     return {check: home.passed(key, check) for key, check in VERIFIED}
 
 
+@every_third_day(0)
 def test_verification_looks_at_what_mutations_made_and_finds_an_identity_that_is_wrong(
     home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -212,6 +214,7 @@ def scheduled(home: Home) -> dg.RunRequest | dg.SkipReason:
     return rematerialization(home.instance, Platform().settings())
 
 
+@every_third_day(1)
 def test_aliases_that_wait_are_moved_by_a_scheduled_run(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ENGAGEMENT_PLATFORM_MUTATION__APPLY", "alias")
     assert isinstance(scheduled(home), dg.SkipReason)

@@ -91,6 +91,7 @@ def test_what_the_tutorial_declares_is_a_stream_of_about_fifteen_lines(
     assert sum("--until-idle" in command for _, command, _ in steps()) == 1
 
 
+@pytest.mark.first_day
 @pytest.mark.broker
 def test_the_tutorial_works_as_it_is_written(tmp_path: Path) -> None:
     folder = tmp_path / "empty"

@@ -127,6 +127,7 @@ def own_ports() -> Mapping[str, str]:
     return {f"ENGAGEMENT_PLATFORM_EMBEDDED__{name}_PORT": str(port) for name, port in ports}
 
 
+@pytest.mark.first_day
 @pytest.mark.broker
 @pytest.mark.crash
 @pytest.mark.usefixtures("kafka_jars", "spark_jars")

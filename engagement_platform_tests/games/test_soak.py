@@ -25,6 +25,7 @@ from engagement_platform.errors import PlatformError
 from engagement_platform.games.event_type import EventType
 from engagement_platform.sources.s3_events import S3File
 from engagement_platform_tests.conftest import Moto
+from engagement_platform_tests.daily import every_third_day
 from engagement_platform_tests.games.conftest import World
 from engagement_platform_tests.games.events import line
 from engagement_platform_tests.games.faulty import FaultyProxy, Service
@@ -272,6 +273,7 @@ def through(world: World, proxy: FaultyProxy, max_objects: int, monkeypatch: pyt
     world.settings = world.settings.model_copy(update={"games": games})
 
 
+@every_third_day(0)
 def test_a_short_soak_loses_and_doubles_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     extent = Extent(
         objects=60, types=3, announced_at_once=30, repeated=12, moved=10, truncated=4, deleted=3, kills=1, shares=0.04

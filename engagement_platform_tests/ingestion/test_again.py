@@ -16,6 +16,7 @@ from engagement_platform.rereading import reread_job
 from engagement_platform.settings import DecodingSettings, LayoutSettings
 from engagement_platform.tables.engagement import MAPPING, NOTIFICATION, QUARANTINE, SUPERSEDED
 from engagement_platform.verify import verify
+from engagement_platform_tests.daily import every_third_day
 from engagement_platform_tests.ingestion.conftest import MakeWorld
 from engagement_platform_tests.ingestion.oracle import as_bytes, engagement
 from engagement_platform_tests.ingestion.world import NOW, World, ignore
@@ -73,6 +74,7 @@ def today(engagement_id: str, **more: Any) -> dict[str, Any]:
     return engagement("org", engagement_id, engagement_ts="2026-11-21T08:00:00Z", **more)
 
 
+@every_third_day(0)
 def test_a_redrive_lands_what_is_right_now_and_a_second_one_changes_nothing(make_world: MakeWorld) -> None:
     strict = make_world(decoding=TOO_STRICT)
     strict.produce(
@@ -133,6 +135,7 @@ def mixed(world: World) -> None:
     world.run()
 
 
+@every_third_day(2)
 def test_reading_a_day_again_changes_nothing_where_nothing_was_wrong(world: World) -> None:
     mixed(world)
     assert reasons(world) == {"not_json": 1, "version_conflict": 2, "moved_in_time": 1}
@@ -146,6 +149,7 @@ def test_reading_a_day_again_changes_nothing_where_nothing_was_wrong(world: Worl
     assert_verified(world)
 
 
+@every_third_day(1)
 def test_a_reset_reads_everything_again_and_doubles_nothing(world: World) -> None:
     mixed(world)
     before = world.contents()

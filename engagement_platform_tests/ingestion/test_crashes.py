@@ -15,6 +15,7 @@ from engagement_platform.microbatch.job import MicroBatchJob, Told, drain
 from engagement_platform.microbatch.model import JobState, Manifest, Transaction
 from engagement_platform.settings import LayoutSettings
 from engagement_platform.tables.lake import Lake
+from engagement_platform_tests.daily import every_third_day
 from engagement_platform_tests.ingestion.oracle import Oracle, engagement
 from engagement_platform_tests.ingestion.world import AT_ONCE, World
 
@@ -84,6 +85,7 @@ def test_an_exception_at_any_point_leaves_what_an_undisturbed_run_leaves(world: 
     assert_the_same_after_a_crash_at(crash_points(world.job()), world)
 
 
+@every_third_day(1)
 def test_an_exception_in_a_batch_of_many_rows_leaves_what_an_undisturbed_run_leaves(world: World) -> None:
     """All through Spark but what stands before; another point each day, and all of them among the slow tests."""
     points = TODAY.sample(crash_points(world.job()), 1)
@@ -156,6 +158,7 @@ class NamelessLake(Lake):
         self.frame(frame).select(*table.column_names).write.format("delta").mode("append").save(self.uri(table))
 
 
+@every_third_day(2)
 @pytest.mark.parametrize(
     "before_the_crash",
     [pytest.param(0, marks=pytest.mark.slow, id="Spark, then light"), pytest.param(1000, id="light, then Spark")],

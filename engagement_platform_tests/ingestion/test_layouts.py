@@ -82,7 +82,7 @@ ALL_IN_SPARK = [(scheme, 0) for scheme in SCHEMES if scheme != "organization"]
 
 @pytest.fixture(
     scope="module",
-    params=[*of_today(IN_TURN, 2), *(pytest.param(one, marks=pytest.mark.slow) for one in ALL_IN_SPARK)],
+    params=[*of_today(IN_TURN), *(pytest.param(one, marks=pytest.mark.slow) for one in ALL_IN_SPARK)],
     ids=lambda one: f"{one[0]}-{one[1]}",
 )
 def laid(

@@ -20,6 +20,7 @@ from deltalake import DeltaTable
 from engagement_platform.embedded.ports import free_ports
 from engagement_platform.tables.log import storage_uri
 from engagement_platform_tests.conftest import QUICK_JVM
+from engagement_platform_tests.daily import every_third_day
 from engagement_platform_tests.ingestion.oracle import Oracle, as_bytes, engagement
 from engagement_platform_tests.ingestion.test_crashes import everything
 
@@ -228,6 +229,7 @@ def test_verify_and_status_agree_that_all_is_well(machine: Machine) -> None:
     assert engagements["state"] == "SUCCEEDED"
 
 
+@every_third_day(2)
 def test_mutations_that_are_killed_are_finished_once(machine: Machine) -> None:
     """Here, since a machine of its own takes a minute; after the others, since their oracle knows no requests."""
     from engagement_platform_tests.mutation.test_kills import (

@@ -14,6 +14,7 @@ from deltalake import DeltaTable, write_deltalake
 from engagement_platform.layout.maintain import Asked, Outcome, Run, Told, planned
 from engagement_platform.layout.optimize import Done, Tools
 from engagement_platform.microbatch.job import BatchReport, drain
+from engagement_platform_tests.daily import every_third_day
 from engagement_platform_tests.layout.seeded import leased, no_spark
 from engagement_platform_tests.merge_on_read.conftest import MakeWorld, make_world
 from engagement_platform_tests.merge_on_read.histories import PROFILE
@@ -120,6 +121,7 @@ def test_files_of_a_batch_that_is_leaving_are_not_merged_before_it_has_left(make
     assert world.seen_here() == world.expected()
 
 
+@every_third_day(0)
 def test_batches_land_move_and_are_merged_all_at_once_and_no_change_is_lost(make_world: MakeWorld) -> None:
     world = make_world()
     outcomes: list[Outcome] = []

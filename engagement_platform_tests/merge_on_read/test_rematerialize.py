@@ -16,6 +16,7 @@ from engagement_platform.merge_on_read.view import view
 from engagement_platform.microbatch.model import JobState
 from engagement_platform.sections import MergeOnReadSettings, RematerializeMethod, RematerializeSettings
 from engagement_platform.settings import LayoutSettings
+from engagement_platform_tests.daily import every_third_day
 from engagement_platform_tests.guards.strangers import strangers
 from engagement_platform_tests.ingestion.test_crashes import Crash, crash_at
 from engagement_platform_tests.merge_on_read.conftest import MakeWorld
@@ -118,6 +119,7 @@ def assert_readers_see_no_difference_while_it_runs(world: World, *, in_spark: bo
         assert rows_of(found, world.entity) == expected, f"held since watermark {at.watermark}, batch {at.latest}"
 
 
+@every_third_day(1)
 def test_readers_see_no_difference_while_it_runs_and_batches_land_without_spark(make_world: MakeWorld) -> None:
     assert_readers_see_no_difference_while_it_runs(make_world(entity=PROFILE), in_spark=False)
 
@@ -131,6 +133,7 @@ def test_readers_see_no_difference_while_it_runs_and_batches_land(
     assert_readers_see_no_difference_while_it_runs(world, in_spark=True)
 
 
+@every_third_day(0)
 def test_merged_batches_leave_by_partition_and_later_ones_stay(make_world: MakeWorld) -> None:
     world = make_world(layout=IN_SPARK)
     for version in (1, 2):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from engagement_platform.microbatch.job import MicroBatchJob, Told, drain
 from engagement_platform.rereading import reread_changes_job
 from engagement_platform.streams.declared import DeclaredEntity
+from engagement_platform_tests.daily import some_of_today
 from engagement_platform_tests.guards.strangers import strangers
 from engagement_platform_tests.ingestion.test_crashes import Crash, crash_at
 from engagement_platform_tests.merge_on_read.conftest import MakeWorld
@@ -30,8 +32,26 @@ def reread(world: World, observe: Any = ignore) -> MicroBatchJob[Any]:
     return replace(job, clock=lambda: datetime.now(UTC))
 
 
+def points(world: World) -> list[str]:
+    """Where it may end. Quarantine has the refused ones, so nothing is appended to it."""
+    return [at for at in reread(world).crash_points if not at.startswith("quarantine.append")]
+
+
 def test_a_day_that_is_read_again_changes_nothing_that_readers_see_wherever_it_ends(make_world: MakeWorld) -> None:
+    """Other points each day, and all of them among the slow tests."""
     world = make_world()
+    assert_nothing_changes_wherever_it_ends(world, some_of_today(points(world), 3))
+
+
+@pytest.mark.slow
+def test_a_day_that_is_read_again_changes_nothing_that_readers_see_at_whatever_point_it_ends(
+    make_world: MakeWorld,
+) -> None:
+    world = make_world()
+    assert_nothing_changes_wherever_it_ends(world, points(world))
+
+
+def assert_nothing_changes_wherever_it_ends(world: World, ends: Sequence[str]) -> None:
     batches = side_by_side(1, PROFILE, 20, 3)
     for number, batch in enumerate(batches):
         world.send(batch)
@@ -40,8 +60,7 @@ def test_a_day_that_is_read_again_changes_nothing_that_readers_see_wherever_it_e
         if number == 0:
             world.move()
     refused = reasons(world)
-    # Quarantine has the refused ones, so nothing is appended to it.
-    for point in (at for at in reread(world).crash_points if not at.startswith("quarantine.append")):
+    for point in ends:
         with pytest.raises(Crash):
             list(drain(reread(world, crash_at(point)), AT_ONCE))
         assert world.seen_here() == world.expected(), f"ended at {point}"

@@ -19,7 +19,7 @@ from engagement_platform.mutation.strategy import choose, summarized
 from engagement_platform.settings import ApplyStrategy, LayoutSettings, MutationSettings
 from engagement_platform.tables.engagement import ALIAS, MAPPING, NOTIFICATION, OPERATION, PENDING, QUARANTINE
 from engagement_platform.tables.log import Stored
-from engagement_platform_tests.daily import of_today
+from engagement_platform_tests.daily import every_third_day, of_today
 from engagement_platform_tests.ingestion.conftest import MakeWorld
 from engagement_platform_tests.ingestion.world import NOW, World
 from engagement_platform_tests.mutation.histories import Message, at, convert, delete, engagement, request
@@ -180,6 +180,7 @@ def test_with_aliases_a_change_is_seen_before_any_byte_of_the_data_table_moves(m
     assert (newest["previous_person_id"], newest["person_id"]) == ("p3", "p3"), "the stale identity was told"
 
 
+@every_third_day(1)
 @broker
 def test_what_waits_is_moved_by_so_many_organizations_a_batch_and_those_that_wait_longest_first(
     make_world: MakeWorld,

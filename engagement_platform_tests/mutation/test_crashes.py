@@ -14,6 +14,7 @@ from engagement_platform.mutation.job import APPLY_MUTATIONS
 from engagement_platform.mutation.rematerialize import REMATERIALIZE_ALIASES
 from engagement_platform.settings import ApplyStrategy, LayoutSettings, MutationSettings
 from engagement_platform.tables.engagement import ORIGINAL, PENDING, QUARANTINE
+from engagement_platform_tests.daily import every_third_day
 from engagement_platform_tests.ingestion.conftest import MakeWorld
 from engagement_platform_tests.ingestion.test_crashes import Crash, crash_at
 from engagement_platform_tests.ingestion.world import World
@@ -257,6 +258,7 @@ def assert_moving_changes_nothing(make_world: MakeWorld, points: Sequence[str]) 
     assert {key: person for key, person in shown.items() if person} == {key: row.person_id for key, row in seen.items()}
 
 
+@every_third_day(2)
 @pytest.mark.parametrize("point", [pytest.param("purge.delete:before", marks=pytest.mark.slow), "purge.delete:after"])
 def test_deleted_rows_are_purged_once_no_request_can_bring_them_back(make_world: MakeWorld, point: str) -> None:
     world = make_world()

@@ -161,7 +161,7 @@ def most_files_of_a_partition(world: World) -> int:
     return most
 
 
-@pytest.mark.parametrize("way", of_today(list(WAYS), 2))
+@pytest.mark.parametrize("way", of_today(list(WAYS)))
 def test_random_histories_end_in_the_rows_of_a_loop_over_their_messages(
     make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
