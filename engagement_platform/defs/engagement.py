@@ -15,6 +15,7 @@ import dagster as dg
 from engagement_platform.defs.batches import unbalanced
 from engagement_platform.defs.checks import ENGAGEMENT_CHECKS, REQUEST_CHECKS
 from engagement_platform.defs.evaluations import carry_over, evaluation
+from engagement_platform.defs.giving_way import gives_way
 from engagement_platform.defs.platform import Platform
 from engagement_platform.defs.specs import DATA_TABLE, DAYS, engagement_specs, key_of, request_specs, topic_specs
 from engagement_platform.defs.telling import ENGAGEMENT_TABLES, REQUEST_TABLES, Tables, tell, told_of
@@ -101,10 +102,17 @@ def ingest(
     work = work_of(mode, partition_days(context), datetime.now(UTC).date())
     reports: list[BatchReport] = []
     with platform.open(this.job) as opened:
+        done = batches(
+            this.job,
+            work,
+            opened,
+            told_of(context),
+            gives_way=gives_way(context),
+            build=this.build,
+            again=this.again,
+        )
         try:
-            for report in tell(
-                context, this.tables, opened, batches(this.job, work, opened, told_of(context), this.build, this.again)
-            ):
+            for report in tell(context, this.tables, opened, done):
                 reports.append(report)
                 # A run lasts for minutes; without this its checks would be "In progress" all the while.
                 context.log_event(evaluation(conservation(this.checked, reports)))

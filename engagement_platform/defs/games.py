@@ -29,6 +29,7 @@ from engagement_platform.defs.checks import FRESH, freshness_result
 from engagement_platform.defs.engagement import IngestConfig, partition_days, with_conservation
 from engagement_platform.defs.evaluations import evaluation
 from engagement_platform.defs.examining import examining
+from engagement_platform.defs.giving_way import gives_way
 from engagement_platform.defs.platform import Opened, Platform
 from engagement_platform.defs.sensors import run_request, to_report
 from engagement_platform.defs.specs import DAYS, OWNERS, key_of, table_spec
@@ -187,7 +188,15 @@ def game_assets(feed: Feed, group: str) -> dg.AssetsDefinition:
     ) -> Iterator[dg.AssetCheckResult]:
         work = work_of(config.mode, partition_days(context), datetime.now(UTC).date())
         with platform.open(feed.job) as opened:
-            done = batches(feed.job, work, opened, told_of(context), partial(_built, feed), partial(_again, feed))
+            done = batches(
+                feed.job,
+                work,
+                opened,
+                told_of(context),
+                gives_way=gives_way(context),
+                build=partial(_built, feed),
+                again=partial(_again, feed),
+            )
             yield from checked(context, done, feed, opened)
 
     return ingest_tables

@@ -24,6 +24,7 @@ from engagement_platform.defs.engagement import (
     mutation_request_table,
 )
 from engagement_platform.defs.evaluations import report
+from engagement_platform.defs.giving_way import BACKLOG
 from engagement_platform.defs.mutation import apply_mutations, mutation_tables
 from engagement_platform.defs.platform import Platform
 from engagement_platform.defs.specs import DAYS
@@ -133,7 +134,7 @@ def run_request(
         run_config=dg.RunConfig(ops={assets.node_def.name: IngestConfig(mode="drain")}),
         # A machine whose clock is before the first partition still ingests, without one.
         partition_key=today if DAYS.has_partition_key(today) else None,
-        tags={"engagement_platform/backlog": "unknown" if lost else str(backlog)},
+        tags={BACKLOG: "unknown" if lost else str(backlog)},
     )
 
 

@@ -61,18 +61,26 @@ def _engagements_again(day: date, opened: Opened, told: Told) -> Iterator[BatchR
     return reread([day], opened.spark, opened.settings, opened.stores, told)
 
 
-def drain_policy(settings: DrainSettings) -> DrainPolicy:
+def drain_policy(settings: DrainSettings, gives_way: Callable[[], bool]) -> DrainPolicy:
     """The settings as the engine wants them."""
-    return DrainPolicy(settings.linger, settings.poll, settings.max_duration, settings.pace)
+    return DrainPolicy(settings.linger, settings.poll, settings.max_duration, settings.pace, gives_way)
 
 
 def batches(
-    job: str, work: Work, opened: Opened, told: Told, build: Build | None = None, again: Again | None = None
+    job: str,
+    work: Work,
+    opened: Opened,
+    told: Told,
+    *,
+    gives_way: Callable[[], bool],
+    build: Build | None = None,
+    again: Again | None = None,
 ) -> Iterator[tuple[date, BatchReport | None]]:
     """Finished batches, each with the day it belongs to: the one that is read again, else that of its ingestion.
 
-    build: makes the job, again: reads a day once more; None: found by the job's name. A day on which nothing was
-    recorded comes with None. Raises NoReread before anything is done, and what batches raise.
+    gives_way: ends the drain after a batch. build: makes the job, again: reads a day once more; None: found by the
+    job's name. A day on which nothing was recorded comes with None. Raises NoReread before anything is done, and what
+    batches raise.
     """
     from engagement_platform import jobs
 
@@ -93,7 +101,7 @@ def batches(
         named = partial(jobs.build_job, job, opened.spark, opened.settings, opened.stores)
         made = named(told) if build is None else build(opened, told)
         try:
-            for report in drain(made, drain_policy(opened.settings.drain)):
+            for report in drain(made, drain_policy(opened.settings.drain, gives_way)):
                 yield report.manifest.ingestion_ts.date(), report
         finally:
             jobs.let_go(made)

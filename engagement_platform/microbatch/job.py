@@ -368,10 +368,12 @@ class DrainPolicy:
     max_duration: timedelta = field(default=timedelta(minutes=10))
     pace: timedelta = field(default=timedelta(0))
     """A batch begins at the earliest this long after the one before, unless that one was full."""
+    gives_way: Callable[[], bool] = field(default=lambda: False)
+    """Asked after each batch and look: True ends the run, since somebody waits for what it holds."""
 
 
 def drain(job: MicroBatchJob[W], policy: DrainPolicy) -> Iterator[BatchReport]:
-    """Batch after batch until the source is idle for `linger` or `max_duration` has passed.
+    """Batch after batch until the source is idle for `linger`, `max_duration` has passed, or the policy gives way.
 
     The job's lease is held meanwhile. A batch that was begun is always finished. Raises what a batch raises.
     """
@@ -385,10 +387,12 @@ def drain(job: MicroBatchJob[W], policy: DrainPolicy) -> Iterator[BatchReport]:
             if report is not None:
                 idle_since = None
                 yield report
+                if policy.gives_way():
+                    return
                 if report.counts.get("rows_in", 0) < job.limits.max_records:
                     time.sleep(max(0.0, began + policy.pace.total_seconds() - time.monotonic()))
                 continue
             idle_since = idle_since or time.monotonic()
-            if time.monotonic() - idle_since >= policy.linger.total_seconds():
+            if time.monotonic() - idle_since >= policy.linger.total_seconds() or policy.gives_way():
                 return
             time.sleep(policy.poll.total_seconds())

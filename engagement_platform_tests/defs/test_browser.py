@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ import pytest
 from engagement_platform.embedded.game_traffic import GAMES
 from engagement_platform.embedded.ports import free_ports
 from engagement_platform.layout.findings import CODES
-from engagement_platform.settings import EmbeddedSettings
+from engagement_platform.settings import DrainSettings, EmbeddedSettings
 from engagement_platform_tests.defs.browser import ask, needs_chromium, opened, picture
 
 # Start 15 to 60 s, first batch 16 s on a new Spark server, then two more, a verification and a look at the layout: 90 s
@@ -56,6 +57,17 @@ _CHECKS_QUERY = """{ assetNodes { assetKey { path }
     timestamp metadataEntries { label ... on TableMetadataEntry { table { records } } } }
   assetObservations(limit: 1) { timestamp }
   assetChecksOrError { ... on AssetChecks { checks { name executionForLatestMaterialization { status } } } } } }"""
+
+_BACKFILL = """mutation { launchPartitionBackfill(backfillParams: {
+  assetSelection: [{path: ["profile", "changeset"]}], partitionNames: ["%s"], title: "once more" }) {
+  __typename ... on LaunchBackfillSuccess { backfillId } ... on PythonError { message } } }"""
+
+_HOW_FAR = """{ partitionBackfillOrError(backfillId: "%s") { ... on PartitionBackfill { status } } }"""
+
+_DRAINS = """{ runsOrError(filter: {pipelineName: "ingest_profile_changes"}, limit: 20) {
+  ... on Runs { results { runId status startTime endTime } } } }"""
+
+_LOG = """{ logsForRun(runId: "%s") { ... on EventConnection { events { ... on MessageEvent { message } } } } }"""
 
 pytestmark = [
     pytest.mark.browser,
@@ -317,3 +329,34 @@ def test_profiles_are_moved_by_themselves_and_the_page_says_why(
     plot.wait_for()
     assert plot.evaluate("image => image.complete && image.naturalWidth") > 300
     picture(page, "profile-view", tmp_path)
+
+
+def test_a_backfill_need_not_wait_until_changes_cease(up: Up, profiles_page: Any, tmp_path: Path) -> None:
+    draining: list[str] = []
+
+    def no_drain(address: str) -> str | None:
+        runs = ask(address, _DRAINS)["runsOrError"]["results"]
+        draining[:] = [run["runId"] for run in runs if run["status"] == "STARTED"]
+        return None if draining else "a run that drains changes"
+
+    def not_done(address: str) -> str | None:
+        status = ask(address, _HOW_FAR % backfill)["partitionBackfillOrError"]["status"]
+        return None if status == "COMPLETED_SUCCESS" else f"the end of the backfill, it is {status}"
+
+    up.wait(no_drain)
+    # Nothing was ingested on that day: what takes long is to wait for one's turn.
+    yesterday = (datetime.now(UTC) - timedelta(days=1)).date()
+    launched = ask(up.address, _BACKFILL % yesterday)["launchPartitionBackfill"]
+    assert launched["__typename"] == "LaunchBackfillSuccess", launched
+    backfill = launched["backfillId"]
+    up.wait(not_done)
+    [drain] = [one for one in ask(up.address, _DRAINS)["runsOrError"]["results"] if one["runId"] == draining[0]]
+    assert drain["status"] == "SUCCESS", "the drain has not ended in order"
+    said = [event["message"] for event in ask(up.address, _LOG % draining[0])["logsForRun"]["events"] if event]
+    gave_way = any("waits in the queue for profile_changeset" in message for message in said)
+    # Now and then its time is over just when somebody begins to wait.
+    assert gave_way or drain["endTime"] - drain["startTime"] >= DrainSettings().max_duration.total_seconds()
+    profiles_page.goto(f"/runs/b/{backfill}", wait_until="domcontentloaded")
+    profiles_page.get_by_text("once more").first.wait_for()
+    profiles_page.get_by_text("Completed").first.wait_for()
+    picture(profiles_page, "backfill", tmp_path)

@@ -168,6 +168,18 @@ def test_a_batch_that_was_given_up_keeps_nobody_waiting(world: World) -> None:
     assert batches(drain(apply, AT_ONCE)) == ["apply-mutations batch 0"]
 
 
+def test_a_drain_ends_after_the_batch_in_which_somebody_began_to_wait(world: World) -> None:
+    waits = iter([False, True])
+    policy = replace(AT_ONCE, linger=timedelta(minutes=5), gives_way=lambda: next(waits))
+    assert batches(drain(world.job(INGEST, DATA, batches=3), policy)) == [f"{INGEST} batch {n}" for n in (0, 1)]
+
+
+def test_a_drain_that_has_nothing_to_do_ends_when_somebody_waits(world: World) -> None:
+    waits = iter([False, True])
+    policy = DrainPolicy(linger=timedelta(minutes=5), poll=timedelta(0), gives_way=lambda: next(waits))
+    assert batches(drain(world.job(INGEST, DATA, batches=0), policy)) == []
+
+
 def test_the_wait_for_another_batch_ends_and_does_not_spin(world: World, engine: Engine) -> None:
     world.stop_in_the_middle(world.job(INGEST, DATA), JobState.RUNNING)
     looks: list[float] = []

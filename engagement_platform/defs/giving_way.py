@@ -1,0 +1,45 @@
+"""Whether another run waits for the pool that this one holds.
+
+A run that drains would hold it for as long as messages come, up to `drain.max_duration`, while a backfill, a redrive or
+a replay that somebody launched stands in the queue. The sensor launches the next drain when that one has ended.
+"""
+
+import time
+from collections.abc import Callable
+
+import dagster as dg
+
+from engagement_platform.defs.telling import Context
+
+LOOK_EVERY_S = 2.0
+BACKLOG = "engagement_platform/backlog"
+"""Tag of the runs that sensors launch to drain. They give way to what people launched, not to each other: two jobs of
+one pool would take turns by runs of a single batch."""
+
+
+def gives_way(context: Context) -> Callable[[], bool]:
+    """A question for between two batches; it costs a query of the instance every few seconds.
+
+    Where Dagster knows no pools of this run, as in one that was not launched by way of the queue, the answer is no.
+    """
+    ours = _pools(context.run)
+    looked = time.monotonic()
+
+    def somebody_waits() -> bool:
+        nonlocal looked
+        if not ours or time.monotonic() - looked < LOOK_EVERY_S:
+            return False
+        looked = time.monotonic()
+        for run in context.instance.get_runs(dg.RunsFilter(statuses=[dg.DagsterRunStatus.QUEUED])):
+            if BACKLOG not in run.tags and (shared := ours & _pools(run)):
+                pool = ", ".join(sorted(shared))
+                context.log.info(f"Ends here: run {run.run_id[:8]} of {run.job_name} waits in the queue for {pool}.")
+                return True
+        return False
+
+    return somebody_waits
+
+
+def _pools(run: dg.DagsterRun) -> set[str]:
+    known = run.run_op_concurrency
+    return set(known.all_pools or ()) if known else set()

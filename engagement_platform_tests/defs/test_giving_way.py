@@ -1,0 +1,88 @@
+"""A run that drains looks into the queue: who waits for its pool, and who does not matter to it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import dagster as dg
+import pytest
+from dagster._core.remote_origin import RegisteredCodeLocationOrigin, RemoteJobOrigin, RemoteRepositoryOrigin
+from dagster._core.storage.dagster_run import RunOpConcurrency
+
+from engagement_platform.defs import giving_way
+from engagement_platform.defs.giving_way import BACKLOG, gives_way
+
+OURS = "profile_changeset"
+ORIGIN = RemoteJobOrigin(RemoteRepositoryOrigin(RegisteredCodeLocationOrigin("here"), "ours"), "a_job")
+
+
+@pytest.fixture
+def instance() -> Iterator[dg.DagsterInstance]:
+    with dg.DagsterInstance.ephemeral() as made:
+        yield made
+
+
+def run_in(*pools: str, status: dg.DagsterRunStatus, run_id: str, **tags: str) -> dg.DagsterRun:
+    known = RunOpConcurrency(root_key_counts={}, has_unconstrained_root_nodes=False, all_pools=set(pools))
+    return dg.DagsterRun(
+        job_name="a_job",
+        run_id=run_id,
+        status=status,
+        tags=tags,
+        remote_job_origin=ORIGIN,
+        run_op_concurrency=known,
+    )
+
+
+def asked(instance: dg.DagsterInstance, *pools: str, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether a run that holds these pools would end now."""
+    monkeypatch.setattr(giving_way, "LOOK_EVERY_S", 0.0)
+    context = dg.build_op_context(instance=instance)
+    monkeypatch.setattr(type(context), "run", run_in(*pools, status=dg.DagsterRunStatus.STARTED, run_id="ours"))
+    return gives_way(context)()
+
+
+@pytest.mark.parametrize(
+    ("pools", "status", "tags", "waits"),
+    [
+        ([OURS], dg.DagsterRunStatus.QUEUED, {}, True),
+        (["another", OURS], dg.DagsterRunStatus.QUEUED, {}, True),
+        (["another"], dg.DagsterRunStatus.QUEUED, {}, False),
+        ([], dg.DagsterRunStatus.QUEUED, {}, False),
+        ([OURS], dg.DagsterRunStatus.STARTED, {}, False),
+        ([OURS], dg.DagsterRunStatus.CANCELED, {}, False),
+        ([OURS], dg.DagsterRunStatus.QUEUED, {BACKLOG: "7"}, False),
+    ],
+)
+def test_only_what_somebody_launched_and_waits_for_the_same_pool_ends_a_drain(
+    instance: dg.DagsterInstance,
+    monkeypatch: pytest.MonkeyPatch,
+    pools: list[str],
+    status: dg.DagsterRunStatus,
+    tags: dict[str, str],
+    waits: bool,
+) -> None:
+    instance.add_run(run_in(*pools, status=status, run_id="other", **tags))
+    assert asked(instance, OURS, monkeypatch=monkeypatch) is waits
+
+
+def test_a_run_that_holds_no_pool_goes_on(instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch) -> None:
+    instance.add_run(run_in(status=dg.DagsterRunStatus.QUEUED, run_id="other"))
+    assert not asked(instance, monkeypatch=monkeypatch)
+
+
+def test_the_queue_is_looked_at_every_few_seconds_only(
+    instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    instance.add_run(run_in(OURS, status=dg.DagsterRunStatus.QUEUED, run_id="other"))
+    context = dg.build_op_context(instance=instance)
+    monkeypatch.setattr(type(context), "run", run_in(OURS, status=dg.DagsterRunStatus.STARTED, run_id="ours"))
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    somebody_waits = gives_way(context)
+    answers = []
+    for _ in range(3):
+        now[0] += giving_way.LOOK_EVERY_S / 2
+        answers.append(somebody_waits())
+    assert answers == [False, True, False]
