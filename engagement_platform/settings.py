@@ -147,8 +147,8 @@ class DrainSettings(Section):
     max_duration: timedelta = Field(
         default=timedelta(minutes=10),
         description="A run ends after this long even when more is waiting, so that runs stay small enough to read "
-        "in the UI; the sensor starts the next one. It ends after a batch, too, when a run that somebody launched waits "
-        "in the queue for its pool, such as a backfill.",
+        "in the UI; the sensor starts the next one. It ends after a batch, too, when a run that somebody launched "
+        "waits in the queue for its pool, such as a backfill.",
     )
 
 

@@ -6,7 +6,7 @@ import pyarrow as pa
 
 from engagement_platform.merge_on_read.entity import Entity, version_of
 from engagement_platform.tables.arrow import schema_of
-from engagement_platform.tables.checksums import in_memory
+from engagement_platform.tables.checksums import in_memory, quoted
 
 
 def schema_of_folded(entity: Entity) -> pa.Schema:
@@ -62,11 +62,6 @@ def _speaks_of_presence(entity: Entity) -> str:
 def _speaks_of(column: str) -> str:
     cleared = f"coalesce(list_contains(set_null, {text(column)}), FALSE)"
     return f"op = 'DELETE' OR {quoted(column)} IS NOT NULL OR {cleared}"
-
-
-def quoted(name: str) -> str:
-    """A name as SQL reads it."""
-    return '"' + name.replace('"', '""') + '"'
 
 
 def text(value: str) -> str:

@@ -12,11 +12,11 @@ import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 
 from engagement_platform.merge_on_read.entity import Entity, version_of
-from engagement_platform.merge_on_read.fold_here import fold_here, quoted, text
+from engagement_platform.merge_on_read.fold_here import fold_here, text
 from engagement_platform.merge_on_read.snapshot import Snapshot, snapshot
 from engagement_platform.tables import log
 from engagement_platform.tables.arrow import schema_of
-from engagement_platform.tables.checksums import in_memory
+from engagement_platform.tables.checksums import in_memory, quoted
 from engagement_platform.tables.contract import Table
 
 
