@@ -20,7 +20,7 @@ from engagement_platform.settings import LayoutSettings, MutationSettings, Spark
 from engagement_platform.spark.jars import JarsUnavailable, resolve_jars
 from engagement_platform.tables import log
 from engagement_platform.tables.engagement import MAPPING, NOTIFICATION, PENDING, QUARANTINE
-from engagement_platform_tests.daily import of_today
+from engagement_platform_tests.daily import of_today, some_of_today
 from engagement_platform_tests.ingestion.conftest import MakeWorld
 from engagement_platform_tests.ingestion.test_crashes import Crash, crash_at
 from engagement_platform_tests.ingestion.world import World
@@ -58,6 +58,8 @@ LONG_WAYS = {
         6,
     ),
 }
+LONG_IN_SPARK = [way for way in LONG_WAYS if way.startswith("in Spark")]
+LONG_HERE = [way for way in LONG_WAYS if way not in LONG_IN_SPARK]
 
 
 def interleaved(histories: list[list[Message]], rng: random.Random) -> list[Message]:
@@ -186,7 +188,7 @@ def skip_without_graphframes() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("way", LONG_WAYS)
+@pytest.mark.parametrize("way", [*LONG_HERE, *some_of_today(LONG_IN_SPARK, 3)])
 def test_hundreds_of_histories_end_in_the_rows_of_a_loop_over_their_messages(
     make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:

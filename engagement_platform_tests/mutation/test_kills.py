@@ -39,7 +39,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.crash, pytest.mark.slow]
 
 HERE: Mapping[str, str] = {}
 IN_SPARK = {"ENGAGEMENT_PLATFORM_LAYOUT__LIGHT_WRITE_ROWS": "0"}
-IN_SPARK_A_DAY = 4
+IN_SPARK_A_DAY = 2
 """Kills under each way of Spark."""
 POINTS = (*ALWAYS, *OPERATION, *MARK, *SETTLE)
 """What a batch of few requests passes here."""
