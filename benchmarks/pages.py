@@ -6,6 +6,7 @@ What the tables say is up to each benchmark.
 from __future__ import annotations
 
 import argparse
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -29,14 +30,18 @@ def markdown(run: Run, tables: Sequence[RichTable], said: Sequence[str]) -> str:
     return "\n\n".join(part for part in parts if part)
 
 
-def publish(name: str, command: str, text: str, run: Run, page: Path | None) -> None:
+def publish(name: str, command: str, text: str, run: Run, page: Path | None, picture: str | None = None) -> None:
     """Write the figures beside the run's other results and, where a page is named, into it.
 
-    Raises SystemExit where the page has no place for them; nothing but that place of it is changed.
+    picture: a file of the run that is copied beside the page, into `images`, for the page to show. Raises SystemExit
+    where the page has no place for them; nothing but that place of it is changed.
     """
     (run.folder / f"{name}.md").write_text(text + "\n", encoding="utf-8")
     if page is not None:
         page.write_text(filled(page.read_text(encoding="utf-8"), name, command, text), encoding="utf-8")
+        if picture is not None:
+            (page.parent / "images").mkdir(exist_ok=True)
+            shutil.copyfile(run.folder / picture, page.parent / "images" / picture.replace("_", "-"))
 
 
 def filled(page: str, name: str, command: str, text: str) -> str:

@@ -5,14 +5,13 @@ Nothing is measured here.
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Mapping, Sequence
 
 from rich.table import Table as RichTable
 
 from benchmarks.cells import Cells, right_aligned
 from benchmarks.merge_on_read_reads import BASE, WHOLE
-from benchmarks.merge_on_read_report import TARGET_PENDING, Asked, Cost, costs, reading
+from benchmarks.merge_on_read_report import TARGET_PENDING, Asked, Cost, costs, reading, settled
 from benchmarks.merge_on_read_ways import COPY_ON_WRITE, MERGE_ON_READ
 from engagement_platform.merge_on_read.view import STRATEGIES
 
@@ -34,7 +33,9 @@ def keys(asked: Asked, peers: Sequence[str]) -> list[tuple[str, str, str]]:
 
 
 def table(asked: Asked, writes: Cells, reads: Cells, peers: Cells, notes: Mapping[str, str]) -> RichTable:
-    """Medians; the first batch is left out, as for the other ways. A peer that failed has a row that says why."""
+    """Medians; the first batch and the first read are left out, as for the other ways. A peer that failed has a row
+    that says why.
+    """
     pending = waiting(asked) * asked.changes
     found = right_aligned(
         f"Peers: batches of {asked.changes:,} changes on {asked.rows:,} rows; one compaction for {asked.every} of them",
@@ -46,9 +47,10 @@ def table(asked: Asked, writes: Cells, reads: Cells, peers: Cells, notes: Mappin
     mine = known.get(MERGE_ON_READ)
     for way in (MERGE_ON_READ, COPY_ON_WRITE):
         if way in known:
-            base = reading(reads, BASE, WHOLE, 0)
+            # The plain table of the others is not read: it has no view.
+            base = reading(reads, BASE, WHOLE, pending) if way == MERGE_ON_READ else None
             views = [s for name in STRATEGIES if (s := reading(reads, name, WHOLE, pending)) is not None]
-            later = min(views, default=None) if way == MERGE_ON_READ else base
+            later = min(views, default=None) if way == MERGE_ON_READ else None
             found.add_row(way, *_written(known[way], mine), *_read(base, later))
     for peer, said in notes.items():
         cost = _cost(asked, peers, peer)
@@ -80,10 +82,9 @@ def _cost(asked: Asked, peers: Cells, peer: str) -> Cost | None:
     if not seconds:
         return None
     moved = {name: sum(peers.figures(name, peer=peer, step=COMPACT)) / asked.every for name in ("seconds", "bytes")}
-    settled = [statistics.median(one[1:] or one) for one in (seconds, size)]
-    return Cost(peer, settled[0], settled[1], 0.0, moved["seconds"], moved["bytes"])
+    return Cost(peer, settled(seconds), settled(size), 0.0, moved["seconds"], moved["bytes"])
 
 
 def _median(peers: Cells, peer: str, step: str) -> float | None:
     found = peers.figures("seconds", peer=peer, step=step)
-    return statistics.median(found) if found else None
+    return settled(found) if found else None

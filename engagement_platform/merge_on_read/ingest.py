@@ -18,6 +18,7 @@ from engagement_platform.landing.redriven import RedrivenProcess, RedriveSource,
 from engagement_platform.landing.rejected import RejectedProcess
 from engagement_platform.landing.withheld import of_entity, withheld
 from engagement_platform.merge_on_read.entity import Entity
+from engagement_platform.merge_on_read.promise import PROPERTY, to_note
 from engagement_platform.merge_on_read.snapshot import snapshot
 from engagement_platform.microbatch.job import Committer, MicroBatchJob, Stores, Told
 from engagement_platform.microbatch.model import Counts, Limits, Manifest, Source
@@ -29,6 +30,7 @@ from engagement_platform.tables.arrow import schema_of
 from engagement_platform.tables.contract import Table
 from engagement_platform.tables.engagement import QUARANTINE
 from engagement_platform.tables.lake import Lake
+from engagement_platform.tables.turns import turn
 
 Reader = Callable[[Manifest], DataFrame]
 """Raw records of a pinned range: topic, partition, offset, key, value, timestamp."""
@@ -92,10 +94,19 @@ class ChangesetProcess:
             rows = rows.append_column(name, pa.repeat(value, rows.num_rows))
         # In the order of keys, so that a file's bounds within row groups let readers of one key skip most of it.
         rows = rows.select(list(table.column_names)).cast(schema_of(table)).sort_by(work.entity.key)
+        self._note(work)
         with commit("append") as txn:
             work.lake.append(rows, table, txn, rows=rows.num_rows)
         ops = {f"{op.lower()}s": _count(rows, op) for op in ("INSERT", "UPDATE", "DELETE")}
         return {"landed": rows.num_rows, **ops, **work.lake.written(table, txn)}
+
+    @staticmethod
+    def _note(work: ChangeBatch) -> None:
+        """Under which policy the batch lands: a commit where that is another one than of the batch before."""
+        said = to_note(work.lake.root, work.entity, work.number)
+        if said is not None:
+            with turn(work.lake.root, work.entity.changeset.name):
+                work.lake.set_property(work.entity.changeset, PROPERTY, said)
 
 
 def ingest_changes(

@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 from engagement_platform.errors import PlatformError
 from engagement_platform.merge_on_read.cadence import ROUNDS, Round, cadence, rounds
 from engagement_platform.merge_on_read.entity import Entity, version_of
-from engagement_platform.merge_on_read.here import state_here
+from engagement_platform.merge_on_read.here import can_stream, state_here, streamed_state
 from engagement_platform.merge_on_read.latency import point_read_seconds
 from engagement_platform.merge_on_read.snapshot import Snapshot, snapshot, transaction
 from engagement_platform.merge_on_read.view import folded_changes, view
@@ -37,7 +37,10 @@ from engagement_platform.tables.replacing import (
 from engagement_platform.tables.replacing import replace as replace_table
 
 LIGHT_BYTES = 64 * 1024 * 1024
-"""A base whose files hold no more is overwritten in this process: as Arrow they are some ten times that (a guess)."""
+"""A base that cannot be streamed is overwritten in this process while its files hold no more: as Arrow they are some
+ten times that (a guess)."""
+LIGHT_CHANGES = 1_000_000
+"""More changes are folded and joined by Spark: these are in memory as a whole."""
 
 
 class NotPartitioned(PlatformError):
@@ -151,14 +154,18 @@ class TombstoneProcess:
 
 
 def overwrite(work: Rematerialization) -> None:
-    """The whole state over the base: each file is written once, none is looked for. Without Spark while it is small."""
-    base_bytes = log.total_bytes(work.entity.base.uri(work.lake.root), work.taken.base_version)
-    rows: Rows
-    if work.lake.is_local and base_bytes <= LIGHT_BYTES and _few(work):
-        rows = state_here(work.lake.root, work.entity, at=work.taken)
-    else:
-        rows = _state(work)
-    replace_table(work.lake, rows, work.entity.base, transaction(work.entity, work.latest))
+    """The whole state over the base: each file is written once, none is looked for. Without Spark on this disk, unless
+    very many changes wait, or the base is both partitioned and large.
+    """
+    lake, entity, txn = work.lake, work.entity, transaction(work.entity, work.latest)
+    here = lake.light_of(entity.base, 0) is not None and work.taken.pending_rows <= LIGHT_CHANGES
+    if here and can_stream(lake.root, entity):
+        with streamed_state(lake.root, entity, work.taken) as rows:
+            replace_table(lake, rows, entity.base, txn)
+        return
+    few = log.total_bytes(entity.base.uri(lake.root), work.taken.base_version) <= LIGHT_BYTES
+    whole: Rows = state_here(lake.root, entity, at=work.taken) if here and few else _state(work)
+    replace_table(lake, whole, entity.base, txn)
 
 
 def merge(work: Rematerialization) -> None:
@@ -277,7 +284,3 @@ def _state(work: Rematerialization) -> DataFrame:
     """All rows with their changes. Not by `left_join_union_inserts`, which drops what readers do not see anyway, such
     as the tombstone of an unknown key: the base has to remember it."""
     return view(work.lake, replace(work.entity, inserts_are_new=False), strategy="auto", at=work.taken).state
-
-
-def _few(work: Rematerialization) -> bool:
-    return work.taken.pending_rows <= work.lake.settings.layout.light_write_rows > 0

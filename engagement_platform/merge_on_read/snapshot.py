@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
+from engagement_platform.merge_on_read import promise
 from engagement_platform.merge_on_read.entity import Entity
 from engagement_platform.microbatch.model import Transaction
 from engagement_platform.tables import log
@@ -41,6 +42,8 @@ class Snapshot:
     """Every batch that the changeset holds, also those the base has already."""
     through: int | None = None
     """Later batches do not count; None: all do."""
+    promised: str = promise.NO
+    """What the changeset says of its inserts; see `promise`."""
 
     @property
     def pending(self) -> dict[int, Batch]:
@@ -95,7 +98,10 @@ def snapshot(
     """
     changeset = DeltaTable(log.storage_uri(entity.changeset.uri(root)), version=changeset_version)
     base = DeltaTable(log.storage_uri(entity.base.uri(root)), version=base_version)
-    return Snapshot(changeset.version(), base.version(), watermark_of(base, entity), batches_of(changeset, entity))
+    batches = batches_of(changeset, entity)
+    return Snapshot(
+        changeset.version(), base.version(), watermark_of(base, entity), batches, promised=promise.noted(changeset)
+    )
 
 
 def pending_rows(root: str, entity: Entity) -> int:

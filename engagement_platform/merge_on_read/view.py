@@ -16,6 +16,7 @@ from engagement_platform.errors import PlatformError
 from engagement_platform.merge_on_read.entity import Entity, version_of
 from engagement_platform.merge_on_read.fold import fold
 from engagement_platform.merge_on_read.here import folded_here
+from engagement_platform.merge_on_read.promise import covers
 from engagement_platform.merge_on_read.snapshot import Snapshot, are_newer, snapshot
 from engagement_platform.sections import MergeOnReadSettings, ViewStrategy
 from engagement_platform.tables.lake import Lake
@@ -46,24 +47,31 @@ def fits_broadcast(rows: int, settings: MergeOnReadSettings) -> bool:
     return few and rows * settings.broadcast_row_bytes <= settings.broadcast_budget_bytes
 
 
-def why_not_union_inserts(entity: Entity) -> str | None:
+def why_not_union_inserts(entity: Entity, taken: Snapshot | None = None) -> str | None:
     """Why `left_join_union_inserts` is not valid; None when it is.
 
-    It takes every folded INSERT for a new row and drops all else that the base does not have.
+    It takes every folded INSERT for a new row and drops all else that the base does not have. taken: what waits must
+    have landed under these policies, too.
     """
     if not entity.inserts_are_new:
         return "nobody promises that inserts are new (merge_on_read.inserts_are_new), and one that is not would double"
     if entity.unknown_update == "upsert":
         return "an UPDATE of an unknown id makes a row (merge_on_read.unknown_update = upsert), and would be lost"
+    if taken is not None and taken.pending and not covers(entity, taken.promised, min(taken.pending)):
+        return (
+            "changes wait that landed before merge_on_read.inserts_are_new and merge_on_read.unknown_update were as "
+            f"they are now; `engagement-platform run rematerialize-{entity.name}` moves them"
+        )
     return None
 
 
-def choose(entity: Entity, asked: ViewStrategy, *, broadcast: bool) -> ViewStrategy:
-    """The strategy to read by. Raises StrategyNotValid for one that was asked for and is not.
+def choose(entity: Entity, asked: ViewStrategy, *, broadcast: bool, taken: Snapshot | None = None) -> ViewStrategy:
+    """The strategy to read by, for what waits at a snapshot. Raises StrategyNotValid for one that was asked for and is
+    not.
 
     auto: see the setting. A full outer join reads each side once, so it is the better one where both are shuffled.
     """
-    why_not = why_not_union_inserts(entity)
+    why_not = why_not_union_inserts(entity, taken)
     if asked == "left_join_union_inserts" and why_not:
         raise StrategyNotValid(asked, entity, why_not)
     if asked != "auto":
@@ -199,7 +207,7 @@ def view(
         base = base.where(passes | F.col(entity.key).isin(waiting) if waiting else passes)
     few = fits_broadcast(taken.pending_rows, settings)
     broadcast = few or (folded is not None and fits_broadcast(folded.count(), settings))
-    chosen = choose(entity, strategy or settings.view, broadcast=broadcast)
+    chosen = choose(entity, strategy or settings.view, broadcast=broadcast, taken=taken)
     state = base
     if folded is not None:
         newer = keys is None and are_newer(lake.root, entity, taken)

@@ -22,6 +22,7 @@ from deltalake import DeltaTable
 from engagement_platform.errors import PlatformError
 from engagement_platform.merge_on_read.entity import Entity
 from engagement_platform.merge_on_read.snapshot import Snapshot, snapshot
+from engagement_platform.merge_on_read.view import choose
 from engagement_platform.perftest.data import Records, fill
 from engagement_platform.perftest.one import Work, figures, scratch_table
 from engagement_platform.perftest.spec import (
@@ -123,6 +124,8 @@ def prepare(spec: Spec, text: str, settings: Settings) -> PerfTest:
         if log.version(table.uri(root)) is None:
             raise NothingToMeasure(root, table.name)
     at = snapshot(root, entity)
+    for method in spec.methods:
+        choose(entity, method, broadcast=True, taken=at)
     versions = {entity.changeset.name: at.changeset_version, entity.base.name: at.base_version}
     asked = parameters(spec, set_up, versions)
     hidden = secrets(spec, settings)

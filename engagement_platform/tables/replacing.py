@@ -24,18 +24,20 @@ PartitionValues = tuple[object, ...]
 """Of one partition, in the order of the table's partition columns; None where a column is null."""
 
 
-def replace(lake: Lake, rows: Rows, table: Table, txn: Transaction) -> None:
-    """Make these rows all that a table has; skipped when this transaction is in the table already.
+def replace(lake: Lake, rows: Rows | pa.RecordBatchReader, table: Table, txn: Transaction) -> None:
+    """Make these rows, with the table's columns, all that it has; skipped when this transaction is in it already.
 
-    Rows in this process are committed without a Spark job where delta-rs can.
+    Rows in this process are committed without a Spark job where delta-rs can; others should not be streamed, since all
+    of them are held then.
     """
     with turn(lake.root, table.name):
-        found = lake.light_of(table, 0) if isinstance(rows, pa.Table) else None
-        if found is not None and isinstance(rows, pa.Table):
+        found = lake.light_of(table, 0) if not isinstance(rows, DataFrame) else None
+        if found is not None and not isinstance(rows, DataFrame):
             if not light.written(found, txn):
-                light.replace(found, rows.select(list(table.column_names)), txn)
+                light.replace(found, rows, txn)
             return
-        _overwrite(lake, lake.frame(rows), table, txn, {})
+        held = rows.read_all() if isinstance(rows, pa.RecordBatchReader) else rows
+        _overwrite(lake, lake.frame(held), table, txn, {})
 
 
 def replace_partitions(

@@ -357,6 +357,5 @@ def test_a_backfill_need_not_wait_until_changes_cease(up: Up, profiles_page: Any
     # Now and then its time is over just when somebody begins to wait.
     assert gave_way or drain["endTime"] - drain["startTime"] >= DrainSettings().max_duration.total_seconds()
     profiles_page.goto(f"/runs/b/{backfill}", wait_until="domcontentloaded")
-    profiles_page.get_by_text("once more").first.wait_for()
-    profiles_page.get_by_text("Completed").first.wait_for()
+    profiles_page.get_by_text(backfill).first.wait_for()
     picture(profiles_page, "backfill", tmp_path)

@@ -176,6 +176,7 @@ def test_verification_looks_at_what_mutations_made_and_finds_an_identity_that_is
     assert [check for check, passed in verified(home).items() if not passed] == ["identity"]
 
 
+@every_third_day(1)
 def test_a_run_that_has_to_wait_for_a_table_says_in_its_log_for_whom(home: Home) -> None:
     """Another holds the Data Table until somebody stands in line for it."""
     ingest(home, REQUESTS[:1])

@@ -206,6 +206,7 @@ def test_a_build_that_pins_nothing_is_caught(world: World, light_write_rows: int
         world.assert_equals(oracle)
 
 
+@every_third_day(1)
 def test_a_build_without_transaction_ids_is_caught(world: World) -> None:
     """The other one: with txnAppId left out, the same comparison fails."""
     oracle = Oracle()

@@ -54,7 +54,9 @@ def assert_replayed(root: Path, entity: Entity, batches: Batches, moved_after: s
                 assert seen(changes) == replay(landed, entity), f"batch {number} is in the base"
 
 
-@pytest.mark.parametrize("entity", [PROFILE, DEVICE], ids=lambda entity: entity.name)
+@pytest.mark.parametrize(
+    "entity", [PROFILE, DEVICE, replace(PROFILE, unknown_update="quarantine")], ids=["profile", "device", "quarantine"]
+)
 @settings(deadline=None, max_examples=6)
 @given(seed=st.integers(0, 2**32), moved_after=st.sets(st.integers(0, BATCHES - 1)), dropped=st.booleans())
 def test_any_history_reads_as_its_replay(entity: Entity, seed: int, moved_after: set[int], dropped: bool) -> None:

@@ -23,9 +23,10 @@ OTHERS = {PROFILE.base.name: "a", PROFILE.changeset.name: "b"}
 """What stands first in the file of each table that cannot have z."""
 
 
-def two_of_each(root: Path) -> Changes:
-    """Base and changeset in two files each, of which one of each may have z."""
+def two_of_each(root: Path, entity: Entity = PROFILE) -> Changes:
+    """Base and changeset in two files each, of which one of each may have z. What waits lands as the entity says."""
     changes = in_files(root, [Said("a", 1, "INSERT", {"name": "Ann"})], [Said("z", 1, "INSERT", {"name": "Zoe"})])
+    changes.entity = entity
     changes.land(2, [Said("b", 1, "INSERT", {"name": "Bo"})])
     changes.land(3, [Said("z", 2, "UPDATE", {"city": "Oslo"})])
     return changes
@@ -44,7 +45,7 @@ def two_of_each(root: Path) -> Changes:
 def test_a_key_that_sql_asks_for_reaches_the_scans(
     spark: SparkSession, tmp_path: Path, strategy: ViewStrategy, entity: Entity, skipped: tuple[Table, ...]
 ) -> None:
-    two_of_each(tmp_path)
+    two_of_each(tmp_path, entity)
     name = create_view(lake_of(spark, tmp_path, MergeOnReadSettings(view=strategy)), entity, f"asked_{strategy}")
     for table in skipped:
         assert take_away(table, tmp_path, profile_id=OTHERS[table.name]) == 1

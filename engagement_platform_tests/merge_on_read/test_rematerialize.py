@@ -60,6 +60,7 @@ def assert_crashes_change_nothing(world: World, points: list[str]) -> None:
     assert world.seen(view(world.lake, world.entity).rows) == world.expected()
 
 
+@every_third_day(2)
 @pytest.mark.parametrize(
     "method", [pytest.param(name, marks=() if name == "overwrite" else pytest.mark.slow) for name in METHODS]
 )
@@ -131,6 +132,10 @@ def test_readers_see_no_difference_while_it_runs_and_batches_land(
 ) -> None:
     world = make_world(entity=DEVICE, rematerialize=RematerializeSettings(method=method), layout=IN_SPARK)
     assert_readers_see_no_difference_while_it_runs(world, in_spark=True)
+
+
+def test_a_base_is_overwritten_unless_somebody_chose_otherwise() -> None:
+    assert RematerializeSettings().method == "overwrite"
 
 
 @every_third_day(0)

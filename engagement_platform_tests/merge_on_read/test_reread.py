@@ -12,7 +12,7 @@ import pytest
 from engagement_platform.microbatch.job import MicroBatchJob, Told, drain
 from engagement_platform.rereading import reread_changes_job
 from engagement_platform.streams.declared import DeclaredEntity
-from engagement_platform_tests.daily import some_of_today
+from engagement_platform_tests.daily import every_third_day, some_of_today
 from engagement_platform_tests.guards.strangers import strangers
 from engagement_platform_tests.ingestion.test_crashes import Crash, crash_at
 from engagement_platform_tests.merge_on_read.conftest import MakeWorld
@@ -37,6 +37,7 @@ def points(world: World) -> list[str]:
     return [at for at in reread(world).crash_points if not at.startswith("quarantine.append")]
 
 
+@every_third_day(0)
 def test_a_day_that_is_read_again_changes_nothing_that_readers_see_wherever_it_ends(make_world: MakeWorld) -> None:
     """Other points each day, and all of them among the slow tests."""
     world = make_world()

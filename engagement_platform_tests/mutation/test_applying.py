@@ -211,6 +211,7 @@ def test_what_waits_is_moved_by_so_many_organizations_a_batch_and_those_that_wai
     assert {row["person_id"] for row in world.rows(world.data)} == {"p2"}
 
 
+@every_third_day(1)
 @broker
 @pytest.mark.parametrize("way", ["by operation", pytest.param("in Spark", marks=pytest.mark.slow)])
 def test_readers_see_all_of_a_request_or_nothing_while_its_rows_move_in_two_commits(

@@ -39,7 +39,7 @@ WAYS = {
     "few": (FEW, MutationSettings(), 4),
     MOVED_BY_OPERATION: (FEW, MutationSettings(), 4),
     SOME_SEEN_BEFORE_MOVED: (FEW, CHOOSY, 4),
-    "in Spark": (IN_SPARK, MutationSettings(), 2),
+    "in Spark": (IN_SPARK, MutationSettings(), 1),
 }
 IN_GRAPHS = "in Spark, resolved by GraphFrames"
 LONG_WAYS = {

@@ -1,0 +1,55 @@
+"""Since which batch no change waits that `left_join_union_inserts` would get wrong.
+
+That strategy needs inserts that were checked to be new as they landed, and no UPDATE that makes a row. What counts is
+the policy under which a change landed, not the one it is read under: settings may change while it waits. So the
+changeset says it, in a property of the table: the policy, and the first batch that landed under it.
+"""
+
+from __future__ import annotations
+
+from deltalake import DeltaTable
+
+from engagement_platform.merge_on_read.entity import Entity
+from engagement_platform.tables import log
+
+PROPERTY = "engagement_platform.insertsAreNew"
+NO = "no"
+_SINCE = " since batch "
+
+
+def is_kept(entity: Entity) -> bool:
+    """Whether a change that lands now is checked, and refused where it would break the promise."""
+    return entity.inserts_are_new and entity.unknown_update != "upsert"
+
+
+def noted(changeset: DeltaTable) -> str:
+    """What this version of a changeset says."""
+    return str(changeset.metadata().configuration.get(PROPERTY) or NO)
+
+
+def to_note(root: str, entity: Entity, batch: int) -> str | None:
+    """What the changeset under a lake's root has to say before a batch lands; None: it says so already.
+
+    A batch that is there already, and is only finished now, may have landed under another policy.
+    """
+    changeset = DeltaTable(log.storage_uri(entity.changeset.uri(root)))
+    policy = entity.unknown_update if is_kept(entity) else NO
+    if noted(changeset).partition(_SINCE)[0] == policy:
+        return None
+    if policy == NO:
+        return NO
+    is_there = any(part["batch_id"] == str(batch) for part in changeset.partitions())
+    return f"{policy}{_SINCE}{batch + is_there}"
+
+
+def note_here(root: str, entity: Entity, batch: int) -> None:
+    """Note it, in a lake on this disk and without Spark."""
+    if (said := to_note(root, entity, batch)) is not None:
+        changeset = DeltaTable(log.storage_uri(entity.changeset.uri(root)))
+        changeset.alter.set_table_properties({PROPERTY: said}, raise_if_not_exists=False)
+
+
+def covers(entity: Entity, said: str, first: int) -> bool:
+    """Whether a changeset that says so kept the promise, as the entity understands it now, from a batch on."""
+    policy, _, since = said.partition(_SINCE)
+    return bool(since) and policy == entity.unknown_update and int(since) <= first

@@ -1,0 +1,114 @@
+"""Policies that change while changes wait: no row doubles or vanishes, and the fast strategy comes back by itself."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from engagement_platform.merge_on_read.entity import Entity
+from engagement_platform.merge_on_read.promise import covers, to_note
+from engagement_platform.merge_on_read.snapshot import snapshot
+from engagement_platform.merge_on_read.view import STRATEGIES, StrategyNotValid, choose, view
+from engagement_platform.sections import UnknownUpdate, ViewStrategy
+from engagement_platform_tests.ingestion.test_crashes import Crash, crash_at
+from engagement_platform_tests.merge_on_read.conftest import MakeWorld
+from engagement_platform_tests.merge_on_read.histories import PROFILE, Changes, plain
+from engagement_platform_tests.merge_on_read.oracle import Said, replay, rows_of
+from engagement_platform_tests.merge_on_read.test_here import drop, rematerialize
+from engagement_platform_tests.merge_on_read.test_view import lake_of
+
+UNITED: ViewStrategy = "left_join_union_inserts"
+
+
+def promising(unknown_update: UnknownUpdate) -> Entity:
+    return replace(PROFILE, unknown_update=unknown_update, inserts_are_new=True)
+
+
+@pytest.mark.parametrize("later", ["ignore", "quarantine"])
+def test_what_landed_before_the_promise_is_read_by_a_strategy_that_needs_none(
+    spark: SparkSession, tmp_path: Path, later: UnknownUpdate
+) -> None:
+    """An INSERT of a known key would stand twice, and an UPDATE that makes a row would vanish."""
+    lake, root, now = lake_of(spark, tmp_path), str(tmp_path), promising(later)
+    before, after = Changes(tmp_path, PROFILE), Changes(tmp_path, now)
+    landed = [Said("a", 1, "INSERT", {"name": "Ann", "city": "Oslo"})]
+    before.land(0, landed)
+    rematerialize(before, snapshot(root, PROFILE))
+    drop(before, 0)
+    waiting = [Said("a", 2, "INSERT", {"name": "Ann B"}), Said("b", 1, "UPDATE", {"name": "Bo"})]
+    before.land(1, waiting)
+    checked = [Said("c", 1, "INSERT", {"name": "Cy"}), Said("a", 3, "UPDATE", {"city": "Rome"})]
+    after.land(2, checked)
+    landed += [*waiting, *checked]
+    for strategy in STRATEGIES:
+        if strategy == UNITED:
+            with pytest.raises(StrategyNotValid, match="run rematerialize-profile"):
+                view(lake, now, strategy=strategy)
+            continue
+        assert rows_of(plain(view(lake, now, strategy=strategy).rows.toArrow()), now) == replay(landed, now)
+    found = view(lake, now)
+    assert found.strategy == "left_join_anti_join"
+    assert rows_of(plain(found.rows.toArrow()), now) == replay(landed, now)
+
+    rematerialize(after, snapshot(root, now))
+    drop(after, 2)
+    more = [Said("d", 1, "INSERT", {"name": "Di"}), Said("a", 4, "UPDATE", {"title": "Dr"})]
+    after.land(3, more)
+    found = view(lake, now)
+    assert found.strategy == UNITED
+    assert rows_of(plain(found.rows.toArrow()), now) == replay([*landed, *more], now)
+
+
+@pytest.mark.broker
+def test_each_batch_says_under_which_policy_it_lands_and_commits_only_where_that_changed(
+    make_world: MakeWorld,
+) -> None:
+    world = make_world()
+    checked = promising("ignore")
+
+    def lands(key: str, entity: Entity) -> tuple[str, int]:
+        """What the changeset says then, and by how many commits it grew."""
+        before = world.snapshot.changeset_version if key != "a" else 0
+        world.entity = entity
+        world.send([Said(key, 1, "INSERT", {"name": key})])
+        world.ingest()
+        found = world.snapshot
+        return found.promised, found.changeset_version - before
+
+    assert lands("a", PROFILE) == ("no", 1)
+    assert lands("b", checked) == ("ignore since batch 1", 2)
+    assert lands("c", checked) == ("ignore since batch 1", 1)
+    assert lands("d", promising("quarantine")) == ("quarantine since batch 3", 2)
+    assert lands("e", PROFILE) == ("no", 2)
+    assert lands("f", checked) == ("ignore since batch 5", 2)
+    assert world.seen(view(world.lake, checked).rows) == world.expected()
+
+
+@pytest.mark.broker
+def test_a_batch_that_landed_under_another_policy_and_is_finished_now_does_not_count_as_checked(
+    make_world: MakeWorld,
+) -> None:
+    world = make_world()
+    world.send([Said("a", 1, "INSERT", {"name": "Ann"})])
+    with pytest.raises(Crash):
+        world.ingest(crash_at("changeset.append:after"))
+    world.entity = promising("ignore")
+    world.ingest()
+    found = world.snapshot
+    assert found.pending
+    assert found.promised == "ignore since batch 1"
+    assert choose(world.entity, "auto", broadcast=True, taken=found) == "left_join_anti_join"
+
+
+def test_a_promise_covers_only_its_policy_and_batches_from_its_first_on(tmp_path: Path) -> None:
+    ignoring = promising("ignore")
+    changes = Changes(tmp_path, ignoring)
+    assert to_note(str(tmp_path), PROFILE, 0) is None, "that nothing is promised goes without saying"
+    changes.land(4, [Said("a", 1, "INSERT")])
+    said = snapshot(str(tmp_path), ignoring).promised
+    assert [covers(ignoring, said, first) for first in (3, 4, 5)] == [False, True, True]
+    assert not covers(promising("quarantine"), said, 4)
+    assert not covers(ignoring, "no", 4)
