@@ -220,8 +220,8 @@ def replace(found: DeltaTable, rows: pa.Table | pa.RecordBatchReader, txn: Trans
         found,
         rows,
         mode="overwrite",
-        # A row group is held until it is full: a third less memory than with the default of a million rows.
-        writer_properties=_writer(row_group=200_000),
+        # Groups are held until they are full: a third less memory than with the default of a million rows.
+        writer_properties=_writer(200_000),
         commit_properties=_named(txn),
         post_commithook_properties=_NO_HOOKS,
     )
@@ -380,9 +380,9 @@ def _crowded(found: DeltaTable, table: Table, min_files: int) -> list[dict[str, 
     return [{name.removeprefix("partition."): str(value) for name, value in row.items()} for row in crowded.to_pylist()]
 
 
-def _writer(row_group: int | None = None) -> WriterProperties:
+def _writer(group: int | None = None) -> WriterProperties:
     return WriterProperties(
-        compression="SNAPPY", statistics_truncate_length=STATISTICS_LENGTH, max_row_group_size=row_group
+        compression="SNAPPY", statistics_truncate_length=STATISTICS_LENGTH, max_row_group_size=group
     )
 
 

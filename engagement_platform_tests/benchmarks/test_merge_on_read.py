@@ -174,7 +174,7 @@ def test_every_way_of_writing_leaves_the_same_rows(spark: SparkSession, tmp_path
             before = DeltaTable(uri)
             write(at, rows, batch)
             if way == COPY_ON_WRITE and batch == 0:
-                # What S4-4 says: changes of all days leave no file as it is.
+                # Changes of all days leave no file as it is.
                 assert rewritten(uri, before.version())[0] == len(before.file_uris())
         found[way] = summed_up(seen(at, way))
     assert len(set(found.values())) == 1, found
