@@ -380,10 +380,8 @@ def _crowded(found: DeltaTable, table: Table, min_files: int) -> list[dict[str, 
     return [{name.removeprefix("partition."): str(value) for name, value in row.items()} for row in crowded.to_pylist()]
 
 
-def _writer(group: int | None = None) -> WriterProperties:
-    return WriterProperties(
-        compression="SNAPPY", statistics_truncate_length=STATISTICS_LENGTH, max_row_group_size=group
-    )
+def _writer(rows: int | None = None) -> WriterProperties:
+    return WriterProperties(compression="SNAPPY", statistics_truncate_length=STATISTICS_LENGTH, max_row_group_size=rows)
 
 
 def _named(txn: Transaction, *more: Transaction | None) -> CommitProperties:
