@@ -16,6 +16,13 @@ BACKLOG = "engagement_platform/backlog"
 """Tag of the runs that sensors launch to drain. They give way to what people launched, not to each other: two jobs of
 one pool would take turns by runs of a single batch."""
 
+_GOING = (
+    dg.DagsterRunStatus.NOT_STARTED,
+    dg.DagsterRunStatus.STARTING,
+    dg.DagsterRunStatus.STARTED,
+    dg.DagsterRunStatus.CANCELING,
+)
+
 
 def gives_way(context: Context) -> Callable[[], bool]:
     """A question for between two batches; it costs a query of the instance every few seconds.
@@ -25,13 +32,18 @@ def gives_way(context: Context) -> Callable[[], bool]:
     ours = _pools(context.run)
     looked = time.monotonic()
 
+    def held_by_others() -> set[str]:
+        """Who waits for these as well would not begin if this run ended."""
+        going = context.instance.get_runs(dg.RunsFilter(statuses=list(_GOING)))
+        return {pool for run in going if run.run_id != context.run.run_id for pool in _pools(run)}
+
     def somebody_waits() -> bool:
         nonlocal looked
         if not ours or time.monotonic() - looked < LOOK_EVERY_S:
             return False
         looked = time.monotonic()
         for run in context.instance.get_runs(dg.RunsFilter(statuses=[dg.DagsterRunStatus.QUEUED])):
-            if BACKLOG not in run.tags and (shared := ours & _pools(run)):
+            if BACKLOG not in run.tags and (shared := ours & _pools(run)) and not _pools(run) & held_by_others():
                 pool = ", ".join(sorted(shared))
                 context.log.info(f"Ends here: run {run.run_id[:8]} of {run.job_name} waits in the queue for {pool}.")
                 return True

@@ -75,12 +75,14 @@ def can_stream(root: str, entity: Entity) -> bool:
 
 
 def _from_files(connection: DuckDBPyConnection, base: DeltaTable, uri: str, schema: pa.Schema) -> str:
-    """A query of all rows. Columns that came to the table after its files were written are null."""
+    """A query of all rows. Columns that came to the table after its files were written are null. A folder above the
+    table may be called as partitions are, such as plan=trial, and is none.
+    """
     paths = [str(Path(uri) / unquote(path)) for path in pa.table(base.get_add_actions()).column("path").to_pylist()]
     if not paths:
         connection.register("nothing", schema.empty_table())
         return "SELECT * FROM nothing"
-    files = f"read_parquet([{', '.join(map(text, paths))}], union_by_name = true)"
+    files = f"read_parquet([{', '.join(map(text, paths))}], union_by_name = true, hive_partitioning = false)"
     known = {row[0] for row in connection.execute(f"DESCRIBE SELECT * FROM {files}").fetchall()}
     columns = (quoted(name) if name in known else f"NULL AS {quoted(name)}" for name in schema.names)
     return f"SELECT {', '.join(columns)} FROM {files}"

@@ -26,7 +26,7 @@ from engagement_platform.microbatch.job import Committer, MicroBatchJob, Stores,
 from engagement_platform.microbatch.model import Counts, JobState, Limits, Manifest, Offsets
 from engagement_platform.sections import RematerializeMethod
 from engagement_platform.settings import Settings
-from engagement_platform.tables import log
+from engagement_platform.tables import light, log
 from engagement_platform.tables.lake import Lake, Rows
 from engagement_platform.tables.replacing import (
     delete_where,
@@ -37,10 +37,8 @@ from engagement_platform.tables.replacing import (
 from engagement_platform.tables.replacing import replace as replace_table
 
 LIGHT_BYTES = 64 * 1024 * 1024
-"""A base that cannot be streamed is overwritten in this process while its files hold no more: as Arrow they are some
+"""What is held in this process as a whole, in files: changes, and a base that cannot be streamed. As Arrow it is some
 ten times that (a guess)."""
-LIGHT_CHANGES = 1_000_000
-"""More changes are folded and joined by Spark: these are in memory as a whole."""
 
 
 class NotPartitioned(PlatformError):
@@ -155,10 +153,13 @@ class TombstoneProcess:
 
 def overwrite(work: Rematerialization) -> None:
     """The whole state over the base: each file is written once, none is looked for. Without Spark on this disk, unless
-    very many changes wait, or the base is both partitioned and large.
+    changes are very many, or the base is both partitioned and large.
     """
     lake, entity, txn = work.lake, work.entity, transaction(work.entity, work.latest)
-    here = lake.light_of(entity.base, 0) is not None and work.taken.pending_rows <= LIGHT_CHANGES
+    found = lake.light_of(entity.base, 0)
+    if found is not None and light.written(found, txn):
+        return
+    here = found is not None and sum(batch.bytes for batch in work.taken.pending.values()) <= LIGHT_BYTES
     if here and can_stream(lake.root, entity):
         with streamed_state(lake.root, entity, work.taken) as rows:
             replace_table(lake, rows, entity.base, txn)

@@ -55,9 +55,9 @@ def why_not_union_inserts(entity: Entity, taken: Snapshot | None = None) -> str 
     """
     if not entity.inserts_are_new:
         return "nobody promises that inserts are new (merge_on_read.inserts_are_new), and one that is not would double"
-    if entity.unknown_update == "upsert":
-        return "an UPDATE of an unknown id makes a row (merge_on_read.unknown_update = upsert), and would be lost"
-    if taken is not None and taken.pending and not covers(entity, taken.promised, min(taken.pending)):
+    if entity.unknown_update != "ignore":
+        return "an UPDATE may make a row (merge_on_read.unknown_update is not ignore), which would be lost"
+    if taken is not None and taken.pending and not covers(taken.promised, min(taken.pending)):
         return (
             "changes wait that landed before merge_on_read.inserts_are_new and merge_on_read.unknown_update were as "
             f"they are now; `engagement-platform run rematerialize-{entity.name}` moves them"

@@ -58,6 +58,11 @@ class Table:
         """The columns as a Spark DDL string, without comments."""
         return ", ".join(f"{column.name} {column.type}" for column in self.columns)
 
+    def place_of(self, column: Column) -> str:
+        """Where a column stands, as ADD COLUMNS wants to hear it."""
+        place = self.columns.index(column)
+        return f"AFTER `{self.columns[place - 1].name}`" if place else "FIRST"
+
     @property
     def properties(self) -> Mapping[str, str]:
         """Delta table properties that the mode asks for."""

@@ -97,10 +97,10 @@ class Lake:
             if problems or (missing and not self.settings.layout.evolve):
                 lacking = [f"column {column.name} {column.type} is missing" for column in missing]
                 raise ContractBroken(table.name, lacking + problems)
-            if missing:
-                self.spark.sql(
-                    f"ALTER TABLE {self.sql_name(table)} ADD COLUMNS ({contract.declared(missing)})"
-                ).collect()
+            for column in missing:
+                # Where the contract has it: an attribute of an entity comes with a version, in another place.
+                added = f"{contract.declared([column])} {table.place_of(column)}"
+                self.spark.sql(f"ALTER TABLE {self.sql_name(table)} ADD COLUMNS ({added})").collect()
 
     def read(self, table: Table, version: int | None = None) -> DataFrame:
         """All rows, as of a version or now."""

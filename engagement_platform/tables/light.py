@@ -67,6 +67,7 @@ def opened(uri: str, table: Table, version: int | None = None) -> DeltaTable | N
     found = DeltaTable(uri, version=version)
     properties = found.metadata().configuration
     beyond = any(properties.get(key) == value for key, value in _BEYOND.items())
+    beyond |= properties.get("delta.columnMapping.mode", "none") != "none"  # files have other names for columns
     return None if beyond or not FEATURES.issuperset(found.protocol().writer_features or ()) else found
 
 
@@ -220,8 +221,7 @@ def replace(found: DeltaTable, rows: pa.Table | pa.RecordBatchReader, txn: Trans
         found,
         rows,
         mode="overwrite",
-        # Groups are held until they are full: a third less memory than with the default of a million rows.
-        writer_properties=_writer(200_000),
+        writer_properties=_writer(200_000),  # a group is held until it is full
         commit_properties=_named(txn),
         post_commithook_properties=_NO_HOOKS,
     )

@@ -67,6 +67,17 @@ def test_only_what_somebody_launched_and_waits_for_the_same_pool_ends_a_drain(
     assert asked(instance, OURS, monkeypatch=monkeypatch) is waits
 
 
+@pytest.mark.parametrize("status", [dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.STARTING])
+def test_who_could_not_begin_anyhow_ends_no_drain(
+    instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch, status: dg.DagsterRunStatus
+) -> None:
+    """It waits for another pool, too, which a third run holds."""
+    instance.add_run(run_in(OURS, "another", status=dg.DagsterRunStatus.QUEUED, run_id="waiting"))
+    assert asked(instance, OURS, monkeypatch=monkeypatch)
+    instance.add_run(run_in("another", status=status, run_id="third"))
+    assert not asked(instance, OURS, monkeypatch=monkeypatch)
+
+
 def test_a_run_that_holds_no_pool_goes_on(instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch) -> None:
     instance.add_run(run_in(status=dg.DagsterRunStatus.QUEUED, run_id="other"))
     assert not asked(instance, monkeypatch=monkeypatch)

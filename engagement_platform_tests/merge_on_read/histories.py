@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from engagement_platform.merge_on_read.entity import Attribute, Entity, profile
-from engagement_platform.merge_on_read.promise import note_here
+from engagement_platform.merge_on_read.promise import note_here, to_note
 from engagement_platform.microbatch.model import Transaction
 from engagement_platform.settings import Settings
 from engagement_platform.tables import light
@@ -89,8 +89,8 @@ class Changes:
         # The order of a file's rows must not matter.
         Random(number).shuffle(rows)
         table = self.entity.changeset
-        if rows:
-            note_here(str(self.root), self.entity, number)
+        if rows and (said := to_note(str(self.root), self.entity, number)) is not None:
+            note_here(str(self.root), self.entity, said)
         found = light.opened(table.uri(str(self.root)), table)
         assert found is not None
         if rows:

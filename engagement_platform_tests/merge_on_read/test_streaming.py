@@ -16,6 +16,7 @@ from engagement_platform.merge_on_read.entity import Entity, version_of
 from engagement_platform.merge_on_read.here import STREAMED_ROWS, can_stream, state_here, streamed_state
 from engagement_platform.merge_on_read.snapshot import snapshot
 from engagement_platform.microbatch.model import Transaction
+from engagement_platform.tables import light
 from engagement_platform.tables.arrow import schema_of
 from engagement_platform.tables.replacing import replace as replace_table
 from engagement_platform_tests.merge_on_read.histories import DEVICE, PROFILE, Changes, plain
@@ -93,6 +94,23 @@ def test_rows_come_some_at_a_time(tmp_path: Path) -> None:
         sizes = [batch.num_rows for batch in rows]
     assert sum(sizes) == 2 * STREAMED_ROWS + 1
     assert max(sizes) <= STREAMED_ROWS
+
+
+@pytest.mark.parametrize("folder", ["city=Rome", "version=2", "profile_id=7", 'it\'s 100% "ü"', "a,b;c"])
+def test_a_folder_above_is_no_partition_however_it_is_called(tmp_path: Path, folder: str) -> None:
+    half_moved(tmp_path / folder, PROFILE, 3)
+    assert streamed(tmp_path / folder, PROFILE) == whole(tmp_path / folder, PROFILE)
+
+
+def test_a_table_whose_columns_have_other_names_in_its_files_is_left_to_spark(tmp_path: Path) -> None:
+    half_moved(tmp_path, PROFILE, 3)
+    uri = PROFILE.base.uri(str(tmp_path))
+    assert light.opened(uri, PROFILE.base) is not None
+    entry = min(Path(uri, "_delta_log").glob("*.json"))
+    mapped = entry.read_text().replace('"configuration":{', '"configuration":{"delta.columnMapping.mode":"name",')
+    assert "columnMapping" in mapped
+    entry.write_text(mapped)
+    assert light.opened(uri, PROFILE.base) is None
 
 
 def test_partitions_and_names_with_stars_are_left_to_others(tmp_path: Path) -> None:

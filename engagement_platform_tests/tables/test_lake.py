@@ -105,15 +105,18 @@ def test_missing_columns_are_added_only_with_evolve_and_only_when_all_else_agree
     table = named("evolves")
     lake.ensure(table)
     lake.append(frame(lake, [("org", "a", 1, "old")]), table, Transaction("job/evolve", 0))
-    wider = replace(table, columns=(*table.columns, Column("more", "map<string,string>", "It's new.")))
+    more, between = Column("more", "map<string,string>", "It's new."), Column("between", "long", "New, too.")
+    wider = replace(table, columns=(*table.columns[:2], between, *table.columns[2:], more))
     with pytest.raises(ContractBroken, match="column more map<string,string> is missing"):
         lake.ensure(wider)
     evolving = Lake(lake.spark, lake.settings.model_copy(update={"layout": LayoutSettings(evolve=True)}))
     with pytest.raises(ContractBroken, match="column version is long, declared int"):
-        evolving.ensure(replace(wider, columns=(*wider.columns[:2], Column("version", "int", "."), *wider.columns[3:])))
+        evolving.ensure(
+            replace(wider, columns=(*wider.columns[:2], between, Column("version", "int", "."), *wider.columns[4:]))
+        )
     evolving.ensure(wider)
     lake.ensure(wider)
-    assert rows_of(lake, wider) == [("org", "a", 1, "old", None)]
+    assert rows_of(lake, wider) == [("org", "a", None, 1, "old", None)]
 
 
 def test_an_append_that_is_done_again_adds_nothing_even_with_other_rows(lake: Lake) -> None:
