@@ -204,9 +204,10 @@ def _refused(
     wanted = ids.filter(pc.or_(new_only, known_only)).unique().to_pylist()
     if not wanted:
         return decoded, 0
-    is_known = pc.is_in(ids, _known(wanted, lake, entity, manifest))
+    landed, made = _known(wanted, lake, entity, manifest)
+    is_known = pc.is_in(ids, landed)
     inserted_here = pc.is_in(ids, ids.filter(inserts).unique())
-    unknown = pc.and_(known_only, pc.invert(pc.or_(is_known, inserted_here)))
+    unknown = pc.and_(known_only, pc.invert(pc.or_(pc.is_in(ids, made), inserted_here)))
     again = pc.and_(new_only, is_known)
     duplicates = 0
     if seen_before:
@@ -219,14 +220,19 @@ def _refused(
     return decoded, duplicates
 
 
-def _known(ids: Sequence[str], lake: Lake, entity: Entity, manifest: Manifest) -> pa.Array:
-    """Those of the ids of which anything has landed: in the base, or in the changeset."""
-    found: set[str] = set()
-    for table in (entity.changeset, entity.base) if ids else ():
+def _known(ids: Sequence[str], lake: Lake, entity: Entity, manifest: Manifest) -> tuple[pa.Array, pa.Array]:
+    """Those of the ids of which anything has landed, in the base or in the changeset; and those of which there is more
+    than a DELETE in the changeset: an UPDATE would make a row of the others."""
+    found = []
+    for table, also in ((entity.changeset, ("op",)), (entity.base, ())):
         version = manifest.table_versions[looked_up(table)]
-        rows = lake.find(table, version, (entity.key,), {entity.key: ids})
-        found.update(rows.column(entity.key).to_pylist())
-    return pa.array(sorted(found), pa.string())
+        found.append(lake.find(table, version, (entity.key, *also), {entity.key: ids}))
+    waiting, base = found
+    more = waiting.filter(pc.not_equal(waiting.column("op"), "DELETE"))
+    landed, made = (
+        sorted({*base.column(entity.key).to_pylist(), *rows.column(entity.key).to_pylist()}) for rows in (waiting, more)
+    )
+    return pa.array(landed, pa.string()), pa.array(made, pa.string())
 
 
 def _count(rows: pa.Table, op: str) -> int:

@@ -1,8 +1,8 @@
 """Since which batch no change waits that `left_join_union_inserts` would get wrong.
 
-That strategy needs inserts that were checked to be new as they landed, and no UPDATE that makes a row. What counts are
-the policies under which a change landed, not those it is read under: settings may change while it waits. So the
-changeset says it, in a property of the table: the first batch that landed under them.
+That strategy needs inserts that were checked to be new as they landed, and no UPDATE that makes a row. What counts is
+the policy under which a change landed, not the one it is read under: settings may change while it waits. So the
+changeset says it, in a property of the table: the policy, and the first batch that landed under it.
 """
 
 from __future__ import annotations
@@ -14,20 +14,17 @@ from engagement_platform.tables import log
 
 PROPERTY = "engagement_platform.insertsAreNew"
 NO = "no"
-_SINCE = "since batch "
+_SINCE = " since batch "
 
 
 def is_kept(entity: Entity) -> bool:
-    """Whether a change that lands now is checked, and nothing but an INSERT makes a row.
-
-    Not with `quarantine` either: an UPDATE of an id of which only a DELETE came is of a known one, and makes a row.
-    """
-    return entity.inserts_are_new and entity.unknown_update == "ignore"
+    """Whether a change that lands now is checked, and refused where it would break the promise."""
+    return entity.inserts_are_new and entity.unknown_update != "upsert"
 
 
 def words(entity: Entity, batch: int) -> str:
-    """What a changeset says in which all batches from this one on landed under the entity's policies."""
-    return f"{_SINCE}{batch}" if is_kept(entity) else NO
+    """What a changeset says in which all batches from this one on landed under the entity's policy."""
+    return f"{entity.unknown_update}{_SINCE}{batch}" if is_kept(entity) else NO
 
 
 def noted(changeset: DeltaTable) -> str:
@@ -41,7 +38,7 @@ def to_note(root: str, entity: Entity, batch: int) -> str | None:
     A batch that is there already, and is only finished now, may have landed under another policy.
     """
     changeset = DeltaTable(log.storage_uri(entity.changeset.uri(root)))
-    if (noted(changeset) != NO) is is_kept(entity):
+    if noted(changeset).partition(_SINCE)[0] == words(entity, batch).partition(_SINCE)[0]:
         return None
     is_there = any(part["batch_id"] == str(batch) for part in changeset.partitions())
     return words(entity, batch + is_there)
@@ -54,6 +51,7 @@ def note_here(root: str, entity: Entity, said: str) -> None:
         changeset.alter.set_table_properties({PROPERTY: said}, raise_if_not_exists=False)
 
 
-def covers(said: str, first: int) -> bool:
-    """Whether a changeset that says so kept the promise from a batch on."""
-    return said.startswith(_SINCE) and int(said.removeprefix(_SINCE)) <= first
+def covers(entity: Entity, said: str, first: int) -> bool:
+    """Whether a changeset that says so kept the promise, as the entity understands it now, from a batch on."""
+    policy, _, since = said.partition(_SINCE)
+    return bool(since) and policy == entity.unknown_update and int(since) <= first

@@ -47,17 +47,19 @@ def fits_broadcast(rows: int, settings: MergeOnReadSettings) -> bool:
     return few and rows * settings.broadcast_row_bytes <= settings.broadcast_budget_bytes
 
 
-def why_not_union_inserts(entity: Entity, taken: Snapshot | None = None) -> str | None:
+def why_not_union_inserts(entity: Entity, taken: Snapshot | None = None, *, forgets: bool = False) -> str | None:
     """Why `left_join_union_inserts` is not valid; None when it is.
 
     It takes every folded INSERT for a new row and drops all else that the base does not have. taken: what waits must
-    have landed under these policies, too.
+    have landed under these policies, too. forgets: tombstones leave the base after a time.
     """
     if not entity.inserts_are_new:
         return "nobody promises that inserts are new (merge_on_read.inserts_are_new), and one that is not would double"
-    if entity.unknown_update != "ignore":
-        return "an UPDATE may make a row (merge_on_read.unknown_update is not ignore), which would be lost"
-    if taken is not None and taken.pending and not covers(taken.promised, min(taken.pending)):
+    if entity.unknown_update == "upsert":
+        return "an UPDATE of an unknown id makes a row (merge_on_read.unknown_update = upsert), and would be lost"
+    if forgets and entity.unknown_update == "quarantine":
+        return "an UPDATE that waits may be of a row whose tombstone was forgotten (rematerialize.tombstone_retention)"
+    if taken is not None and taken.pending and not covers(entity, taken.promised, min(taken.pending)):
         return (
             "changes wait that landed before merge_on_read.inserts_are_new and merge_on_read.unknown_update were as "
             f"they are now; `engagement-platform run rematerialize-{entity.name}` moves them"
@@ -65,13 +67,15 @@ def why_not_union_inserts(entity: Entity, taken: Snapshot | None = None) -> str 
     return None
 
 
-def choose(entity: Entity, asked: ViewStrategy, *, broadcast: bool, taken: Snapshot | None = None) -> ViewStrategy:
-    """The strategy to read by, for what waits at a snapshot. Raises StrategyNotValid for one that was asked for and is
-    not.
+def choose(
+    entity: Entity, asked: ViewStrategy, *, broadcast: bool, taken: Snapshot | None = None, forgets: bool = False
+) -> ViewStrategy:
+    """The strategy to read by, for what waits at a snapshot. forgets: as above. Raises StrategyNotValid for one that
+    was asked for and is not.
 
     auto: see the setting. A full outer join reads each side once, so it is the better one where both are shuffled.
     """
-    why_not = why_not_union_inserts(entity, taken)
+    why_not = why_not_union_inserts(entity, taken, forgets=forgets)
     if asked == "left_join_union_inserts" and why_not:
         raise StrategyNotValid(asked, entity, why_not)
     if asked != "auto":
@@ -207,7 +211,8 @@ def view(
         base = base.where(passes | F.col(entity.key).isin(waiting) if waiting else passes)
     few = fits_broadcast(taken.pending_rows, settings)
     broadcast = few or (folded is not None and fits_broadcast(folded.count(), settings))
-    chosen = choose(entity, strategy or settings.view, broadcast=broadcast, taken=taken)
+    forgets = lake.settings.rematerialize.tombstone_retention is not None
+    chosen = choose(entity, strategy or settings.view, broadcast=broadcast, taken=taken, forgets=forgets)
     state = base
     if folded is not None:
         newer = keys is None and are_newer(lake.root, entity, taken)

@@ -41,7 +41,7 @@ ENTITY = Entity(
         Attribute("note", "string", "Letters without a pattern, so that a row has as many bytes as the source's."),
     ),
     # True of these rows, so that all four strategies are valid.
-    unknown_update="ignore",
+    unknown_update="quarantine",
     inserts_are_new=True,
 )
 """What the rows describe: a profile with a day, and with text that makes a row about as large as the source's."""

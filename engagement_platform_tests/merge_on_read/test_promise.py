@@ -12,25 +12,28 @@ from engagement_platform.merge_on_read.entity import Entity
 from engagement_platform.merge_on_read.promise import covers, to_note
 from engagement_platform.merge_on_read.snapshot import snapshot
 from engagement_platform.merge_on_read.view import STRATEGIES, StrategyNotValid, choose, view
-from engagement_platform.sections import UnknownUpdate, ViewStrategy
+from engagement_platform.sections import ViewStrategy
 from engagement_platform_tests.ingestion.test_crashes import Crash, crash_at
 from engagement_platform_tests.merge_on_read.conftest import MakeWorld
 from engagement_platform_tests.merge_on_read.histories import PROFILE, Changes, plain
 from engagement_platform_tests.merge_on_read.oracle import Said, replay, rows_of
 from engagement_platform_tests.merge_on_read.test_here import drop, rematerialize
+from engagement_platform_tests.merge_on_read.test_ingest import reasons
 from engagement_platform_tests.merge_on_read.test_view import lake_of
 
 UNITED: ViewStrategy = "left_join_union_inserts"
 
 
 PROMISING = replace(PROFILE, unknown_update="ignore", inserts_are_new=True)
+REFUSING = replace(PROMISING, unknown_update="quarantine")
 
 
+@pytest.mark.parametrize("now", [PROMISING, REFUSING], ids=["ignore", "quarantine"])
 def test_what_landed_before_the_promise_is_read_by_a_strategy_that_needs_none(
-    spark: SparkSession, tmp_path: Path
+    spark: SparkSession, tmp_path: Path, now: Entity
 ) -> None:
-    """An INSERT of a known key would stand twice."""
-    lake, root, now = lake_of(spark, tmp_path), str(tmp_path), PROMISING
+    """An INSERT of a known key would stand twice, and an UPDATE that makes a row would vanish."""
+    lake, root = lake_of(spark, tmp_path), str(tmp_path)
     before, after = Changes(tmp_path, PROFILE), Changes(tmp_path, now)
     landed = [Said("a", 1, "INSERT", {"name": "Ann", "city": "Oslo"})]
     before.land(0, landed)
@@ -76,11 +79,11 @@ def test_each_batch_says_under_which_policy_it_lands_and_commits_only_where_that
         return found.promised, found.changeset_version - before
 
     assert lands("a", PROFILE) == ("no", 1)
-    assert lands("b", PROMISING) == ("since batch 1", 2)
-    assert lands("c", PROMISING) == ("since batch 1", 1)
-    assert lands("d", replace(PROMISING, unknown_update="quarantine")) == ("no", 2)
-    assert lands("e", PROFILE) == ("no", 1)
-    assert lands("f", PROMISING) == ("since batch 5", 2)
+    assert lands("b", PROMISING) == ("ignore since batch 1", 2)
+    assert lands("c", PROMISING) == ("ignore since batch 1", 1)
+    assert lands("d", REFUSING) == ("quarantine since batch 3", 2)
+    assert lands("e", PROFILE) == ("no", 2)
+    assert lands("f", PROMISING) == ("ignore since batch 5", 2)
     assert world.seen(view(world.lake, PROMISING).rows) == world.expected()
 
 
@@ -96,7 +99,7 @@ def test_a_batch_that_landed_under_another_policy_and_is_finished_now_does_not_c
     world.ingest()
     found = world.snapshot
     assert found.pending
-    assert found.promised == "since batch 1"
+    assert found.promised == "ignore since batch 1"
     assert choose(world.entity, "auto", broadcast=True, taken=found) == "left_join_anti_join"
 
 
@@ -105,20 +108,30 @@ def test_a_promise_covers_batches_from_its_first_on(tmp_path: Path) -> None:
     assert to_note(str(tmp_path), PROFILE, 0) is None, "that nothing is promised goes without saying"
     changes.land(4, [Said("a", 1, "INSERT")])
     said = snapshot(str(tmp_path), PROMISING).promised
-    assert [covers(said, first) for first in (3, 4, 5)] == [False, True, True]
-    assert not covers("no", 4)
+    assert [covers(PROMISING, said, first) for first in (3, 4, 5)] == [False, True, True]
+    assert not covers(REFUSING, said, 4)
+    assert not covers(PROMISING, "no", 4)
 
 
-@pytest.mark.parametrize("unknown_update", ["upsert", "quarantine"])
-def test_where_an_update_makes_a_row_inserts_are_not_all_that_is_new(
-    spark: SparkSession, tmp_path: Path, unknown_update: UnknownUpdate
+@pytest.mark.broker
+def test_an_update_of_an_id_of_which_only_a_delete_came_is_refused_where_unknown_ones_are(
+    make_world: MakeWorld,
 ) -> None:
-    """Of the id only a DELETE has come, so that an UPDATE of it is not refused as one of an unknown id."""
-    entity = replace(PROMISING, unknown_update=unknown_update)
-    changes, landed = Changes(tmp_path, entity), [Said("a", 1, "DELETE"), Said("a", 2, "UPDATE", {"name": "Ann"})]
-    for number, change in enumerate(landed):
-        changes.land(number, [change])
-    found = view(lake_of(spark, tmp_path), entity)
-    assert found.strategy == "left_join_anti_join"
-    assert rows_of(plain(found.rows.toArrow()), entity) == replay(landed, entity)
-    assert len(replay(landed, entity)) == 1
+    """It would make a row that is no INSERT. One of an id that was inserted before is not refused."""
+    world = make_world(entity=REFUSING)
+    world.send([Said("a", 1, "DELETE"), Said("b", 1, "INSERT", {"name": "Bo"}), Said("b", 2, "DELETE")])
+    world.ingest()
+    world.send([Said("a", 2, "UPDATE", {"name": "Ann"}), Said("b", 3, "UPDATE", {"name": "Bob"})])
+    world.ingest()
+    assert reasons(world) == [("unknown_profile", 3)]
+    found = view(world.lake, REFUSING)
+    assert found.strategy == "left_join_union_inserts"
+    assert [(row[0], row[2]) for row in world.seen(found.rows)] == [("b", "Bob")]
+    assert world.seen(found.rows) == world.seen_here()
+    world.move()
+    assert [(row[0], row[2]) for row in world.seen_here()] == [("b", "Bob")]
+
+
+def test_where_tombstones_are_forgotten_an_update_may_be_of_a_row_that_is_not_there() -> None:
+    assert choose(REFUSING, "auto", broadcast=True, forgets=True) == "left_join_anti_join"
+    assert choose(PROMISING, "auto", broadcast=True, forgets=True) == UNITED

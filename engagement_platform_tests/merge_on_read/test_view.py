@@ -159,7 +159,7 @@ def test_inserts_are_united_only_where_they_are_new_and_nothing_else_makes_rows(
     unknown_update: UnknownUpdate, inserts_are_new: bool
 ) -> None:
     entity = replace(PROFILE, unknown_update=unknown_update, inserts_are_new=inserts_are_new)
-    valid = inserts_are_new and unknown_update == "ignore"
+    valid = inserts_are_new and unknown_update != "upsert"
     best: ViewStrategy = "left_join_union_inserts" if valid else "left_join_anti_join"
     assert choose(entity, "auto", broadcast=True) == best
     assert choose(entity, "auto", broadcast=False) == "full_outer_join"
