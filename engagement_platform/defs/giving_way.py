@@ -16,12 +16,13 @@ BACKLOG = "engagement_platform/backlog"
 """Tag of the runs that sensors launch to drain. They give way to what people launched, not to each other: two jobs of
 one pool would take turns by runs of a single batch."""
 
-_GOING = (
+GOING = (
     dg.DagsterRunStatus.NOT_STARTED,
     dg.DagsterRunStatus.STARTING,
     dg.DagsterRunStatus.STARTED,
     dg.DagsterRunStatus.CANCELING,
 )
+"""Of runs that hold what they need; those that wait for it are QUEUED."""
 
 
 def gives_way(context: Context) -> Callable[[], bool]:
@@ -34,7 +35,7 @@ def gives_way(context: Context) -> Callable[[], bool]:
 
     def held_by_others() -> set[str]:
         """Who waits for these as well would not begin if this run ended."""
-        going = context.instance.get_runs(dg.RunsFilter(statuses=list(_GOING)))
+        going = context.instance.get_runs(dg.RunsFilter(statuses=list(GOING)))
         return {pool for run in going if run.run_id != context.run.run_id for pool in _pools(run)}
 
     def somebody_waits() -> bool:

@@ -24,7 +24,7 @@ from engagement_platform.defs.engagement import (
     mutation_request_table,
 )
 from engagement_platform.defs.evaluations import report
-from engagement_platform.defs.giving_way import BACKLOG
+from engagement_platform.defs.giving_way import BACKLOG, GOING
 from engagement_platform.defs.mutation import apply_mutations, mutation_tables
 from engagement_platform.defs.platform import Platform
 from engagement_platform.defs.specs import DAYS
@@ -34,13 +34,7 @@ from engagement_platform.jobs import INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUEST
 from engagement_platform.mutation.job import APPLY_MUTATIONS
 from engagement_platform.sources.kafka_errors import BrokerUnavailable, TopicMissing
 
-IN_PROGRESS = (
-    dg.DagsterRunStatus.QUEUED,
-    dg.DagsterRunStatus.NOT_STARTED,
-    dg.DagsterRunStatus.STARTING,
-    dg.DagsterRunStatus.STARTED,
-    dg.DagsterRunStatus.CANCELING,
-)
+IN_PROGRESS = (dg.DagsterRunStatus.QUEUED, *GOING)
 # A run that fails again and again is tried less and less often: 0, 10, 20, 40, … seconds, at most these.
 LONGEST_PAUSE_S = 300.0
 
