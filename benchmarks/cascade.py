@@ -27,10 +27,10 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from rich.console import Console
 
+from engagement_platform.lake.jars import spark_jars
+from engagement_platform.lake.session import build_classic, classic_conf
 from engagement_platform.mutation.cascade import Engine, figures, resolve
 from engagement_platform.settings import MutationSettings, Settings, SparkSettings
-from engagement_platform.spark.jars import spark_jars
-from engagement_platform.spark.session import build_classic, classic_conf
 
 SHORTEST, LONGEST = 2, 20
 CHAINED_PERCENT = 30

@@ -42,11 +42,11 @@ from engagement_platform.embedded.kafka import EmbeddedKafka
 from engagement_platform.embedded.producing import produce
 from engagement_platform.embedded.traffic import Message
 from engagement_platform.jobs import open_stores
+from engagement_platform.lake import log
+from engagement_platform.lake.lake import Lake
+from engagement_platform.lake.session import session_conf
 from engagement_platform.sections import ChainSettings
 from engagement_platform.settings import KafkaSettings, Settings
-from engagement_platform.spark.session import session_conf
-from engagement_platform.tables import log
-from engagement_platform.tables.lake import Lake
 
 TARGET_S = 10.0
 """p95 from a commit to its rows in the next table."""

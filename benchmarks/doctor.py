@@ -28,8 +28,8 @@ from deltalake.transaction import AddAction, RemoveAction
 from rich.console import Console
 from rich.table import Table as Shown
 
-from engagement_platform.tables import light
-from engagement_platform.tables.engagement import data_table
+from engagement_platform.lake import light
+from engagement_platform.lake.engagement import data_table
 
 DATA = data_table("organization")
 FIRST = date(2026, 1, 1)

@@ -31,10 +31,10 @@ from benchmarks.lakes import SCALE, Laid, build, found_rows, laid, mark_ready, o
 from benchmarks.mutation import spark_session
 from benchmarks.mutation_data import DataSet, Scale, Tally, tally
 from benchmarks.mutation_ways import Stage, by_job, rewritten
+from engagement_platform.lake import log
+from engagement_platform.lake.engagement import NOTIFICATION
 from engagement_platform.layout.finding import readable
 from engagement_platform.settings import LayoutSettings
-from engagement_platform.tables import log
-from engagement_platform.tables.engagement import NOTIFICATION
 
 SETTINGS = tuple(mb * 2**20 // SCALE for mb in (4, 8, 16, 32, 64, 128, 256, 512, 1024))
 """Bytes; the source's settings in MB divided by SCALE."""

@@ -44,14 +44,14 @@ from engagement_platform.embedded.ports import free_ports
 from engagement_platform.embedded.producing import produce
 from engagement_platform.embedded.profiles import ProfileChanges
 from engagement_platform.embedded.traffic import Message
+from engagement_platform.engine.job import DrainPolicy, MicroBatchJob, drain
 from engagement_platform.jobs import INGEST_PROFILE_CHANGES, REMATERIALIZE_PROFILE, build_job, open_stores
+from engagement_platform.lake import log
+from engagement_platform.lake.jars import resolve_jars
+from engagement_platform.lake.session import session_conf
 from engagement_platform.merge_on_read.entity import profile
 from engagement_platform.merge_on_read.here import current_here
-from engagement_platform.microbatch.job import DrainPolicy, MicroBatchJob, drain
 from engagement_platform.settings import KafkaSettings, Settings, SparkSettings
-from engagement_platform.spark.jars import resolve_jars
-from engagement_platform.spark.session import session_conf
-from engagement_platform.tables import log
 
 TARGET_RATE, TARGET_S = 12_000, 60.0
 """Changes a minute, and p95 from produced to visible."""

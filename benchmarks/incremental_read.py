@@ -29,10 +29,10 @@ from rich.console import Console
 from rich.table import Table as RichTable
 
 from engagement_platform.consumers import Changes
-from engagement_platform.microbatch.model import Transaction
-from engagement_platform.tables import light
-from engagement_platform.tables.arrow import schema_of, table_of
-from engagement_platform.tables.engagement import NOTIFICATION, data_table
+from engagement_platform.engine.model import Transaction
+from engagement_platform.lake import light
+from engagement_platform.lake.arrow import schema_of, table_of
+from engagement_platform.lake.engagement import NOTIFICATION, data_table
 
 DATA = data_table("organization")
 FIRST_DAY = date(2026, 11, 1)

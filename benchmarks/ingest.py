@@ -33,8 +33,12 @@ from engagement_platform.embedded.kafka import EmbeddedKafka
 from engagement_platform.embedded.ports import free_ports
 from engagement_platform.embedded.producing import produce
 from engagement_platform.embedded.traffic import Traffic
+from engagement_platform.engine.job import DrainPolicy, drain
 from engagement_platform.jobs import INGEST_ENGAGEMENTS, build_job, open_stores
-from engagement_platform.microbatch.job import DrainPolicy, drain
+from engagement_platform.lake.engagement import data_table
+from engagement_platform.lake.jars import resolve_jars
+from engagement_platform.lake.lake import Lake
+from engagement_platform.lake.session import build_classic, classic_conf, session_conf
 from engagement_platform.settings import (
     BatchSettings,
     KafkaSettings,
@@ -44,10 +48,6 @@ from engagement_platform.settings import (
     SparkSettings,
     TrafficSettings,
 )
-from engagement_platform.spark.jars import resolve_jars
-from engagement_platform.spark.session import build_classic, classic_conf, session_conf
-from engagement_platform.tables.engagement import data_table
-from engagement_platform.tables.lake import Lake
 
 PLAIN_SCHEMA = (
     "engagement_id string, organization_id string, person_id string, person_name string, engagement_ts timestamp, "

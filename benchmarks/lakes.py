@@ -23,15 +23,9 @@ from pyspark.sql import SparkSession
 
 from benchmarks.mutation_data import DataSet, Tally, tally
 from benchmarks.mutation_ways import Stage, configure
+from engagement_platform.engine.model import Transaction
 from engagement_platform.jobs import open_stores
-from engagement_platform.layout.files import live_files, open_table, shape
-from engagement_platform.layout.maintain import Asked, Run, planned
-from engagement_platform.layout.optimize import Tools
-from engagement_platform.layout.plan import Left
-from engagement_platform.microbatch.model import Transaction
-from engagement_platform.settings import BatchSettings, LayoutSettings, MutationSettings, Settings
-from engagement_platform.spark.session import session_conf
-from engagement_platform.tables.engagement import (
+from engagement_platform.lake.engagement import (
     MAPPING,
     MUTATION_LOGS,
     MUTATION_REQUEST,
@@ -40,6 +34,12 @@ from engagement_platform.tables.engagement import (
     PENDING,
     QUARANTINE,
 )
+from engagement_platform.lake.session import session_conf
+from engagement_platform.layout.files import live_files, open_table, shape
+from engagement_platform.layout.maintain import Asked, Run, planned
+from engagement_platform.layout.optimize import Tools
+from engagement_platform.layout.plan import Left
+from engagement_platform.settings import BatchSettings, LayoutSettings, MutationSettings, Settings
 
 SCALE = 64
 """File sizes are those of the source divided by so much, as its 4 MB to 1 GB become 64 KB to 16 MB."""

@@ -13,10 +13,10 @@ from tempfile import TemporaryDirectory
 
 from deltalake import DeltaTable
 
-from engagement_platform.microbatch.model import Transaction
-from engagement_platform.tables import light
-from engagement_platform.tables.arrow import table_of
-from engagement_platform.tables.engagement import data_table
+from engagement_platform.engine.model import Transaction
+from engagement_platform.lake import light
+from engagement_platform.lake.arrow import table_of
+from engagement_platform.lake.engagement import data_table
 
 
 def checkpoint_bytes(folder: Path, files: int) -> int:

@@ -16,18 +16,18 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from benchmarks.mutation_ways import configure
+from engagement_platform.engine.job import Told
+from engagement_platform.engine.model import Transaction
 from engagement_platform.jobs import open_stores
+from engagement_platform.lake.contract import Column, Mode, Table
+from engagement_platform.lake.lake import Lake
+from engagement_platform.lake.session import session_conf
 from engagement_platform.merge_on_read.entity import Entity
 from engagement_platform.merge_on_read.rematerialize import rematerialize
 from engagement_platform.merge_on_read.view import current
-from engagement_platform.microbatch.job import Told
-from engagement_platform.microbatch.model import Transaction
 from engagement_platform.perftest.data import ENTITY, PARTITIONED, Records, fill, put
 from engagement_platform.sections import MergeOnReadSettings, RematerializeMethod, RematerializeSettings
 from engagement_platform.settings import LayoutSettings, Settings
-from engagement_platform.spark.session import session_conf
-from engagement_platform.tables.contract import Column, Mode, Table
-from engagement_platform.tables.lake import Lake
 
 FLAT = Table(
     key=("record", "flat"),

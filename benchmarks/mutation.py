@@ -50,10 +50,10 @@ from benchmarks.mutation_ways import (
     rewritten,
     seconds_of_reads,
 )
+from engagement_platform.lake import log
+from engagement_platform.lake.jars import resolve_jars
+from engagement_platform.lake.session import build_classic, classic_conf, session_conf
 from engagement_platform.settings import Settings, SparkSettings
-from engagement_platform.spark.jars import resolve_jars
-from engagement_platform.spark.session import build_classic, classic_conf, session_conf
-from engagement_platform.tables import log
 
 TEN_TIMES = ("alias", "auto", "merge", DELTA_RS)
 console = Console(width=140, highlight=False)

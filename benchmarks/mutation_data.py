@@ -22,8 +22,8 @@ import pyarrow.compute as pc
 
 from engagement_platform.embedded.content import contents, full_name
 from engagement_platform.embedded.traffic import organizations
-from engagement_platform.tables.arrow import schema_of
-from engagement_platform.tables.engagement import MAPPING, MUTATION_REQUEST, SAID_NAME, data_table
+from engagement_platform.lake.arrow import schema_of
+from engagement_platform.lake.engagement import MAPPING, MUTATION_REQUEST, SAID_NAME, data_table
 
 ENGAGEMENTS, REQUESTS, TOUCHED = 1_500_000_000, 5_400_000, 1_300_000_000
 PER_REQUEST = TOUCHED / REQUESTS

@@ -17,8 +17,8 @@ from pyspark.sql import functions as F
 
 from benchmarks.mutation_data import DataSet
 from benchmarks.mutation_ways import Stage, land, rewritten, run_job
-from engagement_platform.tables import log
-from engagement_platform.tables.engagement import MAPPING
+from engagement_platform.lake import log
+from engagement_platform.lake.engagement import MAPPING
 
 NAME = "Ada Lovelace"
 FLAT = "flat"

@@ -19,14 +19,14 @@ from rich.console import Console
 from benchmarks.mutation import spark_session
 from benchmarks.mutation_data import DataSet, Scale, tally
 from benchmarks.mutation_ways import Stage, Way, build_base, by_job, configure, restore
-from engagement_platform.microbatch.model import Transaction
+from engagement_platform.engine.model import Transaction
+from engagement_platform.lake.engagement import ALIAS
+from engagement_platform.lake.lake import Lake
+from engagement_platform.lake.session import session_conf
 from engagement_platform.mutation.accepted import edges_of
 from engagement_platform.mutation.model import Operation
 from engagement_platform.mutation.resolver import Identities
 from engagement_platform.mutation.rows import operation_rows
-from engagement_platform.spark.session import session_conf
-from engagement_platform.tables.engagement import ALIAS
-from engagement_platform.tables.lake import Lake
 
 MERGES = (1, 4, 12, 48)
 STAMP = 1

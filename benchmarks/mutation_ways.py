@@ -21,24 +21,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from benchmarks.mutation_data import DataSet, Tally, tally
+from engagement_platform.engine.job import BatchReport, Told
+from engagement_platform.engine.model import Transaction
 from engagement_platform.jobs import build_job, open_stores
-from engagement_platform.microbatch.job import BatchReport, Told
-from engagement_platform.microbatch.model import Transaction
-from engagement_platform.mutation.current import current
-from engagement_platform.mutation.job import APPLY_MUTATIONS
-from engagement_platform.settings import (
-    ApplyStrategy,
-    BatchSettings,
-    LayoutScheme,
-    LayoutSettings,
-    MutationSettings,
-    Settings,
-)
-from engagement_platform.spark.session import session_conf
-from engagement_platform.tables import log
-from engagement_platform.tables.arrow import schema_of
-from engagement_platform.tables.contract import Table
-from engagement_platform.tables.engagement import (
+from engagement_platform.lake import log
+from engagement_platform.lake.arrow import schema_of
+from engagement_platform.lake.contract import Table
+from engagement_platform.lake.engagement import (
     MAPPING,
     MUTATION_LOGS,
     MUTATION_REQUEST,
@@ -49,7 +38,18 @@ from engagement_platform.tables.engagement import (
     SAID_NAME,
     data_table,
 )
-from engagement_platform.tables.lake import Lake
+from engagement_platform.lake.lake import Lake
+from engagement_platform.lake.session import session_conf
+from engagement_platform.mutation.current import current
+from engagement_platform.mutation.job import APPLY_MUTATIONS
+from engagement_platform.settings import (
+    ApplyStrategy,
+    BatchSettings,
+    LayoutScheme,
+    LayoutSettings,
+    MutationSettings,
+    Settings,
+)
 
 Base = Literal["tuned", "naive"]
 SCHEMES: Mapping[Base, LayoutScheme] = {"tuned": "organization", "naive": "organization_date"}

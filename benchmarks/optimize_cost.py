@@ -28,15 +28,15 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 from rich.table import Table as Shown
 
+from engagement_platform.engine.model import Transaction
+from engagement_platform.lake import light
+from engagement_platform.lake.arrow import table_of
+from engagement_platform.lake.engagement import data_table
+from engagement_platform.lake.optimize import Engine, Place, Rewrite, rewrite
+from engagement_platform.lake.session import spark_session
 from engagement_platform.layout.doctor import Target
 from engagement_platform.layout.survey import Survey, survey
-from engagement_platform.microbatch.model import Transaction
 from engagement_platform.settings import Settings
-from engagement_platform.spark.session import spark_session
-from engagement_platform.tables import light
-from engagement_platform.tables.arrow import table_of
-from engagement_platform.tables.engagement import data_table
-from engagement_platform.tables.upkeep import Engine, Place, Rewrite, rewrite
 
 DATA = data_table("organization")
 FIRST = date(2026, 1, 1)

@@ -50,10 +50,10 @@ from benchmarks.mutation import spark_session
 from benchmarks.mutation_data import BEGIN, DataSet, Scale, shares, tally
 from benchmarks.mutation_ways import Stage, rewritten
 from benchmarks.partitioning_report import FILE_BUCKETS, OPERATIONS, PLATFORM, SPARK, save, show
+from engagement_platform.engine.model import Transaction
+from engagement_platform.lake import log
 from engagement_platform.layout.statistics import histogram
-from engagement_platform.microbatch.model import Transaction
 from engagement_platform.settings import LayoutScheme, LayoutSettings
-from engagement_platform.tables import log
 
 LAYOUTS: dict[str, LayoutScheme] = {
     "organization/date": "organization_date",

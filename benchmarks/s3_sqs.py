@@ -51,15 +51,15 @@ from engagement_platform.embedded.aws import ACCOUNT, REGION, EmbeddedAws
 from engagement_platform.embedded.game_traffic import GameTraffic
 from engagement_platform.embedded.ports import free_ports
 from engagement_platform.embedded.process import Supervisor
+from engagement_platform.engine.job import DrainPolicy, drain
 from engagement_platform.games.feed import shipped
 from engagement_platform.games.job import INGEST_GAME_EVENTS
 from engagement_platform.jobs import build_job, let_go, open_stores
-from engagement_platform.microbatch.job import DrainPolicy, drain
+from engagement_platform.lake.session import session_conf
 from engagement_platform.sections import GamesSettings
 from engagement_platform.settings import Settings
 from engagement_platform.sources.s3_events import S3File
 from engagement_platform.sources.s3_sqs import S3SqsDataSource
-from engagement_platform.spark.session import session_conf
 
 TARGET_RATE, TARGET_S = 100.0, 60.0
 """Objects drained a second, and p95 from created to readable."""

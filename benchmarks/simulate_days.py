@@ -37,13 +37,10 @@ from benchmarks.mutation_data import Scale
 from benchmarks.mutation_ways import Stage
 from benchmarks.simulate_data import Days
 from benchmarks.simulate_report import FIGURES, save, show
+from engagement_platform.engine.job import Told
+from engagement_platform.engine.model import Transaction
 from engagement_platform.jobs import build_job, open_stores
-from engagement_platform.layout.statistics import lower_median
-from engagement_platform.microbatch.job import Told
-from engagement_platform.microbatch.model import Transaction
-from engagement_platform.mutation.job import APPLY_MUTATIONS
-from engagement_platform.settings import LayoutScheme, LayoutSettings
-from engagement_platform.tables.engagement import (
+from engagement_platform.lake.engagement import (
     MAPPING,
     MUTATION_LOGS,
     MUTATION_REQUEST,
@@ -52,6 +49,9 @@ from engagement_platform.tables.engagement import (
     PENDING,
     QUARANTINE,
 )
+from engagement_platform.layout.statistics import lower_median
+from engagement_platform.mutation.job import APPLY_MUTATIONS
+from engagement_platform.settings import LayoutScheme, LayoutSettings
 
 INGEST, MUTATE, MAINTAIN = "ingest", "mutate", "maintain"
 

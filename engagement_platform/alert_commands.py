@@ -101,7 +101,7 @@ def close(
 
 def _alerts() -> Alerts:
     from engagement_platform.alerting.alerts import Alerts
-    from engagement_platform.microbatch.database import open_engine
+    from engagement_platform.engine.database import open_engine
     from engagement_platform.settings import Settings
 
     settings = Settings()

@@ -28,9 +28,9 @@ def chain(
     """
     from engagement_platform.chains.run import CHAIN, run_chain
     from engagement_platform.jobs import open_stores
+    from engagement_platform.lake.lake import Lake
+    from engagement_platform.lake.session import spark_session
     from engagement_platform.settings import Settings
-    from engagement_platform.spark.session import spark_session
-    from engagement_platform.tables.lake import Lake
 
     settings = Settings()
     with spark_session(settings, CHAIN) as spark:

@@ -49,8 +49,8 @@ def setup() -> None:
     Exit status: 0 all there, 1 with the reason. 40 to 90 s the first time, one second later.
     Example: engagement-platform setup
     """
+    from engagement_platform.lake.jars import find_java, resolve_jars, spark_jars
     from engagement_platform.settings import Settings
-    from engagement_platform.spark.jars import find_java, resolve_jars, spark_jars
 
     settings = Settings()
     print(f"Java: {find_java()}")

@@ -39,8 +39,8 @@ def run(
     A batch that was interrupted is finished first. Exit status: 0 when idle, 1 with a one-line reason.
     Example: engagement-platform run ingest-engagements --until-idle --json
     """
+    from engagement_platform.engine.job import Told
     from engagement_platform.jobs import run_job
-    from engagement_platform.microbatch.job import Told
     from engagement_platform.settings import Settings
 
     def say(why: object) -> None:
@@ -144,8 +144,8 @@ def read(
     settings = Settings()
     check_asked(settings, table, version, out)
 
-    from engagement_platform.spark.session import spark_session
-    from engagement_platform.tables.lake import Lake
+    from engagement_platform.lake.lake import Lake
+    from engagement_platform.lake.session import spark_session
 
     with spark_session(settings, "read") as spark:
         rows = rows_of(Lake(spark, settings), table, where=where, version=version)
@@ -196,7 +196,7 @@ def verify(
         raise typer.BadParameter("--sample goes with --identity")
     settings = Settings()
     if identity:
-        from engagement_platform.spark.session import spark_session
+        from engagement_platform.lake.session import spark_session
 
         with spark_session(settings, "verify") as spark:
             findings = identity_findings(settings, spark, sample)

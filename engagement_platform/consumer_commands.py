@@ -134,8 +134,8 @@ def consumers(
     from engagement_platform.consumers.appended import cursor_root
     from engagement_platform.consumers.changes import lake_root
     from engagement_platform.consumers.lag import lags, row_lags, stream_lags, told
-    from engagement_platform.microbatch.cursors import CursorStore, StreamCheckpoints
-    from engagement_platform.microbatch.database import open_engine
+    from engagement_platform.engine.cursors import CursorStore, StreamCheckpoints
+    from engagement_platform.engine.database import open_engine
     from engagement_platform.settings import Settings
 
     settings = Settings()

@@ -53,7 +53,7 @@ def erase(
     Example: engagement-platform erase --subject p-42 --yes --out receipt.json
     """
     from engagement_platform import erasures
-    from engagement_platform.microbatch.job import Told
+    from engagement_platform.engine.job import Told
     from engagement_platform.settings import Settings
 
     if finish == (subject is not None or verify is not None):

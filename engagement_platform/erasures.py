@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from engagement_platform.engine.job import BatchReport, Told
+from engagement_platform.engine.stores import utc_now
 from engagement_platform.erasing.declared import declared_tables
 from engagement_platform.erasing.job import Eraser, tables
 from engagement_platform.erasing.reach import places
@@ -20,17 +22,15 @@ from engagement_platform.games.raw_objects import RawObjects
 from engagement_platform.ingest_server.spooled import SpooledRecords
 from engagement_platform.ingest_server.stored import stored_objects
 from engagement_platform.jobs import open_stores
+from engagement_platform.lake import log
+from engagement_platform.lake.engagement import PENDING
 from engagement_platform.live_ops_job.erasing import PlayersKept
 from engagement_platform.maintenance import READERS
-from engagement_platform.microbatch.job import BatchReport, Told
-from engagement_platform.microbatch.stores import utc_now
 from engagement_platform.pii import erasure, receipts
 from engagement_platform.pii.opening import open_vault
 from engagement_platform.replica.erasing import ReplicaFile
 from engagement_platform.settings import Settings
 from engagement_platform.streams.declared import Declarations, declarations
-from engagement_platform.tables import log
-from engagement_platform.tables.engagement import PENDING
 
 NOT_ERASED = ("messages in Kafka", "replicas in files of their own", "backups")
 """What no erasure looks into; docs/pii.md says why, and what to do."""

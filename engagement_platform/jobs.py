@@ -14,6 +14,11 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
+from engagement_platform.engine.database import open_engine
+from engagement_platform.engine.job import BatchReport, DrainPolicy, MicroBatchJob, Stores, Told, drain
+from engagement_platform.engine.lease import LeaseStore
+from engagement_platform.engine.model import JobState, Manifest
+from engagement_platform.engine.stores import BatchMetadataStore, CheckpointStore
 from engagement_platform.errors import PlatformError
 from engagement_platform.games.feed import Feed, shipped
 from engagement_platform.games.job import INGEST_GAME_EVENTS, REPLAY_GAME_EVENTS, game_events
@@ -21,6 +26,10 @@ from engagement_platform.games.objects import QueueSource
 from engagement_platform.games.replaying import replay_source
 from engagement_platform.ingestion.again import QuarantineSource
 from engagement_platform.ingestion.job import Parts, ingest_engagements, ingest_mutation_requests
+from engagement_platform.lake import log
+from engagement_platform.lake.engagement import QUARANTINE, data_table
+from engagement_platform.lake.lake import Lake
+from engagement_platform.lake.session import spark_session
 from engagement_platform.landing.redriven import RedriveSource
 from engagement_platform.landing.withheld import requests_without_erased
 from engagement_platform.layout.inline import inline
@@ -29,11 +38,6 @@ from engagement_platform.merge_on_read.ingest import ingest_changes, reread_name
 from engagement_platform.merge_on_read.ingest import job_name as ingest_name
 from engagement_platform.merge_on_read.rematerialize import job_name as rematerialize_name
 from engagement_platform.merge_on_read.rematerialize import rematerialize
-from engagement_platform.microbatch.database import open_engine
-from engagement_platform.microbatch.job import BatchReport, DrainPolicy, MicroBatchJob, Stores, Told, drain
-from engagement_platform.microbatch.lease import LeaseStore
-from engagement_platform.microbatch.model import JobState, Manifest
-from engagement_platform.microbatch.stores import BatchMetadataStore, CheckpointStore
 from engagement_platform.mutation.job import APPLY_MUTATIONS, apply_mutations
 from engagement_platform.mutation.rematerialize import (
     REMATERIALIZE_ALIASES,
@@ -43,13 +47,9 @@ from engagement_platform.mutation.rematerialize import (
 from engagement_platform.pii.tombstones import StoredTombstones
 from engagement_platform.settings import Settings
 from engagement_platform.sources.kafka import KafkaSource
-from engagement_platform.spark.session import spark_session
 from engagement_platform.streams.declared import DeclaredEntity, declarations
 from engagement_platform.streams.ingest import ingest_stream
 from engagement_platform.streams.stream import Stream
-from engagement_platform.tables import log
-from engagement_platform.tables.engagement import QUARANTINE, data_table
-from engagement_platform.tables.lake import Lake
 
 INGEST_ENGAGEMENTS = "ingest-engagements"
 INGEST_MUTATION_REQUESTS = "ingest-mutation-requests"

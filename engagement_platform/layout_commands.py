@@ -72,7 +72,7 @@ def doctor(
         raise typer.Exit(_guards(settings, as_json) if guards else _capabilities(settings, as_json))
 
     def open_spark() -> AbstractContextManager[SparkSession]:
-        from engagement_platform.spark.session import spark_session
+        from engagement_platform.lake.session import spark_session
 
         return spark_session(settings, "doctor")
 
@@ -146,7 +146,7 @@ def _capabilities(settings: Settings, as_json: bool) -> int:
     from rich.text import Text
 
     from engagement_platform.guards.capabilities import capabilities as tried
-    from engagement_platform.spark.session import spark_session
+    from engagement_platform.lake.session import spark_session
 
     with spark_session(settings, "doctor") as spark:
         found = list(tried(spark))

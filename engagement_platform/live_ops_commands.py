@@ -71,8 +71,8 @@ def player(
     """
     from datetime import UTC, datetime
 
+    from engagement_platform.engine.database import open_engine
     from engagement_platform.live_ops.players import PlayerFeatures
-    from engagement_platform.microbatch.database import open_engine
     from engagement_platform.settings import Settings
 
     found = PlayerFeatures(open_engine(Settings().store_url)).read(game, player_id, datetime.now(UTC))

@@ -13,8 +13,14 @@ from typing import TypeVar
 
 from pyspark.sql import SparkSession
 
+from engagement_platform.engine import job
+from engagement_platform.engine.job import Stores
 from engagement_platform.errors import PlatformError
 from engagement_platform.jobs import INGEST_ENGAGEMENTS, REREAD_ENGAGEMENTS, open_stores
+from engagement_platform.lake.engagement import MUTATION_REQUEST
+from engagement_platform.lake.lake import Lake
+from engagement_platform.lake.optimize import SparkGetter
+from engagement_platform.lake.session import spark_session
 from engagement_platform.layout import history, survey
 from engagement_platform.layout.doctor import Target, targets
 from engagement_platform.layout.files import LogNotReadable
@@ -22,15 +28,9 @@ from engagement_platform.layout.maintain import ORGANIZATION, Asked, Outcome, Pl
 from engagement_platform.layout.migrate import MIGRATE, Migrated, Migration
 from engagement_platform.layout.optimize import Tools
 from engagement_platform.layout.vacuum import Checkpointed, RetentionNotApplied, Vacuumed, checkpoint, vacuum
-from engagement_platform.microbatch import job
-from engagement_platform.microbatch.job import Stores
 from engagement_platform.mutation.job import APPLY_MUTATIONS
 from engagement_platform.mutation.rematerialize import REMATERIALIZE_ALIASES
 from engagement_platform.settings import LayoutScheme, Settings
-from engagement_platform.spark.session import spark_session
-from engagement_platform.tables.engagement import MUTATION_REQUEST
-from engagement_platform.tables.lake import Lake
-from engagement_platform.tables.upkeep import SparkGetter
 
 READERS: Mapping[str, str] = {APPLY_MUTATIONS: MUTATION_REQUEST.name}
 """Jobs whose source is a table: what they have yet to read is not removed."""

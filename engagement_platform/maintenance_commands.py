@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 if TYPE_CHECKING:
+    from engagement_platform.engine.lease import Holder
     from engagement_platform.layout.maintain import Outcome, Plan
     from engagement_platform.layout.plan import Slice
-    from engagement_platform.microbatch.lease import Holder
 
 _TABLE = typer.Argument(metavar="TABLE|PATH", help="engagement/data, a folder, or a URI. Default: the whole lake.")
 
@@ -188,8 +188,8 @@ def migrate(
         typer.echo(json.dumps(planned.as_json()) if as_json else planned)
         return
     typer.echo(planned, err=True)
+    from engagement_platform.engine.job import Told
     from engagement_platform.maintenance import migrate as migrated
-    from engagement_platform.microbatch.job import Told
 
     told = Told(on_wait=lambda _lease, holder: typer.echo(f"Waiting: {holder}", err=True))
     done = migrated(settings, table, layout, told)

@@ -20,14 +20,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from engagement_platform.errors import PlatformError
-from engagement_platform.merge_on_read import view as profiles
-from engagement_platform.merge_on_read.entity import Entity, profile
-from engagement_platform.mutation import current
-from engagement_platform.settings import Settings
-from engagement_platform.streams.declared import declarations
-from engagement_platform.tables import log
-from engagement_platform.tables.contract import Mode, Table
-from engagement_platform.tables.engagement import (
+from engagement_platform.lake import log
+from engagement_platform.lake.contract import Mode, Table
+from engagement_platform.lake.engagement import (
     ALIAS,
     MAPPING,
     MUTATION_LOGS,
@@ -39,8 +34,13 @@ from engagement_platform.tables.engagement import (
     SUPERSEDED,
     data_table,
 )
-from engagement_platform.tables.lake import Lake
-from engagement_platform.tables.plain import plain_rows, plain_value
+from engagement_platform.lake.lake import Lake
+from engagement_platform.lake.plain import plain_rows, plain_value
+from engagement_platform.merge_on_read import view as profiles
+from engagement_platform.merge_on_read.entity import Entity, profile
+from engagement_platform.mutation import current
+from engagement_platform.settings import Settings
+from engagement_platform.streams.declared import declarations
 
 GROUP_ROWS = 100_000
 GROUP_BYTES = 64 * 1024 * 1024

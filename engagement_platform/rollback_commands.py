@@ -93,9 +93,9 @@ def _planned(settings: object, asked: object, dry_run: bool, as_json: bool) -> b
     planned = plan(settings, open_stores(settings), asked)
     differing = None
     if dry_run and planned.changes:
+        from engagement_platform.lake.lake import Lake
+        from engagement_platform.lake.session import spark_session
         from engagement_platform.rollback.job import differing_rows
-        from engagement_platform.spark.session import spark_session
-        from engagement_platform.tables.lake import Lake
 
         with spark_session(settings, "restore") as spark:
             differing = differing_rows(Lake(spark, settings), planned)
@@ -108,13 +108,13 @@ def _planned(settings: object, asked: object, dry_run: bool, as_json: bool) -> b
 
 
 def _run(settings: object, asked: object, as_json: bool) -> None:
+    from engagement_platform.engine.job import Told
     from engagement_platform.jobs import open_stores
-    from engagement_platform.microbatch.job import Told
+    from engagement_platform.lake.lake import Lake
+    from engagement_platform.lake.session import spark_session
     from engagement_platform.rollback.job import Restoring
     from engagement_platform.rollback.plan import Asked
     from engagement_platform.settings import Settings
-    from engagement_platform.spark.session import spark_session
-    from engagement_platform.tables.lake import Lake
 
     assert isinstance(settings, Settings)
     assert asked is None or isinstance(asked, Asked)

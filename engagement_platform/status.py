@@ -10,6 +10,9 @@ from datetime import datetime
 
 import pyarrow as pa
 
+from engagement_platform.engine.job import Stores
+from engagement_platform.engine.model import Checkpoint, JobState, Offsets
+from engagement_platform.engine.stores import BatchRecord
 from engagement_platform.games.depth import backlog as objects_waiting
 from engagement_platform.games.feed import Feed, shipped
 from engagement_platform.jobs import (
@@ -24,21 +27,18 @@ from engagement_platform.jobs import (
     open_stores,
     topic_of,
 )
+from engagement_platform.lake import log
+from engagement_platform.lake.append_log_source import TableSource
+from engagement_platform.lake.engagement import MUTATION_REQUEST, PENDING
 from engagement_platform.merge_on_read.entity import Entity, profile
 from engagement_platform.merge_on_read.rematerialize import job_name as rematerialize_name
 from engagement_platform.merge_on_read.snapshot import pending_rows
-from engagement_platform.microbatch.job import Stores
-from engagement_platform.microbatch.model import Checkpoint, JobState, Offsets
-from engagement_platform.microbatch.stores import BatchRecord
 from engagement_platform.mutation.job import APPLY_MUTATIONS
 from engagement_platform.mutation.rematerialize import REMATERIALIZE_ALIASES
 from engagement_platform.settings import Settings
 from engagement_platform.sources.kafka import KafkaSource
 from engagement_platform.sources.kafka_errors import TopicMissing
 from engagement_platform.streams.declared import DeclaredEntity
-from engagement_platform.tables import log
-from engagement_platform.tables.engagement import MUTATION_REQUEST, PENDING
-from engagement_platform.tables.growth import TableSource
 
 WARMING_BATCHES = 2
 """Of a job after a start: the first pays for loading classes (about 10 s), the second for what waited meanwhile."""

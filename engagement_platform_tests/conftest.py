@@ -22,9 +22,9 @@ from sqlalchemy import Connection, Engine, event
 
 from engagement_platform.embedded.kafka import EmbeddedKafka
 from engagement_platform.embedded.ports import free_ports
+from engagement_platform.lake.jars import JarsUnavailable, resolve_jars
+from engagement_platform.lake.session import build_classic, classic_conf
 from engagement_platform.settings import Settings, SparkSettings
-from engagement_platform.spark.jars import JarsUnavailable, resolve_jars
-from engagement_platform.spark.session import build_classic, classic_conf
 from engagement_platform_tests import daily  # noqa: F401 - says which day it is before workers begin
 
 # How long an example takes says how busy the machine is.

@@ -16,7 +16,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from engagement_platform import reading
-from engagement_platform.microbatch.model import Transaction
+from engagement_platform.engine.model import Transaction
+from engagement_platform.lake.arrow import table_of
+from engagement_platform.lake.contract import Table
+from engagement_platform.lake.engagement import ALIAS, PENDING, QUARANTINE, data_table
+from engagement_platform.lake.lake import Lake
 from engagement_platform.reading import (
     CannotWrite,
     NotReadable,
@@ -30,10 +34,6 @@ from engagement_platform.reading import (
     table_names,
 )
 from engagement_platform.settings import Settings
-from engagement_platform.tables.arrow import table_of
-from engagement_platform.tables.contract import Table
-from engagement_platform.tables.engagement import ALIAS, PENDING, QUARANTINE, data_table
-from engagement_platform.tables.lake import Lake
 from engagement_platform_tests.conftest import max_result_size
 
 DATA = data_table("organization")

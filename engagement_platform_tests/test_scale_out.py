@@ -16,8 +16,8 @@ import pytest
 
 from engagement_platform.embedded.ports import free_ports
 from engagement_platform_tests.conftest import QUICK_JVM, Moto
+from engagement_platform_tests.engine.conftest import PostgresServer, postgres
 from engagement_platform_tests.ingestion.test_whole_path import Machine, started
-from engagement_platform_tests.microbatch.conftest import PostgresServer, postgres
 from engagement_platform_tests.mutation.test_crashes import requests
 from engagement_platform_tests.mutation.test_kills import (
     ALIAS,

@@ -11,6 +11,8 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
+from engagement_platform.engine.model import JobState, Manifest
+from engagement_platform.engine.stores import BatchRecord
 from engagement_platform.jobs import (
     INGEST_ENGAGEMENTS,
     INGEST_MUTATION_REQUESTS,
@@ -18,8 +20,7 @@ from engagement_platform.jobs import (
     REMATERIALIZE_PROFILE,
     open_stores,
 )
-from engagement_platform.microbatch.model import JobState, Manifest
-from engagement_platform.microbatch.stores import BatchRecord
+from engagement_platform.lake.engagement import MUTATION_REQUEST, PENDING
 from engagement_platform.mutation.job import APPLY_MUTATIONS
 from engagement_platform.mutation.rematerialize import REMATERIALIZE_ALIASES
 from engagement_platform.settings import KafkaSettings, Settings
@@ -33,7 +34,6 @@ from engagement_platform.status import (
     summary,
     summed,
 )
-from engagement_platform.tables.engagement import MUTATION_REQUEST, PENDING
 from engagement_platform_tests.conftest import Broker
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)

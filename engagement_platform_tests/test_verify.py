@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from engagement_platform.microbatch.model import JobState, Manifest
-from engagement_platform.microbatch.stores import BatchRecord
+from engagement_platform.engine.model import JobState, Manifest
+from engagement_platform.engine.stores import BatchRecord
+from engagement_platform.lake.contract import Table
+from engagement_platform.lake.engagement import NOTIFICATION, QUARANTINE
 from engagement_platform.settings import Settings
-from engagement_platform.tables.contract import Table
-from engagement_platform.tables.engagement import NOTIFICATION, QUARANTINE
 from engagement_platform.verify import Finding, ledger, verify
 from engagement_platform_tests.conftest import Broker
 from engagement_platform_tests.ingestion.oracle import engagement

@@ -78,7 +78,7 @@ install_packages() {
   "$venv/bin/python" -m compileall -q engagement_platform
 }
 
-have_java() { "$venv/bin/python" -c 'from engagement_platform.spark.jars import find_java; find_java()' 2>/dev/null; }
+have_java() { "$venv/bin/python" -c 'from engagement_platform.lake.jars import find_java; find_java()' 2>/dev/null; }
 
 ensure_java() {
   have_java && return

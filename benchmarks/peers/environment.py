@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import cast
 
 from engagement_platform.errors import PlatformError
+from engagement_platform.lake.jars import JarConf, find_java, resolve_jars
 from engagement_platform.settings import SparkSettings
-from engagement_platform.spark.jars import JarConf, find_java, resolve_jars
 
 HERE = Path(__file__).parent
 MADE_WITHIN_S = 1800

@@ -15,7 +15,7 @@ from sqlalchemy import ColumnElement, Connection, Engine, Row, and_, delete, fun
 from engagement_platform.alerting.model import Message, Severity, State
 from engagement_platform.alerting.schema import ALERT_MESSAGE as M
 from engagement_platform.alerting.wording import summed_up
-from engagement_platform.microbatch.database import reading, writing
+from engagement_platform.engine.database import reading, writing
 
 SENT, SUMMED_UP, GIVEN_UP, WITHDRAWN = "sent", "summed_up", "given_up", "withdrawn"
 _MINUTE = timedelta(minutes=1)

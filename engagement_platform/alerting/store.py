@@ -15,7 +15,7 @@ from engagement_platform.alerting.model import Alert, Severity, Standing, State
 from engagement_platform.alerting.outbox import put, withdraw
 from engagement_platform.alerting.schema import ALERT
 from engagement_platform.alerting.wording import worded
-from engagement_platform.microbatch.database import reading, writing
+from engagement_platform.engine.database import reading, writing
 
 _LOCK = "alerts"
 

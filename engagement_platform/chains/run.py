@@ -18,15 +18,15 @@ from deltalake import DeltaTable
 from pyspark.sql import DataFrame
 
 from engagement_platform.chains import views
+from engagement_platform.engine.cursors import StreamCheckpoints
+from engagement_platform.engine.job import Stores
 from engagement_platform.errors import PlatformError
-from engagement_platform.microbatch.cursors import StreamCheckpoints
-from engagement_platform.microbatch.job import Stores
+from engagement_platform.lake import log
+from engagement_platform.lake.contract import Table
+from engagement_platform.lake.lake import Lake
+from engagement_platform.lake.streaming import Drained, drain_stream, finished_batch
 from engagement_platform.sources.kafka import KafkaSource
 from engagement_platform.sources.messages import DecodingLimits
-from engagement_platform.tables import log
-from engagement_platform.tables.contract import Table
-from engagement_platform.tables.lake import Lake
-from engagement_platform.tables.streaming import Drained, drain_stream, finished_batch
 
 CHAIN = "view-analytics"
 

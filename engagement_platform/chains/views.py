@@ -14,9 +14,9 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from engagement_platform.lake.contract import Column, Mode, Table
 from engagement_platform.sources.messages import EVENT_DATE, SENTENCES, DecodingLimits, Reason, RecordShape
 from engagement_platform.sources.recorded_batches import decode_records, records_ddl
-from engagement_platform.tables.contract import Column, Mode, Table
 
 SHAPE = RecordShape(
     columns=(("view_id", "string"), ("user_id", "string"), ("page", "string"), ("viewed_at", "timestamp")),

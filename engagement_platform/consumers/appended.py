@@ -15,14 +15,14 @@ import pyarrow as pa
 
 from engagement_platform.consumers.changes import MAX_ROWS, lake_root
 from engagement_platform.consumers.position import Position, Start, first_position
+from engagement_platform.engine.cursors import CursorStore
+from engagement_platform.engine.database import open_engine
 from engagement_platform.errors import PlatformError
-from engagement_platform.microbatch.cursors import CursorStore
-from engagement_platform.microbatch.database import open_engine
+from engagement_platform.lake import append_log_source, log
+from engagement_platform.lake.append_log_source import FilesVacuumed, TableReplaced, TableSource
+from engagement_platform.lake.contract import Column, Mode, Table
+from engagement_platform.lake.erased import is_erasure, is_erasure_of_players
 from engagement_platform.settings import Settings
-from engagement_platform.tables import growth, log
-from engagement_platform.tables.contract import Column, Mode, Table
-from engagement_platform.tables.erased import is_erasure, is_erasure_of_players
-from engagement_platform.tables.growth import FilesVacuumed, TableReplaced, TableSource
 
 
 class NotReadIncrementally(PlatformError):
@@ -123,8 +123,8 @@ class Appends:
         if newest is None or newest < self._position.version:
             raise TableReplaced(uri, self._position.version, newest)
         for version in range(self._position.version + 1, newest + 1):
-            files = growth.added(uri, version - 1, version, passed=self._passed)
-            left = sum(growth.rows_in(uri, file) for file in files) - self._position.rows
+            files = append_log_source.added(uri, version - 1, version, passed=self._passed)
+            left = sum(append_log_source.rows_in(uri, file) for file in files) - self._position.rows
             if left <= 0:
                 self._position = Position(version)
                 continue
@@ -135,9 +135,9 @@ class Appends:
             return Appended(rows, end)
         return None
 
-    def _rows(self, files: list[growth.Added]) -> pa.Table:
+    def _rows(self, files: list[append_log_source.Added]) -> pa.Table:
         try:
-            return growth.read_here(self._source.uri, self._contract, files, self._contract.column_names)
+            return append_log_source.read_here(self._source.uri, self._contract, files, self._contract.column_names)
         except FileNotFoundError:
             first = files[0].version
             committed = log.committed(self._source.uri, first)
@@ -149,7 +149,7 @@ def _passed(*, erases: bool, past_restores: bool) -> Callable[[str | None], bool
     return lambda marker: (
         is_erasure(marker)
         or (erases and is_erasure_of_players(marker))
-        or (past_restores and growth.is_restore(marker))
+        or (past_restores and append_log_source.is_restore(marker))
     )
 
 

@@ -18,14 +18,14 @@ import pyarrow.compute as pc
 from engagement_platform.consumers.notified import KEY, by_engagement, notified, refuse_replaced
 from engagement_platform.consumers.position import Position, Start, first_position
 from engagement_platform.consumers.standing import DATA, Standing, View
+from engagement_platform.engine.cursors import CursorStore
+from engagement_platform.engine.database import open_engine
 from engagement_platform.errors import PlatformError
-from engagement_platform.microbatch.cursors import CursorStore
-from engagement_platform.microbatch.database import open_engine
+from engagement_platform.lake import log
+from engagement_platform.lake.append_log_source import BEFORE_ALL
+from engagement_platform.lake.arrow import schema_of
+from engagement_platform.lake.engagement import NOTIFICATION
 from engagement_platform.settings import Settings
-from engagement_platform.tables import log
-from engagement_platform.tables.arrow import schema_of
-from engagement_platform.tables.engagement import NOTIFICATION
-from engagement_platform.tables.growth import BEFORE_ALL
 
 CHANGE_TYPES = ("INSERT", "UPDATE", "DELETE")
 MAX_ROWS = 100_000

@@ -11,10 +11,10 @@ import pyarrow.compute as pc
 
 from engagement_platform.consumers.position import Position
 from engagement_platform.errors import PlatformError
-from engagement_platform.tables import growth, log
-from engagement_platform.tables.arrow import schema_of
-from engagement_platform.tables.engagement import NOTIFICATION
-from engagement_platform.tables.growth import Added, CommitsExpired, FilesVacuumed, RowsTakenAway
+from engagement_platform.lake import append_log_source, log
+from engagement_platform.lake.append_log_source import Added, CommitsExpired, FilesVacuumed, RowsTakenAway
+from engagement_platform.lake.arrow import schema_of
+from engagement_platform.lake.engagement import NOTIFICATION
 
 KEY = ("organization_id", "engagement_id")
 READ = ("organization_id", "engagement_id", "engagement_date", "change_type", "previous_person_id", "ingestion_ts")
@@ -73,7 +73,7 @@ def told_too_far_behind(name: str, position: Position) -> Iterator[None]:
 
 def refuse_replaced(name: str, position: Position, newest: int | None) -> None:
     """Raise TooFarBehind when the table has fewer versions than were read."""
-    if position.version > (growth.BEFORE_ALL if newest is None else newest):
+    if position.version > (append_log_source.BEFORE_ALL if newest is None else newest):
         found = "there is no table any more" if newest is None else f"its newest version is {newest}"
         raise TooFarBehind(name, position, f"{found}, so it was made anew")
 
@@ -81,7 +81,7 @@ def refuse_replaced(name: str, position: Position, newest: int | None) -> None:
 def commits(uri: str, after: int, through: int) -> Iterator[tuple[int, list[Added]]]:
     """Each version after < v <= through with the files it added; each entry of the log is read when it is its turn."""
     for version in range(after + 1, through + 1):
-        yield version, growth.added(uri, version - 1, version)
+        yield version, append_log_source.added(uri, version - 1, version)
 
 
 def _read(uri: str, position: Position, through: int, most: int, organizations: Collection[str] | None) -> Notified:
@@ -89,7 +89,7 @@ def _read(uri: str, position: Position, through: int, most: int, organizations: 
     for version, files in commits(uri, position.version, through):
         begin, passed = position.rows, 0
         for file in files:
-            count = growth.rows_in(uri, file)
+            count = append_log_source.rows_in(uri, file)
             skip, passed = max(0, begin - passed), passed + count
             if skip >= count or not _wanted(file, organizations):
                 continue
@@ -98,7 +98,7 @@ def _read(uri: str, position: Position, through: int, most: int, organizations: 
             taken += rows.num_rows
             if taken == most:
                 read = passed - count + skip + rows.num_rows
-                whole = read == sum(growth.rows_in(uri, each) for each in files)
+                whole = read == sum(append_log_source.rows_in(uri, each) for each in files)
                 return Notified(pa.concat_tables(parts), Position(version) if whole else Position(version - 1, read))
         position = Position(version)
     return Notified(pa.concat_tables(parts), position)
@@ -110,7 +110,7 @@ def _wanted(file: Added, organizations: Collection[str] | None) -> bool:
 
 def _rows_of(uri: str, file: Added) -> pa.Table:
     try:
-        return growth.read_here(uri, NOTIFICATION, [file], READ)
+        return append_log_source.read_here(uri, NOTIFICATION, [file], READ)
     except FileNotFoundError:
         raise FilesVacuumed(uri, file.version, log.committed(uri, file.version), [file.path]) from None
 

@@ -16,7 +16,7 @@ from engagement_platform.consumers.appended import Appended, Appends
 from engagement_platform.consumers.changes import Batch, Changes, Snapshot
 from engagement_platform.consumers.position import Position
 from engagement_platform.errors import PlatformError
-from engagement_platform.tables.plain import plain_rows
+from engagement_platform.lake.plain import plain_rows
 
 FORMATS = ("jsonl", "parquet")
 

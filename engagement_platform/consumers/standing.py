@@ -12,13 +12,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
+from engagement_platform.lake import light, log
+from engagement_platform.lake.arrow import schema_of
+from engagement_platform.lake.contract import Table
+from engagement_platform.lake.engagement import ALIAS, PENDING, data_table
 from engagement_platform.mutation.accepted import edges_of
 from engagement_platform.mutation.identity import identities_of
 from engagement_platform.mutation.resolver import Identities
-from engagement_platform.tables import light, log
-from engagement_platform.tables.arrow import schema_of
-from engagement_platform.tables.contract import Table
-from engagement_platform.tables.engagement import ALIAS, PENDING, data_table
 
 DATA = data_table("organization")
 """The Data Table's columns; how it is partitioned is told by its log."""

@@ -21,7 +21,7 @@ from dagster._core.storage.asset_check_execution_record import (
 from engagement_platform.alerting.alerts import NOBODY, Alerts
 from engagement_platform.alerting.model import Alert, Severity, State
 from engagement_platform.defs.platform import Platform
-from engagement_platform.microbatch.database import open_engine
+from engagement_platform.engine.database import open_engine
 from engagement_platform.settings import Settings
 
 CHECK, RUN = "asset check", "run"

@@ -16,10 +16,10 @@ from engagement_platform.defs.batches import (
     whole_batch,
     written,
 )
-from engagement_platform.microbatch.job import BatchReport
+from engagement_platform.engine.job import BatchReport
+from engagement_platform.lake.contract import Table
+from engagement_platform.lake.engagement import ALIAS, AMENDMENT, OPERATION, ORIGINAL, PENDING, QUARANTINE
 from engagement_platform.mutation.strategy import FIGURES
-from engagement_platform.tables.contract import Table
-from engagement_platform.tables.engagement import ALIAS, AMENDMENT, OPERATION, ORIGINAL, PENDING, QUARANTINE
 
 REQUESTED = ("conversions", "deletions", "renames", "patches")
 RESOLVED = ("operations", "chains", "longest_chain")

@@ -16,7 +16,7 @@ from engagement_platform.defs.layout import layout_check
 from engagement_platform.defs.platform import Platform, bound_platform
 from engagement_platform.defs.sensors import recent_runs, why_not
 from engagement_platform.defs.specs import column_schema, key_of
-from engagement_platform.tables.streaming import Drained
+from engagement_platform.lake.streaming import Drained
 
 GROUP = "view"
 JOB = "view_analytics"
@@ -36,7 +36,7 @@ def hop_asset(hop: Hop) -> dg.AssetsDefinition:
         metadata={"dagster/column_schema": column_schema(hop.table)},
     )
     def hop_of_chain(context: dg.AssetExecutionContext, platform: Platform) -> dg.MaterializeResult[None]:
-        from engagement_platform.tables.lake import Lake
+        from engagement_platform.lake.lake import Lake
 
         with platform.open(hop.stream) as opened:
             lake = Lake(opened.spark, opened.settings)

@@ -22,14 +22,14 @@ from engagement_platform.defs.mutated import (
 from engagement_platform.defs.platform import Opened, Platform
 from engagement_platform.defs.specs import DATA_TABLE, key_of
 from engagement_platform.defs.waiting import Waiting, waiting
+from engagement_platform.engine.job import Stores
 from engagement_platform.errors import PlatformError
 from engagement_platform.jobs import INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS, JOB_NAMES
-from engagement_platform.microbatch.job import Stores
+from engagement_platform.lake import log
+from engagement_platform.lake.engagement import ALIAS, MAPPING, MUTATION_REQUEST, NOTIFICATION, QUARANTINE
 from engagement_platform.mutation.job import APPLY_MUTATIONS
 from engagement_platform.settings import Settings
 from engagement_platform.status import succeeded, summed
-from engagement_platform.tables import log
-from engagement_platform.tables.engagement import ALIAS, MAPPING, MUTATION_REQUEST, NOTIFICATION, QUARANTINE
 from engagement_platform.verify import Finding
 
 DATA, NAMES, NOTIFIED, REQUESTS, REJECTED, ALIASES = map(
@@ -260,7 +260,7 @@ def landed_in(settings: Settings, stores: Stores) -> set[dg.AssetKey]:
 
 def findings_of(opened: Opened) -> list[Finding]:
     """All that verification finds; identities and aliases of so many organizations that it stays short."""
-    from engagement_platform.tables.lake import Lake
+    from engagement_platform.lake.lake import Lake
     from engagement_platform.verify import identity_findings, verify
 
     settings, spark = opened.settings, opened.spark

@@ -9,10 +9,10 @@ import dagster as dg
 
 from engagement_platform.consumers.lag import Lag, lags, row_lags, stream_lags, told
 from engagement_platform.defs.specs import key_of
-from engagement_platform.microbatch.cursors import CursorStore, StreamCheckpoints
-from engagement_platform.microbatch.job import Stores
+from engagement_platform.engine.cursors import CursorStore, StreamCheckpoints
+from engagement_platform.engine.job import Stores
+from engagement_platform.lake.engagement import NOTIFICATION
 from engagement_platform.settings import Settings
-from engagement_platform.tables.engagement import NOTIFICATION
 
 CONSUMERS_KEEP_UP = "consumers_keep_up"
 

@@ -20,10 +20,10 @@ from engagement_platform.defs.platform import Platform
 from engagement_platform.defs.specs import DATA_TABLE, DAYS, engagement_specs, key_of, request_specs, topic_specs
 from engagement_platform.defs.telling import ENGAGEMENT_TABLES, REQUEST_TABLES, Tables, tell, told_of
 from engagement_platform.defs.work import Again, Build, Mode, batches, work_of
+from engagement_platform.engine.job import BatchReport, BooksDoNotBalance
 from engagement_platform.jobs import INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS
-from engagement_platform.microbatch.job import BatchReport, BooksDoNotBalance
-from engagement_platform.tables.contract import Table
-from engagement_platform.tables.engagement import MUTATION_REQUEST
+from engagement_platform.lake.contract import Table
+from engagement_platform.lake.engagement import MUTATION_REQUEST
 
 # An op has one pool. A batch of engagements writes both mutable tables, data and mapping; whatever reads engagements
 # once more holds this one too. Mutations have a pool of their own, `mutation` says why; the leases in the stores are

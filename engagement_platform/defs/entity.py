@@ -34,15 +34,15 @@ from engagement_platform.defs.telling import Tables, tell, told_of
 from engagement_platform.defs.waiting import Waiting, waiting
 from engagement_platform.defs.watched_view import kept, looks, observation
 from engagement_platform.defs.watched_view import looked as looked_at
+from engagement_platform.engine.job import BatchReport, MicroBatchJob, Told
+from engagement_platform.engine.model import JobState
+from engagement_platform.lake.engagement import QUARANTINE
 from engagement_platform.merge_on_read.cadence import Waits, due, pressing
 from engagement_platform.merge_on_read.entity import Entity
 from engagement_platform.merge_on_read.ingest import job_name as ingest_name
 from engagement_platform.merge_on_read.rematerialize import job_name as rematerialize_name
 from engagement_platform.merge_on_read.rematerialize import known_rounds
-from engagement_platform.microbatch.job import BatchReport, MicroBatchJob, Told
-from engagement_platform.microbatch.model import JobState
 from engagement_platform.settings import Settings
-from engagement_platform.tables.engagement import QUARANTINE
 
 WHY = "engagement_platform/why"
 """Tag of a run that says why it was launched."""
@@ -166,7 +166,7 @@ class EntityParts:
     def _moved(self, opened: Opened, told: Told, days: Sequence[date]) -> Iterator[tuple[date, BatchReport | None]]:
         """Batch after batch until nothing waits, each with the day on which it was planned. Before that the days before
         today that were asked for, with None: a backfill would wait for them for ever."""
-        from engagement_platform.microbatch.job import DrainPolicy, drain
+        from engagement_platform.engine.job import DrainPolicy, drain
 
         job = self.build(self.rematerialization, opened, told)
         once = DrainPolicy(linger=timedelta(0), max_duration=opened.settings.drain.max_duration)

@@ -10,6 +10,8 @@ import dagster as dg
 from engagement_platform.defs.checks import FRESH, freshness
 from engagement_platform.defs.specs import key_of
 from engagement_platform.defs.waiting import Waiting
+from engagement_platform.engine.model import JobState
+from engagement_platform.lake import log
 from engagement_platform.merge_on_read.cadence import Waits
 from engagement_platform.merge_on_read.entity import Entity
 from engagement_platform.merge_on_read.ingest import job_name as ingest_name
@@ -17,10 +19,8 @@ from engagement_platform.merge_on_read.latency import point_read_seconds
 from engagement_platform.merge_on_read.rematerialize import job_name as rematerialize_name
 from engagement_platform.merge_on_read.sample import sample
 from engagement_platform.merge_on_read.snapshot import Snapshot, snapshot
-from engagement_platform.microbatch.model import JobState
 from engagement_platform.settings import Settings
 from engagement_platform.sources.kafka_errors import TopicMissing
-from engagement_platform.tables import log
 
 SIZE, WATERMARK, REPLAY = "changeset_size", "watermark", "view_equals_replay"
 

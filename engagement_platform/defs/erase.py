@@ -14,8 +14,8 @@ from engagement_platform.defs.platform import Platform
 from engagement_platform.defs.sensors import recent_runs, why_not
 from engagement_platform.defs.telling import told_of
 from engagement_platform.defs.waiting import waiting
-from engagement_platform.microbatch.model import JobState
-from engagement_platform.tables.erased import ERASE_SUBJECTS
+from engagement_platform.engine.model import JobState
+from engagement_platform.lake.erased import ERASE_SUBJECTS
 
 ERASE_POOL = "erase"
 

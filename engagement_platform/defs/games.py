@@ -36,14 +36,14 @@ from engagement_platform.defs.specs import DAYS, OWNERS, key_of, table_spec
 from engagement_platform.defs.telling import Tables, tell, told_of
 from engagement_platform.defs.waiting import Announced, Waiting, waiting
 from engagement_platform.defs.work import batches, work_of
+from engagement_platform.engine.job import BatchReport, BooksDoNotBalance, MicroBatchJob, Told
 from engagement_platform.errors import PlatformError
 from engagement_platform.games.event_type import QUARANTINE_NAME
 from engagement_platform.games.feed import Feed
 from engagement_platform.games.objects import NoGameQueue
 from engagement_platform.games.replaying import folder_of
-from engagement_platform.microbatch.job import BatchReport, BooksDoNotBalance, MicroBatchJob, Told
+from engagement_platform.lake.contract import Table
 from engagement_platform.settings import Settings
-from engagement_platform.tables.contract import Table
 
 # A group of their own: thirty tables would hide all others in the graph.
 GAMES_GROUP = "games"

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import dagster as dg
 
 from engagement_platform.defs.specs import DATA_TABLE, key_of
+from engagement_platform.engine.job import Stores
 from engagement_platform.errors import PlatformError
 from engagement_platform.guards.rules import Guard, broken, guards
-from engagement_platform.microbatch.job import Stores
 from engagement_platform.settings import Settings
 
 GUARDS_KEPT = "guards_kept"

@@ -31,6 +31,8 @@ from engagement_platform.defs.sensors import REPORT_AGAIN_AFTER, Recent, recent_
 from engagement_platform.defs.specs import GROUP, OWNERS, engagement_specs, key_of, mutation_specs, request_specs
 from engagement_platform.games.event_type import GROUP as GAMES
 from engagement_platform.games.feed import shipped
+from engagement_platform.lake import log
+from engagement_platform.lake.layout import LAYOUT_HISTORY
 from engagement_platform.layout.doctor import Target, examine
 from engagement_platform.layout.files import LogNotReadable, NotADeltaTable
 from engagement_platform.layout.finding import Finding
@@ -41,8 +43,6 @@ from engagement_platform.layout.segment import moved_on
 from engagement_platform.merge_on_read.entity import PROFILE
 from engagement_platform.settings import Settings
 from engagement_platform.streams.declared import declarations
-from engagement_platform.tables import log
-from engagement_platform.tables.layout import LAYOUT_HISTORY
 
 TABLES = (
     *(spec.key for spec in (*engagement_specs(), *request_specs(), *mutation_specs())),

@@ -23,9 +23,9 @@ from engagement_platform.defs.upkeep import (
     told_of,
     vacuumed_metadata,
 )
+from engagement_platform.lake.layout import LAYOUT_HISTORY
 from engagement_platform.layout.maintain import Asked
 from engagement_platform.settings import Settings
-from engagement_platform.tables.layout import LAYOUT_HISTORY
 
 # Its own, and one for all of it: two runs would rewrite the same files. Writers are in other pools and not kept out;
 # between them and maintenance the tables' leases decide, slice by slice.

@@ -10,18 +10,18 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from engagement_platform.microbatch.job import Stores
-from engagement_platform.microbatch.model import Transaction
-from engagement_platform.microbatch.stores import BatchRecord
+from engagement_platform.engine.job import Stores
+from engagement_platform.engine.model import Transaction
+from engagement_platform.engine.stores import BatchRecord
+from engagement_platform.lake import log
+from engagement_platform.lake.engagement import ALIAS, NOTIFICATION, data_table
+from engagement_platform.lake.lake import Lake
 from engagement_platform.mutation.accepted import edges_of
 from engagement_platform.mutation.job import APPLY_MUTATIONS
 from engagement_platform.mutation.model import Edge
 from engagement_platform.mutation.resolver import Identities
 from engagement_platform.settings import Settings
 from engagement_platform.status import succeeded
-from engagement_platform.tables import log
-from engagement_platform.tables.engagement import ALIAS, NOTIFICATION, data_table
-from engagement_platform.tables.lake import Lake
 from engagement_platform.verify import Finding
 
 SAMPLED_ORGANIZATIONS = 20

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 
-from engagement_platform.microbatch.job import Stores
+from engagement_platform.engine.job import Stores
 from engagement_platform.settings import Settings
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def open_spark(settings: Settings, app_name: str) -> Iterator[SparkSession]:
     A session that this process runs already is used and left running: there is one driver to a process, and it is
     its starter's to stop.
     """
-    from engagement_platform.spark.session import spark_session
+    from engagement_platform.lake.session import spark_session
 
     if settings.spark.remote is not None:
         with spark_session(settings, app_name) as spark:
@@ -83,8 +83,8 @@ def open_spark(settings: Settings, app_name: str) -> Iterator[SparkSession]:
 def _start_spark(settings: Settings, app_name: str) -> SparkSession:
     from dagster_pyspark import LazyPySparkResource
 
-    from engagement_platform.spark.jars import find_java, spark_jars
-    from engagement_platform.spark.session import classic_conf
+    from engagement_platform.lake.jars import find_java, spark_jars
+    from engagement_platform.lake.session import classic_conf
 
     find_java()
     # Workers run this Python, which has the packages; without it they take the first python3 on the PATH.

@@ -18,10 +18,10 @@ from engagement_platform.defs.batches import (
     written,
 )
 from engagement_platform.defs.plot import Bar, Legend, markdown
+from engagement_platform.engine.stores import BatchRecord
+from engagement_platform.lake.contract import Table
+from engagement_platform.lake.engagement import QUARANTINE
 from engagement_platform.merge_on_read.entity import Entity
-from engagement_platform.microbatch.stores import BatchRecord
-from engagement_platform.tables.contract import Table
-from engagement_platform.tables.engagement import QUARANTINE
 
 CHANGES = ("inserts", "updates", "deletes")
 MOVED = (

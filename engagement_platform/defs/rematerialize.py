@@ -16,8 +16,8 @@ from engagement_platform.defs.platform import Opened, Platform
 from engagement_platform.defs.sensors import recent_runs, why_not
 from engagement_platform.defs.telling import REMATERIALIZED_TABLES, tell, told_of
 from engagement_platform.defs.waiting import waiting
-from engagement_platform.microbatch.job import BatchReport, Told
-from engagement_platform.microbatch.model import Checkpoint, JobState
+from engagement_platform.engine.job import BatchReport, Told
+from engagement_platform.engine.model import Checkpoint, JobState
 from engagement_platform.mutation.rematerialize import PURGE_EVERY, REMATERIALIZE_ALIASES
 from engagement_platform.settings import Settings
 from engagement_platform.status import pending_organizations, unread_from
@@ -28,8 +28,8 @@ PENDING_POOL = "engagement_pending"
 
 def moved_batches(opened: Opened, told: Told, name: str = REMATERIALIZE_ALIASES) -> Iterator[tuple[date, BatchReport]]:
     """Batch after batch until nothing waits, each with the day on which it was planned."""
+    from engagement_platform.engine.job import DrainPolicy, drain
     from engagement_platform.jobs import build_job
-    from engagement_platform.microbatch.job import DrainPolicy, drain
 
     job = build_job(name, opened.spark, opened.settings, opened.stores, told)
     once = DrainPolicy(linger=timedelta(0), max_duration=opened.settings.drain.max_duration)

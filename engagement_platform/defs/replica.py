@@ -16,10 +16,10 @@ from engagement_platform.defs.batches import Metadata
 from engagement_platform.defs.histogram import markdown
 from engagement_platform.defs.platform import Platform
 from engagement_platform.defs.specs import DATA_TABLE, GROUP, OWNERS, column_schema, key_of
+from engagement_platform.lake.engagement import NOTIFICATION
 from engagement_platform.replica.compare import Compared, compare
 from engagement_platform.replica.refresh import Refreshed, place_of, refresh
 from engagement_platform.replica.summaries import Day, Summary, lag_of, summary
-from engagement_platform.tables.engagement import NOTIFICATION
 
 REPLICA = dg.AssetKey(["engagement", "replica"])
 EQUALS_TABLE = "replica_equals_table"

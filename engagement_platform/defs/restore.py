@@ -12,7 +12,7 @@ from engagement_platform.defs.platform import Opened, Platform
 from engagement_platform.defs.sensors import recent_runs, why_not
 from engagement_platform.defs.telling import told_of
 from engagement_platform.defs.waiting import waiting
-from engagement_platform.microbatch.model import JobState
+from engagement_platform.engine.model import JobState
 from engagement_platform.rollback.plan import RESTORE_TABLES
 
 RESTORE_POOL = "restore"
@@ -41,10 +41,10 @@ def restore(context: dg.OpExecutionContext, config: RestoreConfig, platform: Pla
 
 
 def _restored(context: dg.OpExecutionContext, config: RestoreConfig, opened: Opened) -> dict[str, object]:
+    from engagement_platform.lake.lake import Lake
     from engagement_platform.rollback.job import Restoring, differing_rows, this_user
     from engagement_platform.rollback.plan import Asked, parsed, plan
     from engagement_platform.rollback.telling import as_json, told
-    from engagement_platform.tables.lake import Lake
 
     lake = Lake(opened.spark, opened.settings)
     restoring = Restoring(lake, opened.stores, told_of(context))

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 import dagster as dg
 
-from engagement_platform.merge_on_read.entity import Entity
-from engagement_platform.tables.contract import Mode, Table
-from engagement_platform.tables.engagement import (
+from engagement_platform.lake.contract import Mode, Table
+from engagement_platform.lake.engagement import (
     ALIAS,
     AMENDMENT,
     MAPPING,
@@ -22,6 +21,7 @@ from engagement_platform.tables.engagement import (
     SUPERSEDED,
     data_table,
 )
+from engagement_platform.merge_on_read.entity import Entity
 
 GROUP = "engagement"
 OWNERS = ("team:engagement-platform",)

@@ -38,9 +38,9 @@ from engagement_platform.defs.sensors import drain_request, to_report
 from engagement_platform.defs.specs import DAYS, key_of, table_spec
 from engagement_platform.defs.telling import Tables
 from engagement_platform.defs.waiting import Waiting, waiting
-from engagement_platform.microbatch.job import MicroBatchJob, Told
+from engagement_platform.engine.job import MicroBatchJob, Told
+from engagement_platform.lake.contract import Table
 from engagement_platform.streams.stream import Stream
-from engagement_platform.tables.contract import Table
 
 
 def stream_definitions(stream: Stream) -> dg.Definitions:

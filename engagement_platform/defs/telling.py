@@ -13,10 +13,10 @@ from engagement_platform.defs.batches import BATCHES_SHOWN as HISTORY
 from engagement_platform.defs.batches import Batch, Metadata, identified, log_line, nothing_recorded, table_metadata
 from engagement_platform.defs.platform import Opened
 from engagement_platform.defs.specs import DATA_TABLE, key_of
-from engagement_platform.microbatch.job import BatchReport, Told
-from engagement_platform.microbatch.lease import Holder
-from engagement_platform.tables.contract import Table
-from engagement_platform.tables.engagement import (
+from engagement_platform.engine.job import BatchReport, Told
+from engagement_platform.engine.lease import Holder
+from engagement_platform.lake.contract import Table
+from engagement_platform.lake.engagement import (
     ALIAS,
     AMENDMENT,
     MAPPING,

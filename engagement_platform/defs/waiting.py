@@ -13,18 +13,18 @@ from datetime import UTC, datetime, timedelta
 
 from confluent_kafka import Consumer, TopicPartition
 
+from engagement_platform.engine.job import Stores
+from engagement_platform.engine.model import Checkpoint, JobState, Offsets
 from engagement_platform.games.depth import backlog as objects_waiting
 from engagement_platform.games.feed import Feed
 from engagement_platform.jobs import open_stores, topic_of
-from engagement_platform.microbatch.job import Stores
-from engagement_platform.microbatch.model import Checkpoint, JobState, Offsets
+from engagement_platform.lake import log
+from engagement_platform.lake.append_log_source import BEFORE_ALL
 from engagement_platform.mutation.job import APPLY_MUTATIONS
 from engagement_platform.settings import Settings
 from engagement_platform.sources.kafka import KafkaSource
 from engagement_platform.sources.kafka_options import client_options
 from engagement_platform.status import landed_requests, unread_from
-from engagement_platform.tables import log
-from engagement_platform.tables.growth import BEFORE_ALL
 
 # A tick of a sensor has a minute, but a broker that is down must not hold up the other sensors for its 20 s.
 PATIENCE = timedelta(seconds=5)

@@ -8,13 +8,13 @@ from datetime import date
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
+from engagement_platform.engine.job import BatchReport, DrainPolicy, MicroBatchJob
 from engagement_platform.errors import PlatformError
-from engagement_platform.microbatch.job import BatchReport, DrainPolicy, MicroBatchJob
 from engagement_platform.settings import DrainSettings
 
 if TYPE_CHECKING:
     from engagement_platform.defs.platform import Opened
-    from engagement_platform.microbatch.job import Told
+    from engagement_platform.engine.job import Told
 
 Mode = Literal["auto", "drain", "reread"]
 Build = Callable[["Opened", "Told"], MicroBatchJob[Any]]
@@ -96,7 +96,7 @@ def batches(
         if nothing:
             yield day, None
     if work.drain:
-        from engagement_platform.microbatch.job import drain
+        from engagement_platform.engine.job import drain
 
         named = partial(jobs.build_job, job, opened.spark, opened.settings, opened.stores)
         made = named(told) if build is None else build(opened, told)

@@ -1,4 +1,4 @@
-"""The command that runs a Spark Connect server for one machine. Its configuration is `spark/session`'s."""
+"""The command that runs a Spark Connect server for one machine. Its configuration is `lake/session`'s."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 
 from engagement_platform.embedded.ports import LOCALHOST, answers
 from engagement_platform.embedded.process import Child
+from engagement_platform.lake.jars import find_java, pyspark_home, spark_jars
 from engagement_platform.settings import Settings
-from engagement_platform.spark.jars import find_java, pyspark_home, spark_jars
 
 NAME = "spark-connect"
 # Seen: port open after 9 s (2 cores, Spark 4.2.0).
@@ -36,7 +36,7 @@ def connect_child(settings: Settings, work_dir: Path) -> Child:
 
     spark-submit is a shell script that becomes the JVM (exec twice), so the child's process is the server itself.
     """
-    from engagement_platform.spark.session import server_conf
+    from engagement_platform.lake.session import server_conf
 
     work_dir.mkdir(parents=True, exist_ok=True)
     # A server that was killed leaves its blocks and artifacts behind; nobody else uses this folder.

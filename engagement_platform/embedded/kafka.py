@@ -15,7 +15,7 @@ from types import TracebackType
 from engagement_platform.embedded.ports import LOCALHOST, answers
 from engagement_platform.embedded.process import Child, Supervisor
 from engagement_platform.errors import PlatformError
-from engagement_platform.spark.jars import find_java, logging_jars
+from engagement_platform.lake.jars import find_java, logging_jars
 
 NAME = "kafka"
 LARGEST_MESSAGE_BYTES = 4 * 1024 * 1024

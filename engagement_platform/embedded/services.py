@@ -19,8 +19,8 @@ from engagement_platform.embedded.ingest import ingest_child, make_sample_keys
 from engagement_platform.embedded.kafka import EmbeddedKafka
 from engagement_platform.embedded.ports import LOCALHOST, PortNeed
 from engagement_platform.embedded.process import Child
+from engagement_platform.lake.jars import resolve_jars
 from engagement_platform.settings import ENV_PREFIX, Settings
-from engagement_platform.spark.jars import resolve_jars
 from engagement_platform.streams.declared import declarations
 
 

@@ -17,25 +17,25 @@ from typing import cast
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
+from engagement_platform.engine.stores import utc_now
 from engagement_platform.erasing.found import PLACE
 from engagement_platform.games.erasing import kept_for, nobody_writes
+from engagement_platform.lake import log
+from engagement_platform.lake.arrow import schema_of
+from engagement_platform.lake.contract import Table
+from engagement_platform.lake.erased import change, current_files, needs_spark, take_out
+from engagement_platform.lake.lake import Lake
+from engagement_platform.lake.optimize import Place, checkpoint_log
+from engagement_platform.lake.session import spark_session
 from engagement_platform.landing.redriven import turn_of
 from engagement_platform.landing.withheld import said_in
 from engagement_platform.merge_on_read.entity import Entity
-from engagement_platform.microbatch.stores import utc_now
 from engagement_platform.pii.erasure import Former, Subject, naming, once
 from engagement_platform.pii.tombstones import ANYWHERE, StoredTombstones, entity
 from engagement_platform.settings import Settings
 from engagement_platform.sources.messages import SENTENCES, Reason
-from engagement_platform.spark.session import spark_session
 from engagement_platform.streams.declared import declarations
 from engagement_platform.streams.stream import Stream
-from engagement_platform.tables import log
-from engagement_platform.tables.arrow import schema_of
-from engagement_platform.tables.contract import Table
-from engagement_platform.tables.erased import change, current_files, needs_spark, take_out
-from engagement_platform.tables.lake import Lake
-from engagement_platform.tables.upkeep import Place, checkpoint_log
 
 
 @dataclass(frozen=True)

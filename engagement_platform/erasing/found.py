@@ -14,21 +14,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
+from engagement_platform.engine.model import Manifest
 from engagement_platform.erasing.whom import Side, Whom
 from engagement_platform.errors import PlatformError
+from engagement_platform.lake import light, log
+from engagement_platform.lake.arrow import schema_of
+from engagement_platform.lake.contract import Table
+from engagement_platform.lake.engagement import ALIAS, QUARANTINE, data_table
+from engagement_platform.lake.lake import Lake
 from engagement_platform.landing.withheld import said_in
-from engagement_platform.microbatch.model import Manifest
 from engagement_platform.mutation.accepted import Accepted, edges_of
 from engagement_platform.mutation.identity import identities_of
 from engagement_platform.mutation.model import Edge
 from engagement_platform.mutation.resolver import Identities
 from engagement_platform.pii.erasure import Subject, naming
 from engagement_platform.pii.tombstones import ENGAGEMENT, PERSON, StoredTombstones
-from engagement_platform.tables import light, log
-from engagement_platform.tables.arrow import schema_of
-from engagement_platform.tables.contract import Table
-from engagement_platform.tables.engagement import ALIAS, QUARANTINE, data_table
-from engagement_platform.tables.lake import Lake
 
 ROW = ("organization_id", "engagement_date", "engagement_ts", "engagement_id", "person_id", "source_person_id")
 PLACE = ("topic", "partition", "offset", "job_name", "batch_id")

@@ -14,6 +14,8 @@ from typing import cast
 
 from pyspark.sql import SparkSession
 
+from engagement_platform.engine.job import BatchReport, DrainPolicy, MicroBatchJob, Stores, Told, drain
+from engagement_platform.engine.model import JobState, Limits, Manifest, Offsets
 from engagement_platform.erasing.found import Found
 from engagement_platform.erasing.processes import (
     AnnounceProcess,
@@ -27,18 +29,16 @@ from engagement_platform.erasing.processes import (
     TombstoneProcess,
 )
 from engagement_platform.erasing.whom import SIDE_TABLES, Whom
+from engagement_platform.lake import log
+from engagement_platform.lake.contract import Table
+from engagement_platform.lake.engagement import ALIAS, MAPPING, NOTIFICATION, PENDING, QUARANTINE, data_table
+from engagement_platform.lake.erased import ERASE_SUBJECTS, needs_spark
+from engagement_platform.lake.lake import Lake
+from engagement_platform.lake.session import spark_session
 from engagement_platform.merge_on_read.entity import profile
-from engagement_platform.microbatch.job import BatchReport, DrainPolicy, MicroBatchJob, Stores, Told, drain
-from engagement_platform.microbatch.model import JobState, Limits, Manifest, Offsets
 from engagement_platform.pii.sealing import SealBroken
 from engagement_platform.pii.tombstones import StoredTombstones
 from engagement_platform.settings import Settings
-from engagement_platform.spark.session import spark_session
-from engagement_platform.tables import log
-from engagement_platform.tables.contract import Table
-from engagement_platform.tables.engagement import ALIAS, MAPPING, NOTIFICATION, PENDING, QUARANTINE, data_table
-from engagement_platform.tables.erased import ERASE_SUBJECTS, needs_spark
-from engagement_platform.tables.lake import Lake
 
 _REMEMBERED = 100
 AT_ONCE = DrainPolicy(linger=timedelta(0), max_duration=timedelta.max)

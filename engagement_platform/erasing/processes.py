@@ -13,21 +13,21 @@ from typing import Any
 
 import pyarrow as pa
 
+from engagement_platform.engine.job import Committer
+from engagement_platform.engine.model import Counts, Manifest, Transaction
 from engagement_platform.erasing.found import PLACE, Found
 from engagement_platform.erasing.whom import Side, Whom
+from engagement_platform.lake.arrow import schema_of, table_of
+from engagement_platform.lake.audit_columns import stamped_here
+from engagement_platform.lake.contract import Table
+from engagement_platform.lake.engagement import ALIAS, MAPPING, NOTIFICATION, QUARANTINE
+from engagement_platform.lake.erased import change, take_out
+from engagement_platform.lake.lake import Lake
 from engagement_platform.merge_on_read.entity import Entity
-from engagement_platform.microbatch.job import Committer
-from engagement_platform.microbatch.model import Counts, Manifest, Transaction
 from engagement_platform.mutation.accepted import settled_names
 from engagement_platform.mutation.batch import KEY
 from engagement_platform.pii.tombstones import ANYWHERE, ENGAGEMENT, PERSON, StoredTombstones, entity
 from engagement_platform.sources.messages import SENTENCES, Reason
-from engagement_platform.tables.arrow import schema_of, table_of
-from engagement_platform.tables.contract import Table
-from engagement_platform.tables.engagement import ALIAS, MAPPING, NOTIFICATION, QUARANTINE
-from engagement_platform.tables.erased import change, take_out
-from engagement_platform.tables.lake import Lake
-from engagement_platform.tables.stamps import stamped_here
 
 _NOTIFIED = ("notification_id", "person_id", "previous_person_id")
 

@@ -15,19 +15,19 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from engagement_platform.engine.job import Stores
 from engagement_platform.erasing.job import tables
 from engagement_platform.erasing.whom import Whom
+from engagement_platform.lake import log
+from engagement_platform.lake.append_log_source import location
+from engagement_platform.lake.contract import Table
+from engagement_platform.lake.erased import current_files, is_erasure
+from engagement_platform.lake.turns import turn
 from engagement_platform.layout.doctor import Target
 from engagement_platform.layout.vacuum import Readers, slow_readers
-from engagement_platform.microbatch.job import Stores
 from engagement_platform.pii.scan import places_with
 from engagement_platform.pii.tombstones import ENGAGEMENT, StoredTombstones, Tombstones
 from engagement_platform.settings import Settings
-from engagement_platform.tables import log
-from engagement_platform.tables.contract import Table
-from engagement_platform.tables.erased import current_files, is_erasure
-from engagement_platform.tables.growth import location
-from engagement_platform.tables.turns import turn
 
 _ENGAGEMENT_ID = "engagement_id"
 _PARTITION = re.compile(r"/organization_id=([^/]*)/")

@@ -16,24 +16,24 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
+from engagement_platform.engine.job import Told
+from engagement_platform.engine.stores import utc_now
 from engagement_platform.erasing.found import Found
 from engagement_platform.erasing.job import Eraser, tables
 from engagement_platform.erasing.purge import Purged, purge_now
 from engagement_platform.erasing.whom import SIDE_TABLES, Whom
 from engagement_platform.games.erasing import kept_for
 from engagement_platform.jobs import open_stores
+from engagement_platform.lake import log
+from engagement_platform.lake.contract import Table
+from engagement_platform.lake.engagement import ALIAS, NOTIFICATION, QUARANTINE, data_table
+from engagement_platform.lake.erased import current_files
+from engagement_platform.lake.lake import Lake
 from engagement_platform.layout.vacuum import Readers
 from engagement_platform.merge_on_read.entity import profile
-from engagement_platform.microbatch.job import Told
-from engagement_platform.microbatch.stores import utc_now
 from engagement_platform.pii.erasure import Former, Subject
 from engagement_platform.pii.tombstones import ANYWHERE, PERSON, StoredTombstones, entity
 from engagement_platform.settings import Settings
-from engagement_platform.tables import log
-from engagement_platform.tables.contract import Table
-from engagement_platform.tables.engagement import ALIAS, NOTIFICATION, QUARANTINE, data_table
-from engagement_platform.tables.erased import current_files
-from engagement_platform.tables.lake import Lake
 
 _OTHERS: Mapping[str, tuple[str, ...]] = {
     ALIAS.name: ("from_id", "to_id"),

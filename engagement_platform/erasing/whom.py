@@ -6,10 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from engagement_platform.landing.withheld import Named
-from engagement_platform.pii.tombstones import ENGAGEMENT, PERSON
-from engagement_platform.tables.contract import Table
-from engagement_platform.tables.engagement import (
+from engagement_platform.lake.contract import Table
+from engagement_platform.lake.engagement import (
     AMENDMENT,
     MAPPING,
     MUTATION_REQUEST,
@@ -18,6 +16,8 @@ from engagement_platform.tables.engagement import (
     SAID_NAME,
     SUPERSEDED,
 )
+from engagement_platform.landing.withheld import Named
+from engagement_platform.pii.tombstones import ENGAGEMENT, PERSON
 
 
 @dataclass(frozen=True)

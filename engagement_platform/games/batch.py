@@ -13,18 +13,18 @@ from datetime import datetime, timedelta
 import numpy as np
 import pyarrow as pa
 
+from engagement_platform.engine.model import Manifest
 from engagement_platform.games.decoding import Decoder
 from engagement_platform.games.event_type import EventType
 from engagement_platform.games.feed import Feed
 from engagement_platform.games.sorting import Decoded, Kept, Line, Refused, Row, decoded, sorted_out
+from engagement_platform.lake.arrow import schema_of, table_of
+from engagement_platform.lake.audit_columns import stamped_here
+from engagement_platform.lake.contract import Table
+from engagement_platform.lake.lake import Lake
+from engagement_platform.lake.time_range import within
 from engagement_platform.landing.withheld import said_in
-from engagement_platform.microbatch.model import Manifest
 from engagement_platform.pii.tombstones import Tombstones
-from engagement_platform.tables.arrow import schema_of, table_of
-from engagement_platform.tables.contract import Table
-from engagement_platform.tables.lake import Lake
-from engagement_platform.tables.stamps import stamped_here
-from engagement_platform.tables.window import within
 
 _SHARES = tuple(i / 20 for i in range(21))
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 
+from engagement_platform.engine.model import Checkpoint, JobState
 from engagement_platform.games.objects import BATCH, options_of
-from engagement_platform.microbatch.model import Checkpoint, JobState
 from engagement_platform.settings import Settings
 from engagement_platform.sources.s3_sqs_aws import client, said
 from engagement_platform.sources.s3_sqs_errors import QueueUnavailable

@@ -17,20 +17,20 @@ from pathlib import Path
 import pyarrow as pa
 from deltalake import DeltaTable
 
+from engagement_platform.engine.database import open_engine
+from engagement_platform.engine.lease import Lease, LeaseStore
+from engagement_platform.engine.stores import CheckpointStore
+from engagement_platform.engine.unfinished_batches import OthersBatchUnfinished, in_the_way
 from engagement_platform.games.feed import Feed, shipped
+from engagement_platform.lake import light, log
+from engagement_platform.lake.contract import Column, Mode, Table
+from engagement_platform.lake.erased import current_files, opened, take_out
+from engagement_platform.lake.lake import Lake
+from engagement_platform.lake.optimize import Place, checkpoint_log
+from engagement_platform.lake.session import spark_session
 from engagement_platform.layout import disk
-from engagement_platform.microbatch.database import open_engine
-from engagement_platform.microbatch.lease import Lease, LeaseStore
-from engagement_platform.microbatch.others import OthersBatchUnfinished, in_the_way
-from engagement_platform.microbatch.stores import CheckpointStore
 from engagement_platform.pii.erasure import Former, Subject, naming, once
 from engagement_platform.settings import Settings
-from engagement_platform.spark.session import spark_session
-from engagement_platform.tables import light, log
-from engagement_platform.tables.contract import Column, Mode, Table
-from engagement_platform.tables.erased import current_files, opened, take_out
-from engagement_platform.tables.lake import Lake
-from engagement_platform.tables.upkeep import Place, checkpoint_log
 
 _LOG_RETENTION = "interval 30 days"
 """Delta's default of delta.logRetentionDuration."""

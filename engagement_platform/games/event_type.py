@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from engagement_platform.tables.contract import Column, Mode, Table
+from engagement_platform.lake.contract import Column, Mode, Table
 
 GROUP = "game"
 """First part of the tables' names, such as `game/purchase`."""

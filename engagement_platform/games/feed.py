@@ -11,8 +11,8 @@ from functools import cached_property
 
 from engagement_platform.games.event_type import GROUP, quarantine_of
 from engagement_platform.games.registry import Registry, registry
+from engagement_platform.lake.contract import Table
 from engagement_platform.settings import Settings
-from engagement_platform.tables.contract import Table
 
 
 def ingest_name(group: str) -> str:

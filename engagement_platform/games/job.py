@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from engagement_platform.engine.job import MicroBatchJob, Stores, Told
+from engagement_platform.engine.model import Limits, Manifest
 from engagement_platform.games.batch import GameBatch, open_batch
 from engagement_platform.games.decoding import event_decoder
 from engagement_platform.games.event_type import GROUP
@@ -9,11 +11,9 @@ from engagement_platform.games.feed import Feed, ingest_name, replay_name
 from engagement_platform.games.objects import ObjectSource, lines_of
 from engagement_platform.games.processes import EventsProcess, RefusedProcess
 from engagement_platform.games.reasons import EventLimits
-from engagement_platform.microbatch.job import MicroBatchJob, Stores, Told
-from engagement_platform.microbatch.model import Limits, Manifest
+from engagement_platform.lake.lake import Lake
 from engagement_platform.pii.tombstones import StoredTombstones
 from engagement_platform.settings import Settings
-from engagement_platform.tables.lake import Lake
 
 INGEST_GAME_EVENTS = ingest_name(GROUP)
 REPLAY_GAME_EVENTS = replay_name(GROUP)

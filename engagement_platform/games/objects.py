@@ -14,9 +14,9 @@ from typing import Protocol
 from pyspark.sql import types as T
 from pyspark.sql.streaming.datasource import ReadMaxFiles
 
+from engagement_platform.engine.model import Limits, Offsets, Source
 from engagement_platform.errors import PlatformError
 from engagement_platform.games.sorting import Line
-from engagement_platform.microbatch.model import Limits, Offsets, Source
 from engagement_platform.settings import Settings
 from engagement_platform.sources.s3_events import S3File
 from engagement_platform.sources.s3_formats import Shape

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from engagement_platform.engine.job import Committer
+from engagement_platform.engine.model import Counts, Transaction
 from engagement_platform.games.batch import GameBatch
 from engagement_platform.games.event_type import QUARANTINE_NAME
-from engagement_platform.microbatch.job import Committer
-from engagement_platform.microbatch.model import Counts, Transaction
-from engagement_platform.tables.contract import Table
+from engagement_platform.lake.contract import Table
 
 
 @dataclass(frozen=True)

@@ -16,14 +16,14 @@ from typing import Any, BinaryIO, cast
 
 from botocore.exceptions import BotoCoreError, ClientError
 
+from engagement_platform.engine.database import open_engine
+from engagement_platform.engine.stores import CheckpointStore, utc_now
 from engagement_platform.errors import PlatformError
 from engagement_platform.games.depth import depth
 from engagement_platform.games.erasing import nobody_lands
 from engagement_platform.games.feed import Feed
 from engagement_platform.games.objects import BATCH, options_of
 from engagement_platform.games.replaying import objects_below
-from engagement_platform.microbatch.database import open_engine
-from engagement_platform.microbatch.stores import CheckpointStore, utc_now
 from engagement_platform.pii.declared import EVERY_TYPE, parts
 from engagement_platform.pii.erasure import Subject, naming
 from engagement_platform.settings import Settings

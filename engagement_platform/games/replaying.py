@@ -12,10 +12,10 @@ from typing import Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 
+from engagement_platform.engine.model import Offsets
 from engagement_platform.errors import PlatformError
 from engagement_platform.games.job import REPLAY_GAME_EVENTS
 from engagement_platform.games.objects import BATCH, ReplaySource, options_of
-from engagement_platform.microbatch.model import Offsets
 from engagement_platform.settings import Settings
 from engagement_platform.sources.s3_events import S3File
 from engagement_platform.sources.s3_sqs_aws import client, said

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
 
-from engagement_platform.tables import probing
-from engagement_platform.tables.probing import Probe
+from engagement_platform.lake import capability_probes
+from engagement_platform.lake.capability_probes import Probe
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ def capabilities(spark: SparkSession, folder: str | None = None) -> Iterator[Cap
 
 
 def _tried(spark: SparkSession, folder: str) -> Iterator[Capability]:
-    for number, (name, probe) in enumerate(probing.PROBES.items()):
+    for number, (name, probe) in enumerate(capability_probes.PROBES.items()):
         yield _one(name, probe, spark, f"{folder}/{number}")
 
 

@@ -11,7 +11,7 @@ from datetime import datetime
 
 from sqlalchemy import BigInteger, Column, ColumnElement, Engine, MetaData, String, Table, Text, and_, select
 
-from engagement_platform.microbatch.database import UtcTimestamp, ensure_tables, reading, writing
+from engagement_platform.engine.database import UtcTimestamp, ensure_tables, reading, writing
 
 METADATA = MetaData()
 

@@ -11,26 +11,21 @@ from typing import Literal
 
 from engagement_platform.consumers.changes import lake_root
 from engagement_platform.consumers.notified import TooFarBehind
-from engagement_platform.errors import PlatformError
-from engagement_platform.games.feed import shipped
-from engagement_platform.guards.writers import REWRITES, Foreign, foreign_commits
-from engagement_platform.layout import disk
-from engagement_platform.layout.vacuum import RetentionTooShort
-from engagement_platform.merge_on_read.entity import PROFILE, Entity
-from engagement_platform.microbatch.cursors import (
+from engagement_platform.engine.cursors import (
     CheckpointBehind,
     CheckpointChanged,
     CheckpointTaken,
     CursorStore,
     StreamCheckpoints,
 )
-from engagement_platform.microbatch.job import Stores
-from engagement_platform.microbatch.lease import LeaseUnavailable
-from engagement_platform.settings import Settings
-from engagement_platform.streams.declared import declarations
-from engagement_platform.tables import log
-from engagement_platform.tables.contract import Found, Mode, Table
-from engagement_platform.tables.engagement import (
+from engagement_platform.engine.job import Stores
+from engagement_platform.engine.lease import LeaseUnavailable
+from engagement_platform.errors import PlatformError
+from engagement_platform.games.feed import shipped
+from engagement_platform.guards.writers import REWRITES, Foreign, foreign_commits
+from engagement_platform.lake import log
+from engagement_platform.lake.contract import Found, Mode, Table
+from engagement_platform.lake.engagement import (
     MAPPING,
     MUTATION_LOGS,
     MUTATION_REQUEST,
@@ -41,8 +36,13 @@ from engagement_platform.tables.engagement import (
     SUPERSEDED,
     data_table,
 )
-from engagement_platform.tables.lake import NotAStreamSource
-from engagement_platform.tables.streaming import finished_batch
+from engagement_platform.lake.lake import NotAStreamSource
+from engagement_platform.lake.streaming import finished_batch
+from engagement_platform.layout import disk
+from engagement_platform.layout.vacuum import RetentionTooShort
+from engagement_platform.merge_on_read.entity import PROFILE, Entity
+from engagement_platform.settings import Settings
+from engagement_platform.streams.declared import declarations
 
 State = Literal["kept", "broken", "nothing to look at"]
 

@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+from engagement_platform.engine.application_ids import known_applications
+from engagement_platform.engine.job import Stores
+from engagement_platform.engine.stores import utc_now
 from engagement_platform.guards.looked import Kept, Look, LookStore
-from engagement_platform.microbatch.job import Stores
-from engagement_platform.microbatch.known import known_applications
-from engagement_platform.microbatch.stores import utc_now
+from engagement_platform.lake import light, log
+from engagement_platform.lake.contract import Table
+from engagement_platform.lake.erased import is_erasure_of_players
+from engagement_platform.lake.repartition import is_relay
 from engagement_platform.settings import Settings
-from engagement_platform.tables import light, log
-from engagement_platform.tables.contract import Table
-from engagement_platform.tables.erased import is_erasure_of_players
-from engagement_platform.tables.relaid import is_relay
 
 REWRITES = frozenset({"OPTIMIZE", "REORG"})
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from engagement_platform.importing.files import NothingToImport, SourceFile
-from engagement_platform.tables import log
+from engagement_platform.lake import log
 
 AT_ONCE = 16
 """Files that are copied at the same time: a small object is all waiting for its answer (a guess)."""

@@ -13,7 +13,7 @@ from urllib.parse import unquote
 import pyarrow.fs as pafs
 
 from engagement_platform.errors import PlatformError
-from engagement_platform.tables import log
+from engagement_platform.lake import log
 
 FORMATS = ("parquet", "orc", "csv", "jsonl", "text")
 NO_VALUE = "__HIVE_DEFAULT_PARTITION__"

@@ -11,8 +11,8 @@ from engagement_platform.importing.files import NothingToImport, SourceFile
 from engagement_platform.importing.job import ImportDiffers, Report
 from engagement_platform.importing.parse import parsed
 from engagement_platform.importing.schema import Schema
-from engagement_platform.tables import imported
-from engagement_platform.tables.checksums import Checksum, in_memory, of
+from engagement_platform.lake import imported
+from engagement_platform.lake.checksums import Checksum, in_memory, of
 
 
 def convert(source: str, files: Sequence[SourceFile], schema: Schema) -> Report:

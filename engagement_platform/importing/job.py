@@ -15,15 +15,15 @@ from typing import Any
 import pyarrow as pa
 from deltalake import DeltaTable
 
+from engagement_platform.engine.model import Transaction
 from engagement_platform.errors import PlatformError
 from engagement_platform.importing.at_hand import at_hand, changed_in, is_here
 from engagement_platform.importing.files import SourceFile
 from engagement_platform.importing.parse import BLOCK, Rejected, parsed
 from engagement_platform.importing.schema import Schema
 from engagement_platform.importing.types import plain, words
-from engagement_platform.microbatch.model import Transaction
-from engagement_platform.tables import imported, log
-from engagement_platform.tables.checksums import ALGORITHM, Checksum, in_memory, of
+from engagement_platform.lake import imported, log
+from engagement_platform.lake.checksums import ALGORITHM, Checksum, in_memory, of
 
 SLICE_BYTES = 64 * 1024 * 1024
 SLICE_FILES = 2_000

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from engagement_platform.importing.files import SourceFile
-from engagement_platform.tables import log
+from engagement_platform.lake import log
 
 MOST_BYTES = 16 * 1024 * 1024
 """A longer line is none: it is refused, cut off there."""

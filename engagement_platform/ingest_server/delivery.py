@@ -13,16 +13,16 @@ from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
 from threading import Event, Thread
 
+from engagement_platform.engine.model import Transaction
 from engagement_platform.errors import PlatformError
 from engagement_platform.ingest_server.intake import SpoolSeal
 from engagement_platform.ingest_server.records import Record, RecordKind
 from engagement_platform.ingest_server.sinks import Sink
 from engagement_platform.ingest_server.spool import Segment, Spool
-from engagement_platform.microbatch.model import Transaction
+from engagement_platform.lake.turns import turn
 from engagement_platform.pii.erasure import DELIVERY, unattributed
 from engagement_platform.pii.keys import Owner
 from engagement_platform.pii.vault import Deposit, Refusal, Vault
-from engagement_platform.tables.turns import turn
 
 _LOG = logging.getLogger(__name__)
 

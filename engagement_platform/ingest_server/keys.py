@@ -13,8 +13,7 @@ from datetime import datetime
 
 from sqlalchemy import Column, Engine, MetaData, String, Table, select
 
-from engagement_platform.errors import PlatformError
-from engagement_platform.microbatch.database import (
+from engagement_platform.engine.database import (
     StoresUnavailable,
     UtcTimestamp,
     ensure_tables,
@@ -22,7 +21,8 @@ from engagement_platform.microbatch.database import (
     reading,
     writing,
 )
-from engagement_platform.microbatch.stores import utc_now
+from engagement_platform.engine.stores import utc_now
+from engagement_platform.errors import PlatformError
 
 METADATA = MetaData()
 

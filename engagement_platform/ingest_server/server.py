@@ -21,12 +21,12 @@ from engagement_platform.ingest_server.keys import Doorkeeper, IngestKeys
 from engagement_platform.ingest_server.sinks import open_sink
 from engagement_platform.ingest_server.spool import Segment, Spool
 from engagement_platform.ingest_server.spooled import spool_folder
+from engagement_platform.lake.arrow import table_of
 from engagement_platform.pii.contracts import VAULT
 from engagement_platform.pii.erasure import expire_refused
 from engagement_platform.pii.opening import open_vault
 from engagement_platform.pii.vault import Vault
 from engagement_platform.settings import Settings
-from engagement_platform.tables.arrow import table_of
 
 _HOUR_S = 3600.0
 

@@ -11,11 +11,11 @@ from collections.abc import Collection, Iterable, Sequence
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from engagement_platform.microbatch.model import JobState, Limits, Manifest, Offsets, Source
-from engagement_platform.microbatch.rewind import rewound_by
-from engagement_platform.microbatch.stores import BatchRecord
-from engagement_platform.tables.engagement import QUARANTINE
-from engagement_platform.tables.lake import Lake
+from engagement_platform.engine.model import JobState, Limits, Manifest, Offsets, Source
+from engagement_platform.engine.offset_reset import rewound_by
+from engagement_platform.engine.stores import BatchRecord
+from engagement_platform.lake.engagement import QUARANTINE
+from engagement_platform.lake.lake import Lake
 
 Range = tuple[Offsets, Offsets]
 

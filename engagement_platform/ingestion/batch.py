@@ -12,10 +12,10 @@ from datetime import date
 
 from pyspark.sql import DataFrame
 
+from engagement_platform.engine.model import Manifest
 from engagement_platform.ingestion.settle import REASONS, Verdict
-from engagement_platform.microbatch.model import Manifest
-from engagement_platform.tables.contract import Table
-from engagement_platform.tables.lake import Lake, Rows
+from engagement_platform.lake.contract import Table
+from engagement_platform.lake.lake import Lake, Rows
 
 QUANTILES = tuple(i / 20 for i in range(21))
 """Of the production times of a batch's messages: 0, 5, … 100 percent."""

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
+from engagement_platform.engine.model import Manifest
 from engagement_platform.ingestion.batch import QUANTILES, EngagementBatch, NameChanges, Summary
 from engagement_platform.ingestion.rows import not_quarantined, refuted, refuted_before
 from engagement_platform.ingestion.settle import COORDINATES, ID, Verdict
@@ -30,8 +31,13 @@ from engagement_platform.ingestion.settle_few import (
     key_of,
     settle_copies,
 )
+from engagement_platform.lake.arrow import table_of
+from engagement_platform.lake.audit_columns import stamped_here
+from engagement_platform.lake.contract import Table
+from engagement_platform.lake.engagement import MAPPING, ORIGINAL, SAID_NAME, SUPERSEDED
+from engagement_platform.lake.erased import PSEUDONYM
+from engagement_platform.lake.lake import Lake, Rows, here
 from engagement_platform.landing.withheld import ENGAGEMENTS, as_markers, withheld
-from engagement_platform.microbatch.model import Manifest
 from engagement_platform.mutation import names
 from engagement_platform.mutation.accepted import (
     Accepted,
@@ -44,12 +50,6 @@ from engagement_platform.mutation.content import Patch, patched
 from engagement_platform.mutation.identity import identities_of
 from engagement_platform.mutation.resolver import Identities
 from engagement_platform.pii.tombstones import Nobody, Tombstones
-from engagement_platform.tables.arrow import table_of
-from engagement_platform.tables.contract import Table
-from engagement_platform.tables.engagement import MAPPING, ORIGINAL, SAID_NAME, SUPERSEDED
-from engagement_platform.tables.erased import PSEUDONYM
-from engagement_platform.tables.lake import Lake, Rows, here
-from engagement_platform.tables.stamps import stamped_here
 
 CONTENT = ("type", "channel", "subject", "attributes")
 

@@ -14,16 +14,16 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from engagement_platform.engine.model import Manifest
 from engagement_platform.ingestion.settle import COORDINATES, ID
-from engagement_platform.microbatch.model import Manifest
+from engagement_platform.lake import log
+from engagement_platform.lake.arrow import schema_of
+from engagement_platform.lake.contract import Table
+from engagement_platform.lake.engagement import ALIAS, AMENDMENT, ORIGINAL, PENDING
+from engagement_platform.lake.lake import Lake, any_of
 from engagement_platform.mutation.accepted import Accepted, as_content, as_struct, pinned
 from engagement_platform.mutation.content import patched
 from engagement_platform.mutation.identify import identified
-from engagement_platform.tables import log
-from engagement_platform.tables.arrow import schema_of
-from engagement_platform.tables.contract import Table
-from engagement_platform.tables.engagement import ALIAS, AMENDMENT, ORIGINAL, PENDING
-from engagement_platform.tables.lake import Lake, any_of
 
 CONTENT = ("type", "channel", "subject", "attributes")
 

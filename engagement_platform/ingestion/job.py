@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
 
+from engagement_platform.engine.job import MicroBatchJob, Stores, Told
+from engagement_platform.engine.model import Limits, Manifest, Source
 from engagement_platform.ingestion.batch import EngagementBatch
 from engagement_platform.ingestion.few import open_few
 from engagement_platform.ingestion.many import Decoder, open_batch
@@ -18,20 +20,7 @@ from engagement_platform.ingestion.processes import (
 )
 from engagement_platform.ingestion.requests import RequestBatch, RequestProcess, RequestQuarantineProcess, open_requests
 from engagement_platform.ingestion.settle import REASONS
-from engagement_platform.landing.decoded import Step, decoded, few_records
-from engagement_platform.microbatch.job import MicroBatchJob, Stores, Told
-from engagement_platform.microbatch.model import Limits, Manifest, Source
-from engagement_platform.mutation.accepted import TooMany
-from engagement_platform.pii.tombstones import StoredTombstones
-from engagement_platform.settings import DecodingSettings, Settings
-from engagement_platform.sources.decoded_batches import (
-    ENGAGEMENT_DECODED_DDL,
-    MUTATION_REQUEST_DECODED_DDL,
-    MessageKind,
-    decode_batches,
-)
-from engagement_platform.sources.messages import DecodingLimits
-from engagement_platform.tables.engagement import (
+from engagement_platform.lake.engagement import (
     MAPPING,
     MUTATION_LOGS,
     MUTATION_REQUEST,
@@ -43,7 +32,18 @@ from engagement_platform.tables.engagement import (
     SUPERSEDED,
     data_table,
 )
-from engagement_platform.tables.lake import Lake
+from engagement_platform.lake.lake import Lake
+from engagement_platform.landing.decoded import Step, decoded, few_records
+from engagement_platform.mutation.accepted import TooMany
+from engagement_platform.pii.tombstones import StoredTombstones
+from engagement_platform.settings import DecodingSettings, Settings
+from engagement_platform.sources.decoded_batches import (
+    ENGAGEMENT_DECODED_DDL,
+    MUTATION_REQUEST_DECODED_DDL,
+    MessageKind,
+    decode_batches,
+)
+from engagement_platform.sources.messages import DecodingLimits
 
 Reader = Callable[[Manifest], DataFrame]
 """Raw records of a pinned range: topic, partition, offset, key, value, timestamp."""

@@ -15,9 +15,9 @@ from pyspark.sql import functions as F
 from engagement_platform.ingestion.former import Former
 from engagement_platform.ingestion.frames import kept, small
 from engagement_platform.ingestion.settle import COORDINATES, ID, content, settle
-from engagement_platform.tables.contract import Table
-from engagement_platform.tables.engagement import SUPERSEDED
-from engagement_platform.tables.lake import Lake, any_of
+from engagement_platform.lake.contract import Table
+from engagement_platform.lake.engagement import SUPERSEDED
+from engagement_platform.lake.lake import Lake, any_of
 
 
 @dataclass

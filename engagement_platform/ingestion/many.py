@@ -14,6 +14,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from engagement_platform.engine.model import Manifest
 from engagement_platform.ingestion.batch import QUANTILES, EngagementBatch, NameChanges, Summary
 from engagement_platform.ingestion.former import Former, told
 from engagement_platform.ingestion.frames import kept, small
@@ -28,17 +29,16 @@ from engagement_platform.ingestion.rows import (
     refuted_before,
 )
 from engagement_platform.ingestion.settle import COORDINATES, LANDING, Verdict, changed_names, newest_names
+from engagement_platform.lake.arrow import schema_of
+from engagement_platform.lake.audit_columns import stamped, stamped_here
+from engagement_platform.lake.contract import Table
+from engagement_platform.lake.engagement import MAPPING
+from engagement_platform.lake.erased import PSEUDONYM
+from engagement_platform.lake.lake import Lake, Rows, any_of
 from engagement_platform.landing.withheld import ENGAGEMENTS, as_markers_in_spark, withheld_in_spark
-from engagement_platform.microbatch.model import Manifest
 from engagement_platform.mutation.accepted import name_ends, settled_names
 from engagement_platform.mutation.names import Said, Saying
 from engagement_platform.pii.tombstones import PERSON, Nobody, Tombstones
-from engagement_platform.tables.arrow import schema_of
-from engagement_platform.tables.contract import Table
-from engagement_platform.tables.engagement import MAPPING
-from engagement_platform.tables.erased import PSEUDONYM
-from engagement_platform.tables.lake import Lake, Rows, any_of
-from engagement_platform.tables.stamps import stamped, stamped_here
 
 
 @dataclass

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from engagement_platform.engine.job import Committer
+from engagement_platform.engine.model import Counts, Transaction
 from engagement_platform.ingestion.batch import EngagementBatch
 from engagement_platform.ingestion.settle import Verdict
-from engagement_platform.microbatch.job import Committer
-from engagement_platform.microbatch.model import Counts, Transaction
-from engagement_platform.tables.contract import Table
-from engagement_platform.tables.engagement import MAPPING, NOTIFICATION, ORIGINAL, QUARANTINE, SAID_NAME, SUPERSEDED
+from engagement_platform.lake.contract import Table
+from engagement_platform.lake.engagement import MAPPING, NOTIFICATION, ORIGINAL, QUARANTINE, SAID_NAME, SUPERSEDED
 
 
 @dataclass(frozen=True)

@@ -8,17 +8,17 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from engagement_platform.engine.job import Committer
+from engagement_platform.engine.model import Counts, Manifest
 from engagement_platform.ingestion.batch import QUANTILES
 from engagement_platform.ingestion.frames import kept
 from engagement_platform.ingestion.rows import not_quarantined
 from engagement_platform.ingestion.settle import COORDINATES
+from engagement_platform.lake.audit_columns import stamped
+from engagement_platform.lake.engagement import MUTATION_REQUEST, QUARANTINE
+from engagement_platform.lake.lake import Lake
 from engagement_platform.landing.withheld import REQUESTS, withheld_in_spark
-from engagement_platform.microbatch.job import Committer
-from engagement_platform.microbatch.model import Counts, Manifest
 from engagement_platform.pii.tombstones import Nobody, Tombstones
-from engagement_platform.tables.engagement import MUTATION_REQUEST, QUARANTINE
-from engagement_platform.tables.lake import Lake
-from engagement_platform.tables.stamps import stamped
 
 
 @dataclass(frozen=True)

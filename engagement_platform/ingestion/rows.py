@@ -8,12 +8,12 @@ from operator import and_
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from engagement_platform.engine.model import Manifest
 from engagement_platform.ingestion.settle import COORDINATES, ID, REASONS, Verdict
-from engagement_platform.microbatch.model import Manifest
+from engagement_platform.lake.audit_columns import stamped
+from engagement_platform.lake.engagement import QUARANTINE
+from engagement_platform.lake.lake import Lake
 from engagement_platform.sources.messages import Reason
-from engagement_platform.tables.engagement import QUARANTINE
-from engagement_platform.tables.lake import Lake
-from engagement_platform.tables.stamps import stamped
 
 
 def not_quarantined(rejected: DataFrame, lake: Lake, manifest: Manifest) -> DataFrame:

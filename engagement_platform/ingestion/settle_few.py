@@ -15,14 +15,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from engagement_platform.engine.model import Manifest
 from engagement_platform.ingestion.settle import COORDINATES, ID, Verdict
-from engagement_platform.microbatch.model import Manifest
+from engagement_platform.lake.contract import Table
+from engagement_platform.lake.engagement import SUPERSEDED
+from engagement_platform.lake.lake import Lake
 from engagement_platform.mutation.accepted import Accepted, known_originals, pinned
 from engagement_platform.mutation.content import Patch
 from engagement_platform.mutation.resolver import Identities
-from engagement_platform.tables.contract import Table
-from engagement_platform.tables.engagement import SUPERSEDED
-from engagement_platform.tables.lake import Lake
 
 Row = dict[str, Any]
 Key = tuple[str, str]

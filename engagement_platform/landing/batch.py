@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from engagement_platform.microbatch.model import Manifest
-from engagement_platform.tables.lake import Lake
+from engagement_platform.engine.model import Manifest
+from engagement_platform.lake.lake import Lake
 
 COORDINATES = ("topic", "partition", "offset")
 _QUANTILES = tuple(i / 20 for i in range(21))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from engagement_platform.tables.lake import Lake, Rows, here
+from engagement_platform.lake.lake import Lake, Rows, here
 
 Step = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 """Decodes whole Arrow batches, one record in, one record out."""

@@ -11,12 +11,12 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from engagement_platform.engine.job import Committer
+from engagement_platform.engine.model import Counts, Limits, Manifest, Offsets
+from engagement_platform.lake.audit_columns import stamped_here
+from engagement_platform.lake.contract import Table
+from engagement_platform.lake.lake import Lake
 from engagement_platform.landing.batch import COORDINATES, DecodedBatch
-from engagement_platform.microbatch.job import Committer
-from engagement_platform.microbatch.model import Counts, Limits, Manifest, Offsets
-from engagement_platform.tables.contract import Table
-from engagement_platform.tables.lake import Lake
-from engagement_platform.tables.stamps import stamped_here
 
 REDRIVEN = "redriven"
 """Reason code of a mark: the record, whole, stands in quarantine a second time under it."""

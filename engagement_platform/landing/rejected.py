@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from engagement_platform.engine.job import Committer
+from engagement_platform.engine.model import Counts
+from engagement_platform.lake.audit_columns import stamped_here
+from engagement_platform.lake.contract import Table
 from engagement_platform.landing.batch import COORDINATES, DecodedBatch
-from engagement_platform.microbatch.job import Committer
-from engagement_platform.microbatch.model import Counts
 from engagement_platform.sources.messages import Reason
-from engagement_platform.tables.contract import Table
-from engagement_platform.tables.stamps import stamped_here
 
 
 @dataclass(frozen=True)

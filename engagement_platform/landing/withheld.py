@@ -14,10 +14,10 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from engagement_platform.lake.lake import Lake, Rows
 from engagement_platform.landing.batch import COORDINATES
 from engagement_platform.pii.tombstones import ANYWHERE, ENGAGEMENT, PERSON, Tombstones, entity
 from engagement_platform.sources.messages import SENTENCES, Reason
-from engagement_platform.tables.lake import Lake, Rows
 
 Named = Mapping[str, Sequence[str]]
 """Kind of tombstone -> columns that may name one."""

@@ -6,8 +6,8 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+from engagement_platform.lake import log
 from engagement_platform.layout.segment import Segment
-from engagement_platform.tables import log
 
 
 @dataclass(frozen=True)

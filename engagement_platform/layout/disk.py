@@ -15,9 +15,9 @@ from urllib.parse import unquote
 
 import pyarrow.fs as pafs
 
+from engagement_platform.lake import log
 from engagement_platform.layout.commits import Tombstone
 from engagement_platform.layout.vectors import vector_file
-from engagement_platform.tables import log
 
 _INTERVAL = re.compile(r"(?:interval\s+)?(\d+)\s+(second|minute|hour|day|week)s?", re.IGNORECASE)
 RETENTION = "delta.deletedFileRetentionDuration"

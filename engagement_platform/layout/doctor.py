@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 from engagement_platform.errors import PlatformError
+from engagement_platform.lake import log
 from engagement_platform.layout import cheap, commits, disk, files, log_rules, statistics
 from engagement_platform.layout.commits import Recent
 from engagement_platform.layout.disk import Leftovers
@@ -27,7 +28,6 @@ from engagement_platform.layout.segment import Segment, segment
 from engagement_platform.layout.statistics import Statistics
 from engagement_platform.sections import HealthSettings
 from engagement_platform.settings import Settings
-from engagement_platform.tables import log
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

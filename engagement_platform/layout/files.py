@@ -21,8 +21,8 @@ from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
 from engagement_platform.errors import PlatformError
+from engagement_platform.lake import log
 from engagement_platform.layout.segment import Segment, from_checkpoint, read_commits
-from engagement_platform.tables import log
 
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 """How a null partition value is spelled, as in folder names."""

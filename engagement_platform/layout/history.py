@@ -1,6 +1,6 @@
 """What maintenance has done, in `layout/history`: rows in, and what a plan has to remember out.
 
-Writing the table is `tables/upkeep`, showing it `outcomes`; what a row means is in its contract, `tables/layout`.
+Writing the table is `lake/optimize`, showing it `outcomes`; what a row means is in its contract, `lake/layout`.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from datetime import date, datetime
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from engagement_platform.engine.model import Transaction
+from engagement_platform.lake.arrow import table_of
+from engagement_platform.lake.layout import LAYOUT_HISTORY
+from engagement_platform.lake.optimize import SparkGetter, record
 from engagement_platform.layout import outcomes, remedies
 from engagement_platform.layout.optimize import Done
 from engagement_platform.layout.plan import Last
 from engagement_platform.layout.survey import Survey
-from engagement_platform.microbatch.model import Transaction
 from engagement_platform.settings import Settings
-from engagement_platform.tables.arrow import table_of
-from engagement_platform.tables.layout import LAYOUT_HISTORY
-from engagement_platform.tables.upkeep import SparkGetter, record
 
 _REWRITES: Sequence[remedies.Action] = ("optimize", "zorder")
 _MEMORY = (

@@ -10,15 +10,15 @@ from collections.abc import Callable
 
 from pyspark.sql import SparkSession
 
+from engagement_platform.engine.job import Observer, Stores
+from engagement_platform.lake.contract import Table
+from engagement_platform.lake.optimize import Engine
 from engagement_platform.layout import history
 from engagement_platform.layout.doctor import Target
 from engagement_platform.layout.maintain import Asked, planned
 from engagement_platform.layout.optimize import Done, Tools, optimize
 from engagement_platform.layout.survey import survey
-from engagement_platform.microbatch.job import Observer, Stores
 from engagement_platform.settings import Settings
-from engagement_platform.tables.contract import Table
-from engagement_platform.tables.upkeep import Engine
 
 _LOG = logging.getLogger(__name__)
 

@@ -13,7 +13,13 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
+from engagement_platform.engine.job import Stores
+from engagement_platform.engine.lease import Holder, LeaseUnavailable
+from engagement_platform.engine.model import Manifest
+from engagement_platform.engine.stores import StoresUnavailable
+from engagement_platform.engine.unfinished_batches import in_the_way
 from engagement_platform.errors import PlatformError
+from engagement_platform.lake.layout import LAYOUT_HISTORY
 from engagement_platform.layout import history, plan
 from engagement_platform.layout.doctor import Target, targets
 from engagement_platform.layout.files import LogNotReadable
@@ -21,13 +27,7 @@ from engagement_platform.layout.finding import readable
 from engagement_platform.layout.optimize import Done, Tools, optimize
 from engagement_platform.layout.plan import Left, Limits, Slice
 from engagement_platform.layout.survey import Survey, of_one, survey
-from engagement_platform.microbatch.job import Stores
-from engagement_platform.microbatch.lease import Holder, LeaseUnavailable
-from engagement_platform.microbatch.model import Manifest
-from engagement_platform.microbatch.others import in_the_way
-from engagement_platform.microbatch.stores import StoresUnavailable
 from engagement_platform.settings import Settings
-from engagement_platform.tables.layout import LAYOUT_HISTORY
 
 PURPOSE = "optimize"
 

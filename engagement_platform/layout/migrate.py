@@ -1,6 +1,6 @@
 """Gives the Data Table another layout: what that takes, who has to agree, and the proof that every row is still there.
 
-Rows are written by `tables/relaid`, in one commit: a run that dies leaves the old layout or the new one.
+Rows are written by `lake/repartition`, in one commit: a run that dies leaves the old layout or the new one.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from math import ceil
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from engagement_platform.engine.job import Stores, Told
+from engagement_platform.engine.lease import Fence
+from engagement_platform.engine.unfinished_batches import OthersBatchUnfinished, in_the_way
 from engagement_platform.errors import PlatformError
+from engagement_platform.lake import log
+from engagement_platform.lake.engagement import data_table
+from engagement_platform.lake.lake import Lake
+from engagement_platform.lake.optimize import Engine
+from engagement_platform.lake.repartition import cluster, last_relaid, organizations, relay, scheme_of
+from engagement_platform.lake.restore import Checksum, checksums, rolled_back, whole
 from engagement_platform.layout.finding import readable
 from engagement_platform.layout.history import Mended
 from engagement_platform.layout.plan import COSTS
 from engagement_platform.layout.remedies import Prediction
-from engagement_platform.microbatch.job import Stores, Told
-from engagement_platform.microbatch.lease import Fence
-from engagement_platform.microbatch.others import OthersBatchUnfinished, in_the_way
 from engagement_platform.settings import LayoutScheme, Settings
-from engagement_platform.tables import log
-from engagement_platform.tables.engagement import data_table
-from engagement_platform.tables.lake import Lake
-from engagement_platform.tables.relaid import cluster, last_relaid, organizations, relay, scheme_of
-from engagement_platform.tables.restored import Checksum, checksums, rolled_back, whole
-from engagement_platform.tables.upkeep import Engine
 
 MIGRATE = "migrate-layout"
 

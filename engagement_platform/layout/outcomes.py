@@ -10,13 +10,13 @@ from datetime import UTC, date, datetime, timedelta
 
 import pyarrow as pa
 
+from engagement_platform.lake import light
+from engagement_platform.lake.arrow import schema_of, table_of
+from engagement_platform.lake.layout import LAYOUT_HISTORY
 from engagement_platform.layout import files
 from engagement_platform.layout.doctor import Target, in_lake
 from engagement_platform.layout.files import LogNotReadable, NotADeltaTable
 from engagement_platform.settings import Settings
-from engagement_platform.tables import light
-from engagement_platform.tables.arrow import schema_of, table_of
-from engagement_platform.tables.layout import LAYOUT_HISTORY
 
 REMEMBERED_DAYS = 60
 """Days of history that are looked at, so that it costs the same in the third year as in the first."""

@@ -13,12 +13,12 @@ from typing import Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from engagement_platform.lake.optimize import Engine, Place
+from engagement_platform.lake.partition_paths import makes_folder_name
 from engagement_platform.layout import remedies
 from engagement_platform.layout.finding import readable
 from engagement_platform.layout.remedies import Prediction
 from engagement_platform.layout.survey import Survey, Where
-from engagement_platform.tables.folders import makes_folder_name
-from engagement_platform.tables.upkeep import Engine, Place
 
 Action = Literal["optimize", "zorder"]
 

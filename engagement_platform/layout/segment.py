@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from engagement_platform.tables import log
+from engagement_platform.lake import log
 
 Action = Mapping[str, Any]
 

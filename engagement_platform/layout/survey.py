@@ -13,11 +13,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
+from engagement_platform.lake.optimize import Place, Value, writes_as_spark
 from engagement_platform.layout import commits, files, statistics
 from engagement_platform.layout.doctor import CLUSTERED_BY, Target, in_lake
 from engagement_platform.layout.segment import segment
 from engagement_platform.settings import Settings
-from engagement_platform.tables.upkeep import Place, Value, writes_as_spark
 
 Where = tuple[Value, ...]
 

@@ -17,7 +17,20 @@ from urllib.parse import unquote
 import pyarrow as pa
 from deltalake import DeltaTable
 
+from engagement_platform.engine.cursors import CursorStore, StreamCheckpoints
+from engagement_platform.engine.job import Stores
+from engagement_platform.engine.model import Checkpoint, JobState
 from engagement_platform.errors import PlatformError
+from engagement_platform.lake import log
+from engagement_platform.lake.engagement import MAPPING, NOTIFICATION, PENDING, data_table
+from engagement_platform.lake.optimize import (
+    Place,
+    SparkGetter,
+    checkpoint_log,
+    vacuum_here,
+    vacuum_in_spark,
+    writes_as_spark,
+)
 from engagement_platform.layout import disk, files, history
 from engagement_platform.layout.commits import recent
 from engagement_platform.layout.doctor import Target
@@ -26,20 +39,7 @@ from engagement_platform.layout.remedies import Prediction
 from engagement_platform.layout.segment import segment
 from engagement_platform.layout.streams import Unreadable, followed
 from engagement_platform.layout.survey import place_of
-from engagement_platform.microbatch.cursors import CursorStore, StreamCheckpoints
-from engagement_platform.microbatch.job import Stores
-from engagement_platform.microbatch.model import Checkpoint, JobState
 from engagement_platform.settings import Settings
-from engagement_platform.tables import log
-from engagement_platform.tables.engagement import MAPPING, NOTIFICATION, PENDING, data_table
-from engagement_platform.tables.upkeep import (
-    Place,
-    SparkGetter,
-    checkpoint_log,
-    vacuum_here,
-    vacuum_in_spark,
-    writes_as_spark,
-)
 
 _HOUR = timedelta(hours=1)
 _LOG_RETENTION = "interval 30 days"

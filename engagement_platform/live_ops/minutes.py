@@ -12,11 +12,11 @@ from datetime import datetime, timedelta
 import pyarrow as pa
 from sqlalchemy import BigInteger, Column, Connection, Engine, MetaData, String, Table, and_, delete, func, select
 
+from engagement_platform.engine.database import ensure_tables, reading, writing
 from engagement_platform.live_ops import players
 from engagement_platform.live_ops.detect import Change
 from engagement_platform.live_ops.figures import KPI_SCHEMA, minute_number, moment_of
 from engagement_platform.live_ops.folding import MICROS, MinuteState, PlayerState
-from engagement_platform.microbatch.database import ensure_tables, reading, writing
 
 METADATA = MetaData()
 

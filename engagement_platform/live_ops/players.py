@@ -14,8 +14,8 @@ from datetime import UTC, datetime, timedelta
 from sqlalchemy import BigInteger, Column, Connection, Engine, MetaData, String, Table, and_, case, delete, func, select
 from sqlalchemy.dialects import postgresql, sqlite
 
+from engagement_platform.engine.database import reading, writing
 from engagement_platform.live_ops.folding import MICROS, PlayerState
-from engagement_platform.microbatch.database import reading, writing
 
 METADATA = MetaData()
 

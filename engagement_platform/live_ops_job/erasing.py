@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 from sqlalchemy import ColumnElement, Engine, Table, and_, func, inspect, select
 
+from engagement_platform.engine.database import open_engine, reading, writing
 from engagement_platform.live_ops.minutes import LOCK, SEEN
 from engagement_platform.live_ops.players import LOCK as PLAYERS_LOCK
 from engagement_platform.live_ops.players import PLAYER, SESSION
-from engagement_platform.microbatch.database import open_engine, reading, writing
 from engagement_platform.pii.erasure import Subject
 from engagement_platform.pii.keys import empty_log, overwrite_what_goes
 from engagement_platform.settings import Settings

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from engagement_platform.lake.contract import Column, Mode, Table
 from engagement_platform.sections import UnknownUpdate
 from engagement_platform.settings import Settings
 from engagement_platform.sources.messages import ChangeShape, ValueType
-from engagement_platform.tables.contract import Column, Mode, Table
 
 # Columns that the tables, decoding or folding add.
 _RESERVED = frozenset(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pyarrow as pa
 
+from engagement_platform.lake.arrow import schema_of
+from engagement_platform.lake.checksums import in_memory, quoted
 from engagement_platform.merge_on_read.entity import Entity, version_of
-from engagement_platform.tables.arrow import schema_of
-from engagement_platform.tables.checksums import in_memory, quoted
 
 
 def schema_of_folded(entity: Entity) -> pa.Schema:

@@ -15,13 +15,13 @@ import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 from duckdb import DuckDBPyConnection
 
+from engagement_platform.lake import log
+from engagement_platform.lake.arrow import schema_of
+from engagement_platform.lake.checksums import in_memory, quoted
+from engagement_platform.lake.contract import Table
 from engagement_platform.merge_on_read.entity import Entity, version_of
 from engagement_platform.merge_on_read.fold_here import fold_here, text
 from engagement_platform.merge_on_read.snapshot import Snapshot, snapshot
-from engagement_platform.tables import log
-from engagement_platform.tables.arrow import schema_of
-from engagement_platform.tables.checksums import in_memory, quoted
-from engagement_platform.tables.contract import Table
 
 STREAMED_ROWS = 20_000
 """Rows that are handed on at a time."""

@@ -12,6 +12,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
+from engagement_platform.engine.job import Committer, MicroBatchJob, Stores, Told
+from engagement_platform.engine.model import Counts, Limits, Manifest, Source
+from engagement_platform.lake.arrow import schema_of
+from engagement_platform.lake.contract import Table
+from engagement_platform.lake.engagement import QUARANTINE
+from engagement_platform.lake.lake import Lake
+from engagement_platform.lake.turns import turn
 from engagement_platform.landing.batch import COORDINATES, DecodedBatch, with_reason
 from engagement_platform.landing.decoded import decoded_table, few_records
 from engagement_platform.landing.redriven import RedrivenProcess, RedriveSource, turn_of
@@ -20,17 +27,10 @@ from engagement_platform.landing.withheld import of_entity, withheld
 from engagement_platform.merge_on_read.entity import Entity
 from engagement_platform.merge_on_read.promise import PROPERTY, to_note
 from engagement_platform.merge_on_read.snapshot import snapshot
-from engagement_platform.microbatch.job import Committer, MicroBatchJob, Stores, Told
-from engagement_platform.microbatch.model import Counts, Limits, Manifest, Source
 from engagement_platform.pii.tombstones import StoredTombstones
 from engagement_platform.settings import Settings
 from engagement_platform.sources.changed_batches import changes_ddl, decode_changes
 from engagement_platform.sources.messages import DecodingLimits
-from engagement_platform.tables.arrow import schema_of
-from engagement_platform.tables.contract import Table
-from engagement_platform.tables.engagement import QUARANTINE
-from engagement_platform.tables.lake import Lake
-from engagement_platform.tables.turns import turn
 
 Reader = Callable[[Manifest], DataFrame]
 """Raw records of a pinned range: topic, partition, offset, key, value, timestamp."""

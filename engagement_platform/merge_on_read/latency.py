@@ -7,10 +7,10 @@ import time
 import pyarrow as pa
 from deltalake import DeltaTable
 
+from engagement_platform.lake import log
 from engagement_platform.merge_on_read.entity import Entity
 from engagement_platform.merge_on_read.here import current_here
 from engagement_platform.merge_on_read.snapshot import snapshot
-from engagement_platform.tables import log
 
 
 def point_read_seconds(root: str, entity: Entity) -> float | None:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from deltalake import DeltaTable
 
+from engagement_platform.lake import log
 from engagement_platform.merge_on_read.entity import Entity
-from engagement_platform.tables import log
 
 PROPERTY = "engagement_platform.insertsAreNew"
 NO = "no"

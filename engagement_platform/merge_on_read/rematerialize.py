@@ -15,26 +15,26 @@ from operator import and_, or_
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from engagement_platform.engine.job import Committer, MicroBatchJob, Stores, Told
+from engagement_platform.engine.model import Counts, JobState, Limits, Manifest, Offsets
 from engagement_platform.errors import PlatformError
+from engagement_platform.lake import light, log
+from engagement_platform.lake.lake import Lake, Rows
+from engagement_platform.lake.overwrite import (
+    delete_where,
+    drop_partitions,
+    merge_newer,
+    replace_partitions,
+)
+from engagement_platform.lake.overwrite import replace as replace_table
 from engagement_platform.merge_on_read.cadence import ROUNDS, Round, cadence, rounds
 from engagement_platform.merge_on_read.entity import Entity, version_of
 from engagement_platform.merge_on_read.here import can_stream, state_here, streamed_state
 from engagement_platform.merge_on_read.latency import point_read_seconds
 from engagement_platform.merge_on_read.snapshot import Snapshot, snapshot, transaction
 from engagement_platform.merge_on_read.view import folded_changes, view
-from engagement_platform.microbatch.job import Committer, MicroBatchJob, Stores, Told
-from engagement_platform.microbatch.model import Counts, JobState, Limits, Manifest, Offsets
 from engagement_platform.sections import RematerializeMethod
 from engagement_platform.settings import Settings
-from engagement_platform.tables import light, log
-from engagement_platform.tables.lake import Lake, Rows
-from engagement_platform.tables.replacing import (
-    delete_where,
-    drop_partitions,
-    merge_newer,
-    replace_partitions,
-)
-from engagement_platform.tables.replacing import replace as replace_table
 
 LIGHT_BYTES = 64 * 1024 * 1024
 """What is held in this process as a whole, in files: changes, and a base that cannot be streamed. As Arrow it is some

@@ -10,10 +10,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
+from engagement_platform.engine.model import Transaction
+from engagement_platform.lake import log
 from engagement_platform.merge_on_read import promise
 from engagement_platform.merge_on_read.entity import Entity
-from engagement_platform.microbatch.model import Transaction
-from engagement_platform.tables import log
 
 NO_BATCH = -1
 """Before the first batch, whose number is 0."""

@@ -13,13 +13,13 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from engagement_platform.errors import PlatformError
+from engagement_platform.lake.lake import Lake
 from engagement_platform.merge_on_read.entity import Entity, version_of
 from engagement_platform.merge_on_read.fold import fold
 from engagement_platform.merge_on_read.here import folded_here
 from engagement_platform.merge_on_read.promise import covers
 from engagement_platform.merge_on_read.snapshot import Snapshot, are_newer, snapshot
 from engagement_platform.sections import MergeOnReadSettings, ViewStrategy
-from engagement_platform.tables.lake import Lake
 
 FEW_KEYS = 1000
 """As many pending changes are looked for by their keys where a predicate is given; with more the base is read whole.

@@ -12,18 +12,18 @@ from typing import Any
 
 import pyarrow as pa
 
-from engagement_platform.microbatch.model import Manifest
+from engagement_platform.engine.model import Manifest
+from engagement_platform.lake import log
+from engagement_platform.lake.arrow import moments, schema_of
+from engagement_platform.lake.contract import Table
+from engagement_platform.lake.engagement import ALIAS, AMENDMENT, MAPPING, ORIGINAL, PENDING, SAID_NAME
+from engagement_platform.lake.erased import is_pseudonym
+from engagement_platform.lake.lake import Lake
 from engagement_platform.mutation import names
 from engagement_platform.mutation.content import Content, Patch
 from engagement_platform.mutation.model import Edge
 from engagement_platform.mutation.requests import Request
 from engagement_platform.settings import MutationSettings
-from engagement_platform.tables import log
-from engagement_platform.tables.arrow import moments, schema_of
-from engagement_platform.tables.contract import Table
-from engagement_platform.tables.engagement import ALIAS, AMENDMENT, MAPPING, ORIGINAL, PENDING, SAID_NAME
-from engagement_platform.tables.erased import is_pseudonym
-from engagement_platform.tables.lake import Lake
 
 Id = tuple[str, str]
 """organization_id, and an id within it."""

@@ -16,12 +16,12 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from engagement_platform.microbatch.model import Manifest
+from engagement_platform.engine.model import Manifest
+from engagement_platform.lake.arrow import table_of
+from engagement_platform.lake.contract import Table
+from engagement_platform.lake.engagement import MAPPING, ORIGINAL
+from engagement_platform.lake.lake import Lake, Rows
 from engagement_platform.mutation.strategy import Choice
-from engagement_platform.tables.arrow import table_of
-from engagement_platform.tables.contract import Table
-from engagement_platform.tables.engagement import MAPPING, ORIGINAL
-from engagement_platform.tables.lake import Lake, Rows
 
 KEY = ("organization_id", "engagement_date", "engagement_id")
 """By which a changed row is found: the leading ones prune."""

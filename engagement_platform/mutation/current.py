@@ -14,15 +14,15 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from engagement_platform.microbatch.model import Manifest
+from engagement_platform.engine.model import Manifest
+from engagement_platform.lake.contract import Table
+from engagement_platform.lake.engagement import ALIAS, PENDING
+from engagement_platform.lake.lake import Lake, any_of
 from engagement_platform.mutation.accepted import Accepted, TooMany, pinned
 from engagement_platform.mutation.identify import identified
 from engagement_platform.mutation.identity import identities_of, leading_to, told_apart
 from engagement_platform.mutation.resolver import Identities
 from engagement_platform.mutation.rows import operation_rows
-from engagement_platform.tables.contract import Table
-from engagement_platform.tables.engagement import ALIAS, PENDING
-from engagement_platform.tables.lake import Lake, any_of
 
 NAME = "engagement/current"
 

@@ -16,7 +16,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from engagement_platform.microbatch.model import Manifest
+from engagement_platform.engine.model import Manifest
+from engagement_platform.lake import log
+from engagement_platform.lake.affected_files import touched as files_touched
+from engagement_platform.lake.arrow import schema_of, table_of
+from engagement_platform.lake.audit_columns import stamped_here
+from engagement_platform.lake.contract import Table
+from engagement_platform.lake.engagement import (
+    ALIAS,
+    AMENDMENT,
+    QUARANTINE,
+)
+from engagement_platform.lake.lake import Lake
 from engagement_platform.mutation.accepted import (
     Accepted,
     Id,
@@ -45,17 +56,6 @@ from engagement_platform.mutation.rows import (
 from engagement_platform.mutation.sorting import sorted_rows
 from engagement_platform.mutation.strategy import Choice, choose
 from engagement_platform.settings import MutationSettings
-from engagement_platform.tables import log
-from engagement_platform.tables.arrow import schema_of, table_of
-from engagement_platform.tables.contract import Table
-from engagement_platform.tables.engagement import (
-    ALIAS,
-    AMENDMENT,
-    QUARANTINE,
-)
-from engagement_platform.tables.lake import Lake
-from engagement_platform.tables.stamps import stamped_here
-from engagement_platform.tables.touched import touched as files_touched
 
 PERSON = "source_person_id"
 ROW = ("organization_id", "engagement_date", "engagement_ts", "engagement_id", "person_id", PERSON)

@@ -6,8 +6,23 @@ from collections.abc import Callable, Mapping
 
 import pyarrow as pa
 
-from engagement_platform.microbatch.job import MicroBatchJob, Stores, Told
-from engagement_platform.microbatch.model import Limits, Manifest
+from engagement_platform.engine.job import MicroBatchJob, Stores, Told
+from engagement_platform.engine.model import Limits, Manifest
+from engagement_platform.lake.append_log_source import TableSource, read_frame, read_here
+from engagement_platform.lake.engagement import (
+    ALIAS,
+    AMENDMENT,
+    MAPPING,
+    MUTATION_LOGS,
+    MUTATION_REQUEST,
+    NOTIFICATION,
+    OPERATION,
+    ORIGINAL,
+    PENDING,
+    QUARANTINE,
+    data_table,
+)
+from engagement_platform.lake.lake import Lake, Rows
 from engagement_platform.mutation.accepted import TooMany
 from engagement_platform.mutation.batch import MutationBatch
 from engagement_platform.mutation.few import open_few
@@ -23,21 +38,6 @@ from engagement_platform.mutation.processes import (
 from engagement_platform.mutation.requests import FIELDS, PLACE
 from engagement_platform.mutation.strategy import summarized
 from engagement_platform.settings import Settings
-from engagement_platform.tables.engagement import (
-    ALIAS,
-    AMENDMENT,
-    MAPPING,
-    MUTATION_LOGS,
-    MUTATION_REQUEST,
-    NOTIFICATION,
-    OPERATION,
-    ORIGINAL,
-    PENDING,
-    QUARANTINE,
-    data_table,
-)
-from engagement_platform.tables.growth import TableSource, read_frame, read_here
-from engagement_platform.tables.lake import Lake, Rows
 
 APPLY_MUTATIONS = "apply-mutations"
 

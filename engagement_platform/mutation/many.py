@@ -18,7 +18,13 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from engagement_platform.microbatch.model import Manifest
+from engagement_platform.engine.model import Manifest
+from engagement_platform.lake.affected_files import touched as files_touched
+from engagement_platform.lake.arrow import schema_of, table_of
+from engagement_platform.lake.audit_columns import stamped, stamped_here
+from engagement_platform.lake.contract import Table
+from engagement_platform.lake.engagement import ALIAS, AMENDMENT, MAPPING, NOTIFICATION, QUARANTINE, SAID_NAME
+from engagement_platform.lake.lake import Lake, Rows, any_of
 from engagement_platform.mutation import naming
 from engagement_platform.mutation.accepted import (
     Accepted,
@@ -38,12 +44,6 @@ from engagement_platform.mutation.identify import identified
 from engagement_platform.mutation.requests import FIELDS, LANDING_ORDER, REASONS, Request
 from engagement_platform.mutation.strategy import Choice, choose
 from engagement_platform.settings import MutationSettings
-from engagement_platform.tables.arrow import schema_of, table_of
-from engagement_platform.tables.contract import Table
-from engagement_platform.tables.engagement import ALIAS, AMENDMENT, MAPPING, NOTIFICATION, QUARANTINE, SAID_NAME
-from engagement_platform.tables.lake import Lake, Rows, any_of
-from engagement_platform.tables.stamps import stamped, stamped_here
-from engagement_platform.tables.touched import touched as files_touched
 
 REQUEST = ("organization_id", "request_id")
 ROW = ("organization_id", "engagement_date", "engagement_ts", "engagement_id", "person_id", "source_person_id")

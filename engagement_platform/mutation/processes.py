@@ -13,13 +13,13 @@ from typing import ClassVar
 import pyarrow as pa
 from pyspark.sql import functions as F
 
-from engagement_platform.microbatch.job import Committer
-from engagement_platform.microbatch.model import Counts, Transaction
-from engagement_platform.mutation.batch import KEY, MutationBatch
-from engagement_platform.tables import touched
-from engagement_platform.tables.arrow import table_of
-from engagement_platform.tables.contract import Table
-from engagement_platform.tables.engagement import (
+from engagement_platform.engine.job import Committer
+from engagement_platform.engine.model import Counts, Transaction
+from engagement_platform.lake import affected_files
+from engagement_platform.lake.arrow import table_of
+from engagement_platform.lake.audit_columns import stamped, stamped_here
+from engagement_platform.lake.contract import Table
+from engagement_platform.lake.engagement import (
     ALIAS,
     AMENDMENT,
     MAPPING,
@@ -29,8 +29,8 @@ from engagement_platform.tables.engagement import (
     PENDING,
     QUARANTINE,
 )
-from engagement_platform.tables.lake import any_of
-from engagement_platform.tables.stamps import stamped, stamped_here
+from engagement_platform.lake.lake import any_of
+from engagement_platform.mutation.batch import KEY, MutationBatch
 
 
 @dataclass(frozen=True)
@@ -189,7 +189,7 @@ def replaced(work: MutationBatch) -> Mapping[str | None, int]:
     if not work.changes.changed_rows:
         return {}
     transactions = [work.manifest.transaction(MoveProcess.name, commit) for commit in MoveProcess.moving]
-    return touched.replaced(work.lake.uri(work.data), transactions)
+    return affected_files.replaced(work.lake.uri(work.data), transactions)
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,14 @@ from datetime import UTC, datetime, timedelta
 
 from pyspark.sql import functions as F
 
-from engagement_platform.microbatch.job import Committer, MicroBatchJob, Stores, Told
-from engagement_platform.microbatch.model import Counts, Limits, Manifest, Offsets
+from engagement_platform.engine.job import Committer, MicroBatchJob, Stores, Told
+from engagement_platform.engine.model import Counts, Limits, Manifest, Offsets
+from engagement_platform.lake import light, log
+from engagement_platform.lake.append_log_source import TableSource
+from engagement_platform.lake.arrow import schema_of
+from engagement_platform.lake.contract import Table
+from engagement_platform.lake.engagement import ALIAS, MUTATION_LOGS, MUTATION_REQUEST, PENDING, data_table
+from engagement_platform.lake.lake import Lake
 from engagement_platform.mutation.accepted import TooMany, pinned
 from engagement_platform.mutation.batch import KEY, MutationBatch
 from engagement_platform.mutation.few import open_few
@@ -22,12 +28,6 @@ from engagement_platform.mutation.many import open_many
 from engagement_platform.mutation.processes import MoveProcess
 from engagement_platform.mutation.requests import FIELDS, PLACE
 from engagement_platform.settings import MutationSettings, Settings
-from engagement_platform.tables import light, log
-from engagement_platform.tables.arrow import schema_of
-from engagement_platform.tables.contract import Table
-from engagement_platform.tables.engagement import ALIAS, MUTATION_LOGS, MUTATION_REQUEST, PENDING, data_table
-from engagement_platform.tables.growth import TableSource
-from engagement_platform.tables.lake import Lake
 
 REMATERIALIZE_ALIASES = "rematerialize-aliases"
 

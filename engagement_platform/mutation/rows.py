@@ -9,14 +9,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from engagement_platform.microbatch.model import Manifest
+from engagement_platform.engine.model import Manifest
+from engagement_platform.lake.arrow import schema_of, table_of
+from engagement_platform.lake.audit_columns import stamped_here
+from engagement_platform.lake.contract import Table
+from engagement_platform.lake.engagement import NOTIFICATION, OPERATION
 from engagement_platform.mutation.batch import KEY
 from engagement_platform.mutation.model import Operation
 from engagement_platform.mutation.requests import REASONS, Request
-from engagement_platform.tables.arrow import schema_of, table_of
-from engagement_platform.tables.contract import Table
-from engagement_platform.tables.engagement import NOTIFICATION, OPERATION
-from engagement_platform.tables.stamps import stamped_here
 
 REJECTED = ("topic", "partition", "offset", "key", "value", "reason_code", "reason")
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from engagement_platform.lake.log import Stored
 from engagement_platform.settings import MutationSettings
-from engagement_platform.tables.log import Stored
 
 Strategy = Literal["merge", "deletion_vectors", "overwrite", "alias"]
 

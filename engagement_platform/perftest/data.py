@@ -16,13 +16,13 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 from pydantic import Field
 
+from engagement_platform.engine.model import Transaction
+from engagement_platform.lake import light
+from engagement_platform.lake.arrow import schema_of
+from engagement_platform.lake.contract import Table
 from engagement_platform.merge_on_read.entity import Attribute, Entity, version_of
 from engagement_platform.merge_on_read.promise import note_here, words
-from engagement_platform.microbatch.model import Transaction
 from engagement_platform.sections import Section
-from engagement_platform.tables import light
-from engagement_platform.tables.arrow import schema_of
-from engagement_platform.tables.contract import Table
 
 ENTITY = Entity(
     name="record",

@@ -19,16 +19,16 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from engagement_platform.engine.model import Transaction
+from engagement_platform.lake.contract import Table
+from engagement_platform.lake.lake import Lake
+from engagement_platform.lake.overwrite import replace
+from engagement_platform.lake.session import spark_session
 from engagement_platform.merge_on_read.entity import Entity
 from engagement_platform.merge_on_read.snapshot import Snapshot, snapshot
 from engagement_platform.merge_on_read.view import view
-from engagement_platform.microbatch.model import Transaction
 from engagement_platform.perftest.spec import Permutation, Spec, entity_of, parse, settings_of
 from engagement_platform.settings import Settings
-from engagement_platform.spark.session import spark_session
-from engagement_platform.tables.contract import Table
-from engagement_platform.tables.lake import Lake
-from engagement_platform.tables.replacing import replace
 
 MARK = "measured: "
 """Begins the line of figures; Spark may print others."""

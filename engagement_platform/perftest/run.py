@@ -20,6 +20,7 @@ from uuid import uuid4
 from deltalake import DeltaTable
 
 from engagement_platform.errors import PlatformError
+from engagement_platform.lake import log
 from engagement_platform.merge_on_read.entity import Entity
 from engagement_platform.merge_on_read.snapshot import Snapshot, snapshot
 from engagement_platform.merge_on_read.view import choose
@@ -38,7 +39,6 @@ from engagement_platform.perftest.spec import (
 )
 from engagement_platform.perftest.timer import Row, add, permutation_of, rows_of
 from engagement_platform.settings import Settings
-from engagement_platform.tables import log
 
 FRESH = (sys.executable, "-m", "engagement_platform.perftest.one")
 """Measures one permutation: told on stdin, figures on stdout."""

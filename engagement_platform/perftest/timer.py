@@ -9,12 +9,12 @@ from typing import Any
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from engagement_platform.microbatch.model import Transaction
+from engagement_platform.engine.model import Transaction
+from engagement_platform.lake import light, log
+from engagement_platform.lake.arrow import table_of
+from engagement_platform.lake.contract import Column, Mode, Table
+from engagement_platform.lake.turns import turn
 from engagement_platform.perftest.spec import Permutation
-from engagement_platform.tables import light, log
-from engagement_platform.tables.arrow import table_of
-from engagement_platform.tables.contract import Column, Mode, Table
-from engagement_platform.tables.turns import turn
 
 TIMER = Table(
     key=("perftest", "timer"),

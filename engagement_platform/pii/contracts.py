@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engagement_platform.tables.contract import Column, Mode, Table
+from engagement_platform.lake.contract import Column, Mode, Table
 
 _GAME = Column("game", "string", "Whose API key sent the event.")
 _REF = Column("subject_ref", "string", "Keyed hash of the subject's id.")

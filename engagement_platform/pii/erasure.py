@@ -16,15 +16,15 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from engagement_platform.microbatch.model import Transaction
-from engagement_platform.microbatch.stores import utc_now
+from engagement_platform.engine.model import Transaction
+from engagement_platform.engine.stores import utc_now
+from engagement_platform.lake import light, log
+from engagement_platform.lake.contract import Table
+from engagement_platform.lake.erased import ERASE_PLAYERS
+from engagement_platform.lake.turns import turn
 from engagement_platform.pii.contracts import REFUSED, VAULT
 from engagement_platform.pii.keys import EVERY_GAME, Owner
 from engagement_platform.pii.vault import Vault
-from engagement_platform.tables import light, log
-from engagement_platform.tables.contract import Table
-from engagement_platform.tables.erased import ERASE_PLAYERS
-from engagement_platform.tables.turns import turn
 
 DELIVERY = "pii/delivery"
 """The turn of whoever brings events out of the spool, and of erasures."""
@@ -127,8 +127,8 @@ def unattributed(day: date) -> str:
 def erase(vault: Vault, who: Subject, others: Sequence[Erasable] = ()) -> tuple[int, list[Erased]]:
     """Erase a subject everywhere; (keys destroyed, what was done where). Final: its later events are discarded too.
 
-    Raises TableBusy, StoresUnavailable, and what `others` raise; then the keys may be gone already, and the same call
-    does the rest.
+    Raises TableBusy, StoresUnavailable, and what `unfinished_batches` raise; then the keys may be gone already, and the
+    same call does the rest.
     """
     # While this turn is held no event is on its way from the spool to a table or an object.
     with turn(vault.root, DELIVERY):

@@ -14,13 +14,13 @@ from typing import Any, Protocol
 
 from sqlalchemy import select
 
-from engagement_platform.microbatch.database import reading, writing
+from engagement_platform.engine.database import reading, writing
+from engagement_platform.lake.erased import PSEUDONYM
 from engagement_platform.pii.database import PII_ERASED, PII_ERASURE, open_pii
 from engagement_platform.pii.keys import Keyring, Owner, overwrite_what_goes
 from engagement_platform.pii.master import Masters
 from engagement_platform.pii.sealing import Sealer, derived, words
 from engagement_platform.settings import Settings
-from engagement_platform.tables.erased import PSEUDONYM
 
 PERSON, ENGAGEMENT = "person", "engagement"
 ANYWHERE = ""

@@ -16,17 +16,17 @@ from typing import Any
 
 from deltalake import DeltaTable
 
+from engagement_platform.engine.model import Transaction
+from engagement_platform.engine.stores import utc_now
 from engagement_platform.errors import PlatformError
-from engagement_platform.microbatch.model import Transaction
-from engagement_platform.microbatch.stores import utc_now
+from engagement_platform.lake import light, log
+from engagement_platform.lake.arrow import table_of
+from engagement_platform.lake.contract import Table
+from engagement_platform.lake.turns import turn
 from engagement_platform.pii.contracts import AUDIT, REFUSED, VAULT
 from engagement_platform.pii.keys import EVERY_GAME, DataKey, Keyring, Owner
 from engagement_platform.pii.sealing import SealBroken, Sealer, words
 from engagement_platform.settings import Settings
-from engagement_platform.tables import light, log
-from engagement_platform.tables.arrow import table_of
-from engagement_platform.tables.contract import Table
-from engagement_platform.tables.turns import turn
 
 # As for other tables: 50 small files of a day are merged into one.
 _COMPACT_FILES = 50

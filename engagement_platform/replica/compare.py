@@ -9,11 +9,11 @@ import duckdb
 
 from engagement_platform.consumers.changes import lake_root
 from engagement_platform.consumers.standing import DATA, View
+from engagement_platform.lake.arrow import schema_of
+from engagement_platform.lake.checksums import Checksum, by, grouped, in_memory
 from engagement_platform.replica.file import opened
 from engagement_platform.replica.refresh import Place, refresh
 from engagement_platform.settings import Settings
-from engagement_platform.tables.arrow import schema_of
-from engagement_platform.tables.checksums import Checksum, by, grouped, in_memory
 
 COMPARED = tuple(name for name in DATA.column_names if name != "batch_id")
 """All columns but batch_id, which is stamped anew when a row is moved, and that is not announced."""

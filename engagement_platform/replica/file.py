@@ -14,7 +14,7 @@ import duckdb
 from engagement_platform.consumers.position import Position
 from engagement_platform.consumers.standing import DATA
 from engagement_platform.errors import PlatformError
-from engagement_platform.tables.checksums import quoted
+from engagement_platform.lake.checksums import quoted
 
 FORMAT = 1
 """Of the file; one of another format is made anew, from a snapshot."""

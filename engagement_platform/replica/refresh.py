@@ -20,13 +20,13 @@ from engagement_platform.consumers.changes import MAX_ROWS, lake_root
 from engagement_platform.consumers.notified import KEY, TooFarBehind
 from engagement_platform.consumers.position import Position, batch_of
 from engagement_platform.consumers.standing import DATA
+from engagement_platform.lake import log
+from engagement_platform.lake.arrow import schema_of
+from engagement_platform.lake.checksums import quoted
+from engagement_platform.lake.engagement import NOTIFICATION
 from engagement_platform.replica.file import FORMAT, NotAReplica, State, opened, put_state, state
 from engagement_platform.rollback.plan import RESTORE_TABLES
 from engagement_platform.settings import Settings
-from engagement_platform.tables import log
-from engagement_platform.tables.arrow import schema_of
-from engagement_platform.tables.checksums import quoted
-from engagement_platform.tables.engagement import NOTIFICATION
 
 NAME = "replica"
 """Of the consumer, unless another is asked for."""

@@ -14,8 +14,8 @@ from typing import Any
 import duckdb
 
 from engagement_platform.consumers.lag import Lag, lags
-from engagement_platform.microbatch.cursors import CursorStore
-from engagement_platform.microbatch.database import open_engine
+from engagement_platform.engine.cursors import CursorStore
+from engagement_platform.engine.database import open_engine
 from engagement_platform.replica.file import NoReplica, State, opened, state
 from engagement_platform.replica.refresh import Place
 from engagement_platform.settings import Settings

@@ -11,9 +11,9 @@ from datetime import datetime
 from functools import cached_property
 from itertools import pairwise
 
-from engagement_platform.microbatch.model import JobState, Offsets
-from engagement_platform.microbatch.rewind import rewound_by
-from engagement_platform.microbatch.stores import BatchRecord
+from engagement_platform.engine.model import JobState, Offsets
+from engagement_platform.engine.offset_reset import rewound_by
+from engagement_platform.engine.stores import BatchRecord
 
 Commit = tuple[int, str | None]
 """Version of a table, and the user metadata of the commit that made it."""

@@ -14,17 +14,17 @@ from deltalake import DeltaTable
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from engagement_platform.lake import light, log
+from engagement_platform.lake.arrow import schema_of
+from engagement_platform.lake.contract import Table
+from engagement_platform.lake.engagement import PENDING, data_table
+from engagement_platform.lake.lake import Lake, Rows, any_of
+from engagement_platform.lake.restore import organizations_between
 from engagement_platform.merge_on_read.entity import Entity
 from engagement_platform.merge_on_read.here import current_here
 from engagement_platform.merge_on_read.snapshot import snapshot
 from engagement_platform.merge_on_read.view import view
 from engagement_platform.mutation.current import current_at
-from engagement_platform.tables import light, log
-from engagement_platform.tables.arrow import schema_of
-from engagement_platform.tables.contract import Table
-from engagement_platform.tables.engagement import PENDING, data_table
-from engagement_platform.tables.lake import Lake, Rows, any_of
-from engagement_platform.tables.restored import organizations_between
 
 MOST_ROWS_HERE = 200_000
 """Rows, of both moments together, above which Spark compares them; about 200 MB in this process (a guess)."""

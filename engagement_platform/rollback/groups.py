@@ -12,29 +12,16 @@ from typing import Protocol
 
 from deltalake import DeltaTable
 
+from engagement_platform.engine.model import Offsets, Transaction
 from engagement_platform.errors import PlatformError
 from engagement_platform.games.feed import Feed
 from engagement_platform.games.feed import shipped as shipped_feed
 from engagement_platform.games.replaying import LandedObjects
 from engagement_platform.jobs import INGEST_ENGAGEMENTS, shipped_entity
-from engagement_platform.landing.redriven import turn_of
-from engagement_platform.merge_on_read.entity import Entity
-from engagement_platform.merge_on_read.ingest import NUMBER, looked_up
-from engagement_platform.merge_on_read.ingest import job_name as ingest_name
-from engagement_platform.merge_on_read.rematerialize import job_name as rematerialize_name
-from engagement_platform.merge_on_read.snapshot import transaction, watermark_of
-from engagement_platform.microbatch.model import Offsets, Transaction
-from engagement_platform.mutation.job import APPLY_MUTATIONS
-from engagement_platform.mutation.rematerialize import REMATERIALIZE_ALIASES
-from engagement_platform.rollback.boundary import Moving
-from engagement_platform.rollback.difference import differences, entity_differences, rows_of
-from engagement_platform.settings import Settings
-from engagement_platform.sources.kafka import KafkaSource
-from engagement_platform.streams.declared import declarations
-from engagement_platform.streams.stream import Stream
-from engagement_platform.tables import log
-from engagement_platform.tables.contract import Table
-from engagement_platform.tables.engagement import (
+from engagement_platform.lake import log
+from engagement_platform.lake.append_log_source import TableSource
+from engagement_platform.lake.contract import Table
+from engagement_platform.lake.engagement import (
     ALIAS,
     AMENDMENT,
     MAPPING,
@@ -46,8 +33,21 @@ from engagement_platform.tables.engagement import (
     SUPERSEDED,
     data_table,
 )
-from engagement_platform.tables.growth import TableSource
-from engagement_platform.tables.lake import Lake, Rows
+from engagement_platform.lake.lake import Lake, Rows
+from engagement_platform.landing.redriven import turn_of
+from engagement_platform.merge_on_read.entity import Entity
+from engagement_platform.merge_on_read.ingest import NUMBER, looked_up
+from engagement_platform.merge_on_read.ingest import job_name as ingest_name
+from engagement_platform.merge_on_read.rematerialize import job_name as rematerialize_name
+from engagement_platform.merge_on_read.snapshot import transaction, watermark_of
+from engagement_platform.mutation.job import APPLY_MUTATIONS
+from engagement_platform.mutation.rematerialize import REMATERIALIZE_ALIASES
+from engagement_platform.rollback.boundary import Moving
+from engagement_platform.rollback.difference import differences, entity_differences, rows_of
+from engagement_platform.settings import Settings
+from engagement_platform.sources.kafka import KafkaSource
+from engagement_platform.streams.declared import declarations
+from engagement_platform.streams.stream import Stream
 
 Versions = Mapping[str, int]
 """Table -> version."""

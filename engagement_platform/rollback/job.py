@@ -19,19 +19,19 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import functions as F
 
+from engagement_platform.engine.job import BatchReport, Committer, MicroBatchJob, Stores, Told
+from engagement_platform.engine.lease import Fence
+from engagement_platform.engine.model import Checkpoint, Counts, JobState, Limits, Manifest, Offsets
+from engagement_platform.engine.offset_reset import Rewind, rewind
 from engagement_platform.errors import PlatformError
-from engagement_platform.microbatch.job import BatchReport, Committer, MicroBatchJob, Stores, Told
-from engagement_platform.microbatch.lease import Fence
-from engagement_platform.microbatch.model import Checkpoint, Counts, JobState, Limits, Manifest, Offsets
-from engagement_platform.microbatch.rewind import Rewind, rewind
+from engagement_platform.lake.arrow import table_of
+from engagement_platform.lake.audit_columns import stamped, stamped_here
+from engagement_platform.lake.contract import Table
+from engagement_platform.lake.engagement import NOTIFICATION
+from engagement_platform.lake.lake import Lake, Rows
+from engagement_platform.lake.restore import RESTORE, Checksum, checksums, restore
 from engagement_platform.rollback.groups import Group, come_and_gone, engagements, group_of
 from engagement_platform.rollback.plan import RESTORE_TABLES, Asked, Plan, plan
-from engagement_platform.tables.arrow import table_of
-from engagement_platform.tables.contract import Table
-from engagement_platform.tables.engagement import NOTIFICATION
-from engagement_platform.tables.lake import Lake, Rows
-from engagement_platform.tables.restored import RESTORE, Checksum, checksums, restore
-from engagement_platform.tables.stamps import stamped, stamped_here
 
 
 class RestoreUnfinished(PlatformError):

@@ -12,19 +12,19 @@ from typing import Literal
 
 from deltalake.exceptions import DeltaError
 
+from engagement_platform.engine.job import Stores
+from engagement_platform.engine.model import JobState, Offsets
+from engagement_platform.engine.offset_reset import first_start
+from engagement_platform.engine.stores import BatchRecord
+from engagement_platform.engine.unfinished_batches import OthersBatchUnfinished, in_the_way
 from engagement_platform.errors import PlatformError
-from engagement_platform.microbatch.job import Stores
-from engagement_platform.microbatch.model import JobState, Offsets
-from engagement_platform.microbatch.others import OthersBatchUnfinished, in_the_way
-from engagement_platform.microbatch.rewind import first_start
-from engagement_platform.microbatch.stores import BatchRecord
+from engagement_platform.lake import log
+from engagement_platform.lake.contract import Table
+from engagement_platform.lake.erased import is_erasure, is_erasure_of_players
+from engagement_platform.lake.restore import Moved, VersionGone, moved
 from engagement_platform.rollback.boundary import Boundary, Timeline, named
 from engagement_platform.rollback.groups import Group, group_of
 from engagement_platform.settings import Settings
-from engagement_platform.tables import log
-from engagement_platform.tables.contract import Table
-from engagement_platform.tables.erased import is_erasure, is_erasure_of_players
-from engagement_platform.tables.restored import Moved, VersionGone, moved
 
 RESTORE_TABLES = "restore-tables"
 

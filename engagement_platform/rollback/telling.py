@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 
+from engagement_platform.lake import light, log
+from engagement_platform.lake.restore import RESTORE
 from engagement_platform.rollback.plan import Plan, shown
 from engagement_platform.settings import Settings
-from engagement_platform.tables import light, log
-from engagement_platform.tables.restored import RESTORE
 
 
 def told(plan: Plan, differing: Mapping[str, int] | None = None) -> Iterator[str]:

@@ -21,8 +21,8 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
+from engagement_platform.engine.model import Limits, Offsets
 from engagement_platform.errors import PlatformError
-from engagement_platform.microbatch.model import Limits, Offsets
 from engagement_platform.settings import KafkaSettings
 from engagement_platform.sources.kafka_errors import (
     BrokerRefused,

@@ -31,7 +31,7 @@ from sqlalchemy import (
     update,
 )
 
-from engagement_platform.microbatch.database import open_engine, reading, writing
+from engagement_platform.engine.database import open_engine, reading, writing
 from engagement_platform.sources.s3_events import S3File
 
 # Of its own and not among the stores' tables: nobody who does without the source gets them.

@@ -11,22 +11,22 @@ from dataclasses import dataclass
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
+from engagement_platform.engine.job import Committer, MicroBatchJob, Stores, Told
+from engagement_platform.engine.model import Counts, Limits, Manifest, Source
+from engagement_platform.lake.arrow import schema_of
+from engagement_platform.lake.audit_columns import stamped_here
+from engagement_platform.lake.lake import Lake
 from engagement_platform.landing.batch import COORDINATES, DecodedBatch
 from engagement_platform.landing.decoded import decoded_table, few_records
 from engagement_platform.landing.redriven import RedrivenProcess, RedriveSource, turn_of
 from engagement_platform.landing.rejected import RejectedProcess
 from engagement_platform.landing.withheld import withheld
-from engagement_platform.microbatch.job import Committer, MicroBatchJob, Stores, Told
-from engagement_platform.microbatch.model import Counts, Limits, Manifest, Source
 from engagement_platform.pii.tombstones import StoredTombstones
 from engagement_platform.settings import Settings
 from engagement_platform.sources.messages import DecodingLimits
 from engagement_platform.sources.recorded_batches import decode_records, records_ddl
 from engagement_platform.streams.settle import settled
 from engagement_platform.streams.stream import Stream
-from engagement_platform.tables.arrow import schema_of
-from engagement_platform.tables.lake import Lake
-from engagement_platform.tables.stamps import stamped_here
 
 Reader = Callable[[Manifest], DataFrame]
 """Raw records of a pinned range: topic, partition, offset, key, value, timestamp."""

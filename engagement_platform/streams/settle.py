@@ -11,11 +11,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from engagement_platform.engine.model import Manifest
+from engagement_platform.lake.lake import Lake
 from engagement_platform.landing.batch import COORDINATES, with_reason
-from engagement_platform.microbatch.model import Manifest
 from engagement_platform.sources.messages import EVENT_DATE
 from engagement_platform.streams.stream import Stream
-from engagement_platform.tables.lake import Lake
 
 REASONS = {
     "unique_conflict": "A record of the same name has landed, or came before in this batch, and says something else.",

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from engagement_platform.lake.contract import Column, Mode, Table
 from engagement_platform.sources.messages import EVENT_DATE, RecordShape, ValueType
-from engagement_platform.tables.contract import Column, Mode, Table
 
 OURS = frozenset({"engagement", "profile", "game", "layout", "perftest", "view"})
 """First parts of names under which the platform keeps tables of its own."""

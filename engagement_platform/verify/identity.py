@@ -16,13 +16,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from engagement_platform.jobs import open_stores
-from engagement_platform.mutation.accepted import edges_of
-from engagement_platform.mutation.identify import ROW, identified
-from engagement_platform.mutation.identity import identities_of
-from engagement_platform.mutation.resolver import Identities
-from engagement_platform.settings import Settings
-from engagement_platform.tables import log
-from engagement_platform.tables.engagement import (
+from engagement_platform.lake import log
+from engagement_platform.lake.engagement import (
     ALIAS,
     AMENDMENT,
     MAPPING,
@@ -31,7 +26,12 @@ from engagement_platform.tables.engagement import (
     SAID_NAME,
     data_table,
 )
-from engagement_platform.tables.lake import MAX_LITERALS, Lake
+from engagement_platform.lake.lake import MAX_LITERALS, Lake
+from engagement_platform.mutation.accepted import edges_of
+from engagement_platform.mutation.identify import ROW, identified
+from engagement_platform.mutation.identity import identities_of
+from engagement_platform.mutation.resolver import Identities
+from engagement_platform.settings import Settings
 from engagement_platform.verify.finding import EXAMPLES, Finding, Rule, found
 from engagement_platform.verify.logs import MOST_ROWS, contents_and_names, portions, rows_of
 from engagement_platform.verify.moment import Moment, moment

@@ -11,15 +11,15 @@ from typing import Any
 
 import pyarrow as pa
 
+from engagement_platform.lake import log
+from engagement_platform.lake.contract import Table
+from engagement_platform.lake.engagement import ALIAS, AMENDMENT, MAPPING, ORIGINAL, SAID_NAME, data_table
+from engagement_platform.lake.erased import is_pseudonym
+from engagement_platform.lake.lake import Lake
 from engagement_platform.mutation.accepted import Id, as_content, edges_of, said_by_engagement, said_by_request
 from engagement_platform.mutation.content import Patch, patched
 from engagement_platform.mutation.names import names_of
 from engagement_platform.mutation.requests import Request
-from engagement_platform.tables import log
-from engagement_platform.tables.contract import Table
-from engagement_platform.tables.engagement import ALIAS, AMENDMENT, MAPPING, ORIGINAL, SAID_NAME, data_table
-from engagement_platform.tables.erased import is_pseudonym
-from engagement_platform.tables.lake import Lake
 from engagement_platform.verify.finding import EXAMPLES, Finding
 from engagement_platform.verify.moment import Moment
 

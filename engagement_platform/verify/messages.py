@@ -14,13 +14,18 @@ from operator import and_
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from engagement_platform.engine.job import accounted
+from engagement_platform.engine.model import JobState, Manifest, Offsets
+from engagement_platform.engine.stores import BatchRecord
 from engagement_platform.ingestion.job import engagement_decoder
 from engagement_platform.ingestion.settle import COORDINATES, ID
 from engagement_platform.jobs import open_stores
+from engagement_platform.lake.arrow import schema_of
+from engagement_platform.lake.engagement import ALIAS, QUARANTINE
+from engagement_platform.lake.erased import PSEUDONYM
+from engagement_platform.lake.lake import Lake
+from engagement_platform.lake.session import spark_session
 from engagement_platform.landing.withheld import ENGAGEMENTS, withheld_in_spark
-from engagement_platform.microbatch.job import accounted
-from engagement_platform.microbatch.model import JobState, Manifest, Offsets
-from engagement_platform.microbatch.stores import BatchRecord
 from engagement_platform.mutation.accepted import edges_of
 from engagement_platform.mutation.identify import identified
 from engagement_platform.mutation.identity import identities_of
@@ -29,11 +34,6 @@ from engagement_platform.pii.tombstones import StoredTombstones
 from engagement_platform.settings import Settings
 from engagement_platform.sources.kafka import KafkaSource
 from engagement_platform.sources.messages import Reason
-from engagement_platform.spark.session import spark_session
-from engagement_platform.tables.arrow import schema_of
-from engagement_platform.tables.engagement import ALIAS, QUARANTINE
-from engagement_platform.tables.erased import PSEUDONYM
-from engagement_platform.tables.lake import Lake
 from engagement_platform.verify.finding import EXAMPLES, Finding, Rule, found
 from engagement_platform.verify.logs import MOST_ROWS
 from engagement_platform.verify.moment import Moment, moment

@@ -14,16 +14,14 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from engagement_platform.engine.model import Checkpoint, JobState, Manifest
+from engagement_platform.engine.stores import BatchRecord, CheckpointStore
+from engagement_platform.engine.unfinished_batches import in_the_way
 from engagement_platform.jobs import INGEST_ENGAGEMENTS
-from engagement_platform.microbatch.model import Checkpoint, JobState, Manifest
-from engagement_platform.microbatch.others import in_the_way
-from engagement_platform.microbatch.stores import BatchRecord, CheckpointStore
-from engagement_platform.mutation.current import shown_at
-from engagement_platform.settings import Settings
-from engagement_platform.tables import log
-from engagement_platform.tables.arrow import schema_of
-from engagement_platform.tables.contract import Table
-from engagement_platform.tables.engagement import (
+from engagement_platform.lake import log
+from engagement_platform.lake.arrow import schema_of
+from engagement_platform.lake.contract import Table
+from engagement_platform.lake.engagement import (
     ALIAS,
     MAPPING,
     MUTATION_LOGS,
@@ -32,7 +30,9 @@ from engagement_platform.tables.engagement import (
     QUARANTINE,
     data_table,
 )
-from engagement_platform.tables.lake import Lake
+from engagement_platform.lake.lake import Lake
+from engagement_platform.mutation.current import shown_at
+from engagement_platform.settings import Settings
 
 
 @dataclass(frozen=True)

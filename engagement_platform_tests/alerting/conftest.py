@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from engagement_platform_tests.alerting.receiver import Receiver
-from engagement_platform_tests.microbatch.conftest import clock, engine, postgres, store_url
+from engagement_platform_tests.engine.conftest import clock, engine, postgres, store_url
 
 __all__ = ["clock", "engine", "postgres", "store_url"]
 

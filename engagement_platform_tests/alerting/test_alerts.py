@@ -16,10 +16,10 @@ from engagement_platform.alert_sections import AlertingSettings
 from engagement_platform.alerting.alerts import Alerts
 from engagement_platform.alerting.model import Alert, Message, Severity, State
 from engagement_platform.alerting.sender import Sender
-from engagement_platform.microbatch.database import open_engine
+from engagement_platform.engine.database import open_engine
 from engagement_platform_tests.alerting.mailbox import Mailbox
 from engagement_platform_tests.alerting.receiver import Receiver
-from engagement_platform_tests.microbatch.conftest import FakeClock
+from engagement_platform_tests.engine.conftest import FakeClock
 
 SECRETS = ("pa55word", "t0ken-1234567")
 BEGAN = datetime(2026, 3, 1, 12, tzinfo=UTC)

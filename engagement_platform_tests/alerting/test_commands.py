@@ -12,7 +12,7 @@ from typer.testing import CliRunner, Result
 from engagement_platform.alerting.alerts import Alerts
 from engagement_platform.alerting.model import Alert, Severity
 from engagement_platform.cli import app
-from engagement_platform.microbatch.database import open_engine
+from engagement_platform.engine.database import open_engine
 from engagement_platform.settings import Settings
 from engagement_platform_tests.alerting.receiver import Receiver
 

@@ -16,7 +16,7 @@ from engagement_platform.alerting.outbox import Outbox, parcels
 from engagement_platform.alerting.schema import make_tables
 from engagement_platform.alerting.store import AlertStore, Telling
 from engagement_platform.alerting.wording import summed_up
-from engagement_platform_tests.microbatch.conftest import FakeClock
+from engagement_platform_tests.engine.conftest import FakeClock
 
 HOUR, MINUTE, SECOND = timedelta(hours=1), timedelta(minutes=1), timedelta(seconds=1)
 TELLING = Telling(("1-json",), dedupe=HOUR, settle=2 * MINUTE)

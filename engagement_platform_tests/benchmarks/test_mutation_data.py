@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.mutation_data import CHAINED_PERCENT, LONGEST, DataSet, Scale, apportion, shares, tally
-from engagement_platform.tables.arrow import schema_of
-from engagement_platform.tables.engagement import data_table
+from engagement_platform.lake.arrow import schema_of
+from engagement_platform.lake.engagement import data_table
 
 
 @pytest.fixture(scope="module")

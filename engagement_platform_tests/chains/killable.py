@@ -15,10 +15,10 @@ from datetime import timedelta
 
 from engagement_platform.chains.run import CHAIN, HOPS, run_chain
 from engagement_platform.jobs import open_stores
+from engagement_platform.lake import log
+from engagement_platform.lake.lake import Lake
+from engagement_platform.lake.session import spark_session
 from engagement_platform.settings import Settings
-from engagement_platform.spark.session import spark_session
-from engagement_platform.tables import log
-from engagement_platform.tables.lake import Lake
 
 
 def die() -> None:

@@ -17,10 +17,10 @@ from pyspark.sql import SparkSession
 
 from engagement_platform.chains.run import DAYS, SESSIONS, VIEWS, run_hop
 from engagement_platform.chains.views import DAILY, PAGE_VIEW, SESSION
+from engagement_platform.lake import log
+from engagement_platform.lake.contract import Table
+from engagement_platform.lake.lake import Lake
 from engagement_platform.settings import KafkaSettings
-from engagement_platform.tables import log
-from engagement_platform.tables.contract import Table
-from engagement_platform.tables.lake import Lake
 from engagement_platform_tests.chains.oracle import Chain
 from engagement_platform_tests.chains.test_view_analytics import BEGIN, GAP, LATE, World, some_views
 from engagement_platform_tests.conftest import Broker

@@ -28,16 +28,16 @@ from engagement_platform.chains.run import (
     run_hop,
 )
 from engagement_platform.chains.views import DAILY, PAGE_VIEW, SESSION, SHAPE, VIEW_QUARANTINE, refused_ahead
+from engagement_platform.engine.cursors import CheckpointBehind, StreamCheckpoints
 from engagement_platform.jobs import open_stores
-from engagement_platform.microbatch.cursors import CheckpointBehind, StreamCheckpoints
+from engagement_platform.lake.contract import Table
+from engagement_platform.lake.engagement import MAPPING
+from engagement_platform.lake.lake import Lake, NotAStreamSource
+from engagement_platform.lake.streaming import drain_stream, summed
 from engagement_platform.sections import ChainSettings
 from engagement_platform.settings import KafkaSettings, Settings
 from engagement_platform.sources.messages import DecodingLimits
 from engagement_platform.sources.recorded_batches import decode_records
-from engagement_platform.tables.contract import Table
-from engagement_platform.tables.engagement import MAPPING
-from engagement_platform.tables.lake import Lake, NotAStreamSource
-from engagement_platform.tables.streaming import drain_stream, summed
 from engagement_platform_tests.chains.oracle import Chain, View
 from engagement_platform_tests.conftest import Broker
 from engagement_platform_tests.daily import every_third_day

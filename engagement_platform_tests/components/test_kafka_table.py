@@ -23,12 +23,12 @@ from engagement_platform.components import KafkaTable, MaintainedTable, MergeOnR
 from engagement_platform.components.folder import folder_definitions
 from engagement_platform.definitions import defs
 from engagement_platform.defs.platform import Platform
+from engagement_platform.engine.model import Transaction
+from engagement_platform.lake import light
+from engagement_platform.lake.arrow import table_of
 from engagement_platform.layout.findings import CODES
-from engagement_platform.microbatch.model import Transaction
 from engagement_platform.settings import Settings
 from engagement_platform.streams.kinds import KafkaTableDeclaration
-from engagement_platform.tables import light
-from engagement_platform.tables.arrow import table_of
 from engagement_platform_tests.conftest import Broker
 from engagement_platform_tests.docs.pages import ROOT
 from engagement_platform_tests.streams.clicks import CLICK, click, encoded

@@ -15,10 +15,10 @@ from pydantic import ValidationError
 from engagement_platform.components import S3SqsTables
 from engagement_platform.components.folder import folder_definitions
 from engagement_platform.defs.platform import Platform
+from engagement_platform.engine.unfinished_batches import how_to_finish
 from engagement_platform.games.erasing import game_tables
 from engagement_platform.jobs import job_names, open_stores, reset_job
 from engagement_platform.layout.findings import CODES
-from engagement_platform.microbatch.others import how_to_finish
 from engagement_platform.reading import table_names
 from engagement_platform.settings import Settings
 from engagement_platform.status import backlog

@@ -26,6 +26,8 @@ from engagement_platform.consumers.notified import TooFarBehind
 from engagement_platform.erasing.job import Eraser
 from engagement_platform.erasing.whom import Whom
 from engagement_platform.jobs import INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS
+from engagement_platform.lake.arrow import schema_of
+from engagement_platform.lake.engagement import NOTIFICATION, PENDING, data_table
 from engagement_platform.layout import maintain
 from engagement_platform.layout.vacuum import RetentionTooShort
 from engagement_platform.mutation.current import current
@@ -35,8 +37,6 @@ from engagement_platform.replica.file import opened
 from engagement_platform.replica.refresh import Place, refresh
 from engagement_platform.rollback.plan import Asked, ErasedSince, RestoreMode
 from engagement_platform.settings import MutationSettings
-from engagement_platform.tables.arrow import schema_of
-from engagement_platform.tables.engagement import NOTIFICATION, PENDING, data_table
 from engagement_platform_tests.consumers.lakes import Replica, Rows, by_key
 from engagement_platform_tests.ingestion.world import World
 from engagement_platform_tests.mutation import histories

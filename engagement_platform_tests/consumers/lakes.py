@@ -17,18 +17,18 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from engagement_platform.consumers import Batch, Changes
+from engagement_platform.engine.job import DrainPolicy, Stores, Told, drain
+from engagement_platform.engine.model import Transaction
 from engagement_platform.jobs import INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS, open_stores
-from engagement_platform.microbatch.job import DrainPolicy, Stores, Told, drain
-from engagement_platform.microbatch.model import Transaction
+from engagement_platform.lake import light
+from engagement_platform.lake.arrow import schema_of, table_of
+from engagement_platform.lake.contract import Table
+from engagement_platform.lake.engagement import ALIAS, MUTATION_REQUEST, NOTIFICATION, PENDING, data_table
+from engagement_platform.lake.lake import Lake
 from engagement_platform.mutation.accepted import edges_of
 from engagement_platform.mutation.job import apply_mutations
 from engagement_platform.mutation.resolver import Identities
 from engagement_platform.settings import ApplyStrategy, LayoutSettings, MutationSettings, Settings
-from engagement_platform.tables import light
-from engagement_platform.tables.arrow import schema_of, table_of
-from engagement_platform.tables.contract import Table
-from engagement_platform.tables.engagement import ALIAS, MUTATION_REQUEST, NOTIFICATION, PENDING, data_table
-from engagement_platform.tables.lake import Lake
 from engagement_platform_tests.mutation.histories import Message
 
 NOW = datetime(2026, 11, 21, 9, 30, tzinfo=UTC)

@@ -10,14 +10,14 @@ import pytest
 from deltalake import DeltaTable
 
 from engagement_platform.consumers.appended import Appends, NotReadIncrementally
+from engagement_platform.engine.model import Transaction
 from engagement_platform.jobs import open_stores
+from engagement_platform.lake import light
+from engagement_platform.lake.arrow import table_of
+from engagement_platform.lake.engagement import PENDING
 from engagement_platform.layout.doctor import Target
 from engagement_platform.layout.vacuum import floors
-from engagement_platform.microbatch.model import Transaction
 from engagement_platform.settings import Settings
-from engagement_platform.tables import light
-from engagement_platform.tables.arrow import table_of
-from engagement_platform.tables.engagement import PENDING
 from engagement_platform_tests.streams.clicks import CLICK
 
 NOW = datetime(2026, 11, 20, 10, tzinfo=UTC)

@@ -20,10 +20,10 @@ from engagement_platform.consumers.lag import lags
 from engagement_platform.consumers.lag import told as lag_told
 from engagement_platform.consumers.notified import TooFarBehind
 from engagement_platform.consumers.position import Position, UnknownStart
-from engagement_platform.microbatch.cursors import CursorMoved, CursorStore
+from engagement_platform.engine.cursors import CursorMoved, CursorStore
+from engagement_platform.lake import light, log
+from engagement_platform.lake.engagement import NOTIFICATION
 from engagement_platform.settings import LayoutScheme, LayoutSettings
-from engagement_platform.tables import light, log
-from engagement_platform.tables.engagement import NOTIFICATION
 from engagement_platform_tests.consumers.lakes import PlainLake, Replica, Rows, by_key
 from engagement_platform_tests.mutation.histories import (
     FIRST_DAY,

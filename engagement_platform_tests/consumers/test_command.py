@@ -15,10 +15,10 @@ from typer.testing import CliRunner, Result
 from engagement_platform.cli import app
 from engagement_platform.consumers.notified import TooFarBehind
 from engagement_platform.consumers.output import CannotPut
-from engagement_platform.microbatch.model import Transaction
-from engagement_platform.tables import light
-from engagement_platform.tables.arrow import table_of
-from engagement_platform.tables.engagement import NOTIFICATION
+from engagement_platform.engine.model import Transaction
+from engagement_platform.lake import light
+from engagement_platform.lake.arrow import table_of
+from engagement_platform.lake.engagement import NOTIFICATION
 from engagement_platform_tests.consumers.lakes import PlainLake
 from engagement_platform_tests.consumers.test_changes import land, vacuum
 from engagement_platform_tests.mutation.histories import convert, delete

@@ -16,10 +16,10 @@ from engagement_platform.consumers.changes import UnknownChoice
 from engagement_platform.consumers.in_spark import Pull, StreamTooFarBehind, as_now, stream
 from engagement_platform.consumers.lag import stream_lags, told
 from engagement_platform.consumers.standing import View
+from engagement_platform.engine.cursors import CheckpointChanged, CheckpointTaken, StreamCheckpoints
 from engagement_platform.erasing.job import Eraser
 from engagement_platform.erasing.whom import Whom
-from engagement_platform.microbatch.cursors import CheckpointChanged, CheckpointTaken, StreamCheckpoints
-from engagement_platform.tables.engagement import NOTIFICATION, data_table
+from engagement_platform.lake.engagement import NOTIFICATION, data_table
 from engagement_platform_tests.consumers.hour import plain, put, standing
 from engagement_platform_tests.consumers.lakes import PlainLake, Replica, Rows
 from engagement_platform_tests.consumers.test_changes import land

@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from engagement_platform.definitions import defs
-from engagement_platform.tables.contract import Table
+from engagement_platform.lake.contract import Table
 from engagement_platform_tests.conftest import Broker
 
 # Those that may be told of a mode.

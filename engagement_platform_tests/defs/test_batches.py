@@ -11,9 +11,9 @@ import dagster as dg
 from engagement_platform.defs.batches import Batch, bars, log_line, table_metadata, unbalanced
 from engagement_platform.defs.engagement import conservation
 from engagement_platform.defs.specs import DATA_TABLE
-from engagement_platform.microbatch.job import BatchReport
-from engagement_platform.microbatch.model import JobState, Manifest
-from engagement_platform.microbatch.stores import BatchRecord
+from engagement_platform.engine.job import BatchReport
+from engagement_platform.engine.model import JobState, Manifest
+from engagement_platform.engine.stores import BatchRecord
 
 NOW = datetime(2026, 11, 21, 9, 30, tzinfo=UTC)
 COUNTS = {"rows_in": 10, "landed": 7, "inserted": 6, "updated": 1, "duplicates": 1, "quarantined": 2, "files": 5}

@@ -22,12 +22,12 @@ from engagement_platform.defs.checks import (
     table_check_results,
 )
 from engagement_platform.defs.sensors import to_report
+from engagement_platform.engine.model import Manifest, Transaction
 from engagement_platform.jobs import INGEST_ENGAGEMENTS, open_stores
-from engagement_platform.microbatch.model import Manifest, Transaction
+from engagement_platform.lake import light
+from engagement_platform.lake.arrow import table_of
+from engagement_platform.lake.engagement import ALIAS
 from engagement_platform.settings import Settings
-from engagement_platform.tables import light
-from engagement_platform.tables.arrow import table_of
-from engagement_platform.tables.engagement import ALIAS
 from engagement_platform.verify import Finding
 
 NOW = datetime(2026, 11, 21, 9, 30, tzinfo=UTC)

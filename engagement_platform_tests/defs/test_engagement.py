@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 
 from engagement_platform.definitions import defs
 from engagement_platform.defs.work import NoReread
-from engagement_platform.tables.engagement import MAPPING, NOTIFICATION, QUARANTINE, data_table
+from engagement_platform.lake.engagement import MAPPING, NOTIFICATION, QUARANTINE, data_table
 from engagement_platform_tests.daily import every_third_day
 from engagement_platform_tests.defs.conftest import Home
 

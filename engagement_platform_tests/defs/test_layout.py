@@ -39,15 +39,15 @@ from engagement_platform.defs.layout import (
 )
 from engagement_platform.defs.platform import Platform
 from engagement_platform.defs.sensors import REPORT_AGAIN_AFTER, Recent
+from engagement_platform.engine.model import Transaction
+from engagement_platform.lake import light
+from engagement_platform.lake.arrow import table_of
+from engagement_platform.lake.engagement import MAPPING, data_table
+from engagement_platform.lake.layout import LAYOUT_HISTORY
 from engagement_platform.layout.findings import CODES
 from engagement_platform.layout.reports import keep
 from engagement_platform.merge_on_read.entity import PROFILE
-from engagement_platform.microbatch.model import Transaction
 from engagement_platform.settings import Settings
-from engagement_platform.tables import light
-from engagement_platform.tables.arrow import table_of
-from engagement_platform.tables.engagement import MAPPING, data_table
-from engagement_platform.tables.layout import LAYOUT_HISTORY
 from engagement_platform_tests.layout import logs
 
 DATA = dg.AssetKey(["engagement", "data"])

@@ -13,8 +13,8 @@ from engagement_platform.defs.applied import write_amplification
 from engagement_platform.defs.checks import announced_rows_result
 from engagement_platform.defs.mutated import Announced, chains, not_announced, sampled
 from engagement_platform.defs.rematerialize import ToMove, why_not_now
-from engagement_platform.microbatch.job import BatchReport
-from engagement_platform.microbatch.model import Manifest
+from engagement_platform.engine.job import BatchReport
+from engagement_platform.engine.model import Manifest
 from engagement_platform.mutation.model import Edge
 from engagement_platform_tests.mutation.histories import at, edges, random_history
 

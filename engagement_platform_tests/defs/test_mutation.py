@@ -20,9 +20,9 @@ from engagement_platform.defs.mutation import apply_mutations
 from engagement_platform.defs.platform import Platform
 from engagement_platform.defs.rematerialize import rematerialization
 from engagement_platform.defs.sensors import mutations_backlog, watch
+from engagement_platform.engine.database import LEASE_WAITER, open_engine
 from engagement_platform.jobs import open_stores
-from engagement_platform.microbatch.database import LEASE_WAITER, open_engine
-from engagement_platform.tables.engagement import PENDING, data_table
+from engagement_platform.lake.engagement import PENDING, data_table
 from engagement_platform_tests.daily import every_third_day
 from engagement_platform_tests.defs.conftest import Home
 

@@ -20,12 +20,12 @@ from engagement_platform.defs.entity import WHY
 from engagement_platform.defs.entity_checks import replay_result, size_result, watermark_result
 from engagement_platform.defs.platform import Platform
 from engagement_platform.defs.profile import PROFILES
+from engagement_platform.lake import light
 from engagement_platform.merge_on_read import sample
 from engagement_platform.merge_on_read.entity import PROFILE
 from engagement_platform.merge_on_read.here import current_here, state_here
 from engagement_platform.merge_on_read.snapshot import Snapshot, snapshot, transaction
 from engagement_platform.settings import Settings
-from engagement_platform.tables import light
 from engagement_platform_tests.defs.conftest import Home
 from engagement_platform_tests.merge_on_read.histories import Changes
 from engagement_platform_tests.merge_on_read.oracle import Said

@@ -13,12 +13,12 @@ from engagement_platform.chains.run import SESSIONS, Hop
 from engagement_platform.chains.views import PAGE_VIEW
 from engagement_platform.defs.chain import hop_asset
 from engagement_platform.defs.platform import bound_platform
+from engagement_platform.engine.cursors import StreamCheckpoints
 from engagement_platform.jobs import open_stores
-from engagement_platform.microbatch.cursors import StreamCheckpoints
+from engagement_platform.lake import light, log
+from engagement_platform.lake.contract import Table
+from engagement_platform.lake.engagement import MAPPING, data_table
 from engagement_platform.settings import Settings
-from engagement_platform.tables import light, log
-from engagement_platform.tables.contract import Table
-from engagement_platform.tables.engagement import MAPPING, data_table
 from engagement_platform_tests.defs.conftest import Home
 from engagement_platform_tests.defs.test_engagement import engagement
 

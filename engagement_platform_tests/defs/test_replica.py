@@ -19,11 +19,11 @@ from engagement_platform.defs.replica import (
     replica_equals_table,
 )
 from engagement_platform.defs.specs import engagement_specs, key_of
+from engagement_platform.lake.checksums import Checksum
+from engagement_platform.lake.engagement import NOTIFICATION
 from engagement_platform.replica.compare import Compared, Difference
 from engagement_platform.replica.file import opened
 from engagement_platform.replica.refresh import place_of
-from engagement_platform.tables.checksums import Checksum
-from engagement_platform.tables.engagement import NOTIFICATION
 from engagement_platform_tests.consumers.lakes import PlainLake
 from engagement_platform_tests.consumers.test_changes import land
 

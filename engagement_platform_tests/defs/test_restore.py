@@ -11,10 +11,10 @@ import pytest
 from engagement_platform.definitions import defs
 from engagement_platform.defs.platform import Platform
 from engagement_platform.defs.restore import restore_unfinished
+from engagement_platform.lake.engagement import data_table
 from engagement_platform.merge_on_read.entity import PROFILE
 from engagement_platform.merge_on_read.here import current_here
 from engagement_platform.settings import Settings
-from engagement_platform.tables.engagement import data_table
 from engagement_platform_tests.daily import every_third_day
 from engagement_platform_tests.defs.conftest import Home
 from engagement_platform_tests.defs.test_mutation import engagement

@@ -15,7 +15,7 @@ from engagement_platform_tests.docs.pages import PACKAGE, ROOT, modules, name, t
 LONGEST_MODULE = 400
 
 # Where Spark is started in this process; everything else runs over Connect too, which has no SparkContext.
-STARTS_SPARK = {"engagement_platform/spark/session.py", "engagement_platform/defs/platform.py"}
+STARTS_SPARK = {"engagement_platform/lake/session.py", "engagement_platform/defs/platform.py"}
 
 WRITERS = {"writeTo", "writeStream", "mergeInto", "saveAsTable", "insertInto", "foreachBatch"}
 CLOCKS = {"now", "utcnow", "today", "uuid1", "uuid4", "current_timestamp", "current_date"}
@@ -96,7 +96,7 @@ def looks_at_clocks_or_dice(path: Path) -> list[str]:
 
 @EVERY_MODULE
 def test_only_tables_write(path: Path) -> None:
-    if path.parent != PACKAGE / "tables":
+    if path.parent != PACKAGE / "lake":
         assert writes(path) == []
 
 
@@ -108,7 +108,7 @@ def test_nothing_reaches_behind_spark_connect(path: Path) -> None:
     assert found(path, (node for node in attributes(path) if node.attr in hidden)) == []
 
 
-@pytest.mark.parametrize("path", [p for p in modules() if p.parent.name in ("ingestion", "tables")], ids=name)
+@pytest.mark.parametrize("path", [p for p in modules() if p.parent.name in ("ingestion", "lake")], ids=name)
 def test_what_a_batch_does_depends_on_no_clock_and_no_dice(path: Path) -> None:
     """A replay would differ: time and ids come from the manifest."""
     assert looks_at_clocks_or_dice(path) == []
@@ -116,10 +116,10 @@ def test_what_a_batch_does_depends_on_no_clock_and_no_dice(path: Path) -> None:
 
 def test_the_rules_find_what_they_look_for() -> None:
     """A rule that finds nothing where something is would find nothing anywhere."""
-    told = [line.split()[-1] for line in writes(PACKAGE / "tables" / "lake.py")]
+    told = [line.split()[-1] for line in writes(PACKAGE / "lake" / "lake.py")]
     assert {".format", ".mergeInto", ".sql()"} <= set(told)
-    assert looks_at_clocks_or_dice(PACKAGE / "microbatch" / "job.py")
-    assert any(node.attr == "sparkContext" for node in attributes(PACKAGE / "spark" / "session.py"))
+    assert looks_at_clocks_or_dice(PACKAGE / "engine" / "job.py")
+    assert any(node.attr == "sparkContext" for node in attributes(PACKAGE / "lake" / "session.py"))
 
 
 def test_importing_every_module_starts_nothing() -> None:

@@ -13,16 +13,14 @@ from typing import Any
 
 from deltalake import DeltaTable
 
+from engagement_platform.engine.job import Told
+from engagement_platform.engine.model import Transaction
 from engagement_platform.erasing.job import Eraser, tables
 from engagement_platform.jobs import open_stores
-from engagement_platform.merge_on_read.entity import PROFILE
-from engagement_platform.microbatch.job import Told
-from engagement_platform.microbatch.model import Transaction
-from engagement_platform.settings import LayoutSettings, Settings
-from engagement_platform.tables import light
-from engagement_platform.tables.arrow import table_of
-from engagement_platform.tables.contract import Table
-from engagement_platform.tables.engagement import (
+from engagement_platform.lake import light
+from engagement_platform.lake.arrow import table_of
+from engagement_platform.lake.contract import Table
+from engagement_platform.lake.engagement import (
     ALIAS,
     AMENDMENT,
     MAPPING,
@@ -36,6 +34,8 @@ from engagement_platform.tables.engagement import (
     SUPERSEDED,
     data_table,
 )
+from engagement_platform.merge_on_read.entity import PROFILE
+from engagement_platform.settings import LayoutSettings, Settings
 
 BOB, AMY, ANN = "bob-canary", "amy", "ann"
 SECRET = "canary-secret"

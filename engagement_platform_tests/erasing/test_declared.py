@@ -13,20 +13,20 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from engagement_platform import erasures
+from engagement_platform.engine.job import drain
+from engagement_platform.engine.lease import LeaseUnavailable
+from engagement_platform.engine.model import Transaction
+from engagement_platform.engine.unfinished_batches import OthersBatchUnfinished
 from engagement_platform.erasing.declared import of_stream
 from engagement_platform.jobs import open_stores
-from engagement_platform.microbatch.job import drain
-from engagement_platform.microbatch.lease import LeaseUnavailable
-from engagement_platform.microbatch.model import Transaction
-from engagement_platform.microbatch.others import OthersBatchUnfinished
+from engagement_platform.lake import light
+from engagement_platform.lake.arrow import schema_of
+from engagement_platform.lake.contract import Table
+from engagement_platform.lake.erased import current_files
 from engagement_platform.pii.erasure import Subject
 from engagement_platform.pii.scan import places_with
 from engagement_platform.settings import Settings, StoreSettings
 from engagement_platform.streams.declared import DeclarationRefused, Declarations, declarations
-from engagement_platform.tables import light
-from engagement_platform.tables.arrow import schema_of
-from engagement_platform.tables.contract import Table
-from engagement_platform.tables.erased import current_files
 from engagement_platform_tests.conftest import Broker
 from engagement_platform_tests.guards.strangers import strangers
 from engagement_platform_tests.ingestion.test_crashes import Crash, crash_at

@@ -15,22 +15,16 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from engagement_platform.consumers import Changes
+from engagement_platform.engine.job import Told
+from engagement_platform.engine.model import Limits
+from engagement_platform.engine.unfinished_batches import OthersBatchUnfinished
 from engagement_platform.erasing.found import AliasesNotMoved
 from engagement_platform.erasing.job import Eraser, erase_job, tables
 from engagement_platform.erasing.reach import places
 from engagement_platform.erasing.whom import Whom
-from engagement_platform.merge_on_read.entity import PROFILE
-from engagement_platform.microbatch.job import Told
-from engagement_platform.microbatch.model import Limits
-from engagement_platform.microbatch.others import OthersBatchUnfinished
-from engagement_platform.pii.erasure import Former, erase, subject
-from engagement_platform.pii.opening import open_vault
-from engagement_platform.pii.receipts import receipt, verify
-from engagement_platform.pii.scan import places_with
-from engagement_platform.pii.tombstones import ENGAGEMENT, PERSON, StoredTombstones, entity
-from engagement_platform.rollback.plan import ErasedSince, _refuse_erased_since
-from engagement_platform.tables import log
-from engagement_platform.tables.engagement import (
+from engagement_platform.lake import log
+from engagement_platform.lake.append_log_source import TableSource, added
+from engagement_platform.lake.engagement import (
     ALIAS,
     AMENDMENT,
     MAPPING,
@@ -43,9 +37,15 @@ from engagement_platform.tables.engagement import (
     SAID_NAME,
     SUPERSEDED,
 )
-from engagement_platform.tables.erased import ERASE_SUBJECTS, current_files, is_erasure, is_pseudonym
-from engagement_platform.tables.growth import TableSource, added
-from engagement_platform.tables.lake import Lake
+from engagement_platform.lake.erased import ERASE_SUBJECTS, current_files, is_erasure, is_pseudonym
+from engagement_platform.lake.lake import Lake
+from engagement_platform.merge_on_read.entity import PROFILE
+from engagement_platform.pii.erasure import Former, erase, subject
+from engagement_platform.pii.opening import open_vault
+from engagement_platform.pii.receipts import receipt, verify
+from engagement_platform.pii.scan import places_with
+from engagement_platform.pii.tombstones import ENGAGEMENT, PERSON, StoredTombstones, entity
+from engagement_platform.rollback.plan import ErasedSince, _refuse_erased_since
 from engagement_platform_tests.erasing.planted import AMY, ANN, AT, BOB, DATA, SECRET, Planted, engagement
 
 WHOM = Whom.of(BOB)

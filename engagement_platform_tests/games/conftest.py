@@ -14,6 +14,7 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
+from engagement_platform.engine.job import BatchReport, DrainPolicy, MicroBatchJob, Observer, Told, drain
 from engagement_platform.games.batch import GameBatch
 from engagement_platform.games.event_type import GROUP, QUARANTINE
 from engagement_platform.games.feed import Feed
@@ -21,10 +22,9 @@ from engagement_platform.games.job import INGEST_GAME_EVENTS, game_events
 from engagement_platform.games.objects import QueueSource
 from engagement_platform.games.registry import registry
 from engagement_platform.jobs import let_go, open_stores, replay_game_events
-from engagement_platform.microbatch.job import BatchReport, DrainPolicy, MicroBatchJob, Observer, Told, drain
+from engagement_platform.lake.lake import Lake
 from engagement_platform.sections import GamesSettings
 from engagement_platform.settings import LayoutSettings, Settings
-from engagement_platform.tables.lake import Lake
 from engagement_platform_tests.conftest import Moto
 
 _numbers = itertools.count()

@@ -11,24 +11,24 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
+from engagement_platform.engine.database import open_engine
+from engagement_platform.engine.model import Manifest, Transaction
+from engagement_platform.engine.stores import CheckpointStore
+from engagement_platform.engine.unfinished_batches import OthersBatchUnfinished
 from engagement_platform.games.erasing import GameTables, _names, game_tables
 from engagement_platform.games.event_type import QUARANTINE
 from engagement_platform.games.feed import shipped
 from engagement_platform.games.registry import registry
 from engagement_platform.jobs import open_stores
-from engagement_platform.microbatch.database import open_engine
-from engagement_platform.microbatch.model import Manifest, Transaction
-from engagement_platform.microbatch.others import OthersBatchUnfinished
-from engagement_platform.microbatch.stores import CheckpointStore
+from engagement_platform.lake import light
+from engagement_platform.lake.arrow import schema_of
+from engagement_platform.lake.contract import Table
+from engagement_platform.lake.erased import RowsNotTakenOut, current_files
 from engagement_platform.pii.erasure import Erased, Former, Subject, erase, naming, subject
 from engagement_platform.pii.opening import open_vault
 from engagement_platform.pii.receipts import receipt, verify
 from engagement_platform.pii.scan import places_with
 from engagement_platform.settings import Settings
-from engagement_platform.tables import light
-from engagement_platform.tables.arrow import schema_of
-from engagement_platform.tables.contract import Table
-from engagement_platform.tables.erased import RowsNotTakenOut, current_files
 from engagement_platform_tests.games.events import line
 from engagement_platform_tests.guards.strangers import strangers
 

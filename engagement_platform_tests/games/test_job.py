@@ -10,13 +10,13 @@ import pytest
 from typer.testing import CliRunner
 
 from engagement_platform.cli import app
+from engagement_platform.engine.job import BatchReport, BooksDoNotBalance
+from engagement_platform.engine.model import JobState
 from engagement_platform.games.erasing import game_tables
 from engagement_platform.games.event_type import EventType
-from engagement_platform.microbatch.job import BatchReport, BooksDoNotBalance
-from engagement_platform.microbatch.model import JobState
+from engagement_platform.lake import log
 from engagement_platform.pii.erasure import erase, subject
 from engagement_platform.pii.opening import open_vault
-from engagement_platform.tables import log
 from engagement_platform_tests.games.conftest import World
 from engagement_platform_tests.games.events import line
 

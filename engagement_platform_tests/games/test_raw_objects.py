@@ -17,12 +17,12 @@ from typer.testing import CliRunner
 
 from engagement_platform import erasures
 from engagement_platform.cli import app
+from engagement_platform.engine.model import Manifest
+from engagement_platform.engine.unfinished_batches import OthersBatchUnfinished
 from engagement_platform.games.feed import shipped
 from engagement_platform.games.objects import BATCH
 from engagement_platform.games.raw_objects import RawObjects
 from engagement_platform.games.replaying import BucketNotListed, LandedObjects, objects_below
-from engagement_platform.microbatch.model import Manifest
-from engagement_platform.microbatch.others import OthersBatchUnfinished
 from engagement_platform.pii.erasure import Subject
 from engagement_platform.sections import GamesSettings
 from engagement_platform.settings import Settings

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from engagement_platform.engine.job import Stores
 from engagement_platform.guards.rules import Looked
-from engagement_platform.microbatch.job import Stores
 from engagement_platform.settings import Settings
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from engagement_platform.guards.capabilities import capabilities
-from engagement_platform.tables.probing import PROBES
+from engagement_platform.lake.capability_probes import PROBES
 
 
 def test_the_probe_tells_what_this_spark_and_delta_can_do(spark: SparkSession, tmp_path: Path) -> None:

@@ -14,13 +14,13 @@ from deltalake import DeltaTable, write_deltalake
 from typer.testing import CliRunner, Result
 
 from engagement_platform.cli import app
+from engagement_platform.engine.cursors import StreamCheckpoints
 from engagement_platform.guards.rules import RULES, Guard, Looked, broken, guards, tables_of_jobs
-from engagement_platform.microbatch.cursors import StreamCheckpoints
+from engagement_platform.lake import light
+from engagement_platform.lake.arrow import schema_of
+from engagement_platform.lake.contract import Table
+from engagement_platform.lake.engagement import NOTIFICATION
 from engagement_platform.settings import SparkSettings
-from engagement_platform.tables import light
-from engagement_platform.tables.arrow import schema_of
-from engagement_platform.tables.contract import Table
-from engagement_platform.tables.engagement import NOTIFICATION
 from engagement_platform_tests.consumers.lakes import PlainLake
 from engagement_platform_tests.consumers.test_changes import land
 from engagement_platform_tests.mutation.histories import convert, delete

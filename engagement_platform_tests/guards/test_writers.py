@@ -14,9 +14,9 @@ from deltalake import DeltaTable, write_deltalake
 
 from engagement_platform.guards.looked import LookStore
 from engagement_platform.guards.writers import TOLD_FOR, Foreign, foreign_commits
-from engagement_platform.tables import light, log
-from engagement_platform.tables.arrow import schema_of
-from engagement_platform.tables.engagement import NOTIFICATION
+from engagement_platform.lake import light, log
+from engagement_platform.lake.arrow import schema_of
+from engagement_platform.lake.engagement import NOTIFICATION
 from engagement_platform_tests.consumers.lakes import PlainLake
 from engagement_platform_tests.consumers.test_changes import land
 

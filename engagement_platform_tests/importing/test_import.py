@@ -24,7 +24,7 @@ from engagement_platform.importing.job import SourceChanged, TableTaken, cut, ga
 from engagement_platform.importing.lines import Record, records
 from engagement_platform.importing.schema import SchemaUnusable
 from engagement_platform.importing.types import UnknownType, parsed, words
-from engagement_platform.tables.checksums import checksum
+from engagement_platform.lake.checksums import checksum
 from engagement_platform_tests.importing.stores import called, imported, quarantined, row, rows_in, store, text_of
 
 
@@ -100,7 +100,7 @@ def test_plain_text_is_lines_and_an_unknown_format_is_named(home: Path) -> None:
 DIES = """
 import os, signal, sys
 from engagement_platform.importing import job
-from engagement_platform.tables import imported
+from engagement_platform.lake import imported
 
 point, count = sys.argv[1], int(sys.argv[2])
 real = getattr(imported, point)

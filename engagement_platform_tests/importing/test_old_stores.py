@@ -24,7 +24,7 @@ from deltalake import DeltaTable, write_deltalake
 from engagement_platform.importing.files import CompressionUnknown, NothingToImport, found
 from engagement_platform.importing.job import Import, ImportDiffers, SourceChanged
 from engagement_platform.importing.schema import inferred
-from engagement_platform.tables import imported as tables
+from engagement_platform.lake import imported as tables
 from engagement_platform_tests.conftest import Moto
 from engagement_platform_tests.importing.stores import called, imported, quarantined, row, rows_in, text_of
 

@@ -9,8 +9,8 @@ import os
 import signal
 import sys
 
+from engagement_platform.engine.job import Told
 from engagement_platform.jobs import run_job
-from engagement_platform.microbatch.job import Told
 from engagement_platform.settings import Settings
 
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
+from engagement_platform.engine.job import BatchReport
 from engagement_platform.jobs import redrive_jobs
-from engagement_platform.microbatch.job import BatchReport
+from engagement_platform.lake.engagement import MAPPING, NOTIFICATION, QUARANTINE, SUPERSEDED
 from engagement_platform.rereading import reread_job
 from engagement_platform.settings import DecodingSettings, LayoutSettings
-from engagement_platform.tables.engagement import MAPPING, NOTIFICATION, QUARANTINE, SUPERSEDED
 from engagement_platform.verify import verify
 from engagement_platform_tests.daily import every_third_day
 from engagement_platform_tests.ingestion.conftest import MakeWorld

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
+from engagement_platform.engine.job import MicroBatchJob, Told, drain
+from engagement_platform.engine.model import JobState, Manifest, Transaction
 from engagement_platform.ingestion.job import ingest_engagements
-from engagement_platform.microbatch.job import MicroBatchJob, Told, drain
-from engagement_platform.microbatch.model import JobState, Manifest, Transaction
+from engagement_platform.lake.lake import Lake
 from engagement_platform.settings import LayoutSettings
-from engagement_platform.tables.lake import Lake
 from engagement_platform_tests.daily import every_third_day
 from engagement_platform_tests.ingestion.oracle import Oracle, engagement
 from engagement_platform_tests.ingestion.world import AT_ONCE, World

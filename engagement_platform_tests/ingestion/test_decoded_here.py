@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
+from engagement_platform.lake.lake import Lake
 from engagement_platform.landing.decoded import FEW_RECORDS, decoded, few_records
 from engagement_platform.settings import LayoutSettings, Settings
 from engagement_platform.sources.decoded_batches import (
@@ -17,7 +18,6 @@ from engagement_platform.sources.decoded_batches import (
     decode_batches,
 )
 from engagement_platform.sources.messages import DecodingLimits
-from engagement_platform.tables.lake import Lake
 from engagement_platform_tests.sources.test_decoded_batches import records
 from engagement_platform_tests.sources.test_decoding import FULL, NOW, UPDATE, encoded
 

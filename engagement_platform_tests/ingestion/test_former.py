@@ -10,12 +10,12 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
+from engagement_platform.engine.model import Manifest, Transaction
 from engagement_platform.ingestion.former import Former
-from engagement_platform.microbatch.model import Manifest, Transaction
+from engagement_platform.lake.arrow import table_of
+from engagement_platform.lake.engagement import ALIAS, MUTATION_LOGS, data_table
+from engagement_platform.lake.lake import Lake
 from engagement_platform.settings import Settings
-from engagement_platform.tables.arrow import table_of
-from engagement_platform.tables.engagement import ALIAS, MUTATION_LOGS, data_table
-from engagement_platform.tables.lake import Lake
 
 ENGAGED = datetime(2026, 11, 20, 10, tzinfo=UTC)
 NEAR, FAR = "org-near", "org-far"

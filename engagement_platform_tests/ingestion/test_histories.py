@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from engagement_platform.microbatch.job import BatchReport, drain
+from engagement_platform.engine.job import BatchReport, drain
+from engagement_platform.lake.engagement import MAPPING, SUPERSEDED
 from engagement_platform.settings import BatchSettings, LayoutSettings
-from engagement_platform.tables.engagement import MAPPING, SUPERSEDED
 from engagement_platform_tests.conftest import max_result_size
 from engagement_platform_tests.ingestion.conftest import MakeWorld
 from engagement_platform_tests.ingestion.oracle import Oracle, engagement

@@ -16,6 +16,8 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 from pyspark.sql import SparkSession
 
+from engagement_platform.engine.job import MicroBatchJob, drain
+from engagement_platform.engine.lease import LeaseUnavailable
 from engagement_platform.jobs import (
     INGEST_ENGAGEMENTS,
     REDRIVE_QUARANTINE,
@@ -27,8 +29,6 @@ from engagement_platform.jobs import (
     reset_job,
     run_job,
 )
-from engagement_platform.microbatch.job import MicroBatchJob, drain
-from engagement_platform.microbatch.lease import LeaseUnavailable
 from engagement_platform.settings import BatchSettings, KafkaSettings, Settings, StoreSettings
 from engagement_platform.sources.kafka_errors import BrokerUnavailable, OffsetsExpired, TopicMissing, TopicRecreated
 from engagement_platform_tests.conftest import Broker

@@ -19,13 +19,13 @@ from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from engagement_platform.microbatch.job import BatchReport
-from engagement_platform.microbatch.model import Transaction
+from engagement_platform.engine.job import BatchReport
+from engagement_platform.engine.model import Transaction
+from engagement_platform.lake.contract import Table
+from engagement_platform.lake.engagement import MAPPING, NOTIFICATION, QUARANTINE
+from engagement_platform.lake.lake import Lake
+from engagement_platform.lake.session import classic_conf, session_conf
 from engagement_platform.settings import LayoutScheme, LayoutSettings, Settings
-from engagement_platform.spark.session import classic_conf, session_conf
-from engagement_platform.tables.contract import Table
-from engagement_platform.tables.engagement import MAPPING, NOTIFICATION, QUARANTINE
-from engagement_platform.tables.lake import Lake
 from engagement_platform_tests.conftest import Broker
 from engagement_platform_tests.daily import of_today
 from engagement_platform_tests.ingestion.oracle import engagement

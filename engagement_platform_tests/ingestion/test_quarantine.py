@@ -12,10 +12,10 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from engagement_platform.embedded.spoiled import SPOILED_ENGAGEMENTS
-from engagement_platform.microbatch.job import BatchReport
+from engagement_platform.engine.job import BatchReport
+from engagement_platform.lake.contract import Table
+from engagement_platform.lake.engagement import MAPPING, NOTIFICATION, QUARANTINE, SAID_NAME, SUPERSEDED
 from engagement_platform.sources.messages import SENTENCES, Reason
-from engagement_platform.tables.contract import Table
-from engagement_platform.tables.engagement import MAPPING, NOTIFICATION, QUARANTINE, SAID_NAME, SUPERSEDED
 from engagement_platform_tests.conftest import Broker
 from engagement_platform_tests.ingestion.oracle import as_bytes, engagement
 from engagement_platform_tests.ingestion.world import NOW, World

@@ -10,10 +10,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from engagement_platform.embedded.spoiled import SPOILED_REQUESTS
+from engagement_platform.engine.job import BatchReport
 from engagement_platform.jobs import INGEST_MUTATION_REQUESTS, redrive_jobs
-from engagement_platform.microbatch.job import BatchReport
+from engagement_platform.lake.engagement import MUTATION_REQUEST, QUARANTINE
 from engagement_platform.settings import DecodingSettings
-from engagement_platform.tables.engagement import MUTATION_REQUEST, QUARANTINE
 from engagement_platform_tests.conftest import Broker
 from engagement_platform_tests.ingestion.conftest import MakeWorld
 from engagement_platform_tests.ingestion.world import NOW, World

@@ -18,7 +18,7 @@ import pytest
 from deltalake import DeltaTable
 
 from engagement_platform.embedded.ports import free_ports
-from engagement_platform.tables.log import storage_uri
+from engagement_platform.lake.log import storage_uri
 from engagement_platform_tests.conftest import QUICK_JVM
 from engagement_platform_tests.daily import every_third_day
 from engagement_platform_tests.ingestion.oracle import Oracle, as_bytes, engagement

@@ -14,8 +14,18 @@ from uuid import uuid4
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
+from engagement_platform.engine.job import BatchReport, DrainPolicy, MicroBatchJob, Observer, Stores, Told, drain
 from engagement_platform.jobs import INGEST_ENGAGEMENTS, build_job, open_stores
-from engagement_platform.microbatch.job import BatchReport, DrainPolicy, MicroBatchJob, Observer, Stores, Told, drain
+from engagement_platform.lake.contract import Table
+from engagement_platform.lake.engagement import (
+    MAPPING,
+    MUTATION_REQUEST,
+    NOTIFICATION,
+    PENDING,
+    QUARANTINE,
+    data_table,
+)
+from engagement_platform.lake.lake import Lake
 from engagement_platform.mutation.current import current
 from engagement_platform.mutation.rematerialize import REMATERIALIZE_ALIASES, rematerialize_aliases
 from engagement_platform.settings import (
@@ -27,16 +37,6 @@ from engagement_platform.settings import (
     Settings,
     StoreSettings,
 )
-from engagement_platform.tables.contract import Table
-from engagement_platform.tables.engagement import (
-    MAPPING,
-    MUTATION_REQUEST,
-    NOTIFICATION,
-    PENDING,
-    QUARANTINE,
-    data_table,
-)
-from engagement_platform.tables.lake import Lake
 from engagement_platform_tests.conftest import Broker
 from engagement_platform_tests.ingestion.oracle import Key, Oracle, as_bytes
 

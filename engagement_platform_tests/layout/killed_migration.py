@@ -13,9 +13,9 @@ import time
 from pathlib import Path
 
 from engagement_platform import maintenance
-from engagement_platform.microbatch.job import Told
+from engagement_platform.engine.job import Told
+from engagement_platform.lake.engagement import data_table
 from engagement_platform.settings import LayoutScheme, Settings
-from engagement_platform.tables.engagement import data_table
 
 
 def main(wanted: LayoutScheme, point: str) -> None:

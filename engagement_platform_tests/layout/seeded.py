@@ -15,18 +15,18 @@ import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
+from engagement_platform.engine.job import Stores
+from engagement_platform.engine.model import Transaction
 from engagement_platform.jobs import open_stores
+from engagement_platform.lake import light, log
+from engagement_platform.lake.arrow import table_of
+from engagement_platform.lake.contract import Table
+from engagement_platform.lake.engagement import NOTIFICATION, data_table
 from engagement_platform.layout.doctor import Target
 from engagement_platform.layout.maintain import Asked, Outcome, Run, Told, planned
 from engagement_platform.layout.optimize import Tools
-from engagement_platform.microbatch.job import Stores
-from engagement_platform.microbatch.model import Transaction
 from engagement_platform.sections import MaintenanceSettings
 from engagement_platform.settings import LayoutSettings, Settings
-from engagement_platform.tables import light, log
-from engagement_platform.tables.arrow import table_of
-from engagement_platform.tables.contract import Table
-from engagement_platform.tables.engagement import NOTIFICATION, data_table
 
 DATA = data_table("organization")
 FIRST = date(2024, 1, 1)

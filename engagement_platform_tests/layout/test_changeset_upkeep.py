@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from engagement_platform.engine.job import BatchReport, drain
 from engagement_platform.layout.maintain import Asked, Outcome, Run, Told, planned
 from engagement_platform.layout.optimize import Done, Tools
-from engagement_platform.microbatch.job import BatchReport, drain
 from engagement_platform_tests.daily import every_third_day
 from engagement_platform_tests.layout.seeded import leased, no_spark
 from engagement_platform_tests.merge_on_read.conftest import MakeWorld, make_world

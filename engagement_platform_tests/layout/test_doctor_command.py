@@ -17,11 +17,11 @@ from typer.testing import CliRunner, Result
 
 from engagement_platform.cli import app
 from engagement_platform.errors import PlatformError
+from engagement_platform.lake import light, log
+from engagement_platform.lake.engagement import MAPPING, data_table
 from engagement_platform.layout.doctor import NoSuchTable, Target, UnknownColumn, examine
 from engagement_platform.layout.files import LogNotReadable, NotADeltaTable
 from engagement_platform.settings import Settings
-from engagement_platform.tables import light, log
-from engagement_platform.tables.engagement import MAPPING, data_table
 from engagement_platform_tests.layout import logs
 
 KB, MB = 1024, 1024**2

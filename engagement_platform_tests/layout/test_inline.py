@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
+from engagement_platform.engine.job import Committer, DrainPolicy, MicroBatchJob, drain
+from engagement_platform.engine.model import Counts, Limits, Manifest
+from engagement_platform.lake import light
 from engagement_platform.layout.inline import inline
-from engagement_platform.microbatch.job import Committer, DrainPolicy, MicroBatchJob, drain
-from engagement_platform.microbatch.model import Counts, Limits, Manifest
-from engagement_platform.tables import light
+from engagement_platform_tests.engine.test_turns import Tape
 from engagement_platform_tests.layout.seeded import DATA, SeededLake, engagement_rows
-from engagement_platform_tests.microbatch.test_turns import Tape
 
 
 @dataclass

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from engagement_platform.engine.lease import Holder
+from engagement_platform.engine.model import Manifest
 from engagement_platform.layout.maintain import Asked, Outcome, Told, planned
 from engagement_platform.layout.optimize import Done
 from engagement_platform.layout.plan import Left, Slice
-from engagement_platform.microbatch.lease import Holder
-from engagement_platform.microbatch.model import Manifest
 from engagement_platform_tests.layout.seeded import NOW, SeededLake, leased
 
 SOON = 20.0
@@ -33,7 +33,7 @@ def with_patience(lake: SeededLake, patience: timedelta) -> SeededLake:
 def waiters(lake: SeededLake) -> int:
     from sqlalchemy import func, select
 
-    from engagement_platform.microbatch.database import LEASE_WAITER, reading
+    from engagement_platform.engine.database import LEASE_WAITER, reading
 
     with reading(lake.stores.leases.engine) as connection:
         return int(connection.execute(select(func.count()).select_from(LEASE_WAITER)).scalar_one())

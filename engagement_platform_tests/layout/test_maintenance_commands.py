@@ -9,10 +9,10 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from engagement_platform.cli import app
+from engagement_platform.lake import light
+from engagement_platform.lake.engagement import PENDING
 from engagement_platform.layout.maintain import NotByOrganization
 from engagement_platform.layout.vacuum import RetentionTooShort
-from engagement_platform.tables import light
-from engagement_platform.tables.engagement import PENDING
 from engagement_platform_tests.layout import logs
 from engagement_platform_tests.layout.seeded import SeededLake, leased
 

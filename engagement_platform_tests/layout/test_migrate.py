@@ -20,6 +20,15 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from engagement_platform.cli import app
+from engagement_platform.engine.job import Told
+from engagement_platform.engine.lease import LeaseUnavailable
+from engagement_platform.engine.model import Manifest, Transaction
+from engagement_platform.engine.unfinished_batches import OthersBatchUnfinished
+from engagement_platform.lake import light, log
+from engagement_platform.lake.contract import ContractBroken
+from engagement_platform.lake.engagement import MAPPING, data_table
+from engagement_platform.lake.lake import Lake
+from engagement_platform.lake.repartition import last_relaid, scheme_of
 from engagement_platform.layout.migrate import (
     LayoutNotSet,
     Migrated,
@@ -30,18 +39,9 @@ from engagement_platform.layout.migrate import (
     plan,
 )
 from engagement_platform.maintenance import WRITERS
-from engagement_platform.microbatch.job import Told
-from engagement_platform.microbatch.lease import LeaseUnavailable
-from engagement_platform.microbatch.model import Manifest, Transaction
-from engagement_platform.microbatch.others import OthersBatchUnfinished
 from engagement_platform.rollback import plan as rollback
 from engagement_platform.rollback.plan import LaidOutOtherwise
 from engagement_platform.settings import LayoutScheme, LayoutSettings, Settings, StoreSettings
-from engagement_platform.tables import light, log
-from engagement_platform.tables.contract import ContractBroken
-from engagement_platform.tables.engagement import MAPPING, data_table
-from engagement_platform.tables.lake import Lake
-from engagement_platform.tables.relaid import last_relaid, scheme_of
 from engagement_platform_tests.guards.strangers import strangers
 from engagement_platform_tests.layout.seeded import SeededLake, engagement_rows, leased
 

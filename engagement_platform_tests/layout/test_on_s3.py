@@ -18,9 +18,9 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
+from engagement_platform.lake.engagement import NOTIFICATION
 from engagement_platform.layout.doctor import Examination, Target, examine, target
 from engagement_platform.settings import Settings
-from engagement_platform.tables.engagement import NOTIFICATION
 from engagement_platform_tests.conftest import Moto
 from engagement_platform_tests.layout.seeded import DATA, SeededLake
 

@@ -12,6 +12,12 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
+from engagement_platform.engine.model import Transaction
+from engagement_platform.lake import light
+from engagement_platform.lake.arrow import table_of
+from engagement_platform.lake.engagement import NOTIFICATION
+from engagement_platform.lake.layout import LAYOUT_HISTORY
+from engagement_platform.lake.optimize import Engine
 from engagement_platform.layout.commits import recent
 from engagement_platform.layout.doctor import Target, target
 from engagement_platform.layout.history import remember_mended
@@ -23,13 +29,7 @@ from engagement_platform.layout.outcomes import predicted_and_actual
 from engagement_platform.layout.plan import Left
 from engagement_platform.layout.segment import segment
 from engagement_platform.layout.vacuum import checkpoint, vacuum
-from engagement_platform.microbatch.model import Transaction
 from engagement_platform.settings import LayoutSettings, MutationSettings, Settings
-from engagement_platform.tables import light
-from engagement_platform.tables.arrow import table_of
-from engagement_platform.tables.engagement import NOTIFICATION
-from engagement_platform.tables.layout import LAYOUT_HISTORY
-from engagement_platform.tables.upkeep import Engine
 from engagement_platform_tests.layout.seeded import (
     SeededLake,
     append_foreign,
@@ -269,8 +269,8 @@ def test_the_second_round_merges_what_the_first_left_alone(lake: SeededLake) -> 
 @pytest.mark.parametrize("scheme", ["organization", "liquid"])
 def test_spark_rewrites_what_delta_rs_cannot(tmp_path: Path, spark: SparkSession, scheme: str) -> None:
     """Organizations of any name, as Spark writes them; a liquid table as a whole."""
-    from engagement_platform.tables.engagement import data_table
-    from engagement_platform.tables.lake import Lake
+    from engagement_platform.lake.engagement import data_table
+    from engagement_platform.lake.lake import Lake
 
     lake = SeededLake(tmp_path, layout=LayoutSettings(scheme=scheme, light_write_rows=0, auto_compact=False))
     table = data_table(lake.settings.layout.scheme)
@@ -301,7 +301,7 @@ def test_spark_rewrites_what_delta_rs_cannot(tmp_path: Path, spark: SparkSession
 
 
 def test_a_stream_from_a_table_sees_no_row_twice(tmp_path: Path, spark: SparkSession) -> None:
-    from engagement_platform.tables.lake import Lake
+    from engagement_platform.lake.lake import Lake
 
     lake = SeededLake(tmp_path)
     out = f"{tmp_path}/out"
@@ -334,9 +334,9 @@ def test_no_time_at_all_still_does_the_best_slice(lake: SeededLake) -> None:
 
 
 def test_an_organization_of_a_table_without_organizations_is_refused(lake: SeededLake) -> None:
+    from engagement_platform.lake import light
+    from engagement_platform.lake.engagement import PENDING
     from engagement_platform.layout.maintain import NotByOrganization
-    from engagement_platform.tables import light
-    from engagement_platform.tables.engagement import PENDING
 
     light.create(lake.uri(PENDING), PENDING)
     with pytest.raises(NotByOrganization, match="engagement/pending is not partitioned"):

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engagement_platform.lake.optimize import Engine, Place, Value
 from engagement_platform.layout import plan, statistics
 from engagement_platform.layout.plan import Last, Limits, Slice, calibrated, ordered, within
 from engagement_platform.layout.survey import Survey, fingerprint
-from engagement_platform.tables.upkeep import Engine, Place, Value
 
 MIB = 1024**2
 LIMITS = Limits(

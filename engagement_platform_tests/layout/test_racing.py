@@ -16,14 +16,14 @@ import pytest
 from pyspark.sql import SparkSession
 
 from engagement_platform.embedded.traffic import Message, Traffic
+from engagement_platform.engine.job import DrainPolicy, drain
 from engagement_platform.jobs import INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS
+from engagement_platform.lake.optimize import Engine
 from engagement_platform.layout.maintain import Asked, Outcome, Run, planned
 from engagement_platform.layout.optimize import Done, Tools
-from engagement_platform.microbatch.job import DrainPolicy, drain
 from engagement_platform.mutation.job import APPLY_MUTATIONS
 from engagement_platform.sections import MaintenanceSettings
 from engagement_platform.settings import BatchSettings, Settings, StoreSettings, TrafficSettings
-from engagement_platform.tables.upkeep import Engine
 from engagement_platform.verify import identity_findings, verify
 from engagement_platform_tests.daily import every_third_day
 from engagement_platform_tests.ingestion.conftest import MakeWorld, make_world

@@ -13,11 +13,11 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
+from engagement_platform.lake.optimize import Engine
 from engagement_platform.layout.optimize import Done
 from engagement_platform.layout.plan import Left
 from engagement_platform.sections import MaintenanceSettings
 from engagement_platform.settings import LayoutSettings
-from engagement_platform.tables.upkeep import Engine
 from engagement_platform_tests.layout.seeded import SeededLake
 
 ATTEMPTS = 3

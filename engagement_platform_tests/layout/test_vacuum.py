@@ -11,6 +11,12 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
+from engagement_platform.engine.cursors import CursorStore, StreamCheckpoints
+from engagement_platform.engine.model import Manifest
+from engagement_platform.lake import log
+from engagement_platform.lake.contract import Table
+from engagement_platform.lake.engagement import NOTIFICATION
+from engagement_platform.lake.lake import Lake
 from engagement_platform.layout.maintain import Asked
 from engagement_platform.layout.segment import segment
 from engagement_platform.layout.vacuum import (
@@ -22,13 +28,7 @@ from engagement_platform.layout.vacuum import (
     floors,
     vacuum,
 )
-from engagement_platform.microbatch.cursors import CursorStore, StreamCheckpoints
-from engagement_platform.microbatch.model import Manifest
 from engagement_platform.settings import LayoutSettings, MutationSettings, Settings
-from engagement_platform.tables import log
-from engagement_platform.tables.contract import Table
-from engagement_platform.tables.engagement import NOTIFICATION
-from engagement_platform.tables.lake import Lake
 from engagement_platform_tests.layout.seeded import DATA, NOW, SeededLake, engagement_rows, no_spark
 
 READERS = {"reader": "engagement/notification"}

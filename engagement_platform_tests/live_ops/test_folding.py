@@ -12,10 +12,10 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from engagement_platform.engine.database import open_engine
 from engagement_platform.live_ops.figures import KPI_SCHEMA, grids
 from engagement_platform.live_ops.folding import EVENT_SCHEMA, MinuteState, PlayerState
 from engagement_platform.live_ops.players import Features, PlayerFeatures
-from engagement_platform.microbatch.database import open_engine
 
 BEGIN = datetime(2026, 3, 1, tzinfo=UTC)
 Event = dict[str, Any]

@@ -13,11 +13,11 @@ from deltalake import DeltaTable
 from pydantic import SecretStr
 
 from engagement_platform.alert_sections import AlertingSettings
+from engagement_platform.engine.model import Transaction
 from engagement_platform.games.registry import registry
-from engagement_platform.microbatch.model import Transaction
+from engagement_platform.lake import light
+from engagement_platform.lake.arrow import schema_of, table_of
 from engagement_platform.settings import Settings
-from engagement_platform.tables import light
-from engagement_platform.tables.arrow import schema_of, table_of
 
 Row = dict[str, Any]
 

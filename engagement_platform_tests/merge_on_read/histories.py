@@ -11,12 +11,12 @@ from typing import Any
 
 import pyarrow as pa
 
+from engagement_platform.engine.model import Transaction
+from engagement_platform.lake import light
+from engagement_platform.lake.arrow import table_of
 from engagement_platform.merge_on_read.entity import Attribute, Entity, profile
 from engagement_platform.merge_on_read.promise import note_here, to_note
-from engagement_platform.microbatch.model import Transaction
 from engagement_platform.settings import Settings
-from engagement_platform.tables import light
-from engagement_platform.tables.arrow import table_of
 from engagement_platform_tests.merge_on_read.oracle import Said
 
 NOW = datetime(2026, 11, 21, 9, 30, tzinfo=UTC)

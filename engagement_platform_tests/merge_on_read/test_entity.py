@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from engagement_platform.lake.contract import Mode
 from engagement_platform.merge_on_read.entity import Entity, version_of
-from engagement_platform.tables.contract import Mode
 from engagement_platform_tests.merge_on_read.histories import DEVICE, PROFILE
 
 

@@ -11,10 +11,10 @@ from deltalake import DeltaTable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from engagement_platform.lake import light
 from engagement_platform.merge_on_read.entity import Attribute, Entity
 from engagement_platform.merge_on_read.here import current_here, state_here
 from engagement_platform.merge_on_read.snapshot import Snapshot, snapshot, transaction
-from engagement_platform.tables import light
 from engagement_platform_tests.merge_on_read.histories import DEVICE, PROFILE, Batches, Changes, plain, side_by_side
 from engagement_platform_tests.merge_on_read.oracle import Said, replay, rows_of
 

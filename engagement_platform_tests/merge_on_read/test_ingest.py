@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from engagement_platform.tables.engagement import QUARANTINE
+from engagement_platform.lake.engagement import QUARANTINE
 from engagement_platform_tests.daily import every_third_day
 from engagement_platform_tests.ingestion.test_crashes import Crash, crash_at
 from engagement_platform_tests.merge_on_read.conftest import MakeWorld

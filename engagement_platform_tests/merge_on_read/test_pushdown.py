@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from engagement_platform.lake.contract import Table
 from engagement_platform.merge_on_read.entity import Entity
 from engagement_platform.merge_on_read.here import current_here
 from engagement_platform.merge_on_read.view import create_view
 from engagement_platform.sections import MergeOnReadSettings, ViewStrategy
-from engagement_platform.tables.contract import Table
 from engagement_platform_tests.merge_on_read.histories import PROFILE, Changes
 from engagement_platform_tests.merge_on_read.oracle import Said
 from engagement_platform_tests.merge_on_read.test_view import NEW_ONLY, in_files, lake_of, take_away

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
+from engagement_platform.engine.job import BatchReport, MicroBatchJob, Observer, Told, drain
+from engagement_platform.engine.unfinished_batches import OthersBatchUnfinished
 from engagement_platform.jobs import redrive_declared
+from engagement_platform.lake.engagement import QUARANTINE
 from engagement_platform.landing.redriven import REDRIVEN
-from engagement_platform.microbatch.job import BatchReport, MicroBatchJob, Observer, Told, drain
-from engagement_platform.microbatch.others import OthersBatchUnfinished
 from engagement_platform.settings import BatchSettings, StoreSettings
 from engagement_platform.streams.declared import DeclaredEntity
-from engagement_platform.tables.engagement import QUARANTINE
 from engagement_platform_tests.ingestion.test_crashes import Crash, crash_at
 from engagement_platform_tests.merge_on_read.conftest import MakeWorld
 from engagement_platform_tests.merge_on_read.histories import NOW, PROFILE

@@ -9,11 +9,11 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from deltalake import DeltaTable
 
+from engagement_platform.engine.model import JobState
 from engagement_platform.merge_on_read.here import current_here
 from engagement_platform.merge_on_read.rematerialize import NotPartitioned
 from engagement_platform.merge_on_read.snapshot import Snapshot
 from engagement_platform.merge_on_read.view import view
-from engagement_platform.microbatch.model import JobState
 from engagement_platform.sections import MergeOnReadSettings, RematerializeMethod, RematerializeSettings
 from engagement_platform.settings import LayoutSettings
 from engagement_platform_tests.daily import every_third_day

@@ -12,13 +12,13 @@ from deltalake import DeltaTable, Field
 from deltalake.schema import PrimitiveType
 from pyspark.sql import SparkSession
 
+from engagement_platform.engine.model import Transaction
+from engagement_platform.lake import light
+from engagement_platform.lake.arrow import schema_of
+from engagement_platform.lake.overwrite import replace as replace_table
 from engagement_platform.merge_on_read.entity import Entity, version_of
 from engagement_platform.merge_on_read.here import STREAMED_ROWS, can_stream, state_here, streamed_state
 from engagement_platform.merge_on_read.snapshot import snapshot
-from engagement_platform.microbatch.model import Transaction
-from engagement_platform.tables import light
-from engagement_platform.tables.arrow import schema_of
-from engagement_platform.tables.replacing import replace as replace_table
 from engagement_platform_tests.merge_on_read.histories import DEVICE, PROFILE, Changes, plain
 from engagement_platform_tests.merge_on_read.oracle import Said
 from engagement_platform_tests.merge_on_read.test_view import half_moved, lake_of

@@ -14,6 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 
+from engagement_platform.lake import light
+from engagement_platform.lake.contract import Table
+from engagement_platform.lake.lake import Lake
 from engagement_platform.merge_on_read import view as view_module
 from engagement_platform.merge_on_read.entity import Entity, version_of
 from engagement_platform.merge_on_read.here import current_here, state_here
@@ -31,9 +34,6 @@ from engagement_platform.reading import rows_of as rows_of_table
 from engagement_platform.reading import save
 from engagement_platform.sections import MergeOnReadSettings, UnknownUpdate, ViewStrategy
 from engagement_platform.settings import LayoutSettings, Settings
-from engagement_platform.tables import light
-from engagement_platform.tables.contract import Table
-from engagement_platform.tables.lake import Lake
 from engagement_platform_tests.daily import of_today
 from engagement_platform_tests.merge_on_read.histories import DEVICE, PROFILE, Changes, plain, side_by_side
 from engagement_platform_tests.merge_on_read.oracle import Said, replay, rows_of

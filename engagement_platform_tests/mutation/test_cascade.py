@@ -14,12 +14,12 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from engagement_platform.lake.jars import JarsUnavailable, resolve_jars
 from engagement_platform.mutation import cascade, components, many, naming, walk
 from engagement_platform.mutation.cascade import ChainTooDeep, figures, must_walk, operations, resolve
 from engagement_platform.mutation.components import GraphFramesMissing, resolve_components
 from engagement_platform.mutation.model import Edge
 from engagement_platform.settings import SparkSettings
-from engagement_platform.spark.jars import JarsUnavailable, resolve_jars
 from engagement_platform_tests.mutation.histories import Message, edges, random_history
 from engagement_platform_tests.mutation.oracle import Row, is_request, replay
 

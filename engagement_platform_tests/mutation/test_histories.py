@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 
 from engagement_platform.jobs import INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS
+from engagement_platform.lake import log
+from engagement_platform.lake.engagement import MAPPING, NOTIFICATION, PENDING, QUARANTINE
+from engagement_platform.lake.jars import JarsUnavailable, resolve_jars
 from engagement_platform.mutation import few
 from engagement_platform.mutation.job import APPLY_MUTATIONS
 from engagement_platform.settings import LayoutSettings, MutationSettings, SparkSettings
-from engagement_platform.spark.jars import JarsUnavailable, resolve_jars
-from engagement_platform.tables import log
-from engagement_platform.tables.engagement import MAPPING, NOTIFICATION, PENDING, QUARANTINE
 from engagement_platform_tests.daily import of_today, some_of_today
 from engagement_platform_tests.ingestion.conftest import MakeWorld
 from engagement_platform_tests.ingestion.test_crashes import Crash, crash_at

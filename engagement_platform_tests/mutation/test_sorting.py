@@ -9,10 +9,10 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engagement_platform.lake.arrow import schema_of, table_of
+from engagement_platform.lake.engagement import ALIAS, AMENDMENT, MUTATION_REQUEST
 from engagement_platform.mutation.requests import FIELDS, Request, Verdict, judge
 from engagement_platform.mutation.sorting import sorted_rows
-from engagement_platform.tables.arrow import schema_of, table_of
-from engagement_platform.tables.engagement import ALIAS, AMENDMENT, MUTATION_REQUEST
 
 LANDED = datetime(2026, 11, 20, 12, tzinfo=UTC)
 LATENESS = timedelta(days=7)

@@ -15,6 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 from engagement_platform.cli import app
+from engagement_platform.engine.model import Transaction
 from engagement_platform.ingest_server.delivery import Delivery
 from engagement_platform.ingest_server.events import Sent
 from engagement_platform.ingest_server.intake import Intake
@@ -22,7 +23,6 @@ from engagement_platform.ingest_server.sinks import FolderSink
 from engagement_platform.ingest_server.spool import Segment, Spool
 from engagement_platform.ingest_server.spooled import SpooledRecords, spool_folder
 from engagement_platform.ingest_server.stored import stored_objects
-from engagement_platform.microbatch.model import Transaction
 from engagement_platform.pii.contracts import REFUSED, VAULT
 from engagement_platform.pii.erasure import Erasable, Subject, erase, expire_refused, subject, unattributed
 from engagement_platform.pii.keys import Owner

@@ -14,9 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import select
 
+from engagement_platform.engine.database import reading, writing
+from engagement_platform.engine.model import Transaction
 from engagement_platform.ingest_sections import PiiSettings
-from engagement_platform.microbatch.database import reading, writing
-from engagement_platform.microbatch.model import Transaction
+from engagement_platform.lake import light
+from engagement_platform.lake.arrow import table_of
 from engagement_platform.pii import keys
 from engagement_platform.pii.contracts import AUDIT, REFUSED, VAULT
 from engagement_platform.pii.database import PII_KEY, PII_SECRET
@@ -26,8 +28,6 @@ from engagement_platform.pii.opening import open_vault
 from engagement_platform.pii.sealing import SealBroken, Sealer, new_key, words
 from engagement_platform.pii.vault import Deposit, PurposeRefused, Refusal, Vault
 from engagement_platform.settings import Settings
-from engagement_platform.tables import light
-from engagement_platform.tables.arrow import table_of
 from engagement_platform_tests.conftest import Moto
 
 NOW = datetime(2026, 11, 22, 10, 30, tzinfo=UTC)

@@ -20,6 +20,8 @@ from deltalake import DeltaTable
 
 from engagement_platform.consumers.changes import NothingToRead
 from engagement_platform.consumers.standing import DATA
+from engagement_platform.lake.arrow import schema_of
+from engagement_platform.lake.engagement import NOTIFICATION
 from engagement_platform.replica.compare import compare
 from engagement_platform.replica.file import NoReplica, NotAReplica, ReplicaInUse, opened, state
 from engagement_platform.replica.refresh import Place, Refreshed, place_of, refresh
@@ -34,8 +36,6 @@ from engagement_platform.replica.summaries import (
     summary,
     top_persons,
 )
-from engagement_platform.tables.arrow import schema_of
-from engagement_platform.tables.engagement import NOTIFICATION
 from engagement_platform_tests.consumers.lakes import PlainLake, Rows, by_key
 from engagement_platform_tests.consumers.test_changes import expire, land, messages_of, vacuum, without_batch
 from engagement_platform_tests.mutation.histories import FIRST_DAY, convert, delete, engagement, request

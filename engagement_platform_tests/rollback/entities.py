@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from engagement_platform.engine.job import MicroBatchJob, Observer, Told
 from engagement_platform.merge_on_read.here import current_here
 from engagement_platform.merge_on_read.snapshot import snapshot
-from engagement_platform.microbatch.job import MicroBatchJob, Observer, Told
 from engagement_platform.rollback.groups import Group, of_entity
 from engagement_platform.rollback.job import Restoring
 from engagement_platform_tests.merge_on_read.histories import plain, side_by_side

@@ -6,13 +6,13 @@ import os
 import signal
 import sys
 
+from engagement_platform.engine.job import Told
 from engagement_platform.jobs import open_stores
-from engagement_platform.microbatch.job import Told
+from engagement_platform.lake.lake import Lake
+from engagement_platform.lake.session import spark_session
 from engagement_platform.rollback.job import Restoring
 from engagement_platform.rollback.plan import Asked
 from engagement_platform.settings import Settings
-from engagement_platform.spark.session import spark_session
-from engagement_platform.tables.lake import Lake
 
 
 def main(table: str, version: str, point: str) -> None:

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engagement_platform.microbatch.model import JobState, Manifest
-from engagement_platform.microbatch.stores import BatchRecord
+from engagement_platform.engine.model import JobState, Manifest
+from engagement_platform.engine.stores import BatchRecord
 from engagement_platform.rollback.boundary import Boundary, Commit, Timeline
 
 DATA = "engagement/data"

@@ -34,7 +34,7 @@ def commanded(three: World, monkeypatch: pytest.MonkeyPatch) -> None:
     def lent(_settings: Settings, _name: str) -> AbstractContextManager[SparkSession]:
         return nullcontext(three.spark)
 
-    monkeypatch.setattr("engagement_platform.spark.session.spark_session", lent)
+    monkeypatch.setattr("engagement_platform.lake.session.spark_session", lent)
 
 
 def said(*words: str) -> str:

@@ -12,19 +12,19 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from engagement_platform.defs.entity_checks import watermark_result
+from engagement_platform.engine.model import Manifest
+from engagement_platform.engine.unfinished_batches import OthersBatchUnfinished
+from engagement_platform.lake import light
+from engagement_platform.lake.erased import ERASE_SUBJECTS
+from engagement_platform.lake.restore import RESTORE
 from engagement_platform.merge_on_read.ingest import job_name as ingest_name
 from engagement_platform.merge_on_read.rematerialize import job_name as rematerialize_name
 from engagement_platform.merge_on_read.snapshot import watermark_of
 from engagement_platform.merge_on_read.view import current
-from engagement_platform.microbatch.model import Manifest
-from engagement_platform.microbatch.others import OthersBatchUnfinished
 from engagement_platform.rollback import groups
 from engagement_platform.rollback.job import RestoreUnfinished
 from engagement_platform.rollback.plan import Asked, CannotReplay, ErasedSince, plan
 from engagement_platform.settings import LayoutSettings
-from engagement_platform.tables import light
-from engagement_platform.tables.erased import ERASE_SUBJECTS
-from engagement_platform.tables.restored import RESTORE
 from engagement_platform_tests.conftest import Broker
 from engagement_platform_tests.ingestion.test_crashes import TODAY, Crash, crash_at
 from engagement_platform_tests.merge_on_read.histories import DEVICE, PROFILE, side_by_side

@@ -13,11 +13,14 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame
 
+from engagement_platform.engine.job import BatchReport, Observer, Told
+from engagement_platform.engine.lease import LeaseUnavailable
+from engagement_platform.engine.unfinished_batches import OthersBatchUnfinished
 from engagement_platform.errors import PlatformError
 from engagement_platform.jobs import INGEST_ENGAGEMENTS
-from engagement_platform.microbatch.job import BatchReport, Observer, Told
-from engagement_platform.microbatch.lease import LeaseUnavailable
-from engagement_platform.microbatch.others import OthersBatchUnfinished
+from engagement_platform.lake.contract import Table
+from engagement_platform.lake.engagement import ALIAS, MAPPING, NOTIFICATION
+from engagement_platform.lake.restore import RESTORE, VersionGone, checksums
 from engagement_platform.mutation.job import APPLY_MUTATIONS
 from engagement_platform.mutation.rematerialize import REMATERIALIZE_ALIASES
 from engagement_platform.rollback.difference import differences
@@ -31,9 +34,6 @@ from engagement_platform.rollback.plan import (
     plan,
 )
 from engagement_platform.settings import LayoutSettings, MutationSettings
-from engagement_platform.tables.contract import Table
-from engagement_platform.tables.engagement import ALIAS, MAPPING, NOTIFICATION
-from engagement_platform.tables.restored import RESTORE, VersionGone, checksums
 from engagement_platform.verify import identity_findings, verify
 from engagement_platform_tests.ingestion.conftest import MakeWorld
 from engagement_platform_tests.ingestion.test_crashes import TODAY, Crash, crash_at

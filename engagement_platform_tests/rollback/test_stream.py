@@ -14,16 +14,16 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from engagement_platform.consumers.appended import Appends
+from engagement_platform.engine.job import MicroBatchJob, Observer, Told
+from engagement_platform.engine.unfinished_batches import OthersBatchUnfinished
+from engagement_platform.lake.append_log_source import RowsTakenAway
+from engagement_platform.lake.contract import Table
 from engagement_platform.landing.redriven import REDRIVEN
-from engagement_platform.microbatch.job import MicroBatchJob, Observer, Told
-from engagement_platform.microbatch.others import OthersBatchUnfinished
 from engagement_platform.rollback import groups
 from engagement_platform.rollback.groups import NotRestorable, group_of
 from engagement_platform.rollback.job import RestoreUnfinished, Restoring
 from engagement_platform.rollback.plan import Asked, CannotReplay, plan
 from engagement_platform.settings import BatchSettings, DecodingSettings, Settings
-from engagement_platform.tables.contract import Table
-from engagement_platform.tables.growth import RowsTakenAway
 from engagement_platform_tests.conftest import Broker
 from engagement_platform_tests.ingestion.test_crashes import TODAY, Crash, crash_at
 from engagement_platform_tests.streams.clicks import CLICK, World, click

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from pydantic import SecretStr
 from pyspark.sql import SparkSession
 
-from engagement_platform.microbatch.model import Limits, Offsets
+from engagement_platform.engine.model import Limits, Offsets
 from engagement_platform.settings import KafkaSettings
 from engagement_platform.sources.kafka import KafkaSource, share_budget
 from engagement_platform.sources.kafka_errors import (

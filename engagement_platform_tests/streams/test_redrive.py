@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from engagement_platform.engine.job import BatchReport, Observer, Told, drain
 from engagement_platform.jobs import redrive_declared
+from engagement_platform.lake.lake import Lake
 from engagement_platform.landing.redriven import REDRIVEN
-from engagement_platform.microbatch.job import BatchReport, Observer, Told, drain
 from engagement_platform.settings import DecodingSettings
-from engagement_platform.tables.lake import Lake
 from engagement_platform_tests.conftest import Broker
 from engagement_platform_tests.ingestion.test_crashes import Crash, crash_at
 from engagement_platform_tests.streams.clicks import AT_ONCE, NOW, World, click, landed

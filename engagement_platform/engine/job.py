@@ -1,0 +1,398 @@
+"""Runs one batch at a time, each exactly once, whatever dies in between.
+
+The order of things is here; what a batch reads is its source's business, what it writes its processes'.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Generic, Protocol, TypeVar
+
+from engagement_platform.engine.lease import POLL, Holder, Lease, LeaseStore
+from engagement_platform.engine.model import (
+    Checkpoint,
+    Counts,
+    JobState,
+    Limits,
+    Manifest,
+    Offsets,
+    Source,
+    Transaction,
+)
+from engagement_platform.engine.stores import BatchMetadataStore, CheckpointStore
+from engagement_platform.engine.unfinished_batches import OthersBatchUnfinished, in_the_way
+from engagement_platform.errors import PlatformError
+
+W = TypeVar("W")
+W_contra = TypeVar("W_contra", contravariant=True)
+
+Observer = Callable[[str], None]
+"""Told of every point a batch passes; tests raise or stop the process there."""
+
+
+@dataclass(frozen=True)
+class Told:
+    """Who is told what while a job runs."""
+
+    observe: Observer = lambda _point: None
+    on_wait: Callable[[str, Holder], None] = lambda _lease, _holder: None
+    on_blocked: Callable[[str], None] = lambda _sentence: None
+
+
+ENDS = ("landed", "duplicates", "quarantined", "erased")
+"""What becomes of a record that a batch received. erased: of somebody who was erased, and kept nowhere."""
+
+
+def accounted(counts: Counts) -> int:
+    """How many records these counts account for."""
+    return sum(counts.get(name, 0) for name in ENDS)
+
+
+class BooksDoNotBalance(PlatformError):
+    """A batch would lose or invent records; it is not finalized."""
+
+    def __init__(self, manifest: Manifest, counts: Counts) -> None:
+        self.counts = counts
+        received, landed = counts.get("rows_in", 0), counts.get("landed", 0)
+        duplicates, quarantined = counts.get("duplicates", 0), counts.get("quarantined", 0)
+        super().__init__(
+            f"{manifest} received {received} records but accounts for {accounted(counts)} ({landed} landed, "
+            f"{duplicates} known duplicates, {quarantined} quarantined, {counts.get('erased', 0)} erased). The batch "
+            "stays unfinished and is tried again by the next run; nothing after it is read. This is a defect: please "
+            "report it with the output of `engagement-platform verify`."
+        )
+
+
+class BatchFailed(PlatformError):
+    """Spark gave up in the middle of a batch."""
+
+    def __init__(self, manifest: Manifest, error: Exception) -> None:
+        first = next((line.strip() for line in str(error).splitlines() if line.strip()), "no reason given")
+        super().__init__(
+            f"{manifest} stopped: {type(error).__name__}: {first[:300]}. What its finished processes wrote stays and "
+            "is not written again; the next run finishes the batch. The whole text is with the batch in the stores "
+            "and in the log of Spark."
+        )
+
+
+class Committer:
+    """Hands a process the transaction of each of its commits and tells the observer what was passed."""
+
+    def __init__(self, manifest: Manifest, process: str, observe: Observer) -> None:
+        self._manifest, self._process, self._observe = manifest, process, observe
+
+    @contextmanager
+    def __call__(self, commit: str) -> Iterator[Transaction]:
+        """The transaction to write under."""
+        self._observe(f"{self._process}.{commit}:before")
+        yield self._manifest.transaction(self._process, commit)
+        self._observe(f"{self._process}.{commit}:after")
+
+
+class Process(Protocol[W_contra]):
+    """One step of a batch: makes its declared commits and says what it did."""
+
+    @property
+    def name(self) -> str:
+        """Key in the Batch Metadata Store."""
+        ...
+
+    @property
+    def commits(self) -> tuple[str, ...]:
+        """Names of the commits it can make, in order."""
+        ...
+
+    def run(self, work: W_contra, commit: Committer) -> Counts:
+        """Do it. Reads nothing but the work, which is pinned by the manifest."""
+        ...
+
+
+@dataclass(frozen=True)
+class Stores:
+    """The three stores of the engine, on one database."""
+
+    checkpoints: CheckpointStore
+    metadata: BatchMetadataStore
+    leases: LeaseStore
+
+
+@dataclass(frozen=True)
+class BatchReport:
+    """One finished batch."""
+
+    manifest: Manifest
+    counts: Counts
+    details: Mapping[str, object]
+    process_seconds: Mapping[str, float]
+    seconds: float
+    replayed: bool
+    """The batch had been started by an earlier attempt."""
+
+    def as_json(self) -> dict[str, object]:
+        """Everything that JSON can say, flat, for machines that watch a run."""
+        manifest = self.manifest
+        return {
+            "job": manifest.job,
+            "batch_id": manifest.batch_id,
+            "application_id": manifest.app_id,
+            "start_offsets": dict(manifest.start),
+            "end_offsets": dict(manifest.end),
+            "table_versions": dict(manifest.table_versions),
+            "ingestion_ts": manifest.ingestion_ts.isoformat(),
+            "replayed": self.replayed,
+            "seconds": round(self.seconds, 3),
+            "process_seconds": {name: round(seconds, 3) for name, seconds in self.process_seconds.items()},
+            **self.counts,
+            **self.details,
+        }
+
+
+@dataclass(frozen=True)
+class MicroBatchJob(Generic[W]):
+    """A source, a work that is prepared from a pinned range, and processes that write it in a fixed order."""
+
+    name: str
+    source: Source
+    prepare: Callable[[Manifest], W]
+    """Makes what all processes share (frames over the pinned range); called only when a process has to run."""
+    processes: tuple[Process[W], ...]
+    stores: Stores
+    limits: Limits
+    pin: Callable[[], Mapping[str, int]] = dict
+    """Versions of the tables the processes read, called under the leases."""
+    about: Callable[[], Mapping[str, object]] = dict
+    """What else is kept of a new batch's source, as its `source_metadata`: what offsets cannot say. JSON-able."""
+    leased: tuple[str, ...] = ()
+    """Mutable tables this job writes; one writer at a time, and no new batch while another job's is half done."""
+    enters: tuple[str, ...] = ()
+    """Tables whose leases are held while a batch begins, and not longer: whoever holds one lets none begin."""
+    lease_wait: timedelta = timedelta(seconds=90)
+    """How long to wait for a lease, and how long for another job to finish its batch."""
+    describe: Callable[[W], Mapping[str, object]] = lambda _: {}
+    """More of a batch than counts, for people: offsets, freshness, samples. Must be JSON-able."""
+    clock: Callable[[], datetime] = lambda: datetime.now(UTC)
+    observe: Observer = lambda _: None
+    on_wait: Callable[[str, Holder], None] = lambda _lease, _holder: None
+    on_blocked: Callable[[str], None] = lambda _batch: None
+    """Told for which unfinished batch of which other job this one waits, with state and reason."""
+
+    @property
+    def crash_points(self) -> tuple[str, ...]:
+        """Every point of a batch that does all it can, in order; what a crash test has to cover."""
+        points = ["manifest:before", "manifest:after"]
+        for process in self.processes:
+            for commit in process.commits:
+                points += [f"{process.name}.{commit}:before", f"{process.name}.{commit}:after"]
+            points.append(f"{process.name}:recorded")
+        return (*points, "finalized")
+
+    @contextmanager
+    def exclusive(self) -> Iterator[Lease]:
+        """Keep a second run of this job out. Held for a whole drain."""
+        with self.lease_of(f"job/{self.name}", "drain") as lease:
+            yield lease
+
+    def run_batch(self, lease: Lease) -> BatchReport | None:
+        """Finish the batch that was begun, or begin and finish the next; None when nothing is waiting.
+
+        lease: of the job, from `exclusive`. The tables' leases are taken batch by batch, so that another writer of
+        the same table gets its turn in between. A new batch is not begun while another job's is unfinished on one of
+        these tables: that job replays against the versions it pinned. Raises OthersBatchUnfinished when it still is
+        `lease_wait` after it was first met.
+        """
+        planned: tuple[Offsets, Offsets] | None = None
+        gives_up: float | None = None
+        told = ""
+        while True:
+            with ExitStack() as held:
+                # One order for everybody: two jobs that each hold what the other wants would wait for nothing.
+                tables = [held.enter_context(self.lease_of(f"table/{name}", self.name)) for name in sorted(self.leased)]
+                attempt = _Attempt(self, lease, tables, planned)
+                try:
+                    return attempt.run()
+                except OthersBatchUnfinished as refused:
+                    refusal, planned = refused, attempt.planned
+            gives_up = gives_up or time.monotonic() + self.lease_wait.total_seconds()
+            if refusal.waits_for != told and time.monotonic() < gives_up:
+                self.on_blocked(refusal.waits_for)
+                told = refusal.waits_for
+            self._let_finish(refusal, gives_up)
+
+    def others_unfinished(self) -> tuple[Checkpoint, ...]:
+        """Batches of other jobs that have to be finished before this one may begin a new one. None for appenders."""
+        return in_the_way(self.name, self.leased, self.stores.checkpoints.unfinished()) if self.leased else ()
+
+    def _let_finish(self, refusal: OthersBatchUnfinished, gives_up: float) -> None:
+        """Return when something happened to the batches in the way; raise the refusal once it is `gives_up`.
+
+        Looks without the leases, which those batches need. A batch that is taken up again changes its row, and from
+        then on the place in the line for its leases is the better wait.
+        """
+        while (left := gives_up - time.monotonic()) > 0:
+            time.sleep(min(POLL.total_seconds(), left))
+            if self.others_unfinished() != refusal.batches:
+                return
+        raise refusal
+
+    @contextmanager
+    def lease_of(self, name: str, purpose: str) -> Iterator[Lease]:
+        """Hold a lease, and tell whom it waits for."""
+        with self.stores.leases.acquire(
+            name, purpose=purpose, wait=self.lease_wait, on_wait=lambda holder: self.on_wait(name, holder)
+        ) as lease:
+            yield lease
+
+
+class _Attempt(Generic[W]):
+    """One attempt at one batch, under the leases it needs.
+
+    planned: the range an attempt before this one would have begun; a source may give each range only once.
+    """
+
+    def __init__(
+        self, job: MicroBatchJob[W], lease: Lease, tables: Sequence[Lease], planned: tuple[Offsets, Offsets] | None
+    ) -> None:
+        self.planned = planned
+        self.job, self.fences = job, [held.fence for held in (lease, *tables)]
+        self.checkpoints, self.metadata = job.stores.checkpoints, job.stores.metadata
+        self.began = time.monotonic()
+        self.seconds: dict[str, float] = {}
+
+    def run(self) -> BatchReport | None:
+        begun = self._begin_or_resume()
+        if begun is None:
+            return None
+        manifest, replayed = begun
+        try:
+            report = self._work(manifest, replayed)
+        except Exception as error:
+            self._note_failure(manifest, error)
+            if isinstance(error, PlatformError) or not type(error).__module__.startswith(("pyspark", "py4j", "grpc")):
+                raise
+            # Spark says so at length when the broker went away in the middle; the source says it in a sentence.
+            self.job.source.check(manifest.start, manifest.end)
+            raise BatchFailed(manifest, error) from error
+        self.job.observe("finalized")
+        return report
+
+    def _note_failure(self, manifest: Manifest, error: Exception) -> None:
+        """Leave the reason in the store; a store that cannot take it must not hide the error itself."""
+        reason = str(error) if isinstance(error, PlatformError) else f"{type(error).__name__}: {error}"
+        try:
+            self.checkpoints.fail(manifest, reason, fences=self.fences)
+        except PlatformError as untold:
+            error.add_note(f"The stores could not be told: {untold}")
+
+    def _begin_or_resume(self) -> tuple[Manifest, bool] | None:
+        job = self.job
+        last = self.checkpoints.latest(job.name)
+        if last is not None and last.state is not JobState.SUCCEEDED:
+            job.source.check(last.manifest.start, last.manifest.end)
+            self.checkpoints.begin(last.manifest, fences=self.fences)
+            return last.manifest, True
+        records = last.counts.get("rows_in", 0) if last else 0
+        mean_bytes = last.counts.get("bytes_in", 0) / records if last and records else None
+        planned = self.planned or job.source.plan(last.manifest.end if last else None, job.limits, mean_bytes)
+        if planned is None:
+            return None
+        self.planned = planned
+        with ExitStack() as entered:
+            for name in sorted(job.enters):
+                entered.enter_context(job.lease_of(f"table/{name}", job.name))
+            return self._begin(last, planned), False
+
+    def _begin(self, last: Checkpoint | None, planned: tuple[Offsets, Offsets]) -> Manifest:
+        job = self.job
+        if others := job.others_unfinished():
+            raise OthersBatchUnfinished(job.name, job.leased, others)
+        manifest = Manifest(
+            job=job.name,
+            app_id=last.manifest.app_id if last else self.checkpoints.app_id(job.name),
+            batch_id=last.manifest.batch_id + 1 if last else 0,
+            start=planned[0],
+            end=planned[1],
+            ingestion_ts=job.clock(),
+            table_versions=job.pin(),
+        )
+        job.observe("manifest:before")
+        self.checkpoints.begin(manifest, source_metadata=job.about(), fences=self.fences)
+        job.observe("manifest:after")
+        return manifest
+
+    def _work(self, manifest: Manifest, replayed: bool) -> BatchReport:
+        job = self.job
+        states = self.metadata.get(job.name).values()
+        done = {state.process: state.counts for state in states if state.batch_id == manifest.batch_id}
+        totals: Counter[str] = Counter()
+        details: Mapping[str, object] = {}
+        work: W | None = None
+        for process in job.processes:
+            if process.name not in done:
+                if work is None:
+                    since = time.monotonic()
+                    work = job.prepare(manifest)
+                    self.seconds["prepare"] = time.monotonic() - since
+                done[process.name] = self._run_process(process, work, manifest)
+            totals.update(done[process.name])
+        if work is not None:
+            details = job.describe(work)
+        if totals["rows_in"] != accounted(totals):
+            raise BooksDoNotBalance(manifest, totals)
+        took = time.monotonic() - self.began
+        report = BatchReport(manifest, dict(totals), details, self.seconds, took, replayed)
+        kept = {**details, "process_seconds": self.seconds, "seconds": took, "replayed": replayed}
+        self.checkpoints.succeed(manifest, report.counts, kept, job.clock(), fences=self.fences)
+        return report
+
+    def _run_process(self, process: Process[W], work: W, manifest: Manifest) -> Counts:
+        since = time.monotonic()
+        self.job.stores.leases.check(self.fences)
+        counts = process.run(work, Committer(manifest, process.name, self.job.observe))
+        self.metadata.record(manifest, process.name, counts, self.job.clock(), fences=self.fences)
+        self.job.observe(f"{process.name}:recorded")
+        self.seconds[process.name] = time.monotonic() - since
+        return counts
+
+
+@dataclass(frozen=True)
+class DrainPolicy:
+    """When a run ends: after an idle time, after a total time; and how often it looks while idle."""
+
+    linger: timedelta = field(default=timedelta(seconds=20))
+    poll: timedelta = field(default=timedelta(seconds=1))
+    max_duration: timedelta = field(default=timedelta(minutes=10))
+    pace: timedelta = field(default=timedelta(0))
+    """A batch begins at the earliest this long after the one before, unless that one was full."""
+    gives_way: Callable[[], bool] = field(default=lambda: False)
+    """Asked after each batch and look: True ends the run, since somebody waits for what it holds."""
+
+
+def drain(job: MicroBatchJob[W], policy: DrainPolicy) -> Iterator[BatchReport]:
+    """Batch after batch until the source is idle for `linger`, `max_duration` has passed, or the policy gives way.
+
+    The job's lease is held meanwhile. A batch that was begun is always finished. Raises what a batch raises.
+    """
+    # timedelta.max has more seconds than a float counts exactly; it still is "never".
+    ends = time.monotonic() + policy.max_duration.total_seconds()
+    with job.exclusive() as lease:
+        idle_since: float | None = None
+        while time.monotonic() < ends:
+            began = time.monotonic()
+            report = job.run_batch(lease)
+            if report is not None:
+                idle_since = None
+                yield report
+                if policy.gives_way():
+                    return
+                if report.counts.get("rows_in", 0) < job.limits.max_records:
+                    time.sleep(max(0.0, began + policy.pace.total_seconds() - time.monotonic()))
+                continue
+            idle_since = idle_since or time.monotonic()
+            if time.monotonic() - idle_since >= policy.linger.total_seconds() or policy.gives_way():
+                return
+            time.sleep(policy.poll.total_seconds())

@@ -1,0 +1,356 @@
+"""One writer at a time: named leases in the stores' database, with heartbeat, fencing number and a waiting line.
+
+What a lease protects is up to its callers; `stores` verifies fences inside its own transactions.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from types import TracebackType
+from typing import Self
+
+from sqlalchemy import Connection, Engine, Row, func, select
+
+from engagement_platform.engine.database import LEASE, LEASE_WAITER, StoresUnavailable, reading, writing
+from engagement_platform.engine.owner import is_gone, this_process
+from engagement_platform.errors import PlatformError
+
+_log = logging.getLogger(__name__)
+
+# How often a waiting run looks. Each look is one small write, and a freed lease stays idle for half of this.
+POLL = timedelta(seconds=0.5)
+
+
+@dataclass(frozen=True)
+class Fence:
+    """Proof of holding a lease, checked by whoever writes: a later holder has a greater number."""
+
+    name: str
+    number: int
+
+
+@dataclass(frozen=True)
+class Holder:
+    """Who stands in the way: the holder of a lease, or (waiting) who is before us in the line of a free one."""
+
+    name: str
+    owner: str
+    """host:pid:start time of the process."""
+    purpose: str
+    since: datetime
+    waiting: bool = False
+
+    def __str__(self) -> str:
+        verb = "waits for" if self.waiting else "holds"
+        return f"{self.owner} ({self.purpose}) {verb} {self.name} since {self.since:%Y-%m-%d %H:%M:%S} UTC"
+
+
+class LeaseUnavailable(PlatformError):
+    """Somebody else kept the lease for longer than we were ready to wait."""
+
+    def __init__(self, holder: Holder, waited: timedelta) -> None:
+        self.holder, self.waited = holder, waited
+        super().__init__(
+            f"{holder}; waited {waited.total_seconds():.0f} s for it. Nothing was changed. Let that run end, or allow "
+            "a longer wait with ENGAGEMENT_PLATFORM_STORES__LEASE_WAIT, and run again"
+        )
+
+
+class LeaseLost(PlatformError):
+    """The lease is no longer ours; whatever we would write now could meet another writer's work."""
+
+    def __init__(self, fence: Fence, cause: str) -> None:
+        self.fence, self.cause = fence, cause
+        super().__init__(
+            f"lost the lease {fence.name} (number {fence.number}): {cause}. This run stops before its next write; "
+            "what it committed is recorded, and the next run finishes the batch"
+        )
+
+
+def lock_name(lease: str) -> str:
+    """The name under which `database.writing` is alone with a lease."""
+    return f"lease/{lease}"
+
+
+def verify(connection: Connection, fence: Fence) -> None:
+    """Raise LeaseLost unless the lease still has this number.
+
+    For writers: inside the transaction of the write, which holds `lock_name(fence.name)`, so that no takeover can
+    come between the look and the commit.
+    """
+    row = connection.execute(select(LEASE).where(LEASE.c.name == fence.name)).one_or_none()
+    if row is None:
+        raise LeaseLost(fence, "the stores do not know it")
+    if row.fencing != fence.number:
+        now_held = f"{row.owner} ({row.purpose})" if row.owner else "nobody, it was released since"
+        raise LeaseLost(fence, f"it went on to number {row.fencing}, held by {now_held}")
+    if row.owner is None:
+        raise LeaseLost(fence, "it was released")
+
+
+class Lease:
+    """A lease that is held; a context manager that releases it. A daemon thread keeps it alive every ttl/3."""
+
+    def __init__(self, store: LeaseStore, fence: Fence, beat_at: float) -> None:
+        self.fence = fence
+        self._store = store
+        self._beat_at = beat_at
+        self._lost: str | None = None
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._keep_alive, name=f"lease {fence.name}", daemon=True)
+        self._thread.start()
+
+    def check(self) -> None:
+        """Return when the lease is ours, else raise LeaseLost.
+
+        A database that cannot be reached is forgiven until the last heartbeat is older than the ttl: until then
+        nobody can have taken the lease over.
+        """
+        if self._lost is not None:
+            raise LeaseLost(self.fence, self._lost)
+        try:
+            with reading(self._store.engine) as connection:
+                verify(connection, self.fence)
+        except LeaseLost as error:
+            self._lost = error.cause
+            raise
+        except StoresUnavailable as error:
+            silent = self._store.elapsed() - self._beat_at
+            if silent >= self._store.ttl.total_seconds():
+                raise LeaseLost(self.fence, f"no heartbeat for {silent:.0f} s, {error.cause}") from error
+
+    def heartbeat(self) -> None:
+        """Extend the lease by its ttl. The thread does it; call it before work that may starve the thread.
+
+        Raises LeaseLost, StoresUnavailable.
+        """
+        before = self._store.elapsed()
+        try:
+            with writing(self._store.engine, lock_name(self.fence.name)) as connection:
+                verify(connection, self.fence)
+                now = self._store.now(connection)
+                connection.execute(
+                    LEASE.update()
+                    .where(LEASE.c.name == self.fence.name)
+                    .values(heartbeat_ts=now, expires_ts=now + self._store.ttl)
+                )
+        except LeaseLost as error:
+            self._lost = error.cause
+            raise
+        self._beat_at = before
+
+    def release(self) -> None:
+        """Give the lease back; doing it twice, or after it was lost, changes nothing.
+
+        Never raises for an unreachable database: the lease then ends with its ttl, or with this process.
+        """
+        if self._lost is None:
+            self._lost = "it was released"
+        self._stop.set()
+        self._store.forget(self)
+        try:
+            with writing(self._store.engine, lock_name(self.fence.name)) as connection:
+                connection.execute(
+                    LEASE.update()
+                    .where(LEASE.c.name == self.fence.name, LEASE.c.fencing == self.fence.number)
+                    .values(owner=None, place=None, purpose=None, acquired_ts=None, heartbeat_ts=None, expires_ts=None)
+                )
+        except StoresUnavailable as error:
+            _log.warning("lease %s could not be released (%s); it ends by itself", self.fence.name, error.cause)
+        if threading.current_thread() is not self._thread:
+            self._thread.join(timeout=5)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+
+    def _keep_alive(self) -> None:
+        every = self._store.ttl.total_seconds() / 3
+        pause = every
+        while not self._stop.wait(pause):
+            try:
+                self.heartbeat()
+                pause = every
+            except LeaseLost as error:
+                if not self._stop.is_set():
+                    _log.warning("%s", error)
+                return
+            except StoresUnavailable as error:
+                pause = min(every, 1.0)
+                _log.warning("no heartbeat for lease %s: %s", self.fence.name, error.cause)
+
+
+class LeaseStore:
+    """The leases of one database.
+
+    ttl: a lease without a heartbeat for this long may be taken over.
+    clock: where "now" comes from; by default the PostgreSQL server's clock, which machines with different clocks
+    share, and this machine's for SQLite. sleep: how a waiting run passes its time, in seconds.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        ttl: timedelta = timedelta(seconds=60),
+        clock: Callable[[], datetime] | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.engine = engine
+        self.ttl = ttl
+        self._clock = clock
+        self._sleep = sleep
+        self._held: dict[Fence, Lease] = {}
+
+    def acquire(
+        self,
+        name: str,
+        *,
+        purpose: str,
+        wait: timedelta = timedelta(0),
+        on_wait: Callable[[Holder], None] | None = None,
+    ) -> Lease:
+        """Hold the lease `name`, first come first served.
+
+        purpose: what for, shown to others. wait: how long to wait for others; zero tries once.
+        on_wait: told whom we wait for, once for each.
+        Raises LeaseUnavailable after `wait`, StoresUnavailable.
+        """
+        ticket: int | None = None
+        began: datetime | None = None
+        told: Holder | None = None
+        try:
+            while True:
+                beat_at = self.elapsed()
+                now, ticket, outcome = self._attempt(name, purpose, ticket, stay=wait > timedelta(0))
+                if isinstance(outcome, Fence):
+                    self._held[outcome] = lease = Lease(self, outcome, beat_at)
+                    return lease
+                began = began or now
+                if now - began >= wait:
+                    raise LeaseUnavailable(outcome, now - began)
+                if on_wait is not None and outcome != told:
+                    on_wait(outcome)
+                    told = outcome
+                pause = min(POLL, self.ttl / 10, wait - (now - began))
+                self._sleep(pause.total_seconds())
+        finally:
+            if ticket is not None:
+                self._leave(name, ticket)
+
+    def check(self, fences: Sequence[Fence]) -> None:
+        """Return when every one of these leases is still held, else raise LeaseLost for the first that is not.
+
+        Leases acquired here are as patient with an unreachable database as `Lease.check`; for others it raises
+        StoresUnavailable.
+        """
+        for fence in fences:
+            lease = self._held.get(fence)
+            if lease is not None:
+                lease.check()
+                continue
+            with reading(self.engine) as connection:
+                verify(connection, fence)
+
+    def forget(self, lease: Lease) -> None:
+        """A lease that was released is no longer looked after."""
+        self._held.pop(lease.fence, None)
+
+    def holders(self) -> list[Holder]:
+        """Every lease that is held, by name; a holder that died and has not been replaced yet is among them."""
+        with reading(self.engine) as connection:
+            rows = connection.execute(select(LEASE).where(LEASE.c.owner.is_not(None)).order_by(LEASE.c.name))
+            return [_holder(row) for row in rows]
+
+    def now(self, connection: Connection) -> datetime:
+        """The time that decides about expiry. UTC."""
+        if self._clock is not None:
+            return self._clock()
+        if connection.dialect.name == "postgresql":
+            return connection.execute(select(func.clock_timestamp())).scalar_one().astimezone(UTC)  # type: ignore[no-any-return]
+        return datetime.now(UTC)
+
+    def elapsed(self) -> float:
+        """Seconds from some fixed moment, for measuring how long ago something was here."""
+        if self._clock is not None:
+            return self._clock().timestamp()
+        # CLOCK_BOOTTIME goes on while a laptop sleeps, as the lease does; not every system has it.
+        return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
+
+    def _attempt(
+        self, name: str, purpose: str, ticket: int | None, *, stay: bool
+    ) -> tuple[datetime, int | None, Fence | Holder]:
+        """One look: take the lease, or say who is before us and (stay) keep a place in the line."""
+        me = this_process()
+        with writing(self.engine, lock_name(name)) as connection:
+            now = self.now(connection)
+            row = connection.execute(select(LEASE).where(LEASE.c.name == name)).one_or_none()
+            before = self._line_before(connection, name, ticket, now)
+            if (row is None or self._is_free(row, now)) and before is None:
+                fencing = 1 if row is None else row.fencing + 1
+                values = {
+                    "owner": str(me), "place": me.place, "fencing": fencing, "purpose": purpose,
+                    "acquired_ts": now, "heartbeat_ts": now, "expires_ts": now + self.ttl,
+                }  # fmt: skip
+                if row is None:
+                    connection.execute(LEASE.insert().values(name=name, **values))
+                else:
+                    connection.execute(LEASE.update().where(LEASE.c.name == name).values(**values))
+                connection.execute(LEASE_WAITER.delete().where(LEASE_WAITER.c.ticket == ticket))
+                return now, None, Fence(name, fencing)
+            if stay:
+                place = {"name": name, "owner": str(me), "place": me.place, "purpose": purpose}
+                ticket = _keep_place(connection, ticket, place, now)
+            in_the_way = before if row is None or self._is_free(row, now) else _holder(row)
+            assert in_the_way is not None
+            return now, ticket, in_the_way
+
+    def _is_free(self, row: Row[tuple[object, ...]], now: datetime) -> bool:
+        return row.owner is None or bool(row.expires_ts <= now) or is_gone(row.owner, row.place)
+
+    def _line_before(self, connection: Connection, name: str, ticket: int | None, now: datetime) -> Holder | None:
+        """Who is first in the line, when that is not us. Waiters who died leave the line here."""
+        waiters = select(LEASE_WAITER).where(LEASE_WAITER.c.name == name).order_by(LEASE_WAITER.c.ticket)
+        for waiter in connection.execute(waiters).all():
+            if waiter.ticket == ticket:
+                return None
+            # A living waiter looks every POLL, so a third of the ttl is many missed looks.
+            if waiter.heartbeat_ts <= now - self.ttl / 3 or is_gone(waiter.owner, waiter.place):
+                connection.execute(LEASE_WAITER.delete().where(LEASE_WAITER.c.ticket == waiter.ticket))
+                continue
+            return Holder(name, waiter.owner, waiter.purpose, waiter.since_ts, waiting=True)
+        return None
+
+    def _leave(self, name: str, ticket: int) -> None:
+        try:
+            with writing(self.engine, lock_name(name)) as connection:
+                connection.execute(LEASE_WAITER.delete().where(LEASE_WAITER.c.ticket == ticket))
+        except StoresUnavailable as error:
+            _log.warning("could not leave the line for lease %s (%s); the place ends by itself", name, error.cause)
+
+
+def _keep_place(connection: Connection, ticket: int | None, place: dict[str, str], now: datetime) -> int:
+    """Our place in the line, still or newly: others may have struck us off while this machine slept."""
+    if ticket is not None:
+        kept = connection.execute(
+            LEASE_WAITER.update().where(LEASE_WAITER.c.ticket == ticket).values(heartbeat_ts=now)
+        ).rowcount
+        if kept:
+            return ticket
+    inserted = connection.execute(LEASE_WAITER.insert().values(**place, since_ts=now, heartbeat_ts=now))
+    key = inserted.inserted_primary_key
+    assert key is not None
+    return int(key[0])
+
+
+def _holder(row: Row[tuple[object, ...]]) -> Holder:
+    return Holder(row.name, row.owner, row.purpose, row.acquired_ts)

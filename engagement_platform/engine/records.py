@@ -1,0 +1,157 @@
+"""The rows of the stores as values and back, and the steps that every change of a job's batches is made of.
+
+Nothing here decides whether a change may be made: that is `stores`, and `offset_reset` for a job that is put back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime
+
+from sqlalchemy import Connection, Engine, Row, Table, select
+
+from engagement_platform.engine.database import BATCH, CHECKPOINT, JOB_GENERATION, writing
+from engagement_platform.engine.lease import Fence, lock_name, verify
+from engagement_platform.engine.model import Counts, JobState, Manifest
+from engagement_platform.errors import PlatformError
+
+
+class StaleBatch(PlatformError):
+    """A write that is not based on what the store holds: another run went on, or the job was reset."""
+
+    def __init__(self, manifest: Manifest, stored: str) -> None:
+        self.manifest, self.stored = manifest, stored
+        super().__init__(
+            f"{manifest} (of {manifest.app_id}) is out of date: {stored}. Nothing was written. Another run of the job "
+            "went on meanwhile, or it was reset; run again to continue from what is stored"
+        )
+
+
+@dataclass(frozen=True)
+class BatchRecord:
+    """One batch in the history of a job."""
+
+    manifest: Manifest
+    state: JobState
+    ingestion_date: date
+    """UTC date of the manifest's ingestion_ts."""
+    started_ts: datetime
+    """First attempt."""
+    finished_ts: datetime | None
+    """When it succeeded or last failed; None while it runs."""
+    attempts: int
+    counts: Counts = field(default_factory=dict)
+    details: Mapping[str, object] = field(default_factory=dict)
+    source_metadata: Mapping[str, object] = field(default_factory=dict)
+    reason: str | None = None
+
+
+@contextmanager
+def job_transaction(engine: Engine, job: str, fences: Sequence[Fence]) -> Iterator[Connection]:
+    """A writing transaction alone with one job; the fences are verified first and stay true until the commit."""
+    with writing(engine, f"job/{job}", *(lock_name(fence.name) for fence in fences)) as connection:
+        for fence in fences:
+            verify(connection, fence)
+        yield connection
+
+
+def checkpoint_row(connection: Connection, job: str) -> Row[tuple[object, ...]] | None:
+    """The last batch of a job as it is stored."""
+    return connection.execute(select(CHECKPOINT).where(CHECKPOINT.c.job_name == job)).one_or_none()
+
+
+def generation_of(connection: Connection, job: str) -> tuple[int, str | None]:
+    """How often the job has begun anew, from 1, and its application id; None before it has one."""
+    row = connection.execute(select(JOB_GENERATION).where(JOB_GENERATION.c.job_name == job)).one_or_none()
+    return (1, None) if row is None else (row.generation, row.app_id)
+
+
+def keep_generation(connection: Connection, job: str, generation: int, app_id: str) -> str:
+    """Give the job an application id, and return it."""
+    values = {"job_name": job, "generation": generation, "app_id": app_id}
+    upsert(connection, JOB_GENERATION, values, "job_name")
+    return app_id
+
+
+def add_batch(
+    connection: Connection,
+    manifest: Manifest,
+    generation: int,
+    state: JobState,
+    now: datetime,
+    *,
+    source_metadata: Mapping[str, object],
+    details: Mapping[str, object] | None = None,
+) -> None:
+    """Write down a batch that the job has not had, in its checkpoint and in its history: begun at `now`.
+
+    state SUCCEEDED: finished then as well.
+    """
+    columns = manifest_columns(manifest) | {"source_metadata": source_metadata, "job_state": state, "counts": {}}
+    upsert(connection, CHECKPOINT, columns | {"reason": None, "updated_ts": now}, "job_name")
+    connection.execute(
+        BATCH.insert().values(
+            **columns,
+            generation=generation,
+            ingestion_date=manifest.ingestion_ts.astimezone(UTC).date().isoformat(),
+            attempts=1,
+            started_ts=now,
+            finished_ts=now if state is JobState.SUCCEEDED else None,
+            details=details or {},
+        )
+    )
+
+
+def manifest_of(row: Row[tuple[object, ...]]) -> Manifest:
+    """From a row of the checkpoints or of the history."""
+    return Manifest(
+        job=row.job_name,
+        app_id=row.app_id,
+        batch_id=row.batch_id,
+        start=row.start_offsets,
+        end=row.end_offsets,
+        ingestion_ts=row.ingestion_ts,
+        table_versions=row.table_versions,
+    )
+
+
+def manifest_columns(manifest: Manifest) -> dict[str, object]:
+    """The same back as column values."""
+    return {
+        "job_name": manifest.job,
+        "app_id": manifest.app_id,
+        "batch_id": manifest.batch_id,
+        "start_offsets": manifest.start,
+        "end_offsets": manifest.end,
+        "ingestion_ts": manifest.ingestion_ts,
+        "table_versions": manifest.table_versions,
+    }
+
+
+def record_of(row: Row[tuple[object, ...]]) -> BatchRecord:
+    """From a row of the history."""
+    return BatchRecord(
+        manifest=manifest_of(row),
+        state=JobState(row.job_state),
+        ingestion_date=date.fromisoformat(row.ingestion_date),
+        started_ts=row.started_ts,
+        finished_ts=row.finished_ts,
+        attempts=row.attempts,
+        counts=row.counts,
+        details=row.details,
+        source_metadata=row.source_metadata,
+        reason=row.reason,
+    )
+
+
+def upsert(connection: Connection, table: Table, values: Mapping[str, object], *key: str) -> None:
+    """Update or insert; nobody can insert in between, the transaction is alone with the job."""
+    where = [table.c[name] == values[name] for name in key]
+    if connection.execute(table.update().where(*where).values(**values)).rowcount == 0:
+        connection.execute(table.insert().values(**values))
+
+
+def _utc_date(manifest: Manifest) -> date:
+    return manifest.ingestion_ts.astimezone(UTC).date()

@@ -1,0 +1,82 @@
+"""Who keeps a job from beginning a batch: other jobs in the middle of one on the same tables, and how to finish those.
+
+Waiting for them is `job`; keeping those apart who are at work is `lease`.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Collection, Iterable, Sequence
+
+from engagement_platform.engine.model import Checkpoint, JobState
+from engagement_platform.errors import PlatformError
+
+# Room for a sentence; the whole text of a failure is in the stores.
+_REASON_CHARS = 300
+_REPLAY = re.compile(r"replay-(?P<group>\w+)-events")
+
+
+class OthersBatchUnfinished(PlatformError):
+    """Another job stopped in the middle of a batch on tables that this one would write.
+
+    Its replay writes against the versions it pinned, so a new batch in between would be overlooked by it.
+    """
+
+    def __init__(self, job: str, leased: Collection[str], batches: Sequence[Checkpoint]) -> None:
+        self.job, self.batches = job, tuple(batches)
+        self.waits_for = "; ".join(_told(batch, leased) for batch in batches)
+        """Job, batch, state, reason and tables of each batch that is in the way."""
+        how = "; ".join(how_to_finish(batch.manifest.job) for batch in batches)
+        super().__init__(
+            f"{job} begins no new batch before another job has finished its own on the same tables: {self.waits_for}. "
+            f"Nothing was changed. To finish: {how}. Then run {job} again."
+        )
+
+
+def in_the_way(job: str, leased: Collection[str], unfinished: Iterable[Checkpoint]) -> tuple[Checkpoint, ...]:
+    """The unfinished batches of other jobs that pinned a version of a table that `job` leases."""
+    return tuple(
+        batch
+        for batch in unfinished
+        if batch.state is not JobState.SUCCEEDED
+        and batch.manifest.job != job
+        and not batch.manifest.table_versions.keys().isdisjoint(leased)
+    )
+
+
+def how_to_finish(job: str) -> str:
+    """What a person does about an unfinished batch of this job.
+
+    Jobs that go over old records again are launched by hand, each with its argument, and finish their batch first.
+    """
+    name, _, argument = job.partition(":")
+    if name == "restore-tables":
+        return "`engagement-platform restore --finish`"
+    if name == "erase-subjects":
+        return "`engagement-platform erase --finish`"
+    if (replay := _REPLAY.fullmatch(name)) is not None:
+        of = "" if replay["group"] == "game" else f" --tables {replay['group']}"
+        return f"`engagement-platform replay{of} --finish`"
+    if argument:
+        reason = shlex.quote(argument.partition(":")[2] or argument)
+        return (
+            f"launch it again, `engagement-platform run {name} --reason {reason} --until-idle`, or, when its source is "
+            f"gone, `engagement-platform reset {shlex.quote(job)} --abandon`"
+        )
+    if name.startswith("reread-"):
+        return (
+            f"launch {name} again, for any day, or, when its source is gone, "
+            f"`engagement-platform reset {name} --abandon`"
+        )
+    return (
+        f"`engagement-platform run {job} --until-idle`, or, when its source is gone, "
+        f"`engagement-platform reset {job} --abandon`"
+    )
+
+
+def _told(batch: Checkpoint, leased: Collection[str]) -> str:
+    tables = ", ".join(sorted(batch.manifest.table_versions.keys() & set(leased)))
+    reason = next((line.strip() for line in (batch.reason or "").splitlines() if line.strip()), "")
+    because = f", {reason[:_REASON_CHARS].rstrip('.')}" if reason else ""
+    return f"{batch.manifest} on {tables} ({batch.state} since {batch.updated_ts:%Y-%m-%d %H:%M:%S} UTC{because})"

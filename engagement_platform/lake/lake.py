@@ -1,0 +1,400 @@
+"""Creates, reads and writes the tables of one lake; the only place that writes.
+
+Every write names the transaction it belongs to, so that Delta skips it when it is replayed (Delta protocol: txn
+action). Deciding what to write is the domain packages' work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import reduce
+from operator import and_
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from engagement_platform.engine.model import Transaction
+from engagement_platform.errors import PlatformError
+from engagement_platform.lake import contract, light, log
+from engagement_platform.lake.contract import ContractBroken, Mode, Table, differences
+from engagement_platform.lake.partition_paths import makes_folder_name
+from engagement_platform.lake.turns import turn
+from engagement_platform.settings import Settings
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+Rows: TypeAlias = DataFrame | pa.Table
+"""Rows to write: in Spark, or few enough to be in this process."""
+
+MAX_LITERALS = 1000
+"""More values than this are not listed in a predicate: the plan would cost more than the pruning saves (a guess)."""
+
+_UNSAFE_IN_ROOT = "%#?[]"
+
+
+class NotAStreamSource(PlatformError):
+    """A table whose rows change was asked for as a stream."""
+
+    def __init__(self, table: Table) -> None:
+        self.table = table.name
+        super().__init__(
+            f"The table {table.name} changes rows that were written, so it cannot be streamed from: a stream would "
+            "fail at the first change, or miss it. Nothing was started. Stream engagement/notification, which has a "
+            "row for every change, and fetch the rows it names from the table."
+        )
+
+
+class LakePathRefused(PlatformError):
+    """A folder name that one of the two engines takes for something else."""
+
+    def __init__(self, root: str) -> None:
+        super().__init__(
+            f"The lake cannot be in {root}: one of the characters {_UNSAFE_IN_ROOT} in a path means something else to "
+            "one of the engines that read and write tables. Nothing was written. Set ENGAGEMENT_PLATFORM_LAKE_URI or "
+            "ENGAGEMENT_PLATFORM_HOME to another folder."
+        )
+
+
+class Lake:
+    """The tables under one root, through one Spark session. Raises LakePathRefused."""
+
+    def __init__(self, spark: SparkSession, settings: Settings) -> None:
+        self.spark, self.settings, self.root = spark, settings, settings.lake
+        if self.is_local and any(character in self.root for character in _UNSAFE_IN_ROOT):
+            raise LakePathRefused(self.root)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the tables are on this machine's disk."""
+        return "://" not in self.root
+
+    def uri(self, table: Table) -> str:
+        """Where a table is."""
+        return table.uri(self.root)
+
+    def version(self, table: Table) -> int:
+        """Current version; the table must exist. Reads the log, starts no Spark job."""
+        found = log.version(self.uri(table))
+        assert found is not None, f"{table.name} does not exist under {self.root}"
+        return found
+
+    def ensure(self, *tables: Table) -> None:
+        """Create what is missing and compare what is there with its contract.
+
+        Raises ContractBroken with the differences; adds missing columns only with `layout.evolve`.
+        """
+        for table in tables:
+            found = log.describe(self.uri(table))
+            if found is None:
+                self._create(table)
+                continue
+            missing, problems = differences(table, found)
+            if problems or (missing and not self.settings.layout.evolve):
+                lacking = [f"column {column.name} {column.type} is missing" for column in missing]
+                raise ContractBroken(table.name, lacking + problems)
+            for column in missing:
+                # Where the contract has it: an attribute of an entity comes with a version, in another place.
+                added = f"{contract.declared([column])} {table.place_of(column)}"
+                self.spark.sql(f"ALTER TABLE {self.sql_name(table)} ADD COLUMNS ({added})").collect()
+
+    def read(self, table: Table, version: int | None = None) -> DataFrame:
+        """All rows, as of a version or now."""
+        reader = self.spark.read.format("delta")
+        if version is not None:
+            reader = reader.option("versionAsOf", version)
+        return reader.load(self.uri(table))
+
+    def find(self, table: Table, version: int, columns: Sequence[str], where: Mapping[str, Sequence[Any]]) -> pa.Table:
+        """The rows of a pinned version whose columns have one of the given values, in this process; for few rows.
+
+        Reads only the given columns of files that can hold such values, without Spark where delta-rs can.
+        """
+        found = light.opened(self.uri(table), table, version) if self.is_local else None
+        if found is not None:
+            return light.find(found, columns, where)
+        rows = self.read(table, version)
+        for column, values in where.items():
+            if len(values) <= MAX_LITERALS:
+                rows = rows.where(F.col(column).isin(list(values)))
+            else:
+                wanted = F.broadcast(self.frame(pa.table({column: pa.array(values)})))
+                rows = rows.where(F.col(column).between(min(values), max(values))).join(wanted, column, "left_semi")
+        return rows.select(*columns).toArrow()
+
+    def frame(self, rows: Rows) -> DataFrame:
+        """Rows as a frame, wherever they are; also when there is none of them."""
+        if not isinstance(rows, pa.Table):
+            return rows
+        if rows.num_rows:
+            return self.spark.createDataFrame(rows)
+        return self.spark.createDataFrame([], from_arrow_schema(rows.schema))
+
+    def stream(self, table: Table) -> DataFrame:
+        """An append-only table as a streaming source, from its first row on.
+
+        Commits that change rows are passed by: only erasures make some here. Raises NotAStreamSource.
+        """
+        if table.mode is not Mode.APPEND_ONLY:
+            raise NotAStreamSource(table)
+        return self.spark.readStream.format("delta").option("skipChangeCommits", "true").load(self.uri(table))
+
+    def append(self, frame: Rows, table: Table, txn: Transaction, *, rows: int | None = None) -> None:
+        """Append rows with the table's columns; skipped when this transaction is in the table already.
+
+        rows: how many there are, where the caller knows; few enough are collected and committed without a Spark job
+        (`layout.light_write_rows`). Otherwise Delta's optimized writes give each partition to one task; with them
+        switched off the rows are repartitioned here, so that there are never more files than partitions touched.
+        """
+        selected = _select(frame, table.column_names)
+        with turn(self.root, table.name):
+            self._refuse_relaid(table)
+            # What is in this process already is not handed to Spark, however much it is.
+            found = self.light_of(table, 0 if isinstance(frame, pa.Table) else rows)
+            if found is not None and light.written(found, txn):
+                return
+            if found is not None and (few := here(selected)) is not None:
+                light.append(found, few, txn)
+                self._compact(found, table)
+                return
+            selected = self.frame(selected)
+            if table.partitioned_by and not self.settings.layout.optimize_write:
+                selected = selected.repartition(*(F.col(name) for name in table.partitioned_by))
+            writer = selected.write.format("delta").mode("append")
+            writer = writer.option("txnAppId", txn.app_id).option("txnVersion", txn.version)
+            writer.option("userMetadata", txn.marker).save(self.uri(table))
+
+    def merge(
+        self,
+        frame: Rows,
+        table: Table,
+        txn: Transaction,
+        *,
+        on: Sequence[str],
+        update: Sequence[str],
+        newer_by: str | None = None,
+        insert: bool = False,
+        fill: Sequence[str] = (),
+        within: Mapping[str, Sequence[Any]] | None = None,
+        rows: int | None = None,
+    ) -> None:
+        """MERGE rows into a table; skipped when this transaction is in the table already.
+
+        frame: the columns that are named here (with insert the table's), at most one row per key in `on`.
+        update: columns that a match takes from the frame; with newer_by only where that column is greater in the frame
+        than in the table. fill: columns of `update` that a match keeps where the frame has null. insert: also insert
+        what has no match. within: column -> values that matching rows can have; they go into the condition as
+        literals, since only the target's own conjuncts skip files. rows: as for `append`.
+        """
+        needed = {*on, *update, *([newer_by] if newer_by else [])}
+        columns = [name for name in table.column_names if insert or name in needed]
+        with turn(self.root, table.name):
+            self._refuse_relaid(table)
+            found = self.light_of(table, rows, (within or {}).get("organization_id"))
+            if found is not None and light.written(found, txn):
+                return
+            few = None if found is None else here(_select(frame, columns))
+            if found is not None and few is not None and light.spread(few, table) <= light.MAX_MERGED_PARTITIONS:
+                light.merge(found, few, table, txn, on=on, update=update, newer_by=newer_by, insert=insert, fill=fill)
+                self._compact(found, table)
+                return
+            source = self.frame(frame).select(*(F.col(name).alias(f"new_{name}") for name in columns))
+            condition = reduce(and_, (F.col(name) == F.col(f"new_{name}") for name in on))
+            for column, values in (within or {}).items():
+                condition &= any_of(column, values)
+            merge = source.mergeInto(self.sql_name(table), condition)
+            newer = None if newer_by is None else F.col(newer_by) < F.col(f"new_{newer_by}")
+            matched = merge.whenMatched() if newer is None else merge.whenMatched(newer)
+            taken = {name: F.col(f"new_{name}") for name in update}
+            taken |= {name: F.coalesce(F.col(f"new_{name}"), F.col(name)) for name in fill}
+            merge = matched.update(taken)
+            if insert:
+                merge = merge.whenNotMatched().insert({name: F.col(f"new_{name}") for name in columns})
+            with self.transaction(txn):
+                merge.merge()
+
+    def move(
+        self, operations: Rows, table: Table, txn: Transaction, *, organizations: Sequence[str], stamp: int, rows: int
+    ) -> None:
+        """Give all rows of some ids another identity; skipped when this transaction is in the table already.
+
+        operations: organization_id, from_id, engaged_from, engaged_before, to_id, as in `engagement/operation`; at
+        most one applies to a row, by its source_person_id. stamp: batch_id of the rows that change. rows: how many
+        operations. By id and not by row: with 2,600,000 rows under 13,000 operations, delta-rs took 2.2 s and, with
+        the rows themselves as its source, 40 s (2 cores).
+        """
+        columns = ("organization_id", "from_id", "engaged_from", "engaged_before", "to_id")
+        with turn(self.root, table.name):
+            self._refuse_relaid(table)
+            found = self.light_of(table, rows, organizations)
+            if found is not None and light.written(found, txn):
+                return
+            few = None if found is None else here(_select(operations, columns))
+            if found is not None and few is not None and len(organizations) <= light.MAX_MERGED_PARTITIONS:
+                light.move(found, few, txn, stamp)
+                self._compact(found, table)
+                return
+            source = self.frame(operations).select(*(F.col(name).alias(f"new_{name}") for name in columns))
+            moved = (
+                any_of("organization_id", organizations)
+                & (F.col("organization_id") == F.col("new_organization_id"))
+                & (F.col("source_person_id") == F.col("new_from_id"))
+                & (F.col("new_engaged_from").isNull() | (F.col("engagement_ts") >= F.col("new_engaged_from")))
+                & (F.col("engagement_ts") < F.col("new_engaged_before"))
+                & ~F.col("person_id").eqNullSafe(F.col("new_to_id"))
+            )
+            # Matched-only and small: the one MERGE in which both phases can broadcast the source.
+            merge = F.broadcast(source).mergeInto(self.sql_name(table), moved)
+            merge = merge.whenMatched().update({"person_id": F.col("new_to_id"), "batch_id": F.lit(stamp).cast("long")})
+            with self.transaction(txn):
+                merge.merge()
+
+    def remove(self, keys: DataFrame, table: Table, txn: Transaction, *, on: Sequence[str]) -> None:
+        """Delete the rows that match on these columns; skipped when this transaction is in the table already."""
+        with turn(self.root, table.name):
+            self._refuse_relaid(table)
+            source = keys.select(*(F.col(name).alias(f"new_{name}") for name in on))
+            condition = reduce(and_, (F.col(name) == F.col(f"new_{name}") for name in on))
+            with self.transaction(txn):
+                source.mergeInto(self.sql_name(table), condition).whenMatched().delete().merge()
+
+    def overwrite(self, frame: DataFrame, table: Table, txn: Transaction) -> None:
+        """Replace the partitions that `frame` has rows of; skipped when this transaction is in the table already.
+
+        frame: all rows that these partitions hold afterwards, with the table's columns.
+        """
+        with turn(self.root, table.name):
+            self._refuse_relaid(table)
+            rows = frame.select(*table.column_names).repartition(*(F.col(name) for name in table.partitioned_by))
+            writer = rows.write.format("delta").mode("overwrite").option("partitionOverwriteMode", "dynamic")
+            writer = writer.option("txnAppId", txn.app_id).option("txnVersion", txn.version)
+            writer.option("userMetadata", txn.marker).save(self.uri(table))
+
+    def set_property(self, table: Table, key: str, value: str) -> None:
+        """Give a table a property that it does not have yet."""
+        found = log.describe(self.uri(table))
+        if found is not None and found.properties.get(key) != value:
+            self.spark.sql(f"ALTER TABLE {self.sql_name(table)} SET TBLPROPERTIES ('{key}' = '{value}')").collect()
+
+    def _refuse_relaid(self, table: Table) -> None:
+        """Raise ContractBroken when a mutable table got another layout since this run looked at it.
+
+        Most writes would only be slow, but `overwrite` would take a part of a partition for all of it.
+        """
+        if table.mode is Mode.MUTABLE and (found := log.open_log(self.uri(table))) is not None:
+            partitioned_by = tuple(found.metadata().partition_columns)
+            if partitioned_by != table.partitioned_by:
+                raise ContractBroken(table.name, [contract.partitioned_otherwise(partitioned_by, table)])
+
+    def _compact(self, found: DeltaTable, table: Table) -> None:
+        """What Spark does of itself after its commits."""
+        if self.settings.layout.auto_compact:
+            light.compact(found, table, self.settings.layout.auto_compact_min_files)
+
+    def light_of(self, table: Table, rows: int | None, organizations: Sequence[str] | None = None) -> DeltaTable | None:
+        """The table opened for a write without Spark, or None where Spark has to do it.
+
+        On a local file system only: there both engines can be made to take turns by a lock. organizations: those
+        whose files a merge may rewrite; None for an append.
+        """
+        layout = self.settings.layout
+        few = rows is not None and rows <= layout.light_write_rows > 0
+        if not few or not self.is_local:
+            return None
+        found = light.opened(self.uri(table), table)
+        if found is not None and organizations is not None:
+            touched = log.bytes_of(found, organizations)
+            return found if touched <= layout.light_merge_bytes else None
+        return found
+
+    @contextmanager
+    def transaction(self, txn: Transaction) -> Iterator[None]:
+        """MERGE, UPDATE and DELETE of this session commit under a transaction meanwhile."""
+        conf = {
+            "spark.databricks.delta.write.txnAppId": txn.app_id,
+            "spark.databricks.delta.write.txnVersion": str(txn.version),
+            "spark.databricks.delta.commitInfo.userMetadata": txn.marker,
+        }
+        try:
+            for key, value in conf.items():
+                self.spark.conf.set(key, value)
+            yield
+        finally:
+            # Left behind, they would name every later write of this session, and Delta would skip those.
+            for key in conf:
+                self.spark.conf.unset(key)
+
+    def commit_of(self, table: Table, txn: Transaction) -> log.Commit | None:
+        """What a transaction wrote, from the table's history; also when it was written before a crash."""
+        return log.find_commit(self.uri(table), txn.marker)
+
+    def written(self, table: Table, *transactions: Transaction) -> dict[str, int]:
+        """Files, bytes and commits that transactions added to a table, from its history."""
+        return log.added_by(self._commits(table, transactions))
+
+    def rewritten(self, table: Table, *transactions: Transaction) -> dict[str, int]:
+        """Files that transactions replaced, and the bytes written instead."""
+        return log.replaced_by(self._commits(table, transactions))
+
+    def _commits(self, table: Table, transactions: Iterable[Transaction]) -> list[log.Commit]:
+        return [commit for txn in transactions if (commit := self.commit_of(table, txn)) is not None]
+
+    def accept_folders(self, column: str, values: Iterable[str], *tables: Table) -> None:
+        """Make sure that texts can be partition values of these tables, however long or strange they are.
+
+        Folders are called `column=<value>` while all values make good folder names. The first that does not (too long
+        for the file system, or outside ASCII, which a JVM in the C locale cannot write) turns the table to random
+        folder names (delta.randomizeFilePrefixes); values live in the log, readers see no difference.
+        """
+        if all(map(makes_folder_name, values)):
+            return
+        for table in tables:
+            found = log.describe(self.uri(table))
+            if column in table.partitioned_by and found is not None:
+                if found.properties.get("delta.randomizeFilePrefixes") == "true":
+                    continue
+                prefixes = "('delta.randomizeFilePrefixes' = 'true')"
+                self.spark.sql(f"ALTER TABLE {self.sql_name(table)} SET TBLPROPERTIES {prefixes}").collect()
+
+    def _create(self, table: Table) -> None:
+        if self.is_local and not table.liquid_by and self.settings.layout.light_write_rows:
+            with turn(self.root, table.name):
+                light.create(self.uri(table), table)
+            return
+        properties = ", ".join(f"'{key}' = '{value}'" for key, value in table.properties.items())
+        layout = f"PARTITIONED BY ({', '.join(table.partitioned_by)})" if table.partitioned_by else ""
+        layout = f"CLUSTER BY ({', '.join(table.liquid_by)})" if table.liquid_by else layout
+        columns = contract.declared(table.columns)
+        self.spark.sql(
+            f"CREATE TABLE IF NOT EXISTS {self.sql_name(table)} ({columns}) USING delta {layout} "
+            f"TBLPROPERTIES ({properties})"
+        ).collect()
+
+    def sql_name(self, table: Table) -> str:
+        """A table in SQL, by its path."""
+        return f"delta.`{self.uri(table).replace('`', '``')}`"
+
+
+def here(rows: Rows) -> pa.Table | None:
+    """Rows in this process; None when they are more bytes than Spark hands out (spark.driver.maxResultSize)."""
+    if isinstance(rows, pa.Table):
+        return rows
+    try:
+        return rows.toArrow()
+    except Exception as error:
+        if "maxResultSize" in str(error):
+            return None
+        raise
+
+
+def _select(rows: Rows, columns: Sequence[str]) -> Rows:
+    return rows.select(list(columns)) if isinstance(rows, pa.Table) else rows.select(*columns)
+
+
+def any_of(column: str, values: Sequence[Any]) -> Column:
+    """`column IN values` as a predicate that prunes; true for everything when there are too many to list."""
+    return F.col(column).isin(list(values)) if len(values) <= MAX_LITERALS else F.lit(True)

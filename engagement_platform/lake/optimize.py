@@ -1,0 +1,309 @@
+"""Rewrites files of a table without changing its rows, removes old ones, and looks after its log; works on any table.
+
+The only place where maintenance writes. What is worth doing is decided in `layout/`; rows are written by `lake`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Schema, WriterProperties
+from deltalake.exceptions import CommitFailedError
+from pyspark.sql import SparkSession
+
+from engagement_platform.engine.model import Transaction
+from engagement_platform.errors import PlatformError
+from engagement_platform.lake import light, log
+from engagement_platform.lake.arrow import schema_of
+from engagement_platform.lake.contract import Table
+from engagement_platform.lake.lake import Lake
+from engagement_platform.lake.turns import turn
+from engagement_platform.settings import Settings
+
+SparkGetter = Callable[[], SparkSession]
+"""Opens Spark when it is first called, since most maintenance needs none."""
+
+_NO_CLEANUP = PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=False)
+
+CONFLICT = re.compile(r"Concurrent\w+Exception|DELTA_(?:CONCURRENT_|METADATA_CHANGED|PROTOCOL_CHANGED)")
+
+_ENTRY = re.compile(r"\d{20}\.json")
+_CHECKSUM = re.compile(r"\.?(\d{20})\.(?:.*\.)?crc")
+"""Of a version, and those that Hadoop keeps of each file on a disk."""
+
+
+class Engine(StrEnum):
+    """Who rewrites files."""
+
+    LIGHT = "delta-rs"
+    SPARK = "spark"
+
+
+class OptimizeConflict(PlatformError):
+    """Somebody else's commit took away files that an OPTIMIZE was rewriting."""
+
+    def __init__(self, table: str, where: str, said: str) -> None:
+        self.table, self.where = table, where
+        super().__init__(
+            f"Files of {table}{f' in {where}' if where else ''} changed while they were rewritten ({said}). Nothing "
+            "was changed by this attempt. It is repeated a few times, and then left for the next run."
+        )
+
+
+@dataclass(frozen=True)
+class Place:
+    """One table, wherever it is. root: folder whose lock its writers share, such as the lake's."""
+
+    name: str
+    uri: str
+    root: str
+
+
+@dataclass(frozen=True)
+class Value:
+    """What one partition column holds: as in the log, None for null. type: in the Delta protocol's words."""
+
+    column: str
+    text: str | None
+    type: str
+
+
+@dataclass(frozen=True)
+class Rewrite:
+    """Which files to lay out anew, and how."""
+
+    place: Place
+    where: tuple[Value, ...]
+    """One partition by the values of all its columns; none: the whole table."""
+    order_by: str | None
+    """Z-order by this column; None merges small files only (of a liquid table, clusters)."""
+    target_file_bytes: int
+    marker: str
+    """User metadata of the commit, by which it is found again."""
+    only_below_bytes: int | None = None
+    """Spark merges only files that are smaller; None: those below the target."""
+
+
+@dataclass(frozen=True)
+class Rewritten:
+    """What the commits with a marker did. version None: there was nothing to do."""
+
+    version: int | None = None
+    removed: Mapping[str, int] = field(default_factory=dict)
+    """Bytes of each file that was replaced, by its path as the log spells it."""
+    added: Mapping[str, int] = field(default_factory=dict)
+
+
+def writes_as_spark(found: DeltaTable) -> bool:
+    """Whether delta-rs may commit to a table and write its checkpoints without losing anything that Spark put there.
+
+    By the features of its protocol: with others than these, such as clustering or deletion vectors, the log holds what
+    delta-rs does not carry on, or asks of writers what it does not do.
+    """
+    features = set(found.protocol().writer_features or [])
+    mapped = found.metadata().configuration.get("delta.columnMapping.mode", "none") != "none"
+    return features <= light.FEATURES and not mapped
+
+
+def rewrite(work: Rewrite, engine: Engine, spark: SparkGetter, observe: Callable[[str], None]) -> Rewritten:
+    """Do it, in one commit that says dataChange=false, so that streams from the table see no row twice.
+
+    observe: told `opened` when the version to work on is fixed (delta-rs only).
+    Raises OptimizeConflict, TableBusy.
+    """
+    # A session is opened before the turn is taken: others need not wait for a JVM to start.
+    session = spark() if engine is Engine.SPARK else None
+    with turn(work.place.root, work.place.name):
+        before = log.version(work.place.uri)
+        assert before is not None, f"{work.place.name} is gone"
+        if session is None:
+            _rewrite_here(work, observe)
+        else:
+            _rewrite_in_spark(work, session)
+    return _what_was_done(work.place.uri, before, work.marker)
+
+
+def _rewrite_here(work: Rewrite, observe: Callable[[str], None]) -> None:
+    found = DeltaTable(log.storage_uri(work.place.uri))
+    observe("opened")
+    metadata = {"userMetadata": work.marker}
+    if work.order_by is not None:
+        # Spark says so among the parameters of the operation; delta-rs leaves that out (1.6.6).
+        metadata["zOrderBy"] = f'["{work.order_by}"]'
+    options: dict[str, Any] = {
+        "partition_filters": [(value.column, "=", value.text or "") for value in work.where] or None,
+        "target_size": work.target_file_bytes,
+        "writer_properties": WriterProperties(compression="SNAPPY", statistics_truncate_length=light.STATISTICS_LENGTH),
+        "commit_properties": CommitProperties(custom_metadata=metadata),
+        "post_commithook_properties": _NO_CLEANUP,
+    }
+    try:
+        if work.order_by is not None:
+            found.optimize.z_order([work.order_by], **options)
+        else:
+            found.optimize.compact(**options)
+    except CommitFailedError as error:
+        raise OptimizeConflict(work.place.name, _said(work.where), first_line(error)) from error
+
+
+def _rewrite_in_spark(work: Rewrite, spark: SparkSession) -> None:
+    where = " AND ".join(map(_condition, work.where))
+    order = f" ZORDER BY ({_quoted(work.order_by)})" if work.order_by is not None else ""
+    statement = f"OPTIMIZE {_delta(work.place.uri)}{f' WHERE {where}' if where else ''}{order}"
+    conf = {
+        "spark.databricks.delta.optimize.maxFileSize": str(work.target_file_bytes),
+        # Files from here on are left as they are; the default of 1 GB would look at those that have the target size.
+        "spark.databricks.delta.optimize.minFileSize": str(work.only_below_bytes or work.target_file_bytes),
+        "spark.databricks.delta.commitInfo.userMetadata": work.marker,
+    }
+    with configured(spark, conf):
+        try:
+            spark.sql(statement).collect()
+        except Exception as error:
+            if CONFLICT.search(str(error)) is None:
+                raise
+            raise OptimizeConflict(work.place.name, _said(work.where), first_line(error)) from error
+
+
+def _condition(value: Value) -> str:
+    """A partition as Spark's predicate. The value travels as hexadecimal digits, so nothing in it is special."""
+    if value.text is None:
+        return f"{_quoted(value.column)} IS NULL"
+    literal = f"CAST(X'{value.text.encode().hex()}' AS STRING)"
+    return f"{_quoted(value.column)} = CAST({literal} AS {log.spark_type(value.type)})"
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _delta(uri: str) -> str:
+    return f"delta.{_quoted(uri)}"
+
+
+def _said(where: Sequence[Value]) -> str:
+    return "/".join(f"{value.column}={value.text}" for value in where)
+
+
+def first_line(error: Exception) -> str:
+    return next((line.strip().rstrip(".") for line in str(error).splitlines() if line.strip()), type(error).__name__)[
+        :300
+    ]
+
+
+@contextmanager
+def configured(spark: SparkSession, conf: dict[str, str]) -> Iterator[None]:
+    """Some configuration for as long as it takes; what was set before is set again."""
+    before = {key: spark.conf.get(key, None) for key in conf}
+    try:
+        for key, value in conf.items():
+            spark.conf.set(key, value)
+        yield
+    finally:
+        for key, was in before.items():
+            if was is None:
+                spark.conf.unset(key)
+            else:
+                spark.conf.set(key, was)
+
+
+def _what_was_done(uri: str, before: int, marker: str) -> Rewritten:
+    """Sums up the commits with a marker that came after a version."""
+    version, added, removed = None, dict[str, int](), dict[str, int]()
+    for number in range(before + 1, (log.version(uri) or before) + 1):
+        actions = log.entry(uri, number) or []
+        if any(action["commitInfo"].get("userMetadata") == marker for action in actions if "commitInfo" in action):
+            version = number
+            added |= {a["add"]["path"]: int(a["add"]["size"]) for a in actions if "add" in a}
+            removed |= {a["remove"]["path"]: int(a["remove"].get("size") or 0) for a in actions if "remove" in a}
+    return Rewritten(version, removed, added)
+
+
+def vacuum_here(place: Place, keep_hours: int, *, dry_run: bool) -> list[str]:
+    """Remove files that were taken out of the table more than keep_hours ago, and older ones that its log never knew.
+
+    Out: their paths below the table. dry_run removes nothing.
+    """
+    with turn(place.root, place.name):
+        found = DeltaTable(log.storage_uri(place.uri))
+        return list(
+            found.vacuum(
+                retention_hours=keep_hours,
+                dry_run=dry_run,
+                # The table's own retention is one of the floors that `layout/vacuum` has put keep_hours above.
+                enforce_retention_duration=False,
+                post_commithook_properties=_NO_CLEANUP,
+                full=True,
+            )
+        )
+
+
+def vacuum_in_spark(place: Place, spark: SparkSession, *, dry_run: bool) -> list[str]:
+    """The same with the table's own retention, the only one that Spark knows (Delta 4.1 and later ignore RETAIN).
+
+    Out: paths that a dry run found; nothing for a real one.
+    """
+    with turn(place.root, place.name):
+        rows = spark.sql(f"VACUUM {_delta(place.uri)}{' DRY RUN' if dry_run else ''}").collect()
+    return [str(row[0]) for row in rows] if dry_run else []
+
+
+def checkpoint_log(place: Place, *, clean: bool) -> None:
+    """Write a checkpoint of the table's log; clean: remove entries older than delta.logRetentionDuration."""
+    with turn(place.root, place.name):
+        found = DeltaTable(log.storage_uri(place.uri))
+        found.create_checkpoint()
+        if clean:
+            found.cleanup_metadata()
+            _remove_checksums(place.uri)
+
+
+def _remove_checksums(uri: str) -> None:
+    """Remove what Spark wrote beside entries that are gone: the files of a version with their bounds, ids and names.
+
+    delta-rs 1.x removes entries and checkpoints, and leaves these for ever.
+    """
+    filesystem, folder = log.opened(f"{uri}/_delta_log")
+    names = [info.base_name for info in filesystem.get_file_info(pafs.FileSelector(folder))]
+    entries = [int(name[:20]) for name in names if _ENTRY.fullmatch(name)]
+    for name in names:
+        told = _CHECKSUM.fullmatch(name)
+        if told and entries and int(told.group(1)) < min(entries):
+            filesystem.delete_file(f"{folder}/{name}")
+
+
+def record(settings: Settings, table: Table, rows: pa.Table, txn: Transaction, spark: SparkGetter) -> None:
+    """Append rows to one of maintenance's own tables, skipped when replayed.
+
+    The table, and columns of it that are missing, are made.
+    """
+    uri = table.uri(settings.lake)
+    if "://" in settings.lake or settings.layout.light_write_rows == 0:
+        # What maintenance writes down for itself may gain columns without anybody being asked.
+        grows = settings.model_copy(update={"layout": settings.layout.model_copy(update={"evolve": True})})
+        lake = Lake(spark(), grows)
+        lake.ensure(table)
+        lake.append(rows, table, txn, rows=rows.num_rows)
+        return
+    with turn(settings.lake, table.name):
+        light.create(uri, table)
+        found = _grown(DeltaTable(uri), table)
+        if not light.written(found, txn):
+            light.append(found, rows, txn)
+
+
+def _grown(found: DeltaTable, table: Table) -> DeltaTable:
+    """The table with all columns of its contract; those that it lacks are added, null in every row."""
+    there = {field.name for field in found.schema().fields}
+    missing = [field for field in schema_of(table) if field.name not in there]
+    if not missing:
+        return found
+    found.alter.add_columns(list(Schema.from_arrow(pa.schema(missing)).fields))
+    return DeltaTable(found.table_uri)

@@ -1,0 +1,137 @@
+"""Writes that replace what a table or its partitions hold, newest words merged by version, whole partitions dropped.
+
+Everything else that writes is `lake`. What is written is decided by the callers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, date, datetime
+from functools import reduce
+from operator import or_
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from engagement_platform.engine.model import Transaction
+from engagement_platform.lake import light
+from engagement_platform.lake.contract import Table
+from engagement_platform.lake.lake import Lake, Rows
+from engagement_platform.lake.turns import turn
+
+PartitionValues = tuple[object, ...]
+"""Of one partition, in the order of the table's partition columns; None where a column is null."""
+
+
+def replace(lake: Lake, rows: Rows | pa.RecordBatchReader, table: Table, txn: Transaction) -> None:
+    """Make these rows, with the table's columns, all that it has; skipped when this transaction is in it already.
+
+    Rows in this process are committed without a Spark job where delta-rs can; others should not be streamed, since all
+    of them are held then.
+    """
+    with turn(lake.root, table.name):
+        found = lake.light_of(table, 0) if not isinstance(rows, DataFrame) else None
+        if found is not None and not isinstance(rows, DataFrame):
+            if not light.written(found, txn):
+                light.replace(found, rows, txn)
+            return
+        held = rows.read_all() if isinstance(rows, pa.RecordBatchReader) else rows
+        _overwrite(lake, lake.frame(held), table, txn, {})
+
+
+def replace_partitions(
+    lake: Lake, frame: DataFrame, table: Table, txn: Transaction, partitions: Sequence[PartitionValues]
+) -> None:
+    """Make these rows all that some partitions hold, also those that get none (Delta's replaceWhere).
+
+    frame: rows of these partitions only; Delta refuses others. Skipped when this transaction is in the table already.
+    """
+    where = " OR ".join(
+        "(" + " AND ".join(f"`{c}` <=> {_literal(v)}" for c, v in zip(table.partitioned_by, values, strict=True)) + ")"
+        for values in partitions
+    )
+    with turn(lake.root, table.name):
+        _overwrite(lake, frame, table, txn, {"replaceWhere": where or "FALSE"})
+
+
+def merge_newer(
+    lake: Lake,
+    frame: DataFrame,
+    table: Table,
+    txn: Transaction,
+    *,
+    on: str,
+    greatest: str,
+    words: Mapping[str, Sequence[str]],
+) -> None:
+    """MERGE rows by key, each word on its own; skipped when this transaction is in the table already.
+
+    frame: the table's columns, one row a key. words: version column -> columns that go with it; they are taken where
+    the frame's version is greater, or the table has none. greatest: column that takes the greater of both.
+    """
+    source = frame.select(*(F.col(name).alias(f"__new_{name}") for name in table.column_names))
+
+    def newer(version: str) -> Column:
+        mine, new = F.col(version), F.col(f"__new_{version}")
+        return F.coalesce(new > mine, new.isNotNull())
+
+    taken = {greatest: F.greatest(greatest, f"__new_{greatest}")}
+    for version, columns in words.items():
+        for name in (*columns, version):
+            taken[name] = F.when(newer(version), F.col(f"__new_{name}")).otherwise(F.col(name))
+    says_more = reduce(or_, map(newer, words), F.col(f"__new_{greatest}") > F.col(greatest))
+    with turn(lake.root, table.name):
+        merge = source.mergeInto(lake.sql_name(table), F.col(on) == F.col(f"__new_{on}"))
+        merge = merge.whenMatched(says_more).update(taken)
+        merge = merge.whenNotMatched().insert({name: F.col(f"__new_{name}") for name in table.column_names})
+        with lake.transaction(txn):
+            merge.merge()
+
+
+def drop_partitions(lake: Lake, table: Table, column: str, through: int, txn: Transaction) -> None:
+    """Remove the partitions whose value of a whole-number partition column is not greater.
+
+    Changes the log alone: no data file is read or written. Skipped when this transaction is in the table already.
+    """
+    with turn(lake.root, table.name):
+        found = lake.light_of(table, 0)
+        if found is not None:
+            if not light.written(found, txn):
+                light.drop_partitions(found, column, through, txn)
+            return
+        with lake.transaction(txn):
+            lake.spark.sql(f"DELETE FROM {lake.sql_name(table)} WHERE `{column}` <= {int(through)}").collect()
+
+
+def delete_where(lake: Lake, table: Table, condition: str, txn: Transaction, before: datetime) -> None:
+    """Delete the rows of a declared condition in which `:before` stands for a time; skipped when it was done."""
+    with turn(lake.root, table.name), lake.transaction(txn):
+        declared = condition.replace(":before", _literal(before))
+        lake.spark.sql(f"DELETE FROM {lake.sql_name(table)} WHERE {declared}").collect()
+
+
+def _overwrite(lake: Lake, frame: DataFrame, table: Table, txn: Transaction, options: Mapping[str, str]) -> None:
+    rows = frame.select(*table.column_names)
+    if table.partitioned_by:
+        rows = rows.repartition(*(F.col(name) for name in table.partitioned_by))
+    writer = rows.write.format("delta").mode("overwrite").options(**options)
+    writer = writer.option("txnAppId", txn.app_id).option("txnVersion", txn.version)
+    writer.option("userMetadata", txn.marker).save(lake.uri(table))
+
+
+def _literal(value: object) -> str:
+    """A value as Spark SQL reads it. Strings in hexadecimal, since no quoting of them is safe in all its modes."""
+    if value is None:
+        return "NULL"
+    if isinstance(value, str):
+        return f"CAST(X'{value.encode().hex()}' AS STRING)"
+    if isinstance(value, datetime):
+        return f"TIMESTAMP '{value.astimezone(UTC).isoformat(sep=' ')}'"
+    if isinstance(value, date):
+        return f"DATE '{value.isoformat()}'"
+    if isinstance(value, bool | int):
+        return str(value)
+    if isinstance(value, float):
+        return f"CAST('{value!r}' AS DOUBLE)"
+    raise TypeError(f"{type(value).__name__} is no partition value")

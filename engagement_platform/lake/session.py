@@ -1,0 +1,159 @@
+"""Opens Spark: as a thin client of a Connect server, or in this process; with one set of configuration for both.
+
+Which jars there are is `jars`, starting a server is `embedded/connect`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+
+from engagement_platform.errors import PlatformError
+from engagement_platform.lake.s3a import s3a_conf
+from engagement_platform.settings import Settings, SparkSettings
+
+
+class SparkUnavailable(PlatformError):
+    """The Connect endpoint does not answer."""
+
+    def __init__(self, remote: str, cause: str) -> None:
+        self.remote = remote
+        super().__init__(
+            f"No Spark Connect server answers at {remote} ({cause}). No table was changed. Start one with "
+            "`engagement-platform services`, or set ENGAGEMENT_PLATFORM_SPARK__REMOTE to yours; without that setting "
+            "Spark starts in this process."
+        )
+
+
+def session_conf(settings: Settings) -> dict[str, str]:
+    """What can be set for one session, in this process or on a server that others share."""
+    layout = settings.layout
+    on = str(layout.optimize_write).lower()
+    return {
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": str(settings.spark.shuffle_partitions),
+        # First read of a table: 15 s with the default of 50 tasks, about 2 s with 2 (2 cores, Spark 4.2, Delta 4.4).
+        "spark.databricks.delta.snapshotPartitions": "2",
+        "spark.sql.sources.parallelPartitionDiscovery.parallelism": "4",
+        # Two keys for one feature, both named by the source; neither of them is auto compaction.
+        "spark.databricks.delta.autoOptimize.optimizeWrite": on,
+        "spark.databricks.delta.optimizeWrite.enabled": on,
+        # Optimized writes start one task per table partition otherwise; with few cores, 48 small tasks take longer
+        # than as many as there are cores. A partition still is written by one task.
+        "spark.databricks.delta.optimizeWrite.maxShufflePartitions": str(settings.spark.shuffle_partitions),
+        "spark.databricks.delta.autoCompact.enabled": str(layout.auto_compact).lower(),
+        "spark.databricks.delta.autoCompact.minNumFiles": str(layout.auto_compact_min_files),
+        "spark.databricks.delta.autoCompact.maxFileSize": str(128 * 1024 * 1024),
+    }
+
+
+def server_conf(settings: Settings) -> dict[str, str]:
+    """All configuration of a Spark that is started here, without the jars."""
+    return {
+        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        "spark.driver.memory": settings.spark.driver_memory,
+        "spark.driver.maxResultSize": settings.spark.driver_max_result_size,
+        "spark.default.parallelism": str(settings.spark.default_parallelism),
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.ui.enabled": "false",
+        # Kept frames of past batches are freed at a garbage collection; the default waits 30 minutes for one.
+        "spark.cleaner.periodicGC.interval": "3min",
+        "spark.ui.showConsoleProgress": "false",
+        # A batch has more kinds of generated classes than the default of 100; compiling them anew took 12 % of it.
+        "spark.sql.codegen.cache.maxEntries": "1000",
+        # The driver remembers finished queries, their plans and metrics for a UI that is off here; a thousand of a
+        # batch's plans fill a heap of 1 GB.
+        "spark.ui.retainedJobs": "100",
+        "spark.ui.retainedStages": "100",
+        "spark.ui.retainedTasks": "1000",
+        "spark.sql.ui.retainedExecutions": "50",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        **session_conf(settings),
+        **s3a_conf(settings.lake, os.environ),
+        **settings.spark.conf,
+    }
+
+
+def classic_conf(settings: Settings, jars: Sequence[Path]) -> dict[str, str]:
+    """Configuration of a Spark in this process, jars included."""
+    return {"spark.master": settings.spark.master, "spark.jars": ",".join(map(str, jars)), **server_conf(settings)}
+
+
+def build_classic(conf: dict[str, str], app_name: str) -> SparkSession:
+    """A session in this process. The JVM's log level is ERROR: its warnings are about configuration chosen here."""
+    # Workers run this Python, which has the packages; without it they take the first python3 on the PATH.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.Builder().appName(app_name)
+    for key, value in conf.items():
+        builder = builder.config(key, value)
+    with _stdout_to_stderr():
+        session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    return session
+
+
+@contextmanager
+def _stdout_to_stderr() -> Iterator[None]:
+    """A process that is started meanwhile prints where errors go.
+
+    VACUUM prints a sentence of its own from the JVM (Delta 4.4.0), which would stand in the midst of a command's JSON.
+    """
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
+
+
+def build_remote(spark: SparkSettings, conf: dict[str, str]) -> SparkSession:
+    """A new client session on the Connect server: its configuration, transaction ids and views are its own."""
+    assert spark.remote is not None
+    try:
+        session = SparkSession.Builder().remote(spark.remote).create()
+        for key, value in conf.items():
+            session.conf.set(key, value)
+    except Exception as error:
+        if "UNAVAILABLE" in str(error) or "failed to connect" in str(error).lower():
+            raise SparkUnavailable(spark.remote, type(error).__name__) from error
+        raise
+    return session
+
+
+@contextmanager
+def spark_session(settings: Settings, app_name: str = "engagement-platform") -> Iterator[SparkSession]:
+    """A session for one run, closed at its end. Raises SparkUnavailable, and what resolving jars raises.
+
+    A process has one Spark of its own: where one is running already, this is another session of it, and it goes on.
+    """
+    if settings.spark.remote is not None:
+        session = build_remote(settings.spark, session_conf(settings))
+    elif (running := SparkContext._active_spark_context) is not None:
+        yield _another_session(running, session_conf(settings))
+        return
+    else:
+        from engagement_platform.lake.jars import find_java, spark_jars
+
+        find_java()
+        session = build_classic(classic_conf(settings, spark_jars(settings)), app_name)
+    try:
+        yield session
+    finally:
+        session.stop()
+
+
+def _another_session(running: SparkContext, conf: dict[str, str]) -> SparkSession:
+    session = SparkSession(running).newSession()
+    for key, value in conf.items():
+        session.conf.set(key, value)
+    return session

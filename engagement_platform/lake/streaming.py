@@ -1,0 +1,74 @@
+"""Drains a streaming frame into an append-only table: everything that waits, in Spark's own exactly-once batches.
+
+The checkpoint folder knows what was read, and Delta's sink skips a batch that it has (Delta protocol: txn action). Who
+owns which folder is `microbatch.cursors`; what is streamed is the caller's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import DataFrame
+
+from engagement_platform.lake import log
+from engagement_platform.lake.contract import Mode, Table
+from engagement_platform.lake.lake import Lake, NotAStreamSource
+
+
+@dataclass(frozen=True)
+class Drained:
+    """What one drain did, from what Spark reports of its batches."""
+
+    batches: int
+    rows_in: int
+    late: int
+    """Rows that came after their watermark and were left out of aggregations, as the stream declares."""
+    watermark: str | None
+    """Event time before which nothing is waited for any more, ISO 8601; None without one."""
+
+
+def drain_stream(frame: DataFrame, table: Table, lake: Lake, checkpoint: str) -> Drained:
+    """Append all that waits to a table that exists, and return once it is there.
+
+    frame: streaming, with the table's columns. checkpoint: a folder that is this stream's alone.
+    Raises NotAStreamSource where the table is mutable: what reads on from it would miss changes.
+    """
+    if table.mode is not Mode.APPEND_ONLY:
+        raise NotAStreamSource(table)
+    writer = frame.select(*table.column_names).writeStream.format("delta").outputMode("append")
+    query = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start(lake.uri(table))
+    try:
+        query.awaitTermination()
+    finally:
+        query.stop()
+    return summed([dict(progress) for progress in query.recentProgress])
+
+
+def finished_batch(checkpoint: str) -> int | None:
+    """The number of the last batch that the stream of a folder has finished; None where it has none, or is not there.
+
+    Structured Streaming keeps a file for each in `commits`.
+    """
+    filesystem, path = log.opened(f"{checkpoint}/commits")
+    listed = log.listed(filesystem, path)
+    return max((int(one.base_name) for one in listed if one.base_name.isdigit()), default=None)
+
+
+def summed(progresses: list[Mapping[str, Any]]) -> Drained:
+    """What Spark reports of each batch, in one."""
+    worked = [progress for progress in progresses if progress.get("numInputRows") or progress.get("sink")]
+    late = sum(
+        int(operator.get("numRowsDroppedByWatermark") or 0)
+        for progress in worked
+        for operator in progress.get("stateOperators") or ()
+    )
+    marks = [str((progress.get("eventTime") or {}).get("watermark")) for progress in worked]
+    marks = [mark for mark in marks if mark != "None"]
+    return Drained(
+        batches=sum(1 for progress in worked if progress.get("numInputRows")),
+        rows_in=sum(int(progress.get("numInputRows") or 0) for progress in worked),
+        late=late,
+        watermark=max(marks) if marks else None,
+    )

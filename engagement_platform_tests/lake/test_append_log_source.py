@@ -1,0 +1,411 @@
+"""Reading a table's growth: every row once and in order, whoever wrote it and whatever was compacted in between.
+
+Most tables are written by delta-rs; Spark writes, compacts and reads its share of them where the engines differ.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pyspark.sql import SparkSession
+
+from engagement_platform.engine.model import Limits, Offsets, Transaction
+from engagement_platform.lake import append_log_source, light
+from engagement_platform.lake.append_log_source import (
+    CommitsExpired,
+    FilesVacuumed,
+    RowsTakenAway,
+    TableReplaced,
+    TableSource,
+    added,
+    read_frame,
+    read_here,
+)
+from engagement_platform.lake.arrow import table_of
+from engagement_platform.lake.contract import Column, Mode, Table
+from engagement_platform.lake.engagement import MAPPING
+from engagement_platform.lake.lake import Lake, NotAStreamSource
+from engagement_platform.settings import LayoutSettings, Settings
+
+GROWING = Table(
+    key=("test", "growing"),
+    description="For tests.",
+    mode=Mode.APPEND_ONLY,
+    partitioned_by=("organization_id", "day"),
+    columns=(
+        Column("id", "string", "Which."),
+        Column("organization_id", "string", "Tenant."),
+        Column("day", "date", "Of it."),
+        Column("at", "timestamp", "When."),
+        Column("words", "map<string,string>", "Some."),
+        Column("list", "array<string>", "More."),
+        Column("n", "int", "A number."),
+    ),
+)
+COLUMNS = GROWING.column_names
+ORGANIZATIONS = ("org", "Org 2", "a%20b", "100%", "a=b", "a/b", "a:b", "x[1]{2}*", "back\\slash", "it's", "日本", "a+b")
+# Without Japanese: Spark's folders are named in the JVM's locale, which may be C.
+IN_SPARK = ("a%20b", "100%", "a/b", "x[1]{2}*", "back\\slash", "it's", None)
+NO_LIMITS = Limits(max_records=10**9, max_bytes=10**12)
+Row = dict[str, Any]
+
+
+def row(number: int, organization: str | None = "org", day: date | None = date(2026, 11, 20)) -> Row:
+    return {
+        "id": f"id-{number}",
+        "organization_id": organization,
+        "day": day,
+        # Beyond what fits into nanoseconds, and with microseconds.
+        "at": datetime(2300 if number % 5 == 0 else 2026, 11, 20, 12, 30, 0, number % 1000, tzinfo=UTC),
+        "words": None if number % 7 == 0 else {"k": f"v {number}", "empty": None},
+        "list": [None, "x"] if number % 2 else [],
+        "n": None if number % 3 == 0 else number,
+    }
+
+
+def rows_for(count: int, organizations: Sequence[str | None] = ORGANIZATIONS, since: int = 0) -> list[Row]:
+    return [row(n, organizations[n % len(organizations)]) for n in range(since, since + count)]
+
+
+def create(uri: str, table: Table = GROWING) -> str:
+    """An empty table, version 0."""
+    schema = table_of([], table).schema
+    partitions = list(table.partitioned_by)
+    DeltaTable.create(uri, schema, partition_by=partitions, configuration=dict(table.properties))
+    return uri
+
+
+def append(uri: str, rows: Sequence[Row], table: Table = GROWING) -> int:
+    """One light commit; its version."""
+    found = DeltaTable(uri)
+    light.append(found, table_of(rows, table), Transaction("test", found.version()))
+    return int(found.version())
+
+
+def compact(uri: str) -> None:
+    """Rewrite all small files of every partition; adds no rows."""
+    DeltaTable(uri).optimize.compact()
+
+
+def touch(uri: str) -> None:
+    """A commit without files."""
+    DeltaTable(uri).alter.set_table_properties({"delta.logRetentionDuration": "interval 30 days"})
+
+
+def sorted_rows(rows: pa.Table | Sequence[Row]) -> list[Row]:
+    listed = rows.to_pylist(maps_as_pydicts="strict") if isinstance(rows, pa.Table) else list(rows)
+    return sorted(listed, key=lambda one: str(one["id"]))
+
+
+def here(uri: str, after: int, through: int, columns: Sequence[str] = COLUMNS) -> pa.Table:
+    return read_here(uri, GROWING, added(uri, after, through), columns)
+
+
+def drained(source: TableSource, limits: Limits, start: Offsets | None = None) -> list[list[Row]]:
+    """The rows of each batch until nothing is waiting."""
+    batches = []
+    while (planned := source.plan(start, limits, None)) is not None:
+        source.check(*planned)
+        rows = read_here(source.uri, source.table, source.files(*planned), COLUMNS)
+        assert source.size(*planned) == rows.num_rows
+        batches.append(sorted_rows(rows))
+        start = planned[1]
+    assert source.backlog(start) == 0
+    return batches
+
+
+def test_both_engines_commits_are_read_as_they_came_here_and_in_spark(spark: SparkSession, tmp_path: Path) -> None:
+    """Commits of Spark and light ones in turn, both kinds of compaction in between, odd organizations and nulls."""
+    lakes = [
+        Lake(spark, Settings(home=tmp_path, layout=LayoutSettings(auto_compact=False, light_write_rows=few)))
+        for few in (0, 1000)
+    ]
+    lakes[0].ensure(GROWING)
+    uri = lakes[0].uri(GROWING)
+    commits: dict[int, list[Row]] = {}
+    for nth in range(4):
+        rows = rows_for(9, IN_SPARK, since=100 * nth)
+        rows.append(row(100 * nth + 50, "org", None))
+        txn = Transaction("job/insert", nth)
+        frame = spark.createDataFrame([tuple(one[name] for name in COLUMNS) for one in rows], GROWING.ddl)
+        lakes[nth % 2].append(frame, GROWING, txn, rows=len(rows))
+        # Not simply the newest version: Spark may have compacted of itself since.
+        commit = lakes[0].commit_of(GROWING, txn)
+        assert commit is not None
+        commits[commit.version] = rows
+        if nth == 1:
+            spark.sql(f"OPTIMIZE delta.`{uri}`").collect()
+        if nth == 2:
+            light.compact(DeltaTable(uri), GROWING, 2)
+    assert len(commits) == 4
+    last = lakes[0].version(GROWING)
+    assert last > 5, "the compactions must have made commits"
+    for version, rows in commits.items():
+        assert sorted_rows(here(uri, version - 1, version)) == sorted_rows(rows)
+    everything = sorted_rows([one for rows in commits.values() for one in rows])
+    assert sorted_rows(here(uri, -1, last)) == everything
+    frame = read_frame(spark, uri, GROWING, added(uri, -1, last), COLUMNS)
+    assert frame.columns == list(COLUMNS)
+    assert sorted_rows(frame.toArrow().cast(here(uri, -1, last).schema)) == everything
+    fewer = ("day", "id")
+    frame = read_frame(spark, uri, GROWING, added(uri, 0, 1), fewer)
+    assert sorted_rows(frame.toArrow()) == sorted_rows(here(uri, 0, 1, fewer))
+    assert read_frame(spark, uri, GROWING, [], fewer).toArrow().num_rows == 0
+
+
+def test_rows_come_in_the_order_of_versions_with_the_contracts_types(tmp_path: Path) -> None:
+    uri = create(str(tmp_path / "growing"))
+    for nth in range(4):
+        append(uri, rows_for(3, since=10 * nth))
+        compact(uri)
+    read = here(uri, 1, 7, ("n", "organization_id", "day", "id", "at"))
+    assert read.schema == table_of([], GROWING).select(["n", "organization_id", "day", "id", "at"]).schema
+    tens = [int(one["id"].removeprefix("id-")) // 10 for one in read.to_pylist()]
+    assert tens == sorted(tens)
+    assert set(tens) == {1, 2, 3}
+    assert here(uri, 2, 2, ("id",)).num_rows == 0
+
+
+@pytest.mark.parametrize("organization", ORGANIZATIONS)
+def test_an_organization_of_any_spelling_is_read_through_delta_rs_own_store_too(
+    tmp_path: Path, organization: str
+) -> None:
+    """As a URI the files are opened by the client that object stores are read with."""
+    local = create(str(tmp_path / "growing"))
+    append(local, [row(1, organization)])
+    uri = f"file://{local}"
+    assert sorted_rows(here(uri, -1, 1)) == sorted_rows(here(local, -1, 1)) == [row(1, organization)]
+    source = TableSource(uri, GROWING)
+    assert drained(source, NO_LIMITS) == [[row(1, organization)]]
+    (file,) = added(uri, 0, 1)
+    assert append_log_source.rows_in(uri, replace(file, records=None)) == 1
+    shutil.rmtree(next(folder for folder in Path(local).iterdir() if folder.name != "_delta_log"))
+    with pytest.raises(FilesVacuumed):
+        source.check({"version": 0}, {"version": 1})
+    Path(local, "_delta_log", f"{0:020}.json").unlink()
+    with pytest.raises(CommitsExpired, match="begins at version 1 of 2"):
+        added(uri, -2, 1)
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.integers(1, 6).map(lambda count: ("append", count)),
+        st.just(("compact", 0)),
+        st.just(("touch", 0)),
+        st.just(("plan", 0)),
+    ),
+    max_size=14,
+)
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(steps=STEPS, max_records=st.integers(1, 12))
+def test_any_sequence_of_plans_reads_every_row_once_and_no_batch_is_too_large(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int]], max_records: int
+) -> None:
+    uri = create(str(tmp_path_factory.mktemp("growth") / "growing"))
+    commits: list[list[Row]] = []
+    read: list[list[Row]] = []
+    position: Offsets | None = None
+    limits = Limits(max_records=max_records, max_bytes=10**12)
+    for step, count in [*steps, *[("plan", 0)] * 15]:
+        if step == "append":
+            commits.append(rows_for(count, ("org", "a%20b"), since=sum(map(len, commits))))
+            append(uri, commits[-1])
+        elif step == "compact":
+            compact(uri)
+        elif step == "touch":
+            touch(uri)
+        else:
+            source = TableSource(uri, GROWING)  # knows nothing of the plans before
+            waiting = sum(map(len, commits)) - sum(map(len, read))
+            assert source.backlog(position) == waiting
+            planned = source.plan(position, limits, None)
+            assert (planned is None) == (waiting == 0)
+            if planned is None:
+                continue
+            assert planned[0] == (position or {"version": -1})
+            read.append(sorted_rows(read_here(uri, GROWING, source.files(*planned), COLUMNS)))
+            position = planned[1]
+    # What a loop over the commits makes of the limits is not known here, as plans came in between; batches are whole
+    # commits in their order, within the limit unless they are one commit.
+    left = [list(one) for one in commits]
+    for batch in read:
+        taken = 0
+        expected: list[Row] = []
+        while len(expected) < len(batch):
+            expected += left.pop(0)
+            taken += 1
+        assert batch == sorted_rows(expected)
+        assert taken == 1 or len(batch) <= max_records
+    assert not left
+
+
+def test_a_batch_is_as_many_commits_as_the_limits_allow_and_at_least_one(tmp_path: Path) -> None:
+    uri = create(str(tmp_path / "growing"))
+    sizes = [3, 3, 9, 1, 1, 1]
+    for nth, count in enumerate(sizes):
+        append(uri, rows_for(count, ("org",), since=10 * nth))
+        touch(uri)
+    source = TableSource(uri, GROWING)
+    assert [len(batch) for batch in drained(source, Limits(6, 10**12))] == [6, 9, 3]
+    assert [len(batch) for batch in drained(source, Limits(1, 10**12))] == sizes
+    assert [len(batch) for batch in drained(source, Limits(10**9, 1))] == sizes
+    two = sum(file.size for file in added(uri, 0, 3))
+    assert next(len(batch) for batch in drained(source, Limits(10**9, two))) == 6
+    assert [len(batch) for batch in drained(source, NO_LIMITS, {"version": 4})] == [12]
+    assert [len(batch) for batch in drained(source, NO_LIMITS, {"version": 11})] == []
+    planned = source.plan(None, Limits(6, 10**12), None)
+    assert planned == ({"version": -1}, {"version": 4}), "empty commits belong to the batch before them"
+
+
+def test_a_table_without_rows_or_without_a_table_has_nothing_waiting(tmp_path: Path) -> None:
+    uri = str(tmp_path / "growing")
+    source = TableSource(uri, GROWING)
+    assert source.plan(None, NO_LIMITS, None) is None
+    assert source.backlog(None) == 0
+    create(uri)
+    touch(uri)
+    for start in (None, {"version": -1}, {"version": 0}, {"version": 1}):
+        assert source.plan(start, NO_LIMITS, None) is None
+        assert source.backlog(start) == 0
+
+
+def test_a_file_without_statistics_is_counted_from_its_footer(tmp_path: Path) -> None:
+    uri = create(str(tmp_path / "growing"))
+    append(uri, rows_for(4, ("org",)))
+    entry = Path(uri, "_delta_log", f"{1:020}.json")
+    actions = [json.loads(line) for line in entry.read_text().splitlines()]
+    for action in actions:
+        if "add" in action:
+            del action["add"]["stats"]
+    entry.write_text("\n".join(map(json.dumps, actions)))
+    assert [file.records for file in added(uri, -1, 1)] == [None]
+    source = TableSource(uri, GROWING)
+    assert (source.backlog(None), source.size({"version": 0}, {"version": 1})) == (4, 4)
+    assert [len(batch) for batch in drained(source, Limits(1, 10**12))] == [4]
+
+
+def test_absolute_paths_of_the_log_are_followed(spark: SparkSession, tmp_path: Path) -> None:
+    """Also below a folder whose name is a pattern to Spark."""
+    uri = create(str(tmp_path / "growing"))
+    append(uri, [row(1, "a b")])
+    (file,) = added(uri, 0, 1)
+    home = tmp_path / "{a,b}[c]*?\\"
+    home.mkdir()
+    Path(uri).rename(home / "growing")
+    for root in (quote(str(home)), f"file:{quote(str(home))}", f"file://{quote(str(home))}"):
+        moved = replace(file, path=f"{root}/growing/{file.path}")
+        append_log_source.refuse_vacuumed("/elsewhere", [moved])
+        assert sorted_rows(read_here("/elsewhere", GROWING, [moved], COLUMNS)) == [row(1, "a b")]
+        frame = read_frame(spark, "/elsewhere", GROWING, [moved], COLUMNS)
+        assert [tuple(one)[:2] for one in frame.collect()] == [("id-1", "a b")]
+
+
+def test_files_from_before_a_column_was_added_have_nulls_in_it(spark: SparkSession, tmp_path: Path) -> None:
+    narrow = replace(GROWING, columns=GROWING.columns[:-2])
+    uri = create(str(tmp_path / "growing"), narrow)
+    append(uri, [row(1)], narrow)
+    write_deltalake(uri, table_of([row(2)], GROWING), mode="append", schema_mode="merge")
+    expected = [{**row(1), "list": None, "n": None}, row(2)]
+    assert sorted_rows(here(uri, -1, 2)) == expected
+    frame = read_frame(spark, uri, GROWING, added(uri, -1, 2), COLUMNS)
+    assert sorted_rows(frame.toArrow().cast(here(uri, -1, 2).schema)) == expected
+
+
+def test_a_lost_log_entry_names_what_is_lost_and_a_reset_reads_what_the_table_has(tmp_path: Path) -> None:
+    uri = create(str(tmp_path / "growing"))
+    rows = rows_for(6, ("org", "a%20b"))
+    for nth in range(3):
+        append(uri, rows[2 * nth : 2 * nth + 2])
+        compact(uri)
+    last = int(DeltaTable(uri).version())
+    DeltaTable(uri).create_checkpoint()
+    for version in range(3):
+        Path(uri, "_delta_log", f"{version:020}.json").unlink()
+    source = TableSource(uri, GROWING)
+    for lost in (
+        lambda: source.plan({"version": 1}, NO_LIMITS, None),
+        lambda: source.check({"version": 1}, {"version": last}),
+        lambda: source.backlog({"version": 1}),
+    ):
+        with pytest.raises(CommitsExpired, match=r"Version 2 .* begins at version 3 of 2.*engagement-platform reset"):
+            lost()
+    assert source.size({"version": 1}, {"version": last}) is None
+    assert sorted_rows(here(uri, 2, last)) == sorted_rows(rows[4:])
+    assert source.backlog(None) == 6
+    # One batch, since which commit a row came with cannot be told any more; then commit by commit again.
+    assert drained(source, Limits(1, 1)) == [sorted_rows(rows)]
+    with pytest.raises(CommitsExpired):
+        source.check({"version": -1}, {"version": 2})
+
+
+def test_vacuumed_files_are_named_and_a_reset_reads_what_the_table_has(tmp_path: Path) -> None:
+    uri = create(str(tmp_path / "growing"))
+    rows = rows_for(6, ("org",))
+    for nth in range(3):
+        append(uri, rows[2 * nth : 2 * nth + 2])
+    compact(uri)
+    source = TableSource(uri, GROWING)
+    DeltaTable(uri).vacuum(0, dry_run=False, enforce_retention_duration=False)
+    last = int(DeltaTable(uri).version())
+    attempts: list[Callable[[], object]] = [
+        lambda: source.plan({"version": 1}, NO_LIMITS, None),
+        lambda: source.check({"version": 1}, {"version": 3}),
+    ]
+    for lost in attempts:
+        with pytest.raises(FilesVacuumed, match=r"^2 files that version 2 of 2.*engagement-platform reset") as raised:
+            lost()
+        assert len(raised.value.missing) == 2
+    assert source.plan({"version": 3}, NO_LIMITS, None) is None, "a compaction alone is nothing new"
+    assert drained(source, Limits(1, 1)) == [rows]
+    append(uri, [row(9)])
+    assert drained(source, NO_LIMITS, {"version": last}) == [[row(9)]]
+
+
+def test_rows_that_were_taken_away_stop_the_source(tmp_path: Path) -> None:
+    free = replace(GROWING, mode=Mode.MUTABLE)
+    uri = create(str(tmp_path / "growing"), free)
+    append(uri, rows_for(4, ("org",)))
+    DeltaTable(uri).delete("id = 'id-1'")
+    source = TableSource(uri, GROWING)
+    with pytest.raises(RowsTakenAway, match=r"Version 2 of 2.*DELETE"):
+        source.plan({"version": 1}, NO_LIMITS, None)
+    with pytest.raises(RowsTakenAway):
+        source.check({"version": 0}, {"version": 2})
+    assert [[one["id"] for one in batch] for batch in drained(source, NO_LIMITS)] == [["id-0", "id-2", "id-3"]]
+
+
+def test_a_table_that_was_made_anew_is_told_from_an_idle_one(tmp_path: Path) -> None:
+    uri = create(str(tmp_path / "growing"))
+    for nth in range(3):
+        append(uri, [row(nth)])
+    shutil.rmtree(uri)
+    source = TableSource(uri, GROWING)
+    with pytest.raises(TableReplaced, match="there is no table"):
+        source.plan({"version": 3}, NO_LIMITS, None)
+    create(uri)
+    for lost in (
+        lambda: source.plan({"version": 3}, NO_LIMITS, None),
+        lambda: source.check({"version": 2}, {"version": 3}),
+        lambda: source.backlog({"version": 3}),
+    ):
+        with pytest.raises(TableReplaced, match="newest is 0"):
+            lost()
+
+
+def test_a_mutable_table_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(NotAStreamSource):
+        TableSource(str(tmp_path), MAPPING)

@@ -1,0 +1,149 @@
+"""Jars are resolved once and whole; Java is found or asked for in one sentence."""
+
+from __future__ import annotations
+
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from engagement_platform.lake import jars
+from engagement_platform.lake.jars import JarsUnavailable, JavaMissing, find_java, logging_jars, resolve_jars
+from engagement_platform.settings import SparkSettings
+
+MODULES = "java.base@{0}\njdk.incubator.vector@{0}\n"
+
+
+@pytest.fixture(autouse=True)
+def fresh_search() -> Iterator[None]:
+    find_java.cache_clear()
+    yield
+    find_java.cache_clear()
+
+
+def java_home(folder: Path, says: str, status: int = 0) -> Path:
+    """A JAVA_HOME whose `java` prints this."""
+    program = folder / "bin" / "java"
+    program.parent.mkdir(parents=True)
+    program.write_text(f"#!/bin/sh\ncat <<'EOF'\n{says}EOF\nexit {status}\n")
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    return folder
+
+
+def test_java_home_wins_over_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(java_home(tmp_path, MODULES.format("21.0.4"))))
+    assert find_java() == tmp_path / "bin" / "java"
+
+
+@pytest.mark.parametrize(
+    ("says", "status", "reason"),
+    [
+        (MODULES.format("11.0.2"), 0, "is Java 11"),
+        ("Unrecognized option: --list-modules\n", 1, "older than 9"),
+        ("java.base@17.0.15\n", 0, r"lacks the module jdk\.incubator\.vector"),
+    ],
+)
+def test_a_java_that_spark_cannot_use_is_refused_with_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: str, status: int, reason: str
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(java_home(tmp_path, says, status)))
+    with pytest.raises(JavaMissing, match=rf"{reason}.*openjdk-17-jdk-headless"):
+        find_java()
+
+
+def test_no_java_at_all_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(JavaMissing, match=r"No Java found\. Install"):
+        find_java()
+
+
+def test_the_cache_holds_every_declared_jar_and_nothing_else(spark_jars: list[Path]) -> None:
+    names = {jar.name for jar in spark_jars}
+    assert "delta-spark_4.2_2.13-4.4.0.jar" in names
+    assert len(names) == 8
+    assert all(jar.stat().st_size > 0 for jar in spark_jars)
+
+
+def test_a_cached_configuration_is_listed_without_java(spark_jars: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", "/nonexistent")
+    assert resolve_jars("spark", SparkSettings().jar_cache) == spark_jars
+
+
+def made_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
+    """An ivy.xml and a cache whose Ivy is a `java` that makes two jars where it is told to, and counts its starts."""
+    program = java_home(tmp_path / "jdk", MODULES.format("17.0.1")) / "bin" / "java"
+    program.write_text(
+        f"""#!{sys.executable}
+import pathlib, sys, time
+if "--list-modules" in sys.argv:
+    print({MODULES.format("17.0.1")!r})
+    sys.exit()
+with open({str(tmp_path / "starts")!r}, "a") as starts:
+    starts.write("x")
+folder = pathlib.Path(sys.argv[sys.argv.index("-retrieve") + 1]).parent
+folder.mkdir()
+(folder / "a-1.jar").write_bytes(b"a")
+time.sleep(0.3)
+(folder / "b-1.jar").write_bytes(b"b")
+"""
+    )
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "jdk"))
+    ivy = tmp_path / "ivy.xml"
+    ivy.write_text("<ivy-module/>")
+    return ivy, tmp_path / "cache"
+
+
+def test_a_lost_jar_is_fetched_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ivy, cache = made_up(tmp_path, monkeypatch)
+    first, _ = resolve_jars("spark", cache, ivy_file=ivy)
+    first.unlink()
+    assert [jar.name for jar in resolve_jars("spark", cache, ivy_file=ivy)] == ["a-1.jar", "b-1.jar"]
+    assert first.exists()
+
+
+def test_a_changed_declaration_is_a_new_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ivy, cache = made_up(tmp_path, monkeypatch)
+    before = resolve_jars("spark", cache, ivy_file=ivy)
+    ivy.write_text("<ivy-module><!-- more --></ivy-module>")
+    after = resolve_jars("spark", cache, ivy_file=ivy)
+    assert before[0].parent != after[0].parent
+    assert before[0].exists()
+
+
+def test_two_processes_at_once_resolve_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ivy, cache = made_up(tmp_path, monkeypatch)
+    code = (
+        "import pathlib, sys; from engagement_platform.lake.jars import resolve_jars; "
+        "print(len(resolve_jars('spark', pathlib.Path(sys.argv[1]), ivy_file=pathlib.Path(sys.argv[2]))))"
+    )
+    command = [sys.executable, "-c", code, str(cache), str(ivy)]
+    both = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    assert [process.communicate(timeout=30)[0].strip() for process in both] == ["2", "2"]
+    assert (tmp_path / "starts").read_text() == "x"
+
+
+def test_an_artefact_that_is_not_there_is_named_and_nothing_is_kept(tmp_path: Path) -> None:
+    # Asks no network: the only repository is an empty folder.
+    ivy, settings = tmp_path / "ivy.xml", tmp_path / "settings.xml"
+    ivy.write_text(
+        """<ivy-module version="2.0"><info organisation="o" module="m" revision="1"/>
+        <configurations><conf name="spark"/></configurations>
+        <dependencies><dependency org="org.example" name="absent" rev="9" conf="spark->default"/></dependencies>
+        </ivy-module>"""
+    )
+    settings.write_text(
+        f"""<ivysettings><settings defaultResolver="here"/><resolvers><filesystem name="here">
+        <artifact pattern="{tmp_path}/[artifact]-[revision].[ext]"/></filesystem></resolvers></ivysettings>"""
+    )
+    with pytest.raises(JarsUnavailable, match=r"org\.example#absent;9.*engagement-platform setup") as caught:
+        resolve_jars("spark", tmp_path / "cache", ivy_file=ivy, settings=settings)
+    assert caught.value.artefacts == ["org.example#absent;9"]
+    assert not list((tmp_path / "cache").glob("*/spark"))
+
+
+def test_the_logging_jars_come_from_pyspark() -> None:
+    assert [jar.name.rsplit("-", 1)[0] for jar in logging_jars()] == list(jars.LOGGING_JARS)

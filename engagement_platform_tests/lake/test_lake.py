@@ -1,0 +1,252 @@
+"""Creating, comparing and writing real Delta tables: a write that is done again under its transaction adds nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from engagement_platform.engine.model import Transaction
+from engagement_platform.lake import log
+from engagement_platform.lake.contract import Column, ContractBroken, Mode, Table
+from engagement_platform.lake.engagement import MAPPING, MUTATION_REQUEST, NOTIFICATION, QUARANTINE, data_table
+from engagement_platform.lake.lake import MAX_LITERALS, Lake, LakePathRefused, any_of
+from engagement_platform.lake.partition_paths import makes_folder_name
+from engagement_platform.settings import LayoutSettings, Settings
+
+THINGS = Table(
+    key=("test", "things"),
+    description="For tests.",
+    mode=Mode.MUTABLE,
+    partitioned_by=("organization_id",),
+    columns=(
+        Column("organization_id", "string", "Tenant."),
+        Column("id", "string", "Which thing; it's unique."),
+        Column("version", "long", "Highest seen."),
+        Column("word", "string", "What it says."),
+    ),
+)
+Row = tuple[str, str, int, str | None]
+
+
+@pytest.fixture(scope="module")
+def lake(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Lake:
+    """One lake for this module; tests keep apart by table."""
+    return Lake(spark, Settings(home=tmp_path_factory.mktemp("lake of 'tests'")))
+
+
+def named(name: str) -> Table:
+    return replace(THINGS, key=("test", name))
+
+
+def frame(lake: Lake, rows: Sequence[Row]) -> DataFrame:
+    return lake.spark.createDataFrame(rows, THINGS.ddl)
+
+
+def rows_of(lake: Lake, table: Table) -> list[Any]:
+    return sorted(tuple(row) for row in lake.read(table).collect())
+
+
+def test_the_platforms_tables_are_created_as_declared_and_agree_with_themselves(lake: Lake) -> None:
+    tables = (data_table("organization"), MAPPING, NOTIFICATION, QUARANTINE, MUTATION_REQUEST)
+    lake.ensure(*tables)
+    versions = [lake.version(table) for table in tables]
+    lake.ensure(*tables)
+    assert [lake.version(table) for table in tables] == versions, "looking at a table must not change it"
+    for table in tables:
+        found = log.describe(lake.uri(table))
+        assert found is not None
+        assert tuple(found.columns) == table.column_names
+        assert found.partitioned_by == table.partitioned_by
+        assert found.properties.get("delta.appendOnly") == ("true" if table.mode is Mode.APPEND_ONLY else None)
+
+
+def test_the_liquid_layout_clusters_by_organization_and_day(lake: Lake, tmp_path: Path) -> None:
+    table = replace(data_table("liquid"), key=("test", "liquid"))
+    lake.ensure(table)
+    detail = lake.spark.sql(f"DESCRIBE DETAIL delta.`{lake.uri(table)}`").collect()[0]
+    assert detail["clusteringColumns"] == ["organization_id", "engagement_date"]
+    assert detail["partitionColumns"] == []
+    lake.ensure(table)
+
+
+@pytest.mark.parametrize("folder", ["100%", "a#b", "what?", "[a]"])
+def test_a_lake_in_a_folder_that_the_engines_understand_differently_is_refused(
+    spark: SparkSession, tmp_path: Path, folder: str
+) -> None:
+    with pytest.raises(LakePathRefused, match="ENGAGEMENT_PLATFORM_HOME"):
+        Lake(spark, Settings(home=tmp_path / folder))
+
+
+def test_a_table_that_differs_stops_the_job_with_every_difference(lake: Lake) -> None:
+    table = named("differs")
+    lake.ensure(table)
+    other = replace(
+        table,
+        mode=Mode.APPEND_ONLY,
+        columns=(*table.columns[:2], Column("version", "int", "."), Column("new", "date", ".")),
+    )
+    with pytest.raises(ContractBroken) as raised:
+        lake.ensure(other)
+    assert raised.value.differences == (
+        "column new date is missing",
+        "column version is long, declared int",
+        "column word is not declared",
+        "delta.appendOnly is false, declared append-only",
+    )
+    assert lake.version(table) == 0
+
+
+def test_missing_columns_are_added_only_with_evolve_and_only_when_all_else_agrees(lake: Lake) -> None:
+    table = named("evolves")
+    lake.ensure(table)
+    lake.append(frame(lake, [("org", "a", 1, "old")]), table, Transaction("job/evolve", 0))
+    more, between = Column("more", "map<string,string>", "It's new."), Column("between", "long", "New, too.")
+    wider = replace(table, columns=(*table.columns[:2], between, *table.columns[2:], more))
+    with pytest.raises(ContractBroken, match="column more map<string,string> is missing"):
+        lake.ensure(wider)
+    evolving = Lake(lake.spark, lake.settings.model_copy(update={"layout": LayoutSettings(evolve=True)}))
+    with pytest.raises(ContractBroken, match="column version is long, declared int"):
+        evolving.ensure(
+            replace(wider, columns=(*wider.columns[:2], between, Column("version", "int", "."), *wider.columns[4:]))
+        )
+    evolving.ensure(wider)
+    lake.ensure(wider)
+    assert rows_of(lake, wider) == [("org", "a", None, 1, "old", None)]
+
+
+def test_an_append_that_is_done_again_adds_nothing_even_with_other_rows(lake: Lake) -> None:
+    table = named("appended")
+    lake.ensure(table)
+    first, second = Transaction("job@1/data/insert", 4), Transaction("job@1/data/insert", 5)
+    lake.append(frame(lake, [("org", "a", 1, "one"), ("org-2", "b", 1, None)]), table, first)
+    after = lake.version(table)
+    lake.append(frame(lake, [("org", "a", 1, "one"), ("org-2", "b", 1, None)]), table, first)
+    lake.append(frame(lake, [("org", "c", 1, "another")]), table, first)
+    assert lake.version(table) == after
+    lake.append(frame(lake, [("org", "d", 1, "next")]), table, second)
+    lake.append(frame(lake, [("org", "e", 1, "other application")]), table, Transaction("job@2/data/insert", 4))
+    assert sorted(row[1] for row in rows_of(lake, table)) == ["a", "b", "d", "e"]
+    commit = lake.commit_of(table, first)
+    assert commit is not None
+    assert (commit.version, commit.files_added, commit.rows_added) == (after, 2, 2)
+    assert commit.bytes_added > 0
+    assert lake.commit_of(table, Transaction("job@1/data/insert", 6)) is None
+
+
+def test_a_merge_that_is_done_again_changes_nothing(lake: Lake) -> None:
+    table = named("merged")
+    lake.ensure(table)
+    lake.append(
+        frame(lake, [("org", "a", 1, "one"), ("org", "b", 5, "newer"), ("org-2", "a", 1, "theirs")]),
+        table,
+        Transaction("job/insert", 0),
+    )
+    txn = Transaction("job/update", 1)
+
+    def merge(changes: Sequence[Row], within: Sequence[str] = ("org",)) -> None:
+        lake.merge(
+            frame(lake, changes),
+            table,
+            txn,
+            on=("organization_id", "id"),
+            update=("version", "word"),
+            newer_by="version",
+            insert=True,
+            within={"organization_id": within},
+        )
+
+    merge([("org", "a", 2, "two"), ("org", "b", 4, "older"), ("org", "c", 1, "new")])
+    expected = [("org", "a", 2, "two"), ("org", "b", 5, "newer"), ("org", "c", 1, "new"), ("org-2", "a", 1, "theirs")]
+    assert rows_of(lake, table) == expected
+    after = lake.version(table)
+    merge([("org", "a", 3, "three"), ("org", "d", 1, "unseen")])
+    assert rows_of(lake, table) == expected
+    assert lake.version(table) == after
+    commit = lake.commit_of(table, txn)
+    assert commit is not None
+    assert (commit.operation, commit.rows_updated, commit.rows_added) == ("MERGE", 1, 1)
+    for key in ("write.txnAppId", "write.txnVersion", "commitInfo.userMetadata"):
+        assert lake.spark.conf.get(f"spark.databricks.delta.{key}", None) is None, f"{key} names every later write"
+
+
+def test_a_merge_that_fails_leaves_no_transaction_behind_in_the_session(lake: Lake) -> None:
+    table = named("refused")
+    lake.ensure(table)
+    lake.append(frame(lake, [("org", "a", 1, "one")]), table, Transaction("job/insert", 0))
+    twice = frame(lake, [("org", "a", 2, "two"), ("org", "a", 3, "three")])
+    with pytest.raises(Exception, match="DELTA_MULTIPLE_SOURCE_ROW_MATCHING_TARGET_ROW_IN_MERGE"):
+        lake.merge(twice, table, Transaction("job/update", 1), on=("organization_id", "id"), update=("word",))
+    lake.append(frame(lake, [("org", "b", 1, "later")]), table, Transaction("job/insert", 1))
+    assert [row[1] for row in rows_of(lake, table)] == ["a", "b"]
+    assert lake.spark.conf.get("spark.databricks.delta.write.txnAppId", None) is None
+
+
+def test_an_append_only_table_refuses_a_merge(lake: Lake) -> None:
+    table = replace(named("append_only"), mode=Mode.APPEND_ONLY)
+    lake.ensure(table)
+    rows = frame(lake, [("org", "a", 1, "one")])
+    lake.append(rows, table, Transaction("job/insert", 0))
+    with pytest.raises(Exception, match="DELTA_CANNOT_MODIFY_APPEND_ONLY"):
+        lake.merge(rows, table, Transaction("job/update", 0), on=("organization_id", "id"), update=("word",))
+
+
+def test_a_pinned_version_is_read_whatever_came_later(lake: Lake) -> None:
+    table = named("pinned")
+    lake.ensure(table)
+    lake.append(frame(lake, [("org", "a", 1, "one")]), table, Transaction("job/insert", 0))
+    pinned = lake.version(table)
+    lake.append(frame(lake, [("org", "b", 1, "two")]), table, Transaction("job/insert", 1))
+    assert [row["id"] for row in lake.read(table, pinned).collect()] == ["a"]
+    assert lake.read(table, 0).count() == 0
+
+
+def test_a_predicate_lists_values_until_they_are_too_many(lake: Lake) -> None:
+    rows = frame(lake, [("org", "a", 1, "it's"), ("org", "b", 1, "back\\slash"), ("org", "c", 1, "other")])
+    assert [r["id"] for r in rows.where(any_of("word", ["it's", "back\\slash"])).collect()] == ["a", "b"]
+    assert rows.where(any_of("word", [])).count() == 0
+    assert rows.where(any_of("word", ["none"] * MAX_LITERALS)).count() == 0
+    assert rows.where(any_of("word", ["none"] * (MAX_LITERALS + 1))).count() == 3
+
+
+@pytest.mark.parametrize(
+    ("organization", "expected"),
+    [
+        ("org", True),
+        ("Org 2 (EU)", True),
+        ("o" * 200, True),
+        ("o" * 201, False),
+        # Escaped by delta-rs, each to three bytes.
+        ("(" * 66, True),
+        ("(" * 67, False),
+        ("../up", False),
+        ("a=b", False),
+        # Escaped by delta-rs when it compacts, not when it writes.
+        ("a~b", False),
+        ("日本", False),
+        ("", False),
+    ],
+)
+def test_what_makes_a_folder_name(organization: str, expected: bool) -> None:
+    assert makes_folder_name(organization) is expected
+
+
+def test_organizations_that_make_no_folder_name_turn_a_table_to_random_ones_once(lake: Lake) -> None:
+    table, unpartitioned = named("folders"), replace(named("flat"), partitioned_by=())
+    lake.ensure(table, unpartitioned)
+    lake.accept_folders("organization_id", ["org", "Org 2", "a" * 120], table, unpartitioned)
+    assert lake.version(table) == 0
+    for _ in range(2):
+        lake.accept_folders("organization_id", ["org", "../up"], table, unpartitioned)
+        assert (lake.version(table), lake.version(unpartitioned)) == (1, 0)
+    found = log.describe(lake.uri(table))
+    assert found is not None
+    assert found.properties["delta.randomizeFilePrefixes"] == "true"
+    lake.ensure(table)
+    odd = [("../up", "a", 1, "one"), ("😀" * 256, "b", 1, "two")]
+    lake.append(frame(lake, odd), table, Transaction("job/insert", 0))
+    assert rows_of(lake, table) == sorted(odd)

@@ -1,0 +1,154 @@
+"""What is read from a Delta log without a JVM. Tables are written by delta-rs here; Spark's own are in `test_lake`."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import CommitProperties, DeltaTable, write_deltalake
+
+from engagement_platform.lake import log
+
+
+@pytest.mark.parametrize(
+    ("delta_type", "spelled"),
+    [
+        ("string", "string"),
+        ("long", "long"),
+        ("integer", "int"),
+        ("short", "smallint"),
+        ("byte", "tinyint"),
+        ("decimal(10,2)", "decimal(10,2)"),
+        ("timestamp", "timestamp"),
+        ({"type": "array", "elementType": "integer", "containsNull": True}, "array<int>"),
+        (
+            {"type": "map", "keyType": "string", "valueType": "long", "valueContainsNull": True},
+            "map<string,long>",
+        ),
+        (
+            {
+                "type": "struct",
+                "fields": [
+                    {"name": "a", "type": "integer", "nullable": True, "metadata": {}},
+                    {
+                        "name": "b",
+                        "type": {
+                            "type": "array",
+                            "containsNull": True,
+                            "elementType": {
+                                "type": "struct",
+                                "fields": [
+                                    {
+                                        "name": "c",
+                                        "type": {"type": "map", "keyType": "string", "valueType": "byte"},
+                                        "nullable": True,
+                                        "metadata": {},
+                                    }
+                                ],
+                            },
+                        },
+                        "nullable": True,
+                        "metadata": {},
+                    },
+                ],
+            },
+            "struct<a:int,b:array<struct<c:map<string,tinyint>>>>",
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_types_are_spelled_as_spark_does(delta_type: Any, spelled: str) -> None:
+    assert log.spark_type(delta_type) == spelled
+
+
+def test_there_is_no_table_where_nothing_was_written(tmp_path: Path) -> None:
+    uri = str(tmp_path / "nothing")
+    assert log.open_log(uri) is None
+    assert log.version(uri) is None
+    assert log.describe(uri) is None
+    assert log.find_commit(uri, "any") is None
+
+
+def test_a_table_says_its_columns_partitioning_and_properties(tmp_path: Path) -> None:
+    uri = str(tmp_path / "table")
+    schema = pa.schema(
+        [
+            ("org", pa.string()),
+            ("count", pa.int32()),
+            ("said", pa.struct([("kind", pa.string()), ("more", pa.map_(pa.string(), pa.string()))])),
+        ]
+    )
+    write_deltalake(
+        uri, pa.Table.from_pylist([], schema), partition_by=["org"], configuration={"delta.appendOnly": "true"}
+    )
+    found = log.describe(uri)
+    assert found is not None
+    assert list(found.columns.items()) == [
+        ("org", "string"), ("count", "int"), ("said", "struct<kind:string,more:map<string,string>>"),
+    ]  # fmt: skip
+    assert found.partitioned_by == ("org",)
+    assert found.properties["delta.appendOnly"] == "true"
+    assert log.version(uri) == 0
+
+
+def append(uri: str, number: int, marker: str | None) -> None:
+    properties = CommitProperties(custom_metadata={"userMetadata": marker} if marker else {})
+    write_deltalake(uri, pa.table({"n": pa.array([number], pa.int64())}), mode="append", commit_properties=properties)
+
+
+def test_a_commit_is_found_by_its_marker_as_long_as_it_is_among_the_last_ones(tmp_path: Path) -> None:
+    uri = str(tmp_path / "table")
+    append(uri, 0, "job@1/data/insert#7")
+    append(uri, 1, None)
+    append(uri, 2, "job@1/data/insert#8")
+    commit = log.find_commit(uri, "job@1/data/insert#7")
+    assert commit is not None
+    assert (commit.version, commit.operation) == (0, "WRITE")
+    assert log.find_commit(uri, "job@1/data/insert#") is None, "a marker is compared whole"
+    for number in range(log.HISTORY_LOOKBACK - 3):
+        append(uri, number, None)
+    assert log.find_commit(uri, "job@1/data/insert#7") is not None
+    append(uri, 99, None)
+    assert log.find_commit(uri, "job@1/data/insert#7") is None
+    assert log.find_commit(uri, "job@1/data/insert#8") is not None
+    assert DeltaTable(uri).version() == log.version(uri) == log.HISTORY_LOOKBACK
+
+
+def test_the_compaction_that_follows_a_commit_under_its_marker_is_not_taken_for_it(tmp_path: Path) -> None:
+    uri = str(tmp_path / "table")
+    for number in range(3):
+        append(uri, number, f"job@1/data/insert#{number}")
+    marker = "job@1/data/insert#2"
+    DeltaTable(uri).optimize.compact(commit_properties=CommitProperties(custom_metadata={"userMetadata": marker}))
+    commit = log.find_commit(uri, marker)
+    assert commit is not None
+    assert (commit.version, commit.operation, commit.files_removed) == (2, "WRITE", 0)
+
+
+def test_hadoop_s_scheme_is_spelled_as_delta_rs_does() -> None:
+    assert log.storage_uri("s3a://bucket/a s3a://b") == "s3://bucket/a s3a://b"
+    assert log.storage_uri("/lake/s3a://") == "/lake/s3a://"
+
+
+def test_a_table_that_is_made_while_it_is_looked_for_is_there_or_not_and_nothing_else(tmp_path: Path) -> None:
+    folder, ended = tmp_path / "_delta_log", threading.Event()
+
+    def make_and_remove() -> None:
+        while not ended.is_set():
+            folder.mkdir()
+            (folder / f"{7:020}.json").touch()
+            (folder / f"{7:020}.json").unlink()
+            folder.rmdir()
+
+    maker = threading.Thread(target=make_and_remove)
+    maker.start()
+    try:
+        # Without a care for it, about one listing in fifty failed.
+        seen = {log.newest_entry(str(tmp_path)) for _ in range(5_000)}
+    finally:
+        ended.set()
+        maker.join()
+    assert seen <= {None, 7}
