@@ -5,7 +5,7 @@ Opens stores, Spark and lake for one run and closes them. What a job does is in 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
@@ -65,6 +65,9 @@ Declared = Stream | DeclaredEntity | Feed
 """What somebody may declare that jobs are of."""
 REDRIVE_QUARANTINE = "redrive-quarantine"
 REREAD_ENGAGEMENTS = "reread-engagements"
+
+PATIENCE = timedelta(seconds=5)
+"""How long the broker is asked for what can be done without, while others wait: for a table, or for a sensor's tick."""
 
 
 class UnknownJob(PlatformError):
@@ -208,10 +211,26 @@ def build_job(
             lake, stores, settings, told, lambda rows: requests_without_erased(rows, tombstones, lake)
         )
     if name == REMATERIALIZE_ALIASES:
-        return rematerialize_aliases(Lake(spark, settings), stores, settings, told)
+        unread = partial(unread_requests, settings, stores)
+        return rematerialize_aliases(Lake(spark, settings), stores, settings, told, unread)
     if name in (INGEST_PROFILE_CHANGES, REMATERIALIZE_PROFILE):
         return build_declared(name, shipped_entity(settings), spark, settings, stores, told)
     return _topic_job(name, spark, settings, stores, told)
+
+
+def unread_requests(settings: Settings, stores: Stores) -> Collection[int | None]:
+    """Kafka timestamps of the first mutation requests of each partition that no finished batch has read.
+
+    In milliseconds since 1970 UTC; None: unknown, also where the broker cannot say: a purge waits, and why the topic is
+    not read is told by the job that reads it. Asks no longer than PATIENCE.
+    """
+    patient = settings.kafka.model_copy(update={"timeout": min(settings.kafka.timeout, PATIENCE)})
+    last = stores.checkpoints.latest(INGEST_MUTATION_REQUESTS)
+    try:
+        source = KafkaSource(settings.kafka.mutation_requests_topic, patient)
+        return source.first_unread(None if last is None else last.unread_from).values()
+    except PlatformError:
+        return (None,)
 
 
 def _topic_job(name: str, spark: SparkSession, settings: Settings, stores: Stores, told: Told) -> MicroBatchJob[Any]:
@@ -221,7 +240,7 @@ def _topic_job(name: str, spark: SparkSession, settings: Settings, stores: Store
     read = partial(read_topic, source, spark, settings)
     if name == INGEST_ENGAGEMENTS:
         return ingest_engagements(name, source, read, parts)
-    return ingest_mutation_requests(name, source, read, parts)
+    return ingest_mutation_requests(name, source, read, parts, max_lateness=settings.mutation.max_lateness)
 
 
 def redrive_jobs(
@@ -230,6 +249,8 @@ def redrive_jobs(
     """Records in quarantine for a reason, put through once more: engagements, then requests.
 
     The reason is part of the job's name, so that a batch that was interrupted is finished with the same one.
+    Requests are not judged by their lateness again: quarantine does not tell when a record was produced, and one that
+    was on time must not be refused because it lay there.
     """
     told = told or Told()
     lake = Lake(spark, settings)
@@ -238,7 +259,7 @@ def redrive_jobs(
     jobs: list[MicroBatchJob[Any]] = []
     for topic, kind, build in (
         (settings.kafka.engagements_topic, "engagements", ingest_engagements),
-        (settings.kafka.mutation_requests_topic, "requests", ingest_mutation_requests),
+        (settings.kafka.mutation_requests_topic, "requests", partial(ingest_mutation_requests, max_lateness=None)),
     ):
         source = QuarantineSource(lake)
         read = partial(source.read, topic=topic, reason=reason)

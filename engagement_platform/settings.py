@@ -239,8 +239,17 @@ class MutationSettings(Section):
     )
     max_lateness: timedelta = Field(
         default=timedelta(days=7),
-        description="A request whose execution_ts is further back than this when it lands goes to quarantine as "
-        "`too_late`. Deleted rows are kept hidden for as long, since a late request may bring them back.",
+        description="A request whose execution_ts is further back than this when it was produced (its Kafka timestamp) "
+        "goes to quarantine as `too_late`; when it is read plays no part. Deleted rows are kept hidden until every "
+        "request that may bring them back was read.",
+    )
+    max_disorder: timedelta = Field(
+        default=timedelta(days=1),
+        ge=timedelta(0),
+        description="How much older a request's Kafka timestamp may be than the record before it on its partition, or "
+        "than the moment at which the broker gets it: clocks of producers, retries, spools, mirrors that keep the "
+        "original time. Deleted rows are purged so much later, and a request that is held back for longer may come too "
+        "late to bring one back. A day costs little: rows are hidden, not seen.",
     )
     light_edges: int = Field(
         default=500_000,

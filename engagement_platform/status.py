@@ -107,10 +107,7 @@ class JobStatus:
 
 def unread_from(checkpoint: Checkpoint | None) -> Offsets | None:
     """Where what no finished batch has read begins; None before the first batch."""
-    if checkpoint is None:
-        return None
-    done = checkpoint.state is JobState.SUCCEEDED
-    return checkpoint.manifest.end if done else checkpoint.manifest.start
+    return None if checkpoint is None else checkpoint.unread_from
 
 
 def landed_requests(settings: Settings) -> TableSource:

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -68,8 +69,16 @@ class Broker:
         admin = AdminClient({"bootstrap.servers": self.bootstrap_servers})
         admin.delete_topics([name], operation_timeout=CALL_S)[name].result(timeout=CALL_S)
 
-    def produce(self, topic: str, messages: Sequence[tuple[int | None, bytes | None, bytes | None]]) -> None:
-        """Write (partition or None, key, value) in order; return when the broker has all of them."""
+    def produce(
+        self,
+        topic: str,
+        messages: Sequence[tuple[int | None, bytes | None, bytes | None]],
+        produced: datetime | None = None,
+    ) -> None:
+        """Write (partition or None, key, value) in order; return when the broker has all of them.
+
+        produced: their Kafka timestamp, at most an hour ahead of the broker's clock; None: now.
+        """
         from confluent_kafka import KafkaError, Message, Producer
 
         failed: list[str] = []
@@ -80,7 +89,9 @@ class Broker:
 
         producer = Producer({"bootstrap.servers": self.bootstrap_servers, "acks": "all"})
         for partition, key, value in messages:
-            producer.produce(topic, value, key, -1 if partition is None else partition, on_delivery=delivered)
+            to = -1 if partition is None else partition
+            timestamp = 0 if produced is None else int(produced.timestamp() * 1000)
+            producer.produce(topic, value, key, to, on_delivery=delivered, timestamp=timestamp)
             producer.poll(0)
         assert producer.flush(CALL_S) == 0, f"messages to {topic} were not delivered within {CALL_S} s"
         assert not failed, f"the broker refused messages to {topic}: {failed[0]}"

@@ -18,7 +18,8 @@ from engagement_platform.defs.telling import REMATERIALIZED_TABLES, tell, told_o
 from engagement_platform.defs.waiting import waiting
 from engagement_platform.engine.job import BatchReport, Told
 from engagement_platform.engine.model import Checkpoint, JobState
-from engagement_platform.mutation.rematerialize import PURGE_EVERY, REMATERIALIZE_ALIASES
+from engagement_platform.mutation.purge_horizon import purge_horizon
+from engagement_platform.mutation.rematerialize import PURGE_EVERY, REMATERIALIZE_ALIASES, reaches
 from engagement_platform.settings import Settings
 from engagement_platform.status import pending_organizations, unread_from
 
@@ -59,39 +60,45 @@ class ToMove:
     """Organizations whose aliases the Data Table does not show."""
     hidden: int
     """Deleted rows that it still has."""
-    purged_before: datetime
-    """Rows that were deleted before this time are gone."""
+    purge_due: bool
+    """A day's deletions more have become final since the last purge, and there are hidden rows."""
     unfinished: bool
     """The last batch has not succeeded."""
 
 
-def to_move(settings: Settings, last: Checkpoint | None) -> ToMove:
-    """From the logs of two tables and the last batch."""
+def to_move(settings: Settings, last: Checkpoint | None, now: datetime) -> ToMove:
+    """From the logs of two tables, the last batch, and the topic of requests where a purge may be due.
+
+    Statistics do not say since when a row is hidden, so a purge is due once a day as long as there is any.
+    """
+    hidden = hidden_rows(settings)
     done = (unread_from(last) or {}).get("purge_before", 0)
+    due = datetime.fromtimestamp(done / 1_000_000, UTC) + PURGE_EVERY
+    from engagement_platform.jobs import unread_requests
+
+    # The topic is asked only when a purge is due if everything on it has been read.
+    may_be_due = hidden > 0 and reaches(purge_horizon(now, (), settings.mutation), due)
+    unread = unread_requests(settings, waiting(settings).stores) if may_be_due else ()
     return ToMove(
         pending_organizations(settings),
-        hidden_rows(settings),
-        datetime.fromtimestamp(done / 1_000_000, UTC),
+        hidden,
+        may_be_due and reaches(purge_horizon(now, unread, settings.mutation), due),
         last is not None and last.state is not JobState.SUCCEEDED,
     )
 
 
-def why_not_now(found: ToMove, under_way: str | None, now: datetime, grace: timedelta) -> str | None:
-    """Why no run is launched; None when one is. grace: how long deleted rows rest.
-
-    Statistics do not say since when a row is hidden, so a purge is due once a day as long as there is any.
-    """
-    purge = found.hidden > 0 and now - grace - found.purged_before >= PURGE_EVERY
-    if not (found.pending or found.unfinished or purge):
+def why_not_now(found: ToMove, under_way: str | None) -> str | None:
+    """Why no run is launched; None when one is."""
+    if not (found.pending or found.unfinished or found.purge_due):
         return f"No aliases wait, and no purge is due; {found.hidden:,} deleted rows rest."
     return f"A run is {under_way} already." if under_way else None
 
 
 def rematerialization(instance: dg.DagsterInstance, settings: Settings) -> dg.RunRequest | dg.SkipReason:
     """One look: a run, or why not."""
-    found = to_move(settings, waiting(settings).checkpoint(REMATERIALIZE_ALIASES))
+    found = to_move(settings, waiting(settings).checkpoint(REMATERIALIZE_ALIASES), datetime.now(UTC))
     recent = recent_runs(instance, rematerialize_aliases.name)
-    reason = why_not_now(found, recent.under_way, datetime.now(UTC), settings.mutation.max_lateness)
+    reason = why_not_now(found, recent.under_way)
     return dg.SkipReason(reason) if reason else dg.RunRequest()
 
 

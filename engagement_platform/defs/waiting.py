@@ -7,27 +7,20 @@ and its threads.
 from __future__ import annotations
 
 import threading
-import time
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-
-from confluent_kafka import Consumer, TopicPartition
+from datetime import UTC, datetime
 
 from engagement_platform.engine.job import Stores
-from engagement_platform.engine.model import Checkpoint, JobState, Offsets
+from engagement_platform.engine.model import Checkpoint, JobState
 from engagement_platform.games.depth import backlog as objects_waiting
 from engagement_platform.games.feed import Feed
-from engagement_platform.jobs import open_stores, topic_of
+from engagement_platform.jobs import PATIENCE, open_stores, topic_of
 from engagement_platform.lake import log
 from engagement_platform.lake.append_log_source import BEFORE_ALL
 from engagement_platform.mutation.job import APPLY_MUTATIONS
 from engagement_platform.settings import Settings
 from engagement_platform.sources.kafka import KafkaSource
-from engagement_platform.sources.kafka_options import client_options
 from engagement_platform.status import landed_requests, unread_from
-
-# A tick of a sensor has a minute, but a broker that is down must not hold up the other sensors for its 20 s.
-PATIENCE = timedelta(seconds=5)
 
 
 @dataclass(frozen=True)
@@ -45,6 +38,7 @@ class Waiting:
 
     def __init__(self, settings: Settings) -> None:
         self.given = settings
+        # A tick of a sensor has a minute, but a broker that is down must not hold up the other sensors for its 20 s.
         patient = {"timeout": min(settings.kafka.timeout, PATIENCE)}
         self.settings = settings.model_copy(update={"kafka": settings.kafka.model_copy(update=patient)})
         self.stores: Stores = open_stores(settings)
@@ -80,7 +74,8 @@ class Waiting:
         end, begin = source.end_offsets(), {**source.earliest_offsets()}
         begin |= {p: max(o, begin.get(p, 0)) for p, o in (unread_from(self.checkpoint(job)) or {}).items()}
         waiting = {partition: begin.get(partition, 0) for partition in end if begin.get(partition, 0) < end[partition]}
-        return self._first_produced(source.topic, waiting) if waiting else None
+        first = [timestamp for timestamp in source.first_timestamps(waiting).values() if timestamp is not None]
+        return datetime.fromtimestamp(min(first) / 1000, UTC) if first else None
 
     def announced(self, feed: Feed, now: datetime) -> Announced:
         """Objects of a feed's events that wait in its queue. Raises NoGameQueue, QueueUnavailable.
@@ -103,27 +98,6 @@ class Waiting:
         start = unread_from(self.checkpoint(APPLY_MUTATIONS)) or {"version": BEFORE_ALL}
         files = source.files(start, {"version": current}) if current is not None else []
         return log.committed(source.uri, files[0].version) if files else None
-
-    def _first_produced(self, topic: str, offsets: Offsets) -> datetime | None:
-        options: dict[str, str | int | float | bool] = client_options(self.settings.kafka) | {
-            # Required by the client; never joined and never committed to.
-            "group.id": "engagement-platform-freshness",
-            "enable.auto.commit": False,
-            "auto.offset.reset": "earliest",
-            "queued.max.messages.kbytes": 1024,
-        }
-        consumer = Consumer(options)
-        try:
-            consumer.assign([TopicPartition(topic, int(partition), offset) for partition, offset in offsets.items()])
-            first: dict[int | None, int] = {}
-            deadline = time.monotonic() + PATIENCE.total_seconds()
-            while len(first) < len(offsets) and time.monotonic() < deadline:
-                message = consumer.poll(0.2)
-                if message is not None and message.error() is None:
-                    first.setdefault(message.partition(), message.timestamp()[1])
-        finally:
-            consumer.close()
-        return datetime.fromtimestamp(min(first.values()) / 1000, UTC) if first else None
 
 
 _lock = threading.Lock()

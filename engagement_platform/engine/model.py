@@ -64,6 +64,11 @@ class Checkpoint:
     counts: Counts = field(default_factory=dict)
     reason: str | None = None
 
+    @property
+    def unread_from(self) -> Offsets:
+        """Where what no finished batch has read begins."""
+        return self.manifest.end if self.state is JobState.SUCCEEDED else self.manifest.start
+
 
 @dataclass(frozen=True)
 class ProcessState:

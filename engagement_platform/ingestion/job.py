@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 
 from pyspark.sql import DataFrame
 
@@ -58,8 +59,10 @@ def engagement_decoder(settings: DecodingSettings) -> Decoder:
     return decode
 
 
-def _step(kind: MessageKind, settings: DecodingSettings, manifest: Manifest) -> Step:
-    return decode_batches(kind, DecodingLimits.of(settings), manifest.ingestion_ts)
+def _step(
+    kind: MessageKind, settings: DecodingSettings, manifest: Manifest, max_lateness: timedelta | None = None
+) -> Step:
+    return decode_batches(kind, DecodingLimits.of(settings), manifest.ingestion_ts, max_lateness)
 
 
 @dataclass(frozen=True)
@@ -130,13 +133,19 @@ def describe(work: EngagementBatch) -> Mapping[str, object]:
     }
 
 
-def ingest_mutation_requests(name: str, source: Source, read: Reader, parts: Parts) -> MicroBatchJob[RequestBatch]:
-    """Mutation requests into their append-only table, and the rejected ones into quarantine."""
+def ingest_mutation_requests(
+    name: str, source: Source, read: Reader, parts: Parts, *, max_lateness: timedelta | None
+) -> MicroBatchJob[RequestBatch]:
+    """Mutation requests into their append-only table, and the rejected ones into quarantine.
+
+    max_lateness: those further back than this when they were produced are rejected; None, for a source that does not
+    know when that was: none is.
+    """
     lake, settings, tombstones = parts.lake, parts.settings, StoredTombstones(parts.settings)
     lake.ensure(MUTATION_REQUEST, QUARANTINE)
 
     def prepare(manifest: Manifest) -> RequestBatch:
-        step = _step("mutation_request", settings.decoding, manifest)
+        step = _step("mutation_request", settings.decoding, manifest, max_lateness)
         few = few_records(source.size(manifest.start, manifest.end), lake)
         rows = decoded(read(manifest), step, MUTATION_REQUEST_DECODED_DDL, few)
         return open_requests(lake, manifest, lake.frame(rows), tombstones)

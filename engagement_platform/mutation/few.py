@@ -84,7 +84,7 @@ def open_few(
     log_ = Accepted(lake, manifest, sorted(named | set(organizations)), settings)
     amended = log_.amendments_named(pc.unique(landed.column("request_id")).to_pylist())
     known = pa.concat_tables([log_.aliases, amended], promote_options="default")
-    result = sorted_rows(landed, known, settings.max_lateness)
+    result = sorted_rows(landed, known)
     accepted = result.accepted
     moves_identity = pc.is_in(accepted.column("operation"), pa.array(["CONVERT", "DELETE"]))
     new, amendments = accepted.filter(moves_identity), accepted.filter(pc.invert(moves_identity))

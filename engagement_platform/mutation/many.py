@@ -65,7 +65,7 @@ def open_many(
     found = {row[0] for row in rows.select("organization_id").distinct().collect()}
     organizations = sorted(found | set(organizations))
     log_ = Accepted(lake, manifest, organizations, settings)
-    judged = _judged(rows, log_, settings).localCheckpoint()
+    judged = _judged(rows, log_).localCheckpoint()
     counts = [row.asDict() for row in judged.groupBy("verdict", "operation").count().collect()]
     accepted = judged.where("verdict = 'accepted'").select(*FIELDS)
     moving_names = sum(row["count"] for row in counts if _is(row, "CONVERT", "DELETE", "RENAME"))
@@ -105,7 +105,7 @@ def _content() -> Column:
     )
 
 
-def _judged(rows: DataFrame, log_: Accepted, settings: MutationSettings) -> DataFrame:
+def _judged(rows: DataFrame, log_: Accepted) -> DataFrame:
     """Requests with `verdict`, as `requests.judge` decides it."""
     known: DataFrame | None = None
     for table in (ALIAS, AMENDMENT):
@@ -118,15 +118,13 @@ def _judged(rows: DataFrame, log_: Accepted, settings: MutationSettings) -> Data
         known = logged if known is None else known.unionByName(logged)
     assert known is not None
     first = Window.partitionBy(*REQUEST).orderBy(*LANDING_ORDER)
-    late = F.col("execution_ts") < F.col("ingestion_ts") - F.lit(settings.max_lateness)
-    said = rows.withColumn("content", _content()).withColumn("late", late)
+    said = rows.withColumn("content", _content())
     joined = said.join(known.join(rows.select(*REQUEST).distinct(), list(REQUEST), "left_semi"), list(REQUEST), "left")
     before = first.rowsBetween(Window.unboundedPreceding, -1)
-    earlier = F.first(F.when(~F.col("late"), F.col("content")), ignorenulls=True).over(before)
+    earlier = F.first("content").over(before)
     claimed = F.coalesce("known", "earlier")
     verdict = (
-        F.when(claimed.isNull() & F.col("late"), "too_late")
-        .when(claimed.isNull(), "accepted")
+        F.when(claimed.isNull(), "accepted")
         .when(claimed.eqNullSafe(F.col("content")), "duplicate")
         .otherwise("request_conflict")
     )

@@ -35,7 +35,7 @@ from engagement_platform.mutation.batch import KEY, MutationBatch
 
 @dataclass(frozen=True)
 class RejectionProcess:
-    """Requests that contradict an accepted one or came too late, whole."""
+    """Requests that contradict an accepted one, whole."""
 
     name: str = "quarantine"
     commits: tuple[str, ...] = ("append",)

@@ -5,7 +5,7 @@ What readers see stays the same, so nothing is announced.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -26,10 +26,15 @@ from engagement_platform.mutation.identify import identified
 from engagement_platform.mutation.job import APPLY_MUTATIONS, describe
 from engagement_platform.mutation.many import open_many
 from engagement_platform.mutation.processes import MoveProcess
+from engagement_platform.mutation.purge_horizon import purge_horizon
 from engagement_platform.mutation.requests import FIELDS, PLACE
 from engagement_platform.settings import MutationSettings, Settings
+from engagement_platform.sources.lateness import from_microseconds, microseconds
 
 REMATERIALIZE_ALIASES = "rematerialize-aliases"
+
+Unread = Callable[[], Collection[int | None]]
+"""Kafka timestamps of the first requests that are not read yet, as `purge_horizon` takes them."""
 
 PURGE_EVERY = timedelta(days=1)
 """A purge reads the hidden rows of the whole table; rows that are hidden a day longer harm nobody."""
@@ -56,11 +61,13 @@ class WaitingSource:
     """A batch whenever an organization waits or a purge is due.
 
     Offsets: version of `engagement/pending`, and purge_before, in microseconds since 1970 UTC: rows that requests from
-    before that time have deleted are removed.
+    before that time have deleted are removed. The topic is asked for it when a batch is planned, and the manifest pins
+    the answer.
     """
 
     lake: Lake
     settings: MutationSettings
+    unread: Unread
     unapplied: Callable[[], int]
     """Requests that have landed and are not applied yet."""
     clock: Callable[[], datetime] = lambda: datetime.now(UTC)
@@ -75,11 +82,15 @@ class WaitingSource:
         return began, {"version": version, "purge_before": before}
 
     def _purge_before(self, last: int) -> int:
-        # A request that has landed may be older than the limit by the time it is applied, so purging waits for it.
-        due = self.clock() - self.settings.max_lateness
-        if due - _moment(last) < PURGE_EVERY or self.unapplied():
+        now, due = self.clock(), from_microseconds(last) + PURGE_EVERY
+        if not reaches(purge_horizon(now, (), self.settings), due):
+            # Not even if every request has been read; then nobody has to ask.
             return last
-        return int(due.timestamp() * 1_000_000)
+        horizon = purge_horizon(now, self.unread(), self.settings)
+        # In this order: what was read by the first look has landed at the second, and counts there until it is applied.
+        if horizon is None or not reaches(horizon, due) or self.unapplied():
+            return last
+        return microseconds(horizon)
 
     def check(self, start: Offsets, end: Offsets) -> None:
         """The table of what waits is small and kept; a version that is gone fails when it is read."""
@@ -88,13 +99,14 @@ class WaitingSource:
         """Not known before it is read."""
 
 
-def _moment(microseconds: int) -> datetime:
-    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=microseconds)
+def reaches(horizon: datetime | None, due: datetime) -> bool:
+    """Whether a purge is due by this horizon; exactly at it, it is."""
+    return horizon is not None and horizon >= due
 
 
 @dataclass(frozen=True)
 class PurgeProcess:
-    """Removes rows that were deleted so long ago that no request may bring them back."""
+    """Removes rows that were deleted so long ago that no request may come that brings them back."""
 
     table: Table
     name: str = "purge"
@@ -108,7 +120,7 @@ class PurgeProcess:
         hidden = work.lake.read(self.table, manifest.table_versions[self.table.name]).where("person_id IS NULL")
         edges = work.lake.read(ALIAS, pinned(manifest, ALIAS))
         # Whatever a later request says: by then these rows were gone.
-        final = edges.where(F.col("execution_ts") < F.lit(_moment(manifest.end["purge_before"])))
+        final = edges.where(F.col("execution_ts") < F.lit(from_microseconds(manifest.end["purge_before"])))
         columns = (*KEY, "engagement_ts", "source_person_id")
         gone = identified(hidden.select(*columns), final, engine=work.lake.settings.mutation.resolver)
         keys = gone.where("now IS NULL").select(*KEY).localCheckpoint()
@@ -121,9 +133,17 @@ class PurgeProcess:
 
 
 def rematerialize_aliases(
-    lake: Lake, stores: Stores, settings: Settings, told: Told, clock: Callable[[], datetime] | None = None
+    lake: Lake,
+    stores: Stores,
+    settings: Settings,
+    told: Told,
+    unread: Unread,
+    clock: Callable[[], datetime] | None = None,
 ) -> MicroBatchJob[MutationBatch]:
-    """Moves waiting organizations, `mutation.rematerialize_organizations` a batch, and purges once a day."""
+    """Moves waiting organizations, `mutation.rematerialize_organizations` a batch, and purges once a day.
+
+    unread: asked under the leases of the tables, at most once for each plan, and only when a purge may be due.
+    """
     data = data_table(settings.layout.scheme)
     lake.ensure(data, PENDING, MUTATION_REQUEST, *MUTATION_LOGS)
     apply = settings.mutation.apply
@@ -146,7 +166,7 @@ def rematerialize_aliases(
 
     tables = (data, PENDING, *MUTATION_LOGS)
     now = clock or (lambda: datetime.now(UTC))
-    source = WaitingSource(lake, settings.mutation, unapplied, now)
+    source = WaitingSource(lake, settings.mutation, unread, unapplied, now)
     return MicroBatchJob(
         name=REMATERIALIZE_ALIASES,
         source=source,

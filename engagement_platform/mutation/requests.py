@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import date, datetime, timedelta
+from datetime import date, datetime
 from enum import StrEnum
 from typing import Any
 
@@ -43,12 +43,10 @@ class Verdict(StrEnum):
     ACCEPTED = "accepted"
     DUPLICATE = "duplicate"
     REQUEST_CONFLICT = "request_conflict"
-    TOO_LATE = "too_late"
 
 
 REASONS = {
     "request_conflict": "A request with this request_id was accepted before with different content; the first stays.",
-    "too_late": "execution_ts is further back than mutation.max_lateness allowed when the request landed.",
 }
 
 _MAPS_IDENTITY = frozenset({"CONVERT", "DELETE"})
@@ -116,22 +114,17 @@ class Request:
         return json.dumps(shown, ensure_ascii=False, default=lambda moment: moment.isoformat()).encode()
 
 
-def judge(
-    requests: Iterable[tuple[Request, datetime]], known: Iterable[Request], max_lateness: timedelta
-) -> list[Verdict]:
-    """What becomes of each request: the first of each request_id counts, unless it came too late.
+def judge(requests: Iterable[Request], known: Iterable[Request]) -> list[Verdict]:
+    """What becomes of each request: the first of each request_id counts.
 
-    requests: in the order of landing, each with the time at which it landed. known: accepted before, at least those
-    of the same organizations and request ids. A known duplicate is no request of its own, however late it comes.
+    requests: in the order of landing. known: accepted before, at least those of the same organizations and request ids.
     """
     claimed = {(request.organization_id, request.request_id): request.content for request in known}
     verdicts = []
-    for request, landed_ts in requests:
+    for request in requests:
         key, content = (request.organization_id, request.request_id), request.content
         if key in claimed:
             verdicts.append(Verdict.DUPLICATE if claimed[key] == content else Verdict.REQUEST_CONFLICT)
-        elif request.execution_ts < landed_ts - max_lateness:
-            verdicts.append(Verdict.TOO_LATE)
         else:
             claimed[key] = content
             verdicts.append(Verdict.ACCEPTED)

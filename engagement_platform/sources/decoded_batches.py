@@ -7,13 +7,14 @@ records, in the run's own process.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from engagement_platform.sources.decoding import engagement_decoder, mutation_request_decoder
+from engagement_platform.sources.lateness import Check, refuse_late
 from engagement_platform.sources.messages import DecodingLimits, Engagement, MutationRequest, Rejection
 
 MessageKind = Literal["engagement", "mutation_request"]
@@ -50,14 +51,15 @@ _TYPES: dict[str, pa.DataType] = {
 
 
 def decode_batches(
-    kind: MessageKind, limits: DecodingLimits, ingestion_ts: datetime
+    kind: MessageKind, limits: DecodingLimits, ingestion_ts: datetime, max_lateness: timedelta | None = None
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """A function for DataFrame.mapInArrow that decodes the records of a Kafka read.
 
     In:  topic, partition, offset, key, value, timestamp; more columns are dropped.
     Out: ENGAGEMENT_DECODED_DDL or MUTATION_REQUEST_DECODED_DDL, one row per record in the same order. key and value
          (whole) only where reason_code is not null, the decoded columns only where it is null. value_bytes always.
-    ingestion_ts: the manifest's, with an offset.
+    ingestion_ts: the manifest's, with an offset. max_lateness: requests that are further back when they were produced
+    are refused; None: none is.
     """
 
     def decode(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -66,8 +68,10 @@ def decode_batches(
             for batch in batches:
                 yield decoded_batch(batch, engagement_decoder(limits, ingestion_ts), Engagement._fields)
         else:
+            check = None if max_lateness is None else refuse_late(ingestion_ts, max_lateness)
             for batch in batches:
-                yield decoded_batch(batch, mutation_request_decoder(limits, ingestion_ts), MutationRequest._fields)
+                decoder = mutation_request_decoder(limits, ingestion_ts)
+                yield decoded_batch(batch, decoder, MutationRequest._fields, check=check)
 
     return decode
 
@@ -77,13 +81,17 @@ def decoded_batch(
     decode: Callable[[bytes | None], tuple[Any, ...]],
     fields: Sequence[str],
     types: Mapping[str, pa.DataType] = _TYPES,
+    check: Check | None = None,
 ) -> pa.RecordBatch:
     """One batch of records with what became of each: its coordinates, then `fields` as `decode` gives them.
 
-    decode: a Rejection, or values in the order of `fields`. types: of fields that are no strings.
+    decode: a Rejection, or values in the order of `fields`. types: of fields that are no strings. check: asked of each
+    record once it is decoded.
     """
-    value = batch.column("value")
+    value, produced = batch.column("value"), batch.column("timestamp").cast(_TIMESTAMP)
     decoded: list[Any] = list(map(decode, value.to_pylist()))
+    if check is not None:
+        decoded = list(map(check, decoded, produced.cast(pa.int64()).to_pylist()))
     rejections = [row if type(row) is Rejection else None for row in decoded]
     if any(rejections):
         nothing = (None,) * len(fields)
@@ -95,7 +103,7 @@ def decoded_batch(
         "topic": batch.column("topic"),
         "partition": batch.column("partition"),
         "offset": batch.column("offset"),
-        "produced_ts": batch.column("timestamp").cast(_TIMESTAMP),
+        "produced_ts": produced,
         "value_bytes": pc.fill_null(pc.binary_length(value), 0).cast(pa.int32()),
         "key": _only_where(rejected, batch.column("key")),
         "value": _only_where(rejected, value),

@@ -7,15 +7,19 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import closing
 from functools import cached_property
+from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from confluent_kafka import (
+    TIMESTAMP_NOT_AVAILABLE,
     Consumer,
     IsolationLevel,
     KafkaError,
     KafkaException,
+    Message,
     TopicCollection,
     TopicPartition,
 )
@@ -129,6 +133,32 @@ class KafkaSource:
         """How many offsets wait at or after `start`. Raises what plan would, so that a lost range is not idleness."""
         kept = self._kept()
         return sum(kept[partition].high - offset for partition, offset in self._begin(start, kept).items())
+
+    def first_unread(self, start: Offsets | None) -> dict[str, int | None]:
+        """Kafka timestamps (as `first_timestamps`) of the first records at or after `start`, where there are any.
+
+        Raises what plan would.
+        """
+        kept = self._kept()
+        begin = {
+            partition: offset for partition, offset in self._begin(start, kept).items() if offset < kept[partition].high
+        }
+        return self.first_timestamps(_as_offsets(begin))
+
+    def first_timestamps(self, offsets: Offsets) -> dict[str, int | None]:
+        """Kafka timestamp of the first record at or after each offset, in milliseconds since 1970 UTC.
+
+        None where that record has no timestamp, and where none came. Cost: one record of each partition.
+        """
+        first: dict[str, int | None] = {}
+        if offsets:
+            with closing(self._records(_as_partitions(offsets))) as records:
+                for record in records:
+                    kind, timestamp = record.timestamp()
+                    first.setdefault(str(record.partition()), None if kind == TIMESTAMP_NOT_AVAILABLE else timestamp)
+                    if len(first) == len(offsets):
+                        break
+        return {partition: first.get(partition) for partition in offsets}
 
     def end_offsets(self) -> Offsets:
         """Per partition the offset after the last record that a reader of committed records sees."""
@@ -255,6 +285,17 @@ class KafkaSource:
 
     def _sampled_mean_bytes(self, begin: Mapping[int, int]) -> float | None:
         """Mean bytes of key and value over the next records of the partitions; None when there are only markers."""
+        with closing(self._records(begin)) as records:
+            sizes = [
+                len(record.value() or b"") + len(record.key() or b"") for record in islice(records, _SAMPLE_RECORDS)
+            ]
+        return sum(sizes) / len(sizes) if sizes else None
+
+    def _records(self, begin: Mapping[int, int]) -> Generator[Message, None, None]:
+        """Records from these offsets on, until every partition is at its end or settings.timeout has passed.
+
+        To be closed. Raises BrokerUnavailable when no record comes in that time, BrokerRefused.
+        """
         options: dict[str, str | int | float | bool] = client_options(self.settings) | {
             # Required by the client; never joined and never committed to.
             "group.id": "engagement-platform-sample",
@@ -268,26 +309,26 @@ class KafkaSource:
         consumer = Consumer(options)
         try:
             consumer.assign([TopicPartition(self.topic, partition, offset) for partition, offset in begin.items()])
-            sizes: list[int] = []
+            came = False
             finished: set[int | None] = set()
-            while len(sizes) < _SAMPLE_RECORDS and len(finished) < len(begin) and time.monotonic() < deadline:
+            while len(finished) < len(begin) and time.monotonic() < deadline:
                 message = consumer.poll(_left(deadline))
                 if message is None:
                     break
                 error = message.error()
                 if error is None:
-                    sizes.append(len(message.value() or b"") + len(message.key() or b""))
+                    came = True
+                    yield message
                 elif error.code() == KafkaError._PARTITION_EOF:
                     finished.add(message.partition())
                 elif error.code() not in _UNREACHABLE:
                     raise self._named(error)
+            if not came and len(finished) < len(begin):
+                raise BrokerUnavailable(
+                    self.settings.bootstrap_servers, self.settings.timeout.total_seconds(), "no record came"
+                )
         finally:
             consumer.close()
-        if not sizes and len(finished) < len(begin):
-            raise BrokerUnavailable(
-                self.settings.bootstrap_servers, self.settings.timeout.total_seconds(), "no record came"
-            )
-        return sum(sizes) / len(sizes) if sizes else None
 
 
 def share_budget(backlog: Mapping[int, int], budget: int) -> dict[int, int]:

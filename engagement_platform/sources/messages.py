@@ -71,6 +71,7 @@ class Reason(StrEnum):
     REVERSED_RANGE = "reversed_range"
     UNKNOWN_OP = "unknown_op"
     NUMBER_OUT_OF_RANGE = "number_out_of_range"
+    TOO_LATE = "too_late"
     ERASED = "erased"
 
 
@@ -109,6 +110,7 @@ SENTENCES: dict[Reason, str] = {
     Reason.REVERSED_RANGE: "engagement_date_from is after engagement_date_to.",
     Reason.UNKNOWN_OP: "{field} is not one of INSERT, UPDATE, DELETE.",
     Reason.NUMBER_OUT_OF_RANGE: "{field} is not a whole number of 64 bits.",
+    Reason.TOO_LATE: "execution_ts is further back than mutation.max_lateness at the time the request was produced.",
     Reason.ERASED: "The message was about somebody who is erased; nothing of it is kept.",
 }
 

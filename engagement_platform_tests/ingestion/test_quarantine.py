@@ -149,6 +149,7 @@ def test_the_table_of_bad_records_is_long_and_names_every_reason_an_engagement_c
     of_requests = {
         Reason.UNKNOWN_OPERATION, Reason.MISSING_FROM_ID, Reason.MISSING_TO_ID, Reason.MISSING_NAME,
         Reason.MISSING_ENGAGEMENT_ID, Reason.NO_TARGET, Reason.SELF_CONVERSION, Reason.BAD_DATE, Reason.REVERSED_RANGE,
+        Reason.TOO_LATE,
     }  # fmt: skip
     of_changes = {Reason.UNKNOWN_OP, Reason.NUMBER_OUT_OF_RANGE}
     # By whom it is about and not by what it looks like, so that no bad record has it.

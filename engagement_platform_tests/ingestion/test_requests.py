@@ -137,3 +137,21 @@ def test_a_redrive_lands_requests_that_are_right_now_and_no_request_twice(make_w
         assert (counts["rows_in"], counts["landed"], counts["duplicates"]) == (2, landed, duplicates)
         assert sorted(row["request_id"] for row in relaxed.rows(MUTATION_REQUEST)) == ["deep", "flat"]
         assert [row["reason_code"] for row in relaxed.rows(QUARANTINE)] == ["too_deep", "too_deep"]
+
+
+def test_a_redrive_refuses_no_request_for_having_lain_in_quarantine(make_world: MakeWorld) -> None:
+    """Both were produced years before they are read; `old` was too late then, and goes through when it is asked for."""
+    strict = make_world(decoding=DecodingSettings(max_depth=1))
+    produced = datetime(2024, 3, 1, tzinfo=UTC)
+    deep = request("deep", "UPDATE", engagement_id="e1", attributes={"a": "1"})
+    old = request("old", "RENAME", from_id="lead-1", name="Ann")
+    deep["execution_ts"], old["execution_ts"] = "2024-02-28T00:00:00Z", "2024-02-01T00:00:00Z"
+    strict.produce_requests([deep, old], produced)
+    strict.run(name=INGEST_MUTATION_REQUESTS)
+    assert sorted(row["reason_code"] for row in strict.rows(QUARANTINE)) == ["too_deep", "too_late"]
+
+    relaxed = strict.under(decoding=DecodingSettings())
+    for reason, landed in (("too_deep", ["deep"]), ("too_late", ["deep", "old"])):
+        _, requests = redrive_jobs(reason, relaxed.spark, relaxed.settings, relaxed.stores, relaxed.told())
+        relaxed.run_all([requests])
+        assert sorted(row["request_id"] for row in relaxed.rows(MUTATION_REQUEST)) == landed

@@ -6,7 +6,7 @@ import copy
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -15,7 +15,7 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from engagement_platform.engine.job import BatchReport, DrainPolicy, MicroBatchJob, Observer, Stores, Told, drain
-from engagement_platform.jobs import INGEST_ENGAGEMENTS, build_job, open_stores
+from engagement_platform.jobs import INGEST_ENGAGEMENTS, build_job, open_stores, unread_requests
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.engagement import (
     MAPPING,
@@ -154,7 +154,8 @@ class World:
         """The ingestion job, with a clock that stands still: then equal runs leave equal rows."""
         told = Told(observe=observe)
         if name == REMATERIALIZE_ALIASES:
-            return rematerialize_aliases(self.lake, self.stores, self.settings, told, self.clock)
+            unread = partial(unread_requests, self.settings, self.stores)
+            return rematerialize_aliases(self.lake, self.stores, self.settings, told, unread, self.clock)
         job = build_job(name, self.spark, self.settings, self.stores, told)
         return replace(job, clock=self.clock)
 
@@ -167,9 +168,9 @@ class World:
         """The rows that readers see, through their view."""
         return [utc(row.asDict(recursive=True)) for row in current(self.lake, self.data).collect()]
 
-    def produce_requests(self, messages: Sequence[dict[str, Any] | None]) -> None:
-        """Put messages on partition 0 of the topic of mutation requests."""
-        self.broker.produce(self.topics[1], [(0, None, as_bytes(message)) for message in messages])
+    def produce_requests(self, messages: Sequence[dict[str, Any] | None], produced: datetime | None = None) -> None:
+        """Put messages on partition 0 of the topic of mutation requests. produced: as `Broker.produce` takes it."""
+        self.broker.produce(self.topics[1], [(0, None, as_bytes(message)) for message in messages], produced)
 
     def run(self, observe: Observer = ignore, name: str = INGEST_ENGAGEMENTS) -> list[BatchReport]:
         """Everything that waits."""

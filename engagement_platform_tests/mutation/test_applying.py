@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
@@ -21,8 +22,8 @@ from engagement_platform.mutation.strategy import choose, summarized
 from engagement_platform.settings import ApplyStrategy, LayoutSettings, MutationSettings
 from engagement_platform_tests.daily import every_third_day, of_today
 from engagement_platform_tests.ingestion.conftest import MakeWorld
-from engagement_platform_tests.ingestion.world import NOW, World
-from engagement_platform_tests.mutation.histories import Message, at, convert, delete, engagement, request
+from engagement_platform_tests.ingestion.world import World
+from engagement_platform_tests.mutation.histories import Message, convert, delete, engagement, request
 
 broker = pytest.mark.broker
 
@@ -131,22 +132,18 @@ def test_rows_that_a_cycle_brings_back_come_back(
 
 
 @broker
-def test_requests_that_contradict_or_come_too_late_are_in_quarantine_whole(world: World) -> None:
+def test_requests_that_contradict_are_in_quarantine_whole(world: World) -> None:
     ingest(world, engagement("e1", "p1", 10))
     first = convert("c1", "p1", "p2", 20)
-    late = {**convert("c2", "p1", "p3", 20), "execution_ts": "2026-11-01T00:00:00+00:00"}
     patch = request("u1", "UPDATE", 30, engagement_id="e1", channel=None, attributes={"a": None, "b": "1"})
-    apply(world, [first, late, patch])
+    apply(world, [first, patch])
     report = apply(world, [first, {**first, "to_id": "p9"}, {**patch, "subject": "else"}])
     assert report.details["rejected"] == {"request_conflict": 2}
     assert report.counts["duplicates"] == 1
     assert persons(world) == {"e1": "p2"}
-    kept: dict[str, list[Any]] = {"too_late": [], "request_conflict": []}
-    for row in world.rows(QUARANTINE):
-        kept[row["reason_code"]].append(json.loads(row["value"]))
-        assert row["topic"] == world.topics[1]
-    assert kept["too_late"] == [late]
-    assert sorted(kept["request_conflict"], key=lambda said: said["request_id"]) == [
+    quarantined = world.rows(QUARANTINE)
+    assert {(row["topic"], row["reason_code"]) for row in quarantined} == {(world.topics[1], "request_conflict")}
+    assert sorted((json.loads(row["value"]) for row in quarantined), key=lambda said: said["request_id"]) == [
         {**first, "to_id": "p9"},
         {**patch, "subject": "else"},
     ]
@@ -311,17 +308,10 @@ def _files(world: World) -> dict[str, int]:
     return dict(zip(files.column("path").to_pylist(), files.column("size_bytes").to_pylist(), strict=True))
 
 
-def test_the_first_of_each_request_id_counts_and_a_late_one_claims_none() -> None:
-    def of(message: Message, landed: Any = NOW) -> tuple[Request, Any]:
-        from datetime import datetime
+def test_the_first_of_each_request_id_counts_whatever_comes_with_it_later() -> None:
+    def of(message: Message) -> Request:
+        return Request.of({**message, "execution_ts": datetime.fromisoformat(message["execution_ts"])})
 
-        return Request.of({**message, "execution_ts": datetime.fromisoformat(message["execution_ts"])}), landed
-
-    late = {**convert("c1", "p1", "p2", 0), "execution_ts": at(-24 * 300)}
-    right = convert("c1", "p1", "p3", 0)
-    verdicts = judge(
-        [of(late), of(right), of(right), of(late), of(convert("c2", "a", "b", 1))],
-        [of(convert("c2", "a", "b", 1))[0]],
-        MutationSettings().max_lateness,
-    )
-    assert verdicts == ["too_late", "accepted", "duplicate", "request_conflict", "duplicate"]
+    first, other, known = convert("c1", "p1", "p2", 0), convert("c1", "p1", "p3", 0), convert("c2", "a", "b", 1)
+    verdicts = judge(map(of, [first, other, first, known]), [of(known)])
+    assert verdicts == ["accepted", "request_conflict", "duplicate", "duplicate"]

@@ -268,7 +268,7 @@ def test_deleted_rows_are_purged_once_no_request_can_bring_them_back(make_world:
     assert sorted(hidden) == ["e4", "e5"]
     world.run(name=REMATERIALIZE_ALIASES)
     assert len(world.rows(world.data)) == 5, "rows went while a late request could still bring them back"
-    world.later = timedelta(days=8)
+    world.later = timedelta(days=9)
     crashed(world, point, REMATERIALIZE_ALIASES)
     assert len(world.rows(world.data)) == 3
     assert {row["engagement_id"] for row in world.current()} == {"e1", "e2", "e3"}

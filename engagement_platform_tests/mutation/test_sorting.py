@@ -1,8 +1,8 @@
-"""Requests sorted out as columns: the same as one by one, whatever shares an id, comes late or was known."""
+"""Requests sorted out as columns: the same as one by one, whatever shares an id or was known."""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
@@ -14,12 +14,8 @@ from engagement_platform.lake.engagement import ALIAS, AMENDMENT, MUTATION_REQUE
 from engagement_platform.mutation.requests import FIELDS, Request, Verdict, judge
 from engagement_platform.mutation.sorting import sorted_rows
 
-LANDED = datetime(2026, 11, 20, 12, tzinfo=UTC)
-LATENESS = timedelta(days=7)
-COLUMNS = (*FIELDS, "ingestion_ts")
-
-# Few ids, so that they meet; times on, just before and just after the limit.
-MOMENTS = [LANDED - LATENESS + timedelta(microseconds=n) for n in (-1, 0, 1)]
+# Few ids and times, so that they meet.
+MOMENTS = [datetime(2026, 11, 20, 12, tzinfo=UTC), datetime(2026, 11, 20, 12, microsecond=1, tzinfo=UTC)]
 REQUESTS = st.fixed_dictionaries(
     {
         "organization_id": st.sampled_from(["a", "b"]),
@@ -29,7 +25,6 @@ REQUESTS = st.fixed_dictionaries(
         "attributes": st.sampled_from([None, [], [("k", "1")], [("k", None), ("l", "2")], [("l", "2"), ("k", None)]]),
         "set_null": st.sampled_from([None, [], ["channel", "subject"], ["subject", "channel"]]),
         "execution_ts": st.sampled_from(MOMENTS),
-        "ingestion_ts": st.just(LANDED),
     }
 )
 
@@ -50,13 +45,9 @@ def test_sorting_columns_is_judging_each_request(rows: list[dict[str, Any]], bef
     # The logs have no attributes of conversions: decoding takes away what an operation does not use.
     for row in (*rows, *before):
         row.update({} if row["operation"] == "UPDATE" else {"attributes": None, "set_null": None})
-    landed = table_of(rows, MUTATION_REQUEST, *COLUMNS)
-    verdicts = judge(
-        [(Request.of(row), row["ingestion_ts"]) for row in landed.to_pylist()],
-        [Request.of(row) for row in known_as(before).to_pylist()],
-        LATENESS,
-    )
-    found = sorted_rows(landed, known_as(before), LATENESS)
+    landed = table_of(rows, MUTATION_REQUEST, *FIELDS)
+    verdicts = judge(map(Request.of, landed.to_pylist()), map(Request.of, known_as(before).to_pylist()))
+    found = sorted_rows(landed, known_as(before))
     expected = [row for row, verdict in zip(landed.to_pylist(), verdicts, strict=True) if verdict == "accepted"]
     assert found.accepted.to_pylist() == expected
     assert found.duplicates == verdicts.count(Verdict.DUPLICATE)
@@ -64,6 +55,6 @@ def test_sorting_columns_is_judging_each_request(rows: list[dict[str, Any]], bef
 
 
 def test_no_request_and_no_history_are_nothing_to_sort() -> None:
-    nothing = schema_of(MUTATION_REQUEST, *COLUMNS).empty_table()
-    found = sorted_rows(nothing, known_as([]), LATENESS)
+    nothing = schema_of(MUTATION_REQUEST, *FIELDS).empty_table()
+    found = sorted_rows(nothing, known_as([]))
     assert (found.accepted.num_rows, found.duplicates, found.rejected) == (0, 0, [])

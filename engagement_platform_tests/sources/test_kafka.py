@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
 import pytest
@@ -41,7 +41,9 @@ class Broker(Protocol):
 
     def create_topic(self, name: str, partitions: int = 1) -> None: ...
     def delete_topic(self, name: str) -> None: ...
-    def produce(self, topic: str, records: Sequence[tuple[int | None, bytes | None, bytes]]) -> None: ...
+    def produce(
+        self, topic: str, messages: Sequence[tuple[int | None, bytes | None, bytes]], produced: datetime | None = None
+    ) -> None: ...
 
 
 def new_source(broker: Broker, partitions: int = 1) -> KafkaSource:
@@ -106,6 +108,21 @@ def test_a_first_plan_begins_at_the_earliest_and_names_idle_partitions_too(broke
     assert planned(source, None) == ({"0": 0, "1": 0, "2": 3}, {"0": 5, "1": 0, "2": 7})
     assert source.backlog(None) == 9
     assert source.backlog({"0": 4, "1": 0, "2": 7}) == 1
+
+
+@pytest.mark.broker
+def test_of_each_partition_that_is_not_read_to_its_end_the_first_unread_record_tells_its_time(broker: Broker) -> None:
+    source = new_source(broker, partitions=3)
+    times = [datetime(2024, 3, day, tzinfo=UTC) for day in (1, 3, 2)]
+    for time_ in times:
+        broker.produce(source.topic, [(0, b"k", b"{}"), (1, b"k", b"{}")], time_)
+    first, second, third = (int(time_.timestamp() * 1000) for time_ in times)
+    assert source.first_unread(None) == {"0": first, "1": first}
+    assert source.first_unread({"0": 1, "1": 2, "2": 0}) == {"0": second, "1": third}
+    assert source.first_unread({"0": 3, "1": 3, "2": 0}) == {}
+    expire(broker, source, partition=0, before=2)
+    with pytest.raises(OffsetsExpired):
+        source.first_unread({"0": 1, "1": 3, "2": 0})
 
 
 @pytest.mark.broker

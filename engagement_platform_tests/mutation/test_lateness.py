@@ -1,0 +1,75 @@
+"""Whenever requests are read: those that were on time when they were produced count, and what they need is there."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from engagement_platform.jobs import INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS
+from engagement_platform.lake.engagement import QUARANTINE
+from engagement_platform.mutation.job import APPLY_MUTATIONS
+from engagement_platform.mutation.rematerialize import REMATERIALIZE_ALIASES
+from engagement_platform_tests.ingestion.world import NOW, World
+from engagement_platform_tests.mutation.histories import Message, convert, delete, engagement
+from engagement_platform_tests.mutation.oracle import replay
+from engagement_platform_tests.mutation.test_histories import standing_rows
+
+pytestmark = [pytest.mark.broker]
+
+START = datetime(2024, 3, 1, tzinfo=UTC)
+"""Long ago: a broker takes no timestamps that are ahead of its clock."""
+
+
+def day(number: float) -> datetime:
+    return START + timedelta(days=number)
+
+
+def of(number: float, message: Message) -> Message:
+    """A message that happened on that day."""
+    return {**message, "execution_ts" if "request_id" in message else "engagement_ts": day(number).isoformat()}
+
+
+def read_on(world: World, number: float, *, requests: bool = True) -> None:
+    """It is that day: everything on the topics is read and applied, then what is due is purged."""
+    world.later = day(number) - NOW
+    world.run(name=INGEST_ENGAGEMENTS)
+    if requests:
+        world.run(name=INGEST_MUTATION_REQUESTS)
+        world.run(name=APPLY_MUTATIONS)
+    world.run(name=REMATERIALIZE_ALIASES)
+
+
+def held(world: World) -> set[str]:
+    """Engagements of the Data Table, hidden ones too."""
+    return {row["engagement_id"] for row in world.rows(world.data)}
+
+
+def test_standing_still_for_weeks_purges_nothing_and_refuses_nothing_that_a_request_on_time_needs(world: World) -> None:
+    """d1 and d2 hide e1 and e3. c1, from before d1 and on time, brings e1 back, but is read only weeks later."""
+    engagements = [of(0, engagement(f"e{n}", f"p{n}", 0)) for n in (1, 2, 3)]
+    deletions = [of(2, delete("d1", 0, from_id="p1")), of(2, delete("d2", 0, from_id="p3"))]
+    on_time, late = of(1, convert("c1", "p1", "p2", 0)), of(-5, convert("c2", "p1", "p4", 0))
+    world.produce(engagements)
+    world.produce_requests(deletions, day(2))
+    read_on(world, 2)
+    assert standing_rows(world).keys() == {("org", "e2")}
+
+    world.produce_requests([on_time, late], day(3))
+    read_on(world, 30, requests=False)
+    assert held(world) == {"e1", "e2", "e3"}, "a row went that a request which is still to be read can bring back"
+
+    read_on(world, 31)
+    assert standing_rows(world) == replay([*engagements, *deletions, on_time]).data
+    (refused,) = world.rows(QUARANTINE)
+    assert (refused["reason_code"], refused["job_name"]) == ("too_late", INGEST_MUTATION_REQUESTS)
+    assert (refused["topic"], refused["partition"], refused["offset"]) == (world.topics[1], 0, 3)
+    assert json.loads(refused["value"]) == late
+    assert held(world) == {"e1", "e2"}, "with everything read, what stays deleted goes"
+
+    world.later = day(400) - NOW
+    world.stores.checkpoints.reset(INGEST_MUTATION_REQUESTS)
+    (again,) = world.run(name=INGEST_MUTATION_REQUESTS)
+    assert (again.counts["landed"], again.counts["duplicates"], again.counts["quarantined"]) == (0, 3, 1)
+    assert len(world.rows(QUARANTINE)) == 1
