@@ -62,7 +62,7 @@ def test_a_request_that_decoding_refuses_keeps_its_reason() -> None:
 def test_without_a_limit_no_request_is_late_and_engagements_never_are() -> None:
     batch = records([ONE])
     for kind in ("mutation_request", "engagement"):
-        (decoded,) = decode_batches(kind, DecodingLimits(), YEARS_LATER)(iter([batch]))  # type: ignore[arg-type]
+        (decoded,) = decode_batches(kind, DecodingLimits(), YEARS_LATER)(iter([batch]))
         assert Reason.TOO_LATE not in decoded.column("reason_code").to_pylist()
 
 
