@@ -97,6 +97,11 @@ class SparkSettings(Section):
     jar_cache: Path = Field(
         default_factory=lambda: _cache_home() / "jars", description="Where the resolved jars are kept between starts."
     )
+    jar_folder: Path | None = Field(
+        default=None,
+        description="Folder of more jars for a Spark that is started here; all *.jar in it are added, and of two with "
+        "one name these count. For what no mirror that is reached has: GraphFrames in it is not downloaded.",
+    )
 
 
 class StoreSettings(Section):

@@ -24,8 +24,9 @@ from sqlalchemy import Connection, Engine, event
 from engagement_platform.embedded.kafka import EmbeddedKafka
 from engagement_platform.embedded.ports import free_ports
 from engagement_platform.lake.jars import JarsUnavailable, resolve_jars
+from engagement_platform.lake.jars import spark_jars as resolved_spark_jars
 from engagement_platform.lake.session import build_classic, classic_conf
-from engagement_platform.settings import Settings, SparkSettings
+from engagement_platform.settings import MutationSettings, Settings, SparkSettings
 from engagement_platform_tests import daily  # noqa: F401 - says which day it is before workers begin
 
 # How long an example takes says how busy the machine is.
@@ -153,11 +154,25 @@ def spark_jars() -> list[Path]:
 
 @pytest.fixture(scope="session")
 def graph_jars() -> list[Path]:
-    """GraphFrames, or nothing where no mirror that is reached has it: its tests then are skipped with that reason."""
+    """Spark's jars and GraphFrames, or nothing where no mirror that is reached has it, nor the caller's folder."""
     try:
-        return resolve_jars("graph", SparkSettings().jar_cache)
+        return spark_jars_with_graphframes()
     except JarsUnavailable:
         return []
+
+
+def spark_jars_with_graphframes() -> list[Path]:
+    """GraphFrames from a mirror, or from the folder that ENGAGEMENT_PLATFORM_SPARK__JAR_FOLDER names."""
+    given = SparkSettings(jar_folder=Settings().spark.jar_folder)
+    return resolved_spark_jars(Settings(lake_uri=None, spark=given, mutation=MutationSettings(resolver="graphframes")))
+
+
+def skip_without_graphframes() -> None:
+    """Skips, with the reason, where GraphFrames cannot be had."""
+    try:
+        spark_jars_with_graphframes()
+    except JarsUnavailable as unavailable:
+        pytest.skip(str(unavailable))
 
 
 @pytest.fixture(scope="session")
@@ -178,7 +193,7 @@ def spark(
     quickly = {"spark.databricks.delta.snapshotPartitions": "1"}
     settings = Settings(spark=SparkSettings(conf={**warehouse, **quickly}))
     quick = {"spark.driver.extraJavaOptions": " ".join(QUICK_JVM), "spark.driver.memory": "2g"}
-    session = build_classic({**classic_conf(settings, [*spark_jars, *graph_jars]), **quick}, "tests")
+    session = build_classic({**classic_conf(settings, graph_jars or spark_jars), **quick}, "tests")
     yield session
     session.stop()
 

@@ -36,7 +36,7 @@ def connect_child(settings: Settings, work_dir: Path) -> Child:
 
     spark-submit is a shell script that becomes the JVM (exec twice), so the child's process is the server itself.
     """
-    from engagement_platform.lake.session import server_conf
+    from engagement_platform.lake.session import plugin_conf, server_conf
 
     work_dir.mkdir(parents=True, exist_ok=True)
     # A server that was killed leaves its blocks and artifacts behind; nobody else uses this folder.
@@ -51,6 +51,7 @@ def connect_child(settings: Settings, work_dir: Path) -> Child:
         "spark.connect.grpc.binding.address": LOCALHOST,
         "spark.connect.grpc.binding.port": str(settings.embedded.connect_port),
     }
+    conf |= plugin_conf(jars, conf)
     # An application's own options come last on the JVM's command line, so theirs win where both name one.
     java_options = conf.pop("spark.driver.extraJavaOptions", "")
     conf["spark.driver.extraJavaOptions"] = f"-Dlog4j2.configurationFile={log4j} {java_options}".strip()

@@ -50,7 +50,18 @@ class JarsUnavailable(PlatformError):
         super().__init__(
             f"Could not download {what}. Nothing was kept half done. Check the network and run `engagement-platform "
             "setup` again; behind a mirror, name an Ivy settings file in the setting spark.conf as "
-            "spark.jars.ivySettings."
+            "spark.jars.ivySettings. Jars that no mirror has can be in a folder that spark.jar_folder names."
+        )
+
+
+class JarFolderEmpty(PlatformError):
+    """`spark.jar_folder` names a folder that is not there, or has no jars."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        super().__init__(
+            f"spark.jar_folder is {folder}, which is no folder with jars in it. Nothing was started. Put the jars "
+            "there, name the folder that has them (it is read where Spark is started), or leave the setting away."
         )
 
 
@@ -115,18 +126,42 @@ def resolve_jars(conf: JarConf, cache: Path, *, ivy_file: Path = IVY_FILE, setti
 
 
 def spark_jars(settings: Settings) -> list[Path]:
-    """The jars of a Spark that is started here: Delta and Kafka; GraphFrames and S3A only where they are needed.
+    """The jars of a Spark that is started here: Delta and Kafka, GraphFrames and S3A where they are needed, and all of
+    `spark.jar_folder`.
 
-    Raises what `resolve_jars` raises.
+    When GraphFrames is in that folder it is not downloaded; of two jars with one file name that of the folder counts.
+    Raises JarFolderEmpty and what `resolve_jars` raises.
     """
     mirror = settings.spark.conf.get("spark.jars.ivySettings")
+    given = _folder_jars(settings.spark.jar_folder)
     confs: list[JarConf] = ["spark"]
-    if settings.mutation.resolver == "graphframes":
+    if settings.mutation.resolver == "graphframes" and not any(map(is_graphframes, given)):
         confs.append("graph")
     if settings.lake.startswith(SCHEME):
         confs.append("s3")
     ivy_settings = Path(mirror) if mirror else None
-    return [jar for conf in confs for jar in resolve_jars(conf, settings.spark.jar_cache, settings=ivy_settings)]
+    resolved = [jar for conf in confs for jar in resolve_jars(conf, settings.spark.jar_cache, settings=ivy_settings)]
+    names = {jar.name for jar in given}
+    return [*(jar for jar in resolved if jar.name not in names), *given]
+
+
+def is_graphframes(jar: Path) -> bool:
+    """Whether a jar is GraphFrames itself: neither its part for Connect servers nor its copy of GraphX."""
+    return re.match(r"graphframes-spark\d", jar.name) is not None
+
+
+def is_graphframes_connect(jar: Path) -> bool:
+    """Whether a jar is GraphFrames' plugin for Connect servers."""
+    return re.match(r"graphframes-connect-spark\d", jar.name) is not None
+
+
+def _folder_jars(folder: Path | None) -> list[Path]:
+    if folder is None:
+        return []
+    jars = sorted(folder.expanduser().absolute().glob("*.jar"))
+    if not jars:
+        raise JarFolderEmpty(folder)
+    return jars
 
 
 def _complete(folder: Path) -> list[Path] | None:

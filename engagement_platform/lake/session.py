@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,8 +15,12 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from engagement_platform.errors import PlatformError
+from engagement_platform.lake.jars import is_graphframes_connect
 from engagement_platform.lake.s3a import s3a_conf
 from engagement_platform.settings import Settings, SparkSettings
+
+RELATION_PLUGINS = "spark.connect.extensions.relation.classes"
+GRAPH_PLUGIN = "org.apache.spark.sql.graphframes.GraphFramesConnect"
 
 
 class SparkUnavailable(PlatformError):
@@ -80,6 +84,17 @@ def server_conf(settings: Settings) -> dict[str, str]:
         **s3a_conf(settings.lake, os.environ),
         **settings.spark.conf,
     }
+
+
+def plugin_conf(jars: Iterable[Path], given: Mapping[str, str]) -> dict[str, str]:
+    """What makes a Connect server with these jars answer for GraphFrames; nothing where its plugin is not among them.
+
+    given: the other configuration; plugins that it names stay.
+    """
+    if not any(map(is_graphframes_connect, jars)):
+        return {}
+    named = [name.strip() for name in given.get(RELATION_PLUGINS, "").split(",")]
+    return {RELATION_PLUGINS: ",".join(dict.fromkeys([*filter(None, named), GRAPH_PLUGIN]))}
 
 
 def classic_conf(settings: Settings, jars: Sequence[Path]) -> dict[str, str]:

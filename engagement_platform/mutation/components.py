@@ -5,6 +5,7 @@ The second engine of `cascade`, which prepares the edges and says what the resul
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 from pyspark.sql import Column, DataFrame
@@ -15,11 +16,22 @@ from engagement_platform.errors import PlatformError
 Components = Callable[[DataFrame], DataFrame]
 """From src, dst (long) to id, component: vertices get one component exactly when edges connect them."""
 
-_JAR_MISSING = ("ClassNotFoundException: org.graphframes", "CONNECT_INVALID_PLAN.NO_HANDLER_FOR_EXTENSION")
+# The core jar, that of GraphX, the plugin of a Connect server; or a server without plugin, which knows no extension.
+_JAR_MISSING = re.compile(
+    r"(ClassNotFoundException|NoClassDefFoundError)\W+org[./](apache[./]spark[./](sql[./])?)?graphframes[./]"
+    r"|CONNECT_INVALID_PLAN\.NO_HANDLER_FOR_EXTENSION"
+)
 
 _END = (
     "struct<request_id:string,from_id:string,execution_ts:timestamp,plain:boolean,is_new:boolean,"
     "to_id:string,hops:int,branches:boolean,last_request_id:string>"
+)
+
+
+_JARS = (
+    "the jars io.graphframes:graphframes-spark4_2.13 and graphframes-graphx-spark4_2.13 on Spark's class path; over "
+    "Spark Connect on the server's, with graphframes-connect-spark4_2.13 and the conf "
+    "spark.connect.extensions.relation.classes=org.apache.spark.sql.graphframes.GraphFramesConnect"
 )
 
 
@@ -28,7 +40,7 @@ class GraphFramesMissing(PlatformError):
 
     def __init__(self, what: str) -> None:
         super().__init__(
-            f"The GraphFrames engine needs {what}. No table was changed. Add it, or choose the engine "
+            f"The GraphFrames engine needs {what}. No table was changed. Add what is missing, or choose the engine "
             "pointer_doubling, which needs nothing and gives the same result."
         )
 
@@ -52,16 +64,31 @@ def connected_components(links: DataFrame) -> DataFrame:
             checkpointInterval=1,
             useLabelsAsComponents=True,
         )
-        # Inside, for over Connect nothing has run before. GraphFrames leaves its result persisted.
-        kept = found.localCheckpoint()
-        found.unpersist()
+        # Inside, for over Connect nothing has run before.
+        return kept(found)
     # The class of the error differs: py4j's in one process, a gRPC one over Connect, where a plugin has to answer.
     except Exception as error:
-        if any(sign in str(error) for sign in _JAR_MISSING):
-            jar = "the jar io.graphframes:graphframes-spark4_2.13 (over Spark Connect: graphframes-connect-spark4_2.13)"
-            raise GraphFramesMissing(f"{jar} on Spark's class path") from error
+        if is_jar_missing(str(error)):
+            raise GraphFramesMissing(_JARS) from error
         raise
-    return kept
+
+
+def is_jar_missing(error: str) -> bool:
+    """Whether an error of Spark's says that one of GraphFrames' jars, or its plugin, is not on the class path."""
+    return _JAR_MISSING.search(error) is not None
+
+
+def kept(found: DataFrame) -> DataFrame:
+    """A result of GraphFrames, checkpointed; what GraphFrames had persisted for it is freed.
+
+    Over Connect a plan of GraphFrames runs each time the server meets it: once for the checkpoint, and for `unpersist`
+    once more, which frees that second result and leaves the first. Asking for the columns makes the server analyze the
+    plan and keep what it came to, for both (seen with graphframes 0.12.3 and Spark 4.2).
+    """
+    _ = found.columns
+    checkpointed = found.localCheckpoint()
+    found.unpersist()
+    return checkpointed
 
 
 def resolve_components(known: DataFrame, components: Components = connected_components) -> DataFrame:

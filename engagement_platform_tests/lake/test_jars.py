@@ -6,13 +6,22 @@ import stat
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
 from engagement_platform.lake import jars
-from engagement_platform.lake.jars import JarsUnavailable, JavaMissing, find_java, logging_jars, resolve_jars
-from engagement_platform.settings import SparkSettings
+from engagement_platform.lake.jars import (
+    JarFolderEmpty,
+    JarsUnavailable,
+    JavaMissing,
+    find_java,
+    logging_jars,
+    resolve_jars,
+)
+from engagement_platform.settings import MutationSettings, Settings, SparkSettings
 
 MODULES = "java.base@{0}\njdk.incubator.vector@{0}\n"
 
@@ -147,3 +156,54 @@ def test_an_artefact_that_is_not_there_is_named_and_nothing_is_kept(tmp_path: Pa
 
 def test_the_logging_jars_come_from_pyspark() -> None:
     assert [jar.name.rsplit("-", 1)[0] for jar in logging_jars()] == list(jars.LOGGING_JARS)
+
+
+CORE, CONNECT = "graphframes-spark4_2.13-0.12.3.jar", "graphframes-connect-spark4_2.13-0.12.3.jar"
+
+
+def with_folder(folder: Path, *names: str) -> Settings:
+    """Settings under which chains are resolved with GraphFrames, and a folder of jars with these names."""
+    for name in names:
+        (folder / name).write_bytes(b"")
+    (folder / "notes.txt").write_text("no jar")
+    spark = SparkSettings(jar_folder=folder)
+    return Settings(lake_uri=None, home=folder / "home", spark=spark, mutation=MutationSettings(resolver="graphframes"))
+
+
+def test_graphframes_in_the_folder_of_jars_is_not_downloaded(spark_jars: list[Path], tmp_path: Path) -> None:
+    found = jars.spark_jars(with_folder(tmp_path, CORE, "other.jar"))
+    assert found == [*spark_jars, tmp_path / CORE, tmp_path / "other.jar"]
+
+
+def test_of_two_jars_with_one_name_that_of_the_folder_counts(spark_jars: list[Path], tmp_path: Path) -> None:
+    found = jars.spark_jars(with_folder(tmp_path, CORE, spark_jars[0].name))
+    assert sorted(found) == sorted([*spark_jars[1:], tmp_path / CORE, tmp_path / spark_jars[0].name])
+
+
+@pytest.mark.usefixtures("spark_jars")
+def test_without_graphframes_in_the_folder_its_configuration_is_resolved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(jars, "resolve_jars", lambda conf, _cache, **_: asked.append(conf) or [])  # type: ignore[func-returns-value]
+    settings = with_folder(tmp_path, CONNECT)
+    assert jars.spark_jars(settings) == [tmp_path / CONNECT]
+    assert asked == ["spark", "graph"]
+
+
+def test_a_folder_without_jars_is_named(tmp_path: Path) -> None:
+    for folder in (tmp_path, tmp_path / "nowhere"):
+        settings = Settings(lake_uri=None, home=tmp_path / "home", spark=SparkSettings(jar_folder=folder))
+        with pytest.raises(JarFolderEmpty, match=rf"{folder}.*spark|spark.*{folder}"):
+            jars.spark_jars(settings)
+
+
+def test_the_configuration_of_graphs_has_the_plugin_of_connect_servers_in_the_version_of_graphframes() -> None:
+    module = ElementTree.parse(jars.IVY_FILE).getroot()
+    graph = [each for each in module.iter("dependency") if each.get("conf") == "graph->master"]
+    assert {each.get("name") for each in graph} == {
+        "graphframes-spark4_2.13",
+        "graphframes-graphx-spark4_2.13",
+        "graphframes-connect-spark4_2.13",
+    }
+    assert {(each.get("org"), each.get("rev")) for each in graph} == {("io.graphframes", version("graphframes-py"))}

@@ -14,12 +14,11 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from engagement_platform.lake.jars import JarsUnavailable, resolve_jars
 from engagement_platform.mutation import cascade, components, many, naming, walk
 from engagement_platform.mutation.cascade import ChainTooDeep, figures, must_walk, operations, resolve
 from engagement_platform.mutation.components import GraphFramesMissing, resolve_components
 from engagement_platform.mutation.model import Edge
-from engagement_platform.settings import SparkSettings
+from engagement_platform_tests.conftest import skip_without_graphframes
 from engagement_platform_tests.mutation.histories import Message, edges, random_history
 from engagement_platform_tests.mutation.oracle import Row, is_request, replay
 
@@ -214,10 +213,7 @@ def graphframes_missing(spark: SparkSession) -> GraphFramesMissing | None:
 
 
 def test_graphframes_ends_where_doubling_ends(world: World, resolved: DataFrame) -> None:
-    try:
-        resolve_jars("graph", SparkSettings().jar_cache)
-    except JarsUnavailable as unavailable:
-        pytest.skip(str(unavailable))
+    skip_without_graphframes()
     found = resolve(world.edges, engine="graphframes")
     assert sorted(map(repr, found.collect())) == sorted(map(repr, resolved.collect()))
 

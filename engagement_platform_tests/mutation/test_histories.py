@@ -16,10 +16,10 @@ import pytest
 from engagement_platform.jobs import INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS
 from engagement_platform.lake import log
 from engagement_platform.lake.engagement import MAPPING, NOTIFICATION, PENDING, QUARANTINE
-from engagement_platform.lake.jars import JarsUnavailable, resolve_jars
 from engagement_platform.mutation import few
 from engagement_platform.mutation.job import APPLY_MUTATIONS
-from engagement_platform.settings import LayoutSettings, MutationSettings, SparkSettings
+from engagement_platform.settings import LayoutSettings, MutationSettings
+from engagement_platform_tests.conftest import skip_without_graphframes
 from engagement_platform_tests.daily import of_today, some_of_today
 from engagement_platform_tests.ingestion.conftest import MakeWorld
 from engagement_platform_tests.ingestion.test_crashes import Crash, crash_at
@@ -177,14 +177,6 @@ def test_random_histories_end_in_the_rows_of_a_loop_over_their_messages(
         assert waits == {True, False}, "one strategy was chosen for all"
     else:
         assert True not in waits
-
-
-def skip_without_graphframes() -> None:
-    """Skips, with the reason, where no mirror that is reached has the jars."""
-    try:
-        resolve_jars("graph", SparkSettings().jar_cache)
-    except JarsUnavailable as unavailable:
-        pytest.skip(str(unavailable))
 
 
 @pytest.mark.slow

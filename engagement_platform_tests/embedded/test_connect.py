@@ -1,0 +1,53 @@
+"""What the command of the embedded Connect server says: its jars, and GraphFrames' plugin where that is among them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from engagement_platform.embedded.connect import connect_child
+from engagement_platform.lake.session import GRAPH_PLUGIN, RELATION_PLUGINS
+from engagement_platform.settings import MutationSettings, Settings, SparkSettings
+
+CORE, CONNECT = "graphframes-spark4_2.13-0.12.3.jar", "graphframes-connect-spark4_2.13-0.12.3.jar"
+
+pytestmark = [pytest.mark.usefixtures("spark_jars")]
+
+
+def command(folder: Path, jars: tuple[str, ...], conf: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
+    """Names of the jars, and the confs, of a server with these jars in its folder."""
+    (folder / "jars").mkdir()
+    for name in jars:
+        (folder / "jars" / name).write_bytes(b"")
+    settings = Settings(
+        lake_uri=None,
+        home=folder / "home",
+        spark=SparkSettings(jar_folder=folder / "jars", conf=dict(conf)),
+        mutation=MutationSettings(resolver="graphframes"),
+    )
+    words = connect_child(settings, folder / "work").command
+    of = dict(words[at + 1].split("=", 1) for at, word in enumerate(words) if word == "--conf")
+    return [Path(jar).name for jar in words[words.index("--jars") + 1].split(",")], of
+
+
+def test_a_server_with_the_jars_of_graphframes_loads_its_plugin(tmp_path: Path) -> None:
+    jars, conf = command(tmp_path, (CORE, CONNECT), {})
+    assert {CORE, CONNECT} <= set(jars)
+    assert conf[RELATION_PLUGINS] == GRAPH_PLUGIN
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [("org.example.Own", f"org.example.Own,{GRAPH_PLUGIN}"), (GRAPH_PLUGIN, GRAPH_PLUGIN), ("", GRAPH_PLUGIN)],
+)
+def test_plugins_that_the_configuration_names_stay(tmp_path: Path, given: str, expected: str) -> None:
+    _, conf = command(tmp_path, (CORE, CONNECT), {RELATION_PLUGINS: given})
+    assert conf[RELATION_PLUGINS] == expected
+
+
+def test_a_server_without_that_jar_names_no_class_that_it_could_not_load(tmp_path: Path) -> None:
+    jars, conf = command(tmp_path, (CORE,), {})
+    assert CORE in jars
+    assert RELATION_PLUGINS not in conf
