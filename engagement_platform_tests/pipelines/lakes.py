@@ -47,6 +47,8 @@ class MemoryLake:
     quarantined: dict[int, str] = field(default_factory=dict)
     """Offset -> reason code."""
     sequence: int = 0
+    watermark: int = 0
+    """The base has everything up to this sequence."""
     announced: int = 0
     """Requests before this sequence are announced."""
 
@@ -126,6 +128,7 @@ class MemoryLake:
         images = ({name: row[name] for name in _IMAGE} for row in rows)
         self.base = {row["engagement_id"]: {**row, "sequence": None} for row in images}
         self.changeset = []
+        self.watermark = self.sequence
         self.evidence = needed_evidence(self.evidence, self.accepted_edges, horizon)
 
     @property

@@ -5,7 +5,7 @@ Nothing is decided here that `rules` does not decide, and nothing is written: co
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import date
 
@@ -14,7 +14,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from engagement_platform.pipelines.engagements import rules
-from engagement_platform.pipelines.engagements.schema import CONTENT_DDL, COPY, EARLIER_DDL, PLAN, PLAN_DDL, STATE_DDL
+from engagement_platform.pipelines.engagements.schema import COPY, PLAN, PLAN_DDL
+from engagement_platform.pipelines.frames import edges_part, no_state, patches_part, rows_part
 
 ID = ("organization_id", "engagement_id")
 COORDINATES = ("topic", "partition", "offset")
@@ -77,17 +78,16 @@ def load_state(state: State, decoded: DataFrame, summary: Summary, *, all_days: 
     ids = F.broadcast(decoded.where("reason_code IS NULL").select(*ID).distinct())
     organizations = within("organization_id", summary.organizations)
     days = F.lit(True) if all_days else within("engagement_date", summary.dates)
-    parts = [_nothing(decoded)]
+    parts = [no_state(decoded)]
     for number, table in enumerate((state.data, state.changeset)):
         if table is not None:
             held = table.where(organizations & days).join(ids, list(ID), "left_semi")
-            sequence = F.col("sequence") if number else F.lit(None)
-            parts.append(_part(held, "row", sequence=sequence))
+            parts.append(rows_part(held if number else held.withColumn("sequence", F.lit(None))))
     if state.alias is not None:
-        parts.append(_part(state.alias.where(organizations), "edge"))
+        parts.append(edges_part(state.alias.where(organizations)))
     if state.mutation_request is not None:
         updates = state.mutation_request.where(organizations & (F.col("operation") == "UPDATE"))
-        parts.append(_part(updates.join(ids, list(ID), "left_semi"), "patch"))
+        parts.append(patches_part(updates.join(ids, list(ID), "left_semi")))
     whole = parts[0]
     for part in parts[1:]:
         whole = whole.unionByName(part)
@@ -109,46 +109,6 @@ def _resolver(*, all_days: bool) -> Callable[[pa.Table, pa.Table], pa.Table]:
         return rules.resolve(organization_id, copies.cast(COPY), state, all_days=all_days)
 
     return run
-
-
-def _part(frame: DataFrame, name: str, **values: Column) -> DataFrame:
-    """One kind of rows of the state: its struct filled from the columns of `frame`, the others null."""
-    columns = [F.col("organization_id")]
-    for kind, fields in _STATE_FIELDS.items():
-        if kind == name:
-            struct = F.struct(*(values.get(field, F.col(field)).cast(of).alias(field) for field, of in fields.items()))
-            columns.append(struct.alias(kind))
-        else:
-            columns.append(F.lit(None).cast(_struct_ddl(fields)).alias(kind))
-    return frame.select(*columns)
-
-
-def _nothing(frame: DataFrame) -> DataFrame:
-    """A state of no rows, on the session of a frame."""
-    return frame.sparkSession.createDataFrame([], STATE_DDL)
-
-
-def _struct_ddl(fields: Mapping[str, str]) -> str:
-    return f"struct<{','.join(f'{name}:{of}' for name, of in fields.items())}>"
-
-
-_STATE_FIELDS: Mapping[str, Mapping[str, str]] = {
-    "row": {
-        "engagement_date": "date", "engagement_ts": "timestamp", "engagement_id": "string", "person_id": "string",
-        "source_person_id": "string", "version": "bigint", "engagement": CONTENT_DDL, "original": CONTENT_DDL,
-        "earlier_versions": EARLIER_DDL, "sequence": "bigint",
-    },
-    "edge": {
-        "request_id": "string", "operation": "string", "from_id": "string", "to_id": "string",
-        "engagement_id": "string", "engagement_date_from": "date", "engagement_date_to": "date",
-        "execution_ts": "timestamp", "sequence": "bigint",
-    },
-    "patch": {
-        "request_id": "string", "engagement_id": "string", "execution_ts": "timestamp", "type": "string",
-        "channel": "string", "subject": "string", "attributes": "map<string,string>",
-        "set_null": "array<string>", "sequence": "bigint",
-    },
-}  # fmt: skip
 
 
 def within(column: str, values: Sequence[str] | Sequence[date]) -> Column:

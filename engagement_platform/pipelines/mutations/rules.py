@@ -14,11 +14,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from engagement_platform.mutation import names
-from engagement_platform.mutation.identity import identities_of
+from engagement_platform.mutation.identity import identities_of, leading_to
 from engagement_platform.mutation.model import Edge
 from engagement_platform.mutation.resolver import Identities
 from engagement_platform.pipelines.engagements.rules import change_type
-from engagement_platform.pipelines.engagements.schema import ROW
+from engagement_platform.pipelines.engagements.schema import ROW, TIMESTAMP
 from engagement_platform.pipelines.state import Requests, newest_rows, one_chunk
 
 CHANGE: Final = pa.schema(
@@ -29,6 +29,38 @@ CHANGE: Final = pa.schema(
     ]
 )
 """A change that readers see, as it is announced."""
+
+
+MOVE: Final = pa.schema(
+    [
+        *(pa.field(name, pa.string()) for name in ("organization_id", "source_person_id", "engagement_id")),
+        pa.field("engaged_from", TIMESTAMP),
+        pa.field("engaged_before", TIMESTAMP),
+        pa.field("to_id", pa.string()),
+    ]
+)
+"""What edges do to the rows of an id. With engaged_before: rows of the id from [engaged_from, engaged_before) get
+to_id, null when they are deleted. Without: rows of the id, or the engagement, are followed one by one."""
+
+
+def moves(organization_id: str, state: pa.Table, since: int) -> pa.Table:
+    """What the edges of one organization do to the rows that those from a sequence on may reach.
+
+    state: schema STATE with every accepted CONVERT and DELETE. Returns schema MOVE: of each id that may be reached
+    either its moves, at most one of which matches a row, or one row without engaged_before; and one for each engagement
+    that any DELETE without a person names, since moves of its person must not bring it back.
+    """
+    edges = Requests.edges_of(organization_id, state)
+    pending = set(edges) - set(Requests.edges_of(organization_id, state, before=since))
+    reached, identities = leading_to(edges, pending), Identities(edges)
+    apart = reached & identities.branching()
+    rows: list[dict[str, object]] = [{"source_person_id": person} for _, person in sorted(apart)]
+    rows += [{"engagement_id": one} for _, one in sorted(identities.erased_engagements())]
+    for operation in identities.operations():
+        if (organization_id, operation.from_id) in reached:
+            times = {"engaged_from": operation.engaged_from, "engaged_before": operation.engaged_before}
+            rows.append({"source_person_id": operation.from_id, "to_id": operation.to_id, **times})
+    return pa.Table.from_pylist([{"organization_id": organization_id, **row} for row in rows], schema=MOVE)
 
 
 def current_rows(organization_id: str, state: pa.Table, *, before: int | None = None) -> pa.Table:

@@ -11,10 +11,11 @@ from pyspark.sql import DataFrame, SparkSession
 
 from engagement_platform.pipelines.engagements.pipe import State, load_state, resolve, summarize
 from engagement_platform.pipelines.engagements.rules import resolve as resolve_here
-from engagement_platform.pipelines.engagements.schema import COPY, PLAN, ROW, STATE
+from engagement_platform.pipelines.engagements.schema import COPY, PLAN
 from engagement_platform_tests.mutation import oracle
 from engagement_platform_tests.mutation.histories import random_history
 from engagement_platform_tests.pipelines.lakes import copy_of
+from engagement_platform_tests.pipelines.tables import state_tables, table
 from engagement_platform_tests.pipelines.test_histories import run
 
 RECORD = pa.schema(
@@ -24,33 +25,6 @@ RECORD = pa.schema(
         pa.field("unknown_fields", pa.int32()),
     ]
 )
-
-
-def table(rows: list[dict[str, Any]], schema: pa.Schema) -> pa.Table:
-    return pa.Table.from_pylist(rows, schema=schema)
-
-
-def state_tables(lakes: list[Any]) -> tuple[pa.Table, pa.Table, pa.Table, pa.Table]:
-    """Data, changeset, alias and requests of these lakes, with the columns that the pipe reads."""
-    row, edge, patch = (STATE.field(name).type for name in ("row", "edge", "patch"))
-    images = pa.schema([pa.field("organization_id", pa.string()), *row])
-    aliases = pa.schema([pa.field("organization_id", pa.string()), *edge])
-    requests = pa.schema([pa.field("organization_id", pa.string()), pa.field("operation", pa.string()), *patch])
-
-    def of(name: str, **more: Any) -> list[dict[str, Any]]:
-        found = []
-        for lake in lakes:
-            rows = getattr(lake, name)
-            rows = rows.values() if isinstance(rows, dict) else rows
-            found += [{"organization_id": lake.organization_id, **more, **one} for one in rows]
-        return found
-
-    return (
-        table(of("base"), pa.schema([*ROW])),
-        table(of("changeset"), images),
-        table(of("edges"), aliases),
-        table(of("patches", operation="UPDATE"), requests),
-    )
 
 
 def in_order(plan: pa.Table) -> list[dict[str, Any]]:
