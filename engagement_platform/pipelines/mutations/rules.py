@@ -6,7 +6,7 @@ them, the move writes what they return, verification compares with it: there is 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Final, NamedTuple
 
@@ -51,9 +51,14 @@ def moves(organization_id: str, state: pa.Table, since: int) -> pa.Table:
     that any DELETE without a person names, since moves of its person must not bring it back.
     """
     edges = Requests.edges_of(organization_id, state)
-    pending = set(edges) - set(Requests.edges_of(organization_id, state, before=since))
-    reached, identities = leading_to(edges, pending), Identities(edges)
-    apart = reached & identities.branching()
+    earlier = Requests.edges_of(organization_id, state, before=since)
+    reached = leading_to(edges, set(edges) - set(earlier))
+    return _moves(organization_id, Identities(edges), reached)
+
+
+def _moves(organization_id: str, identities: Identities, reached: Collection[tuple[str, str]]) -> pa.Table:
+    """The moves of these ids. An id of which some rows go one by one has none."""
+    apart = identities.branching().intersection(reached)
     rows: list[dict[str, object]] = [{"source_person_id": person} for _, person in sorted(apart)]
     rows += [{"engagement_id": one} for _, one in sorted(identities.erased_engagements())]
     for operation in identities.operations():

@@ -24,8 +24,8 @@ def pending_after(lake: MemoryLake, sequence: int) -> int:
 def test_the_view_shows_what_the_rules_show_with_anything_pending(spark: SparkSession) -> None:
     lakes = [run(random_history(seed, conflicts=True, size=40), Random(seed)) for seed in range(60)]
     data, changeset, alias, updates = state_tables(lakes, pending_after)
-    frames = [spark.createDataFrame(one) for one in (data, changeset, alias, updates)]
-    found = current(frames[0], Pending(WATERMARK, *frames[1:], moves_identity=True)).toArrow()
+    base, images, edges, patches = map(spark.createDataFrame, (data, changeset, alias, updates))
+    found = current(base, Pending(WATERMARK, images, edges, patches, moves_identity=True)).toArrow()
 
     expected = {
         (lake.organization_id, engagement_id): row for lake in lakes for engagement_id, row in lake.current().items()
