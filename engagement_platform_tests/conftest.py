@@ -60,8 +60,14 @@ class Broker:
         self.bootstrap_servers = kafka.bootstrap_servers
 
     def create_topic(self, name: str, partitions: int = 1) -> None:
-        """Make a topic that does not exist."""
+        """Make a topic that does not exist. It keeps records of any age: retention goes by their timestamps."""
+        from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+
         self._kafka.create_topics({name: partitions})
+        for_ever = ConfigEntry("retention.ms", "-1", incremental_operation=AlterConfigOpType.SET)
+        topic = ConfigResource(ResourceType.TOPIC, name, incremental_configs=[for_ever])
+        admin = AdminClient({"bootstrap.servers": self.bootstrap_servers})
+        admin.incremental_alter_configs([topic])[topic].result(timeout=CALL_S)
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic and return when the broker has forgotten it."""

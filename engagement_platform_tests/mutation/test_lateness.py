@@ -7,10 +7,13 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from engagement_platform.defs.rematerialize import to_move
 from engagement_platform.jobs import INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS
 from engagement_platform.lake.engagement import QUARANTINE
 from engagement_platform.mutation.job import APPLY_MUTATIONS
 from engagement_platform.mutation.rematerialize import REMATERIALIZE_ALIASES
+from engagement_platform.settings import LayoutSettings
+from engagement_platform_tests.ingestion.conftest import MakeWorld
 from engagement_platform_tests.ingestion.world import NOW, World
 from engagement_platform_tests.mutation.histories import Message, convert, delete, engagement
 from engagement_platform_tests.mutation.oracle import replay
@@ -22,6 +25,9 @@ START = datetime(2024, 3, 1, tzinfo=UTC)
 """Long ago: a broker takes no timestamps that are ahead of its clock."""
 
 
+IN_SPARK = pytest.param(0, id="in Spark", marks=pytest.mark.slow)
+
+
 def day(number: float) -> datetime:
     return START + timedelta(days=number)
 
@@ -31,14 +37,16 @@ def of(number: float, message: Message) -> Message:
     return {**message, "execution_ts" if "request_id" in message else "engagement_ts": day(number).isoformat()}
 
 
-def read_on(world: World, number: float, *, requests: bool = True) -> None:
-    """It is that day: everything on the topics is read and applied, then what is due is purged."""
+def read_on(world: World, number: float) -> None:
+    """It is that day, and everything on the topics is read and applied."""
     world.later = day(number) - NOW
-    world.run(name=INGEST_ENGAGEMENTS)
-    if requests:
-        world.run(name=INGEST_MUTATION_REQUESTS)
-        world.run(name=APPLY_MUTATIONS)
-    world.run(name=REMATERIALIZE_ALIASES)
+    for job in (INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS, APPLY_MUTATIONS):
+        world.run(name=job)
+
+
+def purge_due(world: World) -> bool:
+    """Whether the schedule would launch a purge."""
+    return to_move(world.settings, world.stores.checkpoints.latest(REMATERIALIZE_ALIASES), world.clock()).purge_due
 
 
 def held(world: World) -> set[str]:
@@ -46,19 +54,26 @@ def held(world: World) -> set[str]:
     return {row["engagement_id"] for row in world.rows(world.data)}
 
 
-def test_standing_still_for_weeks_purges_nothing_and_refuses_nothing_that_a_request_on_time_needs(world: World) -> None:
+@pytest.mark.parametrize("light_write_rows", [pytest.param(200_000, id="few"), IN_SPARK])
+def test_standing_still_for_weeks_purges_nothing_and_refuses_nothing_that_a_request_on_time_needs(
+    make_world: MakeWorld, light_write_rows: int
+) -> None:
     """d1 and d2 hide e1 and e3. c1, from before d1 and on time, brings e1 back, but is read only weeks later."""
+    world = make_world(layout=LayoutSettings(auto_compact=False, light_write_rows=light_write_rows))
     engagements = [of(0, engagement(f"e{n}", f"p{n}", 0)) for n in (1, 2, 3)]
     deletions = [of(2, delete("d1", 0, from_id="p1")), of(2, delete("d2", 0, from_id="p3"))]
     on_time, late = of(1, convert("c1", "p1", "p2", 0)), of(-5, convert("c2", "p1", "p4", 0))
     world.produce(engagements)
     world.produce_requests(deletions, day(2))
     read_on(world, 2)
+    world.run(name=REMATERIALIZE_ALIASES)
     assert standing_rows(world).keys() == {("org", "e2")}
 
     world.produce_requests([on_time, late], day(3))
-    read_on(world, 30, requests=False)
+    world.later = day(30) - NOW
+    world.run(name=REMATERIALIZE_ALIASES)
     assert held(world) == {"e1", "e2", "e3"}, "a row went that a request which is still to be read can bring back"
+    assert not purge_due(world), "runs would be launched that cannot purge"
 
     read_on(world, 31)
     assert standing_rows(world) == replay([*engagements, *deletions, on_time]).data
@@ -66,6 +81,8 @@ def test_standing_still_for_weeks_purges_nothing_and_refuses_nothing_that_a_requ
     assert (refused["reason_code"], refused["job_name"]) == ("too_late", INGEST_MUTATION_REQUESTS)
     assert (refused["topic"], refused["partition"], refused["offset"]) == (world.topics[1], 0, 3)
     assert json.loads(refused["value"]) == late
+    assert purge_due(world)
+    world.run(name=REMATERIALIZE_ALIASES)
     assert held(world) == {"e1", "e2"}, "with everything read, what stays deleted goes"
 
     world.later = day(400) - NOW
