@@ -61,7 +61,13 @@ class Broker:
 
     def create_topic(self, name: str, partitions: int = 1) -> None:
         """Make a topic that does not exist. It keeps records of any age: retention goes by their timestamps."""
-        from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+        from confluent_kafka.admin import (  # type: ignore[attr-defined]
+            AdminClient,
+            AlterConfigOpType,
+            ConfigEntry,
+            ConfigResource,
+            ResourceType,
+        )
 
         self._kafka.create_topics({name: partitions})
         for_ever = ConfigEntry("retention.ms", "-1", incremental_operation=AlterConfigOpType.SET)
