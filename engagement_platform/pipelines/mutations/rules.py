@@ -19,7 +19,7 @@ from engagement_platform.mutation.model import Edge
 from engagement_platform.mutation.resolver import Identities
 from engagement_platform.pipelines.engagements.rules import change_type
 from engagement_platform.pipelines.engagements.schema import ROW, TIMESTAMP
-from engagement_platform.pipelines.state import Requests, newest_rows, one_chunk
+from engagement_platform.pipelines.state import Requests, newest_rows, one_chunk, struct_rows
 
 CHANGE: Final = pa.schema(
     [
@@ -56,13 +56,36 @@ def moves(organization_id: str, state: pa.Table, since: int) -> pa.Table:
     return _moves(organization_id, Identities(edges), reached)
 
 
-def _moves(organization_id: str, identities: Identities, reached: Collection[tuple[str, str]]) -> pa.Table:
-    """The moves of these ids. An id of which some rows go one by one has none."""
-    apart = identities.branching().intersection(reached)
-    rows: list[dict[str, object]] = [{"source_person_id": person} for _, person in sorted(apart)]
+def moves_apart(organization_id: str, state: pa.Table, since: int) -> pa.Table:
+    """The moves of the ids that the edges from a sequence on may reach: without those edges, and with them.
+
+    Returns schema MOVE and `is_after`. An id of which some rows go one by one, without or with them, has no moves.
+    """
+    edges = Requests.edges_of(organization_id, state)
+    earlier = Requests.edges_of(organization_id, state, before=since)
+    reached = leading_to(edges, set(edges) - set(earlier))
+    before, after = Identities(earlier), Identities(edges)
+    apart = (before.branching() | after.branching()).intersection(reached)
+    parts = []
+    for is_after, identities in ((False, before), (True, after)):
+        part = _moves(organization_id, identities, reached, apart)
+        parts.append(part.append_column("is_after", pa.repeat(pa.scalar(is_after), part.num_rows)))
+    return pa.concat_tables(parts)
+
+
+def _moves(
+    organization_id: str,
+    identities: Identities,
+    reached: Collection[tuple[str, str]],
+    apart: Collection[tuple[str, str]] | None = None,
+) -> pa.Table:
+    """The moves of these ids. apart: those of which some rows go one by one; by default what `identities` says."""
+    alone = identities.branching().intersection(reached) if apart is None else apart
+    rows: list[dict[str, object]] = [{"source_person_id": person} for _, person in sorted(alone)]
     rows += [{"engagement_id": one} for _, one in sorted(identities.erased_engagements())]
     for operation in identities.operations():
-        if (organization_id, operation.from_id) in reached:
+        start = (organization_id, operation.from_id)
+        if start in reached and start not in alone:
             times = {"engaged_from": operation.engaged_from, "engaged_before": operation.engaged_before}
             rows.append({"source_person_id": operation.from_id, "to_id": operation.to_id, **times})
     return pa.Table.from_pylist([{"organization_id": organization_id, **row} for row in rows], schema=MOVE)
@@ -130,6 +153,11 @@ class Evidence(NamedTuple):
     """UTC: engagement_ts, or the execution_ts of a RENAME."""
     request_id: str | None
     """Of the RENAME; None for an engagement."""
+
+    @classmethod
+    def of(cls, state: pa.Table) -> list[Evidence]:
+        """From the state."""
+        return [cls(**row) for row in struct_rows(state, "said")]
 
 
 def current_names(

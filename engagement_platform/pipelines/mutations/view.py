@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from engagement_platform.pipelines.engagements.schema import ROW, ROW_DDL, STATE
@@ -58,7 +58,7 @@ def shown(data: DataFrame, pending: Pending) -> DataFrame:
         return data
     plain = data
     if moves is not None:
-        plain = _moved(plain, moves.where("engaged_before IS NOT NULL"))
+        plain = _moved(plain, moves.where("engaged_before IS NOT NULL")).select(*ROW.names)
     of_id = F.broadcast(
         special.where("engagement_id IS NOT NULL").select("organization_id", "engagement_id").distinct()
     )
@@ -86,7 +86,12 @@ def _moves(alias: DataFrame, watermark: int) -> DataFrame:
 
 
 def _moved(data: DataFrame, moves: DataFrame) -> DataFrame:
-    """Rows under the identity that the matching move gives them; at most one matches a row."""
+    """Rows under the identity that the matching move gives them."""
+    return with_move(data, moves, "now", F.col("person_id")).drop("person_id").withColumnRenamed("now", "person_id")
+
+
+def with_move(data: DataFrame, moves: DataFrame, name: str, otherwise: Column) -> DataFrame:
+    """Rows with the identity that the matching move gives them, as a column; at most one move matches a row."""
     offers = F.broadcast(moves.select(*(F.col(name).alias(f"move_{name}") for name in moves.columns)))
     meets = (
         (F.col("organization_id") == F.col("move_organization_id"))
@@ -94,8 +99,8 @@ def _moved(data: DataFrame, moves: DataFrame) -> DataFrame:
         & (F.col("move_engaged_from").isNull() | (F.col("engagement_ts") >= F.col("move_engaged_from")))
         & (F.col("engagement_ts") < F.col("move_engaged_before"))
     )
-    now = F.when(F.col("move_engaged_before").isNotNull(), F.col("move_to_id")).otherwise(F.col("person_id"))
-    return data.join(offers, meets, "left").withColumn("person_id", now).select(*ROW.names)
+    now = F.when(F.col("move_engaged_before").isNotNull(), F.col("move_to_id")).otherwise(otherwise)
+    return data.join(offers, meets, "left").select(*data.columns, now.alias(name))
 
 
 def _special(pending: Pending, moves: DataFrame | None) -> DataFrame | None:
@@ -117,6 +122,16 @@ def _special(pending: Pending, moves: DataFrame | None) -> DataFrame | None:
 
 def _resolved(held: DataFrame, pending: Pending, special: DataFrame) -> DataFrame:
     """Rows that the rules look at, with the newer images of their ids."""
+
+    def run(state: pa.Table) -> pa.Table:
+        organization_id = state.column("organization_id")[0].as_py()
+        return rules.current_rows(organization_id, state.cast(STATE))
+
+    return special_state(held, pending, special).groupBy("organization_id").applyInArrow(run, ROW_DDL)
+
+
+def special_state(held: DataFrame, pending: Pending, special: DataFrame) -> DataFrame:
+    """The state of the organizations of special rows: these rows, newer images, edges and patches."""
     organizations = F.broadcast(special.select("organization_id").distinct())
     base = held.withColumn("sequence", F.lit(None).cast("bigint"))
     state = no_state(held).unionByName(rows_part(base))
@@ -126,9 +141,4 @@ def _resolved(held: DataFrame, pending: Pending, special: DataFrame) -> DataFram
         state = state.unionByName(edges_part(pending.alias.join(organizations, "organization_id", "left_semi")))
     if pending.updates is not None:
         state = state.unionByName(patches_part(pending.updates.join(organizations, "organization_id", "left_semi")))
-
-    def run(state: pa.Table) -> pa.Table:
-        organization_id = state.column("organization_id")[0].as_py()
-        return rules.current_rows(organization_id, state.cast(STATE))
-
-    return state.groupBy("organization_id").applyInArrow(run, ROW_DDL)
+    return state
