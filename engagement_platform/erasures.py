@@ -141,9 +141,11 @@ def _places(settings: Settings, asked: Request, told: Told | None) -> list[erasu
     if asked.game is None:
         replica = ReplicaFile(settings, asked.whom)
         readers = READERS if asked.now else None
+        # Before engagement/quarantine is looked through: what declared entities refuse lands there, too, and from here
+        # on they refuse nothing that is about the person.
+        found += declared_tables(settings)
         # The replica is a consumer, too: behind the erasure it would keep the files of what it is told of.
-        found += places(settings, asked.whom, told, readers=readers, before_purge=replica.make_anew)
-        found += [replica, *declared_tables(settings)]
+        found += [*places(settings, asked.whom, told, readers=readers, before_purge=replica.make_anew), replica]
     # Last, for they may be many.
     return [*found, *(raw for raw in (_raw(settings, feed) for feed in _feeds(settings)) if raw.is_reached)]
 

@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 
 from engagement_platform.engine import job
 from engagement_platform.engine.job import Stores
+from engagement_platform.engine.lease import LeaseUnavailable
 from engagement_platform.errors import PlatformError
 from engagement_platform.jobs import INGEST_ENGAGEMENTS, REREAD_ENGAGEMENTS, open_stores
 from engagement_platform.lake.engagement import MUTATION_REQUEST
@@ -27,6 +28,7 @@ from engagement_platform.layout.files import LogNotReadable
 from engagement_platform.layout.maintain import ORGANIZATION, Asked, Outcome, Plan, Run, Told, planned
 from engagement_platform.layout.migrate import MIGRATE, Migrated, Migration
 from engagement_platform.layout.optimize import Tools
+from engagement_platform.layout.unfinished_reads import StillRead
 from engagement_platform.layout.vacuum import Checkpointed, RetentionNotApplied, Vacuumed, checkpoint, vacuum
 from engagement_platform.mutation.job import APPLY_MUTATIONS
 from engagement_platform.mutation.rematerialize import REMATERIALIZE_ALIASES
@@ -122,8 +124,8 @@ def _each(settings: Settings, asked: str | None, do: Callable[[Target, Stores], 
     for table in targets(settings, asked):
         try:
             yield do(table, stores)
-        except (LogNotReadable, RetentionNotApplied) as error:
-            # One table of another house must not keep the others from being looked after.
+        except (LogNotReadable, RetentionNotApplied, StillRead, LeaseUnavailable) as error:
+            # One table must not keep the others from being looked after.
             if asked is not None:
                 raise
             yield error

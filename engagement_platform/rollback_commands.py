@@ -6,9 +6,14 @@ Thin: parse, call, print.
 from __future__ import annotations
 
 import json
-from typing import Annotated
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from engagement_platform.rollback.job import Restoring
 
 
 def register(app: typer.Typer) -> None:
@@ -37,6 +42,9 @@ def restore(
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     finish: Annotated[bool, typer.Option("--finish", help="Finish a restore that was interrupted.")] = False,
+    abandon: Annotated[
+        bool, typer.Option("--abandon", help="Give up a restore that was interrupted: the tables are as before it.")
+    ] = False,
     listed: Annotated[bool, typer.Option("--list", help="Show what was restored, by whom and why.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per answer instead of lines.")] = False,
 ) -> None:
@@ -48,6 +56,8 @@ def restore(
     Notifications and landed requests stay, and so does quarantine, except that of a declared stream. Messages since
     then are read again by the next runs, exactly once; with --drop they are given up. Refused when files or messages
     are gone, or a batch is unfinished.
+    An interrupted restore keeps other jobs waiting: --finish does the rest, --abandon gives every table the rows from
+    before it. That is refused once all tables are back, since readers may have been told.
     Exit status: 0 restored or nothing to do, 1 with the reason.
     Example: engagement-platform restore engagement/data --to 17 --reason "bad import" --dry-run
     """
@@ -59,8 +69,15 @@ def restore(
     if listed:
         _show(restores(settings), as_json)
         return
+    if finish and abandon:
+        raise typer.BadParameter(
+            "--finish does the rest of a restore, --abandon takes back what it did: give one of them"
+        )
     if finish:
         _run(settings, None, as_json)
+        return
+    if abandon:
+        _abandon(settings, as_json)
         return
     if table is None or to is None:
         raise typer.BadParameter("name a table and a version or time: restore engagement/data --to 17")
@@ -107,24 +124,46 @@ def _planned(settings: object, asked: object, dry_run: bool, as_json: bool) -> b
     return bool(planned.changes or planned.offsets)
 
 
-def _run(settings: object, asked: object, as_json: bool) -> None:
+@contextmanager
+def _restoring(settings: object) -> Iterator[Restoring]:
     from engagement_platform.engine.job import Told
     from engagement_platform.jobs import open_stores
     from engagement_platform.lake.lake import Lake
     from engagement_platform.lake.session import spark_session
     from engagement_platform.rollback.job import Restoring
-    from engagement_platform.rollback.plan import Asked
     from engagement_platform.settings import Settings
 
     assert isinstance(settings, Settings)
-    assert asked is None or isinstance(asked, Asked)
 
     def say(why: object) -> None:
         typer.echo(f"Waiting: {why}", err=True)
 
     told = Told(on_wait=lambda _lease, holder: say(holder), on_blocked=say)
     with spark_session(settings, "restore") as spark:
-        report = Restoring(Lake(spark, settings), open_stores(settings), told).run(asked)
+        yield Restoring(Lake(spark, settings), open_stores(settings), told)
+
+
+def _abandon(settings: object, as_json: bool) -> None:
+    from engagement_platform.rollback.abandon import abandon
+    from engagement_platform.rollback.job import this_user
+
+    with _restoring(settings) as restoring:
+        done = abandon(restoring, this_user())
+    if as_json:
+        typer.echo("{}" if done is None else json.dumps(done.as_json()))
+    elif done is None:
+        typer.echo("Nothing to give up.")
+    else:
+        back = ", ".join(f"{table} as of version {version}" for table, version in done.tables.items())
+        typer.echo(f"{done.manifest} is given up, and its tables have the rows from before: {back}.")
+
+
+def _run(settings: object, asked: object, as_json: bool) -> None:
+    from engagement_platform.rollback.plan import Asked
+
+    assert asked is None or isinstance(asked, Asked)
+    with _restoring(settings) as restoring:
+        report = restoring.run(asked)
     if report is None:
         typer.echo("{}" if as_json else "Nothing to restore.")
     elif as_json:

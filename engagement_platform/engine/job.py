@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Generic, Protocol, TypeVar
 
-from engagement_platform.engine.lease import POLL, Holder, Lease, LeaseStore
+from engagement_platform.engine.lease import POLL, Fence, Holder, Lease, LeaseStore
 from engagement_platform.engine.model import (
     Checkpoint,
     Counts,
@@ -25,7 +25,7 @@ from engagement_platform.engine.model import (
     Transaction,
 )
 from engagement_platform.engine.stores import BatchMetadataStore, CheckpointStore
-from engagement_platform.engine.unfinished_batches import OthersBatchUnfinished, in_the_way
+from engagement_platform.engine.unfinished_batches import OthersBatchUnfinished, in_the_way, kept_by
 from engagement_platform.errors import PlatformError
 
 W = TypeVar("W")
@@ -224,8 +224,8 @@ class MicroBatchJob(Generic[W]):
             self._let_finish(refusal, gives_up)
 
     def others_unfinished(self) -> tuple[Checkpoint, ...]:
-        """Batches of other jobs that have to be finished before this one may begin a new one. None for appenders."""
-        return in_the_way(self.name, self.leased, self.stores.checkpoints.unfinished()) if self.leased else ()
+        """Batches of other jobs that have to be finished before this one may begin a new one."""
+        return in_the_way(self.name, kept_by(self.leased, self.enters), self.stores.checkpoints.unfinished())
 
     def _let_finish(self, refusal: OthersBatchUnfinished, gives_up: float) -> None:
         """Return when something happened to the batches in the way; raise the refusal once it is `gives_up`.
@@ -302,14 +302,13 @@ class _Attempt(Generic[W]):
             return None
         self.planned = planned
         with ExitStack() as entered:
-            for name in sorted(job.enters):
-                entered.enter_context(job.lease_of(f"table/{name}", job.name))
-            return self._begin(last, planned), False
+            leases = [entered.enter_context(job.lease_of(f"table/{name}", job.name)) for name in sorted(job.enters)]
+            return self._begin(last, planned, [lease.fence for lease in leases]), False
 
-    def _begin(self, last: Checkpoint | None, planned: tuple[Offsets, Offsets]) -> Manifest:
+    def _begin(self, last: Checkpoint | None, planned: tuple[Offsets, Offsets], entered: Sequence[Fence]) -> Manifest:
         job = self.job
         if others := job.others_unfinished():
-            raise OthersBatchUnfinished(job.name, job.leased, others)
+            raise OthersBatchUnfinished(job.name, kept_by(job.leased, job.enters), others)
         manifest = Manifest(
             job=job.name,
             app_id=last.manifest.app_id if last else self.checkpoints.app_id(job.name),
@@ -320,7 +319,7 @@ class _Attempt(Generic[W]):
             table_versions=job.pin(),
         )
         job.observe("manifest:before")
-        self.checkpoints.begin(manifest, source_metadata=job.about(), fences=self.fences)
+        self.checkpoints.begin(manifest, source_metadata=job.about(), fences=[*self.fences, *entered])
         job.observe("manifest:after")
         return manifest
 

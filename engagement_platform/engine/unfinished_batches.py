@@ -9,12 +9,45 @@ import re
 import shlex
 from collections.abc import Collection, Iterable, Sequence
 
-from engagement_platform.engine.model import Checkpoint, JobState
+from engagement_platform.engine.model import Checkpoint, JobState, Manifest
 from engagement_platform.errors import PlatformError
 
 # Room for a sentence; the whole text of a failure is in the stores.
 _REASON_CHARS = 300
+_REDRIVE = re.compile(r"redrive-quarantine:")
 _REPLAY = re.compile(r"replay-(?P<group>\w+)-events")
+
+
+_CLOSED = ", closed"
+
+
+def closed(table: str) -> str:
+    """What a batch pins that lets no batch begin which enters this table, until it is finished: `MicroBatchJob.enters`.
+
+    The lease alone does that only while the process lives.
+    """
+    return f"{table}{_CLOSED}"
+
+
+def kept_by(leased: Iterable[str], enters: Iterable[str]) -> tuple[str, ...]:
+    """What keeps a job with these tables from beginning a batch while another's unfinished one has pinned it."""
+    return (*leased, *map(closed, enters))
+
+
+def looked_up(table: str) -> str:
+    """What a batch pins the version of a table as that it only looks ids up in: others may begin batches on it."""
+    return f"looked up: {table}"
+
+
+def versions_read(manifest: Manifest, table: str) -> set[int]:
+    """Every version of a table that a batch reads until it is finished: pinned, gone back to, or put through again."""
+    pinned = manifest.table_versions
+    found = {pinned[name] for name in (table, looked_up(table)) if name in pinned}
+    # A restore ends at versions of tables; the ends of other batches go by other names.
+    found |= {manifest.end[table]} if table in manifest.end else set()
+    if _REDRIVE.match(manifest.job) and table in pinned and table.endswith("quarantine"):
+        found.add(manifest.end["version"])
+    return found
 
 
 class OthersBatchUnfinished(PlatformError):
@@ -35,7 +68,7 @@ class OthersBatchUnfinished(PlatformError):
 
 
 def in_the_way(job: str, leased: Collection[str], unfinished: Iterable[Checkpoint]) -> tuple[Checkpoint, ...]:
-    """The unfinished batches of other jobs that pinned a version of a table that `job` leases."""
+    """The unfinished batches of other jobs that pinned one of these names: tables that `job` leases, see `kept_by`."""
     return tuple(
         batch
         for batch in unfinished
@@ -52,7 +85,7 @@ def how_to_finish(job: str) -> str:
     """
     name, _, argument = job.partition(":")
     if name == "restore-tables":
-        return "`engagement-platform restore --finish`"
+        return "`engagement-platform restore --finish`, or `engagement-platform restore --abandon`"
     if name == "erase-subjects":
         return "`engagement-platform erase --finish`"
     if (replay := _REPLAY.fullmatch(name)) is not None:
@@ -76,7 +109,7 @@ def how_to_finish(job: str) -> str:
 
 
 def _told(batch: Checkpoint, leased: Collection[str]) -> str:
-    tables = ", ".join(sorted(batch.manifest.table_versions.keys() & set(leased)))
+    tables = ", ".join(sorted(name.removesuffix(_CLOSED) for name in batch.manifest.table_versions if name in leased))
     reason = next((line.strip() for line in (batch.reason or "").splitlines() if line.strip()), "")
     because = f", {reason[:_REASON_CHARS].rstrip('.')}" if reason else ""
     return f"{batch.manifest} on {tables} ({batch.state} since {batch.updated_ts:%Y-%m-%d %H:%M:%S} UTC{because})"

@@ -6,7 +6,7 @@ these tables. Whom it is about is kept encrypted until it is done.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 
 from engagement_platform.engine.job import BatchReport, DrainPolicy, MicroBatchJob, Stores, Told, drain
 from engagement_platform.engine.model import JobState, Limits, Manifest, Offsets
+from engagement_platform.engine.unfinished_batches import closed
 from engagement_platform.erasing.found import Found
 from engagement_platform.erasing.processes import (
     AnnounceProcess,
@@ -58,17 +59,12 @@ class AskedSource:
     """One batch for each erasure that was asked for. Offsets: {"erasure": its number}."""
 
     tombstones: StoredTombstones
-    refuse: Callable[[int], None]
-    """Raises where an erasure cannot be begun: once it is, others wait until it is finished."""
 
     def plan(self, start: Offsets | None, limits: Limits, mean_bytes: float | None) -> tuple[Offsets, Offsets] | None:  # noqa: ARG002
-        """The next one; None when none waits. Raises AliasesNotMoved."""
+        """The next one; None when none waits."""
         after = (start or {"erasure": 0})["erasure"]
         number = self.tombstones.next_asked(after)
-        if number is None:
-            return None
-        self.refuse(number)
-        return {"erasure": after}, {"erasure": number}
+        return None if number is None else ({"erasure": after}, {"erasure": number})
 
     def check(self, start: Offsets, end: Offsets) -> None:
         """Looked at when the work is prepared."""
@@ -92,17 +88,26 @@ def erase_job(lake: Lake, stores: Stores, settings: Settings, told: Told | None 
         found = {table.name: log.version(table.uri(settings.lake)) for table in (*tables(settings), PENDING)}
         return {name: version for name, version in found.items() if version is not None}
 
+    def pinned() -> dict[str, int]:
+        """Raises AliasesNotMoved: once an erasure is begun, others wait until it is finished.
+
+        Asked when the batch begins and not when it is planned: it may have waited since for a batch that left aliases.
+        """
+        last, found = stores.checkpoints.latest(ERASE_SUBJECTS), versions()
+        number = tombstones.next_asked(last.manifest.end["erasure"] if last is not None else 0)
+        assert number is not None, "a batch is planned for it"
+        Found(lake, asked(number)[1], tombstones, found).refuse_waiting()
+        # Batches that only append would begin between a crash and the resume, and commit after it.
+        return {**found, closed(QUARANTINE.name): 0}
+
     def prepare(manifest: Manifest) -> Erasing:
         ref, whom = asked(manifest.end["erasure"])
         return Erasing(lake, manifest, whom, ref, tombstones, entity)
 
-    def refuse(number: int) -> None:
-        Found(lake, asked(number)[1], tombstones, versions()).refuse_waiting()
-
     sides = [SideProcess(table, side) for table, side in SIDE_TABLES.items()]
     return MicroBatchJob(
         name=ERASE_SUBJECTS,
-        source=AskedSource(tombstones, refuse),
+        source=AskedSource(tombstones),
         prepare=prepare,
         processes=(
             TombstoneProcess(),
@@ -117,7 +122,7 @@ def erase_job(lake: Lake, stores: Stores, settings: Settings, told: Told | None 
         ),
         stores=stores,
         limits=Limits(settings.batch.max_records, settings.batch.max_bytes),
-        pin=versions,
+        pin=pinned,
         # Of all who write these tables; whoever only appends begins no batch while quarantine's is held.
         leased=(data.name, MAPPING.name, QUARANTINE.name, entity.base.name, entity.changeset.name),
         lease_wait=settings.stores.lease_wait,

@@ -24,6 +24,7 @@ from engagement_platform.lake.contract import Table
 from engagement_platform.lake.erased import current_files, is_erasure
 from engagement_platform.lake.turns import turn
 from engagement_platform.layout.doctor import Target
+from engagement_platform.layout.unfinished_reads import reads_of, vacuum_of
 from engagement_platform.layout.vacuum import Readers, slow_readers
 from engagement_platform.pii.scan import places_with
 from engagement_platform.pii.tombstones import ENGAGEMENT, StoredTombstones, Tombstones
@@ -60,10 +61,15 @@ def _purged(
     uri = table.uri(settings.lake)
     if log.version(uri) is None:
         return None
-    behind = slow_readers(settings, Target(table.name, uri), stores, readers, now)
-    if behind:
-        return Purged(table.name, 0, [floor.because.rstrip(",") for floor in behind])
-    with turn(settings.lake, table.name):
+    target, held = Target(table.name, uri), f"table/{vacuum_of(table.name)}"
+    with (
+        stores.leases.acquire(held, purpose="erase --now", wait=settings.stores.lease_wait),
+        turn(settings.lake, table.name),
+    ):
+        behind = [str(read) for read in reads_of(target, stores) if read.files != 0]
+        behind += [floor.because.rstrip(",") for floor in slow_readers(settings, target, stores, readers, now)]
+        if behind:
+            return Purged(table.name, 0, behind)
         stays = current_files(settings.lake, table)
         taken_out = {Path(location(uri, path)) for path in _taken_out(uri)}
         named = places_with([Path(uri)], [id_.encode("utf-8", "surrogatepass") for id_ in whom.ids])

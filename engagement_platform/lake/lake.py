@@ -21,6 +21,7 @@ from engagement_platform.engine.model import Transaction
 from engagement_platform.errors import PlatformError
 from engagement_platform.lake import contract, light, log
 from engagement_platform.lake.contract import ContractBroken, Mode, Table, differences
+from engagement_platform.lake.literals import in_spark
 from engagement_platform.lake.partition_paths import makes_folder_name
 from engagement_platform.lake.turns import turn
 from engagement_platform.settings import Settings
@@ -112,18 +113,18 @@ class Lake:
     def find(self, table: Table, version: int, columns: Sequence[str], where: Mapping[str, Sequence[Any]]) -> pa.Table:
         """The rows of a pinned version whose columns have one of the given values, in this process; for few rows.
 
-        Reads only the given columns of files that can hold such values, without Spark where delta-rs can.
-        """
+        Reads only the given columns of files that can hold such values, without Spark where delta-rs can."""
         found = light.opened(self.uri(table), table, version) if self.is_local else None
         if found is not None:
             return light.find(found, columns, where)
         rows = self.read(table, version)
         for column, values in where.items():
             if len(values) <= MAX_LITERALS:
-                rows = rows.where(F.col(column).isin(list(values)))
+                rows = rows.where(F.col(column).isin([in_spark(value) for value in values]))
             else:
                 wanted = F.broadcast(self.frame(pa.table({column: pa.array(values)})))
-                rows = rows.where(F.col(column).between(min(values), max(values))).join(wanted, column, "left_semi")
+                between = F.col(column).between(in_spark(min(values)), in_spark(max(values)))
+                rows = rows.where(between).join(wanted, column, "left_semi")
         return rows.select(*columns).toArrow()
 
     def frame(self, rows: Rows) -> DataFrame:
@@ -135,10 +136,8 @@ class Lake:
         return self.spark.createDataFrame([], from_arrow_schema(rows.schema))
 
     def stream(self, table: Table) -> DataFrame:
-        """An append-only table as a streaming source, from its first row on.
-
-        Commits that change rows are passed by: only erasures make some here. Raises NotAStreamSource.
-        """
+        """An append-only table as a streaming source, from its first row on; commits that change rows, which only
+        erasures make, are skipped. Raises NotAStreamSource."""
         if table.mode is not Mode.APPEND_ONLY:
             raise NotAStreamSource(table)
         return self.spark.readStream.format("delta").option("skipChangeCommits", "true").load(self.uri(table))

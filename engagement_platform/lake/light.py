@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, date, datetime
 from typing import Any
 
 import pyarrow as pa
@@ -21,6 +20,7 @@ from deltalake.table import TableMerger
 from engagement_platform.engine.model import Transaction
 from engagement_platform.errors import PlatformError
 from engagement_platform.lake.contract import Mode, Table
+from engagement_platform.lake.literals import in_datafusion
 
 _LOG = logging.getLogger(__name__)
 
@@ -168,24 +168,15 @@ def batches(
 
 def _condition(where: Mapping[str, Sequence[Any]], between: Mapping[str, tuple[Any, Any]]) -> str:
     """As SQL; of too many values only the bounds."""
-    parts = [f'"{name}" BETWEEN {_literal(low)} AND {_literal(high)}' for name, (low, high) in between.items()]
+    parts = [
+        f'"{name}" BETWEEN {in_datafusion(low)} AND {in_datafusion(high)}' for name, (low, high) in between.items()
+    ]
     for name, values in where.items():
         if len(values) <= MAX_LITERALS:
-            parts.append(f'"{name}" IN ({", ".join(map(_literal, values))})' if values else "FALSE")
+            parts.append(f'"{name}" IN ({", ".join(map(in_datafusion, values))})' if values else "FALSE")
         else:
-            parts.append(f'"{name}" BETWEEN {_literal(min(values))} AND {_literal(max(values))}')
+            parts.append(f'"{name}" BETWEEN {in_datafusion(min(values))} AND {in_datafusion(max(values))}')
     return " AND ".join(parts)
-
-
-def _literal(value: object) -> str:
-    """A value as DataFusion reads it; in its strings only the quote is special."""
-    if isinstance(value, datetime):
-        return f"TIMESTAMP '{value.astimezone(UTC).strftime('%Y-%m-%dT%H:%M:%S.%fZ')}'"
-    if isinstance(value, date):
-        return f"DATE '{value.isoformat()}'"
-    if isinstance(value, str):
-        return "'" + value.replace("'", "''") + "'"
-    raise TypeError(f"{type(value).__name__} is not looked for yet")
 
 
 def _plain(arrow_type: pa.DataType) -> pa.DataType:

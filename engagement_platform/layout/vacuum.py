@@ -39,6 +39,7 @@ from engagement_platform.layout.remedies import Prediction
 from engagement_platform.layout.segment import segment
 from engagement_platform.layout.streams import Unreadable, followed
 from engagement_platform.layout.survey import place_of
+from engagement_platform.layout.unfinished_reads import reads_of, refuse_still_read, vacuum_of
 from engagement_platform.settings import Settings
 
 _HOUR = timedelta(hours=1)
@@ -129,13 +130,8 @@ def floors(
 
 
 def slow_readers(settings: Settings, table: Target, stores: Stores, readers: Readers, now: datetime) -> list[Floor]:
-    """Those of the floors that are somebody who is behind: unfinished batches, jobs and consumers that follow."""
+    """Those of the floors that are somebody who is behind: jobs and consumers that follow."""
     found = []
-    for batch in stores.checkpoints.unfinished():
-        version = batch.manifest.table_versions.get(table.name)
-        if version is not None and (kept := _age(table.uri, version, now)):
-            job = batch.manifest.job
-            found.append(Floor(kept, f"the unfinished {batch.manifest}, which reads version {version},", _finish(job)))
     for reader in _readers(settings, table, stores, readers, now):
         if kept := _behind(settings, table, reader, now):
             found.append(Floor(kept, f"{reader.name}, {reader.where},", reader.do))
@@ -240,9 +236,25 @@ def vacuum(
     """Remove files that were taken out of a table longer ago than every floor, and than `hours`.
 
     hours: keep so many; None: as many as the longest floor. dry_run: only say what would go, in files and bytes.
-    Raises RetentionTooShort with every floor above `hours`, RetentionNotApplied, NotADeltaTable, LogNotReadable.
+    Raises StillRead, RetentionTooShort with every floor above `hours`, RetentionNotApplied, LeaseUnavailable,
+    NotADeltaTable, LogNotReadable.
     """
-    now = now or datetime.now(UTC)
+    with stores.leases.acquire(f"table/{vacuum_of(table.name)}", purpose="vacuum", wait=settings.stores.lease_wait):
+        refuse_still_read(table, stores)
+        return _vacuum(settings, table, stores, readers, spark, hours, now or datetime.now(UTC), dry_run=dry_run)
+
+
+def _vacuum(
+    settings: Settings,
+    table: Target,
+    stores: Stores,
+    readers: Readers,
+    spark: SparkGetter,
+    hours: int | None,
+    now: datetime,
+    *,
+    dry_run: bool,
+) -> Vacuumed:
     opened = files.open_table(table.uri, table.name)
     what = files.shape(opened)
     found = floors(settings, table, what.properties, stores, readers, now)
@@ -336,7 +348,8 @@ def checkpoint(
 ) -> Checkpointed:
     """Make a checkpoint where the newest is too old, and remove log entries that are past their retention.
 
-    Entries stay while a job or a consumer has yet to read one that is past it. Raises NotADeltaTable, LogNotReadable.
+    Entries stay while an unfinished batch reads a former version, and while a job or a consumer has yet to read one
+    that is past it. Raises NotADeltaTable, LogNotReadable.
     """
     now = now or datetime.now(UTC)
     opened = files.open_table(table.uri, table.name)
@@ -348,7 +361,7 @@ def checkpoint(
     kept_for = what.properties.get("delta.logRetentionDuration", _LOG_RETENTION)
     keep = disk.retention({"delta.deletedFileRetentionDuration": kept_for})
     ages = (_behind(settings, table, reader, now) for reader in _readers(settings, table, stores, readers, now))
-    clean = all(age is None or age < keep for age in ages)
+    clean = all(age is None or age < keep for age in ages) and not reads_of(table, stores)
     began = time.monotonic()
     checkpoint_log(place_of(settings, table), clean=clean)
     took, left = time.monotonic() - began, recent(segment(table.uri), most=1, small_file_bytes=1).checkpoint_lag

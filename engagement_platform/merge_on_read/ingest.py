@@ -14,8 +14,8 @@ from pyspark.sql import DataFrame
 
 from engagement_platform.engine.job import Committer, MicroBatchJob, Stores, Told
 from engagement_platform.engine.model import Counts, Limits, Manifest, Source
+from engagement_platform.engine.unfinished_batches import looked_up
 from engagement_platform.lake.arrow import schema_of
-from engagement_platform.lake.contract import Table
 from engagement_platform.lake.engagement import QUARANTINE
 from engagement_platform.lake.lake import Lake
 from engagement_platform.lake.turns import turn
@@ -38,12 +38,6 @@ Reader = Callable[[Manifest], DataFrame]
 # What a manifest pins beside versions of tables that others write. Not under the tables' names: a batch that is
 # unfinished would keep rematerialization from beginning, which has nothing to fear from it.
 NUMBER = "number in the changeset"
-
-
-def looked_up(table: Table) -> str:
-    """What a batch pins the version of a table as in which it looks ids up."""
-    return f"looked up: {table.name}"
-
 
 REASONS = {
     "unknown_profile": "An UPDATE of an id that nobody has inserted, and merge_on_read.unknown_update is quarantine.",
@@ -174,8 +168,8 @@ def _pinned(lake: Lake, entity: Entity, stores: Stores) -> Mapping[str, int]:
     number = max(found.latest + 1, last.manifest.batch_id + 1 if last else 0)
     return {
         QUARANTINE.name: lake.version(QUARANTINE),
-        looked_up(entity.changeset): found.changeset_version,
-        looked_up(entity.base): found.base_version,
+        looked_up(entity.changeset.name): found.changeset_version,
+        looked_up(entity.base.name): found.base_version,
         NUMBER: number,
         turn_of(entity.changeset): number,
     }
@@ -225,7 +219,7 @@ def _known(ids: Sequence[str], lake: Lake, entity: Entity, manifest: Manifest) -
     than a DELETE in the changeset: an UPDATE would make a row of the others."""
     found = []
     for table, also in ((entity.changeset, ("op",)), (entity.base, ())):
-        version = manifest.table_versions[looked_up(table)]
+        version = manifest.table_versions[looked_up(table.name)]
         found.append(lake.find(table, version, (entity.key, *also), {entity.key: ids}))
     waiting, base = found
     more = waiting.filter(pc.not_equal(waiting.column("op"), "DELETE"))

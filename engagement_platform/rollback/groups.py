@@ -13,6 +13,7 @@ from typing import Protocol
 from deltalake import DeltaTable
 
 from engagement_platform.engine.model import Offsets, Transaction
+from engagement_platform.engine.unfinished_batches import looked_up
 from engagement_platform.errors import PlatformError
 from engagement_platform.games.feed import Feed
 from engagement_platform.games.feed import shipped as shipped_feed
@@ -36,7 +37,7 @@ from engagement_platform.lake.engagement import (
 from engagement_platform.lake.lake import Lake, Rows
 from engagement_platform.landing.redriven import turn_of
 from engagement_platform.merge_on_read.entity import Entity
-from engagement_platform.merge_on_read.ingest import NUMBER, looked_up
+from engagement_platform.merge_on_read.ingest import NUMBER
 from engagement_platform.merge_on_read.ingest import job_name as ingest_name
 from engagement_platform.merge_on_read.rematerialize import job_name as rematerialize_name
 from engagement_platform.merge_on_read.snapshot import transaction, watermark_of
@@ -155,11 +156,11 @@ def of_entity(settings: Settings, entity: Entity, topic: str) -> Group:
     return Group(
         rows=f"{entity.name}s",
         tables=(changeset, base),
-        pinned=(looked_up(changeset), changeset.name),
+        pinned=(looked_up(changeset.name), changeset.name),
         leased=(turn_of(changeset), changeset.name, base.name),
         read={ingest_name(entity): lambda: KafkaSource(topic, settings.kafka)},
         differences=lambda lake, before, after: entity_differences(lake, entity, before, after),
-        moving=Moving(rematerialize_name(entity), entity.watermark, NUMBER, (looked_up(base), base.name)),
+        moving=Moving(rematerialize_name(entity), entity.watermark, NUMBER, (looked_up(base.name), base.name)),
         moves=(changeset, base),
         mark=watermark,
     )

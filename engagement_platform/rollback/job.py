@@ -30,8 +30,9 @@ from engagement_platform.lake.contract import Table
 from engagement_platform.lake.engagement import NOTIFICATION
 from engagement_platform.lake.lake import Lake, Rows
 from engagement_platform.lake.restore import RESTORE, Checksum, checksums, restore
+from engagement_platform.layout.unfinished_reads import vacuum_of
 from engagement_platform.rollback.groups import Group, come_and_gone, engagements, group_of
-from engagement_platform.rollback.plan import RESTORE_TABLES, Asked, Plan, plan
+from engagement_platform.rollback.plan import RESTORE_TABLES, Asked, Plan, pinned, plan
 
 
 class RestoreUnfinished(PlatformError):
@@ -40,7 +41,7 @@ class RestoreUnfinished(PlatformError):
     def __init__(self, last: Checkpoint) -> None:
         super().__init__(
             f"{last.manifest} is unfinished ({last.state}); tables may be half-way back. Nothing was changed now. Run "
-            "`engagement-platform restore --finish` first."
+            "`engagement-platform restore --finish` first, or give it up by `engagement-platform restore --abandon`."
         )
 
 
@@ -141,13 +142,16 @@ class RestoreBatch:
     @cached_property
     def checksums(self) -> Mapping[str, Checksum]:
         """Of the restored tables as they are now. Raises ChecksumDiffers."""
-        tables, end = self.tables, self.manifest.end
-        wanted = [(table, end[table.name]) for table in tables]
-        found = checksums(self.lake, [*wanted, *((table, self.lake.version(table)) for table in tables)])
+        return self.compared(self.manifest.end)
+
+    def compared(self, versions: Mapping[str, int]) -> Mapping[str, Checksum]:
+        """Of the tables as they are now, equal to those of these versions of them. Raises ChecksumDiffers."""
+        wanted = [(table, versions[table.name]) for table in self.tables]
+        found = checksums(self.lake, [*wanted, *((table, self.lake.version(table)) for table in self.tables)])
         for (table, version), then, now in zip(wanted, found, found[len(wanted) :], strict=False):
             if then != now:
                 raise ChecksumDiffers(table.name, version, then, now)
-        return {table.name: checksum for table, checksum in zip(tables, found, strict=False)}
+        return {table.name: checksum for table, checksum in zip(self.tables, found, strict=False)}
 
     @cached_property
     def seen(self) -> Rows:
@@ -164,12 +168,6 @@ class RestoreBatch:
             return counted(self.seen)
         before = self.manifest.table_versions
         return come_and_gone(self.lake, self.group, before, {**before, **self.manifest.end})
-
-
-def pinned(lake: Lake, group: Group) -> dict[str, int]:
-    """Versions of all its tables. What is leased and is no table has none; its name alone keeps others out."""
-    versions = {table.name: lake.version(table) for table in (*group.tables, *group.beside)}
-    return {**dict.fromkeys(group.leased, 0), **versions}
 
 
 def counted(seen: Rows) -> dict[str, int]:
@@ -319,7 +317,7 @@ class Restoring:
             if last is None:
                 return None
             raise RestoreUnfinished(last)
-        mode = asked.mode if asked is not None else self._kept()["mode"]
+        mode = asked.mode if asked is not None else self.kept()["mode"]
         with self._alone_with(() if mode == "only" else self._group(asked).jobs) as fences:
             job = self.job(asked, fences)
             with job.exclusive() as lease:
@@ -345,7 +343,7 @@ class Restoring:
         return MicroBatchJob(
             name=RESTORE_TABLES,
             source=source,
-            prepare=lambda manifest: RestoreBatch(lake, manifest, self._kept()),
+            prepare=lambda manifest: RestoreBatch(lake, manifest, self.kept()),
             processes=(
                 RestoreProcess(tuple(table.key[-1] for table in tables)),
                 ReversalProcess(),
@@ -354,9 +352,10 @@ class Restoring:
             ),
             stores=self.stores,
             limits=Limits(settings.batch.max_records, settings.batch.max_bytes),
-            pin=lambda: pinned(lake, group),
+            pin=lambda: pinned(lake, group, source.planned),
             about=source.about,
             leased=group.leased,
+            enters=tuple(vacuum_of(table.name) for table in tables),
             lease_wait=settings.stores.lease_wait,
             describe=lambda work: {name: work.what[name] for name in ("table", "mode", "reason", "by", "boundary")},
             clock=self.clock,
@@ -370,10 +369,10 @@ class Restoring:
         settings = self.lake.settings
         if asked is not None:
             return group_of(settings, asked.table)
-        return engagements(settings) if self.unfinished is None else group_of(settings, self._kept()["table"])
+        return engagements(settings) if self.unfinished is None else group_of(settings, self.kept()["table"])
 
-    def _kept(self) -> Mapping[str, Any]:
-        """What is kept with the last batch of this job."""
+    def kept(self) -> Mapping[str, Any]:
+        """What is kept with the last restore: what was asked for, and by whom."""
         return self.stores.checkpoints.history(RESTORE_TABLES, limit=1)[0].source_metadata
 
     @contextmanager

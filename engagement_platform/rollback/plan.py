@@ -21,6 +21,7 @@ from engagement_platform.errors import PlatformError
 from engagement_platform.lake import log
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.erased import is_erasure, is_erasure_of_players
+from engagement_platform.lake.lake import Lake
 from engagement_platform.lake.restore import Moved, VersionGone, moved
 from engagement_platform.rollback.boundary import Boundary, Timeline, named
 from engagement_platform.rollback.groups import Group, group_of
@@ -196,6 +197,18 @@ def plan(settings: Settings, stores: Stores, asked: Asked) -> Plan:
         versions=versions,
         since=since,
     )
+
+
+def pinned(lake: Lake, group: Group, planned: Plan | None) -> dict[str, int]:
+    """Versions of all its tables. What is leased and is no table has none; its name alone keeps others out.
+
+    Looks once more whether all files of the planned versions are there: from the manifest on VACUUM keeps them, and
+    before the lease that `enters` names it may have come. Raises VersionGone.
+    """
+    for change in () if planned is None else planned.changes:
+        moved(lake.uri(change.table), change.table.name, lake.version(change.table), change.to_version)
+    versions = {table.name: lake.version(table) for table in (*group.tables, *group.beside)}
+    return {**dict.fromkeys(group.leased, 0), **versions}
 
 
 def _records(stores: Stores) -> Iterator[BatchRecord]:

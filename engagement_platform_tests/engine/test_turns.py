@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from sqlalchemy import Engine, func, select
 
-from engagement_platform.engine.database import LEASE_WAITER, open_engine
+from engagement_platform.engine.database import LEASE, LEASE_WAITER, open_engine
 from engagement_platform.engine.job import BatchReport, Committer, DrainPolicy, MicroBatchJob, Stores, drain
-from engagement_platform.engine.lease import LeaseStore
+from engagement_platform.engine.lease import LeaseLost, LeaseStore
 from engagement_platform.engine.model import Checkpoint, Counts, JobState, Limits, Manifest, Offsets
 from engagement_platform.engine.stores import BatchMetadataStore, CheckpointStore
-from engagement_platform.engine.unfinished_batches import OthersBatchUnfinished, how_to_finish, in_the_way
+from engagement_platform.engine.unfinished_batches import OthersBatchUnfinished, closed, how_to_finish, in_the_way
 
 INGEST, APPLY, REQUESTS = "ingest-engagements", "apply-mutations", "ingest-mutation-requests"
 DATA, MAPPING, ALIAS, QUARANTINE = "engagement/data", "engagement/mapping", "engagement/alias", "engagement/quarantine"
@@ -283,6 +283,35 @@ def test_two_jobs_that_drain_the_same_tables_take_turns(
 def test_whoever_has_to_finish_a_batch_is_told_how(job: str, said: str) -> None:
     assert said in how_to_finish(job)
     assert "--abandon`" in how_to_finish(job), "a batch whose source is gone could never be let go"
+
+
+def test_whoever_only_appends_begins_nothing_while_a_batch_that_closed_its_table_is_half_done(world: World) -> None:
+    erase = world.job("erase-subjects", QUARANTINE, pins=(closed(QUARANTINE),))
+    world.stop_in_the_middle(erase, JobState.RUNNING)
+
+    def append() -> MicroBatchJob[Manifest]:
+        return replace(world.job(REQUESTS), enters=(QUARANTINE,))
+
+    with pytest.raises(OthersBatchUnfinished, match=rf"on {QUARANTINE} .*engagement-platform erase --finish"):
+        list(drain(append(), AT_ONCE))
+    assert world.log == []
+    assert batches(drain(erase, AT_ONCE)) == ["erase-subjects batch 0"]
+    assert batches(drain(append(), AT_ONCE)) == [f"{REQUESTS} batch 0"]
+
+
+def test_who_slept_past_the_lease_by_which_it_begins_begins_nothing(world: World, engine: Engine) -> None:
+    """Whoever took the lease meanwhile has looked for unfinished batches, and has not seen this one."""
+
+    def taken(point: str) -> None:
+        if point == "manifest:before":
+            with engine.begin() as connection:
+                mine = LEASE.c.name == f"table/{QUARANTINE}"
+                connection.execute(LEASE.update().where(mine).values(fencing=LEASE.c.fencing + 1))
+
+    append = replace(world.job(REQUESTS), enters=(QUARANTINE,), observe=taken)
+    with pytest.raises(LeaseLost):
+        list(drain(append, AT_ONCE))
+    assert (world.log, world.stores.checkpoints.latest(REQUESTS)) == ([], None)
 
 
 def test_a_long_reason_is_told_by_its_first_line(world: World) -> None:

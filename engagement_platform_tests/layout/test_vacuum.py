@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -68,12 +67,10 @@ def swept(
     return vacuum(settings, target, lake.stores, READERS, no_spark, hours=hours, dry_run=dry_run)
 
 
-def read_through(
-    lake: SeededLake, version: int, *, finished: bool = True, pinned: Mapping[str, int] | None = None
-) -> None:
+def read_through(lake: SeededLake, version: int, *, finished: bool = True) -> None:
     """The reader's first batch: from version 1 to this one."""
     app_id = lake.stores.checkpoints.app_id("reader")
-    manifest = Manifest("reader", app_id, 0, {"version": 1}, {"version": version}, NOW, pinned or {})
+    manifest = Manifest("reader", app_id, 0, {"version": 1}, {"version": version}, NOW)
     lake.stores.checkpoints.begin(manifest)
     if finished:
         lake.stores.checkpoints.succeed(manifest, {})
@@ -98,24 +95,6 @@ def test_each_reason_to_keep_files_is_named_with_what_to_do_about_it(lake: Seede
 def test_a_table_that_nobody_changes_late_needs_no_time_for_that(lake: SeededLake) -> None:
     lake.notifications("org-1", 1)
     assert "a request that comes late" not in {floor.because for floor in keeping(lake, NOTIFICATION)}
-
-
-def test_a_batch_that_is_unfinished_keeps_the_versions_it_reads(lake: SeededLake) -> None:
-    lake.engagements("org-1", 4)
-    read_through(lake, 0, finished=False, pinned={"engagement/data": 2})
-    found = keeping(lake, settings=short(lake), later=timedelta(days=30))
-    assert found[0].because == "the unfinished reader batch 0, which reads version 2,"
-    assert found[0].keep >= timedelta(days=30), "as long ago as version 3 was made, which took its place"
-    assert found[0].do == "engagement-platform run reader --until-idle"
-    with pytest.raises(RetentionTooShort, match="the unfinished reader batch 0, which reads version 2, needs"):
-        swept(lake, short(lake), hours=0)
-
-
-def test_a_batch_that_reads_the_newest_version_keeps_nothing(lake: SeededLake) -> None:
-    lake.engagements("org-1", 4)
-    newest = DeltaTable(lake.uri()).version()
-    read_through(lake, 0, finished=False, pinned={"engagement/data": newest})
-    assert not [floor for floor in keeping(lake) if "unfinished" in floor.because]
 
 
 @pytest.mark.parametrize(("finished", "from_version"), [(True, 3), (False, 1)])

@@ -1,0 +1,80 @@
+"""Gives up a restore that is half done: every table gets the rows back that it had before, and the batch is over.
+
+Only while readers were told nothing of it. After that there is one way, forward: `job`.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from engagement_platform.engine.model import Checkpoint, Manifest
+from engagement_platform.errors import PlatformError
+from engagement_platform.lake.arrow import schema_of
+from engagement_platform.lake.restore import restore
+from engagement_platform.rollback.job import RestoreBatch, Restoring
+from engagement_platform.rollback.plan import RESTORE_TABLES
+
+
+class RestoreDecided(PlatformError):
+    """All tables of a restore are at their versions, and readers may have been told."""
+
+    def __init__(self, last: Checkpoint) -> None:
+        super().__init__(
+            f"{last.manifest} has taken all of its tables back already. What is left is to announce that and to put "
+            "jobs back, so it cannot be given up any more. Nothing was changed now. Run `engagement-platform restore "
+            "--finish`; another restore, to a version from before this one, takes back what it did."
+        )
+
+
+@dataclass(frozen=True)
+class Abandoned:
+    """A restore that was given up."""
+
+    manifest: Manifest
+    tables: dict[str, int]
+    """Table -> the version whose rows it has again."""
+
+    def as_json(self) -> dict[str, object]:
+        """All of it by name."""
+        return {"batch_id": self.manifest.batch_id, "abandoned": True, "tables": self.tables}
+
+
+def abandon(restoring: Restoring, by: str) -> Abandoned | None:
+    """Give up the restore that was begun; None when there is none.
+
+    Every table that it was to take back gets a commit, one that it had not come to one without rows: a RESTORE that a
+    server is still at fails by that, since Delta does not try one again after another commit. A crash in here leaves
+    the restore unfinished; the same call, or `--finish`, goes on. Offsets and notifications are as they were.
+    by: user@host, kept with the batch. Raises RestoreDecided, VersionGone, ChecksumDiffers, LeaseUnavailable.
+    """
+    stores, lake = restoring.stores, restoring.lake
+    with stores.leases.acquire(
+        f"job/{RESTORE_TABLES}", purpose="abandon", wait=lake.settings.stores.lease_wait
+    ) as lease:
+        last = restoring.unfinished
+        if last is None:
+            return None
+        job, manifest = restoring.job(None), last.manifest
+        with ExitStack() as held:
+            tables = [held.enter_context(job.lease_of(f"table/{name}", job.name)) for name in sorted(job.leased)]
+            fences = [each.fence for each in (lease, *tables)]
+            if any(state.batch_id == manifest.batch_id for state in stores.metadata.get(RESTORE_TABLES).values()):
+                raise RestoreDecided(last)
+            # The batch goes on, to another end: as when it is resumed, and nobody else may write it from here on.
+            stores.checkpoints.begin(manifest, fences=fences)
+            work = RestoreBatch(lake, manifest, restoring.kept())
+            put_back = {table.name: manifest.table_versions[table.name] for table in work.tables}
+            for table in work.tables:
+                stores.leases.check(fences)
+                restoring.told.observe(f"abandon.{table.key[-1]}:before")
+                version, txn = put_back[table.name], manifest.transaction("abandon", table.key[-1])
+                if lake.version(table) == version:
+                    lake.append(schema_of(table).empty_table(), table, txn)
+                else:
+                    restore(lake, table, version, txn, work.group.mark(lake.root, table, version))
+            work.compared(put_back)
+            counts = {"tables": 0, "tables_put_back": len(put_back)}
+            details = {"abandoned_by": by, "table": work.what["table"], "mode": work.what["mode"]}
+            stores.checkpoints.succeed(manifest, counts, details, restoring.clock(), fences=fences)
+    return Abandoned(manifest, put_back)

@@ -1,0 +1,186 @@
+"""A batch and an erasure of one person at one time: whichever comes second, no row of the person stands afterwards.
+
+The interleavings are forced where a batch says that it passes a point, never by waiting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+from engagement_platform import erasures
+from engagement_platform.engine.job import Told
+from engagement_platform.engine.lease import LeaseUnavailable
+from engagement_platform.engine.model import Manifest
+from engagement_platform.engine.unfinished_batches import OthersBatchUnfinished
+from engagement_platform.erasing.found import AliasesNotMoved
+from engagement_platform.erasing.job import Eraser
+from engagement_platform.erasing.whom import Whom
+from engagement_platform.jobs import INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS, INGEST_PROFILE_CHANGES
+from engagement_platform.lake.engagement import MAPPING, MUTATION_REQUEST, PENDING, QUARANTINE
+from engagement_platform.merge_on_read.entity import PROFILE
+from engagement_platform.mutation.job import APPLY_MUTATIONS
+from engagement_platform.pii.tombstones import ANYWHERE, StoredTombstones, entity
+from engagement_platform.settings import KafkaSettings, LayoutSettings, StoreSettings
+from engagement_platform_tests.conftest import Broker
+from engagement_platform_tests.erasing.planted import BOB, DATA, Planted
+from engagement_platform_tests.ingestion.oracle import as_bytes, engagement
+from engagement_platform_tests.ingestion.test_crashes import Crash, crash_at
+from engagement_platform_tests.ingestion.world import NOW, World
+
+LAST_COMMIT = {
+    INGEST_ENGAGEMENTS: "data.insert:before",
+    INGEST_MUTATION_REQUESTS: "mutation_request.append:before",
+    INGEST_PROFILE_CHANGES: "changeset.append:before",
+    APPLY_MUTATIONS: "mapping.merge:before",
+}
+"""Where a batch has decided everything and has written nothing of what is decisive."""
+
+
+@pytest.fixture(scope="module")
+def world(spark: SparkSession, broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> World:
+    """With a topic of profile changes, too. Nobody waits for anybody."""
+    world = World(spark, broker, tmp_path_factory.mktemp("in flight"), layout=LayoutSettings(auto_compact=False))
+    profiles = f"{world.topics[0]}-profiles"
+    broker.create_topic(profiles)
+    kafka = KafkaSettings(**{**world.settings.kafka.model_dump(), "profile_changes_topic": profiles})
+    changed = {"kafka": kafka, "stores": StoreSettings(lease_wait=timedelta(0))}
+    world.__dict__["settings"] = world.settings.model_copy(update=changed)
+    for name in LAST_COMMIT:
+        speak(world, name, "somebody")
+        world.run(name=name)
+    return world
+
+
+def speak(world: World, job: str, person: str) -> None:
+    """A message about the person for the job's next batch; of applied mutations one that has landed."""
+    if job == INGEST_ENGAGEMENTS:
+        world.produce([engagement("org", f"of {person}", person_id=person)])
+    elif job == INGEST_PROFILE_CHANGES:
+        change = {"profile_id": person, "version": 1, "op": "INSERT", "changes": {"email": "a@b.c"}}
+        world.broker.produce(world.settings.kafka.profile_changes_topic, [(0, None, as_bytes(change))])
+    else:
+        rename = {"request_id": f"r of {person}", "organization_id": "org", "operation": "RENAME", "from_id": person,
+                  "name": "Zed", "execution_ts": NOW.isoformat()}  # fmt: skip
+        world.produce_requests([rename])
+        if job == APPLY_MUTATIONS:
+            world.run(name=INGEST_MUTATION_REQUESTS)
+
+
+def traces(world: World, person: str) -> list[str]:
+    """Tables whose rows say something of the person."""
+    named = {world.data: "person_id", MUTATION_REQUEST: "from_id", MAPPING: "id", PROFILE.changeset: "profile_id"}
+    found = [table.name for table, column in named.items() if person in {row[column] for row in world.rows(table)}]
+    quarantined = [row["value"] for row in world.rows(QUARANTINE) if row["value"] is not None]
+    return found + [QUARANTINE.name for value in quarantined if person.encode() in value]
+
+
+def eraser(world: World, observe: Callable[[str], None] = lambda _point: None) -> Eraser:
+    return Eraser(world.settings, world.stores, Told(observe=observe), world.spark)
+
+
+def once_at(point: str, do: Callable[[], object]) -> Callable[[str], None]:
+    """An observer that does something in the middle of a batch, once."""
+    left: list[Any] = [do]
+
+    def observe(passed: str) -> None:
+        if passed == point and left:
+            left.pop()()
+
+    return observe
+
+
+@pytest.mark.broker
+@pytest.mark.parametrize("job", LAST_COMMIT)
+def test_an_erasure_that_begins_while_a_batch_is_at_work_waits_for_it(world: World, job: str) -> None:
+    person, refused = f"at work {job}", list[BaseException]()
+
+    def erase() -> None:
+        with pytest.raises((LeaseUnavailable, OthersBatchUnfinished)) as told:
+            eraser(world).run(person, Whom.of(person))
+        refused.append(told.value)
+
+    speak(world, job, person)
+    world.run(once_at(LAST_COMMIT[job], erase), name=job)
+    assert refused, "nobody tried to erase while the batch was at work"
+    assert traces(world, person), "the batch has landed nothing"
+    eraser(world).run(person, Whom.of(person))
+    assert traces(world, person) == []
+
+
+@pytest.mark.broker
+@pytest.mark.parametrize("job", LAST_COMMIT)
+def test_an_erasure_that_begins_while_a_batch_is_half_done_waits_for_its_resume(world: World, job: str) -> None:
+    person = f"half done {job}"
+    speak(world, job, person)
+    with pytest.raises(Crash):
+        world.run(crash_at(LAST_COMMIT[job]), name=job)
+    with pytest.raises(OthersBatchUnfinished, match=f"engagement-platform run {job} --until-idle"):
+        eraser(world).run(person, Whom.of(person))
+    world.run(name=job)
+    eraser(world).run(person, Whom.of(person))
+    assert traces(world, person) == []
+
+
+@pytest.mark.broker
+@pytest.mark.parametrize("job", LAST_COMMIT)
+def test_no_batch_begins_before_an_erasure_that_was_interrupted_is_finished(world: World, job: str) -> None:
+    """Else it would read its tombstones before they are put up, and commit after the resume has looked for rows."""
+    person = f"interrupted {job}"
+    speak(world, job, person)
+    with pytest.raises(Crash):
+        eraser(world, crash_at("manifest:after")).run(person, Whom.of(person))
+    finish = once_at(LAST_COMMIT[job], lambda: list(eraser(world).finish()))
+    with pytest.raises(OthersBatchUnfinished, match="engagement-platform erase --finish"):
+        world.run(finish, name=job)
+    list(eraser(world).finish())
+    world.run(name=job)
+    assert traces(world, person) == []
+
+
+def test_conversions_that_a_batch_leaves_while_the_erasure_waits_for_it_are_moved_first(tmp_path: Path) -> None:
+    planted = Planted(tmp_path)
+    checkpoints = planted.stores.checkpoints
+    pinned = {DATA.name: 1}
+    half_done = Manifest(APPLY_MUTATIONS, checkpoints.app_id(APPLY_MUTATIONS), 0, {}, {}, NOW, pinned)
+    checkpoints.begin(half_done)
+
+    def finish(_waits_for: str) -> None:
+        planted.append(PENDING, [{"organization_id": "org", "pending_from": 0, "batch_id": 0}])
+        checkpoints.succeed(half_done, {})
+
+    with pytest.raises(AliasesNotMoved, match="rematerialize-aliases"):
+        planted.eraser(Told(on_blocked=finish)).run("ref", Whom.of(BOB))
+    assert checkpoints.unfinished() == []
+    DeltaTable(PENDING.uri(planted.root)).delete()
+    assert planted.eraser().run("ref", Whom.of(BOB))[DATA.name] == 5
+
+
+def test_declared_entities_refuse_nothing_about_the_person_once_quarantine_is_looked_through(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What they refuse lands in engagement/quarantine, too, and nobody would look there a second time."""
+    planted = Planted(tmp_path)
+    folder = tmp_path / "declared"
+    folder.mkdir()
+    (folder / "defs.yaml").write_text(
+        "type: engagement_platform.MergeOnReadEntity\nattributes: {topic: accounts, name: account, key: account_id, "
+        "columns: {email: string}}\n",
+        encoding="utf-8",
+    )
+    settings = planted.settings.model_copy(update={"defs_folder": folder})
+    up = list[bool]()
+
+    def look(point: str) -> None:
+        if point == "quarantine.redact:before":
+            key = (ANYWHERE, BOB)
+            up.append(StoredTombstones(settings).erased(entity("account"), {key}) == {key})
+
+    erasures.erase(settings, erasures.Request(BOB), Told(observe=look))
+    assert up == [True]

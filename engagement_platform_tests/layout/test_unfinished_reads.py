@@ -1,0 +1,123 @@
+"""Nothing is removed that an unfinished batch, restore or erasure reads; whoever wants to is told how to end it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from engagement_platform.engine.model import Manifest
+from engagement_platform.engine.unfinished_batches import looked_up, versions_read
+from engagement_platform.jobs import INGEST_PROFILE_CHANGES
+from engagement_platform.lake import light
+from engagement_platform.lake.engagement import NOTIFICATION
+from engagement_platform.lake.erased import ERASE_SUBJECTS
+from engagement_platform.layout.unfinished_reads import StillRead
+from engagement_platform.layout.vacuum import checkpoint, vacuum
+from engagement_platform.maintenance import vacuum_tables
+from engagement_platform.mutation.job import APPLY_MUTATIONS
+from engagement_platform.rollback.plan import RESTORE_TABLES
+from engagement_platform_tests.layout.seeded import DATA, NOW, SeededLake, no_spark
+from engagement_platform_tests.layout.test_vacuum import READERS, own_retention, parquet_files, short, swept
+
+FILES = 4
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> SeededLake:
+    """Version 4 has four small files, version 5 one large one instead."""
+    lake = SeededLake(tmp_path)
+    lake.engagements("org-1", FILES)
+    light.compact(DeltaTable(lake.uri()), DATA, 2)
+    own_retention(lake.uri(), 0)
+    assert parquet_files(lake) == FILES + 1
+    return lake
+
+
+def half_done(lake: SeededLake, job: str, pinned: Mapping[str, int], end: Mapping[str, int] | None = None) -> Manifest:
+    """Its batch is begun and not finished."""
+    manifest = Manifest(job, lake.stores.checkpoints.app_id(job), 0, {}, end or {}, NOW, pinned)
+    lake.stores.checkpoints.begin(manifest)
+    return manifest
+
+
+NEWEST = 6
+"""The last commit sets the retention."""
+
+READING = {
+    "a batch": (APPLY_MUTATIONS, {DATA.name: 3}, {}, "run apply-mutations --until-idle"),
+    "where a batch looks ids up": (INGEST_PROFILE_CHANGES, {looked_up(DATA.name): 3}, {}, "run ingest-profile-changes"),
+    "what a restore goes back from": (RESTORE_TABLES, {DATA.name: 4}, {DATA.name: NEWEST}, "restore --abandon"),
+    "what a restore goes back to": (RESTORE_TABLES, {DATA.name: NEWEST}, {DATA.name: 2}, "restore --finish"),
+    "an erasure": (ERASE_SUBJECTS, {DATA.name: 4}, {"erasure": 1}, "erase --finish"),
+}
+
+
+@pytest.mark.parametrize("reading", READING)
+def test_files_that_an_unfinished_batch_reads_stay_and_the_refusal_says_what_ends_it(
+    lake: SeededLake, reading: str
+) -> None:
+    job, pinned, end, ends = READING[reading]
+    manifest = half_done(lake, job, pinned, end)
+    with pytest.raises(StillRead) as refused:
+        swept(lake, short(lake), hours=0)
+    assert f"{job} batch 0 (RUNNING) reads version" in str(refused.value)
+    assert f"engagement-platform {ends}" in str(refused.value)
+    assert parquet_files(lake) == FILES + 1
+    with pytest.raises(StillRead):
+        swept(lake, short(lake), dry_run=True)
+    lake.stores.checkpoints.succeed(manifest, {})
+    assert swept(lake, short(lake), hours=0).files == FILES
+
+
+def test_no_clock_decides_whether_files_are_still_read(lake: SeededLake) -> None:
+    """An hour that a clock is off would do where files were kept by their age."""
+    half_done(lake, APPLY_MUTATIONS, {DATA.name: 3})
+    for days in (-40, 40):
+        now = datetime.now(UTC) + timedelta(days=days)
+        with pytest.raises(StillRead):
+            vacuum(short(lake), lake.target(), lake.stores, READERS, no_spark, hours=0, dry_run=False, now=now)
+
+
+def test_a_batch_whose_version_has_no_files_of_its_own_keeps_nothing(lake: SeededLake) -> None:
+    half_done(lake, APPLY_MUTATIONS, {DATA.name: FILES + 1})
+    assert swept(lake, short(lake), hours=0).files == FILES
+
+
+def test_a_table_that_is_still_read_does_not_keep_the_others_from_being_vacuumed(lake: SeededLake) -> None:
+    lake.notifications("org-1", 1)
+    half_done(lake, APPLY_MUTATIONS, {DATA.name: 3})
+    done = {getattr(one, "table", ""): one for one in vacuum_tables(short(lake), dry_run=True)}
+    assert isinstance(done[DATA.name], StillRead)
+    assert not isinstance(done[NOTIFICATION.name], StillRead)
+
+
+@pytest.mark.parametrize("is_half_done", [True, False])
+def test_entries_of_the_log_stay_while_an_unfinished_batch_reads_a_former_version(
+    lake: SeededLake, is_half_done: bool
+) -> None:
+    upkeep = lake.maintenance.model_copy(update={"checkpoint_commits": 5})
+    eager = lake.settings.model_copy(update={"maintenance": upkeep})
+    if is_half_done:
+        half_done(lake, APPLY_MUTATIONS, {DATA.name: 3})
+    made = checkpoint(eager, lake.target(), lake.stores, READERS, no_spark)
+    assert (made.done, made.cleaned) == (True, not is_half_done)
+
+
+def test_a_version_whose_log_is_gone_is_still_named(lake: SeededLake) -> None:
+    half_done(lake, APPLY_MUTATIONS, {DATA.name: 1})
+    DeltaTable(lake.uri()).create_checkpoint()
+    Path(lake.uri(), "_delta_log", f"{0:020}.json").unlink()
+    with pytest.raises(StillRead, match="reads version 1, and its log has expired"):
+        swept(lake, short(lake), hours=0)
+
+
+def test_records_that_are_put_through_again_are_read_from_the_version_that_a_redrive_found() -> None:
+    quarantine, table = "shop/click_quarantine", "shop/click"
+    job = "redrive-quarantine:ingest-shop-click:not_json"
+    manifest = Manifest(job, "a", 0, {}, {"version": 4, "row": 2}, NOW, {quarantine: 7, table: 9})
+    assert versions_read(manifest, quarantine) == {4, 7}
+    assert versions_read(manifest, table) == {9}

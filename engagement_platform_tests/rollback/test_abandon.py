@@ -1,0 +1,207 @@
+"""A restore that is half done and given up leaves every table as it was before; nobody is left between two batches.
+
+Without Spark and Kafka: rows and batches as the jobs would have left them.
+"""
+
+from __future__ import annotations
+
+import random
+from datetime import timedelta
+from pathlib import Path
+from typing import cast
+
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+from engagement_platform.engine.job import Told
+from engagement_platform.engine.lease import LeaseUnavailable
+from engagement_platform.engine.model import JobState, Manifest
+from engagement_platform.engine.unfinished_batches import in_the_way
+from engagement_platform.jobs import INGEST_ENGAGEMENTS
+from engagement_platform.lake import light, log
+from engagement_platform.lake.arrow import table_of
+from engagement_platform.lake.contract import Table
+from engagement_platform.lake.engagement import MAPPING, SAID_NAME
+from engagement_platform.lake.lake import Lake
+from engagement_platform.lake.restore import VersionGone
+from engagement_platform.layout.doctor import Target
+from engagement_platform.layout.unfinished_reads import StillRead
+from engagement_platform.layout.vacuum import vacuum
+from engagement_platform.rollback.abandon import RestoreDecided, abandon
+from engagement_platform.rollback.groups import engagements
+from engagement_platform.rollback.job import RestoreUnfinished, Restoring
+from engagement_platform.rollback.plan import RESTORE_TABLES, Asked
+from engagement_platform.settings import StoreSettings
+from engagement_platform_tests.erasing.planted import AT, DATA, Planted, engagement
+from engagement_platform_tests.ingestion.test_crashes import Crash, crash_at
+
+BATCHES = 3
+WRITTEN = (DATA, MAPPING, SAID_NAME)
+POINTS = (
+    "manifest:after", "restore.data:before", "restore.data:after", "restore.mapping:before", "restore.mapping:after",
+    "restore.said_name:before", "restore.said_name:after",
+)  # fmt: skip
+DECIDED = ("restore:recorded", "notification.append:after", "audit.append:after", "audit:recorded", "rewind:recorded")
+BY = "ann@here"
+
+
+class Batches(Planted):
+    """Three batches of engagements, each with a row in three tables."""
+
+    def __init__(self, home: Path) -> None:
+        super().__init__(home)
+        self.settings = self.settings.model_copy(update={"stores": StoreSettings(lease_wait=timedelta(0))})
+        self.first = self.versions()[DATA.name] + 1
+        self.asked = Asked(DATA.name, self.first, "drop", by=BY)
+        for number in range(BATCHES):
+            self.batch(number)
+
+    def batch(self, number: int) -> None:
+        checkpoints = self.stores.checkpoints
+        app_id, start, end = checkpoints.app_id(INGEST_ENGAGEMENTS), {"0": number}, {"0": number + 1}
+        manifest = Manifest(INGEST_ENGAGEMENTS, app_id, number, start, end, AT, self.versions())
+        checkpoints.begin(manifest)
+        named = {"organization_id": "org", "id": f"p{number}", "name": "N", "name_ts": AT, "batch_id": number}
+        rows = {DATA: engagement("org", f"new {number}", f"p{number}", f"p{number}"), MAPPING: named, SAID_NAME: named}
+        for table, row in rows.items():
+            txn = manifest.transaction(table.key[-1], "append")
+            light.append(DeltaTable(table.uri(self.root)), table_of([row], table), txn)
+        checkpoints.succeed(manifest, {})
+
+    def versions(self) -> dict[str, int]:
+        found = {table.name: log.version(table.uri(self.root)) for table in engagements(self.settings).tables}
+        return {name: version for name, version in found.items() if version is not None}
+
+    def restoring(self, point: str = "") -> Restoring:
+        lake = Lake(cast(SparkSession, None), self.settings)
+        return Restoring(lake, self.stores, Told(observe=crash_at(point)))
+
+    def swept(self, table: Table) -> None:
+        """VACUUM with nothing kept that need not be."""
+        lately = self.settings.mutation.model_copy(update={"max_lateness": timedelta(0)})
+        upkeep = self.settings.maintenance.model_copy(update={"rollback_window": timedelta(0)})
+        settings = self.settings.model_copy(update={"mutation": lately, "maintenance": upkeep})
+        target = Target(table.name, table.uri(self.root))
+        vacuum(settings, target, self.stores, {}, lambda: pytest.fail("Spark was asked for"), dry_run=False)
+
+    def state(self) -> str:
+        """Which batches the tables show: all the same ones, or it fails."""
+        columns = {DATA: "engagement_id", MAPPING: "id", SAID_NAME: "id"}
+        ids = [{row[column] for row in self.rows(table)} for table, column in columns.items()]
+        shown = [{n for n in range(BATCHES) if {f"new {n}", f"p{n}"} & each} for each in ids]
+        assert shown[0] == shown[1] == shown[2], f"two tables are at different batches: {shown}"
+        return {frozenset(range(BATCHES)): "before", frozenset({0}): "target"}[frozenset(shown[0])]
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Batches:
+    world = Batches(tmp_path)
+    assert world.state() == "before"
+    return world
+
+
+def crashed(world: Batches, point: str) -> None:
+    with pytest.raises(Crash):
+        world.restoring(point).run(world.asked)
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_a_restore_that_is_given_up_leaves_all_tables_as_before_and_jobs_go_on(world: Batches, point: str) -> None:
+    before, counts = world.contents(), world.stores.checkpoints.latest(INGEST_ENGAGEMENTS)
+    crashed(world, point)
+    with pytest.raises(RestoreUnfinished, match="restore --abandon"):
+        world.restoring().run(world.asked)
+    assert in_the_way(INGEST_ENGAGEMENTS, (DATA.name,), world.stores.checkpoints.unfinished())
+    done = abandon(world.restoring(), BY)
+    assert done is not None
+    assert set(done.tables) == {table.name for table in WRITTEN}
+    assert world.state() == "before"
+    assert world.contents() == before, "notifications and logs, too"
+    assert world.stores.checkpoints.latest(INGEST_ENGAGEMENTS) == counts, "no job is put back"
+    assert world.stores.checkpoints.unfinished() == []
+    record = world.stores.checkpoints.history(RESTORE_TABLES)[0]
+    assert (record.state, record.counts["tables_put_back"]) == (JobState.SUCCEEDED, 3)
+    assert record.details["abandoned_by"] == BY
+    for table in WRITTEN:
+        newest = next(log.markers(table.uri(world.root)))[1]
+        assert str(newest).split("\n")[0].endswith(f"/abandon/{table.key[-1]}#0"), "a RESTORE under way would land"
+    assert abandon(world.restoring(), BY) is None
+    world.batch(BATCHES)
+    assert world.restoring().run(world.asked) is not None
+    assert world.state() == "target"
+
+
+@pytest.mark.parametrize("point", DECIDED)
+def test_what_readers_may_have_been_told_of_is_finished_and_not_given_up(world: Batches, point: str) -> None:
+    crashed(world, point)
+    with pytest.raises(RestoreDecided, match="restore --finish"):
+        abandon(world.restoring(), BY)
+    assert world.restoring().run(None) is not None
+    assert world.state() == "target"
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_whatever_dies_in_whatever_order_all_tables_end_at_one_batch(world: Batches, seed: int) -> None:
+    chance = random.Random(seed)
+    crashed(world, chance.choice(POINTS))
+    given_up = tuple(f"abandon.{table.key[-1]}:before" for table in WRITTEN)
+    for _ in range(6):
+        forward = chance.random() < 0.5
+        stops = world.restoring(chance.choice(POINTS[1:] if forward else given_up))
+        with pytest.raises(Crash):
+            stops.run(None) if forward else abandon(stops, BY)
+    if chance.random() < 0.5:
+        assert world.restoring().run(None) is not None
+        assert world.state() == "target"
+    else:
+        assert abandon(world.restoring(), BY) is not None
+        assert world.state() == "before"
+    assert world.stores.checkpoints.unfinished() == []
+
+
+@pytest.mark.parametrize("ends", ["finish", "abandon"])
+def test_no_vacuum_takes_a_version_away_that_a_half_done_restore_needs_for_either_end(
+    world: Batches, ends: str
+) -> None:
+    light.compact(DeltaTable(DATA.uri(world.root)), DATA, 2)
+    for table in WRITTEN:
+        DeltaTable(table.uri(world.root)).alter.set_table_properties(
+            {"delta.deletedFileRetentionDuration": "interval 0 hours"}
+        )
+    crashed(world, "restore.data:after")
+    with pytest.raises(StillRead, match=r"restore --finish`, or `engagement-platform restore --abandon"):
+        world.swept(DATA)
+    if ends == "finish":
+        world.restoring().run(None)
+        assert world.state() == "target"
+    else:
+        abandon(world.restoring(), BY)
+        assert world.state() == "before"
+
+
+def test_no_vacuum_comes_between_the_plan_of_a_restore_and_its_manifest(world: Batches) -> None:
+    tried = list[str]()
+
+    def sweep(point: str) -> None:
+        if point == "manifest:before":
+            with pytest.raises(LeaseUnavailable):
+                world.swept(DATA)
+            tried.append(point)
+
+    restoring = world.restoring()
+    Restoring(restoring.lake, restoring.stores, Told(observe=sweep)).run(world.asked)
+    assert tried
+
+
+def test_a_restore_is_not_begun_when_files_went_after_it_was_planned(world: Batches) -> None:
+    restoring = world.restoring()
+    job = restoring.job(world.asked)
+    planned = job.source.plan(None, job.limits, None)
+    assert planned is not None
+    light.compact(DeltaTable(DATA.uri(world.root)), DATA, 2)
+    uri, version = DATA.uri(world.root), world.first
+    then, now = DeltaTable(uri, version=version).file_uris(), DeltaTable(uri).file_uris()
+    Path(sorted(set(then) - set(now))[0]).unlink()
+    with pytest.raises(VersionGone):
+        job.pin()
