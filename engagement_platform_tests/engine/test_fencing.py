@@ -101,7 +101,7 @@ def test_a_stopped_process_that_goes_on_after_its_successor_writes_nothing(
 class Loses(Lines):
     """Loses its leases when its rows are ready to be written."""
 
-    meanwhile: Callable[[], None] = field(default=lambda: None)
+    meanwhile: Callable[[], object] = field(default=lambda: None)
 
     def run(self, work: Manifest, commit: Committer) -> Counts:
         with commit("first") as txn:

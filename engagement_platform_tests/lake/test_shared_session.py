@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable, Schema
-from deltalake.schema import Field
+from deltalake.schema import Field, PrimitiveType
 
 from engagement_platform.embedded.connect import connect_child
 from engagement_platform.embedded.ports import free_ports
@@ -161,7 +161,7 @@ def test_a_write_that_goes_on_in_the_server_does_not_land_after_its_batch_was_ab
     """The client is killed, its session is out of reach, and the write ends only after the reset."""
     job, table = "ingest-engagements", "engagement/late"
     uri = f"{server.settings.lake}/{table}"
-    DeltaTable.create(uri, Schema([Field("id", "long")]))
+    DeltaTable.create(uri, Schema([Field("id", PrimitiveType("long"))]))
     checkpoints = CheckpointStore(open_engine(server.settings.store_url))
     batch = Manifest(job, checkpoints.app_id(job), 0, {}, {"0": 1}, datetime.now(UTC))
     checkpoints.begin(batch, source_metadata={TARGETS: {"data/insert": table}})

@@ -43,7 +43,7 @@ def main(wanted: LayoutScheme, point: str) -> None:
 
     if point == "checked":
         # The last of the checks that precede the write.
-        driver_lease.check = lambda _root: os.kill(os.getpid(), signal.SIGSTOP)
+        driver_lease.check = lambda root: os.kill(os.getpid(), signal.SIGSTOP)
     maintenance.migrate(settings, data.name, wanted, Told(observe=observe))
 
 
