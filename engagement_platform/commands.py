@@ -147,7 +147,7 @@ def read(
     from engagement_platform.lake.lake import Lake
     from engagement_platform.lake.session import spark_session
 
-    with spark_session(settings, "read") as spark:
+    with spark_session(settings, "read", reads_only=True) as spark:
         rows = rows_of(Lake(spark, settings), table, where=where, version=version)
         if out is not None:
             count = save(rows, table, out)
@@ -198,7 +198,7 @@ def verify(
     if identity:
         from engagement_platform.lake.session import spark_session
 
-        with spark_session(settings, "verify") as spark:
+        with spark_session(settings, "verify", reads_only=True) as spark:
             findings = identity_findings(settings, spark, sample)
     else:
         findings = findings_of(settings)

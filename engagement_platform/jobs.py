@@ -15,6 +15,8 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from engagement_platform.engine.database import open_engine
+from engagement_platform.engine.fencing import declared as declared_transactions
+from engagement_platform.engine.fencing import targets_of
 from engagement_platform.engine.job import BatchReport, DrainPolicy, MicroBatchJob, Stores, Told, drain
 from engagement_platform.engine.lease import LeaseStore
 from engagement_platform.engine.model import JobState, Manifest
@@ -28,6 +30,7 @@ from engagement_platform.ingestion.again import QuarantineSource
 from engagement_platform.ingestion.job import Parts, ingest_engagements, ingest_mutation_requests
 from engagement_platform.lake import log
 from engagement_platform.lake.engagement import QUARANTINE, data_table
+from engagement_platform.lake.fencing import LakeFencing
 from engagement_platform.lake.lake import Lake
 from engagement_platform.lake.session import spark_session
 from engagement_platform.landing.redriven import RedriveSource
@@ -372,7 +375,8 @@ def _redrive(settings: Settings, reason: str | None, told: Told | None) -> Itera
 def reset_job(name: str, settings: Settings, *, abandon: bool = False) -> str:
     """Forget the job's checkpoint; its new application id.
 
-    abandon: also when the last batch is unfinished. Raises UnfinishedBatch otherwise, AliasesWaiting, LeaseUnavailable
+    abandon: also when the last batch is unfinished; opens Spark to close the batch's transactions, so that nothing that
+    still writes under them can land later. Raises UnfinishedBatch otherwise, AliasesWaiting, LeaseUnavailable
     while it runs.
     """
     names = (*job_names(settings), *GAME_JOBS)
@@ -387,6 +391,11 @@ def reset_job(name: str, settings: Settings, *, abandon: bool = False) -> str:
         if name == APPLY_MUTATIONS and (left := organizations_waiting(settings)):
             raise AliasesWaiting(left)
         last = stores.checkpoints.latest(name)
-        if last is not None and last.state is not JobState.SUCCEEDED and not abandon:
-            raise UnfinishedBatch(last.manifest)
+        if last is not None and last.state is not JobState.SUCCEEDED:
+            if not abandon:
+                raise UnfinishedBatch(last.manifest)
+            if left_open := declared_transactions(last.manifest, targets_of(stores.checkpoints.source_metadata(name))):
+                # Also ends what a killed run has left going on in the job's session on a Connect server.
+                with spark_session(settings, name) as spark:
+                    LakeFencing(Lake(spark, settings)).close(left_open)
         return stores.checkpoints.reset(name, fences=[lease.fence])

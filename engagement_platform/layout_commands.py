@@ -74,7 +74,7 @@ def doctor(
     def open_spark() -> AbstractContextManager[SparkSession]:
         from engagement_platform.lake.session import spark_session
 
-        return spark_session(settings, "doctor")
+        return spark_session(settings, "doctor", reads_only=True)
 
     examined, unread = [], []
     for target in targets(settings, table):
@@ -148,7 +148,7 @@ def _capabilities(settings: Settings, as_json: bool) -> int:
     from engagement_platform.guards.capabilities import capabilities as tried
     from engagement_platform.lake.session import spark_session
 
-    with spark_session(settings, "doctor") as spark:
+    with spark_session(settings, "doctor", reads_only=True) as spark:
         found = list(tried(spark))
     if as_json:
         typer.echo(json.dumps({"capabilities": [one.as_json() for one in found]}))

@@ -114,7 +114,7 @@ def _planned(settings: object, asked: object, dry_run: bool, as_json: bool) -> b
         from engagement_platform.lake.session import spark_session
         from engagement_platform.rollback.job import differing_rows
 
-        with spark_session(settings, "restore") as spark:
+        with spark_session(settings, "restore", reads_only=True) as spark:
             differing = differing_rows(Lake(spark, settings), planned)
     if as_json and dry_run:
         typer.echo(json.dumps(telling.as_json(planned, differing)))

@@ -120,6 +120,12 @@ class StoreSettings(Section):
         description="How long a run waits for another holder before it ends and says who holds the lease. Longer than "
         "`lease_ttl`, so that a crashed holder is outlived.",
     )
+    lake_lease_ttl: timedelta = Field(
+        default=timedelta(minutes=5),
+        description="A lake at s3a:// may be taken over by another Spark driver when no session of the one before has "
+        "used it for this long. Longer than a single write takes: one whose client was killed goes on in the Connect "
+        "server, and nobody renews the lease for it.",
+    )
 
 
 class BatchSettings(Section):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
@@ -62,7 +62,7 @@ def open_spark(settings: Settings, app_name: str) -> Iterator[SparkSession]:
     A session that this process runs already is used and left running: there is one driver to a process, and it is
     its starter's to stop.
     """
-    from engagement_platform.lake.session import spark_session
+    from engagement_platform.lake.session import hold_lake, spark_session
 
     if settings.spark.remote is not None:
         with spark_session(settings, app_name) as spark:
@@ -70,14 +70,14 @@ def open_spark(settings: Settings, app_name: str) -> Iterator[SparkSession]:
         return
     from pyspark.sql import SparkSession as Classic
 
-    if (running := Classic.getActiveSession()) is not None:
-        yield running
-        return
-    spark = _start_spark(settings, app_name)
-    try:
+    # The driver that is started here is stopped before its lease on the lake is given back.
+    with ExitStack() as lease, ExitStack() as opened:
+        running = Classic.getActiveSession()
+        spark = running or _start_spark(settings, app_name)
+        if running is None:
+            opened.callback(spark.stop)
+        lease.callback(hold_lake(settings, spark, ends=running is None))
         yield spark
-    finally:
-        spark.stop()
 
 
 def _start_spark(settings: Settings, app_name: str) -> SparkSession:

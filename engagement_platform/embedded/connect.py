@@ -48,6 +48,9 @@ def connect_child(settings: Settings, work_dir: Path) -> Child:
         "spark.local.dir": str(work_dir / "local"),
         "spark.sql.warehouse.dir": str(work_dir / "warehouse"),
         **server_conf(settings),
+        # A session that is closed leaves its Python workers' daemon behind (SPARK-54055); after the default of an hour
+        # without use, a job that runs each night would leave one a day, and others one for each quiet hour.
+        "spark.connect.session.manager.defaultSessionTimeout": "7d",
         "spark.connect.grpc.binding.address": LOCALHOST,
         "spark.connect.grpc.binding.port": str(settings.embedded.connect_port),
     }

@@ -13,6 +13,17 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Generic, Protocol, TypeVar
 
+from engagement_platform.engine.books import BatchFailed, BooksDoNotBalance, accounted
+from engagement_platform.engine.fencing import (
+    OUTSIDE_BATCHES,
+    TARGETS,
+    Committer,
+    Fencing,
+    Unfenced,
+    declared,
+    targets_of,
+    transaction_before,
+)
 from engagement_platform.engine.lease import POLL, Fence, Holder, Lease, LeaseStore
 from engagement_platform.engine.model import (
     Checkpoint,
@@ -22,7 +33,6 @@ from engagement_platform.engine.model import (
     Manifest,
     Offsets,
     Source,
-    Transaction,
 )
 from engagement_platform.engine.stores import BatchMetadataStore, CheckpointStore
 from engagement_platform.engine.unfinished_batches import OthersBatchUnfinished, in_the_way, kept_by
@@ -42,56 +52,6 @@ class Told:
     observe: Observer = lambda _point: None
     on_wait: Callable[[str, Holder], None] = lambda _lease, _holder: None
     on_blocked: Callable[[str], None] = lambda _sentence: None
-
-
-ENDS = ("landed", "duplicates", "quarantined", "erased")
-"""What becomes of a record that a batch received. erased: of somebody who was erased, and kept nowhere."""
-
-
-def accounted(counts: Counts) -> int:
-    """How many records these counts account for."""
-    return sum(counts.get(name, 0) for name in ENDS)
-
-
-class BooksDoNotBalance(PlatformError):
-    """A batch would lose or invent records; it is not finalized."""
-
-    def __init__(self, manifest: Manifest, counts: Counts) -> None:
-        self.counts = counts
-        received, landed = counts.get("rows_in", 0), counts.get("landed", 0)
-        duplicates, quarantined = counts.get("duplicates", 0), counts.get("quarantined", 0)
-        super().__init__(
-            f"{manifest} received {received} records but accounts for {accounted(counts)} ({landed} landed, "
-            f"{duplicates} known duplicates, {quarantined} quarantined, {counts.get('erased', 0)} erased). The batch "
-            "stays unfinished and is tried again by the next run; nothing after it is read. This is a defect: please "
-            "report it with the output of `engagement-platform verify`."
-        )
-
-
-class BatchFailed(PlatformError):
-    """Spark gave up in the middle of a batch."""
-
-    def __init__(self, manifest: Manifest, error: Exception) -> None:
-        first = next((line.strip() for line in str(error).splitlines() if line.strip()), "no reason given")
-        super().__init__(
-            f"{manifest} stopped: {type(error).__name__}: {first[:300]}. What its finished processes wrote stays and "
-            "is not written again; the next run finishes the batch. The whole text is with the batch in the stores "
-            "and in the log of Spark."
-        )
-
-
-class Committer:
-    """Hands a process the transaction of each of its commits and tells the observer what was passed."""
-
-    def __init__(self, manifest: Manifest, process: str, observe: Observer) -> None:
-        self._manifest, self._process, self._observe = manifest, process, observe
-
-    @contextmanager
-    def __call__(self, commit: str) -> Iterator[Transaction]:
-        """The transaction to write under."""
-        self._observe(f"{self._process}.{commit}:before")
-        yield self._manifest.transaction(self._process, commit)
-        self._observe(f"{self._process}.{commit}:after")
 
 
 class Process(Protocol[W_contra]):
@@ -176,10 +136,19 @@ class MicroBatchJob(Generic[W]):
     describe: Callable[[W], Mapping[str, object]] = lambda _: {}
     """More of a batch than counts, for people: offsets, freshness, samples. Must be JSON-able."""
     clock: Callable[[], datetime] = lambda: datetime.now(UTC)
+    fencing: Fencing = field(default_factory=Unfenced)
+    """Keeps writers of this job's earlier attempts out of the tables."""
     observe: Observer = lambda _: None
     on_wait: Callable[[str, Holder], None] = lambda _lease, _holder: None
     on_blocked: Callable[[str], None] = lambda _batch: None
     """Told for which unfinished batch of which other job this one waits, with state and reason."""
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for a commit that `fencing` does not know, when it knows any."""
+        known = self.fencing.targets
+        unknown = [f"{p.name}/{commit}" for p in self.processes for commit in p.commits] if known else []
+        if unknown := [commit for commit in unknown if commit not in known]:
+            raise ValueError(f"{self.name} does not say which table {', '.join(unknown)} writes")
 
     @property
     def crash_points(self) -> tuple[str, ...]:
@@ -212,6 +181,7 @@ class MicroBatchJob(Generic[W]):
             with ExitStack() as held:
                 # One order for everybody: two jobs that each hold what the other wants would wait for nothing.
                 tables = [held.enter_context(self.lease_of(f"table/{name}", self.name)) for name in sorted(self.leased)]
+                self._close_predecessors(tables)
                 attempt = _Attempt(self, lease, tables, planned)
                 try:
                     return attempt.run()
@@ -238,6 +208,20 @@ class MicroBatchJob(Generic[W]):
             if self.others_unfinished() != refusal.batches:
                 return
         raise refusal
+
+    def _close_predecessors(self, tables: Sequence[Lease]) -> None:
+        """Close what a holder that never released its lease may still write to a table, outside of batches.
+
+        What it may write in a batch is closed by finishing or abandoning that batch.
+        """
+        silent = [one for one in tables if one.replaced and not OUTSIDE_BATCHES.isdisjoint(one.replaced.purposes)]
+        try:
+            self.fencing.close([transaction_before(lease.fence) for lease in silent])
+        except BaseException:
+            # The next holder has to see that nobody released it, and to close it then.
+            for lease in silent:
+                lease.leave()
+            raise
 
     @contextmanager
     def lease_of(self, name: str, purpose: str) -> Iterator[Lease]:
@@ -319,7 +303,8 @@ class _Attempt(Generic[W]):
             table_versions=job.pin(),
         )
         job.observe("manifest:before")
-        self.checkpoints.begin(manifest, source_metadata=job.about(), fences=[*self.fences, *entered])
+        about = {**job.about(), TARGETS: dict(job.fencing.targets)}
+        self.checkpoints.begin(manifest, source_metadata=about, fences=[*self.fences, *entered])
         job.observe("manifest:after")
         return manifest
 
@@ -342,16 +327,29 @@ class _Attempt(Generic[W]):
             details = job.describe(work)
         if totals["rows_in"] != accounted(totals):
             raise BooksDoNotBalance(manifest, totals)
+        if replayed:
+            self._close(manifest)
         took = time.monotonic() - self.began
         report = BatchReport(manifest, dict(totals), details, self.seconds, took, replayed)
         kept = {**details, "process_seconds": self.seconds, "seconds": took, "replayed": replayed}
         self.checkpoints.succeed(manifest, report.counts, kept, job.clock(), fences=self.fences)
         return report
 
+    def _close(self, manifest: Manifest) -> None:
+        """Close what an earlier attempt at the batch may still write: commits that this attempt had no rows for."""
+        self._check()
+        begun_with = targets_of(self.checkpoints.source_metadata(self.job.name))
+        self.job.fencing.close(declared(manifest, {**begun_with, **self.job.fencing.targets}))
+
+    def _check(self) -> None:
+        """Raise LeaseLost, or what the lake says, when this run may not write any more."""
+        self.job.stores.leases.check(self.fences)
+        self.job.fencing.check()
+
     def _run_process(self, process: Process[W], work: W, manifest: Manifest) -> Counts:
         since = time.monotonic()
-        self.job.stores.leases.check(self.fences)
-        counts = process.run(work, Committer(manifest, process.name, self.job.observe))
+        self._check()
+        counts = process.run(work, Committer(manifest, process.name, self.job.observe, self._check))
         self.metadata.record(manifest, process.name, counts, self.job.clock(), fences=self.fences)
         self.job.observe(f"{process.name}:recorded")
         self.seconds[process.name] = time.monotonic() - since

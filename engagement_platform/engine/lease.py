@@ -25,6 +25,9 @@ _log = logging.getLogger(__name__)
 # How often a waiting run looks. Each look is one small write, and a freed lease stays idle for half of this.
 POLL = timedelta(seconds=0.5)
 
+_AFTER = ", after "
+"""Between the purpose of a holder and those of the silent ones whose lease it took."""
+
 
 @dataclass(frozen=True)
 class Fence:
@@ -44,6 +47,11 @@ class Holder:
     purpose: str
     since: datetime
     waiting: bool = False
+
+    @property
+    def purposes(self) -> tuple[str, ...]:
+        """Its own purpose, and those of holders before it that were silent and that nobody has released since."""
+        return tuple(self.purpose.split(_AFTER))
 
     def __str__(self) -> str:
         verb = "waits for" if self.waiting else "holds"
@@ -72,6 +80,14 @@ class LeaseLost(PlatformError):
         )
 
 
+@dataclass(frozen=True)
+class _Taken:
+    """A lease that was just taken, and from whom, where that holder had not released it."""
+
+    fence: Fence
+    replaced: Holder | None
+
+
 def lock_name(lease: str) -> str:
     """The name under which `database.writing` is alone with a lease."""
     return f"lease/{lease}"
@@ -96,8 +112,10 @@ def verify(connection: Connection, fence: Fence) -> None:
 class Lease:
     """A lease that is held; a context manager that releases it. A daemon thread keeps it alive every ttl/3."""
 
-    def __init__(self, store: LeaseStore, fence: Fence, beat_at: float) -> None:
+    def __init__(self, store: LeaseStore, fence: Fence, beat_at: float, replaced: Holder | None = None) -> None:
         self.fence = fence
+        self.replaced = replaced
+        """The holder before, where it never released the lease: it died, or is silent and may still be writing."""
         self._store = store
         self._beat_at = beat_at
         self._lost: str | None = None
@@ -151,6 +169,8 @@ class Lease:
         """
         if self._lost is None:
             self._lost = "it was released"
+        elif self._stop.is_set():
+            return
         self._stop.set()
         self._store.forget(self)
         try:
@@ -164,6 +184,12 @@ class Lease:
             _log.warning("lease %s could not be released (%s); it ends by itself", self.fence.name, error.cause)
         if threading.current_thread() is not self._thread:
             self._thread.join(timeout=5)
+
+    def leave(self) -> None:
+        """Stop to keep the lease alive without releasing it: whoever holds it next sees that we never did."""
+        self._lost = self._lost or "it was left to end by itself"
+        self._stop.set()
+        self._store.forget(self)
 
     def __enter__(self) -> Self:
         return self
@@ -232,8 +258,8 @@ class LeaseStore:
             while True:
                 beat_at = self.elapsed()
                 now, ticket, outcome = self._attempt(name, purpose, ticket, stay=wait > timedelta(0))
-                if isinstance(outcome, Fence):
-                    self._held[outcome] = lease = Lease(self, outcome, beat_at)
+                if isinstance(outcome, _Taken):
+                    self._held[outcome.fence] = lease = Lease(self, outcome.fence, beat_at, outcome.replaced)
                     return lease
                 began = began or now
                 if now - began >= wait:
@@ -288,7 +314,7 @@ class LeaseStore:
 
     def _attempt(
         self, name: str, purpose: str, ticket: int | None, *, stay: bool
-    ) -> tuple[datetime, int | None, Fence | Holder]:
+    ) -> tuple[datetime, int | None, _Taken | Holder]:
         """One look: take the lease, or say who is before us and (stay) keep a place in the line."""
         me = this_process()
         with writing(self.engine, lock_name(name)) as connection:
@@ -297,8 +323,13 @@ class LeaseStore:
             before = self._line_before(connection, name, ticket, now)
             if (row is None or self._is_free(row, now)) and before is None:
                 fencing = 1 if row is None else row.fencing + 1
+                replaced = None if row is None or row.owner is None else _holder(row)
+                # Kept until somebody releases the lease: whoever takes it from us, too, has to know whose writes may be
+                # under way.
+                before_us = replaced.purposes if replaced is not None else ()
+                purposes = _AFTER.join(dict.fromkeys((purpose, *before_us)))
                 values = {
-                    "owner": str(me), "place": me.place, "fencing": fencing, "purpose": purpose,
+                    "owner": str(me), "place": me.place, "fencing": fencing, "purpose": purposes,
                     "acquired_ts": now, "heartbeat_ts": now, "expires_ts": now + self.ttl,
                 }  # fmt: skip
                 if row is None:
@@ -306,7 +337,7 @@ class LeaseStore:
                 else:
                     connection.execute(LEASE.update().where(LEASE.c.name == name).values(**values))
                 connection.execute(LEASE_WAITER.delete().where(LEASE_WAITER.c.ticket == ticket))
-                return now, None, Fence(name, fencing)
+                return now, None, _Taken(Fence(name, fencing), replaced)
             if stay:
                 place = {"name": name, "owner": str(me), "place": me.place, "purpose": purpose}
                 ticket = _keep_place(connection, ticket, place, now)

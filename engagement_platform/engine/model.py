@@ -5,7 +5,7 @@ Values and protocols only. Keeping them is `stores`, running them is `job`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -81,12 +81,18 @@ class ProcessState:
     counts: Counts = field(default_factory=dict)
 
 
+def _unguarded() -> None:
+    """For writers that hold no lease."""
+
+
 @dataclass(frozen=True)
 class Transaction:
     """Names one commit of one batch: Delta keeps (app_id, version) and skips a second write under the same."""
 
     app_id: str
     version: int
+    guard: Callable[[], None] = field(default=_unguarded, compare=False, repr=False)
+    """Raises when its writer may not commit any more. Called by whoever writes, immediately before the write."""
 
     @property
     def marker(self) -> str:

@@ -74,6 +74,12 @@ class CheckpointStore:
             row = checkpoint_row(connection, job)
         return None if row is None else _checkpoint(row)
 
+    def source_metadata(self, job: str) -> Mapping[str, object]:
+        """What was kept of the source of the last batch; empty before the first one."""
+        with reading(self._engine) as connection:
+            row = checkpoint_row(connection, job)
+        return {} if row is None else row.source_metadata
+
     def unfinished(self) -> list[Checkpoint]:
         """The batches of all jobs that were begun and have not succeeded, by job; none that a reset gave up."""
         query = select(CHECKPOINT).where(CHECKPOINT.c.job_state != JobState.SUCCEEDED).order_by(CHECKPOINT.c.job_name)

@@ -34,6 +34,7 @@ from engagement_platform.lake import log
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.engagement import ALIAS, MAPPING, NOTIFICATION, PENDING, QUARANTINE, data_table
 from engagement_platform.lake.erased import ERASE_SUBJECTS, needs_spark
+from engagement_platform.lake.fencing import LakeFencing
 from engagement_platform.lake.lake import Lake
 from engagement_platform.lake.session import spark_session
 from engagement_platform.merge_on_read.entity import profile
@@ -126,6 +127,7 @@ def erase_job(lake: Lake, stores: Stores, settings: Settings, told: Told | None 
         # Of all who write these tables; whoever only appends begins no batch while quarantine's is held.
         leased=(data.name, MAPPING.name, QUARANTINE.name, entity.base.name, entity.changeset.name),
         lease_wait=settings.stores.lease_wait,
+        fencing=LakeFencing(lake),
         clock=lambda: datetime.now(UTC),
         observe=told.observe,
         on_wait=told.on_wait,

@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from engagement_platform.engine.job import Committer
+from engagement_platform.engine.fencing import Committer
 from engagement_platform.engine.model import Counts, Manifest, Transaction
 from engagement_platform.erasing.found import PLACE, Found
 from engagement_platform.erasing.whom import Side, Whom

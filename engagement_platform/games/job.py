@@ -6,11 +6,12 @@ from engagement_platform.engine.job import MicroBatchJob, Stores, Told
 from engagement_platform.engine.model import Limits, Manifest
 from engagement_platform.games.batch import GameBatch, open_batch
 from engagement_platform.games.decoding import event_decoder
-from engagement_platform.games.event_type import GROUP
+from engagement_platform.games.event_type import GROUP, QUARANTINE_NAME
 from engagement_platform.games.feed import Feed, ingest_name, replay_name
 from engagement_platform.games.objects import ObjectSource, lines_of
 from engagement_platform.games.processes import EventsProcess, RefusedProcess
 from engagement_platform.games.reasons import EventLimits
+from engagement_platform.lake.fencing import LakeFencing, targets
 from engagement_platform.lake.lake import Lake
 from engagement_platform.pii.tombstones import StoredTombstones
 from engagement_platform.settings import Settings
@@ -50,6 +51,15 @@ def game_events(
             "landed_by_type": {name: len(kept.rows) for name, kept in work.kept.items()},
             "produced_quantiles_ms": work.arrival_quantiles_ms,
         },
+        fencing=LakeFencing(
+            lake,
+            targets(
+                {
+                    f"{QUARANTINE_NAME}/append": feed.quarantine,
+                    **{f"{event_type}/append": one.table for event_type, one in feed.types.items()},
+                }
+            ),
+        ),
         observe=told.observe,
         on_wait=told.on_wait,
         on_blocked=told.on_blocked,

@@ -33,6 +33,7 @@ from engagement_platform.lake.engagement import (
     SUPERSEDED,
     data_table,
 )
+from engagement_platform.lake.fencing import LakeFencing, targets
 from engagement_platform.lake.lake import Lake
 from engagement_platform.landing.decoded import Step, decoded, few_records
 from engagement_platform.mutation.accepted import TooMany
@@ -115,6 +116,21 @@ def ingest_engagements(name: str, source: Source, read: Reader, parts: Parts) ->
         leased=(data.name, MAPPING.name),
         lease_wait=settings.stores.lease_wait,
         describe=describe,
+        fencing=LakeFencing(
+            lake,
+            targets(
+                {
+                    "quarantine/append": QUARANTINE,
+                    "mapping/said": SAID_NAME,
+                    "mapping/merge": MAPPING,
+                    "data/original": ORIGINAL,
+                    "data/superseded": SUPERSEDED,
+                    "data/update": data,
+                    "data/insert": data,
+                    "notification/append": NOTIFICATION,
+                }
+            ),
+        ),
         observe=parts.told.observe,
         on_wait=parts.told.on_wait,
         on_blocked=parts.told.on_blocked,
@@ -164,6 +180,9 @@ def ingest_mutation_requests(
             "rejected": dict(work.rejected),
             "produced_quantiles_ms": list(work.produced_quantiles_ms),
         },
+        fencing=LakeFencing(
+            lake, targets({"quarantine/append": QUARANTINE, "mutation_request/append": MUTATION_REQUEST})
+        ),
         observe=parts.told.observe,
         on_wait=parts.told.on_wait,
         on_blocked=parts.told.on_blocked,

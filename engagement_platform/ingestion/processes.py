@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from engagement_platform.engine.job import Committer
+from engagement_platform.engine.fencing import Committer
 from engagement_platform.engine.model import Counts, Transaction
 from engagement_platform.ingestion.batch import EngagementBatch
 from engagement_platform.ingestion.settle import Verdict

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from engagement_platform.engine.job import Committer
+from engagement_platform.engine.fencing import Committer
 from engagement_platform.engine.model import Counts, Manifest
 from engagement_platform.ingestion.batch import QUANTILES
 from engagement_platform.ingestion.frames import kept

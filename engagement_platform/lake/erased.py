@@ -116,6 +116,7 @@ def _in_spark(lake: Lake, table: Table, rows: pa.Table, txn: Transaction, on: Se
         append_only = table.mode is Mode.APPEND_ONLY
         try:
             if rows.num_rows:
+                txn.guard()
                 if append_only and properties.get(_APPEND_ONLY) == "true":
                     lake.spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('{_APPEND_ONLY}' = 'false')").collect()
                 source = lake.frame(rows).select(*(F.col(each).alias(f"new_{each}") for each in rows.column_names))
@@ -145,6 +146,7 @@ def _in_place(root: str, table: Table, rows: pa.Table, txn: Transaction, work: C
         done = 0
         try:
             if rows.num_rows and not light.written(found, txn):
+                txn.guard()
                 _set_append_only(found, table, open_to_removals=True)
                 done = work(found)
         finally:

@@ -23,6 +23,7 @@ from engagement_platform.lake import contract, light, log
 from engagement_platform.lake.contract import ContractBroken, Mode, Table, differences
 from engagement_platform.lake.literals import in_spark
 from engagement_platform.lake.partition_paths import makes_folder_name
+from engagement_platform.lake.transactions import save_under, statement_under
 from engagement_platform.lake.turns import turn
 from engagement_platform.settings import Settings
 
@@ -157,15 +158,14 @@ class Lake:
             if found is not None and light.written(found, txn):
                 return
             if found is not None and (few := here(selected)) is not None:
+                txn.guard()
                 light.append(found, few, txn)
                 self._compact(found, table)
                 return
             selected = self.frame(selected)
             if table.partitioned_by and not self.settings.layout.optimize_write:
                 selected = selected.repartition(*(F.col(name) for name in table.partitioned_by))
-            writer = selected.write.format("delta").mode("append")
-            writer = writer.option("txnAppId", txn.app_id).option("txnVersion", txn.version)
-            writer.option("userMetadata", txn.marker).save(self.uri(table))
+            save_under(selected.write.format("delta").mode("append"), self.uri(table), txn)
 
     def merge(
         self,
@@ -198,6 +198,7 @@ class Lake:
                 return
             few = None if found is None else here(_select(frame, columns))
             if found is not None and few is not None and light.spread(few, table) <= light.MAX_MERGED_PARTITIONS:
+                txn.guard()
                 light.merge(found, few, table, txn, on=on, update=update, newer_by=newer_by, insert=insert, fill=fill)
                 self._compact(found, table)
                 return
@@ -234,6 +235,7 @@ class Lake:
                 return
             few = None if found is None else here(_select(operations, columns))
             if found is not None and few is not None and len(organizations) <= light.MAX_MERGED_PARTITIONS:
+                txn.guard()
                 light.move(found, few, txn, stamp)
                 self._compact(found, table)
                 return
@@ -270,8 +272,7 @@ class Lake:
             self._refuse_relaid(table)
             rows = frame.select(*table.column_names).repartition(*(F.col(name) for name in table.partitioned_by))
             writer = rows.write.format("delta").mode("overwrite").option("partitionOverwriteMode", "dynamic")
-            writer = writer.option("txnAppId", txn.app_id).option("txnVersion", txn.version)
-            writer.option("userMetadata", txn.marker).save(self.uri(table))
+            save_under(writer, self.uri(table), txn)
 
     def set_property(self, table: Table, key: str, value: str) -> None:
         """Give a table a property that it does not have yet."""
@@ -313,19 +314,8 @@ class Lake:
     @contextmanager
     def transaction(self, txn: Transaction) -> Iterator[None]:
         """MERGE, UPDATE and DELETE of this session commit under a transaction meanwhile."""
-        conf = {
-            "spark.databricks.delta.write.txnAppId": txn.app_id,
-            "spark.databricks.delta.write.txnVersion": str(txn.version),
-            "spark.databricks.delta.commitInfo.userMetadata": txn.marker,
-        }
-        try:
-            for key, value in conf.items():
-                self.spark.conf.set(key, value)
+        with statement_under(self.spark, txn):
             yield
-        finally:
-            # Left behind, they would name every later write of this session, and Delta would skip those.
-            for key in conf:
-                self.spark.conf.unset(key)
 
     def commit_of(self, table: Table, txn: Transaction) -> log.Commit | None:
         """What a transaction wrote, from the table's history; also when it was written before a crash."""

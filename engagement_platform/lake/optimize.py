@@ -112,10 +112,17 @@ def writes_as_spark(found: DeltaTable) -> bool:
     return features <= light.FEATURES and not mapped
 
 
-def rewrite(work: Rewrite, engine: Engine, spark: SparkGetter, observe: Callable[[str], None]) -> Rewritten:
+def rewrite(
+    work: Rewrite,
+    engine: Engine,
+    spark: SparkGetter,
+    observe: Callable[[str], None],
+    guard: Callable[[], None] = lambda: None,
+) -> Rewritten:
     """Do it, in one commit that says dataChange=false, so that streams from the table see no row twice.
 
-    observe: told `opened` when the version to work on is fixed (delta-rs only).
+    guard: raises when the caller may not write any more. observe: told `opened` when the version to work on is fixed
+    (delta-rs only).
     Raises OptimizeConflict, TableBusy.
     """
     # A session is opened before the turn is taken: others need not wait for a JVM to start.
@@ -123,6 +130,7 @@ def rewrite(work: Rewrite, engine: Engine, spark: SparkGetter, observe: Callable
     with turn(work.place.root, work.place.name):
         before = log.version(work.place.uri)
         assert before is not None, f"{work.place.name} is gone"
+        guard()
         if session is None:
             _rewrite_here(work, observe)
         else:

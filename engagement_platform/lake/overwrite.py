@@ -18,6 +18,7 @@ from engagement_platform.engine.model import Transaction
 from engagement_platform.lake import light
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.lake import Lake, Rows
+from engagement_platform.lake.transactions import save_under
 from engagement_platform.lake.turns import turn
 
 PartitionValues = tuple[object, ...]
@@ -34,6 +35,7 @@ def replace(lake: Lake, rows: Rows | pa.RecordBatchReader, table: Table, txn: Tr
         found = lake.light_of(table, 0) if not isinstance(rows, DataFrame) else None
         if found is not None and not isinstance(rows, DataFrame):
             if not light.written(found, txn):
+                txn.guard()
                 light.replace(found, rows, txn)
             return
         held = rows.read_all() if isinstance(rows, pa.RecordBatchReader) else rows
@@ -98,6 +100,7 @@ def drop_partitions(lake: Lake, table: Table, column: str, through: int, txn: Tr
         found = lake.light_of(table, 0)
         if found is not None:
             if not light.written(found, txn):
+                txn.guard()
                 light.drop_partitions(found, column, through, txn)
             return
         with lake.transaction(txn):
@@ -115,9 +118,7 @@ def _overwrite(lake: Lake, frame: DataFrame, table: Table, txn: Transaction, opt
     rows = frame.select(*table.column_names)
     if table.partitioned_by:
         rows = rows.repartition(*(F.col(name) for name in table.partitioned_by))
-    writer = rows.write.format("delta").mode("overwrite").options(**options)
-    writer = writer.option("txnAppId", txn.app_id).option("txnVersion", txn.version)
-    writer.option("userMetadata", txn.marker).save(lake.uri(table))
+    save_under(rows.write.format("delta").mode("overwrite").options(**options), lake.uri(table), txn)
 
 
 def _literal(value: object) -> str:

@@ -5,8 +5,10 @@ Whether that is wanted, and whose turn it is, is `layout/migrate`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import get_args
 
+from engagement_platform.engine.model import Transaction
 from engagement_platform.errors import PlatformError
 from engagement_platform.lake import log
 from engagement_platform.lake.contract import Table
@@ -62,11 +64,12 @@ def organizations(lake: Lake, table: Table) -> list[str]:
     return ids
 
 
-def relay(lake: Lake, scheme: LayoutScheme, tasks: int) -> None:
+def relay(lake: Lake, scheme: LayoutScheme, tasks: int, txn: Transaction) -> None:
     """Write all rows anew, in order of organization and day, `tasks` times about the same bytes.
 
-    One commit. Properties, comments and transactions of the table stay. It says dataChange=true, since Delta refuses
-    to change partition columns without (DELTA_DATA_CHANGE_FALSE, 4.4.0). Raises WrittenMeanwhile.
+    One commit, skipped when this transaction, or a later one of its application, is in the table. Properties, comments
+    and transactions of the table stay. It says dataChange=true, since Delta refuses to change partition columns without
+    (DELTA_DATA_CHANGE_FALSE, 4.4.0). Raises WrittenMeanwhile.
     """
     table = data_table(scheme)
     # Its commit after ours would merge what we have just put in order.
@@ -80,7 +83,10 @@ def relay(lake: Lake, scheme: LayoutScheme, tasks: int) -> None:
         if table.partitioned_by:
             writer = writer.partitionBy(*table.partitioned_by)
         try:
-            writer.option("userMetadata", f"{_MARK}{scheme}").save(lake.uri(table))
+            named = writer.option("txnAppId", txn.app_id).option("txnVersion", txn.version)
+            named = named.option("userMetadata", f"{_MARK}{scheme}")
+            txn.guard()
+            named.save(lake.uri(table))
         except Exception as error:
             if CONFLICT.search(str(error)) is None:
                 raise
@@ -88,10 +94,14 @@ def relay(lake: Lake, scheme: LayoutScheme, tasks: int) -> None:
             raise WrittenMeanwhile(table.name, first_line(error)) from error
 
 
-def cluster(lake: Lake, table: Table) -> None:
-    """Declare the clustering of a table that has none; only the log changes. Nothing happens where it stands."""
+def cluster(lake: Lake, table: Table, guard: Callable[[], None]) -> None:
+    """Declare the clustering of a table that has none; only the log changes. Nothing happens where it stands.
+
+    guard: raises when the caller may not write any more.
+    """
     with turn(lake.root, table.name):
         [detail] = lake.spark.sql(f"DESCRIBE DETAIL {lake.sql_name(table)}").select("clusteringColumns").collect()
         if tuple(detail[0] or ()) != table.liquid_by:
+            guard()
             columns = ", ".join(table.liquid_by)
             lake.spark.sql(f"ALTER TABLE {lake.sql_name(table)} CLUSTER BY ({columns})").collect()

@@ -5,7 +5,7 @@ Which version, and what else has to follow, is `rollback`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import reduce
 
@@ -151,11 +151,13 @@ def restore(lake: Lake, table: Table, version: int, txn: Transaction, mark: Tran
         found = light.opened(uri, table) if lake.is_local else None
         then = light.opened(uri, table, version) if found is not None else None
         if found is not None and then is not None:
+            txn.guard()
             light.restore(found, version, txn, mark)
             return
         if mark is not None:
             # Spark's RESTORE carries no transaction, and Spark writes none that is not greater than the last. First,
             # since a base that has more than its watermark says shows the same rows, and one that has less does not.
+            txn.guard()
             _note(uri, Transaction(f"{txn.app_id.rpartition('/')[0]}/mark", txn.version), mark)
         with lake.transaction(txn):
             lake.spark.sql(f"RESTORE TABLE {lake.sql_name(table)} TO VERSION AS OF {int(version)}").collect()
@@ -182,9 +184,13 @@ def whole(lake: Lake, table: Table, version: int) -> bool:
     return True
 
 
-def rolled_back(lake: Lake, table: Table, version: int) -> None:
-    """Give a table the rows, the layout and the properties of an earlier version, whatever they are now."""
+def rolled_back(lake: Lake, table: Table, version: int, guard: Callable[[], None]) -> None:
+    """Give a table the rows, the layout and the properties of an earlier version, whatever they are now.
+
+    guard: raises when the caller may not write any more.
+    """
     with turn(lake.root, table.name):
+        guard()
         lake.spark.sql(f"RESTORE TABLE {lake.sql_name(table)} TO VERSION AS OF {int(version)}").collect()
 
 

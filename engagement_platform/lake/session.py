@@ -7,16 +7,21 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from engagement_platform.errors import PlatformError
+from engagement_platform.lake import driver_lease
+from engagement_platform.lake.driver_lease import Driver
 from engagement_platform.lake.jars import is_graphframes_connect
 from engagement_platform.lake.s3a import s3a_conf
+from engagement_platform.lake.shared_session import shared_session
 from engagement_platform.settings import Settings, SparkSettings
 
 RELATION_PLUGINS = "spark.connect.extensions.relation.classes"
@@ -134,41 +139,103 @@ def _stdout_to_stderr() -> Iterator[None]:
 def build_remote(spark: SparkSettings, conf: dict[str, str]) -> SparkSession:
     """A new client session on the Connect server: its configuration, transaction ids and views are its own."""
     assert spark.remote is not None
-    try:
-        session = SparkSession.Builder().remote(spark.remote).create()
-        for key, value in conf.items():
-            session.conf.set(key, value)
-    except Exception as error:
-        if "UNAVAILABLE" in str(error) or "failed to connect" in str(error).lower():
-            raise SparkUnavailable(spark.remote, type(error).__name__) from error
-        raise
+    with _answering(spark.remote):
+        return _configured(SparkSession.Builder().remote(spark.remote).create(), conf)
+
+
+def _configured(session: SparkSession, conf: dict[str, str]) -> SparkSession:
+    for key, value in conf.items():
+        session.conf.set(key, value)
     return session
 
 
 @contextmanager
-def spark_session(settings: Settings, app_name: str = "engagement-platform") -> Iterator[SparkSession]:
+def _answering(remote: str) -> Iterator[None]:
+    """Raises SparkUnavailable where the server does not answer."""
+    try:
+        yield
+    except Exception as error:
+        if "UNAVAILABLE" in str(error) or "failed to connect" in str(error).lower():
+            raise SparkUnavailable(remote, type(error).__name__) from error
+        raise
+
+
+@contextmanager
+def spark_session(
+    settings: Settings, app_name: str = "engagement-platform", *, reads_only: bool = False
+) -> Iterator[SparkSession]:
     """A session for one run, closed at its end. Raises SparkUnavailable, and what resolving jars raises.
 
     A process has one Spark of its own: where one is running already, this is another session of it, and it goes on.
+    On a Connect server all runs of one app_name use one session after the other (`shared_session`).
+    reads_only: for a run that writes no table; it shares nothing and needs no lease on a lake at s3a://. Any other
+    raises LakeHeld where another driver has that lease.
     """
-    if settings.spark.remote is not None:
-        session = build_remote(settings.spark, session_conf(settings))
-    elif (running := SparkContext._active_spark_context) is not None:
-        yield _another_session(running, session_conf(settings))
-        return
-    else:
-        from engagement_platform.lake.jars import find_java, spark_jars
+    # The driver of this process is stopped before its lease is given back.
+    with ExitStack() as lease, ExitStack() as opened:
+        own = settings.spark.remote is None and SparkContext._active_spark_context is None
+        if settings.spark.remote is not None:
+            session = opened.enter_context(_remote_session(settings, app_name, reads_only=reads_only))
+        elif (running := SparkContext._active_spark_context) is not None:
+            session = _another_session(running, session_conf(settings))
+        else:
+            from engagement_platform.lake.jars import find_java, spark_jars
 
-        find_java()
-        session = build_classic(classic_conf(settings, spark_jars(settings)), app_name)
-    try:
+            find_java()
+            session = build_classic(classic_conf(settings, spark_jars(settings)), app_name)
+            opened.callback(session.stop)
+        if not reads_only:
+            lease.callback(hold_lake(settings, session, ends=own))
         yield session
-    finally:
-        session.stop()
+
+
+@contextmanager
+def _remote_session(settings: Settings, app_name: str, *, reads_only: bool) -> Iterator[SparkSession]:
+    remote, conf = settings.spark.remote, session_conf(settings)
+    assert remote is not None
+    if reads_only:
+        session = build_remote(settings.spark, conf)
+        try:
+            yield session
+        finally:
+            session.stop()
+        return
+    with ExitStack() as opened:
+        with _answering(remote):
+            session = opened.enter_context(shared_session(settings, app_name, partial(_client, remote)))
+            _configured(session, conf)
+        yield session
+
+
+def _client(remote: str, session_id: uuid.UUID) -> SparkSession:
+    """A client of a session with this id; the server hears of it with its first statement."""
+    # Parameters follow `/;`, one after the other.
+    parameters = "" if "/;" in remote else "/"
+    return SparkSession.Builder().remote(f"{remote.rstrip('/;')}{parameters};session_id={session_id}").create()
+
+
+def driver_of(settings: Settings, session: SparkSession) -> Driver:
+    """The driver of a session: of all clients of one Connect server the same."""
+    # Two drivers may begin in the same millisecond, which is all that an id of a local one is made of.
+    place = f"{session.conf.get('spark.driver.host', '')}:{session.conf.get('spark.driver.port', '')}"
+    return Driver(f"{session.conf.get('spark.app.id')} at {place}", settings.spark.remote or "")
+
+
+def hold_lake(settings: Settings, session: SparkSession, *, ends: bool) -> Callable[[], None]:
+    """Hold the lease on a lake at s3a:// for the driver of a session; call what is returned once that is closed.
+
+    ends: the driver ends with the session. Raises LakeHeld, LakeLeaseUnreadable.
+    """
+
+    return driver_lease.hold(
+        settings.lake,
+        lambda: driver_of(settings, session),
+        lambda: session.conf.get("spark.delta.logStore.s3a.impl", None),
+        ttl=settings.stores.lake_lease_ttl,
+        wait=settings.stores.lease_wait,
+        ends=ends,
+    )
 
 
 def _another_session(running: SparkContext, conf: dict[str, str]) -> SparkSession:
-    session = SparkSession(running).newSession()
-    for key, value in conf.items():
-        session.conf.set(key, value)
-    return session
+    return _configured(SparkSession(running).newSession(), conf)

@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from engagement_platform.engine.job import Committer
+from engagement_platform.engine.fencing import Committer
 from engagement_platform.engine.model import Counts, Limits, Manifest, Offsets
 from engagement_platform.lake.audit_columns import stamped_here
 from engagement_platform.lake.contract import Table

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from engagement_platform.engine.job import Committer
+from engagement_platform.engine.fencing import Committer
 from engagement_platform.engine.model import Counts
 from engagement_platform.lake.audit_columns import stamped_here
 from engagement_platform.lake.contract import Table

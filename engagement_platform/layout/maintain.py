@@ -204,11 +204,11 @@ class Run:
     def _one(self, one: Slice, seen: Survey, ends: float) -> Outcome | Holder:
         """Do a slice under the lease that it needs; whoever is in the way, when it is to be tried again."""
         try:
-            with self._turn(one, ends):
+            with self._turn(one, ends) as guard:
                 if (begun := self._half_done(one)) is not None:
                     return Left(one, f"{begun} is unfinished and comes first")
                 self.told.on_slice(one)
-                return optimize(one, seen, self.tools)
+                return optimize(one, seen, self.tools, guard)
         except LeaseUnavailable as error:
             return self._in_the_way(one, error.holder, ends)
         except StoresUnavailable:
@@ -240,23 +240,23 @@ class Run:
             self.told.on_wait(one, holder)
         return holder
 
-    def _turn(self, one: Slice, ends: float) -> AbstractContextManager[object]:
-        """The table's lease; nothing to wait for where rows are only appended: OPTIMIZE and appends do not meet.
+    def _turn(self, one: Slice, ends: float) -> AbstractContextManager[Callable[[], None]]:
+        """The check of the table's lease; none where rows are only appended: OPTIMIZE and appends do not meet.
 
         The lease is taken when it is free and nobody is in line. After `patience` without such a moment, and when no
         other table can be worked on, this stands in line itself: then whoever comes later waits for one slice.
         """
-        return nullcontext() if one.append_only else self._lease(one, ends)
+        return nullcontext(lambda: None) if one.append_only else self._lease(one, ends)
 
     @contextmanager
-    def _lease(self, one: Slice, ends: float) -> Iterator[None]:
+    def _lease(self, one: Slice, ends: float) -> Iterator[Callable[[], None]]:
         now = time.monotonic()
         since, _ = self._busy.get(one.place.name, (now, None))
         stands = self._idle and now - since >= self.settings.maintenance.patience.total_seconds()
         wait = timedelta(seconds=max(0.0, ends - now)) if stands else timedelta(0)
-        with self.stores.leases.acquire(f"table/{one.place.name}", purpose=PURPOSE, wait=wait):
+        with self.stores.leases.acquire(f"table/{one.place.name}", purpose=PURPOSE, wait=wait) as lease:
             self._busy.pop(one.place.name, None)
-            yield
+            yield lease.check
 
     def _remember(self, done: Sequence[Done]) -> None:
         by_table = dict[str, list[Done]]()

@@ -8,22 +8,23 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from math import ceil
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from engagement_platform.engine.fencing import lease_transaction
 from engagement_platform.engine.job import Stores, Told
 from engagement_platform.engine.lease import Fence
 from engagement_platform.engine.unfinished_batches import OthersBatchUnfinished, in_the_way
 from engagement_platform.errors import PlatformError
-from engagement_platform.lake import log
+from engagement_platform.lake import driver_lease, log
 from engagement_platform.lake.engagement import data_table
 from engagement_platform.lake.lake import Lake
 from engagement_platform.lake.optimize import Engine
-from engagement_platform.lake.repartition import cluster, last_relaid, organizations, relay, scheme_of
+from engagement_platform.lake.repartition import WrittenMeanwhile, cluster, last_relaid, organizations, relay, scheme_of
 from engagement_platform.lake.restore import Checksum, checksums, rolled_back, whole
 from engagement_platform.layout.finding import readable
 from engagement_platform.layout.history import Mended
@@ -244,17 +245,24 @@ class Migration:
             # Planned anew: somebody may have written, or migrated it, while we waited.
             planned = plan(settings, table, wanted)
             self.told.observe("leased")
+
+            def guard() -> None:
+                self.stores.leases.check(fences)
+                driver_lease.check(self.lake.root)
+
             if relaying := planned.now != wanted:
                 # As folders of a partitioned table, ids of any kind: a clustered one takes them all.
                 data = data_table(wanted)
                 self.lake.accept_folders("organization_id", organizations(self.lake, data), data)
-                self.stores.leases.check(fences)
-                relay(self.lake, wanted, planned.tasks)
+                # The table's lease is the last of them.
+                relay(self.lake, wanted, planned.tasks, replace(lease_transaction(fences[-1]), guard=guard))
+                if scheme_of(self.lake.uri(data_table(wanted))) != wanted:
+                    raise WrittenMeanwhile(table, "a later holder of the table's lease has written to it")
                 self.told.observe("relaid")
-            versions, found = self._compared(wanted, again=not relaying)
+            versions, found = self._compared(wanted, guard, again=not relaying)
             self.told.observe("verified")
             if wanted == "liquid":
-                cluster(self.lake, data_table(wanted))
+                cluster(self.lake, data_table(wanted), guard)
             files = log.open_log(self.lake.uri(data_table(wanted)))
             assert files is not None, f"{table} is gone"
             return Migrated(
@@ -266,7 +274,9 @@ class Migration:
                 seconds=self.elapsed() - began,
             )
 
-    def _compared(self, wanted: LayoutScheme, *, again: bool) -> tuple[tuple[int, int] | None, Checksum | None]:
+    def _compared(
+        self, wanted: LayoutScheme, guard: Callable[[], None], *, again: bool
+    ) -> tuple[tuple[int, int] | None, Checksum | None]:
         """Compare the rows before and after the commit that gave the table its layout. Raises MigrationDiffers.
 
         again: the commit is not of this run; when its versions are gone meanwhile, there is nothing to compare.
@@ -283,7 +293,7 @@ class Migration:
             return versions, made
         after = f"`engagement-platform restore` takes it back, or read version {versions[0]} as long as it is kept."
         if self.lake.version(data) == versions[1]:
-            rolled_back(self.lake, data, versions[0])
+            rolled_back(self.lake, data, versions[0], guard)
             after = f"The table was taken back to version {versions[0]}."
         raise MigrationDiffers(data.name, versions, (before, made), after)
 

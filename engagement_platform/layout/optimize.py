@@ -59,10 +59,10 @@ class Tools:
     """Told `opened` when an attempt has fixed the version it works on; tests commit something in between."""
 
 
-def optimize(one: Slice, planned_on: Survey, tools: Tools) -> Done | Left:
+def optimize(one: Slice, planned_on: Survey, tools: Tools, guard: Callable[[], None] = lambda: None) -> Done | Left:
     """Rewrite a slice in one commit. Left, when other commits took its files away at every attempt.
 
-    Raises TableBusy, and what an engine raises for anything but a conflict.
+    guard: raises when the table's lease is lost. Raises TableBusy, and what an engine raises for all but a conflict.
     """
     started = tools.clock()
     began = time.monotonic()
@@ -77,7 +77,7 @@ def optimize(one: Slice, planned_on: Survey, tools: Tools) -> Done | Left:
             only_below_bytes=one.only_below_bytes,
         )
         try:
-            rewritten = rewrite(work, one.engine, tools.spark, tools.observe)
+            rewritten = rewrite(work, one.engine, tools.spark, tools.observe, guard)
         except OptimizeConflict as conflict:
             said = str(conflict)
             if attempt < tools.settings.attempts:

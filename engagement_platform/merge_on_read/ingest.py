@@ -12,11 +12,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
-from engagement_platform.engine.job import Committer, MicroBatchJob, Stores, Told
+from engagement_platform.engine.fencing import Committer
+from engagement_platform.engine.job import MicroBatchJob, Stores, Told
 from engagement_platform.engine.model import Counts, Limits, Manifest, Source
 from engagement_platform.engine.unfinished_batches import looked_up
 from engagement_platform.lake.arrow import schema_of
 from engagement_platform.lake.engagement import QUARANTINE
+from engagement_platform.lake.fencing import LakeFencing, targets
 from engagement_platform.lake.lake import Lake
 from engagement_platform.lake.turns import turn
 from engagement_platform.landing.batch import COORDINATES, DecodedBatch, with_reason
@@ -151,6 +153,12 @@ def ingest_changes(
             "pending_rows": snapshot(lake.root, entity).pending_rows,
             "produced_quantiles_ms": work.produced_quantiles_ms,
         },
+        fencing=LakeFencing(
+            lake,
+            targets(
+                {"quarantine/append": QUARANTINE, "changeset/append": entity.changeset, "redriven/append": QUARANTINE}
+            ),
+        ),
         observe=told.observe,
         on_wait=told.on_wait,
         on_blocked=told.on_blocked,

@@ -15,10 +15,12 @@ from operator import and_, or_
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from engagement_platform.engine.job import Committer, MicroBatchJob, Stores, Told
+from engagement_platform.engine.fencing import Committer
+from engagement_platform.engine.job import MicroBatchJob, Stores, Told
 from engagement_platform.engine.model import Counts, JobState, Limits, Manifest, Offsets
 from engagement_platform.errors import PlatformError
 from engagement_platform.lake import light, log
+from engagement_platform.lake.fencing import LakeFencing, targets
 from engagement_platform.lake.lake import Lake, Rows
 from engagement_platform.lake.overwrite import (
     delete_where,
@@ -251,6 +253,11 @@ def rematerialize(
             "cadence": cadence(known_rounds(stores, entity), settings.rematerialize).why,
         },
         clock=clock,
+        fencing=LakeFencing(
+            lake,
+            # The watermark goes up with the base; it cannot be written ahead of it.
+            targets({"base/write": None, "changeset/delete": entity.changeset, "tombstones/delete": entity.base}),
+        ),
         observe=told.observe,
         on_wait=told.on_wait,
         on_blocked=told.on_blocked,

@@ -22,6 +22,7 @@ from engagement_platform.lake.engagement import (
     QUARANTINE,
     data_table,
 )
+from engagement_platform.lake.fencing import LakeFencing, targets
 from engagement_platform.lake.lake import Lake, Rows
 from engagement_platform.mutation.accepted import TooMany
 from engagement_platform.mutation.batch import MutationBatch
@@ -33,6 +34,7 @@ from engagement_platform.mutation.processes import (
     MoveProcess,
     NameProcess,
     RejectionProcess,
+    move_targets,
     replaced,
 )
 from engagement_platform.mutation.requests import FIELDS, PLACE
@@ -91,6 +93,20 @@ def apply_mutations(
         leased=(data.name, MAPPING.name, PENDING.name),
         lease_wait=settings.stores.lease_wait,
         describe=describe,
+        fencing=LakeFencing(
+            lake,
+            targets(
+                {
+                    "quarantine/append": QUARANTINE,
+                    "alias/pending": PENDING,
+                    "alias/amendment": AMENDMENT,
+                    "alias/alias": ALIAS,
+                    **move_targets(data),
+                    "mapping/merge": MAPPING,
+                    "notification/append": NOTIFICATION,
+                }
+            ),
+        ),
         observe=told.observe,
         on_wait=told.on_wait,
         on_blocked=told.on_blocked,

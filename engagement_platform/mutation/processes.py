@@ -13,7 +13,7 @@ from typing import ClassVar
 import pyarrow as pa
 from pyspark.sql import functions as F
 
-from engagement_platform.engine.job import Committer
+from engagement_platform.engine.fencing import Committer
 from engagement_platform.engine.model import Counts, Transaction
 from engagement_platform.lake import affected_files
 from engagement_platform.lake.arrow import table_of
@@ -182,6 +182,17 @@ class MoveProcess:
             }
         )
         work.lake.overwrite(frame, self.table, txn)
+
+
+def move_targets(table: Table) -> dict[str, Table | None]:
+    """Which table each commit of `MoveProcess` writes."""
+    return {
+        "data/operation": OPERATION,
+        "data/original": ORIGINAL,
+        "data/move": table,
+        "data/rows": table,
+        "data/pending": PENDING,
+    }
 
 
 def replaced(work: MutationBatch) -> Mapping[str | None, int]:

@@ -11,13 +11,15 @@ from datetime import UTC, datetime, timedelta
 
 from pyspark.sql import functions as F
 
-from engagement_platform.engine.job import Committer, MicroBatchJob, Stores, Told
+from engagement_platform.engine.fencing import Committer
+from engagement_platform.engine.job import MicroBatchJob, Stores, Told
 from engagement_platform.engine.model import Counts, Limits, Manifest, Offsets
 from engagement_platform.lake import light, log
 from engagement_platform.lake.append_log_source import TableSource
 from engagement_platform.lake.arrow import schema_of
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.engagement import ALIAS, MUTATION_LOGS, MUTATION_REQUEST, PENDING, data_table
+from engagement_platform.lake.fencing import LakeFencing, targets
 from engagement_platform.lake.lake import Lake
 from engagement_platform.mutation.accepted import TooMany, pinned
 from engagement_platform.mutation.batch import KEY, MutationBatch
@@ -25,7 +27,7 @@ from engagement_platform.mutation.few import open_few
 from engagement_platform.mutation.identify import identified
 from engagement_platform.mutation.job import APPLY_MUTATIONS, describe
 from engagement_platform.mutation.many import open_many
-from engagement_platform.mutation.processes import MoveProcess
+from engagement_platform.mutation.processes import MoveProcess, move_targets
 from engagement_platform.mutation.purge_horizon import purge_horizon
 from engagement_platform.mutation.requests import FIELDS, PLACE
 from engagement_platform.settings import MutationSettings, Settings
@@ -179,6 +181,7 @@ def rematerialize_aliases(
         lease_wait=settings.stores.lease_wait,
         describe=_describe,
         clock=now,
+        fencing=LakeFencing(lake, targets({**move_targets(data), "purge/delete": data})),
         observe=told.observe,
         on_wait=told.on_wait,
         on_blocked=told.on_blocked,

@@ -27,6 +27,7 @@ from engagement_platform.lake.engagement import (
     AMENDMENT,
     MAPPING,
     MUTATION_REQUEST,
+    NOTIFICATION,
     OPERATION,
     ORIGINAL,
     PENDING,
@@ -35,6 +36,7 @@ from engagement_platform.lake.engagement import (
     data_table,
 )
 from engagement_platform.lake.lake import Lake, Rows
+from engagement_platform.lake.restore import RESTORE
 from engagement_platform.landing.redriven import turn_of
 from engagement_platform.merge_on_read.entity import Entity
 from engagement_platform.merge_on_read.ingest import NUMBER
@@ -109,6 +111,12 @@ class Group:
     """From which table `moving` moves batches into which one."""
     mark: Callable[[str, Table, int], Transaction | None] = field(default=lambda _root, _table, _version: None)
     """From a lake's root: what a version of a table says of an application that has to go back with its rows."""
+
+    @property
+    def written(self) -> dict[str, Table | None]:
+        """Which table each commit of a restore writes. None: RESTORE carries no transaction."""
+        announced = {"notification/append": NOTIFICATION if self.announced else None}
+        return {**{f"restore/{table.key[-1]}": None for table in self.tables}, **announced, "audit/append": RESTORE}
 
     @property
     def jobs(self) -> tuple[str, ...]:

@@ -19,7 +19,8 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import functions as F
 
-from engagement_platform.engine.job import BatchReport, Committer, MicroBatchJob, Stores, Told
+from engagement_platform.engine.fencing import Committer
+from engagement_platform.engine.job import BatchReport, MicroBatchJob, Stores, Told
 from engagement_platform.engine.lease import Fence
 from engagement_platform.engine.model import Checkpoint, Counts, JobState, Limits, Manifest, Offsets
 from engagement_platform.engine.offset_reset import Rewind, rewind
@@ -28,6 +29,7 @@ from engagement_platform.lake.arrow import table_of
 from engagement_platform.lake.audit_columns import stamped, stamped_here
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.engagement import NOTIFICATION
+from engagement_platform.lake.fencing import LakeFencing, targets
 from engagement_platform.lake.lake import Lake, Rows
 from engagement_platform.lake.restore import RESTORE, Checksum, checksums, restore
 from engagement_platform.layout.unfinished_reads import vacuum_of
@@ -359,6 +361,7 @@ class Restoring:
             lease_wait=settings.stores.lease_wait,
             describe=lambda work: {name: work.what[name] for name in ("table", "mode", "reason", "by", "boundary")},
             clock=self.clock,
+            fencing=LakeFencing(lake, targets(group.written)),
             observe=self.told.observe,
             on_wait=self.told.on_wait,
             on_blocked=self.told.on_blocked,

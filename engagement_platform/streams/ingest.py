@@ -11,10 +11,12 @@ from dataclasses import dataclass
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from engagement_platform.engine.job import Committer, MicroBatchJob, Stores, Told
+from engagement_platform.engine.fencing import Committer
+from engagement_platform.engine.job import MicroBatchJob, Stores, Told
 from engagement_platform.engine.model import Counts, Limits, Manifest, Source
 from engagement_platform.lake.arrow import schema_of
 from engagement_platform.lake.audit_columns import stamped_here
+from engagement_platform.lake.fencing import LakeFencing, targets
 from engagement_platform.lake.lake import Lake
 from engagement_platform.landing.batch import COORDINATES, DecodedBatch
 from engagement_platform.landing.decoded import decoded_table, few_records
@@ -104,6 +106,9 @@ def ingest_stream(
             "rejected": work.by_reason,
             "produced_quantiles_ms": work.produced_quantiles_ms,
         },
+        fencing=LakeFencing(
+            lake, targets({"quarantine/append": quarantine, "table/append": table, "redriven/append": quarantine})
+        ),
         observe=told.observe,
         on_wait=told.on_wait,
         on_blocked=told.on_blocked,

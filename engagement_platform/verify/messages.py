@@ -14,7 +14,7 @@ from operator import and_
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from engagement_platform.engine.job import accounted
+from engagement_platform.engine.books import accounted
 from engagement_platform.engine.model import JobState, Manifest, Offsets
 from engagement_platform.engine.stores import BatchRecord
 from engagement_platform.ingestion.job import engagement_decoder
@@ -53,7 +53,7 @@ def verify(settings: Settings, spark: SparkSession | None = None) -> list[Findin
         return findings
     if spark is not None:
         return findings + _tables(settings, spark, then)
-    with spark_session(settings, "verify") as own:
+    with spark_session(settings, "verify", reads_only=True) as own:
         return findings + _tables(settings, own, then)
 
 

@@ -17,7 +17,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from sqlalchemy import Engine, func, select
 
 from engagement_platform.engine.database import LEASE, LEASE_WAITER, open_engine
-from engagement_platform.engine.job import BatchReport, Committer, DrainPolicy, MicroBatchJob, Stores, drain
+from engagement_platform.engine.fencing import Committer
+from engagement_platform.engine.job import BatchReport, DrainPolicy, MicroBatchJob, Stores, drain
 from engagement_platform.engine.lease import LeaseLost, LeaseStore
 from engagement_platform.engine.model import Checkpoint, Counts, JobState, Limits, Manifest, Offsets
 from engagement_platform.engine.stores import BatchMetadataStore, CheckpointStore

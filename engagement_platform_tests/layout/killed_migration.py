@@ -1,6 +1,7 @@
 """Migrates in this process and ends it with SIGKILL: python -m … LAYOUT POINT. For crash tests.
 
-POINT is one that a migration tells of, or `writing`: as soon as a file of the new layout is there.
+POINT is one that a migration tells of, or `writing`: as soon as a file of the new layout is there; or `checked`, where
+it stops with SIGSTOP instead: between the check of its leases and its write.
 """
 
 from __future__ import annotations
@@ -10,10 +11,12 @@ import signal
 import sys
 import threading
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
 from engagement_platform import maintenance
 from engagement_platform.engine.job import Told
+from engagement_platform.lake import driver_lease, repartition
 from engagement_platform.lake.engagement import data_table
 from engagement_platform.settings import LayoutScheme, Settings
 
@@ -39,6 +42,10 @@ def main(wanted: LayoutScheme, point: str) -> None:
         if point == "writing" and passed == "leased":
             threading.Thread(target=watch, daemon=True).start()
 
+    if point == "checked":
+        # As on an object store, where writers take no turns. And the last of the checks that precede the write.
+        vars(repartition)["turn"] = lambda *_: nullcontext()
+        driver_lease.check = lambda root: os.kill(os.getpid(), signal.SIGSTOP)
     maintenance.migrate(settings, data.name, wanted, Told(observe=observe))
 
 

@@ -20,6 +20,7 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from engagement_platform.cli import app
+from engagement_platform.engine.database import LEASE, writing
 from engagement_platform.engine.job import Told
 from engagement_platform.engine.lease import LeaseUnavailable
 from engagement_platform.engine.model import Manifest, Transaction
@@ -68,6 +69,13 @@ class Home:
 
     def append(self, rows: pa.Table, batch: int) -> None:
         light.append(DeltaTable(self.uri), rows, Transaction("ingest@1.t/data/insert", batch))
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Of a process that migrates to `organization`."""
+        kept = {key: value for key, value in os.environ.items() if not key.startswith("ENGAGEMENT_PLATFORM_")}
+        scheme = {"ENGAGEMENT_PLATFORM_LAYOUT__SCHEME": "organization"}
+        return {**kept, **scheme, "ENGAGEMENT_PLATFORM_HOME": str(self.home)}
 
     def settings(self, scheme: LayoutScheme) -> Settings:
         stores = StoreSettings(lease_wait=timedelta(0))
@@ -278,18 +286,37 @@ def test_days_bound_how_many_partitions_there_will_be(tmp_path: Path) -> None:
 @pytest.fixture
 def killed(home: Home) -> Callable[[str], None]:
     """Migrates to `organization` in another process that kills itself."""
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("ENGAGEMENT_PLATFORM_")}
-    environment |= {
-        "ENGAGEMENT_PLATFORM_HOME": str(home.home),
-        "ENGAGEMENT_PLATFORM_LAYOUT__SCHEME": "organization",
-    }
 
     def kill(point: str) -> None:
         command = [sys.executable, "-m", "engagement_platform_tests.layout.killed_migration", "organization", point]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+        done = subprocess.run(command, env=home.environment, capture_output=True, text=True, timeout=300, check=False)
         assert done.returncode == -signal.SIGKILL, f"never reached {point}: {done.stdout}\n{done.stderr}"
 
     return kill
+
+
+@pytest.mark.crash
+@pytest.mark.slow
+def test_a_migration_that_slept_between_its_check_and_its_write_changes_nothing(
+    spark: SparkSession, home: Home
+) -> None:
+    """Its successor has migrated meanwhile, and rows have come since."""
+    command = [sys.executable, "-m", "engagement_platform_tests.layout.killed_migration", "organization", "checked"]
+    with subprocess.Popen(command, env=home.environment, stderr=subprocess.PIPE, text=True) as sleeper:
+        try:
+            _, status = os.waitpid(sleeper.pid, os.WUNTRACED)
+            assert os.WIFSTOPPED(status), "it never came to its write"
+            with writing(home.seeded.stores.leases.engine, "test") as connection:
+                connection.execute(LEASE.update().values(expires_ts=datetime(2020, 1, 1, tzinfo=UTC)))
+            assert_migrated(home, home.migration(spark, "organization").run(DATA, "organization"), "organization")
+            home.append(engagement_rows("org-1", 90, 3), 3)
+            rows, version = home.rows(), log.version(home.uri)
+            assert len(rows) == len(home.before) + 3
+            os.kill(sleeper.pid, signal.SIGCONT)
+            sleeper.communicate(timeout=300)
+        finally:
+            sleeper.kill()
+    assert (home.rows(), log.version(home.uri)) == (rows, version)
 
 
 @pytest.mark.crash

@@ -13,7 +13,7 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from engagement_platform.engine.job import Committer
+from engagement_platform.engine.fencing import Committer
 from engagement_platform.engine.model import Manifest
 from engagement_platform.lake import lake as lake_module
 from engagement_platform.lake import light
