@@ -27,7 +27,9 @@ from engagement_platform.games.replaying import replay_source
 from engagement_platform.ingestion.again import QuarantineSource
 from engagement_platform.ingestion.job import Parts, ingest_engagements, ingest_mutation_requests
 from engagement_platform.lake import log
+from engagement_platform.lake.batch_logs import LakeLogs
 from engagement_platform.lake.engagement import QUARANTINE, data_table
+from engagement_platform.lake.erased import ERASE_SUBJECTS
 from engagement_platform.lake.lake import Lake
 from engagement_platform.lake.session import spark_session
 from engagement_platform.landing.redriven import RedriveSource
@@ -110,7 +112,10 @@ def open_stores(settings: Settings) -> Stores:
     """The three stores on the database of the settings."""
     engine = open_engine(settings.store_url)
     return Stores(
-        CheckpointStore(engine), BatchMetadataStore(engine), LeaseStore(engine, ttl=settings.stores.lease_ttl)
+        CheckpointStore(engine),
+        BatchMetadataStore(engine),
+        LeaseStore(engine, ttl=settings.stores.lease_ttl),
+        LakeLogs(settings.lake),
     )
 
 
@@ -359,7 +364,7 @@ def reset_job(name: str, settings: Settings, *, abandon: bool = False) -> str:
     replays = (REPLAY_GAME_EVENTS, *(feed.replay_job for feed in declared.feeds))
     entities = (shipped_entity(settings), *declared.entities)
     rereads = (REREAD_ENGAGEMENTS, *(reread_name(one.entity) for one in entities))
-    if name not in (*names, *rereads, *replays) and not name.startswith(f"{REDRIVE_QUARANTINE}:"):
+    if name not in (*names, *rereads, *replays, ERASE_SUBJECTS) and not name.startswith(f"{REDRIVE_QUARANTINE}:"):
         raise UnknownJob(name, names)
     stores = open_stores(settings)
     with stores.leases.acquire(f"job/{name}", purpose="reset") as lease:
@@ -368,4 +373,6 @@ def reset_job(name: str, settings: Settings, *, abandon: bool = False) -> str:
         last = stores.checkpoints.latest(name)
         if last is not None and last.state is not JobState.SUCCEEDED and not abandon:
             raise UnfinishedBatch(last.manifest)
-        return stores.checkpoints.reset(name, fences=[lease.fence])
+        foreign = {held.app_id for held in stores.tables.held(name)}
+        sequence = stores.tables.last_sequence()
+        return stores.checkpoints.reset(name, fences=[lease.fence], foreign=foreign, sequence=sequence)

@@ -64,5 +64,7 @@ def reread(
 
 def _recorded(job: str, day: date, source: KafkaSource, stores: Stores) -> RecordedRanges:
     """What a job read on a UTC day."""
-    app_ids = lineage(stores.checkpoints.history(job), stores.checkpoints.app_id(job))
-    return RecordedRanges(source, recorded_ranges(stores.checkpoints.history(job, ingestion_date=day), app_ids))
+    last, history = stores.checkpoints.latest(job), stores.checkpoints.history(job)
+    app_ids = lineage(history, stores.checkpoints.app_id(job))
+    ranges = recorded_ranges(stores.checkpoints.history(job, ingestion_date=day), app_ids)
+    return RecordedRanges(source, ranges, last.manifest.identity if last else {})

@@ -10,7 +10,8 @@ import dagster as dg
 from dagster import MetadataValue
 
 from engagement_platform.defs.plot import Bar, markdown
-from engagement_platform.engine.job import BatchReport, accounted
+from engagement_platform.engine.books import accounted
+from engagement_platform.engine.job import BatchReport
 from engagement_platform.engine.model import Counts, Offsets
 from engagement_platform.engine.stores import BatchRecord
 from engagement_platform.status import freshness_quantiles

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Generic, Protocol, TypeVar
 
+from engagement_platform.engine.books import BatchFailed, BooksDoNotBalance, accounted
 from engagement_platform.engine.lease import POLL, Holder, Lease, LeaseStore
 from engagement_platform.engine.model import (
     Checkpoint,
@@ -25,6 +26,7 @@ from engagement_platform.engine.model import (
     Transaction,
 )
 from engagement_platform.engine.stores import BatchMetadataStore, CheckpointStore
+from engagement_platform.engine.table_logs import NoTables, TableLogs, refuse_changed, refuse_stores_behind
 from engagement_platform.engine.unfinished_batches import OthersBatchUnfinished, in_the_way
 from engagement_platform.errors import PlatformError
 
@@ -44,53 +46,18 @@ class Told:
     on_blocked: Callable[[str], None] = lambda _sentence: None
 
 
-ENDS = ("landed", "duplicates", "quarantined", "erased")
-"""What becomes of a record that a batch received. erased: of somebody who was erased, and kept nowhere."""
-
-
-def accounted(counts: Counts) -> int:
-    """How many records these counts account for."""
-    return sum(counts.get(name, 0) for name in ENDS)
-
-
-class BooksDoNotBalance(PlatformError):
-    """A batch would lose or invent records; it is not finalized."""
-
-    def __init__(self, manifest: Manifest, counts: Counts) -> None:
-        self.counts = counts
-        received, landed = counts.get("rows_in", 0), counts.get("landed", 0)
-        duplicates, quarantined = counts.get("duplicates", 0), counts.get("quarantined", 0)
-        super().__init__(
-            f"{manifest} received {received} records but accounts for {accounted(counts)} ({landed} landed, "
-            f"{duplicates} known duplicates, {quarantined} quarantined, {counts.get('erased', 0)} erased). The batch "
-            "stays unfinished and is tried again by the next run; nothing after it is read. This is a defect: please "
-            "report it with the output of `engagement-platform verify`."
-        )
-
-
-class BatchFailed(PlatformError):
-    """Spark gave up in the middle of a batch."""
-
-    def __init__(self, manifest: Manifest, error: Exception) -> None:
-        first = next((line.strip() for line in str(error).splitlines() if line.strip()), "no reason given")
-        super().__init__(
-            f"{manifest} stopped: {type(error).__name__}: {first[:300]}. What its finished processes wrote stays and "
-            "is not written again; the next run finishes the batch. The whole text is with the batch in the stores "
-            "and in the log of Spark."
-        )
-
-
 class Committer:
     """Hands a process the transaction of each of its commits and tells the observer what was passed."""
 
-    def __init__(self, manifest: Manifest, process: str, observe: Observer) -> None:
-        self._manifest, self._process, self._observe = manifest, process, observe
+    def __init__(self, manifest: Manifest, process: str, observe: Observer, last: str | None = None) -> None:
+        """last: the commit after which the batch makes no other; None: another process comes after this one."""
+        self._manifest, self._process, self._observe, self._last = manifest, process, observe, last
 
     @contextmanager
     def __call__(self, commit: str) -> Iterator[Transaction]:
         """The transaction to write under."""
         self._observe(f"{self._process}.{commit}:before")
-        yield self._manifest.transaction(self._process, commit)
+        yield self._manifest.transaction(self._process, commit, final=commit == self._last)
         self._observe(f"{self._process}.{commit}:after")
 
 
@@ -119,6 +86,8 @@ class Stores:
     checkpoints: CheckpointStore
     metadata: BatchMetadataStore
     leases: LeaseStore
+    tables: TableLogs = field(default_factory=NoTables)
+    """What the tables that go with these stores say of batches."""
 
 
 @dataclass(frozen=True)
@@ -165,8 +134,10 @@ class MicroBatchJob(Generic[W]):
     limits: Limits
     pin: Callable[[], Mapping[str, int]] = dict
     """Versions of the tables the processes read, called under the leases."""
+    decides: Callable[[], Mapping[str, object]] = dict
+    """Settings that decide what becomes of a record, pinned for a new batch; work goes by the manifest's. JSON-able."""
     about: Callable[[], Mapping[str, object]] = dict
-    """What else is kept of a new batch's source, as its `source_metadata`: what offsets cannot say. JSON-able."""
+    """What else is kept of a new batch's source: what offsets cannot say. JSON-able."""
     leased: tuple[str, ...] = ()
     """Mutable tables this job writes; one writer at a time, and no new batch while another job's is half done."""
     enters: tuple[str, ...] = ()
@@ -193,8 +164,12 @@ class MicroBatchJob(Generic[W]):
 
     @contextmanager
     def exclusive(self) -> Iterator[Lease]:
-        """Keep a second run of this job out. Held for a whole drain."""
+        """Keep a second run of this job out. Held for a whole drain.
+
+        Raises StoresBehind when tables hold batches that the stores do not know.
+        """
         with self.lease_of(f"job/{self.name}", "drain") as lease:
+            refuse_stores_behind(self.name, self.stores.checkpoints, self.stores.tables)
             yield lease
 
     def run_batch(self, lease: Lease) -> BatchReport | None:
@@ -291,10 +266,11 @@ class _Attempt(Generic[W]):
     def _begin_or_resume(self) -> tuple[Manifest, bool] | None:
         job = self.job
         last = self.checkpoints.latest(job.name)
+        identity = job.source.identify(last.manifest.identity if last else {})
         if last is not None and last.state is not JobState.SUCCEEDED:
+            refuse_changed(last.manifest, job.stores.tables)
             job.source.check(last.manifest.start, last.manifest.end)
-            self.checkpoints.begin(last.manifest, fences=self.fences)
-            return last.manifest, True
+            return self.checkpoints.begin(last.manifest, fences=self.fences), True
         records = last.counts.get("rows_in", 0) if last else 0
         mean_bytes = last.counts.get("bytes_in", 0) / records if last and records else None
         planned = self.planned or job.source.plan(last.manifest.end if last else None, job.limits, mean_bytes)
@@ -304,12 +280,15 @@ class _Attempt(Generic[W]):
         with ExitStack() as entered:
             for name in sorted(job.enters):
                 entered.enter_context(job.lease_of(f"table/{name}", job.name))
-            return self._begin(last, planned), False
+            return self._begin(last, planned, identity), False
 
-    def _begin(self, last: Checkpoint | None, planned: tuple[Offsets, Offsets]) -> Manifest:
+    def _begin(
+        self, last: Checkpoint | None, planned: tuple[Offsets, Offsets], identity: Mapping[str, str]
+    ) -> Manifest:
         job = self.job
         if others := job.others_unfinished():
             raise OthersBatchUnfinished(job.name, job.leased, others)
+        versions = job.pin()
         manifest = Manifest(
             job=job.name,
             app_id=last.manifest.app_id if last else self.checkpoints.app_id(job.name),
@@ -317,10 +296,15 @@ class _Attempt(Generic[W]):
             start=planned[0],
             end=planned[1],
             ingestion_ts=job.clock(),
-            table_versions=job.pin(),
+            table_versions=versions,
+            table_ids=job.stores.tables.ids(versions),
+            # Again: the range that was planned is this source's only if it is still the same.
+            identity=job.source.identify(identity),
+            settings=job.decides(),
+            source=job.about(),
         )
         job.observe("manifest:before")
-        self.checkpoints.begin(manifest, source_metadata=job.about(), fences=self.fences)
+        manifest = self.checkpoints.begin(manifest, fences=self.fences)
         job.observe("manifest:after")
         return manifest
 
@@ -352,7 +336,8 @@ class _Attempt(Generic[W]):
     def _run_process(self, process: Process[W], work: W, manifest: Manifest) -> Counts:
         since = time.monotonic()
         self.job.stores.leases.check(self.fences)
-        counts = process.run(work, Committer(manifest, process.name, self.job.observe))
+        last = process.commits[-1] if process is self.job.processes[-1] and process.commits else None
+        counts = process.run(work, Committer(manifest, process.name, self.job.observe, last))
         self.metadata.record(manifest, process.name, counts, self.job.clock(), fences=self.fences)
         self.job.observe(f"{process.name}:recorded")
         self.seconds[process.name] = time.monotonic() - since

@@ -117,7 +117,7 @@ def _overwrite(lake: Lake, frame: DataFrame, table: Table, txn: Transaction, opt
         rows = rows.repartition(*(F.col(name) for name in table.partitioned_by))
     writer = rows.write.format("delta").mode("overwrite").options(**options)
     writer = writer.option("txnAppId", txn.app_id).option("txnVersion", txn.version)
-    writer.option("userMetadata", txn.marker).save(lake.uri(table))
+    writer.option("userMetadata", txn.metadata).save(lake.uri(table))
 
 
 def _literal(value: object) -> str:

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from engagement_platform.engine.job import Committer
-from engagement_platform.engine.model import Counts, Limits, Manifest, Offsets
+from engagement_platform.engine.model import Counts, Limits, Manifest, NoIdentity, Offsets
 from engagement_platform.lake.audit_columns import stamped_here
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.lake import Lake
@@ -33,7 +33,7 @@ def turn_of(table: Table) -> str:
 
 
 @dataclass
-class RedriveSource:
+class RedriveSource(NoIdentity):
     """Records that a job refused for a reason and that are not marked, some at a time.
 
     Offsets {"version": v, "row": n}: a version of quarantine, and a place among these records in it.

@@ -19,7 +19,7 @@ from sqlalchemy import Engine, func, select
 from engagement_platform.engine.database import LEASE_WAITER, open_engine
 from engagement_platform.engine.job import BatchReport, Committer, DrainPolicy, MicroBatchJob, Stores, drain
 from engagement_platform.engine.lease import LeaseStore
-from engagement_platform.engine.model import Checkpoint, Counts, JobState, Limits, Manifest, Offsets
+from engagement_platform.engine.model import Checkpoint, Counts, JobState, Limits, Manifest, NoIdentity, Offsets
 from engagement_platform.engine.stores import BatchMetadataStore, CheckpointStore
 from engagement_platform.engine.unfinished_batches import OthersBatchUnfinished, how_to_finish, in_the_way
 
@@ -33,7 +33,7 @@ class Killed(BaseException):
 
 
 @dataclass
-class Tape:
+class Tape(NoIdentity):
     """A source of `length` batches of one record; as a re-read of recorded ranges, it gives each of them only once."""
 
     length: int = 1

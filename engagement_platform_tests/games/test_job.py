@@ -10,7 +10,8 @@ import pytest
 from typer.testing import CliRunner
 
 from engagement_platform.cli import app
-from engagement_platform.engine.job import BatchReport, BooksDoNotBalance
+from engagement_platform.engine.books import BooksDoNotBalance
+from engagement_platform.engine.job import BatchReport
 from engagement_platform.engine.model import JobState
 from engagement_platform.games.erasing import game_tables
 from engagement_platform.games.event_type import EventType

@@ -36,7 +36,8 @@ from engagement_platform.lake.append_log_source import (
 from engagement_platform.lake.arrow import table_of
 from engagement_platform.lake.contract import Column, Mode, Table
 from engagement_platform.lake.engagement import MAPPING
-from engagement_platform.lake.lake import Lake, NotAStreamSource
+from engagement_platform.lake.lake import Lake
+from engagement_platform.lake.refusals import NotAStreamSource
 from engagement_platform.settings import LayoutSettings, Settings
 
 GROWING = Table(
