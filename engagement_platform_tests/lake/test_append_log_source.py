@@ -407,6 +407,25 @@ def test_a_table_that_was_made_anew_is_told_from_an_idle_one(tmp_path: Path) -> 
             lost()
 
 
+def test_a_table_that_was_made_anew_is_told_by_its_id_also_when_it_has_grown_past_the_checkpoint(
+    tmp_path: Path,
+) -> None:
+    uri = create(str(tmp_path / "growing"))
+    append(uri, [row(0)])
+    source = TableSource(uri, GROWING)
+    pinned = source.identify({})
+    append(uri, [row(1)])
+    assert source.identify(pinned) == pinned, "it has grown, and is the same"
+    shutil.rmtree(uri)
+    assert source.identify(pinned) == {}, "that there is none is told by its versions"
+    create(uri)
+    for nth in range(4):
+        append(uri, [row(nth)])
+    assert source.plan({"version": 1}, NO_LIMITS, None) is not None, "by its versions nobody can tell"
+    with pytest.raises(TableReplaced, match=rf"with id {pinned['table_id']}.*reset JOB"):
+        source.identify(pinned)
+
+
 def test_a_mutable_table_is_refused(tmp_path: Path) -> None:
     with pytest.raises(NotAStreamSource):
         TableSource(str(tmp_path), MAPPING)
