@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-fast test-first-day test-long test-crash lint format docs clean bench-ingest bench-cascade bench-mutation \
+.PHONY: help setup run test test-fast test-first-day test-long test-crash lint format docs clean bench-ingest bench-pipe bench-cascade bench-mutation \
   bench-partitioning bench-file-size bench-optimize bench-merge-on-read bench-incremental-read bench-freshness \
   bench-ingest-server bench-chain bench-s3-sqs bench-doctor \
   simulate-days
@@ -49,6 +49,9 @@ docs: setup ## regenerate the reference pages that come from the code
 
 bench-ingest: setup ## ingestion against a plain streaming append, per layout; prints rows/s and the ratio
 	@$(BIN)/python -m benchmarks.ingest $(ARGS)
+
+bench-pipe: setup ## one batch of engagements on Spark alone, over Connect: seconds, CPU seconds and files, step by step
+	@$(BIN)/python -m benchmarks.pipe $(ARGS)
 
 bench-cascade: setup ## chains of requests resolved in Spark, a million by default; prints requests/s
 	@$(BIN)/python -m benchmarks.cascade $(ARGS)

@@ -1,0 +1,1 @@
+"""Engagements from Kafka into the Data Table, its changeset, names, notifications and quarantine."""

@@ -1,0 +1,61 @@
+"""Frames of the state of organizations, with the columns of STATE_DDL: each part fills one of row, edge and patch.
+
+What the parts are read from, and what is made of them, is each pipeline's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from engagement_platform.pipelines.engagements.schema import CONTENT_DDL, EARLIER_DDL, STATE_DDL
+
+_FIELDS: Mapping[str, Mapping[str, str]] = {
+    "row": {
+        "engagement_date": "date", "engagement_ts": "timestamp", "engagement_id": "string", "person_id": "string",
+        "source_person_id": "string", "version": "bigint", "engagement": CONTENT_DDL, "original": CONTENT_DDL,
+        "earlier_versions": EARLIER_DDL, "sequence": "bigint",
+    },
+    "edge": {
+        "request_id": "string", "operation": "string", "from_id": "string", "to_id": "string",
+        "engagement_id": "string", "engagement_date_from": "date", "engagement_date_to": "date",
+        "execution_ts": "timestamp", "sequence": "bigint",
+    },
+    "patch": {
+        "request_id": "string", "engagement_id": "string", "execution_ts": "timestamp", "type": "string",
+        "channel": "string", "subject": "string", "attributes": "map<string,string>",
+        "set_null": "array<string>", "sequence": "bigint",
+    },
+}  # fmt: skip
+
+
+def rows_part(frame: DataFrame) -> DataFrame:
+    """Rows of the Data Table (sequence null) or of the changeset."""
+    return _part(frame, "row")
+
+
+def edges_part(frame: DataFrame) -> DataFrame:
+    """Accepted CONVERTs and DELETEs."""
+    return _part(frame, "edge")
+
+
+def patches_part(frame: DataFrame) -> DataFrame:
+    """Accepted UPDATEs."""
+    return _part(frame, "patch")
+
+
+def no_state(frame: DataFrame) -> DataFrame:
+    """A state of no rows, on the session of a frame."""
+    return frame.sparkSession.createDataFrame([], STATE_DDL)
+
+
+def _part(frame: DataFrame, name: str) -> DataFrame:
+    columns = [F.col("organization_id")]
+    for kind, fields in _FIELDS.items():
+        if kind == name:
+            columns.append(F.struct(*(F.col(field).cast(of).alias(field) for field, of in fields.items())).alias(kind))
+        else:
+            columns.append(F.lit(None).cast(f"struct<{','.join(f'{n}:{of}' for n, of in fields.items())}>").alias(kind))
+    return frame.select(*columns)

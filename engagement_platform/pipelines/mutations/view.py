@@ -1,0 +1,144 @@
+"""The view `engagement/current`: the Data Table with everything that is pending applied, in Spark.
+
+Frames in, a frame out. Identities that change as a whole are joined from the resolved edges; rows that a rule has to
+look at one by one (newer versions, patches, edges that tell rows of an id apart) go through `rules.current_rows`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from engagement_platform.pipelines.engagements.schema import ROW, ROW_DDL, STATE
+from engagement_platform.pipelines.frames import edges_part, no_state, patches_part, rows_part
+from engagement_platform.pipelines.mutations import rules
+
+_ID = ["organization_id", "engagement_id"]
+MOVE_DDL = (
+    "organization_id string, source_person_id string, engagement_id string, engaged_from timestamp, "
+    "engaged_before timestamp, to_id string"
+)
+"""As `rules.MOVE` has it."""
+
+
+@dataclass(frozen=True)
+class Pending:
+    """What the Data Table does not show yet, and the logs that decide it. A frame is None where its table is empty."""
+
+    watermark: int
+    """The Data Table has everything up to this sequence."""
+    changeset: DataFrame | None
+    """Newer images: the columns of ROW, and sequence."""
+    alias: DataFrame | None
+    """Every accepted CONVERT and DELETE, with sequence."""
+    updates: DataFrame | None
+    """Every accepted UPDATE, with sequence."""
+    moves_identity: bool
+    """Whether an edge is newer than the watermark."""
+
+
+def current(data: DataFrame, pending: Pending) -> DataFrame:
+    """Engagements as readers see them: the columns of ROW, without deleted rows.
+
+    data: the columns of ROW. Cost: one scan of the Data Table with one or two broadcast joins; the edges of the
+    organizations that have pending ones are resolved first, and rows that go through the rules are read a second time.
+    """
+    return shown(data, pending).where(F.col("person_id").isNotNull())
+
+
+def shown(data: DataFrame, pending: Pending) -> DataFrame:
+    """As `current`, with deleted rows: their person_id is null."""
+    data = data.select(*ROW.names)
+    moves = _moves(pending.alias, pending.watermark) if pending.alias is not None and pending.moves_identity else None
+    special = _special(pending, moves)
+    if special is None:
+        return data
+    plain = data
+    if moves is not None:
+        plain = _moved(plain, moves.where("engaged_before IS NOT NULL")).select(*ROW.names)
+    of_id = F.broadcast(
+        special.where("engagement_id IS NOT NULL").select("organization_id", "engagement_id").distinct()
+    )
+    plain = plain.join(of_id, _ID, "left_anti")
+    held = data.join(of_id, ["organization_id", "engagement_id"], "left_semi")
+    if moves is not None:
+        of_person = special.where("source_person_id IS NOT NULL").select("organization_id", "source_person_id")
+        of_person = F.broadcast(of_person.distinct())
+        plain = plain.join(of_person, ["organization_id", "source_person_id"], "left_anti")
+        by_person = data.join(of_person, ["organization_id", "source_person_id"], "left_semi")
+        held = held.unionByName(by_person.join(of_id, _ID, "left_anti"))
+    return plain.unionByName(_resolved(held, pending, special))
+
+
+def _moves(alias: DataFrame, watermark: int) -> DataFrame:
+    """What pending edges do to the ids they reach, resolved per organization; computed once."""
+    late = alias.where(F.col("sequence") > watermark).select("organization_id").distinct()
+    edges = edges_part(alias.join(F.broadcast(late), "organization_id", "left_semi"))
+
+    def run(state: pa.Table) -> pa.Table:
+        organization_id = state.column("organization_id")[0].as_py()
+        return rules.moves(organization_id, state.cast(STATE), watermark + 1)
+
+    return edges.groupBy("organization_id").applyInArrow(run, MOVE_DDL).localCheckpoint(eager=False)
+
+
+def _moved(data: DataFrame, moves: DataFrame) -> DataFrame:
+    """Rows under the identity that the matching move gives them."""
+    return with_move(data, moves, "now", F.col("person_id")).drop("person_id").withColumnRenamed("now", "person_id")
+
+
+def with_move(data: DataFrame, moves: DataFrame, name: str, otherwise: Column) -> DataFrame:
+    """Rows with the identity that the matching move gives them, as a column; at most one move matches a row."""
+    offers = F.broadcast(moves.select(*(F.col(name).alias(f"move_{name}") for name in moves.columns)))
+    meets = (
+        (F.col("organization_id") == F.col("move_organization_id"))
+        & (F.col("source_person_id") == F.col("move_source_person_id"))
+        & (F.col("move_engaged_from").isNull() | (F.col("engagement_ts") >= F.col("move_engaged_from")))
+        & (F.col("engagement_ts") < F.col("move_engaged_before"))
+    )
+    now = F.when(F.col("move_engaged_before").isNotNull(), F.col("move_to_id")).otherwise(otherwise)
+    return data.join(offers, meets, "left").select(*data.columns, now.alias(name))
+
+
+def _special(pending: Pending, moves: DataFrame | None) -> DataFrame | None:
+    """organization_id with engagement_id or source_person_id: which rows the rules look at; None: nothing pends."""
+    nothing = F.lit(None).cast("string")
+    parts = []
+    for frame in (pending.changeset, pending.updates):
+        if frame is not None:
+            late = frame.where(F.col("sequence") > pending.watermark)
+            parts.append(late.select("organization_id", "engagement_id", nothing.alias("source_person_id")))
+    if moves is not None:
+        apart = moves.where("engaged_before IS NULL")
+        parts.append(apart.select("organization_id", "engagement_id", "source_person_id"))
+    whole: DataFrame | None = None
+    for part in parts:
+        whole = part if whole is None else whole.unionByName(part)
+    return whole
+
+
+def _resolved(held: DataFrame, pending: Pending, special: DataFrame) -> DataFrame:
+    """Rows that the rules look at, with the newer images of their ids."""
+
+    def run(state: pa.Table) -> pa.Table:
+        organization_id = state.column("organization_id")[0].as_py()
+        return rules.current_rows(organization_id, state.cast(STATE))
+
+    return special_state(held, pending, special).groupBy("organization_id").applyInArrow(run, ROW_DDL)
+
+
+def special_state(held: DataFrame, pending: Pending, special: DataFrame) -> DataFrame:
+    """The state of the organizations of special rows: these rows, newer images, edges and patches."""
+    organizations = F.broadcast(special.select("organization_id").distinct())
+    base = held.withColumn("sequence", F.lit(None).cast("bigint"))
+    state = no_state(held).unionByName(rows_part(base))
+    if pending.changeset is not None:
+        state = state.unionByName(rows_part(pending.changeset.where(F.col("sequence") > pending.watermark)))
+    if pending.alias is not None:
+        state = state.unionByName(edges_part(pending.alias.join(organizations, "organization_id", "left_semi")))
+    if pending.updates is not None:
+        state = state.unionByName(patches_part(pending.updates.join(organizations, "organization_id", "left_semi")))
+    return state

@@ -1,0 +1,71 @@
+"""The engagement pipe in Spark leaves the plan that the rules make, organization by organization."""
+
+from __future__ import annotations
+
+from datetime import date
+from random import Random
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from engagement_platform.pipelines.engagements.pipe import State, load_state, resolve, summarize
+from engagement_platform.pipelines.engagements.rules import resolve as resolve_here
+from engagement_platform.pipelines.engagements.schema import COPY, PLAN
+from engagement_platform_tests.mutation import oracle
+from engagement_platform_tests.mutation.histories import random_history
+from engagement_platform_tests.pipelines.lakes import copy_of
+from engagement_platform_tests.pipelines.tables import state_tables, table
+from engagement_platform_tests.pipelines.test_histories import run
+
+RECORD = pa.schema(
+    [
+        pa.field("reason_code", pa.string()),
+        pa.field("value_bytes", pa.int32()),
+        pa.field("unknown_fields", pa.int32()),
+    ]
+)
+
+
+def in_order(plan: pa.Table) -> list[dict[str, Any]]:
+    def plain(value: Any) -> Any:
+        return value.timestamp() if hasattr(value, "timestamp") else value
+
+    rows = [{name: plain(value) for name, value in row.items()} for row in plan.select(PLAN.names).to_pylist()]
+    return sorted(rows, key=lambda row: (row["organization_id"], row["offset"]))
+
+
+def test_the_pipe_leaves_the_plan_that_the_rules_make_of_each_organization(spark: SparkSession) -> None:
+    lakes, copies = [], []
+    for seed in range(40):
+        messages = random_history(seed, conflicts=True)
+        half = len(messages) // 2
+        lakes.append(run(messages[:half] or messages, Random(seed)))
+        rest = [m for m in messages[half:] if not oracle.is_request(m)]
+        copies += [copy_of(10_000 * seed + nth, message) for nth, message in enumerate(rest)]
+    known = state_tables(lakes)
+
+    def frame(rows: pa.Table) -> DataFrame:
+        return spark.createDataFrame(rows)
+
+    record = {"reason_code": None, "value_bytes": 1, "unknown_fields": 0}
+    decoded = frame(table([{**record, **copy} for copy in copies], pa.schema([*RECORD, *COPY])))
+    summary = summarize(decoded)
+    assert summary.accepted == len(copies)
+    state = load_state(State(*map(frame, known)), decoded, summary, all_days=True)
+    found = resolve(decoded, state, all_days=True).toArrow()
+
+    expected = []
+    by_organization: dict[str, list[dict[str, Any]]] = {}
+    for copy in copies:
+        by_organization.setdefault(copy["organization_id"], []).append(copy)
+    for lake in lakes:
+        of_lake = by_organization.get(lake.organization_id, [])
+        if of_lake:
+            ids: set[str] = {copy["engagement_id"] for copy in of_lake}
+            days: set[date] | None = None
+            plan = resolve_here(lake.organization_id, table(of_lake, COPY), lake.state(ids, days), all_days=True)
+            expected.append(plan)
+    assert in_order(found) == in_order(pa.concat_tables(expected))
+    verdicts = set(found.column("verdict").to_pylist())
+    assert {"INSERT", "UPDATE", "DUPLICATE", "QUARANTINE"} <= verdicts, "the histories are too tame"
