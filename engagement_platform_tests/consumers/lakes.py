@@ -189,7 +189,7 @@ class PlainLake:
         moment = NOW + timedelta(seconds=self.requests)
         return {
             **row, "topic": "mutation-requests", "partition": 0, "offset": self.requests, "ingestion_ts": moment,
-            "ingestion_date": moment.date(), "batch_id": self.requests,
+            "ingestion_date": moment.date(), "batch_id": self.requests, "batch_sequence": self.requests,
         }  # fmt: skip
 
 
