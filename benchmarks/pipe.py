@@ -9,18 +9,21 @@ batch: files written. Compare ratios of one run, never seconds of two machines.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import shutil
 import statistics
 import subprocess
 import tempfile
 import time
+import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -43,7 +46,7 @@ from engagement_platform.sources.decoded_batches import ENGAGEMENT_DECODED_DDL, 
 from engagement_platform.sources.kafka import KafkaSource
 from engagement_platform.sources.messages import DecodingLimits
 
-console = Console(width=140)
+console = Console(width=140, highlight=False)
 Span = tuple[Offsets, Offsets]
 TICKS = os.sysconf("SC_CLK_TCK")
 TUNED = {
@@ -68,27 +71,49 @@ def cpu_seconds(pid: int) -> float:
     return total / TICKS
 
 
-@dataclass
-class Steps:
-    """Seconds and CPU seconds of each step of a batch."""
+@dataclass(frozen=True)
+class Server:
+    """The Connect server that is measured."""
 
     pid: int
+    ui_port: int
+
+    def jobs(self) -> int:
+        """Spark jobs that it has started."""
+        api = f"http://127.0.0.1:{self.ui_port}/api/v1/applications"
+        (application,) = _get(api)
+        return max((job["jobId"] + 1 for job in _get(f"{api}/{application['id']}/jobs")), default=0)
+
+
+def _get(url: str) -> list[dict[str, Any]]:
+    with urllib.request.urlopen(url, timeout=30) as answer:
+        found: list[dict[str, Any]] = json.load(answer)
+    return found
+
+
+@dataclass
+class Steps:
+    """Seconds, CPU seconds and Spark jobs of each step of a batch."""
+
+    server: Server
     seconds: dict[str, float] = field(default_factory=dict)
     cpu: dict[str, float] = field(default_factory=dict)
+    jobs: dict[str, int] = field(default_factory=dict)
 
     @contextmanager
     def step(self, name: str) -> Iterator[None]:
         """Measure what happens inside."""
-        began, cpu = time.monotonic(), cpu_seconds(self.pid)
+        jobs, cpu, began = self.server.jobs(), cpu_seconds(self.server.pid), time.monotonic()
         yield
         self.seconds[name] = time.monotonic() - began
-        self.cpu[name] = cpu_seconds(self.pid) - cpu
+        self.cpu[name] = cpu_seconds(self.server.pid) - cpu
+        self.jobs[name] = self.server.jobs() - jobs
 
 
 @contextmanager
-def services(folder: Path) -> Iterator[tuple[Settings, int]]:
-    """A broker and a Connect server of their own on free ports; the server's process id."""
-    kafka_port, controller, connect = free_ports(3)
+def services(folder: Path) -> Iterator[tuple[Settings, Server]]:
+    """A broker and a Connect server of their own on free ports."""
+    kafka_port, controller, connect, ui = free_ports(4)
     jars = resolve_jars("kafka", SparkSettings().jar_cache)
     with EmbeddedKafka(folder / "kafka", kafka_port, controller, jars) as kafka:
         kafka.create_topics({"engagements": 4})
@@ -96,7 +121,10 @@ def services(folder: Path) -> Iterator[tuple[Settings, int]]:
             home=folder,
             kafka=KafkaSettings(bootstrap_servers=kafka.bootstrap_servers),
             embedded=EmbeddedSettings(connect_port=connect),
-            spark=SparkSettings(remote=f"sc://127.0.0.1:{connect}"),
+            spark=SparkSettings(
+                remote=f"sc://127.0.0.1:{connect}",
+                conf={"spark.ui.enabled": "true", "spark.ui.port": str(ui), "spark.ui.retainedJobs": "10000"},
+            ),
         )
         child = connect_child(settings, folder / "spark")
         env = {key: value for key, value in {**os.environ, **child.env}.items() if value is not None}
@@ -106,7 +134,7 @@ def services(folder: Path) -> Iterator[tuple[Settings, int]]:
             while not child.ready():
                 assert server.poll() is None, (folder / "spark.log").read_text()[-2000:]
                 time.sleep(0.2)
-            yield settings, server.pid
+            yield settings, Server(server.pid, ui)
         finally:
             server.terminate()
             server.wait(30)
@@ -167,12 +195,11 @@ class Bench:
     lake: Lake
     settings: Settings
     source: KafkaSource
-    pid: int
-    """Of the Connect server."""
+    server: Server
 
     def run(self, span: Span, batch: int) -> tuple[Steps, int]:
         """One batch, step by step; and how many records it had."""
-        steps, lake = Steps(self.pid), self.lake
+        steps, lake = Steps(self.server), self.lake
         now = datetime(2026, 3, 1, tzinfo=UTC) + timedelta(seconds=batch)
         with steps.step("decode"):
             raw = self.source.read(lake.spark, *span)
@@ -237,7 +264,7 @@ def main() -> None:
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="bench-pipe-"))
     try:
-        with services(folder) as (settings, pid):
+        with services(folder) as (settings, server):
             needed = options.present + sum(size * options.rounds for size in options.sizes)
             made = Traffic(TrafficSettings(mutation_share=0), start=datetime(2026, 1, 5, tzinfo=UTC)).messages()
             console.print(produce(settings.kafka, made, limit=needed))
@@ -246,7 +273,7 @@ def main() -> None:
             lake = Lake(spark, folder / "lake")
             lake.create()
             source = KafkaSource("engagements", settings.kafka)
-            bench, at, batch = Bench(lake, settings, source, pid), None, 0
+            bench, at, batch = Bench(lake, settings, source, server), None, 0
 
             def take(count: int) -> Span:
                 nonlocal at
@@ -266,10 +293,9 @@ def main() -> None:
                     batch += 1
                     written = lake.files() - files
                     total, cpu = sum(steps.seconds.values()), sum(steps.cpu.values())
-                    shown = " ".join(f"{name} {seconds:.2f}" for name, seconds in steps.seconds.items())
-                    console.print(
-                        f"{rows:>8,} rows {total:6.2f} s {cpu:6.2f} CPU s {written:3} files: {shown}", highlight=False
-                    )
+                    of = [f"{name} {took:.2f} ({steps.jobs[name]})" for name, took in steps.seconds.items()]
+                    counted = f"{written:3} files {sum(steps.jobs.values()):3} jobs"
+                    console.print(f"{rows:>8,} rows {total:6.2f} s {cpu:6.2f} CPU s {counted}: {', '.join(of)}")
                     if round_:
                         measured.append((steps, total, cpu, written))
                 report(size, measured)
@@ -280,11 +306,11 @@ def main() -> None:
 
 def report(size: int, measured: list[tuple[Steps, float, float, int]]) -> None:
     """Medians of one size."""
-    table = RichTable("rows", "s", "CPU s", "files", *measured[0][0].seconds)
+    table = RichTable("rows", "s", "CPU s", "files", "jobs", *measured[0][0].seconds)
     median = statistics.median
     table.add_row(
         f"{size:,}", f"{median(m[1] for m in measured):.2f}", f"{median(m[2] for m in measured):.2f}",
-        f"{median(m[3] for m in measured):.0f}",
+        f"{median(m[3] for m in measured):.0f}", f"{median(sum(m[0].jobs.values()) for m in measured):.0f}",
         *(f"{median(m[0].seconds[name] for m in measured):.2f}" for name in measured[0][0].seconds),
     )  # fmt: skip
     console.print(table)

@@ -1,4 +1,4 @@
-"""Frames of the state of organizations, with the columns of STATE_DDL: each part fills one of row, edge and patch.
+"""Frames of the state of organizations, with the columns of STATE_DDL; each part fills one of its structs.
 
 What the parts are read from, and what is made of them, is each pipeline's own.
 """
@@ -28,6 +28,7 @@ _FIELDS: Mapping[str, Mapping[str, str]] = {
         "channel": "string", "subject": "string", "attributes": "map<string,string>",
         "set_null": "array<string>", "sequence": "bigint",
     },
+    "said": {"id": "string", "name": "string", "name_ts": "timestamp", "request_id": "string"},
 }  # fmt: skip
 
 
@@ -44,6 +45,11 @@ def edges_part(frame: DataFrame) -> DataFrame:
 def patches_part(frame: DataFrame) -> DataFrame:
     """Accepted UPDATEs."""
     return _part(frame, "patch")
+
+
+def said_part(frame: DataFrame) -> DataFrame:
+    """Names as they were said of ids; request_id: of the RENAME, null for an engagement."""
+    return _part(frame, "said")
 
 
 def no_state(frame: DataFrame) -> DataFrame:

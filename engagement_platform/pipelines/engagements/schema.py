@@ -66,9 +66,10 @@ STATE_DDL: Final = (
     "edge struct<request_id:string,operation:string,from_id:string,to_id:string,engagement_id:string,"
     "engagement_date_from:date,engagement_date_to:date,execution_ts:timestamp,sequence:bigint>, "
     "patch struct<request_id:string,engagement_id:string,execution_ts:timestamp,type:string,channel:string,"
-    "subject:string,attributes:map<string,string>,set_null:array<string>,sequence:bigint>"
+    "subject:string,attributes:map<string,string>,set_null:array<string>,sequence:bigint>, "
+    "said struct<id:string,name:string,name_ts:timestamp,request_id:string>"
 )
-"""What is known of an organization: each row of the state has one of row, edge and patch.
+"""What is known of an organization: each row of the state has one of row, edge, patch and said.
 
 sequence orders what was written: of two images of one version the greater counts, of two requests the smaller came
 first. Null: a row of the base, older than any image.
@@ -103,6 +104,12 @@ STATE: Final = pa.schema(
                     pa.field("set_null", pa.list_(_STRING)),
                     pa.field("sequence", pa.int64()),
                 ]
+            ),
+        ),
+        pa.field(
+            "said",
+            pa.struct(
+                [*(pa.field(n, _STRING) for n in ("id", "name")), ("name_ts", TIMESTAMP), ("request_id", _STRING)]
             ),
         ),
     ]

@@ -19,7 +19,7 @@ from engagement_platform.mutation.model import Edge
 from engagement_platform.mutation.resolver import Identities
 from engagement_platform.pipelines.engagements.rules import change_type
 from engagement_platform.pipelines.engagements.schema import ROW, TIMESTAMP
-from engagement_platform.pipelines.state import Requests, newest_rows, one_chunk
+from engagement_platform.pipelines.state import Requests, newest_rows, one_chunk, struct_rows
 
 CHANGE: Final = pa.schema(
     [
@@ -153,6 +153,11 @@ class Evidence(NamedTuple):
     """UTC: engagement_ts, or the execution_ts of a RENAME."""
     request_id: str | None
     """Of the RENAME; None for an engagement."""
+
+    @classmethod
+    def of(cls, state: pa.Table) -> list[Evidence]:
+        """From the state."""
+        return [cls(**row) for row in struct_rows(state, "said")]
 
 
 def current_names(
