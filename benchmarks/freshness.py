@@ -44,7 +44,8 @@ from engagement_platform.embedded.ports import free_ports
 from engagement_platform.embedded.producing import produce
 from engagement_platform.embedded.profiles import ProfileChanges
 from engagement_platform.embedded.traffic import Message
-from engagement_platform.engine.job import DrainPolicy, MicroBatchJob, drain
+from engagement_platform.engine.drain import DrainPolicy, drain
+from engagement_platform.engine.job import MicroBatchJob
 from engagement_platform.jobs import INGEST_PROFILE_CHANGES, REMATERIALIZE_PROFILE, build_job, open_stores
 from engagement_platform.lake import log
 from engagement_platform.lake.jars import resolve_jars

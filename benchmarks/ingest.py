@@ -33,7 +33,7 @@ from engagement_platform.embedded.kafka import EmbeddedKafka
 from engagement_platform.embedded.ports import free_ports
 from engagement_platform.embedded.producing import produce
 from engagement_platform.embedded.traffic import Traffic
-from engagement_platform.engine.job import DrainPolicy, drain
+from engagement_platform.engine.drain import DrainPolicy, drain
 from engagement_platform.jobs import INGEST_ENGAGEMENTS, build_job, open_stores
 from engagement_platform.lake.engagement import data_table
 from engagement_platform.lake.jars import resolve_jars

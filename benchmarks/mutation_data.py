@@ -317,7 +317,7 @@ def _contents(count: int, struct: pa.StructType, seed: int, rng: np.random.Gener
 
 def _landed(requests: Sequence[Mapping[str, object]], landed: datetime) -> pa.Table:
     """Requests as rows of their table, one after the other from one Kafka partition."""
-    where = {"topic": "mutation-requests", "partition": 0, "batch_id": 0}
+    where = {"topic": "mutation-requests", "partition": 0, "batch_id": 0, "batch_sequence": 1}
     when = {"ingestion_ts": landed, "ingestion_date": landed.date()}
     rows = [{**request, **where, **when, "offset": n} for n, request in enumerate(requests)]
     return pa.Table.from_pylist(rows, schema=schema_of(MUTATION_REQUEST))

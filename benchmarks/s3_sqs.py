@@ -51,7 +51,7 @@ from engagement_platform.embedded.aws import ACCOUNT, REGION, EmbeddedAws
 from engagement_platform.embedded.game_traffic import GameTraffic
 from engagement_platform.embedded.ports import free_ports
 from engagement_platform.embedded.process import Supervisor
-from engagement_platform.engine.job import DrainPolicy, drain
+from engagement_platform.engine.drain import DrainPolicy, drain
 from engagement_platform.games.feed import shipped
 from engagement_platform.games.job import INGEST_GAME_EVENTS
 from engagement_platform.jobs import build_job, let_go, open_stores

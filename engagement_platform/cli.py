@@ -26,6 +26,7 @@ from engagement_platform import (
     live_ops_commands,
     maintenance_commands,
     perftest_commands,
+    recovery_commands,
     replica_commands,
     rollback_commands,
 )
@@ -193,6 +194,7 @@ commands.register(app)
 layout_commands.register(app)
 maintenance_commands.register(app)
 rollback_commands.register(app)
+recovery_commands.register(app)
 consumer_commands.register(app)
 ingest_commands.register(app)
 erase_commands.register(app)

@@ -15,9 +15,10 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from engagement_platform.engine.database import open_engine
+from engagement_platform.engine.drain import DrainPolicy, drain
 from engagement_platform.engine.fencing import declared as declared_transactions
 from engagement_platform.engine.fencing import targets_of
-from engagement_platform.engine.job import BatchReport, DrainPolicy, MicroBatchJob, Stores, Told, drain
+from engagement_platform.engine.job import BatchReport, MicroBatchJob, Stores, Told
 from engagement_platform.engine.lease import LeaseStore
 from engagement_platform.engine.model import JobState, Manifest
 from engagement_platform.engine.stores import BatchMetadataStore, CheckpointStore
@@ -28,8 +29,11 @@ from engagement_platform.games.objects import QueueSource
 from engagement_platform.games.replaying import replay_source
 from engagement_platform.ingestion.again import QuarantineSource
 from engagement_platform.ingestion.job import Parts, ingest_engagements, ingest_mutation_requests
+from engagement_platform.job_errors import AliasesWaiting, ReasonMissing, UnfinishedBatch, UnknownJob
 from engagement_platform.lake import log
+from engagement_platform.lake.batch_logs import LakeLogs
 from engagement_platform.lake.engagement import QUARANTINE, data_table
+from engagement_platform.lake.erased import ERASE_SUBJECTS
 from engagement_platform.lake.fencing import LakeFencing
 from engagement_platform.lake.lake import Lake
 from engagement_platform.lake.session import spark_session
@@ -73,50 +77,14 @@ PATIENCE = timedelta(seconds=5)
 """How long the broker is asked for what can be done without, while others wait: for a table, or for a sensor's tick."""
 
 
-class UnknownJob(PlatformError):
-    """No job has this name."""
-
-    def __init__(self, name: str, there: Sequence[str] = JOB_NAMES) -> None:
-        super().__init__(f"There is no job called {name!r}. Jobs: {', '.join((*there, REDRIVE_QUARANTINE))}.")
-
-
-class ReasonMissing(PlatformError):
-    """A redrive without a reason would put everything through again, good chances or not."""
-
-    def __init__(self) -> None:
-        super().__init__(
-            "redrive-quarantine needs --reason CODE: the reason code of the records to put through again, as in the "
-            "column reason_code of engagement/quarantine. Nothing was changed."
-        )
-
-
-class UnfinishedBatch(PlatformError):
-    """A reset now would leave half a batch."""
-
-    def __init__(self, manifest: Manifest) -> None:
-        super().__init__(
-            f"{manifest} is unfinished: rows that have landed may not have been announced yet, and after a reset they "
-            f"never would be. Nothing was changed. Run `engagement-platform run {manifest.job} --until-idle` first; "
-            "if it cannot be finished (its topic is gone), add --abandon."
-        )
-
-
-class AliasesWaiting(PlatformError):
-    """A reset now would lose track of which aliases the Data Table does not show."""
-
-    def __init__(self, organizations: int) -> None:
-        super().__init__(
-            f"{organizations:,} organizations wait for their aliases to be moved into the Data Table. That is counted "
-            f"by batches of {APPLY_MUTATIONS}, and a reset counts them from 0 again. Nothing was changed. Run "
-            f"`engagement-platform run {REMATERIALIZE_ALIASES} --until-idle` first."
-        )
-
-
 def open_stores(settings: Settings) -> Stores:
     """The three stores on the database of the settings."""
     engine = open_engine(settings.store_url)
     return Stores(
-        CheckpointStore(engine), BatchMetadataStore(engine), LeaseStore(engine, ttl=settings.stores.lease_ttl)
+        CheckpointStore(engine),
+        BatchMetadataStore(engine),
+        LeaseStore(engine, ttl=settings.stores.lease_ttl),
+        LakeLogs(settings.lake),
     )
 
 
@@ -155,14 +123,14 @@ def topic_of(name: str, settings: Settings) -> str:
         return topics[name]
     declared = _declared_of(name, settings)
     if isinstance(declared, Feed):
-        raise UnknownJob(name, TOPIC_JOBS)
+        raise UnknownJob(name, (*TOPIC_JOBS, REDRIVE_QUARANTINE))
     return declared.topic
 
 
 def _declared_of(name: str, settings: Settings) -> Declared:
     declared = declared_jobs(settings)
     if name not in declared:
-        raise UnknownJob(name, (*JOB_NAMES, *declared))
+        raise UnknownJob(name, (*JOB_NAMES, *declared, REDRIVE_QUARANTINE))
     return declared[name]
 
 
@@ -243,7 +211,7 @@ def _topic_job(name: str, spark: SparkSession, settings: Settings, stores: Store
     read = partial(read_topic, source, spark, settings)
     if name == INGEST_ENGAGEMENTS:
         return ingest_engagements(name, source, read, parts)
-    return ingest_mutation_requests(name, source, read, parts, max_lateness=settings.mutation.max_lateness)
+    return ingest_mutation_requests(name, source, read, parts, judges_lateness=True)
 
 
 def redrive_jobs(
@@ -262,7 +230,7 @@ def redrive_jobs(
     jobs: list[MicroBatchJob[Any]] = []
     for topic, kind, build in (
         (settings.kafka.engagements_topic, "engagements", ingest_engagements),
-        (settings.kafka.mutation_requests_topic, "requests", partial(ingest_mutation_requests, max_lateness=None)),
+        (settings.kafka.mutation_requests_topic, "requests", partial(ingest_mutation_requests, judges_lateness=False)),
     ):
         source = QuarantineSource(lake)
         read = partial(source.read, topic=topic, reason=reason)
@@ -305,7 +273,7 @@ def redriven_tables(settings: Settings) -> list[Stream | DeclaredEntity]:
 def open_job(name: str, settings: Settings, told: Told | None = None) -> Iterator[MicroBatchJob[Any]]:
     """A job with its own Spark session. Raises UnknownJob and what opening Spark, stores and tables raises."""
     if name not in (*GAME_JOBS, *(names := job_names(settings))):
-        raise UnknownJob(name, names)
+        raise UnknownJob(name, (*names, REDRIVE_QUARANTINE))
     stores = open_stores(settings)
     with spark_session(settings, name) as spark:
         job = build_job(name, spark, settings, stores, told)
@@ -384,8 +352,8 @@ def reset_job(name: str, settings: Settings, *, abandon: bool = False) -> str:
     replays = (REPLAY_GAME_EVENTS, *(feed.replay_job for feed in declared.feeds))
     entities = (shipped_entity(settings), *declared.entities)
     rereads = (REREAD_ENGAGEMENTS, *(reread_name(one.entity) for one in entities))
-    if name not in (*names, *rereads, *replays) and not name.startswith(f"{REDRIVE_QUARANTINE}:"):
-        raise UnknownJob(name, names)
+    if name not in (*names, *rereads, *replays, ERASE_SUBJECTS) and not name.startswith(f"{REDRIVE_QUARANTINE}:"):
+        raise UnknownJob(name, (*names, REDRIVE_QUARANTINE))
     stores = open_stores(settings)
     with stores.leases.acquire(f"job/{name}", purpose="reset") as lease:
         if name == APPLY_MUTATIONS and (left := organizations_waiting(settings)):
@@ -394,8 +362,10 @@ def reset_job(name: str, settings: Settings, *, abandon: bool = False) -> str:
         if last is not None and last.state is not JobState.SUCCEEDED:
             if not abandon:
                 raise UnfinishedBatch(last.manifest)
-            if left_open := declared_transactions(last.manifest, targets_of(stores.checkpoints.source_metadata(name))):
+            if left_open := declared_transactions(last.manifest, targets_of(last.manifest.source)):
                 # Also ends what a killed run has left going on in the job's session on a Connect server.
                 with spark_session(settings, name) as spark:
                     LakeFencing(Lake(spark, settings)).close(left_open)
-        return stores.checkpoints.reset(name, fences=[lease.fence])
+        foreign = {held.app_id for held in stores.tables.held(name)}
+        sequence = stores.tables.last_sequence()
+        return stores.checkpoints.reset(name, fences=[lease.fence], foreign=foreign, sequence=sequence)

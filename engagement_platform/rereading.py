@@ -9,7 +9,8 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from engagement_platform.engine.job import BatchReport, DrainPolicy, MicroBatchJob, Stores, Told, drain
+from engagement_platform.engine.drain import DrainPolicy, drain
+from engagement_platform.engine.job import BatchReport, MicroBatchJob, Stores, Told
 from engagement_platform.engine.offset_reset import lineage
 from engagement_platform.ingestion.again import RecordedRanges, recorded_ranges
 from engagement_platform.ingestion.job import Parts, ingest_engagements
@@ -64,5 +65,7 @@ def reread(
 
 def _recorded(job: str, day: date, source: KafkaSource, stores: Stores) -> RecordedRanges:
     """What a job read on a UTC day."""
-    app_ids = lineage(stores.checkpoints.history(job), stores.checkpoints.app_id(job))
-    return RecordedRanges(source, recorded_ranges(stores.checkpoints.history(job, ingestion_date=day), app_ids))
+    last, history = stores.checkpoints.latest(job), stores.checkpoints.history(job)
+    app_ids = lineage(history, stores.checkpoints.app_id(job))
+    ranges = recorded_ranges(stores.checkpoints.history(job, ingestion_date=day), app_ids)
+    return RecordedRanges(source, ranges, last.manifest.identity if last else {})

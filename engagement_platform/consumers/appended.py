@@ -121,7 +121,7 @@ class Appends:
     def _next(self) -> Appended | None:
         uri, newest = self._source.uri, log.version(self._source.uri)
         if newest is None or newest < self._position.version:
-            raise TableReplaced(uri, self._position.version, newest)
+            raise TableReplaced.by_version(uri, self._position.version, newest)
         for version in range(self._position.version + 1, newest + 1):
             files = append_log_source.added(uri, version - 1, version, passed=self._passed)
             left = sum(append_log_source.rows_in(uri, file) for file in files) - self._position.rows

@@ -112,6 +112,5 @@ def _before_batch(uri: str, job: str, batch_id: int, start: Start) -> Position:
 def batch_of(uri: str, version: int) -> tuple[str | None, datetime | None]:
     """(the batch that announced this version of the notification table, as JOB#ID; when); None where nobody knows."""
     actions = log.entry(uri, version) or []
-    marker = next((a["commitInfo"].get("userMetadata") for a in actions if "commitInfo" in a), None)
-    said = _MARKER.fullmatch(str(marker or ""))
+    said = _MARKER.fullmatch(log.marker_in(actions) or "")
     return (None if said is None else f"{said['job']}#{said['id']}"), log.time_of(actions)

@@ -166,7 +166,7 @@ class EntityParts:
     def _moved(self, opened: Opened, told: Told, days: Sequence[date]) -> Iterator[tuple[date, BatchReport | None]]:
         """Batch after batch until nothing waits, each with the day on which it was planned. Before that the days before
         today that were asked for, with None: a backfill would wait for them for ever."""
-        from engagement_platform.engine.job import DrainPolicy, drain
+        from engagement_platform.engine.drain import DrainPolicy, drain
 
         job = self.build(self.rematerialization, opened, told)
         once = DrainPolicy(linger=timedelta(0), max_duration=opened.settings.drain.max_duration)

@@ -17,8 +17,9 @@ from engagement_platform.defs.profiled import changes_metadata
 from engagement_platform.defs.specs import key_of
 from engagement_platform.defs.streams import landed_metadata
 from engagement_platform.defs.telling import ENGAGEMENT_TABLES, REQUEST_TABLES, Tables, tell, told_of
-from engagement_platform.engine.job import BatchReport, MicroBatchJob, Told, drain
-from engagement_platform.engine.job import DrainPolicy as Policy
+from engagement_platform.engine.drain import DrainPolicy as Policy
+from engagement_platform.engine.drain import drain
+from engagement_platform.engine.job import BatchReport, MicroBatchJob, Told
 from engagement_platform.lake.engagement import QUARANTINE
 from engagement_platform.streams.declared import DeclaredEntity
 from engagement_platform.streams.stream import Stream

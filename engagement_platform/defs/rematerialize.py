@@ -29,7 +29,7 @@ PENDING_POOL = "engagement_pending"
 
 def moved_batches(opened: Opened, told: Told, name: str = REMATERIALIZE_ALIASES) -> Iterator[tuple[date, BatchReport]]:
     """Batch after batch until nothing waits, each with the day on which it was planned."""
-    from engagement_platform.engine.job import DrainPolicy, drain
+    from engagement_platform.engine.drain import DrainPolicy, drain
     from engagement_platform.jobs import build_job
 
     job = build_job(name, opened.spark, opened.settings, opened.stores, told)

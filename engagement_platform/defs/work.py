@@ -8,7 +8,8 @@ from datetime import date
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
-from engagement_platform.engine.job import BatchReport, DrainPolicy, MicroBatchJob
+from engagement_platform.engine.drain import DrainPolicy
+from engagement_platform.engine.job import BatchReport, MicroBatchJob
 from engagement_platform.errors import PlatformError
 from engagement_platform.settings import DrainSettings
 
@@ -96,7 +97,7 @@ def batches(
         if nothing:
             yield day, None
     if work.drain:
-        from engagement_platform.engine.job import drain
+        from engagement_platform.engine.drain import drain
 
         named = partial(jobs.build_job, job, opened.spark, opened.settings, opened.stores)
         made = named(told) if build is None else build(opened, told)

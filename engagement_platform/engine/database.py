@@ -5,18 +5,15 @@ What the rows mean is `stores` (checkpoints, batch metadata) and `lease`.
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 
 from sqlalchemy import (
     BigInteger,
     Column,
     Connection,
-    Dialect,
     Engine,
     Index,
     Integer,
@@ -33,11 +30,11 @@ from sqlalchemy import (
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DatabaseError, InterfaceError, NoSuchModuleError, OperationalError
 from sqlalchemy.pool import ConnectionPoolEntry, NullPool
-from sqlalchemy.types import TypeDecorator
 
+from engagement_platform.engine.column_types import JsonObject, UtcTimestamp
 from engagement_platform.errors import PlatformError
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 # Transactions here take milliseconds; half a minute of waiting for another writer means that it is stuck.
 LOCK_TIMEOUT_S = 30
@@ -68,39 +65,6 @@ class StoresTooNew(PlatformError):
         )
 
 
-class UtcTimestamp(TypeDecorator[datetime]):
-    """A time with microseconds as ISO 8601 text of fixed width in UTC: sorts as it reads, the same on both databases.
-
-    Naive times are refused, because their zone would be a guess.
-    """
-
-    impl = String(32)
-    cache_ok = True
-
-    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> str | None:  # noqa: ARG002
-        if value is None:
-            return None
-        if value.tzinfo is None:
-            raise ValueError(f"a time without a zone cannot be stored: {value}")
-        return value.astimezone(UTC).isoformat(timespec="microseconds")
-
-    def process_result_value(self, value: str | None, dialect: Dialect) -> datetime | None:  # noqa: ARG002
-        return None if value is None else datetime.fromisoformat(value)
-
-
-class JsonObject(TypeDecorator[Mapping[str, object]]):
-    """A JSON object as text with sorted keys. NaN is refused; PostgreSQL's own json type would refuse it later."""
-
-    impl = Text
-    cache_ok = True
-
-    def process_bind_param(self, value: Mapping[str, object] | None, dialect: Dialect) -> str | None:  # noqa: ARG002
-        return None if value is None else json.dumps(dict(value), sort_keys=True, allow_nan=False)
-
-    def process_result_value(self, value: str | None, dialect: Dialect) -> Mapping[str, object] | None:  # noqa: ARG002
-        return None if value is None else json.loads(value)
-
-
 METADATA = MetaData()
 
 SCHEMA = Table("schema_version", METADATA, Column("version", Integer, primary_key=True))
@@ -115,6 +79,8 @@ CHECKPOINT = Table(
     Column("start_offsets", JsonObject, nullable=False),
     Column("end_offsets", JsonObject, nullable=False),
     Column("source_metadata", JsonObject, nullable=False),
+    Column("pinned", JsonObject, nullable=False),
+    Column("sequence", BigInteger, nullable=False),
     Column("ingestion_ts", UtcTimestamp, nullable=False),
     Column("table_versions", JsonObject, nullable=False),
     Column("counts", JsonObject, nullable=False),
@@ -135,6 +101,8 @@ BATCH = Table(
     Column("start_offsets", JsonObject, nullable=False),
     Column("end_offsets", JsonObject, nullable=False),
     Column("source_metadata", JsonObject, nullable=False),
+    Column("pinned", JsonObject, nullable=False),
+    Column("sequence", BigInteger, nullable=False),
     Column("ingestion_ts", UtcTimestamp, nullable=False),
     Column("ingestion_date", String(10), nullable=False),
     Column("table_versions", JsonObject, nullable=False),
@@ -164,6 +132,22 @@ JOB_GENERATION = Table(
     Column("job_name", String(256), primary_key=True),
     Column("generation", BigInteger, nullable=False),
     Column("app_id", String(300), nullable=False),
+)
+
+# One row: the last number that a batch of any job was given.
+SEQUENCE = Table(
+    "sequence",
+    METADATA,
+    Column("name", String(16), primary_key=True),
+    Column("last", BigInteger, nullable=False),
+)
+
+# Ids that stand in tables and that these stores did not give out: a reset or a recovery has met them.
+FOREIGN_APPLICATION = Table(
+    "foreign_application",
+    METADATA,
+    Column("app_id", String(300), primary_key=True),
+    Column("job_name", String(256), nullable=False),
 )
 
 # A released lease keeps its row (owner null), because its fencing number must never be given out again.

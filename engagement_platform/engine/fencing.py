@@ -17,7 +17,7 @@ from engagement_platform.engine.lease import Fence
 from engagement_platform.engine.model import Manifest, Transaction
 
 TARGETS = "targets"
-"""Where a batch's source_metadata keeps `Fencing.targets`, for whoever abandons the batch without having the job."""
+"""Where a manifest's `source` keeps `Fencing.targets`, for whoever abandons the batch without having the job."""
 
 OUTSIDE_BATCHES = frozenset({"migrate-layout"})
 """Purposes of leases whose holders commit under `lease_transaction` instead of a batch's transactions."""
@@ -73,9 +73,9 @@ def declared(manifest: Manifest, targets: Mapping[str, str | None]) -> list[Tabl
     return [TableTransaction(table, manifest.transaction(process, commit)) for table, process, commit in named]
 
 
-def targets_of(source_metadata: Mapping[str, object]) -> dict[str, str]:
-    """What `source_metadata` of a batch keeps of them; empty for a batch that declared none."""
-    kept = source_metadata.get(TARGETS)
+def targets_of(source: Mapping[str, object]) -> dict[str, str]:
+    """What the `source` of a manifest keeps of them; empty for a batch that declared none."""
+    kept = source.get(TARGETS)
     return {commit: table for commit, table in kept.items() if table} if isinstance(kept, Mapping) else {}
 
 
@@ -95,6 +95,7 @@ class Committer:
 
     check: raises when the run may not write any more; called before each commit, and once more by the transaction's
     `guard` when its rows are ready to be written. observe: called with each point that is passed.
+    last: the commit after which the batch makes no other; None: another process comes after this one.
     """
 
     def __init__(
@@ -103,13 +104,16 @@ class Committer:
         process: str,
         observe: Callable[[str], None],
         check: Callable[[], None] = lambda: None,
+        last: str | None = None,
     ) -> None:
         self._manifest, self._process, self._observe, self._check = manifest, process, observe, check
+        self._last = last
 
     @contextmanager
     def __call__(self, commit: str) -> Iterator[Transaction]:
         """The transaction to write under. Raises LeaseLost when another run holds a lease of this one."""
         self._observe(f"{self._process}.{commit}:before")
         self._check()
-        yield replace(self._manifest.transaction(self._process, commit), guard=self._check)
+        transaction = self._manifest.transaction(self._process, commit, final=commit == self._last)
+        yield replace(transaction, guard=self._check)
         self._observe(f"{self._process}.{commit}:after")

@@ -35,6 +35,7 @@ from engagement_platform.engine.model import (
     Source,
 )
 from engagement_platform.engine.stores import BatchMetadataStore, CheckpointStore
+from engagement_platform.engine.table_logs import NoTables, TableLogs, refuse_changed, refuse_stores_behind
 from engagement_platform.engine.unfinished_batches import OthersBatchUnfinished, in_the_way, kept_by
 from engagement_platform.errors import PlatformError
 
@@ -79,6 +80,8 @@ class Stores:
     checkpoints: CheckpointStore
     metadata: BatchMetadataStore
     leases: LeaseStore
+    tables: TableLogs = field(default_factory=NoTables)
+    """What the tables that go with these stores say of batches."""
 
 
 @dataclass(frozen=True)
@@ -125,8 +128,10 @@ class MicroBatchJob(Generic[W]):
     limits: Limits
     pin: Callable[[], Mapping[str, int]] = dict
     """Versions of the tables the processes read, called under the leases."""
+    decides: Callable[[], Mapping[str, object]] = dict
+    """Settings that decide what becomes of a record, pinned for a new batch; work goes by the manifest's. JSON-able."""
     about: Callable[[], Mapping[str, object]] = dict
-    """What else is kept of a new batch's source, as its `source_metadata`: what offsets cannot say. JSON-able."""
+    """What else is kept of a new batch's source: what offsets cannot say. JSON-able."""
     leased: tuple[str, ...] = ()
     """Mutable tables this job writes; one writer at a time, and no new batch while another job's is half done."""
     enters: tuple[str, ...] = ()
@@ -162,8 +167,12 @@ class MicroBatchJob(Generic[W]):
 
     @contextmanager
     def exclusive(self) -> Iterator[Lease]:
-        """Keep a second run of this job out. Held for a whole drain."""
+        """Keep a second run of this job out. Held for a whole drain.
+
+        Raises StoresBehind when tables hold batches that the stores do not know.
+        """
         with self.lease_of(f"job/{self.name}", "drain") as lease:
+            refuse_stores_behind(self.name, self.stores.checkpoints, self.stores.tables)
             yield lease
 
     def run_batch(self, lease: Lease) -> BatchReport | None:
@@ -275,10 +284,11 @@ class _Attempt(Generic[W]):
     def _begin_or_resume(self) -> tuple[Manifest, bool] | None:
         job = self.job
         last = self.checkpoints.latest(job.name)
+        identity = job.source.identify(last.manifest.identity if last else {})
         if last is not None and last.state is not JobState.SUCCEEDED:
+            refuse_changed(last.manifest, job.stores.tables)
             job.source.check(last.manifest.start, last.manifest.end)
-            self.checkpoints.begin(last.manifest, fences=self.fences)
-            return last.manifest, True
+            return self.checkpoints.begin(last.manifest, fences=self.fences), True
         records = last.counts.get("rows_in", 0) if last else 0
         mean_bytes = last.counts.get("bytes_in", 0) / records if last and records else None
         planned = self.planned or job.source.plan(last.manifest.end if last else None, job.limits, mean_bytes)
@@ -287,12 +297,19 @@ class _Attempt(Generic[W]):
         self.planned = planned
         with ExitStack() as entered:
             leases = [entered.enter_context(job.lease_of(f"table/{name}", job.name)) for name in sorted(job.enters)]
-            return self._begin(last, planned, [lease.fence for lease in leases]), False
+            return self._begin(last, planned, identity, [lease.fence for lease in leases]), False
 
-    def _begin(self, last: Checkpoint | None, planned: tuple[Offsets, Offsets], entered: Sequence[Fence]) -> Manifest:
+    def _begin(
+        self,
+        last: Checkpoint | None,
+        planned: tuple[Offsets, Offsets],
+        identity: Mapping[str, str],
+        entered: Sequence[Fence],
+    ) -> Manifest:
         job = self.job
         if others := job.others_unfinished():
             raise OthersBatchUnfinished(job.name, kept_by(job.leased, job.enters), others)
+        versions = job.pin()
         manifest = Manifest(
             job=job.name,
             app_id=last.manifest.app_id if last else self.checkpoints.app_id(job.name),
@@ -300,11 +317,15 @@ class _Attempt(Generic[W]):
             start=planned[0],
             end=planned[1],
             ingestion_ts=job.clock(),
-            table_versions=job.pin(),
+            table_versions=versions,
+            table_ids=job.stores.tables.ids(versions),
+            # Again: the range that was planned is this source's only if it is still the same.
+            identity=job.source.identify(identity),
+            settings=job.decides(),
+            source={**job.about(), TARGETS: dict(job.fencing.targets)},
         )
         job.observe("manifest:before")
-        about = {**job.about(), TARGETS: dict(job.fencing.targets)}
-        self.checkpoints.begin(manifest, source_metadata=about, fences=[*self.fences, *entered])
+        manifest = self.checkpoints.begin(manifest, fences=[*self.fences, *entered])
         job.observe("manifest:after")
         return manifest
 
@@ -338,7 +359,7 @@ class _Attempt(Generic[W]):
     def _close(self, manifest: Manifest) -> None:
         """Close what an earlier attempt at the batch may still write: commits that this attempt had no rows for."""
         self._check()
-        begun_with = targets_of(self.checkpoints.source_metadata(self.job.name))
+        begun_with = targets_of(manifest.source)
         self.job.fencing.close(declared(manifest, {**begun_with, **self.job.fencing.targets}))
 
     def _check(self) -> None:
@@ -349,47 +370,9 @@ class _Attempt(Generic[W]):
     def _run_process(self, process: Process[W], work: W, manifest: Manifest) -> Counts:
         since = time.monotonic()
         self._check()
-        counts = process.run(work, Committer(manifest, process.name, self.job.observe, self._check))
+        last = process.commits[-1] if process is self.job.processes[-1] and process.commits else None
+        counts = process.run(work, Committer(manifest, process.name, self.job.observe, self._check, last))
         self.metadata.record(manifest, process.name, counts, self.job.clock(), fences=self.fences)
         self.job.observe(f"{process.name}:recorded")
         self.seconds[process.name] = time.monotonic() - since
         return counts
-
-
-@dataclass(frozen=True)
-class DrainPolicy:
-    """When a run ends: after an idle time, after a total time; and how often it looks while idle."""
-
-    linger: timedelta = field(default=timedelta(seconds=20))
-    poll: timedelta = field(default=timedelta(seconds=1))
-    max_duration: timedelta = field(default=timedelta(minutes=10))
-    pace: timedelta = field(default=timedelta(0))
-    """A batch begins at the earliest this long after the one before, unless that one was full."""
-    gives_way: Callable[[], bool] = field(default=lambda: False)
-    """Asked after each batch and look: True ends the run, since somebody waits for what it holds."""
-
-
-def drain(job: MicroBatchJob[W], policy: DrainPolicy) -> Iterator[BatchReport]:
-    """Batch after batch until the source is idle for `linger`, `max_duration` has passed, or the policy gives way.
-
-    The job's lease is held meanwhile. A batch that was begun is always finished. Raises what a batch raises.
-    """
-    # timedelta.max has more seconds than a float counts exactly; it still is "never".
-    ends = time.monotonic() + policy.max_duration.total_seconds()
-    with job.exclusive() as lease:
-        idle_since: float | None = None
-        while time.monotonic() < ends:
-            began = time.monotonic()
-            report = job.run_batch(lease)
-            if report is not None:
-                idle_since = None
-                yield report
-                if policy.gives_way():
-                    return
-                if report.counts.get("rows_in", 0) < job.limits.max_records:
-                    time.sleep(max(0.0, began + policy.pace.total_seconds() - time.monotonic()))
-                continue
-            idle_since = idle_since or time.monotonic()
-            if time.monotonic() - idle_since >= policy.linger.total_seconds() or policy.gives_way():
-                return
-            time.sleep(policy.poll.total_seconds())

@@ -17,6 +17,7 @@ from typing import Self
 from sqlalchemy import Connection, Engine, Row, func, select
 
 from engagement_platform.engine.database import LEASE, LEASE_WAITER, StoresUnavailable, reading, writing
+from engagement_platform.engine.fencing_numbers import next_number, turn_of
 from engagement_platform.engine.owner import is_gone, this_process
 from engagement_platform.errors import PlatformError
 
@@ -35,6 +36,11 @@ class Fence:
 
     name: str
     number: int
+
+    @property
+    def turn(self) -> int:
+        """How many have held the lease, this holder included: what people are told of the number."""
+        return turn_of(self.number)
 
 
 @dataclass(frozen=True)
@@ -75,7 +81,7 @@ class LeaseLost(PlatformError):
     def __init__(self, fence: Fence, cause: str) -> None:
         self.fence, self.cause = fence, cause
         super().__init__(
-            f"lost the lease {fence.name} (number {fence.number}): {cause}. This run stops before its next write; "
+            f"lost the lease {fence.name} (number {fence.turn}): {cause}. This run stops before its next write; "
             "what it committed is recorded, and the next run finishes the batch"
         )
 
@@ -104,7 +110,7 @@ def verify(connection: Connection, fence: Fence) -> None:
         raise LeaseLost(fence, "the stores do not know it")
     if row.fencing != fence.number:
         now_held = f"{row.owner} ({row.purpose})" if row.owner else "nobody, it was released since"
-        raise LeaseLost(fence, f"it went on to number {row.fencing}, held by {now_held}")
+        raise LeaseLost(fence, f"it went on to number {turn_of(row.fencing)}, held by {now_held}")
     if row.owner is None:
         raise LeaseLost(fence, "it was released")
 
@@ -322,7 +328,7 @@ class LeaseStore:
             row = connection.execute(select(LEASE).where(LEASE.c.name == name)).one_or_none()
             before = self._line_before(connection, name, ticket, now)
             if (row is None or self._is_free(row, now)) and before is None:
-                fencing = 1 if row is None else row.fencing + 1
+                fencing = next_number(0 if row is None else row.fencing)
                 replaced = None if row is None or row.owner is None else _holder(row)
                 # Kept until somebody releases the lease: whoever takes it from us, too, has to know whose writes may be
                 # under way.

@@ -5,17 +5,24 @@ Values and protocols only. Keeping them is `stores`, running them is `job`.
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Protocol
+from typing import Any, Protocol
 
 Offsets = Mapping[str, int]
 """Partition -> next offset to read. Kafka: partition number as text; a table as source: {"version": n}."""
 
 Counts = Mapping[str, int]
 """What a process or a batch did: rows_in, landed, duplicates, quarantined, files, bytes, … (names in `docs`)."""
+
+
+RULES_VERSION = 1
+"""Goes up with every change of a rule by which the same messages and settings would make other rows: a batch that was
+begun under another version is not resumed."""
 
 
 class JobState(StrEnum):
@@ -40,18 +47,50 @@ class Manifest:
     """The only clock a process may look at. UTC, microseconds."""
     table_versions: Mapping[str, int] = field(default_factory=dict)
     """Delta version of every table a process reads, by table name such as `engagement/data`."""
+    table_ids: Mapping[str, str] = field(default_factory=dict)
+    """Delta's id of each of those tables: a version says nothing of a table that was made anew."""
+    identity: Mapping[str, str] = field(default_factory=dict)
+    """Which source the offsets are of: topic id and cluster id, or the table's id. Empty: the source has none."""
+    settings: Mapping[str, object] = field(default_factory=dict)
+    """Every setting that decides what becomes of a record, as the batch goes by it to its end. JSON-able."""
+    source: Mapping[str, object] = field(default_factory=dict)
+    """What else is kept of the source, such as a restore's plan. JSON-able."""
+    rules_version: int = RULES_VERSION
+    sequence: int = field(default=0, compare=False)
+    """Orders the batches of all jobs of these stores. Drawn by the stores when the batch begins, so it says nothing
+    about whether two manifests are the same; 0 before."""
 
     def __str__(self) -> str:
         return f"{self.job} batch {self.batch_id}"
 
-    def transaction(self, process: str, commit: str) -> Transaction:
-        """Under which a process makes one of its commits: `<app id>/<process>/<commit>` at the batch id."""
-        return Transaction(f"{self.app_id}/{process}/{commit}", self.batch_id)
+    def as_json(self) -> dict[str, object]:
+        """All of it, as the stores and the tables' commits keep it; `manifest_from` reads it."""
+        return {**vars(self), "ingestion_ts": self.ingestion_ts.isoformat(timespec="microseconds")}
+
+    @property
+    def digest(self) -> str:
+        """Of all that is in it. Two batches with one digest are the same work."""
+        text = json.dumps(self.as_json(), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+    def transaction(self, process: str, commit: str, *, final: bool = False) -> Transaction:
+        """Under which a process makes one of its commits: `<app id>/<process>/<commit>` at the batch id.
+
+        final: no other commit of the batch comes after this one.
+        """
+        note = {"digest": self.digest, "final": final, "manifest": self.as_json()}
+        text = json.dumps(note, sort_keys=True, separators=(",", ":"))
+        return Transaction(f"{self.app_id}/{process}/{commit}", self.batch_id, text)
 
     @property
     def goes_over_again(self) -> bool:
         """The records may have been seen before this application id: after a reset, and in jobs that re-read."""
         return not self.app_id.startswith(f"{self.job}@1.") or not self.job.startswith("ingest-")
+
+
+def manifest_from(stored: Mapping[str, Any]) -> Manifest:
+    """From what `Manifest.as_json` says. Raises KeyError, ValueError or TypeError where it is none."""
+    return Manifest(**{**stored, "ingestion_ts": datetime.fromisoformat(stored["ingestion_ts"])})
 
 
 @dataclass(frozen=True)
@@ -91,13 +130,25 @@ class Transaction:
 
     app_id: str
     version: int
+    note: str = field(default="", compare=False)
+    """What the commit says of its batch: digest and manifest, as one line of JSON. Empty: of no batch."""
     guard: Callable[[], None] = field(default=_unguarded, compare=False, repr=False)
     """Raises when its writer may not commit any more. Called by whoever writes, immediately before the write."""
 
     @property
     def marker(self) -> str:
-        """User metadata of the commit, by which it is found again in the table's history."""
+        """Begins the commit's user metadata; by it the commit is found again in the table's history."""
         return f"{self.app_id}#{self.version}"
+
+    @property
+    def metadata(self) -> str:
+        """User metadata of the commit: the marker, and on a line of its own what is said of the batch."""
+        return f"{self.marker}\n{self.note}" if self.note else self.marker
+
+    @property
+    def digest(self) -> str | None:
+        """Of the manifest of its batch; None where it is of no batch."""
+        return None if not self.note else str(json.loads(self.note)["digest"])
 
 
 @dataclass(frozen=True)
@@ -106,6 +157,14 @@ class Limits:
 
     max_records: int
     max_bytes: int
+
+
+class NoIdentity:
+    """Of a source of which there is one only, such as a queue of work or what was asked for: nothing to compare."""
+
+    def identify(self, pinned: Mapping[str, str]) -> Mapping[str, str]:  # noqa: ARG002
+        """No ids."""
+        return {}
 
 
 class Source(Protocol):
@@ -122,6 +181,13 @@ class Source(Protocol):
 
     def check(self, start: Offsets, end: Offsets) -> None:
         """Raise a PlatformError when the pinned range can no longer be read whole."""
+        ...
+
+    def identify(self, pinned: Mapping[str, str]) -> Mapping[str, str]:
+        """Which source this is now, by ids that another one of the same name does not have; empty where it has none.
+
+        pinned: what the job's last batch was read from. Raises a PlatformError when that was another one.
+        """
         ...
 
     def size(self, start: Offsets, end: Offsets) -> int | None:

@@ -23,6 +23,7 @@ from engagement_platform.engine.records import (
     job_transaction,
     keep_generation,
     manifest_of,
+    next_sequence,
 )
 from engagement_platform.engine.stores import random_token
 
@@ -64,21 +65,22 @@ def rewind(
         if stored is None:
             raise StaleBatch(by, f"{what.job} has no batch to be put back")
         last = manifest_of(stored)
-        if stored.source_metadata.get(_BY) == marker:
+        if last.source.get(_BY) == marker:
             return last
         if stored.job_state != JobState.SUCCEEDED:
             raise StaleBatch(by, f"batch {last.batch_id} of {what.job} is {stored.job_state} and comes first")
         generation = generation_of(connection, what.job)[0] + 1
         app_id = keep_generation(connection, what.job, generation, f"{what.job}@{generation}.{token()}")
-        manifest = Manifest(what.job, app_id, last.batch_id + 1, what.start, what.end, by.ingestion_ts)
-        undoing = {_BY: marker, _AFTER: last.app_id}
+        manifest = Manifest(
+            what.job, app_id, last.batch_id + 1, what.start, what.end, by.ingestion_ts,
+            identity=last.identity, source={_BY: marker, _AFTER: last.app_id}, sequence=next_sequence(connection),
+        )  # fmt: skip
         add_batch(
             connection,
             manifest,
             generation,
             JobState.SUCCEEDED,
             now,
-            source_metadata=undoing,
             details=what.details,
         )
         # A process refuses to leave a batch out, and it never sees this one.
@@ -97,7 +99,7 @@ def marker_of(manifest: Manifest) -> str:
 
 def rewound_by(record: BatchRecord) -> str | None:
     """`marker_of` the batch that put the job back with this record; None for a batch that was read."""
-    marker = record.source_metadata.get(_BY)
+    marker = record.manifest.source.get(_BY)
     return marker if isinstance(marker, str) else None
 
 
@@ -105,7 +107,7 @@ def lineage(records: Iterable[BatchRecord], app_id: str) -> set[str]:
     """The application ids under which a job has read the source that it reads now: `app_id`, and those it was put
     back from. A reset begins anew. records: the job's history, in any order."""
     former = {
-        record.manifest.app_id: str(record.source_metadata[_AFTER])
+        record.manifest.app_id: str(record.manifest.source[_AFTER])
         for record in records
         if rewound_by(record) is not None
     }

@@ -5,14 +5,21 @@ Nothing here decides whether a change may be made: that is `stores`, and `offset
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 
 from sqlalchemy import Connection, Engine, Row, Table, select
 
-from engagement_platform.engine.database import BATCH, CHECKPOINT, JOB_GENERATION, writing
+from engagement_platform.engine.database import (
+    BATCH,
+    CHECKPOINT,
+    FOREIGN_APPLICATION,
+    JOB_GENERATION,
+    SEQUENCE,
+    writing,
+)
 from engagement_platform.engine.lease import Fence, lock_name, verify
 from engagement_platform.engine.model import Counts, JobState, Manifest
 from engagement_platform.errors import PlatformError
@@ -44,7 +51,6 @@ class BatchRecord:
     attempts: int
     counts: Counts = field(default_factory=dict)
     details: Mapping[str, object] = field(default_factory=dict)
-    source_metadata: Mapping[str, object] = field(default_factory=dict)
     reason: str | None = None
 
 
@@ -75,6 +81,31 @@ def keep_generation(connection: Connection, job: str, generation: int, app_id: s
     return app_id
 
 
+def next_sequence(connection: Connection) -> int:
+    """The number of a batch that begins now: greater than that of every batch of these stores, of any job.
+
+    Whoever asks holds the row until its transaction ends, so batches get their numbers in the order in which they are
+    begun, whatever the clocks of their machines say.
+    """
+    last = SEQUENCE.c.last
+    if connection.execute(SEQUENCE.update().values(last=last + 1)).rowcount == 0:
+        # Of two that come first on PostgreSQL one fails here, and its batch begins with the next run.
+        connection.execute(SEQUENCE.insert().values(name="batch", last=1))
+    return int(connection.execute(select(last)).scalar_one())
+
+
+def note_foreign(connection: Connection, job: str, app_ids: Iterable[str]) -> None:
+    """Remember application ids of a job that tables hold and these stores did not give out."""
+    for app_id in app_ids:
+        upsert(connection, FOREIGN_APPLICATION, {"app_id": app_id, "job_name": job}, "app_id")
+
+
+def raise_sequence(connection: Connection, least: int) -> None:
+    """Make the next number greater than `least`."""
+    next_sequence(connection)
+    connection.execute(SEQUENCE.update().where(SEQUENCE.c.last < least).values(last=least))
+
+
 def add_batch(
     connection: Connection,
     manifest: Manifest,
@@ -82,15 +113,15 @@ def add_batch(
     state: JobState,
     now: datetime,
     *,
-    source_metadata: Mapping[str, object],
     details: Mapping[str, object] | None = None,
+    reason: str | None = None,
 ) -> None:
     """Write down a batch that the job has not had, in its checkpoint and in its history: begun at `now`.
 
     state SUCCEEDED: finished then as well.
     """
-    columns = manifest_columns(manifest) | {"source_metadata": source_metadata, "job_state": state, "counts": {}}
-    upsert(connection, CHECKPOINT, columns | {"reason": None, "updated_ts": now}, "job_name")
+    columns = manifest_columns(manifest) | {"job_state": state, "counts": {}}
+    upsert(connection, CHECKPOINT, columns | {"reason": reason, "updated_ts": now}, "job_name")
     connection.execute(
         BATCH.insert().values(
             **columns,
@@ -100,6 +131,7 @@ def add_batch(
             started_ts=now,
             finished_ts=now if state is JobState.SUCCEEDED else None,
             details=details or {},
+            reason=reason,
         )
     )
 
@@ -114,6 +146,9 @@ def manifest_of(row: Row[tuple[object, ...]]) -> Manifest:
         end=row.end_offsets,
         ingestion_ts=row.ingestion_ts,
         table_versions=row.table_versions,
+        source=row.source_metadata,
+        sequence=row.sequence,
+        **row.pinned,
     )
 
 
@@ -127,6 +162,9 @@ def manifest_columns(manifest: Manifest) -> dict[str, object]:
         "end_offsets": manifest.end,
         "ingestion_ts": manifest.ingestion_ts,
         "table_versions": manifest.table_versions,
+        "source_metadata": manifest.source,
+        "sequence": manifest.sequence,
+        "pinned": {name: getattr(manifest, name) for name in ("table_ids", "identity", "settings", "rules_version")},
     }
 
 
@@ -141,7 +179,6 @@ def record_of(row: Row[tuple[object, ...]]) -> BatchRecord:
         attempts=row.attempts,
         counts=row.counts,
         details=row.details,
-        source_metadata=row.source_metadata,
         reason=row.reason,
     )
 
@@ -151,7 +188,3 @@ def upsert(connection: Connection, table: Table, values: Mapping[str, object], *
     where = [table.c[name] == values[name] for name in key]
     if connection.execute(table.update().where(*where).values(**values)).rowcount == 0:
         connection.execute(table.insert().values(**values))
-
-
-def _utc_date(manifest: Manifest) -> date:
-    return manifest.ingestion_ts.astimezone(UTC).date()

@@ -6,7 +6,8 @@ Every change is one transaction that first proves it is based on what is stored;
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, date, datetime
 
 from sqlalchemy import Connection, Engine, Row, Table, Update, and_, select
@@ -15,6 +16,7 @@ from engagement_platform.engine.database import (
     BATCH,
     BATCH_METADATA,
     CHECKPOINT,
+    FOREIGN_APPLICATION,
     StoresTooNew,
     StoresUnavailable,
     open_engine,
@@ -31,6 +33,9 @@ from engagement_platform.engine.records import (
     job_transaction,
     keep_generation,
     manifest_of,
+    next_sequence,
+    note_foreign,
+    raise_sequence,
     record_of,
     upsert,
 )
@@ -74,12 +79,6 @@ class CheckpointStore:
             row = checkpoint_row(connection, job)
         return None if row is None else _checkpoint(row)
 
-    def source_metadata(self, job: str) -> Mapping[str, object]:
-        """What was kept of the source of the last batch; empty before the first one."""
-        with reading(self._engine) as connection:
-            row = checkpoint_row(connection, job)
-        return {} if row is None else row.source_metadata
-
     def unfinished(self) -> list[Checkpoint]:
         """The batches of all jobs that were begun and have not succeeded, by job; none that a reset gave up."""
         query = select(CHECKPOINT).where(CHECKPOINT.c.job_state != JobState.SUCCEEDED).order_by(CHECKPOINT.c.job_name)
@@ -96,14 +95,20 @@ class CheckpointStore:
             generation, app_id = generation_of(connection, job)
             return app_id or keep_generation(connection, job, generation, self._new_app_id(job, generation))
 
-    def begin(
-        self, manifest: Manifest, *, source_metadata: Mapping[str, object] | None = None, fences: Sequence[Fence] = ()
-    ) -> None:
-        """Write down what the batch will do, RUNNING, before it does anything.
+    def applications(self, job: str) -> tuple[frozenset[str], str | None]:
+        """(every application id of the job that these stores know, the one that it has now); None: it has none."""
+        with reading(self._engine) as connection:
+            current = generation_of(connection, job)[1]
+            used = connection.execute(select(BATCH.c.app_id).where(BATCH.c.job_name == job).distinct()).scalars()
+            foreign = select(FOREIGN_APPLICATION.c.app_id).where(FOREIGN_APPLICATION.c.job_name == job)
+            known = {*used, *connection.execute(foreign).scalars(), *([current] if current else [])}
+        return frozenset(known), current
 
-        source_metadata: what else is worth knowing about the source, such as topic and cluster; a first attempt's
-        stays. Raises StaleBatch unless this is batch 0 of a job without a checkpoint, the batch after the last
-        SUCCEEDED one, or the unfinished last batch again with an identical manifest.
+    def begin(self, manifest: Manifest, *, fences: Sequence[Fence] = ()) -> Manifest:
+        """Write down what the batch will do, RUNNING, before it does anything; the manifest with its sequence.
+
+        Raises StaleBatch unless this is batch 0 of a job without a checkpoint, the batch after the last SUCCEEDED
+        one, or the unfinished last batch again with an identical manifest.
         """
         _check_manifest(manifest)
         with job_transaction(self._engine, manifest.job, fences) as connection:
@@ -111,8 +116,8 @@ class CheckpointStore:
             stored = checkpoint_row(connection, manifest.job)
             now = self._clock()
             if _is_next(manifest, stored):
-                running = JobState.RUNNING
-                add_batch(connection, manifest, generation, running, now, source_metadata=source_metadata or {})
+                manifest = replace(manifest, sequence=next_sequence(connection))
+                add_batch(connection, manifest, generation, JobState.RUNNING, now)
             else:
                 connection.execute(
                     _update(CHECKPOINT, manifest).values(job_state=JobState.RUNNING, reason=None, updated_ts=now)
@@ -122,6 +127,10 @@ class CheckpointStore:
                         job_state=JobState.RUNNING, reason=None, finished_ts=None, attempts=BATCH.c.attempts + 1
                     )
                 )
+            # As it is stored: JSON knows no tuples, and every later change is compared with the row.
+            row = checkpoint_row(connection, manifest.job)
+            assert row is not None, "it was written just now"
+            return manifest_of(row)
 
     def succeed(
         self,
@@ -174,8 +183,11 @@ class CheckpointStore:
         with reading(self._engine) as connection:
             return sorted(date.fromisoformat(day) for day in connection.execute(query).scalars())
 
-    def reset(self, job: str, fences: Sequence[Fence] = ()) -> str:
+    def reset(self, job: str, fences: Sequence[Fence] = (), *, foreign: Collection[str] = (), sequence: int = 0) -> str:
         """Forget how far the job is and return its new application id, such as `ingest-engagements@2.77ab03c1`.
+
+        foreign: application ids of the job that tables hold, which stores before these gave out; from now on they are
+        known to be of the past. sequence: that of the next batch is greater.
 
         The next batch is 0, at the source's configured start. The history stays; a batch that was still RUNNING
         becomes FAILED there. A run that is under way is refused at its next write to the stores (StaleBatch).
@@ -189,6 +201,8 @@ class CheckpointStore:
                 .where(*unfinished)
                 .values(job_state=JobState.FAILED, reason="given up by a reset", finished_ts=self._clock())
             )
+            note_foreign(connection, job, foreign)
+            raise_sequence(connection, sequence)
             connection.execute(CHECKPOINT.delete().where(CHECKPOINT.c.job_name == job))
             connection.execute(BATCH_METADATA.delete().where(BATCH_METADATA.c.job_name == job))
             return keep_generation(connection, job, generation + 1, new)

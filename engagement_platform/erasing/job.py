@@ -14,8 +14,9 @@ from typing import cast
 
 from pyspark.sql import SparkSession
 
-from engagement_platform.engine.job import BatchReport, DrainPolicy, MicroBatchJob, Stores, Told, drain
-from engagement_platform.engine.model import JobState, Limits, Manifest, Offsets
+from engagement_platform.engine.drain import DrainPolicy, drain
+from engagement_platform.engine.job import BatchReport, MicroBatchJob, Stores, Told
+from engagement_platform.engine.model import JobState, Limits, Manifest, NoIdentity, Offsets
 from engagement_platform.engine.unfinished_batches import closed
 from engagement_platform.erasing.found import Found
 from engagement_platform.erasing.processes import (
@@ -56,7 +57,7 @@ def tables(settings: Settings) -> tuple[Table, ...]:
 
 
 @dataclass(frozen=True)
-class AskedSource:
+class AskedSource(NoIdentity):
     """One batch for each erasure that was asked for. Offsets: {"erasure": its number}."""
 
     tombstones: StoredTombstones

@@ -14,7 +14,10 @@ from engagement_platform.games.reasons import EventLimits
 from engagement_platform.lake.fencing import LakeFencing, targets
 from engagement_platform.lake.lake import Lake
 from engagement_platform.pii.tombstones import StoredTombstones
+from engagement_platform.pinned_settings import as_pinned, that_decide
 from engagement_platform.settings import Settings
+
+_DECIDING = ("max_lateness", "max_ahead", "duplicate_window")
 
 INGEST_GAME_EVENTS = ingest_name(GROUP)
 REPLAY_GAME_EVENTS = replay_name(GROUP)
@@ -29,11 +32,13 @@ def game_events(
     """
     tables = feed.tables
     lake.ensure(*tables)
-    decode, tombstones = event_decoder(feed.types, EventLimits.of(settings)), StoredTombstones(settings)
+    tombstones = StoredTombstones(settings)
 
     def prepare(manifest: Manifest) -> GameBatch:
+        own = as_pinned(settings, manifest)
+        decode = event_decoder(feed.types, EventLimits.of(own))
         lines = lines_of(source.shares(manifest.start, manifest.end), source.options, manifest.ingestion_ts)
-        return open_batch(lake, manifest, feed, lines, decode, settings.games.duplicate_window, tombstones)
+        return open_batch(lake, manifest, feed, lines, decode, own.games.duplicate_window, tombstones)
 
     return MicroBatchJob(
         name=name,
@@ -43,6 +48,7 @@ def game_events(
         stores=stores,
         limits=Limits(settings.batch.max_records, settings.batch.max_bytes),
         pin=lambda: {table.name: lake.version(table) for table in tables},
+        decides=lambda: that_decide(settings, "decoding", games=_DECIDING),
         # One lease stands for all of them: a replay beside new batches would not see what those are landing.
         leased=(feed.quarantine.name,),
         lease_wait=settings.stores.lease_wait,

@@ -14,7 +14,7 @@ from typing import Protocol
 from pyspark.sql import types as T
 from pyspark.sql.streaming.datasource import ReadMaxFiles
 
-from engagement_platform.engine.model import Limits, Offsets, Source
+from engagement_platform.engine.model import Limits, NoIdentity, Offsets, Source
 from engagement_platform.errors import PlatformError
 from engagement_platform.games.sorting import Line
 from engagement_platform.settings import Settings
@@ -91,7 +91,7 @@ def options_of(settings: Settings) -> S3SqsOptions:
     )
 
 
-class QueueSource:
+class QueueSource(NoIdentity):
     """New objects, in the order of their announcement. Raises what the source `s3-sqs` raises.
 
     stream: name of the job. It has its checkpoint in the stores; the protocol with SQS is that of `s3-sqs`, in which
@@ -134,7 +134,7 @@ class QueueSource:
         return {"stream": self._stream, "batch": offsets[BATCH]}
 
 
-class ReplaySource:
+class ReplaySource(NoIdentity):
     """Given objects, once more, batch after batch; a run that was interrupted finishes its batch and lists again.
 
     list_objects: called once, when the first new batch is planned. dead_letters: URL of the queue for objects that

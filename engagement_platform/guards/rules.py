@@ -36,7 +36,7 @@ from engagement_platform.lake.engagement import (
     SUPERSEDED,
     data_table,
 )
-from engagement_platform.lake.lake import NotAStreamSource
+from engagement_platform.lake.refusals import NotAStreamSource
 from engagement_platform.lake.streaming import finished_batch
 from engagement_platform.layout import disk
 from engagement_platform.layout.vacuum import RetentionTooShort

@@ -105,7 +105,7 @@ def _found(look: Look, after: int, applications: frozenset[str], now: datetime) 
 
 
 def _ours(info: Mapping[str, Any], applications: frozenset[str]) -> bool:
-    marker = str(info.get("userMetadata") or "")
+    marker = log.marker_of(info.get("userMetadata")) or ""
     if said := _BY_A_JOB.fullmatch(marker):
         return said["app"] in applications
     if marker.rpartition("#")[0] in applications or is_relay(marker) or is_erasure_of_players(marker):

@@ -6,12 +6,12 @@ that was interrupted finishes its batch and then simply starts over.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from engagement_platform.engine.model import JobState, Limits, Manifest, Offsets, Source
+from engagement_platform.engine.model import JobState, Limits, Manifest, NoIdentity, Offsets, Source
 from engagement_platform.engine.offset_reset import rewound_by
 from engagement_platform.engine.stores import BatchRecord
 from engagement_platform.lake.engagement import QUARANTINE
@@ -23,8 +23,9 @@ Range = tuple[Offsets, Offsets]
 class RecordedRanges:
     """Ranges that batches have read before, oldest first, one batch each."""
 
-    def __init__(self, kafka: Source, ranges: Sequence[Range]) -> None:
-        self._kafka = kafka
+    def __init__(self, kafka: Source, ranges: Sequence[Range], identity: Mapping[str, str]) -> None:
+        """identity: of the topic that the ranges are of."""
+        self._kafka, self._identity = kafka, identity
         self._left = list(ranges)
 
     def plan(self, start: Offsets | None, limits: Limits, mean_bytes: float | None) -> Range | None:  # noqa: ARG002
@@ -38,6 +39,10 @@ class RecordedRanges:
     def check(self, start: Offsets, end: Offsets) -> None:
         """As the topic itself."""
         self._kafka.check(start, end)
+
+    def identify(self, pinned: Mapping[str, str]) -> Mapping[str, str]:
+        """As the topic itself. Raises TopicRecreated, ClusterChanged when it is not the one that the ranges are of."""
+        return self._kafka.identify(pinned or self._identity)
 
     def size(self, start: Offsets, end: Offsets) -> int | None:
         """As the topic itself."""
@@ -55,7 +60,7 @@ def recorded_ranges(records: Iterable[BatchRecord], app_ids: Collection[str]) ->
     return [(manifest.start, manifest.end) for manifest in sorted(read, key=lambda manifest: manifest.batch_id)]
 
 
-class QuarantineSource:
+class QuarantineSource(NoIdentity):
     """What quarantine holds now, as one batch."""
 
     def __init__(self, lake: Lake) -> None:

@@ -151,7 +151,10 @@ class FewEngagements(EngagementBatch):
         lower = [nth for nth in self._positions(Verdict.SUPERSEDED) if nth not in self._refuted_then]
         copies = self.accepted.take(pa.array(lower, pa.int64())).to_pylist()
         rows = [*({**row, "source_person_id": row["person_id"]} for row in copies), *self.looked_up.replaced]
-        stamps = {"batch_id": self.manifest.batch_id, "ingestion_ts": self.manifest.ingestion_ts}
+        manifest = self.manifest
+        stamps = {
+            "batch_id": manifest.batch_id, "batch_sequence": manifest.sequence, "ingestion_ts": manifest.ingestion_ts,
+        }  # fmt: skip
         said = ({**row, **stamps, "engagement": {name: row[name] for name in CONTENT}} for row in rows)
         return table_of(said, SUPERSEDED)
 

@@ -38,6 +38,7 @@ from engagement_platform.lake.lake import Lake
 from engagement_platform.landing.decoded import Step, decoded, few_records
 from engagement_platform.mutation.accepted import TooMany
 from engagement_platform.pii.tombstones import StoredTombstones
+from engagement_platform.pinned_settings import as_pinned, that_decide
 from engagement_platform.settings import DecodingSettings, Settings
 from engagement_platform.sources.decoded_batches import (
     ENGAGEMENT_DECODED_DDL,
@@ -86,15 +87,16 @@ def ingest_engagements(name: str, source: Source, read: Reader, parts: Parts) ->
     lake.ensure(data, MAPPING, NOTIFICATION, QUARANTINE, PENDING, SUPERSEDED, *MUTATION_LOGS)
     pinned = (data, MAPPING, QUARANTINE, PENDING, SUPERSEDED, *MUTATION_LOGS)
     written = (data, MAPPING, NOTIFICATION, SAID_NAME, ORIGINAL, SUPERSEDED)
-    decode = engagement_decoder(settings.decoding)
 
     def prepare(manifest: Manifest) -> EngagementBatch:
+        own = as_pinned(settings, manifest)
+        lake, decode = parts.lake.under(own), engagement_decoder(own.decoding)
         raw = read(manifest)
         planned = source.size(manifest.start, manifest.end)
         work: EngagementBatch | None = None
         if lake.is_local and planned is not None and planned <= settings.layout.light_write_rows:
             try:
-                step = _step("engagement", settings.decoding, manifest)
+                step = _step("engagement", own.decoding, manifest)
                 rows = decoded(raw, step, ENGAGEMENT_DECODED_DDL, few_records(planned, lake))
                 work = open_few(lake, data, manifest, raw, rows, tombstones)
             except TooMany:
@@ -113,6 +115,7 @@ def ingest_engagements(name: str, source: Source, read: Reader, parts: Parts) ->
         stores=parts.stores,
         limits=Limits(settings.batch.max_records, settings.batch.max_bytes),
         pin=lambda: {table.name: lake.version(table) for table in pinned},
+        decides=lambda: that_decide(settings, "decoding", "mutation"),
         leased=(data.name, MAPPING.name),
         lease_wait=settings.stores.lease_wait,
         describe=describe,
@@ -150,18 +153,20 @@ def describe(work: EngagementBatch) -> Mapping[str, object]:
 
 
 def ingest_mutation_requests(
-    name: str, source: Source, read: Reader, parts: Parts, *, max_lateness: timedelta | None
+    name: str, source: Source, read: Reader, parts: Parts, *, judges_lateness: bool
 ) -> MicroBatchJob[RequestBatch]:
     """Mutation requests into their append-only table, and the rejected ones into quarantine.
 
-    max_lateness: those further back than this when they were produced are rejected; None, for a source that does not
-    know when that was: none is.
+    judges_lateness: those further back than `mutation.max_lateness` when they were produced are rejected; False for a
+    source that does not know when that was.
     """
     lake, settings, tombstones = parts.lake, parts.settings, StoredTombstones(parts.settings)
     lake.ensure(MUTATION_REQUEST, QUARANTINE)
 
     def prepare(manifest: Manifest) -> RequestBatch:
-        step = _step("mutation_request", settings.decoding, manifest, max_lateness)
+        own = as_pinned(settings, manifest)
+        lateness = own.mutation.max_lateness if judges_lateness else None
+        lake, step = parts.lake.under(own), _step("mutation_request", own.decoding, manifest, lateness)
         few = few_records(source.size(manifest.start, manifest.end), lake)
         rows = decoded(read(manifest), step, MUTATION_REQUEST_DECODED_DDL, few)
         return open_requests(lake, manifest, lake.frame(rows), tombstones)
@@ -174,6 +179,7 @@ def ingest_mutation_requests(
         stores=parts.stores,
         limits=Limits(settings.batch.max_records, settings.batch.max_bytes),
         pin=lambda: {table.name: lake.version(table) for table in (MUTATION_REQUEST, QUARANTINE)},
+        decides=lambda: that_decide(settings, "decoding", mutation=("max_lateness",)),
         enters=(QUARANTINE.name,),
         lease_wait=settings.stores.lease_wait,
         describe=lambda work: {

@@ -91,7 +91,8 @@ class Lookup:
 
     def _superseded(self, ids: DataFrame) -> DataFrame:
         """What versions of these ids said first that landed and do not stand."""
-        first = F.min_by(content("source_person_id", "engagement."), F.struct("ingestion_ts", "batch_id"))
+        # Not by ingestion_ts: a clock that was set back would put a later batch first.
+        first = F.min_by(content("source_person_id", "engagement."), "batch_sequence")
         rows = self.former.read(SUPERSEDED).join(ids, list(ID))
         return rows.groupBy(*ID, "version").agg(first.alias("content"))
 

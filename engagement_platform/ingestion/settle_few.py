@@ -170,7 +170,7 @@ def _superseded(lake: Lake, manifest: Manifest, ids: set[Key]) -> dict[Key, list
         "engagement_id": sorted({engagement for _, engagement in ids}),
     }
     rows = _flattened(lake.find(SUPERSEDED, pinned(manifest, SUPERSEDED), SUPERSEDED.column_names, where))
-    for row in sorted(rows, key=lambda row: (row["ingestion_ts"], row["batch_id"])):
+    for row in sorted(rows, key=lambda row: row["batch_sequence"]):
         found[key_of(row)].append(row)
     return found
 

@@ -29,7 +29,7 @@ from engagement_platform.lake import log
 from engagement_platform.lake.arrow import schema_of
 from engagement_platform.lake.contract import Mode, Table
 from engagement_platform.lake.erased import is_erasure
-from engagement_platform.lake.lake import NotAStreamSource
+from engagement_platform.lake.refusals import NotAStreamSource
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -83,15 +83,19 @@ class RowsTakenAway(PlatformError):
 
 
 class TableReplaced(PlatformError):
-    """The table's versions went backwards: another table is in its place, or none."""
+    """Another table is in its place, by its id or by versions that went backwards; or none."""
 
-    def __init__(self, uri: str, version: int, current: int | None) -> None:
-        self.uri, self.version, self.current = uri, version, current
-        found = "there is no table" if current is None else f"the newest is {current}"
+    def __init__(self, uri: str, stands: str, found: str) -> None:
+        self.uri = uri
         super().__init__(
-            f"The checkpoint stands at version {version} of the table at {uri}, but {found}: it was removed or created "
-            f"again. No table was changed. {_RESET} engagement-platform reset JOB"
+            f"The checkpoint stands at {stands} of the table at {uri}, but {found}: it was removed or created again. "
+            f"No table was changed. {_RESET} engagement-platform reset JOB"
         )
+
+    @classmethod
+    def by_version(cls, uri: str, version: int, current: int | None) -> TableReplaced:
+        """The table has fewer versions than were read."""
+        return cls(uri, f"version {version}", "there is no table" if current is None else f"the newest is {current}")
 
 
 def is_restore(marker: str | None) -> bool:
@@ -196,6 +200,16 @@ class TableSource:
         self._after(end, log.version(self.uri))
         refuse_vacuumed(self.uri, self.files(start, end))
 
+    def identify(self, pinned: Mapping[str, str]) -> Mapping[str, str]:
+        """{"table_id": Delta's id of the table}; {} where there is none. Raises TableReplaced when it is another one.
+
+        A table that is created again in the place of another one has another id, however many versions it has.
+        """
+        now = log.table_id(self.uri)
+        if now not in (None, pinned.get("table_id", now)):
+            raise TableReplaced(self.uri, f"the table with id {pinned['table_id']}", f"the one there has id {now}")
+        return {} if now is None else {"table_id": now}
+
     def files(self, start: Offsets, end: Offsets) -> list[Added]:
         """The files of a range, for `read_here` and `read_frame`."""
         return added(self.uri, start["version"], end["version"])
@@ -220,7 +234,7 @@ class TableSource:
             return BEFORE_ALL
         after = start["version"]
         if after > (BEFORE_ALL if current is None else current):
-            raise TableReplaced(self.uri, after, current)
+            raise TableReplaced.by_version(self.uri, after, current)
         return after
 
 
@@ -303,8 +317,7 @@ def _commits(
         if actions is None:
             raise _expired(uri, version)
         if any(action["remove"].get("dataChange", True) for action in actions if "remove" in action):
-            marker = next((a["commitInfo"].get("userMetadata") for a in actions if "commitInfo" in a), None)
-            if passed(marker):
+            if passed(log.marker_in(actions)):
                 # What it writes are rows from before, without those of somebody who was erased: nothing is new.
                 # Nor is what comes back by a restore.
                 yield version, []

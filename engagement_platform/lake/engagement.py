@@ -7,6 +7,7 @@ from engagement_platform.settings import LayoutScheme
 
 _ORGANIZATION = Column("organization_id", "string", "Tenant; ids are unique within it, not across.")
 _BATCH = Column("batch_id", "long", "Batch that wrote the row.")
+_SEQUENCE = Column("batch_sequence", "long", "Orders the batches of all jobs, whatever clocks say.")
 _INGESTION_TS = Column("ingestion_ts", "timestamp", "When the batch was planned, UTC; the same for all its rows.")
 _INGESTION_DATE = Column("ingestion_date", "date", "UTC day of ingestion_ts.")
 _TOPIC = Column("topic", "string", "Kafka topic.")
@@ -95,6 +96,7 @@ QUARANTINE = Table(
         _BATCH,
         _INGESTION_TS,
         _INGESTION_DATE,
+        _SEQUENCE,
     ),
 )
 
@@ -125,6 +127,7 @@ MUTATION_REQUEST = Table(
         _INGESTION_TS,
         _INGESTION_DATE,
         _BATCH,
+        _SEQUENCE,
     ),
 )
 
@@ -212,6 +215,7 @@ SUPERSEDED = Table(
         Column("source_person_id", "string", "Who the event said the person is."),
         Column("engagement_ts", "timestamp", "When it happened, UTC."),
         _BATCH,
+        _SEQUENCE,
         _INGESTION_TS,
         Column("engagement", ENGAGEMENT_STRUCT, "What happened, before any patch."),
     ),

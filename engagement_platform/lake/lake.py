@@ -6,11 +6,12 @@ action). Deciding what to write is the domain packages' work.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import reduce
 from operator import and_
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -18,11 +19,12 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from engagement_platform.engine.model import Transaction
-from engagement_platform.errors import PlatformError
 from engagement_platform.lake import contract, light, log
+from engagement_platform.lake.batch_logs import refuse_other
 from engagement_platform.lake.contract import ContractBroken, Mode, Table, differences
 from engagement_platform.lake.literals import in_spark
 from engagement_platform.lake.partition_paths import makes_folder_name
+from engagement_platform.lake.refusals import UNSAFE_IN_ROOT, LakePathRefused, NotAStreamSource
 from engagement_platform.lake.transactions import save_under, statement_under
 from engagement_platform.lake.turns import turn
 from engagement_platform.settings import Settings
@@ -36,39 +38,20 @@ Rows: TypeAlias = DataFrame | pa.Table
 MAX_LITERALS = 1000
 """More values than this are not listed in a predicate: the plan would cost more than the pruning saves (a guess)."""
 
-_UNSAFE_IN_ROOT = "%#?[]"
-
-
-class NotAStreamSource(PlatformError):
-    """A table whose rows change was asked for as a stream."""
-
-    def __init__(self, table: Table) -> None:
-        self.table = table.name
-        super().__init__(
-            f"The table {table.name} changes rows that were written, so it cannot be streamed from: a stream would "
-            "fail at the first change, or miss it. Nothing was started. Stream engagement/notification, which has a "
-            "row for every change, and fetch the rows it names from the table."
-        )
-
-
-class LakePathRefused(PlatformError):
-    """A folder name that one of the two engines takes for something else."""
-
-    def __init__(self, root: str) -> None:
-        super().__init__(
-            f"The lake cannot be in {root}: one of the characters {_UNSAFE_IN_ROOT} in a path means something else to "
-            "one of the engines that read and write tables. Nothing was written. Set ENGAGEMENT_PLATFORM_LAKE_URI or "
-            "ENGAGEMENT_PLATFORM_HOME to another folder."
-        )
-
 
 class Lake:
     """The tables under one root, through one Spark session. Raises LakePathRefused."""
 
     def __init__(self, spark: SparkSession, settings: Settings) -> None:
         self.spark, self.settings, self.root = spark, settings, settings.lake
-        if self.is_local and any(character in self.root for character in _UNSAFE_IN_ROOT):
+        if self.is_local and any(character in self.root for character in UNSAFE_IN_ROOT):
             raise LakePathRefused(self.root)
+
+    def under(self, settings: Settings) -> Self:
+        """The same tables and session under other settings, such as those that a manifest pins."""
+        other = copy.copy(self)
+        other.settings = settings
+        return other
 
     @property
     def is_local(self) -> bool:
@@ -152,7 +135,7 @@ class Lake:
         """
         selected = _select(frame, table.column_names)
         with turn(self.root, table.name):
-            self._refuse_relaid(table)
+            self._before_write(table, txn)
             # What is in this process already is not handed to Spark, however much it is.
             found = self.light_of(table, 0 if isinstance(frame, pa.Table) else rows)
             if found is not None and light.written(found, txn):
@@ -192,7 +175,7 @@ class Lake:
         needed = {*on, *update, *([newer_by] if newer_by else [])}
         columns = [name for name in table.column_names if insert or name in needed]
         with turn(self.root, table.name):
-            self._refuse_relaid(table)
+            self._before_write(table, txn)
             found = self.light_of(table, rows, (within or {}).get("organization_id"))
             if found is not None and light.written(found, txn):
                 return
@@ -229,7 +212,7 @@ class Lake:
         """
         columns = ("organization_id", "from_id", "engaged_from", "engaged_before", "to_id")
         with turn(self.root, table.name):
-            self._refuse_relaid(table)
+            self._before_write(table, txn)
             found = self.light_of(table, rows, organizations)
             if found is not None and light.written(found, txn):
                 return
@@ -257,7 +240,7 @@ class Lake:
     def remove(self, keys: DataFrame, table: Table, txn: Transaction, *, on: Sequence[str]) -> None:
         """Delete the rows that match on these columns; skipped when this transaction is in the table already."""
         with turn(self.root, table.name):
-            self._refuse_relaid(table)
+            self._before_write(table, txn)
             source = keys.select(*(F.col(name).alias(f"new_{name}") for name in on))
             condition = reduce(and_, (F.col(name) == F.col(f"new_{name}") for name in on))
             with self.transaction(txn):
@@ -269,7 +252,7 @@ class Lake:
         frame: all rows that these partitions hold afterwards, with the table's columns.
         """
         with turn(self.root, table.name):
-            self._refuse_relaid(table)
+            self._before_write(table, txn)
             rows = frame.select(*table.column_names).repartition(*(F.col(name) for name in table.partitioned_by))
             writer = rows.write.format("delta").mode("overwrite").option("partitionOverwriteMode", "dynamic")
             save_under(writer, self.uri(table), txn)
@@ -280,15 +263,19 @@ class Lake:
         if found is not None and found.properties.get(key) != value:
             self.spark.sql(f"ALTER TABLE {self.sql_name(table)} SET TBLPROPERTIES ('{key}' = '{value}')").collect()
 
-    def _refuse_relaid(self, table: Table) -> None:
+    def _before_write(self, table: Table, txn: Transaction) -> None:
         """Raise ContractBroken when a mutable table got another layout since this run looked at it.
 
         Most writes would only be slow, but `overwrite` would take a part of a partition for all of it.
+        Raises OtherManifest when the write would be skipped for another batch's work.
         """
-        if table.mode is Mode.MUTABLE and (found := log.open_log(self.uri(table))) is not None:
-            partitioned_by = tuple(found.metadata().partition_columns)
-            if partitioned_by != table.partitioned_by:
-                raise ContractBroken(table.name, [contract.partitioned_otherwise(partitioned_by, table)])
+        found = log.open_log(self.uri(table)) if table.mode is Mode.MUTABLE or txn.note else None
+        if found is None:
+            return
+        partitioned_by = tuple(found.metadata().partition_columns)
+        if table.mode is Mode.MUTABLE and partitioned_by != table.partitioned_by:
+            raise ContractBroken(table.name, [contract.partitioned_otherwise(partitioned_by, table)])
+        refuse_other(self.uri(table), txn, found.transaction_version(txn.app_id))
 
     def _compact(self, found: DeltaTable, table: Table) -> None:
         """What Spark does of itself after its commits."""

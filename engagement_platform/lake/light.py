@@ -19,7 +19,9 @@ from deltalake.table import TableMerger
 
 from engagement_platform.engine.model import Transaction
 from engagement_platform.errors import PlatformError
+from engagement_platform.lake.batch_logs import refuse_other
 from engagement_platform.lake.contract import Mode, Table
+from engagement_platform.lake.delta_types import delta_type
 from engagement_platform.lake.literals import in_datafusion
 
 _LOG = logging.getLogger(__name__)
@@ -78,7 +80,7 @@ def create(uri: str, table: Table) -> None:
     fields = [
         {
             "name": column.name,
-            "type": _delta_type(column.type),
+            "type": delta_type(column.type),
             "nullable": True,
             "metadata": {"comment": column.comment},
         }
@@ -94,40 +96,16 @@ def create(uri: str, table: Table) -> None:
     )
 
 
-def _delta_type(spark_type: str) -> object:
-    """A type of a contract in the Delta protocol's schema JSON."""
-    if spark_type.startswith("struct<"):
-        inner = [field.split(":", 1) for field in _fields(spark_type[7:-1])]
-        made = [{"name": n, "type": _delta_type(t), "nullable": True, "metadata": {}} for n, t in inner]
-        return {"type": "struct", "fields": made}
-    if spark_type.startswith("map<"):
-        key, value = _fields(spark_type[4:-1])
-        return {"type": "map", "keyType": _delta_type(key), "valueType": _delta_type(value), "valueContainsNull": True}
-    if spark_type.startswith("array<"):
-        return {"type": "array", "elementType": _delta_type(spark_type[6:-1]), "containsNull": True}
-    return {"int": "integer"}.get(spark_type, spark_type)
-
-
-def _fields(inside: str) -> list[str]:
-    """The parts of a type between its commas, those of types within it left whole.
-
-    >>> _fields("type:string,attributes:map<string,string>")
-    ['type:string', 'attributes:map<string,string>']
-    """
-    parts, depth = [""], 0
-    for character in inside:
-        depth += (character == "<") - (character == ">")
-        if character == "," and not depth:
-            parts.append("")
-        else:
-            parts[-1] += character
-    return parts
-
-
 def written(found: DeltaTable, txn: Transaction) -> bool:
-    """Whether the table holds this transaction, or a later one of its application (as Delta in Spark decides it)."""
+    """Whether the table holds this transaction, or a later one of its application (as Delta in Spark decides it).
+
+    Raises OtherManifest when that is the work of a batch with another manifest.
+    """
     last = found.transaction_version(txn.app_id)
-    return last is not None and last >= txn.version
+    if last is None or last < txn.version:
+        return False
+    refuse_other(found.table_uri, txn, last)
+    return True
 
 
 def find(
@@ -377,7 +355,7 @@ def _writer(rows: int | None = None) -> WriterProperties:
 
 def _named(txn: Transaction, *more: Transaction | None) -> CommitProperties:
     return CommitProperties(
-        custom_metadata={"userMetadata": txn.marker},
+        custom_metadata={"userMetadata": txn.metadata},
         app_transactions=[TxnAction(each.app_id, each.version) for each in (txn, *more) if each is not None],
         # The writers of a table take turns; a conflict means that one does not, and must be heard of.
         max_commit_retries=0,

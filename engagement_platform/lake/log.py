@@ -108,7 +108,9 @@ def find_commit(uri: str, marker: str) -> Commit | None:
     table = open_log(uri)
     if table is None:
         return None
-    marked = [entry for entry in table.history(limit=HISTORY_LOOKBACK) if entry.get("userMetadata") == marker]
+    marked = [
+        entry for entry in table.history(limit=HISTORY_LOOKBACK) if marker_of(entry.get("userMetadata")) == marker
+    ]
     marked.sort(key=lambda entry: entry.get("operation") == "OPTIMIZE")
     return _commit(marked[0], uri) if marked else None
 
@@ -179,13 +181,44 @@ def _entries(uri: str) -> list[int]:
 
 
 def markers(uri: str) -> Iterator[tuple[int, str | None]]:
+    """Versions with the markers of their commits, newest first, as far back as the log has entries."""
+    for number, said in user_metadata(uri):
+        yield number, marker_of(said)
+
+
+def user_metadata(uri: str) -> Iterator[tuple[int, str | None]]:
     """Versions with the user metadata of their commits, newest first, as far back as the log has entries."""
-    newest = version(uri)
+    newest = newest_entry(uri)
     for number in range(-1 if newest is None else newest, -1, -1):
         actions = entry(uri, number)
         if actions is None:
             return
         yield number, next((a["commitInfo"].get("userMetadata") for a in actions if "commitInfo" in a), None)
+
+
+def marker_of(user_metadata: str | None) -> str | None:
+    """The marker in the user metadata of a commit, as `Transaction.marker` says it, without what is said of its batch.
+
+    >>> marker_of('ingest-engagements@1.5f0c9a2e/data/insert#7\\n{"digest":"…"}')
+    'ingest-engagements@1.5f0c9a2e/data/insert#7'
+    """
+    if user_metadata is None or not user_metadata.endswith("}"):
+        return user_metadata
+    marker, newline, _ = user_metadata.rpartition("\n")
+    return marker if newline else user_metadata
+
+
+def marker_in(actions: Sequence[Mapping[str, Any]]) -> str | None:
+    """The marker of the commit that has these actions."""
+    return marker_of(next((a["commitInfo"].get("userMetadata") for a in actions if "commitInfo" in a), None))
+
+
+def table_id(uri: str) -> str | None:
+    """Delta's id of a table, which one that is created again in its place does not have; None where there is none."""
+    try:
+        return str(DeltaTable(storage_uri(uri)).metadata().id)
+    except TableNotFoundError:
+        return None
 
 
 def committed(uri: str, version: int) -> datetime | None:

@@ -167,7 +167,7 @@ def _note(uri: str, txn: Transaction, mark: Transaction) -> None:
     """A commit that changes nothing but the transaction of an application, also to an earlier one."""
     found = DeltaTable(log.storage_uri(uri))
     properties = CommitProperties(
-        custom_metadata={"userMetadata": txn.marker},
+        custom_metadata={"userMetadata": txn.metadata},
         app_transactions=[TxnAction(mark.app_id, mark.version)],
         max_commit_retries=0,
     )

@@ -14,7 +14,8 @@ from pyspark.sql import DataFrame
 
 from engagement_platform.lake import log
 from engagement_platform.lake.contract import Mode, Table
-from engagement_platform.lake.lake import Lake, NotAStreamSource
+from engagement_platform.lake.lake import Lake
+from engagement_platform.lake.refusals import NotAStreamSource
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ TRANSACTION_CONF = (_APP_ID, _VERSION, _MARKER)
 def statement_under(spark: SparkSession, txn: Transaction) -> Iterator[None]:
     """MERGE, UPDATE and DELETE of this session commit under a transaction meanwhile. Raises what its guard raises."""
     try:
-        for key, value in zip(TRANSACTION_CONF, (txn.app_id, str(txn.version), txn.marker), strict=True):
+        for key, value in zip(TRANSACTION_CONF, (txn.app_id, str(txn.version), txn.metadata), strict=True):
             spark.conf.set(key, value)
         txn.guard()
         yield
@@ -36,6 +36,6 @@ def statement_under(spark: SparkSession, txn: Transaction) -> Iterator[None]:
 def save_under(writer: DataFrameWriter, uri: str, txn: Transaction) -> None:
     """Write rows under a transaction; skipped when the table has it. Raises what its guard raises."""
     named = writer.option("txnAppId", txn.app_id).option("txnVersion", txn.version)
-    named = named.option("userMetadata", txn.marker)
+    named = named.option("userMetadata", txn.metadata)
     txn.guard()
     named.save(uri)

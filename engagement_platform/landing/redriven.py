@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from engagement_platform.engine.fencing import Committer
-from engagement_platform.engine.model import Counts, Limits, Manifest, Offsets
+from engagement_platform.engine.model import Counts, Limits, Manifest, NoIdentity, Offsets
 from engagement_platform.lake.audit_columns import stamped_here
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.lake import Lake
@@ -33,7 +33,7 @@ def turn_of(table: Table) -> str:
 
 
 @dataclass
-class RedriveSource:
+class RedriveSource(NoIdentity):
     """Records that a job refused for a reason and that are not marked, some at a time.
 
     Offsets {"version": v, "row": n}: a version of quarantine, and a place among these records in it.
@@ -70,23 +70,26 @@ class RedriveSource:
         Out: topic, partition, offset, key, value, timestamp (when they were refused).
         """
         start, end = manifest.start["row"], manifest.end["row"]
-        ordered = self._waiting(manifest.end["version"]).orderBy("timestamp", *COORDINATES, "value")
+        ordered = self._waiting(manifest.end["version"]).orderBy("batch_sequence", *COORDINATES, "value")
+        ordered = ordered.select(*_RECORD, "timestamp")
         return ordered.offset(start).limit(end - start)
 
     def _waiting(self, version: int) -> DataFrame:
-        """Of records with one place, which a topic that was made anew has, the newest: the others come after it."""
+        """Of records with one place, which a topic that was made anew has, the newest: the others come after it.
+
+        By the batch that refused them first, of any job: those of a job begin again at 0 after a reset.
+        """
         its_own = (F.col("job_name") == self.job) | F.col("job_name").contains(f":{self.job}:")
         held = self.lake.read(self.table, version).where(its_own)
         marked = F.bool_or(F.col("reason_code") == REDRIVEN)
         asked = F.bool_or(F.col("reason_code") == self.reason)
-        each = held.groupBy(*_RECORD).agg(
-            F.min("ingestion_ts").alias("timestamp"), marked.alias("marked"), asked.alias("asked")
-        )
+        first = F.min("batch_sequence").alias("batch_sequence")
+        since = F.min("ingestion_ts").alias("timestamp")
+        each = held.groupBy(*_RECORD).agg(first, since, marked.alias("marked"), asked.alias("asked"))
         waiting = each.where("asked AND NOT marked")
-        newest = waiting.groupBy(*COORDINATES).agg(
-            F.max_by(F.struct("key", "value", "timestamp"), F.struct("timestamp", "value")).alias("r")
-        )
-        return newest.select(*COORDINATES, "r.key", "r.value", "r.timestamp")
+        record = F.struct("key", "value", "timestamp", "batch_sequence")
+        newest = waiting.groupBy(*COORDINATES).agg(F.max_by(record, F.struct("batch_sequence", "value")).alias("r"))
+        return newest.select(*COORDINATES, "r.key", "r.value", "r.timestamp", "r.batch_sequence")
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ Declarations only: folding changes is `fold`, reading `view`, writing `ingest` a
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from engagement_platform.lake.contract import Column, Mode, Table
@@ -154,6 +155,16 @@ PROFILE = Entity(
     ),
 )
 """The entity that ships, under the default policies; its tables do not depend on them."""
+
+
+def policies_of(entity: Entity) -> dict[str, object]:
+    """What is decided by an entity's policies, for a manifest."""
+    return {"unknown_update": entity.unknown_update, "inserts_are_new": entity.inserts_are_new}
+
+
+def under_policies(entity: Entity, policies: object) -> Entity:
+    """The entity under the policies of a manifest; as it is where that says nothing."""
+    return replace(entity, **policies) if isinstance(policies, Mapping) else entity
 
 
 def profile(settings: Settings) -> Entity:

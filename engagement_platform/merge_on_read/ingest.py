@@ -26,10 +26,11 @@ from engagement_platform.landing.decoded import decoded_table, few_records
 from engagement_platform.landing.redriven import RedrivenProcess, RedriveSource, turn_of
 from engagement_platform.landing.rejected import RejectedProcess
 from engagement_platform.landing.withheld import of_entity, withheld
-from engagement_platform.merge_on_read.entity import Entity
+from engagement_platform.merge_on_read.entity import Entity, policies_of, under_policies
 from engagement_platform.merge_on_read.promise import PROPERTY, to_note
 from engagement_platform.merge_on_read.snapshot import snapshot
 from engagement_platform.pii.tombstones import StoredTombstones
+from engagement_platform.pinned_settings import as_pinned, that_decide
 from engagement_platform.settings import Settings
 from engagement_platform.sources.changed_batches import changes_ddl, decode_changes
 from engagement_platform.sources.messages import DecodingLimits
@@ -121,11 +122,13 @@ def ingest_changes(
     who lands a batch under a number that was moved into the base meanwhile would land it where no reader looks.
     """
     lake.ensure(entity.changeset, entity.base, QUARANTINE)
-    limits, tombstones = DecodingLimits.of(settings.decoding), StoredTombstones(settings)
+    unpinned, declared, tombstones = lake, entity, StoredTombstones(settings)
     redriven = [RedrivenProcess(source)] if isinstance(source, RedriveSource) else []
 
     def prepare(manifest: Manifest) -> ChangeBatch:
-        step = decode_changes(entity.shape, limits, manifest.ingestion_ts)
+        own, entity = as_pinned(settings, manifest), under_policies(declared, manifest.settings.get("policies"))
+        lake = unpinned.under(own)
+        step = decode_changes(entity.shape, DecodingLimits.of(own.decoding), manifest.ingestion_ts)
         raw = read(manifest)
         few = few_records(source.size(manifest.start, manifest.end), lake)
         rows = decoded_table(raw, step, changes_ddl(entity.shape), few)
@@ -144,6 +147,7 @@ def ingest_changes(
         stores=stores,
         limits=Limits(settings.batch.max_records, settings.batch.max_bytes),
         pin=lambda: _pinned(lake, entity, stores),
+        decides=lambda: {**that_decide(settings, "decoding"), "policies": policies_of(entity)},
         leased=(turn_of(entity.changeset),),
         enters=(QUARANTINE.name,),
         lease_wait=settings.stores.lease_wait,

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 
 from engagement_platform.engine.fencing import Committer
 from engagement_platform.engine.job import MicroBatchJob, Stores, Told
-from engagement_platform.engine.model import Counts, JobState, Limits, Manifest, Offsets
+from engagement_platform.engine.model import Counts, JobState, Limits, Manifest, NoIdentity, Offsets
 from engagement_platform.errors import PlatformError
 from engagement_platform.lake import light, log
 from engagement_platform.lake.fencing import LakeFencing, targets
@@ -30,11 +30,12 @@ from engagement_platform.lake.overwrite import (
 )
 from engagement_platform.lake.overwrite import replace as replace_table
 from engagement_platform.merge_on_read.cadence import ROUNDS, Round, cadence, rounds
-from engagement_platform.merge_on_read.entity import Entity, version_of
+from engagement_platform.merge_on_read.entity import Entity, policies_of, under_policies, version_of
 from engagement_platform.merge_on_read.here import can_stream, state_here, streamed_state
 from engagement_platform.merge_on_read.latency import point_read_seconds
 from engagement_platform.merge_on_read.snapshot import Snapshot, snapshot, transaction
 from engagement_platform.merge_on_read.view import folded_changes, view
+from engagement_platform.pinned_settings import as_pinned, that_decide
 from engagement_platform.sections import RematerializeMethod
 from engagement_platform.settings import Settings
 
@@ -68,6 +69,8 @@ class Rematerialization:
     method: RematerializeMethod
     taken: Snapshot
     """Pinned, and without batches that landed after the watermark was taken."""
+    retention: timedelta | None
+    """Tombstones older than this are forgotten; None: none is."""
     point_read_s: float | None
     """How long one key took to read through the view before; None where nothing is there."""
 
@@ -78,7 +81,7 @@ class Rematerialization:
 
 
 @dataclass(frozen=True)
-class PendingSource:
+class PendingSource(NoIdentity):
     """A batch whenever changes wait. Offsets {"batch": n}: up to which batch the base has, or will have, everything."""
 
     root: str
@@ -139,16 +142,17 @@ class BatchesProcess:
 class TombstoneProcess:
     """Forgets what was deleted long ago, where a retention is set."""
 
-    retention: timedelta
     name: str = "tombstones"
     commits: tuple[str, ...] = ("delete",)
 
     def run(self, work: Rematerialization, commit: Committer) -> Counts:
         """Counts: tombstones_removed."""
+        if work.retention is None:
+            return {}
         version = work.entity.version
         old = f"NOT present AND present_version = `{version}` AND present_ts < :before"
         with commit("delete") as txn:
-            delete_where(work.lake, work.entity.base, old, txn, work.manifest.ingestion_ts - self.retention)
+            delete_where(work.lake, work.entity.base, old, txn, work.manifest.ingestion_ts - work.retention)
         found = work.lake.commit_of(work.entity.base, txn)
         return {"tombstones_removed": found.rows_deleted if found else 0}
 
@@ -225,26 +229,36 @@ def rematerialize(
     if any(a.type == "string" for a in entity.attributes if a.name in entity.partitioned_by):
         # Values are the producers', and few of them make good folder names on every file system.
         lake.set_property(entity.base, "delta.randomizeFilePrefixes", "true")
-    method, retention = settings.rematerialize.method, settings.rematerialize.tombstone_retention
-    if method == "replace_where" and not entity.partitioned_by:
+    declared, last = entity, stores.checkpoints.latest(job_name(entity))
+    unfinished = last is not None and last.state is not JobState.SUCCEEDED
+    each = (settings, *([as_pinned(settings, last.manifest)] if last is not None and unfinished else []))
+    forgets = any(one.rematerialize.tombstone_retention is not None for one in each)
+    if settings.rematerialize.method == "replace_where" and not entity.partitioned_by:
         raise NotPartitioned(entity)
 
     def prepare(manifest: Manifest) -> Rematerialization:
+        own, entity = as_pinned(settings, manifest), under_policies(declared, manifest.settings.get("policies"))
+        method, retention = own.rematerialize.method, own.rematerialize.tombstone_retention
         changeset, base = (manifest.table_versions[table.name] for table in (entity.changeset, entity.base))
         pinned = snapshot(lake.root, entity, changeset_version=changeset, base_version=base)
         # A batch may have landed between the watermark and the versions that were pinned.
         taken = replace(pinned, through=manifest.end["batch"])
-        return Rematerialization(lake, entity, manifest, method, taken, point_read_seconds(lake.root, entity))
+        seconds = point_read_seconds(lake.root, entity)
+        return Rematerialization(lake, entity, manifest, method, taken, retention, seconds)
 
     return MicroBatchJob(
         name=job_name(entity),
         source=PendingSource(lake.root, entity),
         prepare=prepare,
-        processes=(BaseProcess(), BatchesProcess(), *([TombstoneProcess(retention)] if retention is not None else [])),
+        processes=(BaseProcess(), BatchesProcess(), *([TombstoneProcess()] if forgets else [])),
         stores=stores,
         limits=Limits(settings.batch.max_records, settings.batch.max_bytes),
         # The changeset first, for the reason that `snapshot` gives.
         pin=lambda: {table.name: lake.version(table) for table in (entity.changeset, entity.base)},
+        decides=lambda: {
+            **that_decide(settings, rematerialize=("method", "tombstone_retention")),
+            "policies": policies_of(entity),
+        },
         # Of the changeset too: OPTIMIZE of a batch that is about to leave would be one of the two that fail.
         leased=(entity.base.name, entity.changeset.name),
         lease_wait=settings.stores.lease_wait,

@@ -39,6 +39,7 @@ from engagement_platform.mutation.processes import (
 )
 from engagement_platform.mutation.requests import FIELDS, PLACE
 from engagement_platform.mutation.strategy import summarized
+from engagement_platform.pinned_settings import as_pinned, that_decide
 from engagement_platform.settings import Settings
 
 APPLY_MUTATIONS = "apply-mutations"
@@ -69,17 +70,19 @@ def apply_mutations(
         return work
 
     def resolved(manifest: Manifest) -> MutationBatch:
+        own = as_pinned(settings, manifest)
+        pinned_lake = lake.under(own)
         files = source.files(manifest.start, manifest.end)
         planned = source.size(manifest.start, manifest.end)
         if planned is not None and planned <= settings.layout.light_write_rows:
             try:
                 few = without_erased(read_here(uri, MUTATION_REQUEST, files, columns))
                 assert isinstance(few, pa.Table), "rows stay where they are"
-                return open_few(lake, data, manifest, few, settings.mutation)
+                return open_few(pinned_lake, data, manifest, few, own.mutation)
             except TooMany:
                 pass
         rows = without_erased(read_frame(lake.spark, uri, MUTATION_REQUEST, files, columns))
-        return open_many(lake, data, manifest, lake.frame(rows), settings.mutation)
+        return open_many(pinned_lake, data, manifest, lake.frame(rows), own.mutation)
 
     pinned = (data, MAPPING, QUARANTINE, PENDING, *MUTATION_LOGS)
     return MicroBatchJob(
@@ -90,6 +93,7 @@ def apply_mutations(
         stores=stores,
         limits=Limits(settings.batch.max_records, settings.batch.max_bytes),
         pin=lambda: {table.name: lake.version(table) for table in pinned},
+        decides=lambda: that_decide(settings, "mutation"),
         leased=(data.name, MAPPING.name, PENDING.name),
         lease_wait=settings.stores.lease_wait,
         describe=describe,

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 
 from engagement_platform.engine.fencing import Committer
 from engagement_platform.engine.job import MicroBatchJob, Stores, Told
-from engagement_platform.engine.model import Counts, Limits, Manifest, Offsets
+from engagement_platform.engine.model import Counts, Limits, Manifest, NoIdentity, Offsets
 from engagement_platform.lake import light, log
 from engagement_platform.lake.append_log_source import TableSource
 from engagement_platform.lake.arrow import schema_of
@@ -30,6 +30,7 @@ from engagement_platform.mutation.many import open_many
 from engagement_platform.mutation.processes import MoveProcess, move_targets
 from engagement_platform.mutation.purge_horizon import purge_horizon
 from engagement_platform.mutation.requests import FIELDS, PLACE
+from engagement_platform.pinned_settings import as_pinned, that_decide
 from engagement_platform.settings import MutationSettings, Settings
 from engagement_platform.sources.lateness import from_microseconds, microseconds
 
@@ -59,7 +60,7 @@ def organizations_waiting(settings: Settings) -> int:
 
 
 @dataclass(frozen=True)
-class WaitingSource:
+class WaitingSource(NoIdentity):
     """A batch whenever an organization waits or a purge is due.
 
     Offsets: version of `engagement/pending`, and purge_before, in microseconds since 1970 UTC: rows that requests from
@@ -148,8 +149,6 @@ def rematerialize_aliases(
     """
     data = data_table(settings.layout.scheme)
     lake.ensure(data, PENDING, MUTATION_REQUEST, *MUTATION_LOGS)
-    apply = settings.mutation.apply
-    moving = settings.mutation.model_copy(update={"apply": "merge" if apply in {"auto", "alias"} else apply})
     requests = TableSource(lake.uri(MUTATION_REQUEST), MUTATION_REQUEST)
 
     def unapplied() -> int:
@@ -157,14 +156,17 @@ def rematerialize_aliases(
         return requests.backlog(last.manifest.end if last else None)
 
     def prepare(manifest: Manifest) -> MutationBatch:
+        own = as_pinned(settings, manifest)
+        apply, pinned_lake = own.mutation.apply, lake.under(own)
+        moving = own.mutation.model_copy(update={"apply": "merge" if apply in {"auto", "alias"} else apply})
         names = waiting(lake, pinned(manifest, PENDING), moving.rematerialize_organizations)
         nothing = schema_of(MUTATION_REQUEST, *FIELDS, *PLACE).empty_table()
         try:
             if settings.layout.light_write_rows == 0:
                 raise TooMany
-            return open_few(lake, data, manifest, nothing, moving, organizations=names)
+            return open_few(pinned_lake, data, manifest, nothing, moving, organizations=names)
         except TooMany:
-            return open_many(lake, data, manifest, lake.frame(nothing), moving, organizations=names)
+            return open_many(pinned_lake, data, manifest, lake.frame(nothing), moving, organizations=names)
 
     tables = (data, PENDING, *MUTATION_LOGS)
     now = clock or (lambda: datetime.now(UTC))
@@ -177,6 +179,7 @@ def rematerialize_aliases(
         stores=stores,
         limits=Limits(settings.batch.max_records, settings.batch.max_bytes),
         pin=lambda: {table.name: lake.version(table) for table in tables},
+        decides=lambda: that_decide(settings, "mutation"),
         leased=(data.name, PENDING.name),
         lease_wait=settings.stores.lease_wait,
         describe=_describe,

@@ -30,11 +30,13 @@ FIELDS = (
 )
 """What a request says; columns of `engagement/mutation_request`."""
 
-PLACE = ("topic", "partition", "offset", "ingestion_ts")
+PLACE = ("topic", "partition", "offset", "ingestion_ts", "batch_sequence")
 """Where and when it landed."""
 
-LANDING_ORDER = ("ingestion_ts", "topic", "partition", "offset")
-"""Which of two requests landed first, as far as one batch goes; the order of a file's rows says nothing."""
+LANDING_ORDER = ("batch_sequence", "topic", "partition", "offset")
+"""Which of two requests landed first; the order of a file's rows says nothing, and ingestion_ts is a clock's word: set
+back, or of another host, it puts the later batch first. Several jobs land requests (ingestion, redrives, either after
+a reset), so their batch ids do not order them; the number that the stores draw for a batch does."""
 
 
 class Verdict(StrEnum):

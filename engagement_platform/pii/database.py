@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from sqlalchemy import BigInteger, Column, Engine, Integer, LargeBinary, MetaData, String, Table
 
-from engagement_platform.engine.database import UtcTimestamp, ensure_tables, open_engine
+from engagement_platform.engine.column_types import UtcTimestamp
+from engagement_platform.engine.database import ensure_tables, open_engine
 
 METADATA = MetaData()
 

@@ -22,7 +22,7 @@ from pyspark.sql import functions as F
 from engagement_platform.engine.fencing import Committer
 from engagement_platform.engine.job import BatchReport, MicroBatchJob, Stores, Told
 from engagement_platform.engine.lease import Fence
-from engagement_platform.engine.model import Checkpoint, Counts, JobState, Limits, Manifest, Offsets
+from engagement_platform.engine.model import Checkpoint, Counts, JobState, Limits, Manifest, NoIdentity, Offsets
 from engagement_platform.engine.offset_reset import Rewind, rewind
 from engagement_platform.errors import PlatformError
 from engagement_platform.lake.arrow import table_of
@@ -69,7 +69,7 @@ def this_user() -> str:
 
 
 @dataclass
-class PlannedSource:
+class PlannedSource(NoIdentity):
     """One batch: from the versions that the tables have to those they go back to."""
 
     settled: Callable[[], Plan]
@@ -376,7 +376,7 @@ class Restoring:
 
     def kept(self) -> Mapping[str, Any]:
         """What is kept with the last restore: what was asked for, and by whom."""
-        return self.stores.checkpoints.history(RESTORE_TABLES, limit=1)[0].source_metadata
+        return self.stores.checkpoints.history(RESTORE_TABLES, limit=1)[0].manifest.source
 
     @contextmanager
     def _alone_with(self, jobs: Sequence[str]) -> Iterator[Sequence[Fence]]:

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import closing
 from functools import cached_property
 from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from confluent_kafka import (
     TIMESTAMP_NOT_AVAILABLE,
@@ -28,9 +28,11 @@ from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-d
 from engagement_platform.engine.model import Limits, Offsets
 from engagement_platform.errors import PlatformError
 from engagement_platform.settings import KafkaSettings
+from engagement_platform.sources.kafka_budget import share_budget
 from engagement_platform.sources.kafka_errors import (
     BrokerRefused,
     BrokerUnavailable,
+    ClusterChanged,
     KafkaOptionRefused,
     OffsetsExpired,
     PartitionsVanished,
@@ -40,6 +42,7 @@ from engagement_platform.sources.kafka_errors import (
 from engagement_platform.sources.kafka_options import client_options, spark_options, without_secrets
 
 if TYPE_CHECKING:
+    from confluent_kafka.admin._topic import TopicDescription
     from pyspark.sql import DataFrame, SparkSession
 
 _SAMPLE_RECORDS = 200
@@ -68,6 +71,10 @@ _UNREACHABLE = frozenset(
     }
 )
 _PAUSE_S = 0.2
+_TOPIC_ID, _CLUSTER_ID = "topic_id", "cluster_id"
+# What brokers before Kafka 2.8 say, which know no ids.
+_NO_ID = frozenset({"AAAAAAAAAAAAAAAAAAAAAA", "None", ""})
+_T = TypeVar("_T")
 
 
 class _Kept(NamedTuple):
@@ -120,10 +127,24 @@ class KafkaSource:
         for partition, offset in first.items():
             low, high = kept[partition]
             if last[partition] > high:
-                raise TopicRecreated(self.topic, partition, last[partition], high)
+                raise TopicRecreated.by_offset(self.topic, partition, last[partition], high)
             # An empty range has lost nothing, whatever has expired since.
             if offset < last[partition] and offset < low:
                 raise OffsetsExpired(self.topic, partition, offset, min(low, last[partition]))
+
+    def identify(self, pinned: Mapping[str, str]) -> Mapping[str, str]:
+        """topic, topic_id and cluster_id (KIP-516) as the broker has them now, without what it does not say.
+
+        A topic that is deleted and made anew under its name has another id, however far it has grown since.
+        Raises TopicRecreated, ClusterChanged when `pinned` names others.
+        """
+        now = self._asked(self._identity)
+        cluster, topic = (pinned.get(name, now.get(name)) for name in (_CLUSTER_ID, _TOPIC_ID))
+        if cluster is not None and cluster != now.get(_CLUSTER_ID, cluster):
+            raise ClusterChanged(self.topic, self.settings.bootstrap_servers, cluster, now[_CLUSTER_ID])
+        if topic is not None and topic != now.get(_TOPIC_ID, topic):
+            raise TopicRecreated.by_id(self.topic, topic, now[_TOPIC_ID])
+        return now
 
     def size(self, start: Offsets, end: Offsets) -> int:
         """How many offsets a range has; asks nobody."""
@@ -218,10 +239,14 @@ class KafkaSource:
 
     def _kept(self) -> dict[int, _Kept]:
         """What the broker has of each partition, in their order."""
+        return self._asked(self._ask)
+
+    def _asked(self, ask: Callable[[float], _T]) -> _T:
+        """What the broker answers to a question, which is put again until the timeout while the answer may change."""
         deadline = time.monotonic() + self.settings.timeout.total_seconds()
         while True:
             try:
-                kept = self._ask(deadline)
+                answer = ask(deadline)
             except KafkaException as failed:
                 if _error(failed).code() not in _PASSING or time.monotonic() + _PAUSE_S > deadline:
                     raise self._named(_error(failed)) from None
@@ -230,16 +255,26 @@ class KafkaSource:
                 # What was wrong until now must not be given as the reason for what goes wrong later.
                 self._admin.poll(0)
                 self._complaint = None
-                return kept
+                return answer
 
-    def _ask(self, deadline: float) -> dict[int, _Kept]:
+    def _described(self, deadline: float) -> TopicDescription:
         described = self._admin.describe_topics(TopicCollection([self.topic]), request_timeout=_left(deadline))
         try:
-            topic = described[self.topic].result()
+            topic: TopicDescription = described[self.topic].result()
         except KafkaException as failed:
             if _error(failed).code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
                 raise TopicMissing(self.settings.bootstrap_servers, self.topic) from None
             raise
+        return topic
+
+    def _identity(self, deadline: float) -> dict[str, str]:
+        topic_id = str(self._described(deadline).topic_id)
+        cluster_id = self._admin.describe_cluster(request_timeout=_left(deadline)).result().cluster_id
+        found = {"topic": self.topic, _CLUSTER_ID: cluster_id, _TOPIC_ID: None if topic_id in _NO_ID else topic_id}
+        return {name: value for name, value in found.items() if value}
+
+    def _ask(self, deadline: float) -> dict[int, _Kept]:
+        topic = self._described(deadline)
         partitions = [TopicPartition(self.topic, partition.id) for partition in topic.partitions]
         lows, highs = (
             self._admin.list_offsets(
@@ -273,7 +308,7 @@ class KafkaSource:
         for partition, offset in begin.items():
             low, high = kept[partition]
             if offset > high:
-                raise TopicRecreated(self.topic, partition, offset, high)
+                raise TopicRecreated.by_offset(self.topic, partition, offset, high)
             if offset < low:
                 raise OffsetsExpired(self.topic, partition, offset, low)
         return begin
@@ -329,30 +364,6 @@ class KafkaSource:
                 )
         finally:
             consumer.close()
-
-
-def share_budget(backlog: Mapping[int, int], budget: int) -> dict[int, int]:
-    """How much of its backlog each partition gives to a batch of at most `budget`.
-
-    All of it when it fits. Otherwise in proportion, every partition that waits at least 1 as long as the budget
-    lasts, the longest backlog first; the sum is the budget exactly. Integers only, so a replayed plan is the same.
-    """
-    total = sum(backlog.values())
-    if total <= budget:
-        return dict(backlog)
-    longest_first = sorted((p for p in backlog if backlog[p]), key=lambda p: (-backlog[p], p))
-    taken = dict.fromkeys(backlog, 0)
-    for partition in longest_first[:budget]:
-        taken[partition] = 1
-    left = budget - sum(taken.values())
-    beyond = total - sum(taken.values())
-    for partition in longest_first:
-        taken[partition] += left * (backlog[partition] - taken[partition]) // beyond
-    # What rounding down left over is less than one a partition, and each of them has more.
-    rest = budget - sum(taken.values())
-    for partition in longest_first[:rest]:
-        taken[partition] += 1
-    return taken
 
 
 def _error(failed: KafkaException) -> KafkaError:

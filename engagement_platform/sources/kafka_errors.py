@@ -68,14 +68,38 @@ class PartitionsVanished(PlatformError):
 
 
 class TopicRecreated(PlatformError):
-    """The offsets went backwards: another topic of the same name, or one that lost its tail."""
+    """Another topic of the same name, by its id; or, where brokers give none, by offsets that went backwards."""
 
-    def __init__(self, topic: str, partition: int, offset: int, high: int) -> None:
-        self.topic, self.partition, self.offset, self.high = topic, partition, offset, high
+    def __init__(self, topic: str, found: str) -> None:
+        """found: how that is known."""
+        self.topic, self.found = topic, found
         super().__init__(
-            f"The checkpoint stands at offset {offset} of {topic}[{partition}], but the broker's last one is {high}: "
-            f"the topic was recreated or truncated. No table was changed. Read the new topic from its beginning, what "
-            f"is already there counts as duplicate: engagement-platform reset JOB"
+            f"{found}: the topic {topic} was recreated or truncated. No table was changed. Read the new topic from its "
+            f"beginning, what is already there counts as duplicate: engagement-platform reset JOB"
+        )
+
+    @classmethod
+    def by_id(cls, topic: str, pinned: str, now: str) -> TopicRecreated:
+        """The topic has another id than when the job last read it."""
+        return cls(topic, f"The checkpoint is of topic {topic} with id {pinned}, and the broker's has id {now}")
+
+    @classmethod
+    def by_offset(cls, topic: str, partition: int, offset: int, high: int) -> TopicRecreated:
+        """A partition has fewer records than the job has read."""
+        stands = f"The checkpoint stands at offset {offset} of {topic}[{partition}]"
+        return cls(topic, f"{stands}, but the broker's last one is {high}")
+
+
+class ClusterChanged(PlatformError):
+    """Another Kafka cluster answers than the one that the job has read from."""
+
+    def __init__(self, topic: str, bootstrap_servers: str, pinned: str, now: str) -> None:
+        self.topic, self.pinned, self.now = topic, pinned, now
+        super().__init__(
+            f"The checkpoint is of topic {topic} on the Kafka cluster {pinned}, and {bootstrap_servers} is the cluster "
+            f"{now}: offsets of one mean nothing on the other. No table was changed. Correct {_SERVERS_SETTING}; or, "
+            f"when the job moved on purpose, read that topic from its beginning, what is already there counts as "
+            f"duplicate: engagement-platform reset JOB"
         )
 
 

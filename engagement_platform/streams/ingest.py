@@ -24,6 +24,7 @@ from engagement_platform.landing.redriven import RedrivenProcess, RedriveSource,
 from engagement_platform.landing.rejected import RejectedProcess
 from engagement_platform.landing.withheld import withheld
 from engagement_platform.pii.tombstones import StoredTombstones
+from engagement_platform.pinned_settings import as_pinned, that_decide
 from engagement_platform.settings import Settings
 from engagement_platform.sources.messages import DecodingLimits
 from engagement_platform.sources.recorded_batches import decode_records, records_ddl
@@ -77,11 +78,13 @@ def ingest_stream(
     table, quarantine = stream.table, stream.quarantine
     redriven = [RedrivenProcess(source)] if isinstance(source, RedriveSource) else []
     lake.ensure(table, quarantine)
-    limits, tombstones = DecodingLimits.of(settings.decoding), StoredTombstones(settings)
+    unpinned, tombstones = lake, StoredTombstones(settings)
     named = {} if stream.subject is None else {stream.tombstone: (stream.subject,)}
 
     def prepare(manifest: Manifest) -> DecodedBatch:
-        step = decode_records(stream.shape, limits, manifest.ingestion_ts)
+        own = as_pinned(settings, manifest)
+        lake = unpinned.under(own)
+        step = decode_records(stream.shape, DecodingLimits.of(own.decoding), manifest.ingestion_ts)
         raw = read(manifest)
         few = few_records(source.size(manifest.start, manifest.end), lake)
         rows = decoded_table(raw, step, records_ddl(stream.shape), few)
@@ -100,6 +103,7 @@ def ingest_stream(
         stores=stores,
         limits=Limits(settings.batch.max_records, settings.batch.max_bytes),
         pin=lambda: {table.name: lake.version(table), quarantine.name: lake.version(quarantine), turn_of(table): 0},
+        decides=lambda: that_decide(settings, "decoding"),
         leased=(turn_of(table),),
         lease_wait=settings.stores.lease_wait,
         describe=lambda work: {

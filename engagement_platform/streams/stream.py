@@ -35,6 +35,7 @@ _QUARANTINED = (
     Column("reason", "string", "The same as a sentence."),
     Column("job_name", "string", "Job that rejected it."),
     *_STAMPS[3:],
+    Column("batch_sequence", "long", "Orders the batches of all jobs, whatever clocks say."),
 )
 # Columns that tables, decoding or writing add.
 _RESERVED = frozenset(

@@ -32,7 +32,8 @@ from engagement_platform.engine.cursors import CheckpointBehind, StreamCheckpoin
 from engagement_platform.jobs import open_stores
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.engagement import MAPPING
-from engagement_platform.lake.lake import Lake, NotAStreamSource
+from engagement_platform.lake.lake import Lake
+from engagement_platform.lake.refusals import NotAStreamSource
 from engagement_platform.lake.streaming import drain_stream, summed
 from engagement_platform.sections import ChainSettings
 from engagement_platform.settings import KafkaSettings, Settings

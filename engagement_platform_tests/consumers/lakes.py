@@ -17,7 +17,8 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from engagement_platform.consumers import Batch, Changes
-from engagement_platform.engine.job import DrainPolicy, Stores, Told, drain
+from engagement_platform.engine.drain import DrainPolicy, drain
+from engagement_platform.engine.job import Stores, Told
 from engagement_platform.engine.model import Transaction
 from engagement_platform.jobs import INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS, open_stores
 from engagement_platform.lake import light
@@ -189,7 +190,7 @@ class PlainLake:
         moment = NOW + timedelta(seconds=self.requests)
         return {
             **row, "topic": "mutation-requests", "partition": 0, "offset": self.requests, "ingestion_ts": moment,
-            "ingestion_date": moment.date(), "batch_id": self.requests,
+            "ingestion_date": moment.date(), "batch_id": self.requests, "batch_sequence": self.requests,
         }  # fmt: skip
 
 

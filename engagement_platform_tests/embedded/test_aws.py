@@ -14,7 +14,7 @@ from engagement_platform.embedded.game_traffic import GameTraffic, put_events
 from engagement_platform.embedded.ports import free_ports
 from engagement_platform.embedded.process import Supervisor
 from engagement_platform.embedded.services import all_services, missing_services
-from engagement_platform.engine.job import drain
+from engagement_platform.engine.drain import drain
 from engagement_platform.games.decoding import Event, event_decoder
 from engagement_platform.games.depth import depth
 from engagement_platform.games.registry import registry

@@ -23,7 +23,7 @@ from engagement_platform.embedded.ingest import (
 from engagement_platform.embedded.ports import free_ports
 from engagement_platform.embedded.process import Supervisor
 from engagement_platform.embedded.services import all_services
-from engagement_platform.engine.job import drain
+from engagement_platform.engine.drain import drain
 from engagement_platform.games.depth import depth
 from engagement_platform.ingest_server.keys import IngestKeys
 from engagement_platform.jobs import build_job, let_go, open_stores

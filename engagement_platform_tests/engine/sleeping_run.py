@@ -14,17 +14,18 @@ from datetime import timedelta
 from pathlib import Path
 
 from engagement_platform.engine.database import open_engine
+from engagement_platform.engine.drain import DrainPolicy, drain
 from engagement_platform.engine.fencing import Committer, TableTransaction
-from engagement_platform.engine.job import DrainPolicy, MicroBatchJob, Stores, drain
+from engagement_platform.engine.job import MicroBatchJob, Stores
 from engagement_platform.engine.lease import LeaseStore
-from engagement_platform.engine.model import Counts, Limits, Manifest, Offsets
+from engagement_platform.engine.model import Counts, Limits, Manifest, NoIdentity, Offsets
 from engagement_platform.engine.stores import BatchMetadataStore, CheckpointStore
 
 JOB, TABLE = "ingest", "engagement/data"
 COMMITS = ("first", "second")
 
 
-class OneBatch:
+class OneBatch(NoIdentity):
     """A source of one batch."""
 
     def plan(self, start: Offsets | None, limits: Limits, mean_bytes: float | None) -> tuple[Offsets, Offsets] | None:

@@ -38,7 +38,7 @@ try:
 except LeaseUnavailable:
     print("refused", flush=True)
 else:
-    print("held", lease.fence.number, flush=True)
+    print("held", lease.fence.turn, flush=True)
     sys.stdin.readline()
     lease.release()
 """
@@ -100,14 +100,28 @@ def test_fencing_numbers_only_grow(leases: LeaseStore, clock: FakeClock) -> None
     numbers = []
     for _ in range(3):
         with leases.acquire(NAME, purpose="p") as lease:
-            numbers.append(lease.fence.number)
+            numbers.append(lease.fence.turn)
     abandoned = leases.acquire(NAME, purpose="p")
     clock.advance(TTL)
     taken = leases.acquire(NAME, purpose="q")
-    assert [*numbers, abandoned.fence.number, taken.fence.number] == [1, 2, 3, 4, 5]
+    assert [*numbers, abandoned.fence.turn, taken.fence.turn] == [1, 2, 3, 4, 5]
+    assert abandoned.fence.number < taken.fence.number
     abandoned.release()
     taken.check()
     taken.release()
+
+
+def test_a_holder_from_before_a_restore_of_the_stores_does_not_find_its_number_again(
+    engine: Engine, leases: LeaseStore
+) -> None:
+    """Stores from a backup, or new ones, count from an earlier turn; the same turn is another number."""
+    before = leases.acquire(NAME, purpose="before")
+    with engine.begin() as connection:
+        connection.execute(LEASE.delete())
+    with leases.acquire(NAME, purpose="after") as lease:
+        assert lease.fence.turn == before.fence.turn
+        with pytest.raises(LeaseLost, match="held by"):
+            leases.check([before.fence])
 
 
 def test_a_holder_without_heartbeat_is_replaced_and_finds_out(leases: LeaseStore, clock: FakeClock) -> None:
@@ -148,7 +162,7 @@ def test_waiting_ends_with_the_holder_and_says_once_whom_it_waits_for(
     told: list[Holder] = []
     began = clock.now
     with leases.acquire(NAME, purpose="patient", wait=timedelta(seconds=90), on_wait=told.append) as lease:
-        assert lease.fence.number == 2
+        assert lease.fence.turn == 2
     assert [holder.purpose for holder in told] == ["gone without a word"]
     assert timedelta(seconds=60) <= clock.now - began < timedelta(seconds=61)
 
@@ -250,7 +264,7 @@ def test_a_killed_holder_is_replaced_at_once_even_while_it_is_a_zombie(store_url
         waiting.process.wait(timeout=30)
         engine = open_engine(store_url)
         with LeaseStore(engine, ttl=TTL).acquire(NAME, purpose="next") as lease:
-            assert lease.fence.number == 3
+            assert lease.fence.turn == 3
         engine.dispose()
     finally:
         holder.end()

@@ -19,7 +19,14 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from sqlalchemy import Engine, inspect, text
 from sqlalchemy.exc import IntegrityError
 
-from engagement_platform.engine.database import METADATA, StoresTooNew, StoresUnavailable, reading, writing
+from engagement_platform.engine.database import (
+    METADATA,
+    SCHEMA_VERSION,
+    StoresTooNew,
+    StoresUnavailable,
+    reading,
+    writing,
+)
 from engagement_platform.engine.lease import Fence, LeaseLost, LeaseStore
 from engagement_platform.engine.model import Checkpoint, JobState, Manifest
 from engagement_platform.engine.stores import BatchMetadataStore, CheckpointStore, StaleBatch, open_engine
@@ -70,19 +77,19 @@ def test_the_manifest_comes_back_as_it_was_written_also_after_a_restart(store_ur
     again.dispose()
 
 
-def test_a_batch_that_succeeded_shows_counts_and_details_and_keeps_its_source_metadata(
+def test_a_batch_that_succeeded_shows_counts_and_details_and_keeps_what_was_said_of_its_source(
     engine: Engine, clock: FakeClock
 ) -> None:
     store = CheckpointStore(engine, token=token, clock=clock)
-    store.begin(manifest(), source_metadata={"topic": "engagements"})
+    batch = store.begin(replace(manifest(), source={"topic": "engagements"}))
     finished = clock.now + timedelta(seconds=5, microseconds=1)
-    store.succeed(manifest(), {"rows_in": 3, "landed": 3}, {"freshness": {"p95": 1.5}, "name": "Zoë"}, finished)
+    store.succeed(batch, {"rows_in": 3, "landed": 3}, {"freshness": {"p95": 1.5}, "name": "Zoë"}, finished)
     [record] = store.history(JOB)
-    assert (record.manifest, record.state, record.attempts) == (manifest(), JobState.SUCCEEDED, 1)
+    assert (record.manifest, record.state, record.attempts) == (batch, JobState.SUCCEEDED, 1)
     assert (record.started_ts, record.finished_ts) == (clock.now, finished)
     assert record.counts == {"rows_in": 3, "landed": 3}
     assert record.details == {"freshness": {"p95": 1.5}, "name": "Zoë"}
-    assert record.source_metadata == {"topic": "engagements"}
+    assert record.manifest.source == {"topic": "engagements"}
     latest = store.latest(JOB)
     assert latest is not None
     assert (latest.state, latest.counts, latest.updated_ts) == (JobState.SUCCEEDED, record.counts, finished)
@@ -272,7 +279,7 @@ def test_processes_that_start_together_agree_on_one_schema(store_url: str) -> No
     engine = open_engine(store_url)
     assert set(inspect(engine).get_table_names()) == set(METADATA.tables)
     with engine.connect() as connection:
-        assert connection.execute(text("SELECT version FROM schema_version")).scalars().all() == [1]
+        assert connection.execute(text("SELECT version FROM schema_version")).scalars().all() == [SCHEMA_VERSION]
     engine.dispose()
 
 

@@ -17,10 +17,11 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from sqlalchemy import Engine, func, select
 
 from engagement_platform.engine.database import LEASE, LEASE_WAITER, open_engine
+from engagement_platform.engine.drain import DrainPolicy, drain
 from engagement_platform.engine.fencing import Committer
-from engagement_platform.engine.job import BatchReport, DrainPolicy, MicroBatchJob, Stores, drain
+from engagement_platform.engine.job import BatchReport, MicroBatchJob, Stores
 from engagement_platform.engine.lease import LeaseLost, LeaseStore
-from engagement_platform.engine.model import Checkpoint, Counts, JobState, Limits, Manifest, Offsets
+from engagement_platform.engine.model import Checkpoint, Counts, JobState, Limits, Manifest, NoIdentity, Offsets
 from engagement_platform.engine.stores import BatchMetadataStore, CheckpointStore
 from engagement_platform.engine.unfinished_batches import OthersBatchUnfinished, closed, how_to_finish, in_the_way
 
@@ -34,7 +35,7 @@ class Killed(BaseException):
 
 
 @dataclass
-class Tape:
+class Tape(NoIdentity):
     """A source of `length` batches of one record; as a re-read of recorded ranges, it gives each of them only once."""
 
     length: int = 1

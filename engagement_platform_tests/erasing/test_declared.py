@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from engagement_platform import erasures
-from engagement_platform.engine.job import drain
+from engagement_platform.engine.drain import drain
 from engagement_platform.engine.lease import LeaseUnavailable
 from engagement_platform.engine.model import Transaction
 from engagement_platform.engine.unfinished_batches import OthersBatchUnfinished

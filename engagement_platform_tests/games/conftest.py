@@ -14,7 +14,8 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from engagement_platform.engine.job import BatchReport, DrainPolicy, MicroBatchJob, Observer, Told, drain
+from engagement_platform.engine.drain import DrainPolicy, drain
+from engagement_platform.engine.job import BatchReport, MicroBatchJob, Observer, Told
 from engagement_platform.games.batch import GameBatch
 from engagement_platform.games.event_type import GROUP, QUARANTINE
 from engagement_platform.games.feed import Feed

@@ -6,7 +6,8 @@ import os
 import signal
 import sys
 
-from engagement_platform.engine.job import Told, drain
+from engagement_platform.engine.drain import drain
+from engagement_platform.engine.job import Told
 from engagement_platform.jobs import build_job, open_stores
 from engagement_platform.settings import Settings
 from engagement_platform_tests.games.conftest import AT_ONCE, NO_SPARK

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from engagement_platform.engine.job import MicroBatchJob, Told, drain
+from engagement_platform.engine.drain import drain
+from engagement_platform.engine.job import MicroBatchJob, Told
 from engagement_platform.engine.model import JobState, Manifest, Transaction
 from engagement_platform.ingestion.job import ingest_engagements
 from engagement_platform.lake.lake import Lake

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from engagement_platform.engine.job import BatchReport, drain
+from engagement_platform.engine.drain import drain
+from engagement_platform.engine.job import BatchReport
 from engagement_platform.lake.engagement import MAPPING, SUPERSEDED
 from engagement_platform.settings import BatchSettings, LayoutSettings
 from engagement_platform_tests.conftest import max_result_size

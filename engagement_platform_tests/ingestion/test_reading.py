@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import functions as F
 
 from engagement_platform.lake.engagement import MAPPING, NOTIFICATION
-from engagement_platform.lake.lake import NotAStreamSource
+from engagement_platform.lake.refusals import NotAStreamSource
 from engagement_platform_tests.ingestion.oracle import Oracle, engagement
 from engagement_platform_tests.ingestion.test_crashes import everything
 from engagement_platform_tests.ingestion.world import World

@@ -14,7 +14,8 @@ from uuid import uuid4
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from engagement_platform.engine.job import BatchReport, DrainPolicy, MicroBatchJob, Observer, Stores, Told, drain
+from engagement_platform.engine.drain import DrainPolicy, drain
+from engagement_platform.engine.job import BatchReport, MicroBatchJob, Observer, Stores, Told
 from engagement_platform.jobs import INGEST_ENGAGEMENTS, build_job, open_stores, unread_requests
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.engagement import (

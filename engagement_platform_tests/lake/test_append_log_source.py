@@ -36,7 +36,8 @@ from engagement_platform.lake.append_log_source import (
 from engagement_platform.lake.arrow import table_of
 from engagement_platform.lake.contract import Column, Mode, Table
 from engagement_platform.lake.engagement import MAPPING
-from engagement_platform.lake.lake import Lake, NotAStreamSource
+from engagement_platform.lake.lake import Lake
+from engagement_platform.lake.refusals import NotAStreamSource
 from engagement_platform.settings import LayoutSettings, Settings
 
 GROWING = Table(
@@ -404,6 +405,25 @@ def test_a_table_that_was_made_anew_is_told_from_an_idle_one(tmp_path: Path) -> 
     ):
         with pytest.raises(TableReplaced, match="newest is 0"):
             lost()
+
+
+def test_a_table_that_was_made_anew_is_told_by_its_id_also_when_it_has_grown_past_the_checkpoint(
+    tmp_path: Path,
+) -> None:
+    uri = create(str(tmp_path / "growing"))
+    append(uri, [row(0)])
+    source = TableSource(uri, GROWING)
+    pinned = source.identify({})
+    append(uri, [row(1)])
+    assert source.identify(pinned) == pinned, "it has grown, and is the same"
+    shutil.rmtree(uri)
+    assert source.identify(pinned) == {}, "that there is none is told by its versions"
+    create(uri)
+    for nth in range(4):
+        append(uri, [row(nth)])
+    assert source.plan({"version": 1}, NO_LIMITS, None) is not None, "by its versions nobody can tell"
+    with pytest.raises(TableReplaced, match=rf"with id {pinned['table_id']}.*reset JOB"):
+        source.identify(pinned)
 
 
 def test_a_mutable_table_is_refused(tmp_path: Path) -> None:

@@ -14,8 +14,9 @@ from engagement_platform.engine.model import Transaction
 from engagement_platform.lake import log
 from engagement_platform.lake.contract import Column, ContractBroken, Mode, Table
 from engagement_platform.lake.engagement import MAPPING, MUTATION_REQUEST, NOTIFICATION, QUARANTINE, data_table
-from engagement_platform.lake.lake import MAX_LITERALS, Lake, LakePathRefused, any_of
+from engagement_platform.lake.lake import MAX_LITERALS, Lake, any_of
 from engagement_platform.lake.partition_paths import makes_folder_name
+from engagement_platform.lake.refusals import LakePathRefused
 from engagement_platform.settings import LayoutSettings, Settings
 
 THINGS = Table(

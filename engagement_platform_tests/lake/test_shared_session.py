@@ -163,8 +163,9 @@ def test_a_write_that_goes_on_in_the_server_does_not_land_after_its_batch_was_ab
     uri = f"{server.settings.lake}/{table}"
     DeltaTable.create(uri, Schema([Field("id", PrimitiveType("long"))]))
     checkpoints = CheckpointStore(open_engine(server.settings.store_url))
-    batch = Manifest(job, checkpoints.app_id(job), 0, {}, {"0": 1}, datetime.now(UTC))
-    checkpoints.begin(batch, source_metadata={TARGETS: {"data/insert": table}})
+    source = {TARGETS: {"data/insert": table}}
+    batch = Manifest(job, checkpoints.app_id(job), 0, {}, {"0": 1}, datetime.now(UTC), source=source)
+    batch = checkpoints.begin(batch)
     written_under = batch.transaction("data", "insert").app_id
 
     def rows() -> int:

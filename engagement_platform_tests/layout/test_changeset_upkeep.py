@@ -11,7 +11,8 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from engagement_platform.engine.job import BatchReport, drain
+from engagement_platform.engine.drain import drain
+from engagement_platform.engine.job import BatchReport
 from engagement_platform.layout.maintain import Asked, Outcome, Run, Told, planned
 from engagement_platform.layout.optimize import Done, Tools
 from engagement_platform_tests.daily import every_third_day

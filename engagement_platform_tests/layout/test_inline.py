@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
+from engagement_platform.engine.drain import DrainPolicy, drain
 from engagement_platform.engine.fencing import Committer
-from engagement_platform.engine.job import DrainPolicy, MicroBatchJob, drain
+from engagement_platform.engine.job import MicroBatchJob
 from engagement_platform.engine.model import Counts, Limits, Manifest
 from engagement_platform.lake import light
 from engagement_platform.layout.inline import inline

@@ -16,7 +16,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from engagement_platform.embedded.traffic import Message, Traffic
-from engagement_platform.engine.job import DrainPolicy, drain
+from engagement_platform.engine.drain import DrainPolicy, drain
 from engagement_platform.jobs import INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS
 from engagement_platform.lake.optimize import Engine
 from engagement_platform.layout.maintain import Asked, Outcome, Run, planned

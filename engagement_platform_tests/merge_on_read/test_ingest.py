@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from dataclasses import replace
 
 import pytest
 
 from engagement_platform.lake.engagement import QUARANTINE
+from engagement_platform.settings import DecodingSettings
 from engagement_platform_tests.daily import every_third_day
 from engagement_platform_tests.ingestion.test_crashes import Crash, crash_at
 from engagement_platform_tests.merge_on_read.conftest import MakeWorld
@@ -82,3 +84,25 @@ def test_what_the_policies_refuse_goes_to_quarantine_whole(make_world: MakeWorld
     assert json.loads(refused["value"])["changes"] == {"name": "Al"}
     world.landed = [*said[:2], *more[1:]]
     assert world.seen_here() == world.expected()
+
+
+def test_a_change_that_a_batch_accepts_is_accepted_by_its_resume_whatever_the_policies_are_by_then(
+    make_world: MakeWorld,
+) -> None:
+    """Decoding and the policies of the entity: both would refuse it under what the resume finds."""
+    world = make_world()
+    world.send([Said("p1", 2, "UPDATE", {"city": "Oslo"}), Said("a profile of many letters", 1, "INSERT", {})])
+    with pytest.raises(Crash):
+        world.ingest(crash_at("manifest:after"))
+    strict = copy.copy(world)
+    strict.__dict__.pop("settings", None)
+    strict.__dict__.pop("lake", None)
+    strict.entity = replace(world.entity, unknown_update="quarantine", inserts_are_new=True)
+    strict.settings = world.settings.model_copy(update={"decoding": DecodingSettings(max_id_length=6)})
+    (resumed,) = strict.ingest()
+    assert (resumed.replayed, resumed.counts["landed"]) == (True, 2)
+    assert world.seen_here() == world.expected()
+    unknown = {"profile_id": "p9", "version": 1, "op": "UPDATE", "changes": {"city": "Bergen"}}
+    world.produce([json.dumps(unknown).encode()])
+    (new,) = strict.ingest()
+    assert new.counts["quarantined"] == 1, "a new batch goes by the policies of today"

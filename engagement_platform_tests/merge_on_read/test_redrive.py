@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from engagement_platform.engine.job import BatchReport, MicroBatchJob, Observer, Told, drain
+from engagement_platform.engine.drain import drain
+from engagement_platform.engine.job import BatchReport, MicroBatchJob, Observer, Told
 from engagement_platform.engine.unfinished_batches import OthersBatchUnfinished
 from engagement_platform.jobs import redrive_declared
 from engagement_platform.lake.engagement import QUARANTINE

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from engagement_platform.engine.job import MicroBatchJob, Told, drain
+from engagement_platform.engine.drain import drain
+from engagement_platform.engine.job import MicroBatchJob, Told
 from engagement_platform.rereading import reread_changes_job
 from engagement_platform.streams.declared import DeclaredEntity
 from engagement_platform_tests.daily import every_third_day, some_of_today

@@ -13,7 +13,8 @@ from uuid import uuid4
 
 from pyspark.sql import DataFrame, SparkSession
 
-from engagement_platform.engine.job import BatchReport, DrainPolicy, MicroBatchJob, Observer, Stores, Told, drain
+from engagement_platform.engine.drain import DrainPolicy, drain
+from engagement_platform.engine.job import BatchReport, MicroBatchJob, Observer, Stores, Told
 from engagement_platform.engine.model import Manifest
 from engagement_platform.jobs import open_stores
 from engagement_platform.lake.lake import Lake

@@ -14,6 +14,7 @@ from engagement_platform_tests.ingestion.conftest import make_world, world
 from engagement_platform_tests.ingestion.oracle import as_bytes
 from engagement_platform_tests.ingestion.world import World
 from engagement_platform_tests.rollback.filled import FIRST, LATER, REQUESTS, Filled, send, versions
+from engagement_platform_tests.rollback.moved_topics import forget_identities
 
 __all__ = ["make_world", "world"]
 
@@ -44,4 +45,6 @@ def own(three: World) -> World:
     for topic, messages in zip(topics, ([*FIRST, *LATER], REQUESTS), strict=True):
         three.broker.create_topic(topic)
         three.broker.produce(topic, [(0, None, as_bytes(message)) for message in messages])
-    return three.under(topics=topics)
+    moved = three.under(topics=topics)
+    forget_identities(moved.stores.leases.engine)
+    return moved

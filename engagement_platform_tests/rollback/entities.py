@@ -18,6 +18,7 @@ from engagement_platform.rollback.job import Restoring
 from engagement_platform_tests.merge_on_read.histories import plain, side_by_side
 from engagement_platform_tests.merge_on_read.oracle import Row, Said, replay, rows_of
 from engagement_platform_tests.merge_on_read.world import World, ignore
+from engagement_platform_tests.rollback.moved_topics import forget_identities
 
 SEED, HISTORIES, BATCHES = 7, 12, 8
 
@@ -59,6 +60,7 @@ class Ticking(World):
             other.topic, other.landed = topic, []
             self.broker.create_topic(topic)
             other.send(self.landed)
+            forget_identities(other.stores.leases.engine)
         return other
 
 

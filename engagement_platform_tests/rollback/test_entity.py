@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from engagement_platform.defs.entity_checks import watermark_result
-from engagement_platform.engine.model import Manifest
+from engagement_platform.engine.model import Manifest, NoIdentity
 from engagement_platform.engine.unfinished_batches import OthersBatchUnfinished
 from engagement_platform.lake import light
 from engagement_platform.lake.erased import ERASE_SUBJECTS
@@ -233,7 +233,7 @@ def assert_nobody_begins(world: Ticking) -> None:
             blocked.run_batch(lease)
 
 
-class Something:
+class Something(NoIdentity):
     """A source that always has one."""
 
     def plan(self, start: object, limits: object, mean_bytes: object) -> tuple[dict[str, int], dict[str, int]]:

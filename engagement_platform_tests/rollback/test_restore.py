@@ -323,6 +323,6 @@ def test_what_cannot_be_restored_is_said(three: World) -> None:
 def test_the_work_of_a_restore_is_known_from_its_stored_batch_alone(three: World) -> None:
     restored(three, 1)
     [record] = three.stores.checkpoints.history(RESTORE_TABLES)
-    work = RestoreBatch(three.lake, record.manifest, record.source_metadata)
+    work = RestoreBatch(three.lake, record.manifest, record.manifest.source)
     assert work.tables
     assert dict(work.kinds) == {name: record.counts[name] for name in ("inserted", "updated", "deleted")}

@@ -19,9 +19,11 @@ from pyspark.sql import SparkSession
 
 from engagement_platform.engine.model import Limits, Offsets
 from engagement_platform.settings import KafkaSettings
-from engagement_platform.sources.kafka import KafkaSource, share_budget
+from engagement_platform.sources.kafka import KafkaSource
+from engagement_platform.sources.kafka_budget import share_budget
 from engagement_platform.sources.kafka_errors import (
     BrokerUnavailable,
+    ClusterChanged,
     KafkaOptionRefused,
     OffsetsExpired,
     PartitionsVanished,
@@ -207,7 +209,46 @@ def test_a_recreated_topic_stops_the_job(broker: Broker) -> None:
     for ask in (lambda: source.plan(end, PLENTY, None), lambda: source.check(start, end), lambda: source.backlog(end)):
         with pytest.raises(TopicRecreated, match="reset JOB") as told:
             ask()
-        assert (told.value.partition, told.value.offset, told.value.high) == (0, 5, 2)
+        assert "stands at offset 5" in told.value.found
+        assert "last one is 2" in told.value.found
+
+
+@pytest.mark.broker
+def test_a_topic_that_was_made_anew_is_told_by_its_id_also_when_it_has_grown_past_the_checkpoint(
+    broker: Broker,
+) -> None:
+    source = new_source(broker)
+    fill(broker, source, 3)
+    _, end = planned(source, None)
+    pinned = source.identify({})
+    assert source.identify(pinned) == pinned, "as long as it is the same, nothing is wrong"
+    assert set(pinned) == {"topic", "topic_id", "cluster_id"}
+    broker.delete_topic(source.topic)
+    deadline = time.monotonic() + 20
+    while True:
+        try:
+            source.end_offsets()
+        except TopicMissing:
+            break
+        assert time.monotonic() < deadline, "the topic is still there"
+    broker.create_topic(source.topic, 1)
+    fill(broker, source, 5)
+    assert source.plan(end, PLENTY, None) is not None, "by its offsets nobody can tell"
+    with pytest.raises(TopicRecreated, match="reset JOB") as told:
+        source.identify(pinned)
+    assert pinned["topic_id"] in told.value.found
+    assert source.identify({})["topic_id"] in told.value.found
+
+
+@pytest.mark.broker
+def test_another_cluster_is_told_from_a_topic_that_was_made_anew(broker: Broker) -> None:
+    source = new_source(broker)
+    fill(broker, source, 1)
+    pinned = source.identify({})
+    with pytest.raises(ClusterChanged, match="BOOTSTRAP_SERVERS") as told:
+        source.identify({**pinned, "cluster_id": "another-cluster", "topic_id": "another-topic"})
+    assert (told.value.pinned, told.value.now) == ("another-cluster", pinned["cluster_id"])
+    assert source.identify({"topic": source.topic}) == pinned, "of a broker that gave no ids nothing is known"
 
 
 @pytest.mark.broker

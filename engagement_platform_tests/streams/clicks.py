@@ -13,7 +13,8 @@ from uuid import uuid4
 
 from pyspark.sql import SparkSession
 
-from engagement_platform.engine.job import BatchReport, DrainPolicy, MicroBatchJob, Observer, Told, drain
+from engagement_platform.engine.drain import DrainPolicy, drain
+from engagement_platform.engine.job import BatchReport, MicroBatchJob, Observer, Told
 from engagement_platform.jobs import build_declared, open_stores
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.lake import Lake

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from engagement_platform.engine.job import BatchReport, Observer, Told, drain
+from engagement_platform.engine.drain import drain
+from engagement_platform.engine.job import BatchReport, Observer, Told
 from engagement_platform.jobs import redrive_declared
 from engagement_platform.lake.lake import Lake
 from engagement_platform.landing.redriven import REDRIVEN

@@ -1,0 +1,52 @@
+"""Runs batch after batch of a job until its source is idle, and says when a run ends. One batch is `job`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TypeVar
+
+from engagement_platform.engine.job import BatchReport, MicroBatchJob
+
+W = TypeVar("W")
+
+
+@dataclass(frozen=True)
+class DrainPolicy:
+    """When a run ends: after an idle time, after a total time; and how often it looks while idle."""
+
+    linger: timedelta = field(default=timedelta(seconds=20))
+    poll: timedelta = field(default=timedelta(seconds=1))
+    max_duration: timedelta = field(default=timedelta(minutes=10))
+    pace: timedelta = field(default=timedelta(0))
+    """A batch begins at the earliest this long after the one before, unless that one was full."""
+    gives_way: Callable[[], bool] = field(default=lambda: False)
+    """Asked after each batch and look: True ends the run, since somebody waits for what it holds."""
+
+
+def drain(job: MicroBatchJob[W], policy: DrainPolicy) -> Iterator[BatchReport]:
+    """Batch after batch until the source is idle for `linger`, `max_duration` has passed, or the policy gives way.
+
+    The job's lease is held meanwhile. A batch that was begun is always finished. Raises what a batch raises.
+    """
+    # timedelta.max has more seconds than a float counts exactly; it still is "never".
+    ends = time.monotonic() + policy.max_duration.total_seconds()
+    with job.exclusive() as lease:
+        idle_since: float | None = None
+        while time.monotonic() < ends:
+            began = time.monotonic()
+            report = job.run_batch(lease)
+            if report is not None:
+                idle_since = None
+                yield report
+                if policy.gives_way():
+                    return
+                if report.counts.get("rows_in", 0) < job.limits.max_records:
+                    time.sleep(max(0.0, began + policy.pace.total_seconds() - time.monotonic()))
+                continue
+            idle_since = idle_since or time.monotonic()
+            if time.monotonic() - idle_since >= policy.linger.total_seconds() or policy.gives_way():
+                return
+            time.sleep(policy.poll.total_seconds())

@@ -1,0 +1,117 @@
+"""What the logs of a lake's tables say of batches: which transactions they hold, and the manifests in their commits.
+
+The engine compares that with its stores; how the two are brought together is decided there.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from urllib.parse import unquote
+
+from engagement_platform.engine.model import Transaction, manifest_from
+from engagement_platform.engine.table_logs import Held, Note, OtherManifest
+from engagement_platform.lake import log
+from engagement_platform.lake.held_transactions import transactions
+
+# job@generation.token/process/commit
+_BY_A_JOB = re.compile(r"(?P<app>(?P<job>.+)@\d+\.[^/@]+)/(?P<commit>[^/]+/[^/]+)", re.DOTALL)
+
+_WITHOUT_BATCHES = frozenset({"import"})
+"""Whose transactions look like a job's and are of no batch: an import keeps its books in tables."""
+
+_AT_ONCE = 8
+"""Logs read at a time: on an object store each waits for a few requests (a guess)."""
+
+
+class LakeLogs:
+    """The tables under one root, two folders below it."""
+
+    def __init__(self, root: str) -> None:
+        self.root = root
+        self._ids: dict[str, str | None] = {}
+
+    def held(self, job: str | None = None) -> Sequence[Held]:
+        """Transactions of a job, of None of all jobs, that tables hold, by table. Who asks begins a run: see `ids`."""
+        self._ids = {}
+        names = log.tables(self.root)
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            each = list(pool.map(lambda name: transactions(f"{self.root}/{name}"), names))
+        return [
+            Held(name, said["job"], said["app"], said["commit"], version)
+            for name, found in zip(names, each, strict=True)
+            for app_id, version in sorted(found.items())
+            if (said := _BY_A_JOB.fullmatch(app_id))
+            and said["job"] not in _WITHOUT_BATCHES
+            and job in (None, said["job"])
+        ]
+
+    def note(self, held: Held) -> Note | None:
+        """What the commit of a transaction says; None where its entry is no longer in the log."""
+        uri = f"{self.root}/{held.table}"
+        return find_note(uri, held.table, Transaction(f"{held.app_id}/{held.commit}", held.batch_id))
+
+    def notes(self) -> Iterator[Note]:
+        """What all commits say that are still in the logs. Cost: an entry of a log for each commit."""
+        for name in log.tables(self.root):
+            yield from _notes(f"{self.root}/{name}", name)
+
+    def last_sequence(self) -> int:
+        """The greatest sequence that a commit carries: in each table the newest that carries one."""
+        newest = (next(_notes(f"{self.root}/{name}", name), None) for name in log.tables(self.root))
+        return max((note.manifest.sequence for note in newest if note is not None), default=0)
+
+    def ids(self, tables: Iterable[str]) -> Mapping[str, str]:
+        """Delta's ids of those of these tables that are there, each as it was at the first question of a run.
+
+        9 ms a table (delta-rs 1.6, 2 cores), which nine tables would cost every batch. A table that is created again
+        under a run is noticed when a batch of that run is resumed.
+        """
+        wanted = [name for name in tables if "/" in name and ":" not in name]
+        for name in wanted:
+            if name not in self._ids:
+                self._ids[name] = log.table_id(f"{self.root}/{name}")
+        return {name: id_ for name in wanted if (id_ := self._ids[name]) is not None}
+
+
+def find_note(uri: str, name: str, txn: Transaction) -> Note | None:
+    """What the newest commit under a transaction says of its batch; None where there is none that says anything."""
+    for _, said in log.user_metadata(uri):
+        if log.marker_of(said) == txn.marker:
+            return note_of(name, said)
+    return None
+
+
+def note_of(table: str, user_metadata: str | None) -> Note | None:
+    """What the user metadata of a commit says of its batch; None where it says nothing."""
+    _, _, text = (user_metadata or "").rpartition("\n")
+    try:
+        said = json.loads(text)
+        return Note(table, said["digest"], said["final"], manifest_from(said["manifest"]))
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def refuse_other(uri: str, txn: Transaction, held: int | None) -> None:
+    """Raise OtherManifest when what a table holds under a batch's transaction is not the work of that batch.
+
+    uri: also as delta-rs spells it. held: the transaction's version in the table; a later one than the batch's is
+    never its work.
+    """
+    if not txn.note or held is None or held < txn.version:
+        return
+    uri = unquote(uri.removeprefix("file://")).rstrip("/") if uri.startswith("file://") else uri.rstrip("/")
+    name = "/".join(uri.split("/")[-2:])
+    if held > txn.version:
+        raise OtherManifest(name, f"{txn.app_id}#{held}")
+    note = find_note(uri, name, txn)
+    if note is not None and note.digest != txn.digest:
+        raise OtherManifest(name, txn.marker)
+
+
+def _notes(uri: str, name: str) -> Iterator[Note]:
+    for _, said in log.user_metadata(uri):
+        if (note := note_of(name, said)) is not None:
+            yield note
