@@ -362,7 +362,8 @@ def reset_job(name: str, settings: Settings, *, abandon: bool = False) -> str:
         if last is not None and last.state is not JobState.SUCCEEDED:
             if not abandon:
                 raise UnfinishedBatch(last.manifest)
-            if left_open := declared_transactions(last.manifest, targets_of(last.manifest.source)):
+            closed = targets_of(last.manifest.source)
+            if left_open := declared_transactions(last.manifest, closed, abandoned=True):
                 # Also ends what a killed run has left going on in the job's session on a Connect server.
                 with spark_session(settings, name) as spark:
                     LakeFencing(Lake(spark, settings)).close(left_open)

@@ -61,8 +61,10 @@ class Unfenced:
         """Nothing to close."""
 
 
-def declared(manifest: Manifest, targets: Mapping[str, str | None]) -> list[TableTransaction]:
-    """The transactions of a batch, whether its writer made them or not.
+def declared(
+    manifest: Manifest, targets: Mapping[str, str | None], *, abandoned: bool = False
+) -> list[TableTransaction]:
+    """The transactions of a batch, whether its writer made them or not. abandoned: nobody finishes the batch.
 
     >>> from datetime import UTC, datetime
     >>> batch = Manifest("ingest", "ingest@1.5f", 7, {}, {}, datetime(2026, 1, 1, tzinfo=UTC))
@@ -70,7 +72,10 @@ def declared(manifest: Manifest, targets: Mapping[str, str | None]) -> list[Tabl
     [('engagement/data', 'ingest@1.5f/data/append#7')]
     """
     named = ((table, *commit.rsplit("/", 1)) for commit, table in targets.items() if table is not None)
-    return [TableTransaction(table, manifest.transaction(process, commit)) for table, process, commit in named]
+    return [
+        TableTransaction(table, manifest.transaction(process, commit, abandoned=abandoned))
+        for table, process, commit in named
+    ]
 
 
 def targets_of(source: Mapping[str, object]) -> dict[str, str]:

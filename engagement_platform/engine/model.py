@@ -73,12 +73,15 @@ class Manifest:
         text = json.dumps(self.as_json(), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
-    def transaction(self, process: str, commit: str, *, final: bool = False) -> Transaction:
+    def transaction(self, process: str, commit: str, *, final: bool = False, abandoned: bool = False) -> Transaction:
         """Under which a process makes one of its commits: `<app id>/<process>/<commit>` at the batch id.
 
-        final: no other commit of the batch comes after this one.
+        final: no other commit of the batch comes after this one. abandoned: the commit only keeps late writes of the
+        batch out, which nobody finishes.
         """
         note = {"digest": self.digest, "final": final, "manifest": self.as_json()}
+        if abandoned:
+            note["abandoned"] = True
         text = json.dumps(note, sort_keys=True, separators=(",", ":"))
         return Transaction(f"{self.app_id}/{process}/{commit}", self.batch_id, text)
 

@@ -64,15 +64,23 @@ class Recovered:
     """The restore that has put the job back since."""
     app_ids: frozenset[str] = frozenset()
     """All that tables hold of the job."""
+    given_up: bool = False
+    """A reset gave the batch up; its commits that are missing can no longer be made."""
     batches: tuple[Manifest, ...] = field(default=(), repr=False)
     """Those before the last that the logs still have, oldest first."""
 
     @property
     def is_lost(self) -> bool:
-        """Nobody can say how far the job is: only a reset goes on."""
+        """Only a reset goes on: nobody can say how far the job is, or nobody can finish its batch."""
         return self.manifest is None
 
     def __str__(self) -> str:
+        if self.given_up:
+            return (
+                f"{self.job}: its last batch was given up by a reset that the stores have lost, so nobody can "
+                "finish it; begin the job anew, what is already there counts as duplicate: "
+                f"engagement-platform reset {self.job}"
+            )
         if self.manifest is None:
             return (
                 f"{self.job}: its commits are no longer in the logs, so how far it was cannot be told; begin it anew, "
@@ -137,6 +145,8 @@ def _planned(
         return Recovered(job, None, None, app_ids=app_ids)
     if len({note.digest for note in notes}) > 1:
         raise TablesDisagree(notes)
+    if any(note.abandoned for note in notes):
+        return Recovered(job, None, None, app_ids=app_ids, given_up=True)
     manifest = notes[0].manifest
     back = _put_back(manifest, everything)
     finished = back is not None or any(note.final for note in notes) or _gone_on(manifest, everything)
@@ -147,7 +157,7 @@ def _planned(
         return Recovered(job, manifest, None, app_ids=app_ids)
     before = sorted((one for one in known if one is not manifest), key=lambda one: one.sequence)
     state = JobState.SUCCEEDED if finished else JobState.FAILED
-    return Recovered(job, manifest, state, back, app_ids, tuple(before))
+    return Recovered(job, manifest, state, back, app_ids, batches=tuple(before))
 
 
 def _knows(stored: Checkpoint, manifest: Manifest, app_ids: frozenset[str]) -> bool:

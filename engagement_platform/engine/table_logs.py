@@ -43,6 +43,8 @@ class Note:
     final: bool
     """The batch makes no commit after this one."""
     manifest: Manifest
+    abandoned: bool = False
+    """The commit keeps late writes of a batch out that a reset gave up."""
 
 
 class TableLogs(Protocol):

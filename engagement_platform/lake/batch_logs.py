@@ -89,7 +89,8 @@ def note_of(table: str, user_metadata: str | None) -> Note | None:
     _, _, text = (user_metadata or "").rpartition("\n")
     try:
         said = json.loads(text)
-        return Note(table, said["digest"], said["final"], manifest_from(said["manifest"]))
+        manifest = manifest_from(said["manifest"])
+        return Note(table, said["digest"], said["final"], manifest, bool(said.get("abandoned")))
     except (ValueError, KeyError, TypeError):
         return None
 

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from engagement_platform.cli import app
 from engagement_platform.engine.drain import drain
+from engagement_platform.engine.fencing import declared
 from engagement_platform.engine.model import JobState, Manifest, manifest_from
 from engagement_platform.engine.recovery import TablesDisagree, planned, recover
 from engagement_platform.engine.table_logs import (
@@ -26,7 +27,18 @@ from engagement_platform.engine.table_logs import (
 )
 from engagement_platform.lake.batch_logs import LakeLogs, note_of
 from engagement_platform.lake.held_transactions import transactions
-from engagement_platform_tests.lake.recovering import AT_ONCE, FIRST, JOB, NOW, SECOND, Killed, Topic, World, another
+from engagement_platform_tests.lake.recovering import (
+    AT_ONCE,
+    FIRST,
+    JOB,
+    NOW,
+    SECOND,
+    Killed,
+    Topic,
+    World,
+    another,
+    append,
+)
 
 
 @pytest.fixture
@@ -106,6 +118,28 @@ def test_a_batch_that_was_stopped_anywhere_ends_as_undisturbed_when_its_stores_a
     assert ends[-1] == {"0": 5}
     whole = point in ("second.append:after", "second:recorded", "finalized")
     assert ([{"0": 4}, {"0": 5}] if held and not whole else [{"0": 5}]) == ends
+
+
+def test_a_batch_that_a_lost_reset_gave_up_is_not_taken_up_again(world: World) -> None:
+    """Resumed, each of its missing commits would be skipped as made, and its records would be in no table."""
+    world.run(1, 2)
+    with pytest.raises(Killed):
+        world.run(3, stop_at="first:recorded")
+    last = world.stores.checkpoints.latest(JOB)
+    assert last is not None
+    targets = {"first/append": FIRST, "second/append": SECOND}
+    for one in declared(last.manifest, targets, abandoned=True):
+        append(f"{world.root}/{one.table}", [], one.transaction)
+    world.restore_stores(None)
+    [found] = recover(world.stores)
+    assert (found.given_up, found.is_lost, found.state) == (True, True, None)
+    assert "engagement-platform reset" in str(found)
+    with pytest.raises(StoresBehind):
+        world.run()
+    foreign = {held.app_id for held in world.stores.tables.held(JOB)}
+    world.stores.checkpoints.reset(JOB, foreign=foreign, sequence=world.stores.tables.last_sequence())
+    world.run()
+    assert set(world.rows()[1]) == {1, 2, 3}
 
 
 def test_recovering_twice_or_where_nothing_is_lost_changes_nothing(world: World) -> None:
