@@ -99,8 +99,8 @@ class SparkSettings(Section):
     )
     jar_folder: Path | None = Field(
         default=None,
-        description="Folder of more jars for a Spark that is started here; all *.jar in it are added, and of two with "
-        "one name these count. For what no mirror that is reached has: GraphFrames in it is not downloaded.",
+        description="Folder of more jars for a Spark that is started here, for what no mirror has; all *.jar in it are "
+        "added, and of two with one name these count.",
     )
 
 
@@ -122,9 +122,8 @@ class StoreSettings(Section):
     )
     lake_lease_ttl: timedelta = Field(
         default=timedelta(minutes=5),
-        description="A lake at s3a:// may be taken over by another Spark driver when no session of the one before has "
-        "used it for this long. Longer than a single write takes: one whose client was killed goes on in the Connect "
-        "server, and nobody renews the lease for it.",
+        description="Another Spark driver may take over a lake at s3a:// that no session of the one before has used "
+        "for this long. Longer than a single write: one whose client was killed goes on in the Connect server.",
     )
 
 
@@ -260,7 +259,7 @@ class MutationSettings(Section):
         description="How much older a request's Kafka timestamp may be than the record before it on its partition, or "
         "than the moment at which the broker gets it: clocks of producers, retries, spools, mirrors that keep the "
         "original time. Deleted rows are purged so much later, and a request that is held back for longer may come too "
-        "late to bring one back. A day costs little: rows are hidden, not seen.",
+        "late to bring one back.",
     )
     light_edges: int = Field(
         default=500_000,
