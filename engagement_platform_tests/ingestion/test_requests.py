@@ -96,6 +96,7 @@ def test_requests_land_as_they_came(world: World, first_batch: BatchReport) -> N
             "ingestion_ts": NOW,
             "ingestion_date": NOW.date(),
             "batch_id": 0,
+            "batch_sequence": first_batch.manifest.sequence,
         }
 
 

@@ -97,6 +97,9 @@ def test_a_batch_that_landed_under_another_policy_and_is_finished_now_does_not_c
         world.ingest(crash_at("changeset.append:after"))
     world.entity = PROMISING
     world.ingest()
+    assert world.snapshot.promised == "no", "a batch is finished under the policy with which it was begun"
+    world.send([Said("b", 1, "INSERT", {"name": "Bo"})])
+    world.ingest()
     found = world.snapshot
     assert found.pending
     assert found.promised == "ignore since batch 1"
