@@ -127,7 +127,9 @@ def commits(world: World, table: Table) -> list[dict[str, Any]]:
         actions = [json.loads(line) for line in path.read_text().splitlines()]
         (info,) = [action["commitInfo"] for action in actions if "commitInfo" in action]
         adds = [action["add"] for action in actions if "add" in action]
-        found.append({"operation": info["operation"], "marker": info.get("userMetadata", "").partition("\n")[0], "adds": adds})
+        found.append(
+            {"operation": info["operation"], "marker": info.get("userMetadata", "").partition("\n")[0], "adds": adds}
+        )
     return found
 
 

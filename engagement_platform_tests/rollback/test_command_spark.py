@@ -13,7 +13,6 @@ from engagement_platform.cli import app
 from engagement_platform.jobs import INGEST_ENGAGEMENTS
 from engagement_platform.rollback.job import this_user
 from engagement_platform.rollback.plan import Asked, plan
-from engagement_platform.settings import Settings
 from engagement_platform_tests.ingestion.test_crashes import Crash, crash_at
 from engagement_platform_tests.ingestion.world import World
 from engagement_platform_tests.rollback.filled import FIRST, Filled, versions
@@ -31,7 +30,7 @@ def commanded(three: World, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in variables.items():
         monkeypatch.setenv(f"ENGAGEMENT_PLATFORM_{name}", value)
 
-    def lent(_settings: Settings, _name: str) -> AbstractContextManager[SparkSession]:
+    def lent(*_said: object, reads_only: bool = False) -> AbstractContextManager[SparkSession]:
         return nullcontext(three.spark)
 
     monkeypatch.setattr("engagement_platform.lake.session.spark_session", lent)
