@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from datetime import UTC, date, datetime
+from typing import TYPE_CHECKING
 
-from pyspark.sql import Column
-from pyspark.sql import functions as F
+if TYPE_CHECKING:
+    from pyspark.sql import Column
 
 
 def in_spark(value: object) -> Column:
@@ -14,6 +15,9 @@ def in_spark(value: object) -> Column:
     A date goes as text: pyspark hands it over by strftime, which writes the year 1 as `1` (pyspark 4.2.0), and Java
     refuses that.
     """
+    # Here, since readers without a JVM import this module and wait a second for pyspark.
+    from pyspark.sql import functions as F
+
     if isinstance(value, date) and not isinstance(value, datetime):
         return F.lit(value.isoformat()).cast("date")
     return F.lit(value)

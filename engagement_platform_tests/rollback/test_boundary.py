@@ -100,8 +100,9 @@ def test_offsets_are_those_that_the_last_batch_or_the_last_rewind_left(step: int
         record(5, end=2),
     ]  # fmt: skip
     back = record(4, end=1)
-    back = BatchRecord(**{**vars(back), "source_metadata": {"rewound_by": "restore-tables@1.t#3"}})
-    back = BatchRecord(**{**vars(back), "manifest": Manifest("ingest", "ingest@2.t", 4, {"0": 0}, {"0": 1}, BEGAN)})
+    source = {"rewound_by": "restore-tables@1.t#3"}
+    manifest = Manifest("ingest", "ingest@2.t", 4, {"0": 0}, {"0": 1}, BEGAN, source=source)
+    back = BatchRecord(**{**vars(back), "manifest": manifest})
     timeline = Timeline.of([*steps, back], DATA)
     assert timeline.offsets_at("ingest", step) == {"0": ingested}
     assert timeline.offsets_at("apply", step) == {"0": applied}
