@@ -23,7 +23,7 @@ class Kind(StrEnum):
 
 
 # Most texts of an event have none of these and are done: 0.2 us instead of 3 us.
-_HINT = re.compile(r"[\d@]|%40|::")
+_HINT = re.compile(r"[\d@]|%40|::|[A-Fa-f]:[A-Fa-f]")
 
 # Begins at the @ and looks back one character: a pattern that begins with the name takes quadratic time on a long text.
 _EMAIL = re.compile(

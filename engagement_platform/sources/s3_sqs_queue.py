@@ -73,6 +73,8 @@ class Queue:
             calls = self._options.fetch_parallelism - bool(wait_s)
             asks = [self._receivers.submit(self._receive, 0) for _ in range(calls)]
             messages = [*messages, *(message for ask in asks for message in ask.result())]
+            # A queue may hand one message to two calls that ask at the same moment; the later receipt deletes it.
+            messages = list({message.message_id: message for message in messages}.values())
         self.hold({message.message_id: message.receipt for message in messages})
         return messages
 
