@@ -116,7 +116,7 @@ def services(folder: Path) -> Iterator[tuple[Settings, Server]]:
     kafka_port, controller, connect, ui = free_ports(4)
     jars = resolve_jars("kafka", SparkSettings().jar_cache)
     with EmbeddedKafka(folder / "kafka", kafka_port, controller, jars) as kafka:
-        kafka.create_topics({"engagements": 4})
+        kafka.create_topics({"engagements": 4, "mutation-requests": 1})
         settings = Settings(
             home=folder,
             kafka=KafkaSettings(bootstrap_servers=kafka.bootstrap_servers),
