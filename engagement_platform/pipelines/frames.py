@@ -5,31 +5,10 @@ What the parts are read from, and what is made of them, is each pipeline's own.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from engagement_platform.pipelines.engagements.schema import CONTENT_DDL, EARLIER_DDL, STATE_DDL
-
-_FIELDS: Mapping[str, Mapping[str, str]] = {
-    "row": {
-        "engagement_date": "date", "engagement_ts": "timestamp", "engagement_id": "string", "person_id": "string",
-        "source_person_id": "string", "version": "bigint", "engagement": CONTENT_DDL, "original": CONTENT_DDL,
-        "earlier_versions": EARLIER_DDL, "sequence": "bigint",
-    },
-    "edge": {
-        "request_id": "string", "operation": "string", "from_id": "string", "to_id": "string",
-        "engagement_id": "string", "engagement_date_from": "date", "engagement_date_to": "date",
-        "execution_ts": "timestamp", "sequence": "bigint",
-    },
-    "patch": {
-        "request_id": "string", "engagement_id": "string", "execution_ts": "timestamp", "type": "string",
-        "channel": "string", "subject": "string", "attributes": "map<string,string>",
-        "set_null": "array<string>", "sequence": "bigint",
-    },
-    "said": {"id": "string", "name": "string", "name_ts": "timestamp", "request_id": "string"},
-}  # fmt: skip
+from engagement_platform.pipelines.engagements.schema import STATE_DDL, STATE_FIELDS, struct_ddl
 
 
 def rows_part(frame: DataFrame) -> DataFrame:
@@ -59,9 +38,9 @@ def no_state(frame: DataFrame) -> DataFrame:
 
 def _part(frame: DataFrame, name: str) -> DataFrame:
     columns = [F.col("organization_id")]
-    for kind, fields in _FIELDS.items():
+    for kind, fields in STATE_FIELDS.items():
         if kind == name:
             columns.append(F.struct(*(F.col(field).cast(of).alias(field) for field, of in fields.items())).alias(kind))
         else:
-            columns.append(F.lit(None).cast(f"struct<{','.join(f'{n}:{of}' for n, of in fields.items())}>").alias(kind))
+            columns.append(F.lit(None).cast(struct_ddl(fields)).alias(kind))
     return frame.select(*columns)

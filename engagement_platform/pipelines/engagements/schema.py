@@ -5,6 +5,7 @@ The tables themselves are declared in `tables`; which rows there are is decided 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 import pyarrow as pa
@@ -59,15 +60,34 @@ COPY: Final = pa.schema(
 )
 """A decoded copy of an engagement: what the message says, and where it stands in Kafka."""
 
-STATE_DDL: Final = (
-    "organization_id string, row struct<engagement_date:date,engagement_ts:timestamp,engagement_id:string,"
-    "person_id:string,source_person_id:string,version:bigint,"
-    f"engagement:{CONTENT_DDL},original:{CONTENT_DDL},earlier_versions:{EARLIER_DDL},sequence:bigint>, "
-    "edge struct<request_id:string,operation:string,from_id:string,to_id:string,engagement_id:string,"
-    "engagement_date_from:date,engagement_date_to:date,execution_ts:timestamp,sequence:bigint>, "
-    "patch struct<request_id:string,engagement_id:string,execution_ts:timestamp,type:string,channel:string,"
-    "subject:string,attributes:map<string,string>,set_null:array<string>,sequence:bigint>, "
-    "said struct<id:string,name:string,name_ts:timestamp,request_id:string>"
+STATE_FIELDS: Final[Mapping[str, Mapping[str, str]]] = {
+    "row": {
+        "engagement_date": "date", "engagement_ts": "timestamp", "engagement_id": "string", "person_id": "string",
+        "source_person_id": "string", "version": "bigint", "engagement": CONTENT_DDL, "original": CONTENT_DDL,
+        "earlier_versions": EARLIER_DDL, "sequence": "bigint",
+    },
+    "edge": {
+        "request_id": "string", "operation": "string", "from_id": "string", "to_id": "string",
+        "engagement_id": "string", "engagement_date_from": "date", "engagement_date_to": "date",
+        "execution_ts": "timestamp", "sequence": "bigint",
+    },
+    "patch": {
+        "request_id": "string", "engagement_id": "string", "execution_ts": "timestamp", "type": "string",
+        "channel": "string", "subject": "string", "attributes": "map<string,string>",
+        "set_null": "array<string>", "sequence": "bigint",
+    },
+    "said": {"id": "string", "name": "string", "name_ts": "timestamp", "request_id": "string"},
+}  # fmt: skip
+"""The structs of the state, with their fields."""
+
+
+def struct_ddl(fields: Mapping[str, str]) -> str:
+    """A struct of these fields as Spark DDL."""
+    return f"struct<{','.join(f'{name}:{of}' for name, of in fields.items())}>"
+
+
+STATE_DDL: Final = ", ".join(
+    ["organization_id string", *(f"{kind} {struct_ddl(fields)}" for kind, fields in STATE_FIELDS.items())]
 )
 """What is known of an organization: each row of the state has one of row, edge, patch and said.
 
