@@ -6,8 +6,6 @@ from collections.abc import Sequence
 
 from engagement_platform.engine.model import Manifest
 from engagement_platform.errors import PlatformError
-from engagement_platform.mutation.job import APPLY_MUTATIONS
-from engagement_platform.mutation.rematerialize import REMATERIALIZE_ALIASES
 
 
 class UnknownJob(PlatformError):
@@ -35,15 +33,4 @@ class UnfinishedBatch(PlatformError):
             f"{manifest} is unfinished: rows that have landed may not have been announced yet, and after a reset they "
             f"never would be. Nothing was changed. Run `engagement-platform run {manifest.job} --until-idle` first; "
             "if it cannot be finished (its topic is gone), add --abandon."
-        )
-
-
-class AliasesWaiting(PlatformError):
-    """A reset now would lose track of which aliases the Data Table does not show."""
-
-    def __init__(self, organizations: int) -> None:
-        super().__init__(
-            f"{organizations:,} organizations wait for their aliases to be moved into the Data Table. That is counted "
-            f"by batches of {APPLY_MUTATIONS}, and a reset counts them from 0 again. Nothing was changed. Run "
-            f"`engagement-platform run {REMATERIALIZE_ALIASES} --until-idle` first."
         )

@@ -27,9 +27,7 @@ from engagement_platform.games.feed import Feed, shipped
 from engagement_platform.games.job import INGEST_GAME_EVENTS, REPLAY_GAME_EVENTS, game_events
 from engagement_platform.games.objects import QueueSource
 from engagement_platform.games.replaying import replay_source
-from engagement_platform.ingestion.again import QuarantineSource
-from engagement_platform.ingestion.job import Parts, ingest_engagements, ingest_mutation_requests
-from engagement_platform.job_errors import AliasesWaiting, ReasonMissing, UnfinishedBatch, UnknownJob
+from engagement_platform.job_errors import ReasonMissing, UnfinishedBatch, UnknownJob
 from engagement_platform.lake import log
 from engagement_platform.lake.batch_logs import LakeLogs
 from engagement_platform.lake.engagement import QUARANTINE, data_table
@@ -38,20 +36,18 @@ from engagement_platform.lake.fencing import LakeFencing
 from engagement_platform.lake.lake import Lake
 from engagement_platform.lake.session import spark_session
 from engagement_platform.landing.redriven import RedriveSource
-from engagement_platform.landing.withheld import requests_without_erased
 from engagement_platform.layout.inline import inline
 from engagement_platform.merge_on_read.entity import profile
 from engagement_platform.merge_on_read.ingest import ingest_changes, reread_name
 from engagement_platform.merge_on_read.ingest import job_name as ingest_name
 from engagement_platform.merge_on_read.rematerialize import job_name as rematerialize_name
 from engagement_platform.merge_on_read.rematerialize import rematerialize
-from engagement_platform.mutation.job import APPLY_MUTATIONS, apply_mutations
-from engagement_platform.mutation.rematerialize import (
-    REMATERIALIZE_ALIASES,
-    organizations_waiting,
-    rematerialize_aliases,
-)
-from engagement_platform.pii.tombstones import StoredTombstones
+from engagement_platform.pipelines.engagements.job import ingest_engagements
+from engagement_platform.pipelines.mutations.announcing import apply_mutations
+from engagement_platform.pipelines.mutations.ingest import ingest_mutation_requests
+from engagement_platform.pipelines.mutations.move import REMATERIALIZE_ALIASES, rematerialize_aliases
+from engagement_platform.pipelines.parts import APPLY_MUTATIONS, Parts
+from engagement_platform.pipelines.replay import QuarantineSource
 from engagement_platform.settings import Settings
 from engagement_platform.sources.kafka import KafkaSource
 from engagement_platform.streams.declared import DeclaredEntity, declarations
@@ -173,20 +169,16 @@ def build_job(
         return build_declared(name, shipped(settings), spark, settings, stores, told)
     if name not in JOB_NAMES:
         return build_declared(name, _declared_of(name, settings), spark, settings, stores, told)
-    if name in (INGEST_ENGAGEMENTS, APPLY_MUTATIONS):
-        data = data_table(settings.layout.scheme)
-        told = replace(told, observe=inline(settings, stores, name, data, told.observe))
+    if name == INGEST_ENGAGEMENTS:
+        told = replace(told, observe=inline(settings, stores, name, data_table(settings.layout.scheme), told.observe))
+    parts = Parts(Lake(spark, settings), stores, settings, told)
     if name == APPLY_MUTATIONS:
-        lake, tombstones = Lake(spark, settings), StoredTombstones(settings)
-        return apply_mutations(
-            lake, stores, settings, told, lambda rows: requests_without_erased(rows, tombstones, lake)
-        )
+        return apply_mutations(parts)
     if name == REMATERIALIZE_ALIASES:
-        unread = partial(unread_requests, settings, stores)
-        return rematerialize_aliases(Lake(spark, settings), stores, settings, told, unread)
+        return rematerialize_aliases(parts, partial(unread_requests, settings, stores))
     if name in (INGEST_PROFILE_CHANGES, REMATERIALIZE_PROFILE):
         return build_declared(name, shipped_entity(settings), spark, settings, stores, told)
-    return _topic_job(name, spark, settings, stores, told)
+    return _topic_job(name, parts)
 
 
 def unread_requests(settings: Settings, stores: Stores) -> Collection[int | None]:
@@ -204,11 +196,10 @@ def unread_requests(settings: Settings, stores: Stores) -> Collection[int | None
         return (None,)
 
 
-def _topic_job(name: str, spark: SparkSession, settings: Settings, stores: Stores, told: Told) -> MicroBatchJob[Any]:
+def _topic_job(name: str, parts: Parts) -> MicroBatchJob[Any]:
     """One of TOPIC_JOBS. Raises UnknownJob."""
-    source = KafkaSource(topic_of(name, settings), settings.kafka)
-    parts = Parts(Lake(spark, settings), stores, settings, told)
-    read = partial(read_topic, source, spark, settings)
+    source = KafkaSource(topic_of(name, parts.settings), parts.settings.kafka)
+    read = partial(read_topic, source, parts.lake.spark, parts.settings)
     if name == INGEST_ENGAGEMENTS:
         return ingest_engagements(name, source, read, parts)
     return ingest_mutation_requests(name, source, read, parts, judges_lateness=True)
@@ -344,7 +335,7 @@ def reset_job(name: str, settings: Settings, *, abandon: bool = False) -> str:
     """Forget the job's checkpoint; its new application id.
 
     abandon: also when the last batch is unfinished; opens Spark to close the batch's transactions, so that nothing that
-    still writes under them can land later. Raises UnfinishedBatch otherwise, AliasesWaiting, LeaseUnavailable
+    still writes under them can land later. Raises UnfinishedBatch otherwise, LeaseUnavailable
     while it runs.
     """
     names = (*job_names(settings), *GAME_JOBS)
@@ -356,8 +347,6 @@ def reset_job(name: str, settings: Settings, *, abandon: bool = False) -> str:
         raise UnknownJob(name, (*names, REDRIVE_QUARANTINE))
     stores = open_stores(settings)
     with stores.leases.acquire(f"job/{name}", purpose="reset") as lease:
-        if name == APPLY_MUTATIONS and (left := organizations_waiting(settings)):
-            raise AliasesWaiting(left)
         last = stores.checkpoints.latest(name)
         if last is not None and last.state is not JobState.SUCCEEDED:
             if not abandon:

@@ -12,12 +12,13 @@ from pyspark.sql import SparkSession
 from engagement_platform.engine.drain import DrainPolicy, drain
 from engagement_platform.engine.job import BatchReport, MicroBatchJob, Stores, Told
 from engagement_platform.engine.offset_reset import lineage
-from engagement_platform.ingestion.again import RecordedRanges, recorded_ranges
-from engagement_platform.ingestion.job import Parts, ingest_engagements
 from engagement_platform.jobs import INGEST_ENGAGEMENTS, REREAD_ENGAGEMENTS, read_topic
 from engagement_platform.lake.lake import Lake
 from engagement_platform.merge_on_read.ingest import ingest_changes, reread_name
 from engagement_platform.merge_on_read.ingest import job_name as ingest_name
+from engagement_platform.pipelines.engagements.job import ingest_engagements
+from engagement_platform.pipelines.parts import Parts
+from engagement_platform.pipelines.replay import RecordedRanges, recorded_ranges
 from engagement_platform.settings import Settings
 from engagement_platform.sources.kafka import KafkaSource
 from engagement_platform.streams.declared import DeclaredEntity

@@ -38,7 +38,7 @@ from engagement_platform.sections import (
 ENV_PREFIX = "ENGAGEMENT_PLATFORM_"
 
 LayoutScheme = Literal["organization", "organization_date", "liquid"]
-ApplyStrategy = Literal["auto", "merge", "deletion_vectors", "overwrite", "alias"]
+ApplyStrategy = Literal["auto", "merge", "deletion_vectors", "overwrite"]
 
 
 def _data_home() -> Path:
@@ -199,7 +199,7 @@ class DecodingSettings(Section):
 
 class LayoutSettings(Section):
     scheme: LayoutScheme = Field(
-        default="organization",
+        default="liquid",
         description="How the Data Table is laid out: `organization` (partitioned by organization), "
         "`organization_date` (partitioned by both: many small files) or `liquid`. A table that has another one "
         "is given this one by `engagement-platform migrate`.",
@@ -239,13 +239,19 @@ class LayoutSettings(Section):
 class MutationSettings(Section):
     apply: ApplyStrategy = Field(
         default="auto",
-        description="How conversions and deletions reach the Data Table: `merge` (copy on write), `deletion_vectors` "
-        "(the same, rows marked instead of files rewritten), `overwrite` (whole partitions), `alias` (merge on read: "
-        "visible in engagement/current at once, moved later) or `auto` (chosen for each organization and batch).",
+        description="How `rematerialize-aliases` moves what is pending into the Data Table: `merge` (copy on write), "
+        "`deletion_vectors` (the same, rows marked instead of files rewritten), `overwrite` (the whole table) or `auto` "
+        "(overwrite where half of the rows change, otherwise merge).",
     )
-    resolver: Literal["pointer_doubling", "graphframes"] = Field(
-        default="pointer_doubling",
-        description="Engine that follows chains of requests when a batch is too large for one process.",
+    max_pending: timedelta = Field(
+        default=timedelta(minutes=10),
+        description="How long a change may wait before it is moved into the Data Table; the view shows it at once.",
+    )
+    max_edges_per_group: int = Field(
+        default=200_000,
+        ge=1,
+        description="Requests that one task follows. An organization with more is split into connected components by "
+        "GraphFrames first.",
     )
     max_lateness: timedelta = Field(
         default=timedelta(days=7),
@@ -260,32 +266,6 @@ class MutationSettings(Section):
         "than the moment at which the broker gets it: clocks of producers, retries, spools, mirrors that keep the "
         "original time. Deleted rows are purged so much later, and a request that is held back for longer may come too "
         "late to bring one back.",
-    )
-    light_edges: int = Field(
-        default=500_000,
-        ge=0,
-        description="Requests (new and former, of the organizations of a batch) that are followed in the run's "
-        "process; more are followed in Spark. 10,000 take about 20 ms.",
-    )
-    light_rows: int = Field(
-        default=5_000_000,
-        ge=0,
-        description="Rows of the Data Table, of the organizations whose identities a batch moves, that are looked "
-        "through in the run's process (about 120 bytes each); more are looked through in Spark.",
-    )
-    max_amplification: float = Field(
-        default=100.0,
-        gt=0,
-        description="`auto`: an organization whose touched files would be rewritten for so little that bytes written "
-        "are more than this many times the bytes of the changed rows waits for `rematerialize-aliases` instead.",
-    )
-    pending_bytes: int = Field(
-        default=32 * 1024 * 1024,
-        ge=0,
-        description="`auto`: an organization of which less than this is in files that a change touches never waits.",
-    )
-    rematerialize_organizations: int = Field(
-        default=100, ge=1, description="Most organizations that one batch of `rematerialize-aliases` moves."
     )
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import unquote
 
-from engagement_platform.engine.model import Transaction, manifest_from
+from engagement_platform.engine.model import Manifest, Transaction, manifest_from
 from engagement_platform.engine.table_logs import Held, Note, OtherManifest
 from engagement_platform.lake import log
 from engagement_platform.lake.held_transactions import transactions
@@ -81,6 +81,23 @@ def find_note(uri: str, name: str, txn: Transaction) -> Note | None:
     for _, said in log.user_metadata(uri):
         if log.marker_of(said) == txn.marker:
             return note_of(name, said)
+    return None
+
+
+def newest_batch_commit(uri: str, version: int) -> tuple[str, Manifest] | None:
+    """Application id and manifest of the newest commit up to a version that says of which batch it is.
+
+    None: none does, as far back as the log has entries. Cost: one entry of the log for each commit that is passed.
+    """
+    for number in range(version, -1, -1):
+        actions = log.entry(uri, number)
+        if actions is None:
+            return None
+        said = next((a["commitInfo"].get("userMetadata") for a in actions if "commitInfo" in a), None)
+        # Auto compaction commits under the metadata of the write before it.
+        note, marker = note_of("", said), log.marker_of(said)
+        if note is not None and marker is not None:
+            return marker.rpartition("#")[0], note.manifest
     return None
 
 

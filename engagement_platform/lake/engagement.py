@@ -21,6 +21,14 @@ _PARTITIONING: dict[LayoutScheme, tuple[str, ...]] = {
     "organization_date": ("organization_id", "engagement_date"),
     "liquid": (),
 }
+_BY_DAY = ("organization_id", "engagement_date")
+
+_ORIGINAL = Column("original", ENGAGEMENT_STRUCT, "What the event said; null where no patch changed it.")
+_EARLIER = Column(
+    "earlier_versions",
+    "map<bigint,binary>",
+    "Lower versions that landed -> digest of what they said; a deleted row without content has its own, too.",
+)
 
 
 def data_table(scheme: LayoutScheme) -> Table:
@@ -30,7 +38,7 @@ def data_table(scheme: LayoutScheme) -> Table:
         description="Engagements as they are now: under the identity their person has now, newest version only.",
         mode=Mode.MUTABLE,
         partitioned_by=_PARTITIONING[scheme],
-        liquid_by=("organization_id", "engagement_date") if scheme == "liquid" else (),
+        liquid_by=_BY_DAY if scheme == "liquid" else (),
         columns=(
             _ORGANIZATION,
             Column("engagement_date", "date", "UTC day of engagement_ts; what data skipping works on."),
@@ -40,16 +48,39 @@ def data_table(scheme: LayoutScheme) -> Table:
             Column("source_person_id", "string", "Who the event said the person is; never changes."),
             Column("version", "long", "Highest version seen."),
             _BATCH,
-            Column("engagement", ENGAGEMENT_STRUCT, "What happened."),
+            Column("engagement", ENGAGEMENT_STRUCT, "What happened, after all patches."),
+            _ORIGINAL,
+            _EARLIER,
         ),
     )
 
+
+CHANGESET = Table(
+    key=("engagement", "changeset"),
+    description="Images of rows that the Data Table does not show yet; the view `engagement/current` does.",
+    mode=Mode.MUTABLE,
+    liquid_by=_BY_DAY,
+    columns=(
+        _ORGANIZATION,
+        Column("engagement_date", "date", "UTC day of engagement_ts; what data skipping works on."),
+        Column("engagement_ts", "timestamp", "When it happened, UTC."),
+        Column("engagement_id", "string", "Unique within the organization; the Data Table has a row of it."),
+        Column("person_id", "string", "Who the person was when the batch ran; null: deleted."),
+        Column("source_person_id", "string", "Who the event said the person is."),
+        Column("version", "long", "Highest version seen."),
+        _BATCH,
+        _SEQUENCE,
+        Column("engagement", ENGAGEMENT_STRUCT, "What happened, after all patches that were known."),
+        _ORIGINAL,
+        _EARLIER,
+    ),
+)
 
 NOTIFICATION = Table(
     key=("engagement", "notification"),
     description="One row for every insert, update or delete in the Data Table, for readers to follow.",
     mode=Mode.APPEND_ONLY,
-    partitioned_by=("organization_id", "ingestion_date"),
+    liquid_by=("organization_id", "ingestion_date"),
     columns=(
         Column("notification_id", "string", "Unique; the same when a batch is replayed."),
         _ORGANIZATION,
@@ -62,20 +93,27 @@ NOTIFICATION = Table(
         Column("engagement_date", "date", "Where to find it in the Data Table."),
         Column("person_id", "string", "Identity after the change; null for a DELETE."),
         Column("previous_person_id", "string", "Identity before the change; null for an INSERT."),
+        _SEQUENCE,
     ),
 )
 
 MAPPING = Table(
     key=("engagement", "mapping"),
-    description="Names of persons, kept once and not on every engagement: a rename touches one row.",
+    description="Names of persons: as they were said, and, once moved, one row per id. The view gives one row per id.",
     mode=Mode.MUTABLE,
-    partitioned_by=("organization_id",),
+    liquid_by=("organization_id", "id"),
     columns=(
         _ORGANIZATION,
         Column("id", "string", "Person id."),
-        Column("name", "string", "Newest name; null once a DELETE removed it."),
+        Column("name", "string", "The name as it was said; of a moved row the newest, null where there is none."),
         Column("name_ts", "timestamp", "When that name was said, UTC."),
         _BATCH,
+        _SEQUENCE,
+        Column(
+            "evidence",
+            "array<struct<name:string,name_ts:timestamp,request_id:string>>",
+            "What names can still depend on; null: the row was appended by a batch and not moved yet.",
+        ),
     ),
 )
 
@@ -102,7 +140,7 @@ QUARANTINE = Table(
 
 MUTATION_REQUEST = Table(
     key=("engagement", "mutation_request"),
-    description="Requests to convert, delete, rename or update, as they came; applied by the mutation job.",
+    description="Accepted requests to convert, delete, rename or update, as they came; the view shows them at once.",
     mode=Mode.APPEND_ONLY,
     partitioned_by=("ingestion_date",),
     columns=(
@@ -131,17 +169,14 @@ MUTATION_REQUEST = Table(
     ),
 )
 
-_REQUEST_ID = Column("request_id", "string", "Unique within the organization.")
-_EXECUTION_TS = Column("execution_ts", "timestamp", "When the request happened, UTC.")
-
 ALIAS = Table(
     key=("engagement", "alias"),
     description="The edges of identity: every accepted CONVERT and DELETE as it came. All identities follow from it.",
     mode=Mode.APPEND_ONLY,
-    partitioned_by=("organization_id",),
+    liquid_by=("organization_id",),
     columns=(
         _ORGANIZATION,
-        _REQUEST_ID,
+        Column("request_id", "string", "Unique within the organization."),
         Column("operation", "string", "CONVERT or DELETE."),
         Column("from_id", "string", "Person that the request is about; null: whoever has the engagement (DELETE)."),
         Column("to_id", "string", "Person it becomes (CONVERT)."),
@@ -150,104 +185,11 @@ ALIAS = Table(
         Column("engagement_date_to", "date", "Last day it applies to; null: no upper end."),
         Column("execution_ts", "timestamp", "Applies to engagements strictly before it, UTC."),
         _BATCH,
-    ),
-)
-
-AMENDMENT = Table(
-    key=("engagement", "amendment"),
-    description="Every accepted UPDATE and RENAME as it came; contents and names are settled from it.",
-    mode=Mode.APPEND_ONLY,
-    partitioned_by=("organization_id",),
-    columns=(
-        _ORGANIZATION,
-        _REQUEST_ID,
-        Column("operation", "string", "UPDATE or RENAME."),
-        Column("from_id", "string", "Person to rename."),
-        Column("name", "string", "New name (RENAME)."),
-        Column("engagement_id", "string", "Engagement to patch (UPDATE)."),
-        Column("type", "string", "New type (UPDATE)."),
-        Column("channel", "string", "New channel (UPDATE)."),
-        Column("subject", "string", "New subject (UPDATE)."),
-        Column("attributes", "map<string,string>", "Keys to set; a null value removes the key (UPDATE)."),
-        Column("set_null", "array<string>", "Fields to clear: channel, subject (UPDATE)."),
-        _EXECUTION_TS,
-        _BATCH,
-    ),
-)
-
-SAID_NAME = Table(
-    key=("engagement", "said_name"),
-    description="Every name that an engagement carried, so that a late request still finds the name of its time.",
-    mode=Mode.APPEND_ONLY,
-    partitioned_by=("organization_id",),
-    columns=(
-        _ORGANIZATION,
-        Column("id", "string", "Person id, as the event said it."),
-        Column("name", "string", "The name."),
-        Column("name_ts", "timestamp", "engagement_ts of the event that carried it, UTC."),
-        _BATCH,
-    ),
-)
-
-ORIGINAL = Table(
-    key=("engagement", "original"),
-    description="Contents of patched engagements as the event said them, so that patches can be settled anew.",
-    mode=Mode.APPEND_ONLY,
-    partitioned_by=("organization_id",),
-    columns=(
-        _ORGANIZATION,
-        Column("engagement_id", "string", "Unique within the organization."),
-        Column("version", "long", "Version that said so."),
-        _BATCH,
-        Column("engagement", ENGAGEMENT_STRUCT, "What happened, before any patch."),
-    ),
-)
-
-SUPERSEDED = Table(
-    key=("engagement", "superseded"),
-    description="What versions that landed and do not stand said, so that later copies of them can be compared.",
-    mode=Mode.APPEND_ONLY,
-    partitioned_by=("organization_id",),
-    columns=(
-        _ORGANIZATION,
-        Column("engagement_id", "string", "Unique within the organization."),
-        Column("version", "long", "Version that said so; the first row of a version counts."),
-        Column("source_person_id", "string", "Who the event said the person is."),
-        Column("engagement_ts", "timestamp", "When it happened, UTC."),
-        _BATCH,
         _SEQUENCE,
-        _INGESTION_TS,
-        Column("engagement", ENGAGEMENT_STRUCT, "What happened, before any patch."),
     ),
 )
 
-OPERATION = Table(
-    key=("engagement", "operation"),
-    description="What each mutation batch resolved to, one row for each id and time: for audit and replay.",
-    mode=Mode.APPEND_ONLY,
-    partitioned_by=("ingestion_date",),
-    columns=(
-        _ORGANIZATION,
-        Column("from_id", "string", "Identity that the event said."),
-        Column("engaged_from", "timestamp", "First engagement_ts it applies to, UTC; null: no lower end."),
-        Column("engaged_before", "timestamp", "Engagements before this time, UTC."),
-        Column("to_id", "string", "Identity after all requests; null: deleted."),
-        Column("request_id", "string", "First request that such rows meet."),
-        _BATCH,
-        _INGESTION_DATE,
-    ),
-)
 
-PENDING = Table(
-    key=("engagement", "pending"),
-    description="Organizations whose newest aliases the Data Table does not show yet; the current view does.",
-    mode=Mode.MUTABLE,
-    columns=(
-        _ORGANIZATION,
-        Column("pending_from", "long", "First mutation batch not yet moved into the Data Table; null: none."),
-        _BATCH,
-    ),
-)
-
-MUTATION_LOGS = (ALIAS, AMENDMENT, SAID_NAME, ORIGINAL)
-"""What the final tables are settled from: the requests and names that came, and contents before their patches."""
+def engagement_tables(scheme: LayoutScheme) -> tuple[Table, ...]:
+    """The seven tables, in an order in which all of them can be read while batches run: see `snapshot`."""
+    return (CHANGESET, ALIAS, MUTATION_REQUEST, data_table(scheme), MAPPING, NOTIFICATION, QUARANTINE)

@@ -39,6 +39,10 @@ MAX_LITERALS = 1000
 """More values than this are not listed in a predicate: the plan would cost more than the pruning saves (a guess)."""
 
 
+ROWS_PER_FILE = 500_000
+"""Rows of one batch in one file of a table without partitions: some 50 MB of engagements (a guess)."""
+
+
 class Lake:
     """The tables under one root, through one Spark session. Raises LakePathRefused."""
 
@@ -149,6 +153,23 @@ class Lake:
             if table.partitioned_by and not self.settings.layout.optimize_write:
                 selected = selected.repartition(*(F.col(name) for name in table.partitioned_by))
             save_under(selected.write.format("delta").mode("append"), self.uri(table), txn)
+
+    def add(self, frame: DataFrame, table: Table, txn: Transaction, *, rows: int) -> None:
+        """Append rows by Spark, as few files as they fill; skipped when this transaction is in the table already.
+
+        rows: how many there are. None is fine: then the transaction alone is committed.
+        """
+        selected = frame.select(*table.column_names)
+        with turn(self.root, table.name):
+            self._before_write(table, txn)
+            if not rows:
+                selected = selected.limit(0)
+            elif table.partitioned_by:
+                selected = selected.repartition(*(F.col(name) for name in table.partitioned_by))
+            else:
+                selected = selected.coalesce(-(-rows // ROWS_PER_FILE))
+            writer = selected.write.format("delta").mode("append").option("optimizeWrite", "false")
+            save_under(writer, self.uri(table), txn)
 
     def merge(
         self,

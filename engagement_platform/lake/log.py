@@ -149,6 +149,12 @@ def total_bytes(uri: str, version: int) -> int:
     return int(pc.sum(files.column("size_bytes")).as_py() or 0)
 
 
+def rows_in(uri: str, version: int) -> int:
+    """Rows of a version, as its log counts them; files that are not counted are left out."""
+    files = pa.table(DeltaTable(storage_uri(uri), version=version).get_add_actions(flatten=True))
+    return int(pc.sum(files.column("num_records")).as_py() or 0)
+
+
 def entry(uri: str, version: int) -> list[dict[str, Any]] | None:
     """The actions of one commit, from its own entry; None where the log has no such entry (any more)."""
     filesystem, path = opened(f"{uri}/_delta_log/{version:020}.json")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime
 from functools import reduce
-from operator import or_
+from operator import and_, or_
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
@@ -55,6 +55,49 @@ def replace_partitions(
     )
     with turn(lake.root, table.name):
         _overwrite(lake, frame, table, txn, {"replaceWhere": where or "FALSE"})
+
+
+def replace_rows(
+    lake: Lake, frame: DataFrame, table: Table, txn: Transaction, column: str, values: Sequence[str]
+) -> None:
+    """Make these rows all that a table without partitions holds of some values of a column (Delta's replaceWhere).
+
+    frame: rows of these values only; Delta refuses others. Skipped when this transaction is in the table already.
+    """
+    where = f"`{column}` IN ({', '.join(map(_literal, values))})" if values else "FALSE"
+    with turn(lake.root, table.name):
+        _overwrite(lake, frame, table, txn, {"replaceWhere": where})
+
+
+def replace_all(lake: Lake, frame: DataFrame, table: Table, txn: Transaction) -> None:
+    """Make these rows all that a table holds; skipped when this transaction is in the table already."""
+    with turn(lake.root, table.name):
+        _overwrite(lake, frame, table, txn, {})
+
+
+def update_rows(
+    lake: Lake, frame: DataFrame, table: Table, txn: Transaction, *, on: Sequence[str], within: Sequence[Column]
+) -> None:
+    """MERGE rows that the table has: each takes all columns of the row with its key.
+
+    within: predicates over the table's columns that hold for all keys; only these skip files. Skipped when this
+    transaction is in the table already.
+    """
+    columns = [name for name in table.column_names if name not in on]
+    source = frame.select(*(F.col(name).alias(f"__new_{name}") for name in table.column_names))
+    same = (F.col(name) == F.col(f"__new_{name}") for name in on)
+    with turn(lake.root, table.name):
+        # Matched only: the one shape of a MERGE in which both phases can broadcast the source.
+        merge = source.mergeInto(lake.sql_name(table), reduce(and_, [*within, *same]))
+        merge = merge.whenMatched().update({name: F.col(f"__new_{name}") for name in columns})
+        with lake.transaction(txn):
+            merge.merge()
+
+
+def delete_through(lake: Lake, table: Table, column: str, through: int, txn: Transaction) -> None:
+    """Delete the rows whose value of a whole-number column is not greater; skipped when it was done."""
+    with turn(lake.root, table.name), lake.transaction(txn):
+        lake.spark.sql(f"DELETE FROM {lake.sql_name(table)} WHERE `{column}` <= {int(through)}").collect()
 
 
 def merge_newer(

@@ -16,31 +16,25 @@ from pyspark.sql import functions as F
 from engagement_platform.pipelines.engagements import rules
 from engagement_platform.pipelines.engagements.schema import COPY, PLAN, PLAN_DDL
 from engagement_platform.pipelines.frames import edges_part, no_state, patches_part, rows_part
+from engagement_platform.pipelines.parts import QUANTILES, Received, received
 
 ID = ("organization_id", "engagement_id")
-COORDINATES = ("topic", "partition", "offset")
 
 
 @dataclass(frozen=True)
-class Summary:
+class Summary(Received):
     """What one pass over the decoded batch finds: counts, and the values that prune reading."""
 
-    rows_in: int
-    bytes_in: int
-    rejected: int
-    unknown_fields: int
     organizations: Sequence[str]
     dates: Sequence[date]
-
-    @property
-    def accepted(self) -> int:
-        """Records that decoding accepted."""
-        return self.rows_in - self.rejected
 
 
 @dataclass(frozen=True)
 class State:
-    """The pinned tables that say what is known before a batch, as frames. None: nothing is in the table."""
+    """The pinned tables that say what is known before a batch, as frames. None: nothing is in the table.
+
+    changeset, alias and mutation_request have their batch's `sequence`; of the changeset, rows above the watermark.
+    """
 
     data: DataFrame | None
     changeset: DataFrame | None
@@ -50,22 +44,23 @@ class State:
 
 def summarize(decoded: DataFrame) -> Summary:
     """Run one job over the decoded batch; it also computes a lazily checkpointed frame."""
-    accepted = F.col("reason_code").isNull()
-    row = decoded.agg(
-        F.count("*").alias("rows_in"),
-        F.sum("value_bytes").alias("bytes_in"),
-        F.count_if(~accepted).alias("rejected"),
-        F.sum("unknown_fields").alias("unknown_fields"),
-        F.collect_set("organization_id").alias("organizations"),
-        F.collect_set("engagement_date").alias("dates"),
-    ).collect()[0]
+    groups = (
+        decoded.groupBy("reason_code")
+        .agg(
+            F.count("*").alias("records"),
+            F.sum("value_bytes").alias("bytes"),
+            F.sum("unknown_fields").alias("unknown_fields"),
+            F.collect_set("organization_id").alias("organizations"),
+            F.collect_set("engagement_date").alias("dates"),
+            F.percentile_approx(F.unix_millis("produced_ts"), list(QUANTILES), 1000).alias("produced"),
+        )
+        .collect()
+    )
+    accepted = [row for row in groups if row["reason_code"] is None]
     return Summary(
-        row["rows_in"],
-        row["bytes_in"] or 0,
-        row["rejected"],
-        row["unknown_fields"] or 0,
-        sorted(row["organizations"]),
-        sorted(row["dates"]),
+        **received(groups),
+        organizations=sorted(accepted[0]["organizations"]) if accepted else (),
+        dates=sorted(accepted[0]["dates"]) if accepted else (),
     )
 
 
@@ -82,7 +77,7 @@ def load_state(state: State, decoded: DataFrame, summary: Summary, *, all_days: 
     for number, table in enumerate((state.data, state.changeset)):
         if table is not None:
             held = table.where(organizations & days).join(ids, list(ID), "left_semi")
-            parts.append(rows_part(held if number else held.withColumn("sequence", F.lit(None))))
+            parts.append(rows_part(held if number else held.withColumn("sequence", F.lit(None).cast("bigint"))))
     if state.alias is not None:
         parts.append(edges_part(state.alias.where(organizations)))
     if state.mutation_request is not None:
@@ -94,19 +89,22 @@ def load_state(state: State, decoded: DataFrame, summary: Summary, *, all_days: 
     return whole
 
 
-def resolve(decoded: DataFrame, state: DataFrame, *, all_days: bool) -> DataFrame:
-    """The batch plan, one row per accepted copy, with the columns of PLAN_DDL. Cost: one shuffle of both frames."""
+def resolve(decoded: DataFrame, state: DataFrame, *, all_days: bool, announced: int | None = None) -> DataFrame:
+    """The batch plan, one row per accepted copy, with the columns of PLAN_DDL. Cost: one shuffle of both frames.
+
+    announced: requests up to this sequence are announced; None: all are.
+    """
     copies = decoded.where("reason_code IS NULL").select(*COPY.names)
     left, right = copies.groupBy("organization_id"), state.groupBy("organization_id")
-    return left.cogroup(right).applyInArrow(_resolver(all_days=all_days), PLAN_DDL)
+    return left.cogroup(right).applyInArrow(_resolver(all_days=all_days, announced=announced), PLAN_DDL)
 
 
-def _resolver(*, all_days: bool) -> Callable[[pa.Table, pa.Table], pa.Table]:
+def _resolver(*, all_days: bool, announced: int | None) -> Callable[[pa.Table, pa.Table], pa.Table]:
     def run(copies: pa.Table, state: pa.Table) -> pa.Table:
         if not copies.num_rows:
             return PLAN.empty_table()
         organization_id = copies.column("organization_id")[0].as_py()
-        return rules.resolve(organization_id, copies.cast(COPY), state, all_days=all_days)
+        return rules.resolve(organization_id, copies.cast(COPY), state, all_days=all_days, announced=announced)
 
     return run
 

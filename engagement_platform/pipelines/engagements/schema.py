@@ -138,9 +138,14 @@ STATE: Final = pa.schema(
 
 PLAN_DDL: Final = (
     "topic string, partition int, offset bigint, verdict string, reason_code string, reason string, "
-    "change_type string, previous_person_id string, person_said string, name string, target string, " + ROW_DDL
+    "change_type string, announced_person_id string, previous_person_id string, person_said string, name string, "
+    "name_ts timestamp, target string, " + ROW_DDL
 )
-"""The batch plan: one row per copy. The columns of the row are null where the copy writes none."""
+"""The batch plan: one row per copy. The columns of the row are null where the copy writes none.
+
+change_type, announced_person_id and previous_person_id: what the notification says, by the requests that have been
+announced. Those that have not are announced by `apply-mutations`, for this row, too.
+"""
 
 PLAN: Final = pa.schema(
     [
@@ -154,12 +159,14 @@ PLAN: Final = pa.schema(
                 "reason_code",
                 "reason",
                 "change_type",
+                "announced_person_id",
                 "previous_person_id",
                 "person_said",
                 "name",
-                "target",
             )
         ),
+        pa.field("name_ts", TIMESTAMP),
+        pa.field("target", pa.string()),
         *_ROW_FIELDS,
     ]
 )

@@ -7,6 +7,7 @@ look at one by one (newer versions, patches, edges that tell rows of an id apart
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
@@ -17,6 +18,7 @@ from engagement_platform.pipelines.frames import edges_part, no_state, patches_p
 from engagement_platform.pipelines.mutations import rules
 
 _ID = ["organization_id", "engagement_id"]
+_PERSON = ["organization_id", "source_person_id"]
 MOVE_DDL = (
     "organization_id string, source_person_id string, engagement_id string, engaged_from timestamp, "
     "engaged_before timestamp, to_id string"
@@ -37,7 +39,9 @@ class Pending:
     updates: DataFrame | None
     """Every accepted UPDATE, with sequence."""
     moves_identity: bool
-    """Whether an edge is newer than the watermark."""
+    """Whether an edge may be newer than the watermark."""
+    has_patches: bool = True
+    """Whether an UPDATE may be newer than the watermark."""
 
 
 def current(data: DataFrame, pending: Pending) -> DataFrame:
@@ -56,21 +60,48 @@ def shown(data: DataFrame, pending: Pending) -> DataFrame:
     special = _special(pending, moves)
     if special is None:
         return data
-    plain = data
+    plain, held = _split(data, moves, special)
     if moves is not None:
         plain = _moved(plain, moves.where("engaged_before IS NOT NULL")).select(*ROW.names)
-    of_id = F.broadcast(
-        special.where("engagement_id IS NOT NULL").select("organization_id", "engagement_id").distinct()
-    )
-    plain = plain.join(of_id, _ID, "left_anti")
-    held = data.join(of_id, ["organization_id", "engagement_id"], "left_semi")
-    if moves is not None:
-        of_person = special.where("source_person_id IS NOT NULL").select("organization_id", "source_person_id")
-        of_person = F.broadcast(of_person.distinct())
-        plain = plain.join(of_person, ["organization_id", "source_person_id"], "left_anti")
-        by_person = data.join(of_person, ["organization_id", "source_person_id"], "left_semi")
-        held = held.unionByName(by_person.join(of_id, _ID, "left_anti"))
-    return plain.unionByName(_resolved(held, pending, special))
+    return plain.unionByName(_resolved(held, pending, special, None))
+
+
+def _split(data: DataFrame, moves: DataFrame | None, special: DataFrame) -> tuple[DataFrame, DataFrame]:
+    """Rows that the moves settle, and special ones."""
+    of_id = F.broadcast(special.where("engagement_id IS NOT NULL").select(*_ID).distinct())
+    plain, held = data.join(of_id, _ID, "left_anti"), data.join(of_id, _ID, "left_semi")
+    if moves is None:
+        return plain, held
+    of_person = special.where("source_person_id IS NOT NULL").select(*_PERSON)
+    of_person = F.broadcast(of_person.distinct())
+    by_person = data.join(of_person, _PERSON, "left_semi").join(of_id, _ID, "left_anti")
+    return plain.join(of_person, _PERSON, "left_anti"), held.unionByName(by_person)
+
+
+def changed(data: DataFrame, pending: Pending, horizon: datetime | None) -> DataFrame:
+    """The rows of the Data Table that everything pending changes, as they are afterwards: the columns of ROW.
+
+    Deleted rows have no person_id. horizon: rows that edges before it delete become tombstones; every request that may
+    still be accepted has this execution_ts or a later one. None: no row does.
+    Cost: as `current`, and with a horizon one more look at the hidden rows.
+    """
+    data = data.select(*ROW.names)
+    moves = _moves(pending.alias, pending.watermark) if pending.alias is not None and pending.moves_identity else None
+    special = _special(pending, moves)
+    if horizon is not None:
+        hidden = data.where("person_id IS NULL AND source_person_id IS NOT NULL")
+        hidden = hidden.select(*_ID, F.lit(None).cast("string").alias("source_person_id"))
+        special = hidden if special is None else special.unionByName(hidden)
+    if special is None:
+        return data.limit(0)
+    special = special.localCheckpoint(eager=False)
+    plain, held = _split(data, moves, special)
+    found = _resolved(held, pending, special, horizon)
+    if moves is None:
+        return found
+    moved = with_move(plain, moves.where("engaged_before IS NOT NULL"), "now", F.col("person_id"))
+    moved = moved.where(~F.col("now").eqNullSafe(F.col("person_id")))
+    return found.unionByName(moved.withColumn("person_id", F.col("now")).select(*ROW.names))
 
 
 def _moves(alias: DataFrame, watermark: int) -> DataFrame:
@@ -107,7 +138,7 @@ def _special(pending: Pending, moves: DataFrame | None) -> DataFrame | None:
     """organization_id with engagement_id or source_person_id: which rows the rules look at; None: nothing pends."""
     nothing = F.lit(None).cast("string")
     parts = []
-    for frame in (pending.changeset, pending.updates):
+    for frame in (pending.changeset, pending.updates if pending.has_patches else None):
         if frame is not None:
             late = frame.where(F.col("sequence") > pending.watermark)
             parts.append(late.select("organization_id", "engagement_id", nothing.alias("source_person_id")))
@@ -120,12 +151,14 @@ def _special(pending: Pending, moves: DataFrame | None) -> DataFrame | None:
     return whole
 
 
-def _resolved(held: DataFrame, pending: Pending, special: DataFrame) -> DataFrame:
-    """Rows that the rules look at, with the newer images of their ids."""
+def _resolved(held: DataFrame, pending: Pending, special: DataFrame, horizon: datetime | None) -> DataFrame:
+    """Rows that the rules look at, with the newer images of their ids. horizon: as for `changed`."""
 
     def run(state: pa.Table) -> pa.Table:
-        organization_id = state.column("organization_id")[0].as_py()
-        return rules.current_rows(organization_id, state.cast(STATE))
+        organization_id, state = state.column("organization_id")[0].as_py(), state.cast(STATE)
+        if horizon is None:
+            return rules.current_rows(organization_id, state)
+        return rules.base_rows(organization_id, state, horizon)
 
     return special_state(held, pending, special).groupBy("organization_id").applyInArrow(run, ROW_DDL)
 

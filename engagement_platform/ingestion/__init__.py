@@ -1,1 +1,0 @@
-"""Messages from Kafka to tables: engagements into quarantine, mapping, data and notification; requests into theirs."""

@@ -1,0 +1,290 @@
+"""The job that ingests engagements: decode, load the pinned state, resolve, and append to the tables of the plan.
+
+Quarantine, names and images are committed side by side; the Data Table's commit publishes the batch, and the
+notification comes last. Nothing is decided after the plan.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from pyspark.sql import DataFrame, Row
+from pyspark.sql import functions as F
+
+from engagement_platform.engine.fencing import Committer
+from engagement_platform.engine.job import MicroBatchJob
+from engagement_platform.engine.model import Counts, Limits, Manifest, Source, Transaction
+from engagement_platform.lake.audit_columns import stamped
+from engagement_platform.lake.contract import Table
+from engagement_platform.lake.engagement import (
+    ALIAS,
+    CHANGESET,
+    MAPPING,
+    MUTATION_REQUEST,
+    NOTIFICATION,
+    QUARANTINE,
+    data_table,
+)
+from engagement_platform.lake.erased import PSEUDONYM
+from engagement_platform.lake.fencing import LakeFencing, targets
+from engagement_platform.lake.lake import Lake
+from engagement_platform.landing.withheld import ENGAGEMENTS, as_markers_in_spark, withheld_in_spark
+from engagement_platform.pii.tombstones import PERSON, StoredTombstones, Tombstones
+from engagement_platform.pinned_settings import as_pinned, that_decide
+from engagement_platform.pipelines.engagements.pipe import State, Summary, load_state, resolve, summarize
+from engagement_platform.pipelines.engagements.rules import Target, Verdict
+from engagement_platform.pipelines.parts import (
+    COORDINATES,
+    Parts,
+    Reader,
+    announced,
+    kept,
+    not_quarantined,
+    rejected_records,
+    side_by_side,
+)
+from engagement_platform.pipelines.snapshot import pending, snapshot_of
+from engagement_platform.sources.decoded_batches import ENGAGEMENT_DECODED_DDL, decode_batches
+from engagement_platform.sources.messages import DecodingLimits
+
+ANNOUNCED = "announced"
+"""Where the `source` of a manifest keeps up to which sequence requests were announced when the batch began."""
+
+
+@dataclass(frozen=True)
+class EngagementBatch:
+    """A batch with its finished plan."""
+
+    lake: Lake
+    data: Table
+    manifest: Manifest
+    raw: DataFrame
+    decoded: DataFrame
+    summary: Summary
+    plan: DataFrame
+    """One row per accepted copy; see PLAN_DDL. Checkpointed."""
+    outcome: tuple[Row, ...]
+    """verdict, reason_code, target -> copies, names, changes."""
+
+    def copies(self, **of: str) -> int:
+        """How many copies of the plan have these values."""
+        return sum(row["copies"] for row in self._of(**of))
+
+    @cached_property
+    def names(self) -> int:
+        """Copies that say a name."""
+        return sum(row["names"] for row in self.outcome)
+
+    @cached_property
+    def changes(self) -> int:
+        """Changes that readers see, as far as requests are announced."""
+        return sum(row["changes"] for row in self.outcome)
+
+    @property
+    def refused(self) -> dict[str, int]:
+        """Reason code -> copies that decoding accepted and the tables contradict."""
+        return {row["reason_code"]: row["copies"] for row in self._of(verdict=Verdict.QUARANTINE.value)}
+
+    @property
+    def quarantined(self) -> int:
+        """Records that go to quarantine."""
+        return sum(self.summary.rejected.values()) + sum(self.refused.values())
+
+    def _of(self, **of: str) -> list[Row]:
+        return [row for row in self.outcome if all(row[name] == value for name, value in of.items())]
+
+
+@dataclass(frozen=True)
+class TablesProcess:
+    """Quarantine, names, and the rows of the Data Table and its changeset."""
+
+    name: str = "tables"
+    commits: tuple[str, ...] = ("quarantine", "mapping", "changeset", "data")
+
+    def run(self, work: EngagementBatch, commit: Committer) -> Counts:
+        """Counts: rows_in, bytes_in, unknown_fields, quarantined, landed, inserted, updated, duplicates, names, files,
+        bytes, commits."""
+        inserted, updated = (work.copies(verdict=verdict.value) for verdict in (Verdict.INSERT, Verdict.UPDATE))
+        written: list[tuple[Table, Transaction]] = []
+
+        def add(name: str, table: Table, rows: DataFrame, count: int) -> None:
+            with commit(name) as txn:
+                work.lake.add(stamped(rows, work.manifest), table, txn, rows=count)
+            written.append((table, txn))
+
+        def rows() -> None:
+            images, new = (work.copies(target=target.value) for target in (Target.CHANGESET, Target.DATA))
+            if images:
+                add("changeset", CHANGESET, work.plan.where(F.col("target") == Target.CHANGESET.value), images)
+            if images or new:
+                add("data", work.data, work.plan.where(F.col("target") == Target.DATA.value), new)
+
+        writes = [rows]
+        if work.quarantined:
+            writes.append(lambda: add("quarantine", QUARANTINE, rejected(work), work.quarantined))
+        if work.names:
+            writes.append(lambda: add("mapping", MAPPING, said_names(work.plan), work.names))
+        side_by_side(*writes)
+        counts: Counter[str] = Counter()
+        for table, txn in written:
+            counts.update(work.lake.written(table, txn))
+        return {
+            **work.summary.counts(),
+            "quarantined": work.quarantined,
+            "landed": inserted + updated,
+            "inserted": inserted,
+            "updated": updated,
+            "duplicates": sum(work.copies(verdict=v.value) for v in (Verdict.DUPLICATE, Verdict.SUPERSEDED)),
+            "names": work.names,
+            **counts,
+        }
+
+
+@dataclass(frozen=True)
+class NotificationProcess:
+    """One row for each insert, update and delete, when the Data Table's commit has published the batch."""
+
+    name: str = "notification"
+    commits: tuple[str, ...] = ("append",)
+
+    def run(self, work: EngagementBatch, commit: Committer) -> Counts:
+        """Counts: notifications, files, bytes, commits."""
+        if not work.changes:
+            return {"notifications": 0}
+        with commit("append") as txn:
+            work.lake.add(notifications(work.plan, work.manifest), NOTIFICATION, txn, rows=work.changes)
+        return {"notifications": work.changes, **work.lake.written(NOTIFICATION, txn)}
+
+
+def rejected(work: EngagementBatch) -> DataFrame:
+    """Rows for quarantine; those that it may hold from an earlier reading are left out."""
+    refused = work.plan.where(F.col("verdict") == Verdict.QUARANTINE.value) if work.refused else None
+    return not_quarantined(rejected_records(work.decoded, work.raw, refused), work.lake, work.manifest)
+
+
+def said_names(plan: DataFrame) -> DataFrame:
+    """Rows for the mapping: names as they were said, not folded."""
+    return plan.where(F.col("name").isNotNull()).select(
+        "organization_id",
+        F.col("person_said").alias("id"),
+        "name",
+        "name_ts",
+        F.lit(None).cast("array<struct<name:string,name_ts:timestamp,request_id:string>>").alias("evidence"),
+    )
+
+
+def notifications(plan: DataFrame, manifest: Manifest) -> DataFrame:
+    """Rows for the notification table. A change is named by its message's place, which compresses to almost nothing."""
+    identity = F.concat_ws("/", F.lit(manifest.app_id), "topic", "partition", "offset")
+    rows = stamped(plan.where(F.col("change_type").isNotNull()), manifest)
+    return rows.withColumns({"notification_id": identity, "person_id": F.col("announced_person_id")})
+
+
+def ingest_engagements(name: str, source: Source, read: Reader, parts: Parts) -> MicroBatchJob[EngagementBatch]:
+    """Engagements into quarantine, mapping, changeset, data and notification, exactly once in each.
+
+    name: also the key of its checkpoint; going over old records again is the same job under its own name.
+    """
+    lake, settings, tombstones = parts.lake, parts.settings, StoredTombstones(parts.settings)
+    data = data_table(settings.layout.scheme)
+    tables = (data, CHANGESET, ALIAS, MUTATION_REQUEST, MAPPING, NOTIFICATION, QUARANTINE)
+    lake.ensure(*tables)
+    pinned = (data, CHANGESET, ALIAS, MUTATION_REQUEST, QUARANTINE)
+
+    def prepare(manifest: Manifest) -> EngagementBatch:
+        own = as_pinned(settings, manifest)
+        return open_batch(lake.under(own), data, manifest, read(manifest), tombstones)
+
+    return MicroBatchJob(
+        name=name,
+        source=source,
+        prepare=prepare,
+        processes=(TablesProcess(), NotificationProcess()),
+        stores=parts.stores,
+        limits=Limits(settings.batch.max_records, settings.batch.max_bytes),
+        pin=lambda: {table.name: lake.version(table) for table in pinned},
+        decides=lambda: that_decide(settings, "decoding", "mutation"),
+        about=lambda: {ANNOUNCED: announced(parts.stores)},
+        leased=(data.name,),
+        lease_wait=settings.stores.lease_wait,
+        describe=describe,
+        fencing=LakeFencing(
+            lake,
+            targets(
+                {
+                    "tables/quarantine": QUARANTINE,
+                    "tables/mapping": MAPPING,
+                    "tables/changeset": CHANGESET,
+                    "tables/data": data,
+                    "notification/append": NOTIFICATION,
+                }
+            ),
+        ),
+        observe=parts.told.observe,
+        on_wait=parts.told.on_wait,
+        on_blocked=parts.told.on_blocked,
+    )
+
+
+def open_batch(lake: Lake, data: Table, manifest: Manifest, raw: DataFrame, tombstones: Tombstones) -> EngagementBatch:
+    """Decode the pinned range, load what is known of it, resolve. tombstones: whose records become markers.
+
+    Cost: three Spark jobs with results: over the decoded batch, over the plan, and where versions are not found on
+    their day the plan once more.
+    """
+    step = decode_batches("engagement", DecodingLimits.of(lake.settings.decoding), manifest.ingestion_ts)
+    decoded = kept(raw.mapInArrow(step, ENGAGEMENT_DECODED_DDL))
+    decoded = withheld_in_spark(decoded, ENGAGEMENTS, tombstones, lake)
+    work = _resolved(lake, data, manifest, raw, decoded)
+    if tombstones.organizations(PERSON) and work.names + work.copies(target=Target.DATA.value):
+        # Of somebody who became a person that is erased.
+        led = work.plan.where(F.col("person_id").startswith(PSEUDONYM))
+        if places := led.select(*COORDINATES).toArrow().to_pylist():
+            return _resolved(lake, data, manifest, raw, kept(as_markers_in_spark(decoded, places, lake)))
+    return work
+
+
+def _resolved(lake: Lake, data: Table, manifest: Manifest, raw: DataFrame, decoded: DataFrame) -> EngagementBatch:
+    summary = summarize(decoded)
+    plan, outcome = _plan(lake, data, manifest, decoded, summary, all_days=False)
+    if any(row["verdict"] == Verdict.UNFOUND.value for row in outcome):
+        # A version above 1 says that the id was seen before: its row may stand on any day of its organization.
+        plan, outcome = _plan(lake, data, manifest, decoded, summary, all_days=True)
+    return EngagementBatch(lake, data, manifest, raw, decoded, summary, plan, outcome)
+
+
+def _plan(
+    lake: Lake, data: Table, manifest: Manifest, decoded: DataFrame, summary: Summary, *, all_days: bool
+) -> tuple[DataFrame, tuple[Row, ...]]:
+    known = known_before(lake, data, manifest)
+    state = load_state(known, decoded, summary, all_days=all_days)
+    told = int(str(manifest.source.get(ANNOUNCED, -1)))
+    plan = kept(resolve(decoded, state, all_days=all_days, announced=told))
+    counted = plan.groupBy("verdict", "reason_code", "target").agg(
+        F.count("*").alias("copies"), F.count("name").alias("names"), F.count("change_type").alias("changes")
+    )
+    return plan, tuple(counted.collect())
+
+
+def known_before(lake: Lake, data: Table, manifest: Manifest) -> State:
+    """The pinned tables; those that their logs rule out are left out."""
+    at = snapshot_of(lake.root, manifest.table_versions)
+    waits = pending(lake, at)
+    version = at.versions[data.name]
+    changeset = None if waits.changeset is None else waits.changeset.where(F.col("sequence") > at.watermark)
+    return State(lake.read(data, version) if version else None, changeset, waits.alias, waits.updates)
+
+
+def describe(work: EngagementBatch) -> Mapping[str, object]:
+    """What people want to see of a batch beside its counts."""
+    summary = work.summary
+    return {
+        "rejected": {**summary.rejected, **work.refused},
+        "organizations": len(summary.organizations),
+        "first_date": summary.dates[0].isoformat() if summary.dates else None,
+        "last_date": summary.dates[-1].isoformat() if summary.dates else None,
+        "produced_quantiles_ms": list(summary.produced_quantiles_ms),
+    }

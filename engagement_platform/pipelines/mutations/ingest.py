@@ -1,0 +1,217 @@
+"""The job that ingests mutation requests: decode, compare with accepted ones, append. From then on the view shows them.
+
+Edges are committed to the alias table first; the commit of `engagement/mutation_request` publishes the batch.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, Row
+from pyspark.sql import functions as F
+
+from engagement_platform.engine.fencing import Committer
+from engagement_platform.engine.job import MicroBatchJob
+from engagement_platform.engine.model import Counts, Limits, Manifest, Source, Transaction
+from engagement_platform.lake.audit_columns import stamped
+from engagement_platform.lake.contract import Table
+from engagement_platform.lake.engagement import ALIAS, MUTATION_REQUEST, QUARANTINE
+from engagement_platform.lake.fencing import LakeFencing, targets
+from engagement_platform.lake.lake import Lake
+from engagement_platform.landing.withheld import REQUESTS, withheld_in_spark
+from engagement_platform.mutation.requests import FIELDS, REASONS, Verdict
+from engagement_platform.pii.tombstones import StoredTombstones, Tombstones
+from engagement_platform.pinned_settings import as_pinned, that_decide
+from engagement_platform.pipelines.engagements.pipe import within
+from engagement_platform.pipelines.mutations.acceptance import JUDGED_DDL, judged
+from engagement_platform.pipelines.parts import (
+    COORDINATES,
+    QUANTILES,
+    Parts,
+    Reader,
+    Received,
+    kept,
+    not_quarantined,
+    received,
+    rejected_records,
+    side_by_side,
+)
+from engagement_platform.sources.decoded_batches import MUTATION_REQUEST_DECODED_DDL, decode_batches
+from engagement_platform.sources.messages import DecodingLimits
+
+_EDGES = ("CONVERT", "DELETE")
+
+
+@dataclass(frozen=True)
+class RequestBatch:
+    """A batch with its finished plan."""
+
+    lake: Lake
+    manifest: Manifest
+    raw: DataFrame
+    decoded: DataFrame
+    received: Received
+    plan: DataFrame
+    """One row per request that decoding accepted, with `verdict`; checkpointed."""
+    outcome: tuple[Row, ...]
+    """verdict, operation -> requests."""
+
+    def requests(self, verdict: Verdict, *operations: str) -> int:
+        """Requests with this verdict, of these operations or of all."""
+        rows = (row for row in self.outcome if row["verdict"] == verdict.value)
+        return sum(row["requests"] for row in rows if not operations or row["operation"] in operations)
+
+    @property
+    def quarantined(self) -> int:
+        """Records that go to quarantine."""
+        return sum(self.received.rejected.values()) + self.requests(Verdict.REQUEST_CONFLICT)
+
+
+@dataclass(frozen=True)
+class TablesProcess:
+    """Quarantine, edges, and the requests themselves."""
+
+    name: str = "tables"
+    commits: tuple[str, ...] = ("quarantine", "alias", "mutation_request")
+
+    def run(self, work: RequestBatch, commit: Committer) -> Counts:
+        """Counts: rows_in, bytes_in, unknown_fields, quarantined, landed, inserted, duplicates, files, bytes, commits."""
+        accepted = work.requests(Verdict.ACCEPTED)
+        written: list[tuple[Table, Transaction]] = []
+
+        def add(name: str, table: Table, rows: DataFrame, count: int) -> None:
+            with commit(name) as txn:
+                work.lake.add(stamped(rows, work.manifest), table, txn, rows=count)
+            written.append((table, txn))
+
+        def requests() -> None:
+            rows = work.plan.where(F.col("verdict") == Verdict.ACCEPTED.value)
+            if edges := work.requests(Verdict.ACCEPTED, *_EDGES):
+                add("alias", ALIAS, rows.where(F.col("operation").isin(*_EDGES)), edges)
+            if accepted:
+                add("mutation_request", MUTATION_REQUEST, rows, accepted)
+
+        writes: list[Callable[[], None]] = [requests]
+        if work.quarantined:
+            writes.append(lambda: add("quarantine", QUARANTINE, rejected(work), work.quarantined))
+        side_by_side(*writes)
+        counts: Counter[str] = Counter()
+        for table, txn in written:
+            counts.update(work.lake.written(table, txn))
+        return {
+            **work.received.counts(),
+            "quarantined": work.quarantined,
+            "landed": accepted,
+            "inserted": accepted,
+            "duplicates": work.requests(Verdict.DUPLICATE),
+            **counts,
+        }
+
+
+def rejected(work: RequestBatch) -> DataFrame:
+    """Rows for quarantine; those that it may hold from an earlier reading are left out."""
+    refused = None
+    if work.requests(Verdict.REQUEST_CONFLICT):
+        code = Verdict.REQUEST_CONFLICT.value
+        refused = work.plan.where(F.col("verdict") == code).withColumns(
+            {"reason_code": F.lit(code), "reason": F.lit(REASONS[code])}
+        )
+    return not_quarantined(rejected_records(work.decoded, work.raw, refused), work.lake, work.manifest)
+
+
+def ingest_mutation_requests(
+    name: str, source: Source, read: Reader, parts: Parts, *, judges_lateness: bool
+) -> MicroBatchJob[RequestBatch]:
+    """Mutation requests into their table and the alias table, and the rejected ones into quarantine.
+
+    judges_lateness: those further back than `mutation.max_lateness` when they were produced are rejected; False for a
+    source that does not know when that was.
+    """
+    lake, settings, tombstones = parts.lake, parts.settings, StoredTombstones(parts.settings)
+    lake.ensure(ALIAS, MUTATION_REQUEST, QUARANTINE)
+
+    def prepare(manifest: Manifest) -> RequestBatch:
+        own = as_pinned(settings, manifest)
+        return open_batch(lake.under(own), manifest, read(manifest), tombstones, judges_lateness=judges_lateness)
+
+    return MicroBatchJob(
+        name=name,
+        source=source,
+        prepare=prepare,
+        processes=(TablesProcess(),),
+        stores=parts.stores,
+        limits=Limits(settings.batch.max_records, settings.batch.max_bytes),
+        pin=lambda: {table.name: lake.version(table) for table in (MUTATION_REQUEST, QUARANTINE)},
+        decides=lambda: that_decide(settings, "decoding", mutation=("max_lateness",)),
+        # One batch of requests at a time, whichever job brings it; a move begins between two.
+        leased=(MUTATION_REQUEST.name,),
+        enters=(QUARANTINE.name,),
+        lease_wait=settings.stores.lease_wait,
+        describe=describe,
+        fencing=LakeFencing(
+            lake,
+            targets(
+                {"tables/quarantine": QUARANTINE, "tables/alias": ALIAS, "tables/mutation_request": MUTATION_REQUEST}
+            ),
+        ),
+        observe=parts.told.observe,
+        on_wait=parts.told.on_wait,
+        on_blocked=parts.told.on_blocked,
+    )
+
+
+def open_batch(
+    lake: Lake, manifest: Manifest, raw: DataFrame, tombstones: Tombstones, *, judges_lateness: bool
+) -> RequestBatch:
+    """Decode the pinned range and compare it with accepted requests. Cost: a Spark job for each of the two."""
+    settings = lake.settings
+    lateness = settings.mutation.max_lateness if judges_lateness else None
+    step = decode_batches(
+        "mutation_request", DecodingLimits.of(settings.decoding), manifest.ingestion_ts, max_lateness=lateness
+    )
+    decoded = kept(raw.mapInArrow(step, MUTATION_REQUEST_DECODED_DDL))
+    decoded = withheld_in_spark(decoded, REQUESTS, tombstones, lake)
+    groups = (
+        decoded.groupBy("reason_code")
+        .agg(
+            F.count("*").alias("records"),
+            F.sum("value_bytes").alias("bytes"),
+            F.sum("unknown_fields").alias("unknown_fields"),
+            F.collect_set("organization_id").alias("organizations"),
+            F.percentile_approx(F.unix_millis("produced_ts"), list(QUANTILES), 1000).alias("produced"),
+        )
+        .collect()
+    )
+    organizations = next((sorted(row["organizations"]) for row in groups if row["reason_code"] is None), [])
+    version = manifest.table_versions[MUTATION_REQUEST.name]
+    known = None
+    if version and organizations:
+        known = lake.read(MUTATION_REQUEST, version).where(within("organization_id", organizations))
+    plan = kept(accepted(decoded.where("reason_code IS NULL"), known))
+    outcome = plan.groupBy("verdict", "operation").agg(F.count("*").alias("requests")).collect()
+    return RequestBatch(lake, manifest, raw, decoded, Received(**received(groups)), plan, tuple(outcome))
+
+
+def accepted(decoded: DataFrame, known: DataFrame | None) -> DataFrame:
+    """Requests with their verdict, by organization. known: accepted before; None: there are none."""
+    copies = decoded.select(*COORDINATES, *FIELDS)
+    if known is None:
+        return copies.groupBy("organization_id").applyInArrow(_judge_alone, JUDGED_DDL)
+    ids = F.broadcast(copies.select("organization_id", "request_id").distinct())
+    same = known.join(ids, ["organization_id", "request_id"], "left_semi").select(*FIELDS)
+    left, right = copies.groupBy("organization_id"), same.groupBy("organization_id")
+    return left.cogroup(right).applyInArrow(judged, JUDGED_DDL)
+
+
+def _judge_alone(copies: pa.Table) -> pa.Table:
+    return judged(copies, copies.select(FIELDS).slice(0, 0))
+
+
+def describe(work: RequestBatch) -> Mapping[str, object]:
+    """What people want to see of a batch beside its counts."""
+    conflicts = work.requests(Verdict.REQUEST_CONFLICT)
+    rejected_by = {**work.received.rejected, **({Verdict.REQUEST_CONFLICT.value: conflicts} if conflicts else {})}
+    return {"rejected": rejected_by, "produced_quantiles_ms": list(work.received.produced_quantiles_ms)}

@@ -1,0 +1,304 @@
+"""The job `rematerialize-aliases`: everything pending into the Data Table and the mapping, in bulk.
+
+Base and watermark change in one commit, so that readers see the same before, between and after its commits; nothing is
+announced. Once a day rows that are deleted for good become tombstones.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import cached_property
+from typing import Literal
+
+from pyspark.sql import DataFrame, Row
+from pyspark.sql import functions as F
+
+from engagement_platform.engine.fencing import Committer
+from engagement_platform.engine.job import MicroBatchJob
+from engagement_platform.engine.model import Counts, Limits, Manifest, NoIdentity, Offsets, Transaction
+from engagement_platform.lake import log
+from engagement_platform.lake.contract import Table
+from engagement_platform.lake.engagement import ALIAS, CHANGESET, MAPPING, MUTATION_REQUEST, data_table
+from engagement_platform.lake.fencing import LakeFencing, targets
+from engagement_platform.lake.lake import MAX_LITERALS, Lake
+from engagement_platform.lake.overwrite import delete_through, replace_all, replace_rows, update_rows
+from engagement_platform.pinned_settings import as_pinned, that_decide
+from engagement_platform.pipelines import snapshot
+from engagement_platform.pipelines.mutations import names, view
+from engagement_platform.pipelines.mutations.purge_horizon import purge_horizon
+from engagement_platform.pipelines.parts import Parts, announced, kept, side_by_side
+from engagement_platform.pipelines.snapshot import WATERMARK, Snapshot
+from engagement_platform.settings import MutationSettings
+from engagement_platform.sources.lateness import from_microseconds, microseconds
+
+REMATERIALIZE_ALIASES = "rematerialize-aliases"
+KEY = ("organization_id", "engagement_date", "engagement_id")
+
+Unread = Callable[[], Collection[int | None]]
+"""Kafka timestamps of the first requests that are not read yet, as `purge_horizon` takes them."""
+Strategy = Literal["merge", "deletion_vectors", "overwrite"]
+
+PURGE_EVERY = timedelta(days=1)
+"""A purge reads the hidden rows of the whole table; rows that are hidden a day longer harm nobody."""
+OVERWRITE_SHARE = 0.5
+"""`auto`: from this share of rows on the whole table is written anew, which looks for no row (a guess)."""
+
+
+@dataclass(frozen=True)
+class PendingChanges(NoIdentity):
+    """A batch whenever something waits or a purge is due.
+
+    Offsets: sequence, up to which the tables have, or will have, everything; and purge_before, in microseconds since
+    1970 UTC: what requests from before that time have deleted is deleted for good. The topic is asked for it when a
+    batch is planned, and the manifest pins the answer.
+    """
+
+    parts: Parts
+    unread: Unread
+    clock: Callable[[], datetime]
+
+    def plan(self, start: Offsets | None, limits: Limits, mean_bytes: float | None) -> tuple[Offsets, Offsets] | None:  # noqa: ARG002
+        """What waits now; None when nothing does."""
+        at = snapshot.snapshot(self.parts.lake.root)
+        begin = {"sequence": min(at.watermark, at.names_watermark), "purge_before": start["purge_before"] if start else 0}
+        before = self._purge_before(begin["purge_before"], at)
+        if before == begin["purge_before"] and not at.pends:
+            return None
+        return begin, {"sequence": max(at.newest_sequence, at.watermark), "purge_before": before}
+
+    def _purge_before(self, last: int, at: Snapshot) -> int:
+        settings = self.parts.settings.mutation
+        now, due = self.clock(), from_microseconds(last) + PURGE_EVERY
+        if not reaches(purge_horizon(now, (), settings), due):
+            # Not even if every request has been read; then nobody has to ask.
+            return last
+        horizon = purge_horizon(now, self.unread(), settings)
+        newest = at.newest.get(MUTATION_REQUEST.name, -1)
+        unannounced = newest is None or newest > announced(self.parts.stores)
+        if horizon is None or not reaches(horizon, due) or unannounced:
+            return last
+        return microseconds(horizon)
+
+    def check(self, start: Offsets, end: Offsets) -> None:
+        """Versions that are gone fail when they are read."""
+
+    def size(self, start: Offsets, end: Offsets) -> None:
+        """Not known before it is read."""
+
+
+def reaches(horizon: datetime | None, due: datetime) -> bool:
+    """Whether a purge is due by this horizon; exactly at it, it is."""
+    return horizon is not None and horizon >= due
+
+
+@dataclass(frozen=True)
+class Choice:
+    """How the Data Table is written, and why."""
+
+    strategy: Strategy
+    why: str
+
+
+def choose(changed_rows: int, rows: int, settings: MutationSettings) -> Choice:
+    """`mutation.apply`, or what `auto` makes of it. rows: of the Data Table."""
+    if settings.apply != "auto":
+        return Choice(settings.apply, "set by mutation.apply")
+    if rows and changed_rows >= OVERWRITE_SHARE * rows:
+        return Choice("overwrite", f"{changed_rows:,} of {rows:,} rows change")
+    return Choice("merge", f"{changed_rows:,} of {rows:,} rows change")
+
+
+@dataclass(frozen=True)
+class Move:
+    """One batch: the pinned snapshot, and what it comes to."""
+
+    lake: Lake
+    data: Table
+    manifest: Manifest
+    settings: MutationSettings
+    at: Snapshot
+
+    @property
+    def until(self) -> int:
+        """The sequence up to which the tables have everything afterwards."""
+        return self.manifest.end["sequence"]
+
+    @property
+    def horizon(self) -> datetime | None:
+        """Before which deletions are final; None: no purge is due."""
+        before = self.manifest.end["purge_before"]
+        return None if before == self.manifest.start["purge_before"] else from_microseconds(before)
+
+    @cached_property
+    def changed(self) -> DataFrame:
+        """Rows of the Data Table that change, with their new columns."""
+        rows = view.changed(snapshot.data(self.lake, self.at), snapshot.pending(self.lake, self.at), self.horizon)
+        return kept(rows.withColumn("batch_id", F.lit(self.manifest.batch_id).cast("long")))
+
+    @cached_property
+    def bounds(self) -> Row:
+        """Of the rows that change: rows, tombstones, and the first and last organization and day."""
+        return self.changed.agg(
+            F.count("*").alias("rows"),
+            F.count_if("source_person_id IS NULL").alias("tombstones"),
+            *(F.min(name).alias(f"first_{name}") for name in KEY[:2]),
+            *(F.max(name).alias(f"last_{name}") for name in KEY[:2]),
+        ).collect()[0]
+
+    @cached_property
+    def choice(self) -> Choice:
+        """How the Data Table is written."""
+        rows = log.rows_in(self.lake.uri(self.data), self.at.versions[self.data.name])
+        return choose(self.bounds["rows"], rows, self.settings)
+
+    def watermark(self, guard: Callable[[], None]) -> Transaction:
+        """What the commits of data and mapping carry: the watermark, as Delta's txn action."""
+        return Transaction(WATERMARK, self.until, guard=guard)
+
+
+@dataclass(frozen=True)
+class BaseProcess:
+    """The Data Table and the mapping with everything up to the watermark, which the same commits carry."""
+
+    name: str = "base"
+    commits: tuple[str, ...] = ("data", "mapping")
+
+    def run(self, work: Move, commit: Committer) -> Counts:
+        """Counts: changed_rows, tombstones, names_moved, files, bytes, commits, files_rewritten, bytes_rewritten."""
+        counts: Counter[str] = Counter()
+
+        def move_data() -> None:
+            with commit("data") as txn:
+                watermark = work.watermark(txn.guard)
+                write_data(work, watermark)
+            counts.update(work.lake.written(work.data, watermark))
+            counts.update(work.lake.rewritten(work.data, watermark))
+
+        def fold_names() -> None:
+            with commit("mapping") as txn:
+                write_names(work, work.watermark(txn.guard))
+
+        side_by_side(move_data, fold_names)
+        return {"changed_rows": work.bounds["rows"], "tombstones": work.bounds["tombstones"], **counts}
+
+
+@dataclass(frozen=True)
+class ChangesetProcess:
+    """Takes the moved images out of the changeset. Readers have not looked at them since the base has them."""
+
+    name: str = "changeset"
+    commits: tuple[str, ...] = ("delete",)
+
+    def run(self, work: Move, commit: Committer) -> Counts:
+        """Counts: images_removed."""
+        if CHANGESET.name not in work.at.newest:
+            return {"images_removed": 0}
+        with commit("delete") as txn:
+            delete_through(work.lake, CHANGESET, "batch_sequence", work.until, txn)
+        found = work.lake.commit_of(CHANGESET, txn)
+        return {"images_removed": found.rows_deleted if found else 0}
+
+
+def write_data(work: Move, txn: Transaction) -> None:
+    """Commit the changed rows and the watermark to the Data Table."""
+    bounds, lake, table = work.bounds, work.lake, work.data
+    if not bounds["rows"]:
+        lake.add(lake.read(table, work.at.versions[table.name]), table, txn, rows=0)
+        return
+    if work.choice.strategy == "overwrite":
+        stays = lake.read(table, work.at.versions[table.name]).join(work.changed.select(*KEY), list(KEY), "left_anti")
+        rows = stays.select(*table.column_names).unionByName(work.changed.select(*table.column_names))
+        replace_all(lake, rows, table, txn)
+        return
+    if work.choice.strategy == "deletion_vectors":
+        lake.set_property(table, "delta.enableDeletionVectors", "true")
+    within = [F.col(name).between(bounds[f"first_{name}"], bounds[f"last_{name}"]) for name in KEY[:2]]
+    update_rows(lake, work.changed, table, txn, on=KEY, within=within)
+
+
+def write_names(work: Move, txn: Transaction) -> None:
+    """Commit the folded names of the organizations that have new evidence or new edges, and the watermark."""
+    lake, at = work.lake, work.at
+    mapping = lake.read(MAPPING, at.versions[MAPPING.name])
+    pending = snapshot.pending(lake, at)
+    late = F.col("sequence") > at.names_watermark
+    renames = snapshot.renames(lake, at)
+    parts = [mapping.where("evidence IS NULL")]
+    parts += [frame.where(late) for frame in (renames, pending.alias) if frame is not None]
+    touched = parts[0].select("organization_id")
+    for part in parts[1:]:
+        touched = touched.unionByName(part.select("organization_id"))
+    organizations = sorted(row[0] for row in touched.distinct().collect())
+    if not organizations:
+        lake.add(mapping, MAPPING, txn, rows=0)
+        return
+    listed = len(organizations) <= MAX_LITERALS
+
+    def of(frame: DataFrame) -> DataFrame:
+        return frame.where(F.col("organization_id").isin(organizations)) if listed else frame
+
+    horizon = from_microseconds(work.manifest.end["purge_before"])
+    rows = names.folded(
+        of(mapping),
+        None if renames is None else of(renames),
+        None if pending.alias is None else of(pending.alias),
+        horizon,
+    )
+    audit = {"batch_id": work.manifest.batch_id, "batch_sequence": work.until}
+    rows = rows.withColumns({name: F.lit(value).cast("long") for name, value in audit.items()})
+    if listed:
+        replace_rows(lake, rows, MAPPING, txn, "organization_id", organizations)
+    else:
+        replace_all(lake, rows, MAPPING, txn)
+
+
+def rematerialize_aliases(
+    parts: Parts, unread: Unread, clock: Callable[[], datetime] | None = None
+) -> MicroBatchJob[Move]:
+    """Move everything pending, and purge once a day.
+
+    unread: asked under the leases of the tables, at most once for each plan, and only when a purge may be due.
+    """
+    lake, settings = parts.lake, parts.settings
+    data = data_table(settings.layout.scheme)
+    tables = (CHANGESET, ALIAS, data, MUTATION_REQUEST, MAPPING)
+    lake.ensure(*tables)
+    now = clock or (lambda: datetime.now(UTC))
+
+    def prepare(manifest: Manifest) -> Move:
+        own = as_pinned(settings, manifest)
+        at = snapshot.snapshot_of(lake.root, manifest.table_versions)
+        return Move(lake.under(own), data, manifest, own.mutation, at)
+
+    return MicroBatchJob(
+        name=REMATERIALIZE_ALIASES,
+        source=PendingChanges(parts, unread, now),
+        prepare=prepare,
+        processes=(BaseProcess(), ChangesetProcess()),
+        stores=parts.stores,
+        limits=Limits(settings.batch.max_records, settings.batch.max_bytes),
+        pin=lambda: {table.name: lake.version(table) for table in tables},
+        decides=lambda: that_decide(settings, "mutation"),
+        leased=(data.name, CHANGESET.name, MAPPING.name),
+        # A batch of requests whose sequence is below the watermark has landed before versions are pinned.
+        enters=(MUTATION_REQUEST.name,),
+        lease_wait=settings.stores.lease_wait,
+        describe=describe,
+        clock=now,
+        fencing=LakeFencing(
+            lake,
+            # The watermark goes up with the base; it cannot be written ahead of it.
+            targets({"base/data": None, "base/mapping": None, "changeset/delete": CHANGESET}),
+        ),
+        observe=parts.told.observe,
+        on_wait=parts.told.on_wait,
+        on_blocked=parts.told.on_blocked,
+    )
+
+
+def describe(work: Move) -> Mapping[str, object]:
+    """What people want to see of a move beside its counts."""
+    return {"strategy": work.choice.strategy, "why": work.choice.why, "watermark": work.until}

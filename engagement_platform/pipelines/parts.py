@@ -1,0 +1,130 @@
+"""What the pipelines of engagements and requests share: what a job is built with, and how its batches write."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import reduce
+from operator import and_
+from typing import Any
+
+from pyspark.sql import DataFrame, Row
+from pyspark.sql import functions as F
+
+from engagement_platform.engine.job import Stores, Told
+from engagement_platform.engine.model import JobState, Manifest
+from engagement_platform.lake.engagement import QUARANTINE
+from engagement_platform.lake.lake import Lake
+from engagement_platform.settings import Settings
+from engagement_platform.sources.messages import Reason
+
+Reader = Callable[[Manifest], DataFrame]
+"""Raw records of a pinned range: topic, partition, offset, key, value, timestamp."""
+
+APPLY_MUTATIONS = "apply-mutations"
+COORDINATES = ("topic", "partition", "offset")
+QUANTILES = tuple(i / 20 for i in range(21))
+"""Of the production times of a batch's messages: 0, 5, … 100 percent."""
+_RECORD = (*COORDINATES, "key", "value", "reason_code", "reason")
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What every job is built with."""
+
+    lake: Lake
+    stores: Stores
+    settings: Settings
+    told: Told
+
+
+@dataclass(frozen=True)
+class Received:
+    """What one pass over a decoded batch counts."""
+
+    rows_in: int
+    bytes_in: int
+    rejected: Mapping[str, int]
+    """Reason code -> records that decoding refused."""
+    unknown_fields: int
+    produced_quantiles_ms: Sequence[int]
+
+    @property
+    def accepted(self) -> int:
+        """Records that decoding accepted."""
+        return self.rows_in - sum(self.rejected.values())
+
+    def counts(self) -> dict[str, int]:
+        """As counts of a batch."""
+        return {"rows_in": self.rows_in, "bytes_in": self.bytes_in, "unknown_fields": self.unknown_fields}
+
+
+def received(groups: Sequence[Row]) -> dict[str, Any]:
+    """The fields of Received from one row for each reason code: records, bytes, unknown_fields, produced."""
+    timed = sorted(groups, key=lambda row: row["reason_code"] is not None)
+    return {
+        "rows_in": sum(row["records"] for row in groups),
+        "bytes_in": sum(row["bytes"] or 0 for row in groups),
+        "rejected": {row["reason_code"]: row["records"] for row in groups if row["reason_code"] is not None},
+        "unknown_fields": sum(row["unknown_fields"] or 0 for row in groups),
+        "produced_quantiles_ms": tuple(timed[0]["produced"] or ()) if timed else (),
+    }
+
+
+def kept(frame: DataFrame) -> DataFrame:
+    """The frame, computed at its first use and never again; freed when nothing refers to it.
+
+    Not persist(): a persisted frame keeps its whole plan, and every frame built on it is analysed anew down to the
+    source, over Connect at each call. Losing an executor loses the blocks and fails the batch, which is then replayed.
+    """
+    return frame.localCheckpoint(eager=False)
+
+
+def side_by_side(*writes: Callable[[], None]) -> None:
+    """Run writes to different tables at the same time; raises the first error after all have ended."""
+    with ThreadPoolExecutor(max(1, len(writes))) as pool:
+        for future in [pool.submit(write) for write in writes]:
+            future.result()
+
+
+def announced(stores: Stores) -> int:
+    """Requests up to this sequence are announced by `apply-mutations`, under whatever application id; -1: none is."""
+    last = stores.checkpoints.latest(APPLY_MUTATIONS)
+    if last is not None:
+        offsets = last.manifest.end if last.state is JobState.SUCCEEDED else last.manifest.start
+        return offsets["sequence"]
+    # After a reset, which does not take an announcement back.
+    history = stores.checkpoints.history(APPLY_MUTATIONS)
+    done = (record.manifest.end["sequence"] for record in history if record.state is JobState.SUCCEEDED)
+    return max(done, default=-1)
+
+
+def rejected_records(decoded: DataFrame, raw: DataFrame, refused: DataFrame | None) -> DataFrame:
+    """Rows for quarantine, whole: what decoding refused, and accepted records that the tables contradict.
+
+    refused: COORDINATES, reason_code, reason of the latter; they are read from the source again, since they are few.
+    """
+    rows = decoded.where(F.col("reason_code").isNotNull()).select(*_RECORD)
+    if refused is None:
+        return rows
+    few = F.broadcast(refused.select(*COORDINATES, "reason_code", "reason"))
+    return rows.unionByName(raw.join(few, list(COORDINATES)).select(*_RECORD))
+
+
+def not_quarantined(rejected: DataFrame, lake: Lake, manifest: Manifest) -> DataFrame:
+    """Rejected records that quarantine does not hold already, when they may have been seen before.
+
+    The same bytes at the same coordinates are the same record, whatever it was rejected for then. A topic that was
+    made anew counts its offsets from 0 again, so coordinates alone would not do; but where somebody was erased they
+    are all that is left, and what stood there must not come back.
+    """
+    if not manifest.goes_over_again:
+        return rejected
+    held = lake.read(QUARANTINE, manifest.table_versions[QUARANTINE.name]).select(
+        *COORDINATES, F.col("value").alias("held_value"), F.col("reason_code").alias("held_reason")
+    )
+    same = [F.col(f"rejected.{name}") == F.col(f"held.{name}") for name in COORDINATES]
+    is_marker = F.col("held.held_reason").eqNullSafe(Reason.ERASED.value) & F.col("held.held_value").isNull()
+    same.append(F.col("rejected.value").eqNullSafe(F.col("held.held_value")) | is_marker)
+    return rejected.alias("rejected").join(held.alias("held"), reduce(and_, same), "left_anti")
