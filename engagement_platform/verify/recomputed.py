@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from engagement_platform.pipelines.engagements.schema import ROW, ROW_DDL, STATE
+from engagement_platform.pipelines.engagements.schema import ROW_DDL, STATE
 from engagement_platform.pipelines.mutations import rules
 from engagement_platform.pipelines.mutations.view import Pending, special_state
 from engagement_platform.pipelines.state import content_of, struct_rows
