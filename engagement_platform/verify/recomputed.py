@@ -67,11 +67,11 @@ def compare(data: DataFrame, pending: Pending, shown: DataFrame) -> DataFrame:
 
     data: the columns of ROW. shown: the view. Cost: shuffles the Data Table and the view, and recomputes every row.
     """
-    portions = _portions(data)
+    portions, watermark = _portions(data), pending.watermark
 
     def run(state: pa.Table, rows: pa.Table) -> pa.Table:
         organization_id = (state if state.num_rows else rows).column("organization_id")[0].as_py()
-        return compared(organization_id, state.select(STATE.names).cast(STATE), rows, pending.watermark)
+        return compared(organization_id, state.select(STATE.names).cast(STATE), rows, watermark)
 
     held = shown.join(F.broadcast(portions), "organization_id").withColumn("portion", _portion(F.col("engagement_id")))
     state = _state(data, pending, portions).groupBy(*_GROUP)
