@@ -78,7 +78,7 @@ class TablesProcess:
     commits: tuple[str, ...] = ("quarantine", "alias", "mutation_request")
 
     def run(self, work: RequestBatch, commit: Committer) -> Counts:
-        """Counts: rows_in, bytes_in, unknown_fields, quarantined, landed, inserted, duplicates, files, bytes, commits."""
+        """Counts: rows_in, bytes_in, unknown_fields, quarantined, landed, inserted, duplicates, files, bytes."""
         accepted = work.requests(Verdict.ACCEPTED)
         written: list[tuple[Table, Transaction]] = []
 
@@ -87,17 +87,15 @@ class TablesProcess:
                 work.lake.add(stamped(rows, work.manifest), table, txn, rows=count)
             written.append((table, txn))
 
-        def requests() -> None:
-            rows = work.plan.where(F.col("verdict") == Verdict.ACCEPTED.value)
-            if edges := work.requests(Verdict.ACCEPTED, *_EDGES):
-                add("alias", ALIAS, rows.where(F.col("operation").isin(*_EDGES)), edges)
-            if accepted:
-                add("mutation_request", MUTATION_REQUEST, rows, accepted)
-
-        writes: list[Callable[[], None]] = [requests]
+        rows = work.plan.where(F.col("verdict") == Verdict.ACCEPTED.value)
+        writes: list[Callable[[], None]] = []
         if work.quarantined:
             writes.append(lambda: add("quarantine", QUARANTINE, rejected(work), work.quarantined))
+        if edges := work.requests(Verdict.ACCEPTED, *_EDGES):
+            writes.append(lambda: add("alias", ALIAS, rows.where(F.col("operation").isin(*_EDGES)), edges))
         side_by_side(*writes)
+        if accepted:
+            add("mutation_request", MUTATION_REQUEST, rows, accepted)
         counts: Counter[str] = Counter()
         for table, txn in written:
             counts.update(work.lake.written(table, txn))
