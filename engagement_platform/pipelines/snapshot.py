@@ -191,7 +191,9 @@ def _sequences(table: DeltaTable) -> pa.Table:
             return files.column(name).cast(kind)
         return pa.chunked_array([pa.nulls(files.num_rows, kind)])
 
-    return pa.table({"newest": bound("max.batch_sequence", pa.int64()), "operation": bound("max.operation", pa.string())})
+    return pa.table(
+        {"newest": bound("max.batch_sequence", pa.int64()), "operation": bound("max.operation", pa.string())}
+    )
 
 
 def _has_patches(requests: pa.Table | None, watermark: int) -> bool:

@@ -11,13 +11,13 @@ from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 import pytest
+from engagement_platform.mutation import cascade, components, many, naming, walk
+from engagement_platform.mutation.cascade import ChainTooDeep, figures, must_walk, operations, resolve
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from engagement_platform.mutation import cascade, components, many, naming, walk
-from engagement_platform.mutation.cascade import ChainTooDeep, figures, must_walk, operations, resolve
-from engagement_platform.mutation.components import GraphFramesMissing, resolve_components
-from engagement_platform.mutation.model import Edge
+from engagement_platform.pipelines.mutations.connected_components import GraphFramesMissing, resolve_components
+from engagement_platform.pipelines.mutations.edges import Edge
 from engagement_platform_tests.conftest import skip_without_graphframes
 from engagement_platform_tests.mutation.histories import Message, edges, random_history
 from engagement_platform_tests.mutation.oracle import Row, is_request, replay

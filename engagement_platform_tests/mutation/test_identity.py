@@ -14,9 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engagement_platform.mutation.identity import identities_of, leading_to
-from engagement_platform.mutation.model import Edge
-from engagement_platform.mutation.resolver import Identities
+from engagement_platform.pipelines.mutations.edges import Edge
+from engagement_platform.pipelines.mutations.identity import Identities, identities_of, leading_to
 from engagement_platform_tests.mutation.histories import (
     DAYS,
     ENGAGEMENTS,

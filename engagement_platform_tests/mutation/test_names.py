@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
-from engagement_platform.mutation.model import Edge
-from engagement_platform.mutation.names import Said, Saying, affected, names_of, plain, relevant
+from engagement_platform.pipelines.mutations.edges import Edge
+from engagement_platform.pipelines.mutations.name_evidence import Said, Saying, affected, names_of, plain, relevant
 from engagement_platform_tests.mutation.histories import (
     PERSONS,
     Message,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+from engagement_platform.mutation.naming import concerned, differing, named, plain, sayings
 from pyspark.sql import SparkSession
 
-from engagement_platform.mutation.model import Edge
-from engagement_platform.mutation.naming import concerned, differing, named, plain, sayings
+from engagement_platform.pipelines.mutations.edges import Edge
 from engagement_platform_tests.mutation.histories import Message, at, convert, random_history
 from engagement_platform_tests.mutation.oracle import replay
 from engagement_platform_tests.mutation.test_cascade import EDGES

@@ -10,8 +10,8 @@ from datetime import UTC, date, datetime, time, timedelta
 import pytest
 from hypothesis import given, settings
 
-from engagement_platform.mutation.model import Edge, Operation
-from engagement_platform.mutation.resolver import Identities
+from engagement_platform.pipelines.mutations.edges import Edge, Operation
+from engagement_platform.pipelines.mutations.identity import Identities
 from engagement_platform_tests.mutation.histories import (
     DAYS,
     FIRST_DAY,

@@ -6,13 +6,13 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
+from engagement_platform.mutation.sorting import sorted_rows
 from hypothesis import given
 from hypothesis import strategies as st
 
 from engagement_platform.lake.arrow import schema_of, table_of
 from engagement_platform.lake.engagement import ALIAS, AMENDMENT, MUTATION_REQUEST
-from engagement_platform.mutation.requests import FIELDS, Request, Verdict, judge
-from engagement_platform.mutation.sorting import sorted_rows
+from engagement_platform.pipelines.mutations.requests import FIELDS, Request, Verdict, judge
 
 # Few ids and times, so that they meet.
 MOMENTS = [datetime(2026, 11, 20, 12, tzinfo=UTC), datetime(2026, 11, 20, 12, microsecond=1, tzinfo=UTC)]
