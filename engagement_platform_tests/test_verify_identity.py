@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from engagement_platform.mutation.job import APPLY_MUTATIONS
 from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from engagement_platform.jobs import INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS
 from engagement_platform.lake.engagement import MAPPING, PENDING
-from engagement_platform.mutation.job import APPLY_MUTATIONS
 from engagement_platform.settings import MutationSettings, Settings
 from engagement_platform.verify import Finding, identity, identity_findings, verify
 from engagement_platform.verify.identity import sampled
@@ -23,7 +23,14 @@ from engagement_platform.verify.logs import portions
 from engagement_platform_tests.conftest import Broker
 from engagement_platform_tests.daily import every_third_day
 from engagement_platform_tests.ingestion.world import World, ignore
-from engagement_platform_tests.mutation.histories import Message, convert, delete, engagement, random_history, request
+from engagement_platform_tests.pipelines.mutations.histories import (
+    Message,
+    convert,
+    delete,
+    engagement,
+    random_history,
+    request,
+)
 
 CHECKS = ("lost", "vanished", "doubled", "announced", "notified_twice", "quarantined_twice")
 RECOMPUTED = ("identity", "names", "contents")

@@ -6,17 +6,17 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from engagement_platform.mutation.job import APPLY_MUTATIONS
 
 from engagement_platform.engine.model import Manifest
 from engagement_platform.jobs import INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS
 from engagement_platform.lake.engagement import ALIAS, MUTATION_REQUEST, QUARANTINE
-from engagement_platform.mutation.job import APPLY_MUTATIONS
 from engagement_platform.pinned_settings import as_pinned, that_decide
 from engagement_platform.settings import DecodingSettings, MutationSettings, Settings
 from engagement_platform_tests.ingestion.oracle import Oracle, engagement
 from engagement_platform_tests.ingestion.test_crashes import Crash, crash_at
 from engagement_platform_tests.ingestion.world import World
-from engagement_platform_tests.mutation import histories
+from engagement_platform_tests.pipelines.mutations import histories
 
 STRICTER = DecodingSettings(
     unknown_fields="quarantine", max_id_length=6, max_bytes=300, earliest=datetime(2026, 11, 20, tzinfo=UTC)

@@ -23,7 +23,7 @@ from engagement_platform.settings import ApplyStrategy, LayoutSettings, Mutation
 from engagement_platform_tests.daily import every_third_day, of_today
 from engagement_platform_tests.ingestion.conftest import MakeWorld
 from engagement_platform_tests.ingestion.world import World
-from engagement_platform_tests.mutation.histories import Message, convert, delete, engagement, request
+from engagement_platform_tests.pipelines.mutations.histories import Message, convert, delete, engagement, request
 
 broker = pytest.mark.broker
 
