@@ -165,6 +165,29 @@ class Identities:
         """
         return set(self._erasing)
 
+    def hops(self, edges: Collection[Edge]) -> dict[tuple[str, str], tuple[tuple[str, str], int]]:
+        """(organization_id, request_id) of each edge -> the last edge of its chain, and how many edges that are.
+
+        An edge that applies to some rows only ends the chain that runs into it. Cost: one bisection per hop, once.
+        """
+        known: dict[tuple[str, str], tuple[tuple[str, str], int]] = {}
+        for edge in edges:
+            way: list[tuple[str, str]] = []
+            step: Edge | None = edge
+            while step is not None and (step.organization_id, step.request_id) not in known:
+                way.append((step.organization_id, step.request_id))
+                step = None if step.branches or step.to_id is None else self._next(step)
+            last = known[step.organization_id, step.request_id] if step else (way[-1], 0)
+            for nth, key in enumerate(reversed(way), 1):
+                known[key] = last[0], last[1] + nth
+        return {key: known[key] for key in ((edge.organization_id, edge.request_id) for edge in edges)}
+
+    def _next(self, edge: Edge) -> Edge | None:
+        """The earliest later edge that leaves where this one arrives."""
+        leaving = self._leaving.get((edge.organization_id, edge.to_id or ""))
+        place = bisect_right(leaving.edges, edge.order, key=_ORDER) if leaving else 0
+        return leaving.edges[place] if leaving and place < len(leaving.edges) else None
+
 
 def leading_to(edges: Sequence[Edge], new: Iterable[Edge]) -> set[tuple[str, str]]:
     """The ids whose rows `new` may give another identity.
