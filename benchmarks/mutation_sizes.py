@@ -14,8 +14,6 @@ import time
 from pathlib import Path
 
 import pyarrow as pa
-from engagement_platform.mutation.accepted import edges_of
-from engagement_platform.mutation.rows import operation_rows
 from rich.console import Console
 
 from benchmarks.mutation import spark_session
@@ -25,6 +23,8 @@ from engagement_platform.engine.model import Transaction
 from engagement_platform.lake.engagement import ALIAS
 from engagement_platform.lake.lake import Lake
 from engagement_platform.lake.session import session_conf
+from engagement_platform.mutation.accepted import edges_of
+from engagement_platform.mutation.rows import operation_rows
 from engagement_platform.pipelines.mutations.edges import Operation
 from engagement_platform.pipelines.mutations.identity import Identities
 

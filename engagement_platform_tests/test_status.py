@@ -10,8 +10,6 @@ from uuid import uuid4
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
-from engagement_platform.mutation.job import APPLY_MUTATIONS
-from engagement_platform.mutation.rematerialize import REMATERIALIZE_ALIASES
 
 from engagement_platform.engine.model import JobState, Manifest
 from engagement_platform.engine.stores import BatchRecord
@@ -23,6 +21,8 @@ from engagement_platform.jobs import (
     open_stores,
 )
 from engagement_platform.lake.engagement import MUTATION_REQUEST, PENDING
+from engagement_platform.mutation.job import APPLY_MUTATIONS
+from engagement_platform.mutation.rematerialize import REMATERIALIZE_ALIASES
 from engagement_platform.settings import KafkaSettings, Settings
 from engagement_platform.status import (
     backlog,

@@ -14,8 +14,6 @@ from typing import Any, cast
 
 import pyarrow as pa
 from deltalake import DeltaTable
-from engagement_platform.mutation.accepted import edges_of
-from engagement_platform.mutation.job import apply_mutations
 from pyspark.sql import SparkSession
 
 from engagement_platform.consumers import Batch, Changes
@@ -28,6 +26,8 @@ from engagement_platform.lake.arrow import schema_of, table_of
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.engagement import ALIAS, MUTATION_REQUEST, NOTIFICATION, PENDING, data_table
 from engagement_platform.lake.lake import Lake
+from engagement_platform.mutation.accepted import edges_of
+from engagement_platform.mutation.job import apply_mutations
 from engagement_platform.pipelines.mutations.identity import Identities
 from engagement_platform.settings import ApplyStrategy, LayoutSettings, MutationSettings, Settings
 from engagement_platform_tests.pipelines.mutations.histories import Message

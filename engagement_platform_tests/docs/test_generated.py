@@ -6,8 +6,8 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from engagement_platform.ingestion.settle import REASONS
 
+from engagement_platform.ingestion.settle import REASONS
 from engagement_platform.sources.messages import SENTENCES, Reason
 from engagement_platform_tests.docs.pages import ROOT, name, text
 from tools.docs import duration, generated, settings_page, with_part

@@ -9,11 +9,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from engagement_platform.ingestion.job import ingest_engagements
 
 from engagement_platform.engine.drain import drain
 from engagement_platform.engine.job import MicroBatchJob, Told
 from engagement_platform.engine.model import JobState, Manifest, Transaction
+from engagement_platform.ingestion.job import ingest_engagements
 from engagement_platform.lake.lake import Lake
 from engagement_platform.settings import LayoutSettings
 from engagement_platform_tests.daily import every_third_day

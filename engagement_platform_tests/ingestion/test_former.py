@@ -8,10 +8,10 @@ from contextlib import redirect_stdout
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
-from engagement_platform.ingestion.former import Former
 from pyspark.sql import DataFrame, SparkSession
 
 from engagement_platform.engine.model import Manifest, Transaction
+from engagement_platform.ingestion.former import Former
 from engagement_platform.lake.arrow import table_of
 from engagement_platform.lake.engagement import ALIAS, MUTATION_LOGS, data_table
 from engagement_platform.lake.lake import Lake

@@ -6,11 +6,11 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from engagement_platform.mutation.job import APPLY_MUTATIONS
 
 from engagement_platform.engine.model import Manifest
 from engagement_platform.jobs import INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS
 from engagement_platform.lake.engagement import ALIAS, MUTATION_REQUEST, QUARANTINE
+from engagement_platform.mutation.job import APPLY_MUTATIONS
 from engagement_platform.pinned_settings import as_pinned, that_decide
 from engagement_platform.settings import DecodingSettings, MutationSettings, Settings
 from engagement_platform_tests.ingestion.oracle import Oracle, engagement

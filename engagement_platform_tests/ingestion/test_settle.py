@@ -8,9 +8,10 @@ from datetime import UTC, date, datetime, timedelta
 from typing import Any, NamedTuple
 
 import pytest
+from pyspark.sql import SparkSession
+
 from engagement_platform.ingestion.settle import COORDINATES, REASONS, changed_names, content, newest_names, settle
 from engagement_platform.ingestion.settle_few import settle_id
-from pyspark.sql import SparkSession
 
 ORGANIZATIONS = 150
 DAYS = (date(2026, 11, 18), date(2026, 11, 19), date(2026, 11, 20))

@@ -12,8 +12,6 @@ from typing import Any
 from uuid import uuid4
 
 from deltalake import DeltaTable
-from engagement_platform.mutation.current import current
-from engagement_platform.mutation.rematerialize import REMATERIALIZE_ALIASES, rematerialize_aliases
 from pyspark.sql import SparkSession
 
 from engagement_platform.engine.drain import DrainPolicy, drain
@@ -29,6 +27,8 @@ from engagement_platform.lake.engagement import (
     data_table,
 )
 from engagement_platform.lake.lake import Lake
+from engagement_platform.mutation.current import current
+from engagement_platform.mutation.rematerialize import REMATERIALIZE_ALIASES, rematerialize_aliases
 from engagement_platform.settings import (
     BatchSettings,
     DecodingSettings,
