@@ -24,9 +24,9 @@ from engagement_platform.lake.engagement import ALIAS
 from engagement_platform.lake.lake import Lake
 from engagement_platform.lake.session import session_conf
 from engagement_platform.mutation.accepted import edges_of
-from engagement_platform.mutation.model import Operation
-from engagement_platform.mutation.resolver import Identities
 from engagement_platform.mutation.rows import operation_rows
+from engagement_platform.pipelines.mutations.edges import Operation
+from engagement_platform.pipelines.mutations.identity import Identities
 
 MERGES = (1, 4, 12, 48)
 STAMP = 1

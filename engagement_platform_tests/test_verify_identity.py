@@ -23,7 +23,14 @@ from engagement_platform.verify.logs import portions
 from engagement_platform_tests.conftest import Broker
 from engagement_platform_tests.daily import every_third_day
 from engagement_platform_tests.ingestion.world import World, ignore
-from engagement_platform_tests.mutation.histories import Message, convert, delete, engagement, random_history, request
+from engagement_platform_tests.pipelines.mutations.histories import (
+    Message,
+    convert,
+    delete,
+    engagement,
+    random_history,
+    request,
+)
 
 CHECKS = ("lost", "vanished", "doubled", "announced", "notified_twice", "quarantined_twice")
 RECOMPUTED = ("identity", "names", "contents")

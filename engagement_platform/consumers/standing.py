@@ -17,8 +17,7 @@ from engagement_platform.lake.arrow import schema_of
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.engagement import ALIAS, PENDING, data_table
 from engagement_platform.mutation.accepted import edges_of
-from engagement_platform.mutation.identity import identities_of
-from engagement_platform.mutation.resolver import Identities
+from engagement_platform.pipelines.mutations.identity import Identities, identities_of
 
 DATA = data_table("organization")
 """The Data Table's columns; how it is partitioned is told by its log."""

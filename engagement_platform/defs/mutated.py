@@ -18,8 +18,8 @@ from engagement_platform.lake.engagement import ALIAS, NOTIFICATION, data_table
 from engagement_platform.lake.lake import Lake
 from engagement_platform.mutation.accepted import edges_of
 from engagement_platform.mutation.job import APPLY_MUTATIONS
-from engagement_platform.mutation.model import Edge
-from engagement_platform.mutation.resolver import Identities
+from engagement_platform.pipelines.mutations.edges import Edge
+from engagement_platform.pipelines.mutations.identity import Identities
 from engagement_platform.settings import Settings
 from engagement_platform.status import succeeded
 from engagement_platform.verify import Finding

@@ -18,8 +18,8 @@ from engagement_platform.defs.telling import REMATERIALIZED_TABLES, tell, told_o
 from engagement_platform.defs.waiting import waiting
 from engagement_platform.engine.job import BatchReport, Told
 from engagement_platform.engine.model import Checkpoint, JobState
-from engagement_platform.mutation.purge_horizon import purge_horizon
 from engagement_platform.mutation.rematerialize import PURGE_EVERY, REMATERIALIZE_ALIASES, reaches
+from engagement_platform.pipelines.mutations.purge_horizon import purge_horizon
 from engagement_platform.settings import Settings
 from engagement_platform.status import pending_organizations, unread_from
 

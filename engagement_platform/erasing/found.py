@@ -24,11 +24,10 @@ from engagement_platform.lake.engagement import ALIAS, QUARANTINE, data_table
 from engagement_platform.lake.lake import Lake
 from engagement_platform.landing.withheld import said_in
 from engagement_platform.mutation.accepted import Accepted, edges_of
-from engagement_platform.mutation.identity import identities_of
-from engagement_platform.mutation.model import Edge
-from engagement_platform.mutation.resolver import Identities
 from engagement_platform.pii.erasure import Subject, naming
 from engagement_platform.pii.tombstones import ENGAGEMENT, PERSON, StoredTombstones
+from engagement_platform.pipelines.mutations.edges import Edge
+from engagement_platform.pipelines.mutations.identity import Identities, identities_of
 
 ROW = ("organization_id", "engagement_date", "engagement_ts", "engagement_id", "person_id", "source_person_id")
 PLACE = ("topic", "partition", "offset", "job_name", "batch_id")

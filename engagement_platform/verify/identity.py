@@ -29,8 +29,7 @@ from engagement_platform.lake.engagement import (
 from engagement_platform.lake.lake import MAX_LITERALS, Lake
 from engagement_platform.mutation.accepted import edges_of
 from engagement_platform.mutation.identify import ROW, identified
-from engagement_platform.mutation.identity import identities_of
-from engagement_platform.mutation.resolver import Identities
+from engagement_platform.pipelines.mutations.identity import Identities, identities_of
 from engagement_platform.settings import Settings
 from engagement_platform.verify.finding import EXAMPLES, Finding, Rule, found
 from engagement_platform.verify.logs import MOST_ROWS, contents_and_names, portions, rows_of

@@ -17,9 +17,9 @@ from engagement_platform.lake.engagement import ALIAS, AMENDMENT, MAPPING, ORIGI
 from engagement_platform.lake.erased import is_pseudonym
 from engagement_platform.lake.lake import Lake
 from engagement_platform.mutation.accepted import Id, as_content, edges_of, said_by_engagement, said_by_request
-from engagement_platform.mutation.content import Patch, patched
-from engagement_platform.mutation.names import names_of
-from engagement_platform.mutation.requests import Request
+from engagement_platform.pipelines.mutations.name_evidence import names_of
+from engagement_platform.pipelines.mutations.patches import Patch, patched
+from engagement_platform.pipelines.mutations.requests import Request
 from engagement_platform.verify.finding import EXAMPLES, Finding
 from engagement_platform.verify.moment import Moment
 

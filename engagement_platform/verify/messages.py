@@ -28,9 +28,8 @@ from engagement_platform.lake.session import spark_session
 from engagement_platform.landing.withheld import ENGAGEMENTS, withheld_in_spark
 from engagement_platform.mutation.accepted import edges_of
 from engagement_platform.mutation.identify import identified
-from engagement_platform.mutation.identity import identities_of
-from engagement_platform.mutation.resolver import Identities
 from engagement_platform.pii.tombstones import StoredTombstones
+from engagement_platform.pipelines.mutations.identity import Identities, identities_of
 from engagement_platform.settings import Settings
 from engagement_platform.sources.kafka import KafkaSource
 from engagement_platform.sources.messages import Reason

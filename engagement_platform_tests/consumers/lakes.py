@@ -28,9 +28,9 @@ from engagement_platform.lake.engagement import ALIAS, MUTATION_REQUEST, NOTIFIC
 from engagement_platform.lake.lake import Lake
 from engagement_platform.mutation.accepted import edges_of
 from engagement_platform.mutation.job import apply_mutations
-from engagement_platform.mutation.resolver import Identities
+from engagement_platform.pipelines.mutations.identity import Identities
 from engagement_platform.settings import ApplyStrategy, LayoutSettings, MutationSettings, Settings
-from engagement_platform_tests.mutation.histories import Message
+from engagement_platform_tests.pipelines.mutations.histories import Message
 
 NOW = datetime(2026, 11, 21, 9, 30, tzinfo=UTC)
 AT_ONCE = DrainPolicy(linger=timedelta(0), max_duration=timedelta(hours=1))

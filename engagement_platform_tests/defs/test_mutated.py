@@ -15,8 +15,8 @@ from engagement_platform.defs.mutated import Announced, chains, not_announced, s
 from engagement_platform.defs.rematerialize import ToMove, why_not_now
 from engagement_platform.engine.job import BatchReport
 from engagement_platform.engine.model import Manifest
-from engagement_platform.mutation.model import Edge
-from engagement_platform_tests.mutation.histories import at, edges, random_history
+from engagement_platform.pipelines.mutations.edges import Edge
+from engagement_platform_tests.pipelines.mutations.histories import at, edges, random_history
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 

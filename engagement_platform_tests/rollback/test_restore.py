@@ -38,10 +38,10 @@ from engagement_platform.verify import identity_findings, verify
 from engagement_platform_tests.ingestion.conftest import MakeWorld
 from engagement_platform_tests.ingestion.test_crashes import TODAY, Crash, crash_at
 from engagement_platform_tests.ingestion.world import World, ignore
-from engagement_platform_tests.mutation import histories
-from engagement_platform_tests.mutation.histories import Message
-from engagement_platform_tests.mutation.oracle import replay
-from engagement_platform_tests.mutation.test_histories import assert_announced, standing_names, standing_rows
+from engagement_platform_tests.pipelines.mutations import histories
+from engagement_platform_tests.pipelines.mutations.histories import Message
+from engagement_platform_tests.pipelines.mutations.oracle import replay
+from engagement_platform_tests.pipelines.mutations.test_histories import assert_announced, standing_names, standing_rows
 from engagement_platform_tests.rollback.filled import EVERYTHING, FIRST, JOBS, REQUESTS, Filled, send, versions
 
 pytestmark = [pytest.mark.broker]

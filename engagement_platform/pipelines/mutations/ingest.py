@@ -22,11 +22,11 @@ from engagement_platform.lake.engagement import ALIAS, MUTATION_REQUEST, QUARANT
 from engagement_platform.lake.fencing import LakeFencing, targets
 from engagement_platform.lake.lake import Lake
 from engagement_platform.landing.withheld import REQUESTS, withheld_in_spark
-from engagement_platform.mutation.requests import FIELDS, REASONS, Verdict
 from engagement_platform.pii.tombstones import StoredTombstones, Tombstones
 from engagement_platform.pinned_settings import as_pinned, that_decide
 from engagement_platform.pipelines.engagements.pipe import within
 from engagement_platform.pipelines.mutations.acceptance import JUDGED_DDL, judged
+from engagement_platform.pipelines.mutations.requests import FIELDS, REASONS, Verdict
 from engagement_platform.pipelines.parts import (
     COORDINATES,
     QUANTILES,
@@ -78,7 +78,8 @@ class TablesProcess:
     commits: tuple[str, ...] = ("quarantine", "alias", "mutation_request")
 
     def run(self, work: RequestBatch, commit: Committer) -> Counts:
-        """Counts: rows_in, bytes_in, unknown_fields, quarantined, landed, inserted, duplicates, files, bytes."""
+        """Counts: rows_in, bytes_in, unknown_fields, quarantined, landed, inserted, duplicates, files, bytes,
+        commits."""
         accepted = work.requests(Verdict.ACCEPTED)
         written: list[tuple[Table, Transaction]] = []
 
