@@ -102,8 +102,8 @@ class Changes:
 
     lake_uri: root of the tables. name: of the consumer, unique in the lake; one process at a time reads under it.
     organizations, change_types (INSERT, UPDATE, DELETE), columns (of `engagement/current`; ids always come along): less
-    than everything. start: where a new consumer begins, see `position.Start`; a known one goes on where it is. max_rows: at
-    most so many notifications in a batch. follow: wait for more instead of ending, looking every `poll`.
+    than everything. start: where a new consumer begins, see `position.Start`; a known one goes on where it is.
+    max_rows: at most so many notifications in a batch. follow: wait for more instead of ending, looking every `poll`.
     store_url: database of the cursor. Default: that of the settings, so that the platform sees the consumer, and keeps
     what it has yet to read.
 

@@ -72,10 +72,9 @@ class Standing:
         pending, held = _Pending(self, where), [ROW.empty_table()]
         for rows in light.batches(self._open(DATA), pending.columns(columns), where):
             special = _among(rows, pending.special)
-            if special.true_count:
+            if pending.special:
                 held.append(rows.filter(special).cast(ROW))
-                rows = rows.filter(pc.invert(special))
-            plain = self._plain(rows, pending).select(list(columns))
+            plain = self._plain(rows.filter(pc.invert(special)), pending).select(list(columns))
             if plain.num_rows:
                 yield plain
         last = self._special(pa.concat_tables(held), pending.images).select(list(columns))

@@ -82,7 +82,7 @@ class PlainLake:
 
         dies_before: the table whose commit is not made any more.
         """
-        manifest = self._begin(INGEST_ENGAGEMENTS)
+        manifest = self.begin(INGEST_ENGAGEMENTS)
         rows: list[dict[str, Any]] = []
         images: list[dict[str, Any]] = []
         told: list[dict[str, Any]] = []
@@ -118,8 +118,8 @@ class PlainLake:
         self.append(NOTIFICATION, named, manifest, process="notification", commit="append")
 
     def ask(self, messages: Sequence[Message], *, dies_before: Table | None = None) -> None:
-        """Requests as one batch, published and announced; those that are known are passed by. dies_before: see `land`"""
-        manifest = self._begin(INGEST_MUTATION_REQUESTS)
+        """Requests as one batch, published and announced; known ones are passed by. dies_before: as for `land`."""
+        manifest = self.begin(INGEST_MUTATION_REQUESTS)
         edges: list[dict[str, Any]] = []
         patches: list[dict[str, Any]] = []
         for organization, lake, some in self._by_organization(messages):
@@ -142,7 +142,7 @@ class PlainLake:
             return
         stamps = {"ingestion_ts": manifest.ingestion_ts, "ingestion_date": manifest.ingestion_ts.date()}
         self.append(MUTATION_REQUEST, [{**row, **stamps} for row in (*edges, *patches, *renames)], manifest)
-        announcing, told = self._begin(APPLY_MUTATIONS), []
+        announcing, told = self.begin(APPLY_MUTATIONS), []
         for lake in self.memory.values():
             before = len(lake.notifications)
             lake.sequence = self.sequence
@@ -159,7 +159,7 @@ class PlainLake:
         found = DeltaTable(self.uri(self.data))
         light.replace(found, table_of(rows, self.data), Transaction(WATERMARK, self.sequence))
         if dies_before is not CHANGESET and DeltaTable.is_deltatable(self.uri(CHANGESET)):
-            txn = self._begin("rematerialize-aliases").transaction("changeset", "delete")
+            txn = self.begin("rematerialize-aliases").transaction("changeset", "delete")
             light.replace(DeltaTable(self.uri(CHANGESET)), table_of([], CHANGESET), txn)
 
     def append(
@@ -196,12 +196,13 @@ class PlainLake:
                     parts.append((kind, {**row, "sequence": row["batch_sequence"]}))
         found: Rows = {}
         for organization in sorted({row["organization_id"] for _, row in parts}):
-            of = [{"organization_id": organization, k: row} for k, row in parts if row["organization_id"] == organization]
-            shown = current_rows(organization, pa.Table.from_pylist(of, schema=STATE))
+            of = [(kind, row) for kind, row in parts if row["organization_id"] == organization]
+            state = [{"organization_id": organization, kind: row} for kind, row in of]
+            shown = current_rows(organization, pa.Table.from_pylist(state, schema=STATE))
             found |= by_key(shown.select(CURRENT_ROW.names))
         return {key: row for key, row in found.items() if row["person_id"] is not None}
 
-    def _begin(self, job: str) -> Manifest:
+    def begin(self, job: str) -> Manifest:
         """The manifest of a job's next batch."""
         self.sequence += 1
         number = self.batches[job]
