@@ -20,12 +20,12 @@ from engagement_platform.consumers.changes import MAX_ROWS, lake_root
 from engagement_platform.consumers.notified import KEY, TooFarBehind
 from engagement_platform.consumers.position import Position, batch_of
 from engagement_platform.lake import log
+from engagement_platform.lake.append_log_source import is_restore
 from engagement_platform.lake.checksums import quoted
 from engagement_platform.lake.engagement import NOTIFICATION
 from engagement_platform.pipelines.engagements.schema import CURRENT_ROW
 from engagement_platform.pipelines.snapshot import DATA
 from engagement_platform.replica.file import FORMAT, NotAReplica, State, make_engagement, opened, put_state, state
-from engagement_platform.rollback.plan import RESTORE_TABLES
 from engagement_platform.settings import Settings
 
 NAME = "replica"
@@ -128,8 +128,7 @@ def _restored(uri: str, after: int, through: int) -> str | None:
     for version in range(after + 1, through + 1):
         actions = log.entry(uri, version) or []
         info: Mapping[str, Any] = next((a["commitInfo"] for a in actions if "commitInfo" in a), {})
-        ours = str(info.get("userMetadata") or "").startswith(f"{RESTORE_TABLES}@")
-        if info.get("operation") == "RESTORE" and not ours:
+        if info.get("operation") == "RESTORE" and not is_restore(info.get("userMetadata")):
             return f"version {version} of {DATA.name} restored an earlier one, and nobody announced what changed"
     return None
 
