@@ -77,8 +77,8 @@ class PlainLake:
     def changes(self, name: str = "reader", **options: Any) -> Changes:
         return Changes(self.settings.lake, name=name, store_url=self.settings.store_url, **options)
 
-    def land(self, messages: Sequence[Message], *, dies_before: Table | None = None) -> None:
-        """Engagements as one batch, whose new ids, images and notifications are committed in this order.
+    def land(self, messages: Sequence[Message], *, dies_before: Table | None = None) -> Manifest:
+        """Engagements as one batch: images, then new ids, which publishes it, then notifications; its manifest.
 
         dies_before: the table whose commit is not made any more.
         """
@@ -99,11 +99,12 @@ class PlainLake:
         writes += [(self.data, rows), *([(NOTIFICATION, told)] if told else [])]
         for table, found in writes:
             if dies_before is not None and table.name == dies_before.name:
-                return
+                break
             if table is NOTIFICATION:
                 self.notify(found, manifest)
             else:
                 self.append(table, found, manifest)
+        return manifest
 
     def notify(self, rows: Iterable[Mapping[str, Any]], manifest: Manifest) -> None:
         """Notifications of a batch."""
@@ -117,7 +118,7 @@ class PlainLake:
         ]
         self.append(NOTIFICATION, named, manifest, process="notification", commit="append")
 
-    def ask(self, messages: Sequence[Message], *, dies_before: Table | None = None) -> None:
+    def ask(self, messages: Sequence[Message], *, dies_before: Table | None = None) -> Manifest:
         """Requests as one batch, published and announced; known ones are passed by. dies_before: as for `land`."""
         manifest = self.begin(INGEST_MUTATION_REQUESTS)
         edges: list[dict[str, Any]] = []
@@ -139,7 +140,7 @@ class PlainLake:
         if edges:
             self.append(ALIAS, edges, manifest)
         if dies_before is MUTATION_REQUEST:
-            return
+            return manifest
         stamps = {"ingestion_ts": manifest.ingestion_ts, "ingestion_date": manifest.ingestion_ts.date()}
         self.append(MUTATION_REQUEST, [{**row, **stamps} for row in (*edges, *patches, *renames)], manifest)
         announcing, told = self.begin(APPLY_MUTATIONS), []
@@ -149,6 +150,7 @@ class PlainLake:
             lake.announce()
             told += lake.notifications[before:]
         self.notify(told, announcing)
+        return manifest
 
     def move(self, *, dies_before: Table | None = None) -> None:
         """Everything pending into the Data Table. dies_before CHANGESET: the moved images stay there."""
