@@ -41,7 +41,7 @@ from engagement_platform.lake.engagement import (
 from engagement_platform.lake.lake import Lake
 from engagement_platform.lake.session import session_conf
 from engagement_platform.mutation.current import current
-from engagement_platform.mutation.job import APPLY_MUTATIONS
+from engagement_platform.pipelines.parts import APPLY_MUTATIONS
 from engagement_platform.settings import (
     ApplyStrategy,
     BatchSettings,

@@ -50,7 +50,7 @@ from engagement_platform.lake.engagement import (
     QUARANTINE,
 )
 from engagement_platform.layout.statistics import lower_median
-from engagement_platform.mutation.job import APPLY_MUTATIONS
+from engagement_platform.pipelines.parts import APPLY_MUTATIONS
 from engagement_platform.settings import LayoutScheme, LayoutSettings
 
 INGEST, MUTATE, MAINTAIN = "ingest", "mutate", "maintain"

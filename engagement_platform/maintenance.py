@@ -30,8 +30,8 @@ from engagement_platform.layout.migrate import MIGRATE, Migrated, Migration
 from engagement_platform.layout.optimize import Tools
 from engagement_platform.layout.unfinished_reads import StillRead
 from engagement_platform.layout.vacuum import Checkpointed, RetentionNotApplied, Vacuumed, checkpoint, vacuum
-from engagement_platform.mutation.job import APPLY_MUTATIONS
-from engagement_platform.mutation.rematerialize import REMATERIALIZE_ALIASES
+from engagement_platform.pipelines.parts import APPLY_MUTATIONS
+from engagement_platform.pipelines.mutations.move import REMATERIALIZE_ALIASES
 from engagement_platform.settings import LayoutScheme, Settings
 
 READERS: Mapping[str, str] = {APPLY_MUTATIONS: MUTATION_REQUEST.name}

@@ -33,8 +33,8 @@ from engagement_platform.lake.engagement import MUTATION_REQUEST, PENDING
 from engagement_platform.merge_on_read.entity import Entity, profile
 from engagement_platform.merge_on_read.rematerialize import job_name as rematerialize_name
 from engagement_platform.merge_on_read.snapshot import pending_rows
-from engagement_platform.mutation.job import APPLY_MUTATIONS
-from engagement_platform.mutation.rematerialize import REMATERIALIZE_ALIASES
+from engagement_platform.pipelines.parts import APPLY_MUTATIONS
+from engagement_platform.pipelines.mutations.move import REMATERIALIZE_ALIASES
 from engagement_platform.settings import Settings
 from engagement_platform.sources.kafka import KafkaSource
 from engagement_platform.sources.kafka_errors import TopicMissing

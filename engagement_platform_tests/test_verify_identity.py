@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from engagement_platform.jobs import INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS
 from engagement_platform.lake.engagement import MAPPING, PENDING
-from engagement_platform.mutation.job import APPLY_MUTATIONS
+from engagement_platform.pipelines.parts import APPLY_MUTATIONS
 from engagement_platform.settings import MutationSettings, Settings
 from engagement_platform.verify import Finding, identity, identity_findings, verify
 from engagement_platform.verify.identity import sampled

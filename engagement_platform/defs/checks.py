@@ -27,7 +27,7 @@ from engagement_platform.errors import PlatformError
 from engagement_platform.jobs import INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS, JOB_NAMES
 from engagement_platform.lake import log
 from engagement_platform.lake.engagement import ALIAS, MAPPING, MUTATION_REQUEST, NOTIFICATION, QUARANTINE
-from engagement_platform.mutation.job import APPLY_MUTATIONS
+from engagement_platform.pipelines.parts import APPLY_MUTATIONS
 from engagement_platform.settings import Settings
 from engagement_platform.status import succeeded, summed
 from engagement_platform.verify import Finding

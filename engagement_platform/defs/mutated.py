@@ -17,7 +17,7 @@ from engagement_platform.lake import log
 from engagement_platform.lake.engagement import ALIAS, NOTIFICATION, data_table
 from engagement_platform.lake.lake import Lake
 from engagement_platform.mutation.accepted import edges_of
-from engagement_platform.mutation.job import APPLY_MUTATIONS
+from engagement_platform.pipelines.parts import APPLY_MUTATIONS
 from engagement_platform.pipelines.mutations.edges import Edge
 from engagement_platform.pipelines.mutations.identity import Identities
 from engagement_platform.settings import Settings

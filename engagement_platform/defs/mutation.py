@@ -18,7 +18,7 @@ from engagement_platform.defs.platform import Platform
 from engagement_platform.defs.specs import DAYS, mutation_specs
 from engagement_platform.defs.telling import MUTATION_TABLES
 from engagement_platform.lake.engagement import ALIAS
-from engagement_platform.mutation.job import APPLY_MUTATIONS
+from engagement_platform.pipelines.parts import APPLY_MUTATIONS
 
 # Not the pool of the engagements, though both write the Data Table and the mapping: a pool is held for a whole drain,
 # up to ten minutes, in which no mutation would be applied. The leases in the stores are taken batch by batch, first

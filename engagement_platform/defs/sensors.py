@@ -31,7 +31,7 @@ from engagement_platform.defs.specs import DAYS
 from engagement_platform.defs.waiting import Waiting, waiting
 from engagement_platform.errors import PlatformError
 from engagement_platform.jobs import INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS
-from engagement_platform.mutation.job import APPLY_MUTATIONS
+from engagement_platform.pipelines.parts import APPLY_MUTATIONS
 from engagement_platform.sources.kafka_errors import BrokerUnavailable, TopicMissing
 
 IN_PROGRESS = (dg.DagsterRunStatus.QUEUED, *GOING)

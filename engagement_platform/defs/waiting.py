@@ -17,7 +17,7 @@ from engagement_platform.games.feed import Feed
 from engagement_platform.jobs import PATIENCE, open_stores, topic_of
 from engagement_platform.lake import log
 from engagement_platform.lake.append_log_source import BEFORE_ALL
-from engagement_platform.mutation.job import APPLY_MUTATIONS
+from engagement_platform.pipelines.parts import APPLY_MUTATIONS
 from engagement_platform.settings import Settings
 from engagement_platform.sources.kafka import KafkaSource
 from engagement_platform.status import landed_requests, unread_from

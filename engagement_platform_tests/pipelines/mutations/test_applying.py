@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 from engagement_platform.mutation import few
-from engagement_platform.mutation.job import APPLY_MUTATIONS
-from engagement_platform.mutation.rematerialize import REMATERIALIZE_ALIASES
+from engagement_platform.pipelines.parts import APPLY_MUTATIONS
+from engagement_platform.pipelines.mutations.move import REMATERIALIZE_ALIASES
 from engagement_platform.mutation.strategy import choose, summarized
 
 from engagement_platform.jobs import INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS

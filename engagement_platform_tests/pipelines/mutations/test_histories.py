@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from engagement_platform.mutation import few
-from engagement_platform.mutation.job import APPLY_MUTATIONS
+from engagement_platform.pipelines.parts import APPLY_MUTATIONS
 
 from engagement_platform.jobs import INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS
 from engagement_platform.lake import log

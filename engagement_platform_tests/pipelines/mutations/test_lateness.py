@@ -6,8 +6,8 @@ import json
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from engagement_platform.mutation.job import APPLY_MUTATIONS
-from engagement_platform.mutation.rematerialize import REMATERIALIZE_ALIASES
+from engagement_platform.pipelines.parts import APPLY_MUTATIONS
+from engagement_platform.pipelines.mutations.move import REMATERIALIZE_ALIASES
 
 from engagement_platform.defs.rematerialize import to_move
 from engagement_platform.jobs import INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS
