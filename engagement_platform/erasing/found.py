@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
-from engagement_platform.erasing.rules import Belonging, leading_back
+from engagement_platform.erasing.rules import Belonging, leading_back, leading_on
 from engagement_platform.erasing.whom import Whom
 from engagement_platform.lake import light, log
 from engagement_platform.lake.arrow import schema_of
@@ -30,7 +30,6 @@ from engagement_platform.lake.engagement import (
 )
 from engagement_platform.landing.withheld import said_in
 from engagement_platform.mutation.model import Edge
-from engagement_platform.mutation.names import affected
 from engagement_platform.pii.erasure import Subject, naming
 from engagement_platform.pii.tombstones import ENGAGEMENT, StoredTombstones
 from engagement_platform.pipelines.engagements.schema import ROW, STATE, STATE_FIELDS
@@ -156,12 +155,10 @@ class Found:
         for sequence, edge in self.edges:
             if edge.organization_id in states:
                 states[edge.organization_id].append({"edge": {**edge._asdict(), "sequence": sequence}})
-        made = [
-            current_rows(
-                organization, pa.Table.from_pylist([{"organization_id": organization, **p} for p in parts], STATE)
-            )
-            for organization, parts in sorted(states.items())
-        ]
+        made = []
+        for organization, parts in sorted(states.items()):
+            state = pa.Table.from_pylist([{"organization_id": organization, **part} for part in parts], STATE)
+            made.append(current_rows(organization, state))
         return pa.concat_tables(made)
 
     def requests(self) -> pa.Table:
@@ -182,9 +179,8 @@ class Found:
     def names_handed_on(self) -> pa.Table:
         """Moved names of others that differ without what was said of the person: as they are then, columns NAMED."""
         edges, ids = self._all_edges, set(self.ids)
-        reached = affected(edges, {(edge.organization_id, id_) for edge in edges for id_ in ids})
-        reached = {pair for pair in reached if pair[1] not in ids}
-        sources = sorted(leading_back(edges, {id_ for _, id_ in reached}) - ids)
+        reached = leading_on(edges, ids) - ids
+        sources = sorted(leading_back(edges, reached) - ids)
         moved: dict[Pair, tuple[Any, Any]] = {}
         evidence: dict[str, list[Evidence]] = {}
         for row in self.find(MAPPING, (*NAMED, "evidence"), {"id": sources}).to_pylist():
@@ -202,9 +198,9 @@ class Found:
         changed = []
         for organization, said in sorted(evidence.items()):
             now = current_names(organization, said, [edge for edge in edges if edge.organization_id == organization])
-            for pair in sorted(pair for pair in reached.intersection(moved) if pair[0] == organization):
-                if (name := now.get(pair[1], (None, None))) != moved[pair]:
-                    changed.append(dict(zip(NAMED, (*pair, *name), strict=True)))
+            for pair, name in sorted(moved.items()):
+                if pair[0] == organization and pair[1] in reached and now.get(pair[1], (None, None)) != name:
+                    changed.append(dict(zip(NAMED, (*pair, *now.get(pair[1], (None, None))), strict=True)))
         return pa.Table.from_pylist(changed, schema_of(MAPPING, *NAMED))
 
     def edges_of_the_person(self) -> list[Edge]:

@@ -95,9 +95,8 @@ def erase_job(lake: Lake, stores: Stores, settings: Settings, told: Told | None 
 
     steps = [RewriteProcess(table, decide) for table, decide in rewrites(settings).items()]
     profiles = [EntityProcess(table, entity.key) for table in (entity.changeset, entity.base)]
-    written = {f"{one.name}/rewrite": one.table for one in steps} | {
-        f"{one.name}/remove": one.table for one in profiles
-    }
+    written = {f"{one.name}/rewrite": one.table for one in steps}
+    written |= {f"{one.name}/remove": one.table for one in profiles}
     return MicroBatchJob(
         name=ERASE_SUBJECTS,
         source=AskedSource(tombstones),

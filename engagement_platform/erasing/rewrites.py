@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from engagement_platform.erasing.found import NAMED, NOTIFIED, PAIR, PLACE, Found
-from engagement_platform.lake.arrow import schema_of, table_of
+from engagement_platform.lake.arrow import table_of
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.engagement import (
     ALIAS,
@@ -96,16 +96,14 @@ def _notifications(found: Found) -> Rewrite:
     """They lose the person's id."""
     instead = _instead(found)
     rows = [{name: instead.get(said, said) for name, said in row.items()} for row in found.notifications().to_pylist()]
-    return Rewrite(
-        NOTIFIED[:1], schema_of(NOTIFICATION, *NOTIFIED[:1]).empty_table(), table_of(rows, NOTIFICATION, *NOTIFIED)
-    )
+    return Rewrite(NOTIFIED[:1], table_of((), NOTIFICATION, *NOTIFIED[:1]), table_of(rows, NOTIFICATION, *NOTIFIED))
 
 
 def _quarantine(found: Found) -> Rewrite:
     """Refused records that name the person become markers: where they stood, and that somebody was erased."""
     said = {"key": None, "value": None, "reason_code": Reason.ERASED.value, "reason": SENTENCES[Reason.ERASED]}
     rows = [{**row, **said} for row in found.refused().to_pylist()]
-    return Rewrite(PLACE, schema_of(QUARANTINE, *PLACE).empty_table(), table_of(rows, QUARANTINE, *PLACE, *said))
+    return Rewrite(PLACE, table_of((), QUARANTINE, *PLACE), table_of(rows, QUARANTINE, *PLACE, *said))
 
 
 def _instead(found: Found) -> Mapping[str | None, str]:

@@ -49,13 +49,22 @@ def follow(identities: Identities, row: Row) -> str | None:
 
 def leading_back(edges: Iterable[Edge], ids: Collection[str]) -> set[str]:
     """`ids`, and those from which edges lead to one of them, whatever their times: more than needed, never less."""
-    before: dict[str, set[str]] = {}
-    for edge in edges:
-        if edge.from_id is not None and edge.to_id is not None:
-            before.setdefault(edge.to_id, set()).add(edge.from_id)
+    return _closure(((edge.to_id, edge.from_id) for edge in edges), ids)
+
+
+def leading_on(edges: Iterable[Edge], ids: Collection[str]) -> set[str]:
+    """`ids`, and those to which edges lead from one of them, whatever their times: more than needed, never less."""
+    return _closure(((edge.from_id, edge.to_id) for edge in edges), ids)
+
+
+def _closure(steps: Iterable[tuple[str | None, str | None]], ids: Collection[str]) -> set[str]:
+    after: dict[str, set[str]] = {}
+    for start, end in steps:
+        if start is not None and end is not None:
+            after.setdefault(start, set()).add(end)
     found, left = set(ids), list(ids)
     while left:
-        new = before.get(left.pop(), set()) - found
+        new = after.get(left.pop(), set()) - found
         found |= new
         left += new
     return found

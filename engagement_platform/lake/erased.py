@@ -121,8 +121,8 @@ def rewrite(
     changed: pa.Table | None = None,
     where: str = "TRUE",
 ) -> None:
-    """In one commit of Spark remove the rows that equal one of `gone` in the columns `on`, and give those that equal one
-    of `changed` its other columns, as far as `where` holds.
+    """In one commit of Spark remove the rows that equal one of `gone` in the columns `on`, and give those that equal
+    one of `changed` its other columns, as far as `where` holds.
 
     Keys stand in one of both, in `changed` once. By a MERGE whose condition names columns, and the first and last
     organization and day; what opens an append-only table is said at `take_out`. Rows that are only marked as removed

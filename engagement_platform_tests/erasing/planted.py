@@ -39,7 +39,7 @@ from engagement_platform.settings import LayoutSettings, Settings
 BOB, AMY, ANN = "bob-canary", "amy", "ann"
 SECRET = "canary-secret"
 DAY, AT = date(2026, 11, 20), datetime(2026, 11, 20, 12, tzinfo=UTC)
-LATER = datetime(2026, 11, 21, 12, tzinfo=UTC)
+EARLIER, LATER = datetime(2026, 11, 19, 12, tzinfo=UTC), datetime(2026, 11, 21, 12, tzinfo=UTC)
 DATA = data_table("liquid")
 MOVED, PENDING = 5, 9
 """Sequences: of what the base has, and of what waits to be moved. All requests are announced."""
@@ -63,13 +63,13 @@ def image(id_: str, source: str, now: str | None, text: str = "hello") -> Row:
     return engagement("org", id_, source, now, text, version=2, batch_sequence=PENDING, earlier_versions=digests)
 
 
-def name(id_: str, name: str, hour: int = 12, evidence: list[Row] | None = None) -> Row:
-    return {"organization_id": "org", "id": id_, "name": name, "name_ts": AT.replace(hour=hour), "batch_id": 0,
-            "batch_sequence": MOVED if evidence is not None else PENDING, "evidence": evidence}  # fmt: skip
+def name(id_: str, name: str, at: datetime, evidence: list[Row] | None = None) -> Row:
+    return {"organization_id": "org", "id": id_, "name": name, "name_ts": at, "batch_id": 0, "evidence": evidence,
+            "batch_sequence": MOVED if evidence is not None else PENDING}  # fmt: skip
 
 
-def evidence(name: str, hour: int = 12, request: str | None = None) -> Row:
-    return {"name": name, "name_ts": AT.replace(hour=hour), "request_id": request}
+def evidence(name: str, at: datetime, request: str | None = None) -> Row:
+    return {"name": name, "name_ts": at, "request_id": request}
 
 
 def notification(number: int, organization: str, id_: str, kind: str, now: str | None, before: str | None) -> Row:
@@ -89,12 +89,14 @@ def refused(offset: int, value: Mapping[str, object] | bytes) -> Row:
     raw = value if isinstance(value, bytes) else json.dumps(value).encode()
     return {"topic": "engagements", "partition": 0, "offset": offset, "key": b"org", "value": raw,
             "reason_code": "missing_field", "reason": "type is missing or null, and required.", "batch_id": 0,
-            "job_name": "ingest-engagements", "ingestion_ts": AT, "ingestion_date": DAY, "batch_sequence": MOVED}  # fmt: skip
+            "job_name": "ingest-engagements", "ingestion_ts": AT, "ingestion_date": DAY,
+            "batch_sequence": MOVED}  # fmt: skip
 
 
 def request(id_: str, **fields: object) -> Row:
     return {"organization_id": "org", "request_id": id_, "execution_ts": LATER, "topic": "requests", "partition": 0,
-            "offset": 0, "ingestion_ts": LATER, "ingestion_date": DAY, "batch_id": 0, "batch_sequence": MOVED, **fields}  # fmt: skip
+            "offset": 0, "ingestion_ts": LATER, "ingestion_date": DAY, "batch_id": 0,
+            "batch_sequence": MOVED, **fields}  # fmt: skip
 
 
 # A lead that became Bob; Bob's own; Bob's as it stands deleted; one of Amy, who was Bob before; others of Amy and Ann.
@@ -121,15 +123,16 @@ ROWS: Mapping[Table, list[Row]] = {
         notification(6, "org", "became", "INSERT", BOB, None), notification(7, "org", "became", "UPDATE", AMY, BOB),
         notification(8, "org", "amy's", "INSERT", AMY, None), notification(9, "org", "ann's", "INSERT", ANN, None),
         notification(10, "org", "through", "INSERT", AMY, None), notification(11, "org", "again", "INSERT", BOB, None),
-        notification(12, "org", "corrected", "INSERT", BOB, None), notification(13, "org", "passed", "INSERT", BOB, None),
-        notification(14, "org", "corrected", "UPDATE", ANN, BOB), notification(15, "org", "passed", "UPDATE", AMY, BOB),
-        notification(16, "org", "waiting", "INSERT", BOB, None),
+        notification(12, "org", "corrected", "INSERT", BOB, None),
+        notification(13, "org", "passed", "INSERT", BOB, None), notification(14, "org", "passed", "UPDATE", AMY, BOB),
+        notification(15, "org", "corrected", "UPDATE", ANN, BOB), notification(16, "org", "waiting", "INSERT", BOB, None),
     ],
     MAPPING: [
-        name(BOB, SECRET, evidence=[evidence(SECRET), evidence(f"renamed {SECRET}", 2, "u2")]),
-        name(BOB, f"newer {SECRET}", 13),
-        name(AMY, SECRET, evidence=[evidence("Amy", 1)]),
-        name(ANN, "Ann", evidence=[evidence("Ann")]), name("lead", "A lead"),
+        name(BOB, f"renamed {SECRET}", AT.replace(hour=2),
+             [evidence(SECRET, EARLIER), evidence(f"renamed {SECRET}", AT.replace(hour=2), "u2")]),
+        name(BOB, f"newer {SECRET}", AT.replace(hour=13)),
+        name(AMY, SECRET, EARLIER, [evidence("Amy", EARLIER.replace(hour=1))]),
+        name(ANN, "Ann", AT, [evidence("Ann", AT)]), name("lead", "A lead", AT),
     ],
     ALIAS: [
         edge("c1", "CONVERT", "lead", BOB, AT.replace(hour=13)),
@@ -150,7 +153,7 @@ ROWS: Mapping[Table, list[Row]] = {
         request("u1", operation="UPDATE", engagement_id="own", subject=f"patched {SECRET}"),
         request("u2", operation="RENAME", from_id=BOB, name=f"renamed {SECRET}", execution_ts=AT.replace(hour=2)),
         request("u3", operation="UPDATE", engagement_id="ann's", subject="patched"),
-        request("u4", operation="RENAME", from_id=BOB, name=f"last {SECRET}", execution_ts=LATER, batch_sequence=PENDING),
+        request("u4", operation="RENAME", from_id=BOB, name=f"last {SECRET}", batch_sequence=PENDING),
         request("u5", operation="UPDATE", engagement_id="corrected", subject="patched", batch_sequence=PENDING),
     ],
     QUARANTINE: [
