@@ -125,7 +125,8 @@ ROWS: Mapping[Table, list[Row]] = {
         notification(10, "org", "through", "INSERT", AMY, None), notification(11, "org", "again", "INSERT", BOB, None),
         notification(12, "org", "corrected", "INSERT", BOB, None),
         notification(13, "org", "passed", "INSERT", BOB, None), notification(14, "org", "passed", "UPDATE", AMY, BOB),
-        notification(15, "org", "corrected", "UPDATE", ANN, BOB), notification(16, "org", "waiting", "INSERT", BOB, None),
+        notification(15, "org", "corrected", "UPDATE", ANN, BOB),
+        notification(16, "org", "waiting", "INSERT", BOB, None),
     ],
     MAPPING: [
         name(BOB, f"renamed {SECRET}", AT.replace(hour=2),
