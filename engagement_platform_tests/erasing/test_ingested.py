@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from deltalake import DeltaTable
+from engagement_platform.pipelines.parts import APPLY_MUTATIONS
 from pyspark.sql import SparkSession
 
 from engagement_platform.erasing.job import Eraser, tables
@@ -21,7 +22,6 @@ from engagement_platform.jobs import (
 from engagement_platform.lake.engagement import NOTIFICATION, QUARANTINE, SAID_NAME
 from engagement_platform.lake.erased import current_files
 from engagement_platform.merge_on_read.entity import PROFILE
-from engagement_platform.pipelines.parts import APPLY_MUTATIONS
 from engagement_platform.pii.scan import places_with
 from engagement_platform.settings import KafkaSettings, LayoutSettings
 from engagement_platform.verify import identity_findings, verify
