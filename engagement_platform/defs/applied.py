@@ -24,13 +24,12 @@ def announced_metadata(batch: Batch, table: Table, process: str) -> Metadata:  #
 
 
 def moved_metadata(batch: Batch, table: Table, process: str) -> Metadata:
-    """Of a move: on the Data Table rows, files, bytes and the strategy with its reason; on the others what was moved."""
+    """Of a move: rows, files and bytes, on the Data Table the strategy with its reason; up to which sequence it went."""
     report = batch.report
     shown = counted(batch.processes.get(process, {}), *_OF_TABLES[table.name])
     if table.name == DATA.name:
         shown |= {n: MetadataValue.text(str(v)) for n in ("strategy", "why") if (v := report.details.get(n))}
         shown["seconds"] = MetadataValue.float(round(report.seconds, 2))
-    watermark = report.details.get("watermark")
-    return identified(
-        report, {**shown, **({"watermark": MetadataValue.int(watermark)} if isinstance(watermark, int) else {})}
-    )
+    if isinstance(watermark := report.details.get("watermark"), int):
+        shown["watermark"] = MetadataValue.int(watermark)
+    return identified(report, shown)
