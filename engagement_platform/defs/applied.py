@@ -24,7 +24,7 @@ def announced_metadata(batch: Batch, table: Table, process: str) -> Metadata:  #
 
 
 def moved_metadata(batch: Batch, table: Table, process: str) -> Metadata:
-    """Of a move: rows, files and bytes, on the Data Table the strategy with its reason; up to which sequence it went."""
+    """Of a move: rows, files and bytes; on the Data Table the strategy with its reason; the watermark."""
     report = batch.report
     shown = counted(batch.processes.get(process, {}), *_OF_TABLES[table.name])
     if table.name == DATA.name:
