@@ -78,7 +78,7 @@ class TablesProcess:
     commits: tuple[str, ...] = ("quarantine", "alias", "mutation_request")
 
     def run(self, work: RequestBatch, commit: Committer) -> Counts:
-        """Counts: rows_in, bytes_in, unknown_fields, quarantined, landed, inserted, duplicates, files, bytes,
+        """Counts: rows_in, bytes_in, unknown_fields, quarantined, landed, inserted, duplicates, edges, files, bytes,
         commits."""
         accepted = work.requests(Verdict.ACCEPTED)
         written: list[tuple[Table, Transaction]] = []
@@ -106,6 +106,7 @@ class TablesProcess:
             "landed": accepted,
             "inserted": accepted,
             "duplicates": work.requests(Verdict.DUPLICATE),
+            "edges": work.requests(Verdict.ACCEPTED, *_EDGES),
             **counts,
         }
 
