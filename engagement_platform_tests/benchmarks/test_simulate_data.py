@@ -44,8 +44,6 @@ def test_every_conversion_comes_on_one_day_under_its_own_id(days: Days) -> None:
     assert len({request["request_id"] for request in requests}) == len(requests) == len(days.data_set.conversions)
     converted = {(request["organization_id"], request["from_id"]) for request in requests}
     assert converted == {(one.organization_id, one.from_id) for one in days.data_set.conversions}
-        (one.organization_id, one.from_id) for one in days.data_set.conversions
-    }
 
 
 def test_expected_is_what_a_replay_of_the_days_leaves(days: Days) -> None:
