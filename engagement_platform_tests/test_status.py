@@ -23,7 +23,7 @@ from engagement_platform.jobs import (
     open_stores,
 )
 from engagement_platform.lake.contract import Table
-from engagement_platform.lake.engagement import CHANGESET, MAPPING, MUTATION_REQUEST
+from engagement_platform.lake.engagement import MAPPING, MUTATION_REQUEST
 from engagement_platform.pipelines.mutations.move import REMATERIALIZE_ALIASES
 from engagement_platform.pipelines.parts import APPLY_MUTATIONS
 from engagement_platform.pipelines.snapshot import DATA, WATERMARK
@@ -35,7 +35,6 @@ from engagement_platform.status import (
     in_tables,
     job_statuses,
     mutated_quantiles,
-    pending_changes,
     snapshot,
     succeeded,
     summary,
@@ -247,28 +246,17 @@ def test_mutations_are_counted_apart_from_messages(broker: Broker, settings: Set
     assert (since.landed, since.duplicates, since.quarantined, since.batches) == (0, 0, 0, 0)
 
 
-def test_what_waits_to_be_moved_is_counted_from_the_logs_and_says_since_when(tmp_path: Path) -> None:
+def test_what_waits_in_tables_is_counted_from_logs_and_its_age_from_the_stores(tmp_path: Path) -> None:
     settings, stores = Settings(home=tmp_path), open_stores(Settings(home=tmp_path))
-    assert in_tables(REMATERIALIZE_ALIASES, settings, stores) == Waiting()
+    assert in_tables(REMATERIALIZE_ALIASES, settings, stores) == Waiting(0)
     assert in_tables(INGEST_ENGAGEMENTS, settings, stores) is None
-    before = datetime.now(UTC) - timedelta(seconds=1)
-    for table, sequence, rows in (
-        (MUTATION_REQUEST, 3, 2),
-        (CHANGESET, 4, 3),
-        (MAPPING, 4, 1),
-        (MUTATION_REQUEST, 5, 1),
-    ):
-        add(settings, table, sequence, rows)
-    waits = pending_changes(settings)
-    assert waits.rows == 7
-    assert waits.since is not None
-    assert before < waits.since <= datetime.now(UTC)
-    add(settings, DATA, 4, 1, **{WATERMARK: 4})
-    assert pending_changes(settings).rows == 4, "a name may hang on a request"
-    add(settings, MAPPING, 4, 1, **{WATERMARK: 4})
-    assert pending_changes(settings).rows == 1
-    assert backlog(REMATERIALIZE_ALIASES, settings, None) == 1
-    assert backlog(APPLY_MUTATIONS, settings, None) == 3
+    begun = stores.checkpoints.begin(manifest(0, 0, 2, INGEST_MUTATION_REQUESTS))
+    stores.checkpoints.succeed(begun, {"rows_in": 2, "landed": 2})
+    add(settings, MUTATION_REQUEST, begun.sequence, 2)
+    assert in_tables(REMATERIALIZE_ALIASES, settings, stores) == Waiting(2, NOON)
+    assert in_tables(APPLY_MUTATIONS, settings, stores) == Waiting(2, NOON)
+    assert backlog(REMATERIALIZE_ALIASES, settings, None) == backlog(APPLY_MUTATIONS, settings, None) == 2
     for table in (DATA, MAPPING):
-        add(settings, table, 5, 1, **{WATERMARK: 5})
-    assert pending_changes(settings) == Waiting()
+        add(settings, table, begun.sequence, 1, **{WATERMARK: begun.sequence})
+    assert in_tables(REMATERIALIZE_ALIASES, settings, stores) == Waiting(0)
+    assert in_tables(APPLY_MUTATIONS, settings, stores) == Waiting(2, NOON)

@@ -28,8 +28,15 @@ from engagement_platform.verify.recomputed import compare, compared
 from engagement_platform_tests.conftest import Broker
 from engagement_platform_tests.daily import every_third_day, of_today
 from engagement_platform_tests.ingestion.world import World, ignore
-from engagement_platform_tests.mutation.histories import Message, convert, delete, engagement, random_history, request
 from engagement_platform_tests.pipelines.lakes import MemoryLake
+from engagement_platform_tests.pipelines.mutations.histories import (
+    Message,
+    convert,
+    delete,
+    engagement,
+    random_history,
+    request,
+)
 from engagement_platform_tests.pipelines.tables import state_tables
 from engagement_platform_tests.pipelines.test_histories import run
 
