@@ -50,16 +50,19 @@ def setup() -> None:
     Exit status: 0 all there, 1 with the reason. 40 to 90 s the first time, one second later.
     Example: engagement-platform setup
     """
-    from engagement_platform.lake.jars import find_java, resolve_jars, spark_jars
+    from engagement_platform.lake.jars import JarsUnavailable, find_java, resolve_jars, spark_jars
     from engagement_platform.settings import Settings
 
     settings = Settings()
     print(f"Java: {find_java()}")
-    mirror = settings.spark.conf.get("spark.jars.ivySettings")
-    jars = [
-        *spark_jars(settings),
-        *resolve_jars("kafka", settings.spark.jar_cache, settings=Path(mirror) if mirror else None),
-    ]
+    given = settings.spark.conf.get("spark.jars.ivySettings")
+    mirror = Path(given) if given else None
+    if settings.spark.jar_folder is None:
+        try:
+            resolve_jars("graph", settings.spark.jar_cache, settings=mirror)
+        except JarsUnavailable:
+            print("GraphFrames: not to be had here; only organizations above mutation.max_edges_per_group need it")
+    jars = [*spark_jars(settings), *resolve_jars("kafka", settings.spark.jar_cache, settings=mirror)]
     print(f"Jars: {len(jars)} in {jars[0].parent.parent}")
 
 

@@ -26,7 +26,7 @@ from engagement_platform.embedded.ports import free_ports
 from engagement_platform.lake.jars import JarsUnavailable, resolve_jars
 from engagement_platform.lake.jars import spark_jars as resolved_spark_jars
 from engagement_platform.lake.session import build_classic, classic_conf
-from engagement_platform.settings import MutationSettings, Settings, SparkSettings
+from engagement_platform.settings import Settings, SparkSettings
 from engagement_platform_tests import daily  # noqa: F401 - says which day it is before workers begin
 
 # How long an example takes says how busy the machine is.
@@ -176,7 +176,9 @@ def graph_jars() -> list[Path]:
 def spark_jars_with_graphframes() -> list[Path]:
     """GraphFrames from a mirror, or from the folder that ENGAGEMENT_PLATFORM_SPARK__JAR_FOLDER names."""
     given = SparkSettings(jar_folder=Settings().spark.jar_folder)
-    return resolved_spark_jars(Settings(lake_uri=None, spark=given, mutation=MutationSettings(resolver="graphframes")))
+    if given.jar_folder is None:
+        resolve_jars("graph", given.jar_cache)
+    return resolved_spark_jars(Settings(lake_uri=None, spark=given))
 
 
 def skip_without_graphframes() -> None:

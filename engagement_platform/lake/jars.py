@@ -114,8 +114,7 @@ def resolve_jars(conf: JarConf, cache: Path, *, ivy_file: Path = IVY_FILE, setti
     Cost: 10 to 60 s the first time and one JVM; afterwards a directory listing. A changed ivy.xml is a new cache.
     Two processes may call it at once: one resolves, the other waits. Raises JarsUnavailable, JavaMissing.
     """
-    digest = hashlib.sha256(ivy_file.read_bytes()).hexdigest()[:16]
-    folder = cache.expanduser().absolute() / digest / conf
+    folder = _folder(conf, cache, ivy_file)
     if (jars := _complete(folder)) is not None:
         return jars
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -125,24 +124,34 @@ def resolve_jars(conf: JarConf, cache: Path, *, ivy_file: Path = IVY_FILE, setti
     return jars
 
 
-def spark_jars(settings: Settings) -> list[Path]:
-    """The jars of a Spark that is started here: Delta and Kafka, GraphFrames and S3A where they are needed, and all of
-    `spark.jar_folder`.
+def cached_jars(conf: JarConf, cache: Path, *, ivy_file: Path = IVY_FILE) -> list[Path]:
+    """The jars of one configuration as far as they were downloaded before; none where they were not."""
+    return _complete(_folder(conf, cache, ivy_file)) or []
 
-    When GraphFrames is in that folder it is not downloaded; of two jars with one file name that of the folder counts.
-    Raises JarFolderEmpty and what `resolve_jars` raises.
+
+def spark_jars(settings: Settings) -> list[Path]:
+    """The jars of a Spark that is started here: Delta and Kafka, S3A where it is needed, all of `spark.jar_folder`, and
+    GraphFrames where `setup` could download it.
+
+    Only very large organizations need GraphFrames, and not every mirror has it: nothing is downloaded for it here. Of
+    two jars with one file name that of the folder counts. Raises JarFolderEmpty and what `resolve_jars` raises.
     """
     mirror = settings.spark.conf.get("spark.jars.ivySettings")
     given = _folder_jars(settings.spark.jar_folder)
     confs: list[JarConf] = ["spark"]
-    if settings.mutation.resolver == "graphframes" and not any(map(is_graphframes, given)):
-        confs.append("graph")
     if settings.lake.startswith(SCHEME):
         confs.append("s3")
     ivy_settings = Path(mirror) if mirror else None
     resolved = [jar for conf in confs for jar in resolve_jars(conf, settings.spark.jar_cache, settings=ivy_settings)]
+    if not any(map(is_graphframes, given)):
+        resolved += cached_jars("graph", settings.spark.jar_cache)
     names = {jar.name for jar in given}
     return [*(jar for jar in resolved if jar.name not in names), *given]
+
+
+def _folder(conf: JarConf, cache: Path, ivy_file: Path) -> Path:
+    digest = hashlib.sha256(ivy_file.read_bytes()).hexdigest()[:16]
+    return cache.expanduser().absolute() / digest / conf
 
 
 def is_graphframes(jar: Path) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, date, datetime
@@ -12,11 +11,10 @@ import pytest
 
 from engagement_platform.engine.job import BatchReport
 from engagement_platform.jobs import redrive_jobs
-from engagement_platform.lake.engagement import MAPPING, NOTIFICATION, QUARANTINE, SUPERSEDED
+from engagement_platform.lake.engagement import NOTIFICATION, QUARANTINE
 from engagement_platform.rereading import reread_job
-from engagement_platform.settings import DecodingSettings, LayoutSettings
+from engagement_platform.settings import DecodingSettings
 from engagement_platform.verify import verify
-from engagement_platform_tests.daily import every_third_day
 from engagement_platform_tests.ingestion.conftest import MakeWorld
 from engagement_platform_tests.ingestion.oracle import as_bytes, engagement
 from engagement_platform_tests.ingestion.world import NOW, World, ignore
@@ -74,7 +72,6 @@ def today(engagement_id: str, **more: Any) -> dict[str, Any]:
     return engagement("org", engagement_id, engagement_ts="2026-11-21T08:00:00Z", **more)
 
 
-@every_third_day(0)
 def test_a_redrive_lands_what_is_right_now_and_a_second_one_changes_nothing(make_world: MakeWorld) -> None:
     strict = make_world(decoding=TOO_STRICT)
     strict.produce(
@@ -91,7 +88,7 @@ def test_a_redrive_lands_what_is_right_now_and_a_second_one_changes_nothing(make
 
     relaxed = strict.under(decoding=RIGHT)
     with pytest.raises(Crash):
-        redrive(relaxed, REFUSED, crash_at("data.insert:after"))
+        redrive(relaxed, REFUSED, crash_at("tables.data:after"))
     reports = redrive(relaxed, REFUSED)
     # The batch that was begun is finished, and then quarantine is gone over once more.
     engagements = [report for report in reports if report.counts["rows_in"]]
@@ -101,7 +98,7 @@ def test_a_redrive_lands_what_is_right_now_and_a_second_one_changes_nothing(make
         assert (counts["rows_in"], counts["landed"], counts["duplicates"], counts["quarantined"]) == expected
     assert [(row[1], row[4]) for row in relaxed.data_rows()] == [("known", 1), ("late", 2)]
     assert changes(relaxed) == [("known", "INSERT"), ("late", "INSERT")]
-    assert {row["id"]: row["name"] for row in relaxed.rows(MAPPING)} == {"lead-1": "Ann", "lead-2": "Bo"}
+    assert [name[1:3] for name in relaxed.names()] == [("lead-1", "Ann"), ("lead-2", "Bo")]
     assert reasons(relaxed) == {REFUSED: 3, "not_json": 1}, "what is still bad was rejected twice, or is gone"
 
     before = relaxed.contents()
@@ -135,7 +132,6 @@ def mixed(world: World) -> None:
     world.run()
 
 
-@every_third_day(2)
 def test_reading_a_day_again_changes_nothing_where_nothing_was_wrong(world: World) -> None:
     mixed(world)
     assert reasons(world) == {"not_json": 1, "version_conflict": 2, "moved_in_time": 1}
@@ -149,14 +145,13 @@ def test_reading_a_day_again_changes_nothing_where_nothing_was_wrong(world: Worl
     assert_verified(world)
 
 
-@every_third_day(1)
 def test_a_reset_reads_everything_again_and_doubles_nothing(world: World) -> None:
     mixed(world)
     before = world.contents()
     app_id = world.stores.checkpoints.reset("ingest-engagements")
     assert app_id.startswith("ingest-engagements@2.")
     with pytest.raises(Crash):
-        world.run(crash_at("quarantine.append:after"))
+        world.run(crash_at("tables.quarantine:after"))
     (report,) = world.run()
     assert (report.manifest.app_id, report.manifest.batch_id, report.replayed) == (app_id, 0, True)
     assert (report.counts["rows_in"], report.counts["landed"]) == (10, 0)
@@ -200,7 +195,7 @@ def test_reading_a_day_again_after_a_fix_lands_what_was_refused_and_announces_on
     assert [report.counts["landed"] for report in reports] == [1, 0, 1]
     assert [(row[1], row[4]) for row in relaxed.data_rows()] == [("good", 2), ("late", 2), ("other", 1)]
     assert changes(relaxed) == sorted([*announced, ("late", "INSERT"), ("late", "UPDATE")])
-    assert [row["name"] for row in relaxed.rows(MAPPING)] == ["Bo"]
+    assert [name for _, _, name, _ in relaxed.names()] == ["Bo"]
     assert reasons(relaxed) == {REFUSED: 2, "not_json": 1}
 
 
@@ -218,23 +213,6 @@ def test_the_same_offsets_of_a_topic_that_was_made_anew_are_other_records(world:
     assert found == [(0, b"first"), (0, b"second")]
     assert [row[1] for row in world.data_rows()] == ["e1", "e2"]
     assert_verified(world)
-
-
-@pytest.mark.slow
-def test_a_refuted_copy_is_not_the_first_of_its_version_because_the_log_is_younger(make_world: MakeWorld) -> None:
-    """A lake from before the log: what stood is nowhere any more, but quarantine remembers what was refuted then."""
-    for light_write_rows in (0, 1000):
-        world = make_world(layout=LayoutSettings(auto_compact=False, light_write_rows=light_write_rows))
-        for some in ({"subject": "first"}, {"subject": "contradicts", "person_name": "Zed"}, {"version": 2}):
-            world.produce([engagement("org", "e1", **some)])
-            world.run()
-        shutil.rmtree(world.lake.uri(SUPERSEDED))
-        assert [report.counts["rows_in"] for report in redrive(world, "version_conflict") if report.counts["rows_in"]]
-        assert world.rows(SUPERSEDED) == []
-        before = world.contents()
-        reread(world)
-        assert world.contents() == before
-        assert [row["engagement"]["subject"] for row in world.rows(SUPERSEDED)] == ["first"]
 
 
 def test_what_a_refuted_copy_says_about_names_stays_unsaid_when_it_is_read_again(world: World) -> None:

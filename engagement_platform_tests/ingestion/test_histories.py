@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 import random
-import shutil
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from deltalake import DeltaTable
 
-from engagement_platform.engine.drain import drain
 from engagement_platform.engine.job import BatchReport
-from engagement_platform.lake.engagement import MAPPING, SUPERSEDED
-from engagement_platform.settings import BatchSettings, LayoutSettings
-from engagement_platform_tests.conftest import max_result_size
+from engagement_platform.settings import BatchSettings
 from engagement_platform_tests.ingestion.conftest import MakeWorld
 from engagement_platform_tests.ingestion.oracle import Oracle, engagement
-from engagement_platform_tests.ingestion.test_crashes import Crash, crash_at
-from engagement_platform_tests.ingestion.world import AT_ONCE, World
+from engagement_platform_tests.ingestion.world import World
 
 pytestmark = [pytest.mark.broker]
 
@@ -74,13 +67,8 @@ def assert_books_balance(reports: list[BatchReport]) -> None:
         assert counts["rows_in"] == accounted, report
 
 
-@pytest.mark.parametrize(
-    "light_write_rows",
-    [pytest.param(0, marks=pytest.mark.slow, id="in Spark"), pytest.param(1000, id="few rows")],
-)
 @pytest.mark.parametrize("seed", [20261121])
-def test_a_random_history_ends_where_a_loop_over_it_ends(world: World, seed: int, light_write_rows: int) -> None:
-    world = world.under(layout=LayoutSettings(auto_compact=False, light_write_rows=light_write_rows))
+def test_a_random_history_ends_where_a_loop_over_it_ends(world: World, seed: int) -> None:
     rng = random.Random(seed)
     oracle = Oracle()
     late_contradictions = 0
@@ -127,92 +115,18 @@ ACROSS_BATCHES: dict[str, list[list[dict[str, Any]]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "light_write_rows",
-    [
-        pytest.param((0, 0, 0), marks=pytest.mark.slow, id="Spark"),
-        pytest.param((1000, 1000, 1000), id="few"),
-        pytest.param((0, 1000, 0), marks=pytest.mark.slow, id="both"),
-    ],
-)
-def test_what_a_superseded_version_said_first_counts_in_every_later_batch(
-    world: World, light_write_rows: tuple[int, int, int]
-) -> None:
+def test_what_a_superseded_version_said_first_counts_in_every_later_batch(world: World) -> None:
     oracle = Oracle()
-    for batch_id, rows in enumerate(light_write_rows):
+    for batch_id in range(3):
         parts = [
             engagement(organization, "e1", **{"attributes": {"b": "2", "a": "1"}, **fields})
             for organization, batches in ACROSS_BATCHES.items()
             for fields in batches[batch_id]
         ]
         oracle.batch(batch_id, world.produce(parts))
-        assert_books_balance(world.under(layout=LayoutSettings(auto_compact=False, light_write_rows=rows)).run())
+        assert_books_balance(world.run())
     assert len(oracle.quarantined) == 6
     world.assert_equals(oracle)
-    assert superseded(world) == sorted(
-        (*key, version, row["person"], row["ts"], row["type"], row["subject"])
-        for (key, version), row in oracle.first_of_version.items()
-        if version != oracle.data[key]["version"]
-    )
-
-
-def superseded(world: World) -> list[tuple[Any, ...]]:
-    return sorted(
-        (
-            *(row[name] for name in ("organization_id", "engagement_id", "version", "source_person_id")),
-            *(row["engagement_ts"], row["engagement"]["type"], row["engagement"]["subject"]),
-        )
-        for row in world.rows(SUPERSEDED)
-    )
-
-
-def test_a_batch_that_supersedes_nothing_does_not_write_the_log(world: World) -> None:
-    world.produce([engagement("org", "e1", version=2), engagement("org", "e2")])
-    world.run()
-    before = world.lake.version(SUPERSEDED)
-    world.produce([engagement("org", "e1", version=2), engagement("org", "e3", version=7)])
-    world.run()
-    assert world.lake.version(SUPERSEDED) == before == 0
-    world.produce([engagement("org", "e1", version=1), engagement("org", "e3", version=8)])
-    world.run()
-    assert world.lake.version(SUPERSEDED) == 1
-
-
-@pytest.mark.parametrize(
-    "light_write_rows", [pytest.param(0, marks=pytest.mark.slow, id="in Spark"), pytest.param(1000, id="few rows")]
-)
-def test_a_batch_that_was_planned_before_there_was_the_log_is_finished_with_it(
-    world: World, light_write_rows: int
-) -> None:
-    world = world.under(layout=LayoutSettings(auto_compact=False, light_write_rows=light_write_rows))
-    oracle = Oracle()
-    oracle.batch(0, world.produce([engagement("org", "e1", version=3)]))
-    world.run()
-    job = world.job(crash_at("manifest:after"))
-    pinned = {name: version for name, version in job.pin().items() if name != SUPERSEDED.name}
-    shutil.rmtree(world.lake.uri(SUPERSEDED))
-    oracle.batch(1, world.produce([engagement("org", "e1", version=1, subject="first")]))
-    with pytest.raises(Crash):
-        list(drain(replace(job, pin=lambda: pinned), AT_ONCE))
-    (report,) = world.run()
-    assert report.replayed
-    oracle.batch(2, world.produce([engagement("org", "e1", version=1, subject="second", person_name="Zz")]))
-    world.run()
-    world.assert_equals(oracle)
-    assert [row["batch_id"] for row in world.rows(SUPERSEDED)] == [1]
-
-
-def test_a_batch_of_more_bytes_than_this_process_should_hold_ends_in_the_same_rows(world: World) -> None:
-    """Few records, as their number says, and yet too many bytes: the batch goes through Spark."""
-    oracle = Oracle()
-    for batch_id in range(2):
-        messages = [engagement("org", f"e{nth}", subject=f"{nth} " * 50_000, version=batch_id + 1) for nth in range(4)]
-        oracle.batch(batch_id, world.produce([*messages, None]))
-        with max_result_size(world.spark, "200k"):
-            assert_books_balance(world.run())
-    world.assert_equals(oracle)
-    written = DeltaTable(world.lake.uri(world.data)).history()[:-1]
-    assert {entry.get("engineInfo", "")[:6] for entry in written} == {"Apache"}
 
 
 def test_another_order_and_batching_of_the_same_messages_ends_in_the_same_rows(make_world: MakeWorld) -> None:
@@ -228,13 +142,5 @@ def test_another_order_and_batching_of_the_same_messages_ends_in_the_same_rows(m
     reports = in_three.run()
     assert [report.counts["rows_in"] for report in reports] == [100, 100, 40]
     assert sum(report.counts["updated"] for report in reports) > 0
-    assert without_batch(at_once.data_rows()) == without_batch(in_three.data_rows())
-    assert names(at_once) == names(in_three)
-
-
-def without_batch(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    return [(*row[:5], *row[6:]) for row in rows]
-
-
-def names(world: World) -> list[tuple[Any, ...]]:
-    return sorted((r["organization_id"], r["id"], r["name"], r["name_ts"]) for r in world.rows(MAPPING))
+    assert at_once.data_rows() == in_three.data_rows()
+    assert at_once.names() == in_three.names()

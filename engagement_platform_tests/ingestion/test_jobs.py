@@ -168,7 +168,7 @@ def _impatient(world: World, seconds: float, servers: str | None = None) -> Micr
     return build_job(INGEST_ENGAGEMENTS, world.spark, settings, world.stores)
 
 
-@pytest.mark.parametrize("held", [f"job/{INGEST_ENGAGEMENTS}", "table/engagement/data", "table/engagement/mapping"])
+@pytest.mark.parametrize("held", [f"job/{INGEST_ENGAGEMENTS}", "table/engagement/data"])
 def test_a_second_run_ends_and_names_who_is_in_the_way(world: World, held: str) -> None:
     job = replace(world.job(), lease_wait=timedelta(0))
     with world.stores.leases.acquire(held, purpose="the first run"):

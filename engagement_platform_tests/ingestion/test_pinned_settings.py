@@ -8,9 +8,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from engagement_platform.engine.model import Manifest
-from engagement_platform.jobs import INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS
-from engagement_platform.lake.engagement import ALIAS, MUTATION_REQUEST, QUARANTINE
-from engagement_platform.mutation.job import APPLY_MUTATIONS
+from engagement_platform.jobs import INGEST_MUTATION_REQUESTS
+from engagement_platform.lake.engagement import ALIAS, QUARANTINE
 from engagement_platform.pinned_settings import as_pinned, that_decide
 from engagement_platform.settings import DecodingSettings, MutationSettings, Settings
 from engagement_platform_tests.ingestion.oracle import Oracle, engagement
@@ -39,7 +38,7 @@ def test_what_a_manifest_pins_comes_back_and_nothing_else_is_touched() -> None:
 
 
 @pytest.mark.broker
-@pytest.mark.parametrize("point", ["manifest:after", "mapping.merge:after"])
+@pytest.mark.parametrize("point", ["manifest:after", "tables.mapping:after"])
 def test_engagements_that_a_batch_accepts_are_accepted_by_its_resume(world: World, point: str) -> None:
     """Each of them would be refused under the settings that the resume finds."""
     messages = [
@@ -63,37 +62,25 @@ def test_engagements_that_a_batch_accepts_are_accepted_by_its_resume(world: Worl
 
 
 @pytest.mark.broker
-def test_requests_that_a_batch_accepts_are_accepted_by_its_resume_and_judged_by_its_lateness(world: World) -> None:
-    """Decoding when they land; when they are applied, how late they may be."""
-    world.produce([histories.engagement("e1", "p1", 10)])
-    world.run(name=INGEST_ENGAGEMENTS)
+def test_requests_that_a_batch_accepts_are_accepted_by_its_resume(world: World) -> None:
     world.produce_requests([{**histories.convert("a request of many letters", "p1", "p2", 20), "surprise": 1}])
     with pytest.raises(Crash):
         world.run(crash_at("manifest:after"), INGEST_MUTATION_REQUESTS)
     stricter = world.under(decoding=STRICTER, mutation=MutationSettings(max_lateness=timedelta(microseconds=1)))
     (landed,) = stricter.run(name=INGEST_MUTATION_REQUESTS)
+    assert landed.replayed
     assert landed.counts["landed"] == 1
-    with pytest.raises(Crash):
-        world.run(crash_at("manifest:after"), APPLY_MUTATIONS)
-    (applied,) = stricter.run(name=APPLY_MUTATIONS)
-    assert applied.replayed
     assert [row["to_id"] for row in world.rows(ALIAS)] == ["p2"]
     assert world.rows(QUARANTINE) == []
 
 
 @pytest.mark.broker
 def test_the_first_request_stays_also_when_the_clock_was_set_back_before_the_second(world: World) -> None:
-    """Two batches land requests of one id, the second by a clock that is a minute behind; one batch applies both."""
-    world.produce([histories.engagement("e1", "p1", 10)])
-    world.run(name=INGEST_ENGAGEMENTS)
     behind = world.under(later=timedelta(seconds=-60))
-    for where, to in ((world, "first"), (behind, "second")):
+    for where, to, landed in ((world, "first", 1), (behind, "second", 0)):
         world.produce_requests([histories.convert("c1", "p1", to, 20)])
-        (landed,) = where.run(name=INGEST_MUTATION_REQUESTS)
-        assert landed.counts["landed"] == 1
-    times = {row["to_id"]: row["ingestion_ts"] for row in world.rows(MUTATION_REQUEST)}
-    assert times["second"] < times["first"]
-    world.run(name=APPLY_MUTATIONS)
+        (report,) = where.run(name=INGEST_MUTATION_REQUESTS)
+        assert report.counts["landed"] == landed
     assert [row["to_id"] for row in world.rows(ALIAS)] == ["first"]
     assert [row["reason_code"] for row in world.rows(QUARANTINE)] == ["request_conflict"]
 

@@ -18,17 +18,11 @@ from engagement_platform.engine.drain import DrainPolicy, drain
 from engagement_platform.engine.job import BatchReport, MicroBatchJob, Observer, Stores, Told
 from engagement_platform.jobs import INGEST_ENGAGEMENTS, build_job, open_stores, unread_requests
 from engagement_platform.lake.contract import Table
-from engagement_platform.lake.engagement import (
-    MAPPING,
-    MUTATION_REQUEST,
-    NOTIFICATION,
-    PENDING,
-    QUARANTINE,
-    data_table,
-)
+from engagement_platform.lake.engagement import NOTIFICATION, QUARANTINE, data_table, engagement_tables
 from engagement_platform.lake.lake import Lake
-from engagement_platform.mutation.current import current
-from engagement_platform.mutation.rematerialize import REMATERIALIZE_ALIASES, rematerialize_aliases
+from engagement_platform.pipelines.mutations.move import REMATERIALIZE_ALIASES, rematerialize_aliases
+from engagement_platform.pipelines.parts import Parts
+from engagement_platform.pipelines.snapshot import current, current_names, snapshot
 from engagement_platform.settings import (
     BatchSettings,
     DecodingSettings,
@@ -156,7 +150,7 @@ class World:
         told = Told(observe=observe)
         if name == REMATERIALIZE_ALIASES:
             unread = partial(unread_requests, self.settings, self.stores)
-            return rematerialize_aliases(self.lake, self.stores, self.settings, told, unread, self.clock)
+            return rematerialize_aliases(Parts(self.lake, self.stores, self.settings, told), unread, self.clock)
         job = build_job(name, self.spark, self.settings, self.stores, told)
         return replace(job, clock=self.clock)
 
@@ -167,7 +161,16 @@ class World:
 
     def current(self) -> list[dict[str, Any]]:
         """The rows that readers see, through their view."""
-        return [utc(row.asDict(recursive=True)) for row in current(self.lake, self.data).collect()]
+        at = snapshot(self.lake.root)
+        if not at.pends:
+            return [row for row in self.rows(self.data) if row["person_id"] is not None]
+        return [utc(row.asDict(recursive=True)) for row in current(self.lake, at).collect()]
+
+    def names(self) -> list[tuple[str, str, str, datetime]]:
+        """Organization, id, name and when it was said, as readers see them through their view; sorted."""
+        rows = current_names(self.lake, snapshot(self.lake.root)).collect()
+        found = (utc(row.asDict()) for row in rows)
+        return sorted((row["organization_id"], row["id"], row["name"], row["name_ts"]) for row in found)
 
     def produce_requests(self, messages: Sequence[dict[str, Any] | None], produced: datetime | None = None) -> None:
         """Put messages on partition 0 of the topic of mutation requests. produced: as `Broker.produce` takes it."""
@@ -188,16 +191,10 @@ class World:
         """All rows of a table as Spark reads them."""
         return [utc(row.asDict(recursive=True)) for row in self.lake.read(table).collect()]
 
-    def standing(self) -> list[dict[str, Any]]:
-        """The rows that readers see, from the Data Table alone where no alias waits: the view adds nothing then."""
-        if any(row["pending_from"] is not None for row in self.rows(PENDING)):
-            return self.current()
-        return [row for row in self.rows(self.data) if row["person_id"] is not None]
-
     def contents(self) -> dict[str, list[str]]:
-        """Every row of every table as text, sorted, read without Spark; equal when no row changed."""
+        """Every row of every engagement table as text, sorted, read without Spark; equal when no row changed."""
         found = {}
-        for table in (self.data, MAPPING, NOTIFICATION, QUARANTINE, MUTATION_REQUEST):
+        for table in engagement_tables(self.settings.layout.scheme):
             if DeltaTable.is_deltatable(self.lake.uri(table)):
                 rows = DeltaTable(self.lake.uri(table)).to_pyarrow_table().to_pylist()
                 found[table.name] = sorted(map(repr, rows))
@@ -206,13 +203,9 @@ class World:
     def assert_equals(self, oracle: Oracle) -> None:
         """Every table, row for row."""
         assert self.data_rows() == sorted(
-            (o, i, r["ts"], r["person"], r["version"], r["batch_id"], r["type"], r["subject"])
-            for (o, i), r in oracle.data.items()
+            (o, i, r["ts"], r["person"], r["version"], r["type"], r["subject"]) for (o, i), r in oracle.data.items()
         )
-        names = sorted(
-            (r["organization_id"], r["id"], r["name_ts"], r["name"], r["batch_id"]) for r in self.rows(MAPPING)
-        )
-        assert names == sorted((o, p, ts, name, batch) for (o, p), (ts, name, batch) in oracle.names.items())
+        assert self.names() == sorted((o, p, name, ts) for (o, p), (ts, name, _batch) in oracle.names.items())
         assert sorted(self.notified(), key=repr) == sorted(oracle.notifications, key=repr)
         ids = [row["notification_id"] for row in self.rows(NOTIFICATION)]
         assert len(ids) == len(set(ids)), "a notification stands twice"
@@ -223,7 +216,7 @@ class World:
             assert not reason or row["reason_code"] == reason
 
     def data_rows(self) -> list[tuple[Any, ...]]:
-        """The Data Table, sorted, as the oracle knows it."""
+        """What readers see, sorted, as the oracle knows it."""
         return sorted(
             (
                 row["organization_id"],
@@ -231,11 +224,10 @@ class World:
                 row["engagement_ts"],
                 row["person_id"],
                 row["version"],
-                row["batch_id"],
                 row["engagement"]["type"],
                 row["engagement"]["subject"],
             )
-            for row in self.rows(self.data)
+            for row in self.current()
         )
 
     def notified(self) -> Iterator[tuple[int, str, Key, str | None]]:

@@ -23,7 +23,6 @@ def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PlainLake:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ENGAGEMENT_PLATFORM_HOME", str(tmp_path))
     made = PlainLake(tmp_path)
-    made.lake.ensure()
     made.land(
         [{**engagement(f"e{n}", f"p{n % 4}", 20 * (n % 5)), "organization_id": f"org-{n % 3}"} for n in range(30)]
     )

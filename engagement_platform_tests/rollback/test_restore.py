@@ -21,8 +21,8 @@ from engagement_platform.jobs import INGEST_ENGAGEMENTS
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.engagement import ALIAS, MAPPING, NOTIFICATION
 from engagement_platform.lake.restore import RESTORE, VersionGone, checksums
-from engagement_platform.mutation.job import APPLY_MUTATIONS
-from engagement_platform.mutation.rematerialize import REMATERIALIZE_ALIASES
+from engagement_platform.pipelines.mutations.move import REMATERIALIZE_ALIASES
+from engagement_platform.pipelines.parts import APPLY_MUTATIONS
 from engagement_platform.rollback.difference import differences
 from engagement_platform.rollback.groups import NotRestorable, engagements
 from engagement_platform.rollback.job import ChecksumDiffers, RestoreBatch, RestoreUnfinished, Restoring

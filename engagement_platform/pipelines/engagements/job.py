@@ -36,6 +36,7 @@ from engagement_platform.pii.tombstones import PERSON, StoredTombstones, Tombsto
 from engagement_platform.pinned_settings import as_pinned, that_decide
 from engagement_platform.pipelines.engagements.pipe import State, Summary, load_state, resolve, summarize
 from engagement_platform.pipelines.engagements.rules import Target, Verdict
+from engagement_platform.pipelines.mutations.names import EVIDENCE_DDL
 from engagement_platform.pipelines.parts import (
     COORDINATES,
     Parts,
@@ -50,6 +51,7 @@ from engagement_platform.pipelines.snapshot import pending, snapshot_of
 from engagement_platform.sources.decoded_batches import ENGAGEMENT_DECODED_DDL, decode_batches
 from engagement_platform.sources.messages import DecodingLimits
 
+_NAME = ("organization_id", "id", "name", "name_ts")
 ANNOUNCED = "announced"
 """Where the `source` of a manifest keeps up to which sequence requests were announced when the batch began."""
 
@@ -105,8 +107,8 @@ class TablesProcess:
     commits: tuple[str, ...] = ("quarantine", "mapping", "changeset", "data")
 
     def run(self, work: EngagementBatch, commit: Committer) -> Counts:
-        """Counts: rows_in, bytes_in, unknown_fields, quarantined, landed, inserted, updated, duplicates, names, files,
-        bytes, commits."""
+        """Counts: rows_in, bytes_in, unknown_fields, quarantined, landed, inserted, updated, duplicates, images,
+        names, files, bytes, commits."""
         inserted, updated = (work.copies(verdict=verdict.value) for verdict in (Verdict.INSERT, Verdict.UPDATE))
         written: list[tuple[Table, Transaction]] = []
 
@@ -126,7 +128,7 @@ class TablesProcess:
         if work.quarantined:
             writes.append(lambda: add("quarantine", QUARANTINE, rejected(work), work.quarantined))
         if work.names:
-            writes.append(lambda: add("mapping", MAPPING, said_names(work.plan), work.names))
+            writes.append(lambda: add("mapping", MAPPING, said_names(work), work.names))
         side_by_side(*writes)
         counts: Counter[str] = Counter()
         for table, txn in written:
@@ -138,6 +140,7 @@ class TablesProcess:
             "inserted": inserted,
             "updated": updated,
             "duplicates": sum(work.copies(verdict=v.value) for v in (Verdict.DUPLICATE, Verdict.SUPERSEDED)),
+            "images": work.copies(target=Target.CHANGESET.value),
             "names": work.names,
             **counts,
         }
@@ -165,15 +168,18 @@ def rejected(work: EngagementBatch) -> DataFrame:
     return not_quarantined(rejected_records(work.decoded, work.raw, refused), work.lake, work.manifest)
 
 
-def said_names(plan: DataFrame) -> DataFrame:
-    """Rows for the mapping: names as they were said, not folded."""
-    return plan.where(F.col("name").isNotNull()).select(
-        "organization_id",
-        F.col("person_said").alias("id"),
-        "name",
-        "name_ts",
-        F.lit(None).cast("array<struct<name:string,name_ts:timestamp,request_id:string>>").alias("evidence"),
+def said_names(work: EngagementBatch) -> DataFrame:
+    """Rows for the mapping: names as they were said, not folded; those that it may have already are left out."""
+    said = work.plan.where(F.col("name").isNotNull()).select(
+        "organization_id", F.col("person_said").alias("id"), "name", "name_ts"
     )
+    if work.manifest.goes_over_again:
+        mapping = work.lake.read(MAPPING, work.manifest.table_versions[MAPPING.name])
+        kept_ = mapping.select("organization_id", "id", F.explode("evidence").alias("of"))
+        known = mapping.where("evidence IS NULL").select(*_NAME)
+        known = known.unionByName(kept_.select("organization_id", "id", "of.name", "of.name_ts"))
+        said = said.join(known, list(_NAME), "left_anti")
+    return said.withColumn("evidence", F.lit(None).cast(EVIDENCE_DDL))
 
 
 def notifications(plan: DataFrame, manifest: Manifest) -> DataFrame:
@@ -190,9 +196,8 @@ def ingest_engagements(name: str, source: Source, read: Reader, parts: Parts) ->
     """
     lake, settings, tombstones = parts.lake, parts.settings, StoredTombstones(parts.settings)
     data = data_table(settings.layout.scheme)
-    tables = (data, CHANGESET, ALIAS, MUTATION_REQUEST, MAPPING, NOTIFICATION, QUARANTINE)
-    lake.ensure(*tables)
-    pinned = (data, CHANGESET, ALIAS, MUTATION_REQUEST, QUARANTINE)
+    pinned = (data, CHANGESET, ALIAS, MUTATION_REQUEST, MAPPING, QUARANTINE)
+    lake.ensure(*pinned, NOTIFICATION)
 
     def prepare(manifest: Manifest) -> EngagementBatch:
         own = as_pinned(settings, manifest)

@@ -78,7 +78,7 @@ class TablesProcess:
     commits: tuple[str, ...] = ("quarantine", "alias", "mutation_request")
 
     def run(self, work: RequestBatch, commit: Committer) -> Counts:
-        """Counts: rows_in, bytes_in, unknown_fields, quarantined, landed, inserted, duplicates, files, bytes,
+        """Counts: rows_in, bytes_in, unknown_fields, quarantined, landed, inserted, duplicates, edges, files, bytes,
         commits."""
         accepted = work.requests(Verdict.ACCEPTED)
         written: list[tuple[Table, Transaction]] = []
@@ -88,17 +88,15 @@ class TablesProcess:
                 work.lake.add(stamped(rows, work.manifest), table, txn, rows=count)
             written.append((table, txn))
 
-        def requests() -> None:
-            rows = work.plan.where(F.col("verdict") == Verdict.ACCEPTED.value)
-            if edges := work.requests(Verdict.ACCEPTED, *_EDGES):
-                add("alias", ALIAS, rows.where(F.col("operation").isin(*_EDGES)), edges)
-            if accepted:
-                add("mutation_request", MUTATION_REQUEST, rows, accepted)
-
-        writes: list[Callable[[], None]] = [requests]
+        rows = work.plan.where(F.col("verdict") == Verdict.ACCEPTED.value)
+        writes: list[Callable[[], None]] = []
         if work.quarantined:
             writes.append(lambda: add("quarantine", QUARANTINE, rejected(work), work.quarantined))
+        if edges := work.requests(Verdict.ACCEPTED, *_EDGES):
+            writes.append(lambda: add("alias", ALIAS, rows.where(F.col("operation").isin(*_EDGES)), edges))
         side_by_side(*writes)
+        if accepted:
+            add("mutation_request", MUTATION_REQUEST, rows, accepted)
         counts: Counter[str] = Counter()
         for table, txn in written:
             counts.update(work.lake.written(table, txn))
@@ -108,6 +106,7 @@ class TablesProcess:
             "landed": accepted,
             "inserted": accepted,
             "duplicates": work.requests(Verdict.DUPLICATE),
+            "edges": work.requests(Verdict.ACCEPTED, *_EDGES),
             **counts,
         }
 

@@ -146,7 +146,7 @@ class Move:
         """Of the rows that change: rows, tombstones, and the first and last organization and day."""
         return self.changed.agg(
             F.count("*").alias("rows"),
-            F.count_if("source_person_id IS NULL").alias("tombstones"),
+            F.count_if(F.col("source_person_id").isNull()).alias("tombstones"),
             *(F.min(name).alias(f"first_{name}") for name in KEY[:2]),
             *(F.max(name).alias(f"last_{name}") for name in KEY[:2]),
         ).collect()[0]

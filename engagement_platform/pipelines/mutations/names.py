@@ -20,7 +20,8 @@ from engagement_platform.pipelines.mutations.rules import Evidence, current_name
 from engagement_platform.pipelines.state import Requests
 
 NAME_DDL: Final = "organization_id string, id string, name string, name_ts timestamp"
-MAPPING_DDL: Final = f"{NAME_DDL}, evidence array<struct<name:string,name_ts:timestamp,request_id:string>>"
+EVIDENCE_DDL: Final = "array<struct<name:string,name_ts:timestamp,request_id:string>>"
+MAPPING_DDL: Final = f"{NAME_DDL}, evidence {EVIDENCE_DDL}"
 _EVIDENCE = pa.struct([("name", pa.string()), ("name_ts", TIMESTAMP), ("request_id", pa.string())])
 NAME: Final = pa.schema(
     [*(pa.field(name, pa.string()) for name in ("organization_id", "id", "name")), pa.field("name_ts", TIMESTAMP)]

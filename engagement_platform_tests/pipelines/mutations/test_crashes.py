@@ -8,11 +8,11 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from engagement_platform.mutation import few
-from engagement_platform.mutation.job import APPLY_MUTATIONS
-from engagement_platform.mutation.rematerialize import REMATERIALIZE_ALIASES
 
 from engagement_platform.jobs import INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS
 from engagement_platform.lake.engagement import ORIGINAL, PENDING, QUARANTINE
+from engagement_platform.pipelines.mutations.move import REMATERIALIZE_ALIASES
+from engagement_platform.pipelines.parts import APPLY_MUTATIONS
 from engagement_platform.settings import ApplyStrategy, LayoutSettings, MutationSettings
 from engagement_platform_tests.daily import every_third_day, some_of_today
 from engagement_platform_tests.ingestion.conftest import MakeWorld

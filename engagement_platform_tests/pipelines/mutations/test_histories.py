@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 from engagement_platform.mutation import few
-from engagement_platform.mutation.job import APPLY_MUTATIONS
 
 from engagement_platform.jobs import INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS
 from engagement_platform.lake import log
 from engagement_platform.lake.engagement import MAPPING, NOTIFICATION, PENDING, QUARANTINE
+from engagement_platform.pipelines.parts import APPLY_MUTATIONS
 from engagement_platform.settings import LayoutSettings, MutationSettings
 from engagement_platform_tests.conftest import skip_without_graphframes
 from engagement_platform_tests.daily import of_today, some_of_today

@@ -13,9 +13,9 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from engagement_platform.mutation.job import APPLY_MUTATIONS
-from engagement_platform.mutation.rematerialize import REMATERIALIZE_ALIASES
 
+from engagement_platform.pipelines.mutations.move import REMATERIALIZE_ALIASES
+from engagement_platform.pipelines.parts import APPLY_MUTATIONS
 from engagement_platform_tests.daily import some_of_today
 from engagement_platform_tests.ingestion.oracle import as_bytes
 from engagement_platform_tests.ingestion.test_whole_path import Machine, machine

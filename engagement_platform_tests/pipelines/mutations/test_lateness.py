@@ -6,12 +6,12 @@ import json
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from engagement_platform.mutation.job import APPLY_MUTATIONS
-from engagement_platform.mutation.rematerialize import REMATERIALIZE_ALIASES
 
 from engagement_platform.defs.rematerialize import to_move
 from engagement_platform.jobs import INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS
 from engagement_platform.lake.engagement import QUARANTINE
+from engagement_platform.pipelines.mutations.move import REMATERIALIZE_ALIASES
+from engagement_platform.pipelines.parts import APPLY_MUTATIONS
 from engagement_platform.settings import LayoutSettings
 from engagement_platform_tests.ingestion.conftest import MakeWorld
 from engagement_platform_tests.ingestion.world import NOW, World
