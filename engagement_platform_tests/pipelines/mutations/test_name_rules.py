@@ -6,7 +6,7 @@ import random
 from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from time import perf_counter
+from time import process_time
 from typing import Any
 
 import pytest
@@ -237,11 +237,11 @@ def test_a_hundred_thousand_names_and_a_chain_of_thousands_are_settled_without_g
     ]
     edges = [*chain, *star]
     rng.shuffle(edges)
-    begun = perf_counter()
+    begun = process_time()
     names = current_names("org", evidence, edges)
-    took = perf_counter() - begun
+    took = process_time() - begun
     newest = max((one for one in evidence if one.id == PERSONS[0]), key=lambda one: one.age)
     assert names[PERSONS[0]] == (newest.name, newest.name_ts)
     assert names["p5000"][1] == begin + timedelta(hours=1999)
-    # 0.2 s on one of two busy cores; only something quadratic comes near two.
-    assert took < 2
+    # Of this process, however busy the machine is; only something quadratic comes near two.
+    assert took < 2, took
