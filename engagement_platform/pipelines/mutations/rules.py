@@ -184,7 +184,7 @@ def current_names(
     edges: every accepted CONVERT and DELETE, in the order in which they were accepted.
     A CONVERT hands the newest name that from_id has by then to to_id, where it competes by the time it was said; a
     DELETE removes the name that its id has by then. At equal times requests come before engagements.
-    Cost: one sort of the edges, a bisection for each name that was said: 0.5 s for 100,000 and 7,000 edges (a busy core,
+    Cost: one sort of the edges, a bisection for each name that was said: 0.5 s for 100,000 and 7,000 edges (busy core,
     Python 3.11).
     """
     ordered = plain(edge for edge in edges if edge.organization_id == organization_id)
