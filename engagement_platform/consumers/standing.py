@@ -17,9 +17,8 @@ from deltalake import DeltaTable
 from engagement_platform.lake import light, log
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.engagement import ALIAS, CHANGESET, MUTATION_REQUEST
-from engagement_platform.mutation.identity import identities_of
-from engagement_platform.mutation.resolver import Identities
 from engagement_platform.pipelines.engagements.schema import CURRENT_ROW, ROW, STATE
+from engagement_platform.pipelines.mutations.identity import Identities, identities_of
 from engagement_platform.pipelines.mutations.rules import current_rows
 from engagement_platform.pipelines.snapshot import DATA, Snapshot, snapshot
 from engagement_platform.pipelines.state import Requests, one_chunk

@@ -40,8 +40,8 @@ from engagement_platform.rollback.plan import Asked, ErasedSince, RestoreMode
 from engagement_platform.settings import MutationSettings
 from engagement_platform_tests.consumers.lakes import Replica, Rows, by_key
 from engagement_platform_tests.ingestion.world import World
-from engagement_platform_tests.mutation import histories
-from engagement_platform_tests.mutation.histories import Message
+from engagement_platform_tests.pipelines.mutations import histories
+from engagement_platform_tests.pipelines.mutations.histories import Message
 from engagement_platform_tests.rollback.test_restore import restoring
 
 

@@ -30,8 +30,8 @@ from engagement_platform.pipelines.mutations.rules import current_rows
 from engagement_platform.pipelines.parts import APPLY_MUTATIONS
 from engagement_platform.pipelines.snapshot import WATERMARK
 from engagement_platform.settings import LayoutSettings, Settings
-from engagement_platform_tests.mutation.histories import Message
 from engagement_platform_tests.pipelines.lakes import MemoryLake
+from engagement_platform_tests.pipelines.mutations.histories import Message
 
 NOW = datetime(2026, 11, 21, 9, 30, tzinfo=UTC)
 Key = tuple[str, str]

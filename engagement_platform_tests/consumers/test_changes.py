@@ -25,7 +25,7 @@ from engagement_platform.lake import log
 from engagement_platform.lake.engagement import CHANGESET, NOTIFICATION
 from engagement_platform.settings import LayoutScheme, LayoutSettings
 from engagement_platform_tests.consumers.lakes import PlainLake, Replica, by_key
-from engagement_platform_tests.mutation.histories import (
+from engagement_platform_tests.pipelines.mutations.histories import (
     FIRST_DAY,
     Message,
     convert,

@@ -14,7 +14,7 @@ from engagement_platform.lake.contract import Table
 from engagement_platform.lake.engagement import ALIAS, CHANGESET, MUTATION_REQUEST
 from engagement_platform.pipelines.engagements.schema import CURRENT_ROW
 from engagement_platform_tests.consumers.lakes import PlainLake, Rows, by_key
-from engagement_platform_tests.mutation.histories import convert, delete, engagement, request
+from engagement_platform_tests.pipelines.mutations.histories import convert, delete, engagement, request
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from engagement_platform.lake.contract import Table
 from engagement_platform.lake.engagement import ALIAS, CHANGESET, MAPPING, MUTATION_REQUEST
 from engagement_platform.pipelines.snapshot import DATA, Snapshot, snapshot, snapshot_of
 from engagement_platform_tests.consumers.lakes import PlainLake
-from engagement_platform_tests.mutation.histories import convert, engagement, request
+from engagement_platform_tests.pipelines.mutations.histories import convert, engagement, request
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from engagement_platform.cli import app
 from engagement_platform_tests.consumers.lakes import PlainLake
 from engagement_platform_tests.consumers.test_changes import land
 from engagement_platform_tests.defs.browser import needs_chromium, opened, picture
-from engagement_platform_tests.mutation.histories import convert, engagement
+from engagement_platform_tests.pipelines.mutations.histories import convert, engagement
 
 ODD = "</script><b>org</b>"
 

@@ -37,7 +37,7 @@ from engagement_platform.replica.summaries import (
 )
 from engagement_platform_tests.consumers.lakes import PlainLake, Rows, by_key
 from engagement_platform_tests.consumers.test_changes import expire, land, messages_of, vacuum
-from engagement_platform_tests.mutation.histories import FIRST_DAY, convert, delete, engagement, request
+from engagement_platform_tests.pipelines.mutations.histories import FIRST_DAY, convert, delete, engagement, request
 
 
 @pytest.fixture
