@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from engagement_platform.mutation.model import Edge
-from engagement_platform.mutation.resolver import Identities
+from engagement_platform.pipelines.mutations.edges import Edge
+from engagement_platform.pipelines.mutations.identity import Identities
 
 Row = Mapping[str, Any]
 """The columns of an image that identity follows from."""

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 from deltalake import DeltaTable
-from engagement_platform.mutation.job import APPLY_MUTATIONS
 from pyspark.sql import SparkSession
 
 from engagement_platform import erasures
@@ -27,6 +26,7 @@ from engagement_platform.jobs import INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUEST
 from engagement_platform.lake.engagement import MAPPING, MUTATION_REQUEST, PENDING, QUARANTINE
 from engagement_platform.merge_on_read.entity import PROFILE
 from engagement_platform.pii.tombstones import ANYWHERE, StoredTombstones, entity
+from engagement_platform.pipelines.parts import APPLY_MUTATIONS
 from engagement_platform.settings import KafkaSettings, LayoutSettings, StoreSettings
 from engagement_platform_tests.conftest import Broker
 from engagement_platform_tests.erasing.planted import BOB, DATA, Planted
