@@ -78,7 +78,7 @@ REQUESTS: list[dict[str, Any] | None] = [
 
 @pytest.fixture(scope="module")
 def world(spark: SparkSession, broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Ingested:
-    """Everything landed by its job, two versions of one engagement, one refused record; then Bob erased."""
+    """Everything landed by its job: two versions that are moved and two that wait, a refused record; then Bob erased."""
     world = Ingested(spark, broker, tmp_path_factory.mktemp("erased"), layout=LayoutSettings(auto_compact=False))
     broker.create_topic(world.profiles)
     kafka = KafkaSettings(**{**world.settings.kafka.model_dump(), "profile_changes_topic": world.profiles})
@@ -88,6 +88,7 @@ def world(spark: SparkSession, broker: Broker, tmp_path_factory: pytest.TempPath
     broker.produce(world.profiles, [(0, None, as_bytes(change)) for change in CHANGES])
     world.run_every_job()
     world.produce([said("two", BOB, version=2, subject=f"again {SECRET}")])
+    world.run()
     world.run(name=REMATERIALIZE_ALIASES)
     world.produce([said("own", BOB, version=2, subject=SECRET)])
     world.produce_requests(REQUESTS)
