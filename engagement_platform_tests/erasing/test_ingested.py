@@ -78,7 +78,7 @@ REQUESTS: list[dict[str, Any] | None] = [
 
 @pytest.fixture(scope="module")
 def world(spark: SparkSession, broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Ingested:
-    """Everything landed by its job: two versions that are moved and two that wait, a refused record; then Bob erased."""
+    """Everything landed by its job, newer versions that are moved and that wait, a bad record; then Bob erased."""
     world = Ingested(spark, broker, tmp_path_factory.mktemp("erased"), layout=LayoutSettings(auto_compact=False))
     broker.create_topic(world.profiles)
     kafka = KafkaSettings(**{**world.settings.kafka.model_dump(), "profile_changes_topic": world.profiles})
