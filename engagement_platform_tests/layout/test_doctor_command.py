@@ -51,7 +51,7 @@ def answered(*words: str) -> dict[str, Any]:
 
 def test_without_a_table_all_tables_of_the_lake_are_examined(lake: Path) -> None:
     told = answered()
-    names = ["engagement/data", "engagement/mapping", "game/sick", "game/well"]
+    names = ["engagement/data", "engagement/quarantine", "game/sick", "game/well"]
     assert [table["table"] for table in told["tables"]] == names
     assert {finding["table"] for finding in told["findings"]} == {"game/sick"}
     assert called().exit_code == 1
@@ -160,7 +160,7 @@ def refused(*words: str) -> PlatformError:
 def test_an_unknown_table_is_refused_with_those_there_are(lake: Path) -> None:
     error = refused("engagement/dta")
     assert isinstance(error, NoSuchTable)
-    assert "engagement/data, engagement/mapping, game/sick, game/well" in str(error)
+    assert "engagement/data, engagement/quarantine, game/sick, game/well" in str(error)
 
 
 def test_a_folder_that_is_no_table_is_refused(lake: Path) -> None:
