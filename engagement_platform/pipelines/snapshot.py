@@ -60,6 +60,8 @@ class Snapshot:
     """Table -> the greatest sequence in it; None: its files do not say, absent: it has no rows."""
     has_patches: bool
     """Whether an UPDATE may be newer than the watermark."""
+    has_updates: bool
+    """Whether there may be an UPDATE at all."""
     edges: int | None
     """Rows of the alias table; None: its files do not say."""
 
@@ -124,6 +126,7 @@ def snapshot_of(root: str, versions: Mapping[str, int]) -> Snapshot:
             if found.num_rows
         },
         has_patches=_has_patches(files.get(MUTATION_REQUEST.name), watermark),
+        has_updates=_has_patches(files.get(MUTATION_REQUEST.name), -1),
         edges=_rows_in(files.get(ALIAS.name)),
     )
 
@@ -165,7 +168,7 @@ def pending(lake: Lake, at: Snapshot) -> Pending:
         watermark=at.watermark,
         changeset=_rows(lake, at, CHANGESET) if at.is_pending(CHANGESET, at.watermark) else None,
         alias=_rows(lake, at, ALIAS),
-        updates=None if requests is None else requests.where(F.col("operation") == "UPDATE"),
+        updates=None if requests is None or not at.has_updates else requests.where(F.col("operation") == "UPDATE"),
         moves_identity=at.is_pending(ALIAS, at.watermark),
         has_patches=at.has_patches,
         max_edges=None if at.edges is not None and at.edges <= max_edges else max_edges,
