@@ -8,9 +8,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
 from engagement_platform.engine.job import Stores
 from engagement_platform.engine.model import Checkpoint, JobState, Offsets
 from engagement_platform.engine.stores import BatchRecord
@@ -28,13 +25,11 @@ from engagement_platform.jobs import (
     open_stores,
     topic_of,
 )
-from engagement_platform.lake import log
-from engagement_platform.lake.contract import Table
-from engagement_platform.lake.engagement import CHANGESET, MAPPING, MUTATION_REQUEST
 from engagement_platform.merge_on_read.entity import Entity, profile
 from engagement_platform.merge_on_read.rematerialize import job_name as rematerialize_name
-from engagement_platform.merge_on_read.snapshot import pending_rows
+from engagement_platform.merge_on_read.snapshot import pending_rows as pending_changes
 from engagement_platform.pipelines import snapshot as lake_snapshot
+from engagement_platform.pipelines.backlog import moved_up_to, oldest_above, pending_rows, unannounced_requests
 from engagement_platform.pipelines.mutations.move import REMATERIALIZE_ALIASES
 from engagement_platform.pipelines.parts import APPLY_MUTATIONS, announced
 from engagement_platform.settings import Settings
@@ -94,10 +89,10 @@ class StatusSummary:
 class Waiting:
     """Rows that a job has yet to take."""
 
-    rows: int = 0
-    """At most: a file that has some of them counts whole."""
+    rows: int
+    """At least; 0 only where nothing waits."""
     since: datetime | None = None
-    """When the oldest of their files was written, UTC; a compaction makes them look younger. None: nothing waits."""
+    """When their oldest batch was planned, UTC; None: nothing waits, or it is not known."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +105,7 @@ class JobStatus:
     batches: int
     totals: Mapping[str, int]
     waiting_since: datetime | None = None
-    """Since when at least the oldest of it waits, where that is in tables of engagements; None: nothing does."""
+    """Since when the oldest of it waits, where that is in tables of engagements; None: nothing does."""
 
     @property
     def failure(self) -> str | None:
@@ -124,43 +119,20 @@ def unread_from(checkpoint: Checkpoint | None) -> Offsets | None:
     return None if checkpoint is None else checkpoint.unread_from
 
 
-def unannounced_requests(settings: Settings, stores: Stores) -> Waiting:
-    """Accepted requests that `apply-mutations` has yet to announce. Reads a log, no rows."""
-    return _above(MUTATION_REQUEST, settings, announced(stores))
-
-
-def pending_changes(settings: Settings) -> Waiting:
-    """Row images, requests and names that `rematerialize-aliases` has yet to move; readers see them. Reads logs."""
-    at = lake_snapshot.snapshot(settings.lake)
-    if not at.pends:
-        return Waiting()
-    each = (
-        _above(CHANGESET, settings, at.watermark),
-        # The edges in the alias table are requests, too.
-        _above(MUTATION_REQUEST, settings, min(at.watermark, at.names_watermark)),
-        _above(MAPPING, settings, at.names_watermark),
-    )
-    times = [of.since for of in each if of.since is not None]
-    return Waiting(sum(of.rows for of in each), min(times, default=None))
-
-
-def _above(table: Table, settings: Settings, sequence: int) -> Waiting:
-    """Rows of batches after a sequence."""
-    found = log.open_log(table.uri(settings.lake))
-    if found is None:
-        return Waiting()
-    files = pa.table(found.get_add_actions(flatten=True))
-    if "max.batch_sequence" in files.column_names:
-        files = files.filter(pc.fill_null(pc.greater(files.column("max.batch_sequence"), sequence), True))
-    oldest = pc.min(files.column("modification_time").cast(pa.timestamp("us", tz="UTC"))).as_py()
-    return Waiting(pc.sum(files.column("num_records")).as_py() or 0, oldest)
-
-
 def in_tables(job: str, settings: Settings, stores: Stores) -> Waiting | None:
-    """What the engagement tables have for a job; None: it reads something else."""
+    """What the engagement tables have for a job: requests to announce, changes to move; None: it reads something else.
+
+    Reads logs, no rows.
+    """
+    root = settings.lake
     if job == APPLY_MUTATIONS:
-        return unannounced_requests(settings, stores)
-    return pending_changes(settings) if job == REMATERIALIZE_ALIASES else None
+        rows, mark, jobs = unannounced_requests(root, stores), announced(stores), [INGEST_MUTATION_REQUESTS]
+    elif job == REMATERIALIZE_ALIASES:
+        at = lake_snapshot.snapshot(root)
+        rows, mark, jobs = pending_rows(root, at), moved_up_to(at), [INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS]
+    else:
+        return None
+    return Waiting(rows, oldest_above(stores, jobs, mark) if rows else None)
 
 
 def backlog(job: str, settings: Settings, checkpoint: Checkpoint | None) -> int:
@@ -175,7 +147,7 @@ def backlog(job: str, settings: Settings, checkpoint: Checkpoint | None) -> int:
     if (feed := _feed(job, settings)) is not None:
         return objects_waiting(feed.settings(settings), checkpoint)
     if (entity := _rematerialized(job, settings)) is not None:
-        return pending_rows(settings.lake, entity)
+        return pending_changes(settings.lake, entity)
     start = unread_from(checkpoint)
     try:
         return KafkaSource(topic_of(job, settings), settings.kafka).backlog(start)
