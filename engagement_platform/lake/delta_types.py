@@ -14,7 +14,7 @@ def delta_type(spark_type: str) -> object:
         return {"type": "map", "keyType": delta_type(key), "valueType": delta_type(value), "valueContainsNull": True}
     if spark_type.startswith("array<"):
         return {"type": "array", "elementType": delta_type(spark_type[6:-1]), "containsNull": True}
-    return {"int": "integer"}.get(spark_type, spark_type)
+    return {"int": "integer", "bigint": "long"}.get(spark_type, spark_type)
 
 
 def _fields(inside: str) -> list[str]:
