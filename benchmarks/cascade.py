@@ -1,10 +1,12 @@
 """How many requests a second are resolved?  python -m benchmarks.cascade --requests 1000000 --rounds 3
 
 Data: seeded; three of ten requests in chains of 2 to 20 hops, equally many of each length, the others alone; spread
-evenly over the organizations, in no order, written to Parquet before anything is timed. A round reads that, resolves,
-and throws the result away. The first round of each engine is cold (code not compiled, classes not loaded), the others
-are warm. Prints requests/s; writes cascade.csv. Fails if a request does not end at the last id of its chain. Compare
-engines within one run, never seconds of two machines.
+evenly over the organizations, in no order, written to Parquet before anything is timed. A round reads that, resolves it
+by the rules, and throws the result away: one group for each organization (`organization`), or one for each connected
+component that GraphFrames finds first (`component`, as an organization above `mutation.max_edges_per_group` is split;
+left out where its jars are missing). The first round of each way is cold (code not compiled, classes not loaded), the
+others are warm. Prints requests/s; writes cascade.csv. Fails if a request does not end at the last id of its chain.
+Compare ways within one run, never seconds of two machines.
 """
 
 from __future__ import annotations
@@ -21,29 +23,34 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast, get_args
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from rich.console import Console
 
 from engagement_platform.lake.jars import spark_jars
 from engagement_platform.lake.session import build_classic, classic_conf
-from engagement_platform.mutation.cascade import Engine, figures, resolve
-from engagement_platform.settings import MutationSettings, Settings, SparkSettings
+from engagement_platform.pipelines.engagements.schema import STATE
+from engagement_platform.pipelines.frames import edges_part
+from engagement_platform.pipelines.mutations.connected_components import GraphFramesMissing, connected_components
+from engagement_platform.pipelines.mutations.rules import moves
+from engagement_platform.pipelines.mutations.view import MOVE_DDL
+from engagement_platform.settings import Settings, SparkSettings
 
 SHORTEST, LONGEST = 2, 20
 CHAINED_PERCENT = 30
 # One chain of each length: as many requests as their lengths make together.
 BLOCK = sum(range(SHORTEST, LONGEST + 1))
+WAYS = ("organization", "component")
 console = Console(width=120)
 
 
 @dataclass(frozen=True)
 class Measured:
-    """One round of one engine."""
+    """One round of one way."""
 
-    engine: Engine
+    way: str
     round: int
     requests: int
     seconds: float
@@ -59,28 +66,27 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--requests", type=int, default=1_000_000, help="requests in one batch (default 1000000)")
     parser.add_argument("--organizations", type=int, default=1_000, help="organizations they are of (default 1000)")
-    parser.add_argument("--engine", nargs="+", default=["pointer_doubling"], choices=get_args(Engine))
-    parser.add_argument("--rounds", type=int, default=3, help="warm rounds per engine (default 3)")
+    parser.add_argument("--ways", nargs="+", default=list(WAYS), choices=WAYS, metavar="WAY", help=f"of: {WAYS}")
+    parser.add_argument("--rounds", type=int, default=3, help="warm rounds per way (default 3)")
     parser.add_argument("--seed", type=int, default=20201120, help="seed of the requests (default 20201120)")
     parser.add_argument("--out", type=Path, default=Path("artifacts"), help="folder for cascade.csv")
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="bench-cascade-"))
     try:
-        with spark_session(folder, options.engine) as spark:
+        with spark_session(folder) as spark:
             edges = written(requests(spark, options.requests, options.organizations, options.seed), folder / "edges")
-            measured = [one for engine in options.engine for one in measure(edges, engine, options)]
+            measured = [one for way in options.ways for one in measure(edges, way, options)]
         report(measured, options)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager
-def spark_session(folder: Path, engines: list[Engine]) -> Iterator[SparkSession]:
+def spark_session(folder: Path) -> Iterator[SparkSession]:
     """A Spark in this process, configured as the platform configures its own."""
     settings = Settings(
         home=folder,
         spark=SparkSettings(driver_memory="3g", conf={"spark.sql.warehouse.dir": str(folder / "warehouse")}),
-        mutation=MutationSettings(resolver="graphframes" if "graphframes" in engines else "pointer_doubling"),
     )
     spark = build_classic(classic_conf(settings, spark_jars(settings)), "bench-cascade")
     try:
@@ -90,7 +96,8 @@ def spark_session(folder: Path, engines: list[Engine]) -> Iterator[SparkSession]
 
 
 def requests(spark: SparkSession, count: int, organizations: int, seed: int) -> DataFrame:
-    """CONVERTs as `resolve` takes them. Ids are `<chain>-<length>-<place>`, so that an id tells where it must end."""
+    """CONVERTs as the alias table has them, with `sequence`. An id, `<chain>-<length>-<place>`, tells where it must
+    end."""
     blocks = count * CHAINED_PERCENT // 100 // BLOCK
     lengths = F.explode(F.sequence(F.lit(SHORTEST), F.lit(LONGEST))).alias("length")
     chains = spark.range(blocks).select(F.col("id").alias("chain"), lengths)
@@ -115,6 +122,7 @@ def requests(spark: SparkSession, count: int, organizations: int, seed: int) -> 
         nothing.cast("date").alias("engagement_date_from"),
         nothing.cast("date").alias("engagement_date_to"),
         F.timestamp_seconds(began + 60 * F.col("hop")).alias("execution_ts"),
+        F.lit(0).cast("long").alias("sequence"),
     ).orderBy(F.xxhash64("request_id"))
 
 
@@ -124,46 +132,65 @@ def written(edges: DataFrame, path: Path) -> DataFrame:
     return edges.sparkSession.read.parquet(str(path))
 
 
-def measure(edges: DataFrame, engine: Engine, options: argparse.Namespace) -> Iterator[Measured]:
+def resolved(edges: DataFrame, way: str) -> DataFrame:
+    """What all requests do to the ids they reach. Raises GraphFramesMissing."""
+
+    def run(state: pa.Table) -> pa.Table:
+        return moves(state.column("organization_id")[0].as_py(), state.cast(STATE), 0)
+
+    if way == "organization":
+        return edges_part(edges).groupBy("organization_id").applyInArrow(run, MOVE_DDL)
+    # Hashes, for strings cost components 1.4 times as much; two ids of one hash only make two components one.
+    src, dst = (F.xxhash64("organization_id", name) for name in ("from_id", "to_id"))
+    linked = edges.withColumns({"src": src, "dst": dst})
+    found = connected_components(linked.select("src", "dst"))
+    # The rules take the requests of one organization; here, of its part of one component.
+    own = F.concat_ws("/", F.col("component"), F.col("organization_id")).alias("organization_id")
+    of_edge = linked.join(found.withColumnRenamed("id", "src"), "src")
+    state = edges_part(of_edge.select(own, *(name for name in edges.columns if name != "organization_id")))
+    return state.groupBy("organization_id").applyInArrow(run, MOVE_DDL)
+
+
+def measure(edges: DataFrame, way: str, options: argparse.Namespace) -> Iterator[Measured]:
     """A cold round and the warm ones, then one look at the result."""
-    for round_ in range(options.rounds + 1):
-        began = time.monotonic()
-        resolve(edges, engine=engine).write.format("noop").mode("overwrite").save()
-        one = Measured(engine, round_, options.requests, time.monotonic() - began)
-        name = f"warm {round_}/{options.rounds}" if round_ else "cold"
-        console.print(f"{engine:18} {name:9} {one.seconds:6.2f} s {one.requests_per_s:>9,.0f} requests/s")
-        yield one
-    check(resolve(edges, engine=engine).localCheckpoint(), options)
+    try:
+        for round_ in range(options.rounds + 1):
+            began = time.monotonic()
+            resolved(edges, way).write.format("noop").mode("overwrite").save()
+            one = Measured(way, round_, options.requests, time.monotonic() - began)
+            name = f"warm {round_}/{options.rounds}" if round_ else "cold"
+            console.print(f"{way:18} {name:9} {one.seconds:6.2f} s {one.requests_per_s:>9,.0f} requests/s")
+            yield one
+    except GraphFramesMissing as missing:
+        console.print(f"{way}: left out. {missing}")
+        return
+    check(resolved(edges, way).localCheckpoint(), options)
 
 
-def check(resolved: DataFrame, options: argparse.Namespace) -> None:
-    """Every request ends at the last id of its chain, after the hops that are left."""
-    blocks = options.requests * CHAINED_PERCENT // 100 // BLOCK
-    counts = cast("dict[str, int]", figures(resolved).collect()[0].asDict())
-    wanted = (options.requests, blocks * (LONGEST - SHORTEST + 1), LONGEST if blocks else 1, options.requests)
-    found = tuple(counts[name] for name in ("requests", "chains", "longest_chain", "operations"))
-    assert found == wanted, f"requests, chains, longest chain and operations are {found}, not {wanted}"
-    part = F.split("from_id", "-")
+def check(found: DataFrame, options: argparse.Namespace) -> None:
+    """Every request moves its id, to the last one of its chain."""
+    counted = found.count(), found.select("organization_id", "source_person_id").distinct().count()
+    assert counted == (options.requests, options.requests), f"{counted} moves and ids of {options.requests} requests"
+    part = F.split("source_person_id", "-")
     end = F.concat_ws("-", part[0], part[1], part[1])
-    left = part[1].cast("int") - part[2].cast("int")
-    wrong = resolved.where(~F.col("to_id").eqNullSafe(end) | (F.col("hops") != left) | F.col("branches"))
+    wrong = found.where(~F.col("to_id").eqNullSafe(end) | F.col("engaged_before").isNull())
     assert wrong.isEmpty(), f"does not end at the last id of its chain: {wrong.head()}"
 
 
 def report(measured: list[Measured], options: argparse.Namespace) -> None:
     """Cold and the median of warm on the screen, every round as CSV."""
-    for engine in options.engine:
-        mine = [one for one in measured if one.engine == engine]
+    for way in dict.fromkeys(one.way for one in measured):
+        mine = [one for one in measured if one.way == way]
         warm = [one.requests_per_s for one in mine if one.round]
-        said = f"{engine}: {mine[0].requests_per_s:,.0f} requests/s cold"
+        said = f"{way}: {mine[0].requests_per_s:,.0f} requests/s cold"
         console.print(f"{said}, {statistics.median(warm):,.0f} warm" if warm else said, highlight=False)
     options.out.mkdir(parents=True, exist_ok=True)
     with (options.out / "cascade.csv").open("w", newline="") as file:
         writer = csv.writer(file)
-        writer.writerow(["engine", "round", "requests", "seconds", "organizations", "seed", "cores", "machine"])
+        writer.writerow(["way", "round", "requests", "seconds", "organizations", "seed", "cores", "machine"])
         for one in measured:
             about = (options.organizations, options.seed, os.cpu_count(), platform.machine())
-            writer.writerow([one.engine, one.round or "cold", one.requests, round(one.seconds, 3), *about])
+            writer.writerow([one.way, one.round or "cold", one.requests, round(one.seconds, 3), *about])
     console.print(
         f"{options.requests:,} requests, {CHAINED_PERCENT} % in chains of {SHORTEST} to {LONGEST}, "
         f"{options.organizations:,} organizations, {os.cpu_count()} cores, Python {platform.python_version()}. "

@@ -1,13 +1,13 @@
-"""How large should files be for the mutation job?  python -m benchmarks.file_size
+"""How large should files be for the move of mutations?  python -m benchmarks.file_size
 
 Data: seeded traffic model, 48 organizations, a year of days; partitions of organization, Z-ordered by date, with nine
 settings of spark.databricks.delta.optimize.maxFileSize: those of the source divided by 64, 64 KB to 16 MB. Each setting
 is one OPTIMIZE of the same tables (their list of files has the same hash before each). Organizations that Z-order would
 leave in one file (it makes max(1, floor(bytes / setting)) for each partition) keep the one they have.
-Measures per round, from a copy of a setting's tables whose list of files has the same hash as at first: seconds of one
-batch of the job apply-mutations (strategy merge, all conversions or --requests-percent of them) until the changed rows
-can be read (visible) and until all are announced; files replaced. Rounds go through all settings in turn, so that a
-slow minute hits each of them. Auto compaction is off: it would undo the small settings. --in-spark keeps delta-rs out.
+Measures per round, from a copy of a setting's tables whose list of files has the same hash as at first, and with the
+requests ingested (all conversions or --requests-percent of them): seconds of one batch of the job
+rematerialize-aliases (strategy merge), which moves them into the Data Table; files replaced. Rounds go through all
+settings in turn, so that a slow minute hits each of them. Auto compaction is off: it would undo the small settings.
 Prints the matrix of seconds, files by size for each setting, the best setting by median and how sure that is.
 Writes file_size.csv (every round), file_size_matrix.csv, file_size_files.csv, file_size.png and file_size.html. Fails
 if rows end elsewhere than they should. An interrupted run is resumed by the same command; other options are another
@@ -30,9 +30,8 @@ from benchmarks.file_size_report import MATRIX, save, show
 from benchmarks.lakes import SCALE, Laid, build, found_rows, laid, mark_ready, optimize, ready, restore, sampled, staged
 from benchmarks.mutation import spark_session
 from benchmarks.mutation_data import DataSet, Scale, Tally, tally
-from benchmarks.mutation_ways import Stage, by_job, rewritten
+from benchmarks.mutation_ways import Stage, ingest_conversions, moving, only_batch, rewritten
 from engagement_platform.lake import log
-from engagement_platform.lake.engagement import NOTIFICATION
 from engagement_platform.layout.finding import readable
 from engagement_platform.settings import LayoutSettings
 
@@ -47,7 +46,6 @@ class Bench:
     spark: SparkSession
     folder: Path
     data_set: DataSet
-    in_spark: bool
 
     @cached_property
     def expected(self) -> Tally:
@@ -59,10 +57,7 @@ class Bench:
 
     def stage(self, home: Path) -> Stage:
         """A lake as every round has it."""
-        layout = LayoutSettings(scheme="organization", auto_compact=False)
-        if self.in_spark:
-            layout = layout.model_copy(update={"light_write_rows": 0})
-        return staged(self.spark, home, self.data_set, layout)
+        return staged(self.spark, home, self.data_set, LayoutSettings(scheme="organization", auto_compact=False))
 
     def base(self) -> Path:
         """The tables that every OPTIMIZE starts from; a file for each organization, by time."""
@@ -94,15 +89,12 @@ class Bench:
         assert laid(stage.uri).digest == digest, "the restored tables have other files"
         version = log.version(stage.uri)
         assert version is not None, "the lake has no Data Table"
-        outcome = by_job(stage)
+        ingest_conversions(stage)
+        seconds, report = only_batch(moving(stage))
         assert found_rows(stage.uri) == self.expected, "rows are elsewhere than they should be"
-        announced = laid(stage.lake.uri(NOTIFICATION)).rows
-        assert announced == self.data_set.touched, f"{announced} notifications of {self.data_set.touched} changes"
-        figures = {
-            "visible_s": outcome.visible_s,
-            "announced_s": outcome.announced_s,
-            "files_replaced": rewritten(stage.uri, version)[0],
-        }
+        changed = report.counts["changed_rows"]
+        assert changed == self.data_set.touched, f"{changed} rows were changed of {self.data_set.touched}"
+        figures = {"moved_s": seconds, "files_replaced": rewritten(stage.uri, version)[0]}
         shutil.rmtree(home.parent)
         return figures
 
@@ -123,7 +115,6 @@ def main() -> None:
     parser.add_argument("--days", type=int, default=365, help="days that they are spread over (default 365)")
     parser.add_argument("--rounds", type=int, default=14, help="batches of the job for each setting (default 14)")
     parser.add_argument("--requests-percent", type=float, default=100, help="of the conversions, a batch (default 100)")
-    parser.add_argument("--in-spark", action="store_true", help="the job writes with Spark only")
     parser.add_argument("--seed", type=int, default=20201120, help="seed of the data (default 20201120)")
     parser.add_argument("--quick", action="store_true", help="3 rounds")
     add_options(parser, "file_size")
@@ -131,7 +122,7 @@ def main() -> None:
     if options.quick:
         options.rounds = min(options.rounds, 3)
     run = open_run("file_size", options)
-    cells = run.cells("file_size", ("setting", "round"), ("visible_s", "announced_s", "files_replaced"))
+    cells = run.cells("file_size", ("setting", "round"), ("moved_s", "files_replaced"))
     files = run.cells("file_size_files", ("setting", "partition", "file"), ("bytes",))
     measure(run, options, cells, files)
     show(console, SETTINGS, cells, files)
@@ -155,14 +146,13 @@ def measure(run: Run, options: argparse.Namespace, cells: Cells, files: Cells) -
             data_set = sampled(
                 DataSet(Scale(options.rows, days=options.days, seed=options.seed)), options.requests_percent
             )
-            bench = Bench(spark, run.tables, data_set, options.in_spark)
+            bench = Bench(spark, run.tables, data_set)
             digests = {setting: _keep_files(files, setting, bench) for setting in SETTINGS}
             progress = Progress(len(rounds), len(cells))
             for setting, n in missing:
                 figures = bench.round(setting, digests[setting])
                 cells.add((setting, n), **figures)
-                times = f"visible {figures['visible_s']:7.3f} s, announced {figures['announced_s']:7.3f} s"
-                progress.step(f"round {n:>2}  files up to {readable(setting):>6}  {times}")
+                progress.step(f"round {n:>2}  files up to {readable(setting):>6}  moved {figures['moved_s']:7.3f} s")
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 
@@ -170,7 +160,7 @@ def measure(run: Run, options: argparse.Namespace, cells: Cells, files: Cells) -
 def _warm_up(spark: SparkSession, folder: Path, options: argparse.Namespace) -> None:
     console.print("Warm-up, not counted", style="dim")
     small = DataSet(Scale(max(3_000, options.rows // 20), organizations=6, seed=options.seed))
-    bench = Bench(spark, folder, small, options.in_spark)
+    bench = Bench(spark, folder, small)
     digest = laid(bench.stage(bench.optimized(SETTINGS[0])).uri).digest
     for _ in range(3):
         bench.round(SETTINGS[0], digest)

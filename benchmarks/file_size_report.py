@@ -84,7 +84,7 @@ def expected_files(partitions: Mapping[str, int], setting: int) -> int:
     return sum(max(1, size // setting) for size in partitions.values())
 
 
-def seconds(settings: Sequence[int], cells: Cells, figure: str = "visible_s") -> dict[int, list[float]]:
+def seconds(settings: Sequence[int], cells: Cells, figure: str = "moved_s") -> dict[int, list[float]]:
     """The rounds of each setting."""
     return {setting: cells.figures(figure, setting=setting) for setting in settings}
 
@@ -122,25 +122,25 @@ def save(run: Run, settings: Sequence[int], cells: Cells, files: Cells) -> None:
         writer.writerow(["round", *names])
         for n, row in enumerate(zip(*matrix.values(), strict=True), start=1):
             writer.writerow([n, *(f"{one:.6g}" for one in row)])
-    title = "Seconds of a mutation batch by largest file; a dot is a round"
+    title = "Seconds of a move by largest file; a dot is a round"
     found = optimum(matrix)
     boxes = go.Figure()
     for name, rounds in zip(names, matrix.values(), strict=True):
         boxes.add_box(name=name, y=rounds, boxpoints="all")
     boxes.update_layout(title=title, yaxis={"title": "s"}, showlegend=False, template="simple_white")
-    text = page("File sizes and the mutation job", run, tables(settings, cells, files), [f"<p>{words(found)}</p>"])
+    text = page("File sizes and the move", run, tables(settings, cells, files), [f"<p>{words(found)}</p>"])
     (run.folder / "file_size.html").write_text(text.replace("</body>", f"{charts(boxes)[0]}\n</body>"))
     _picture(run, title, names, list(matrix.values()), words(found))
 
 
 def _rounds(settings: Sequence[int], cells: Cells) -> RichTable:
     rounds = seconds(settings, cells)
-    announced, replaced = seconds(settings, cells, "announced_s"), seconds(settings, cells, "files_replaced")
+    replaced = seconds(settings, cells, "files_replaced")
     found = optimum(rounds)
     table = right_aligned(
-        "Seconds of a mutation batch until its changes can be read; wins: share of draws with the lowest median",
+        "Seconds of a move; wins: share of draws with the lowest median",
         "files up to",
-        *("rounds", "lowest", "median", "highest", "announced", "files replaced", "wins", "longer than the best, 95 %"),
+        *("rounds", "lowest", "median", "highest", "files replaced", "wins", "longer than the best, 95 %"),
     )
     for setting in settings:
         of = rounds[setting]
@@ -148,7 +148,7 @@ def _rounds(settings: Sequence[int], cells: Cells) -> RichTable:
         table.add_row(
             readable(setting),
             str(len(of)),
-            *(f"{one:.3f}" for one in (min(of), statistics.median(of), max(of), statistics.median(announced[setting]))),
+            *(f"{one:.3f}" for one in (min(of), statistics.median(of), max(of))),
             f"{statistics.median(replaced[setting]):,.0f}",
             f"{found.wins[setting]:.0%}" if found else "–",
             f"{low:+.3f} to {high:+.3f} s" if low is not None and high is not None else "–",

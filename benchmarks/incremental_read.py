@@ -32,7 +32,7 @@ from engagement_platform.consumers import Changes
 from engagement_platform.engine.model import Transaction
 from engagement_platform.lake import light
 from engagement_platform.lake.arrow import schema_of, table_of
-from engagement_platform.lake.engagement import NOTIFICATION, data_table
+from engagement_platform.lake.engagement import ALIAS, CHANGESET, MUTATION_REQUEST, NOTIFICATION, data_table
 
 DATA = data_table("organization")
 FIRST_DAY = date(2026, 11, 1)
@@ -77,8 +77,8 @@ def engagement_id(organization: int, day: int, row: int) -> str:
 
 
 def build(lake: Path, size: Size) -> None:
-    """Data Table and an empty notification table; a commit a day."""
-    for table in (DATA, NOTIFICATION):
+    """Data Table, a commit a day, and the other tables, empty; none is clustered, which only Spark declares."""
+    for table in (DATA, *(replace(one, liquid_by=()) for one in (NOTIFICATION, CHANGESET, ALIAS, MUTATION_REQUEST))):
         light.create(table.uri(str(lake)), table)
     found = DeltaTable(DATA.uri(str(lake)))
     for day in range(size.days):
@@ -100,6 +100,7 @@ def _rows(organization: int, day: int, count: int) -> pa.Table:
         "engagement_ts": [moment + timedelta(seconds=int(n)) for n in rng.integers(0, 86_400, count)],
         "engagement_id": ids, "person_id": persons, "source_person_id": persons, "version": [1] * count,
         "batch_id": [day] * count, "engagement": content,
+        "original": [None] * count, "earlier_versions": [None] * count,
     }  # fmt: skip
     return pa.table(fields, schema=schema_of(DATA)).take(pa.array(order))
 
@@ -119,6 +120,7 @@ def announce(lake: Path, batch: int) -> None:
             "ingestion_date": moment.date(), "ingestion_ts": moment, "batch_id": batch, "job_name": "bench",
             "change_type": "UPDATE", "engagement_id": engagement_id(organization, day, row),
             "engagement_date": FIRST_DAY + timedelta(days=day), "person_id": "p1", "previous_person_id": "p1",
+            "batch_sequence": batch,
         }
         for organization, day in TOUCHED
         for row in range(CHANGED)

@@ -1,8 +1,9 @@
-"""What does exactly once into four tables cost against a plain streaming append?  python -m benchmarks.ingest
+"""What does exactly once into five tables cost against a plain streaming append?  python -m benchmarks.ingest
 
 Data: seeded traffic model on a real broker, one topic, read by both. Plain: Structured Streaming, from_json, append to
 one Delta table partitioned alike, same session, same batch size, its own checkpoint. This job: strict decoding,
-quarantine, mapping, data and notification. Each way reads the whole topic into empty tables; rounds alternate.
+quarantine, mapping, changeset, data and notification. Each way reads the whole topic into empty tables; rounds
+alternate.
 Prints for each layout rows/s (median of rounds), the ratio, files written, Spark jobs, seconds per process; writes
 ingest.csv. Fails if the two ways leave different engagements. Compare ratios of one run, never seconds of two machines.
 """

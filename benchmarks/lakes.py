@@ -22,18 +22,10 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from benchmarks.mutation_data import DataSet, Tally, tally
-from benchmarks.mutation_ways import Stage, configure
+from benchmarks.mutation_ways import Stage, add, configure
 from engagement_platform.engine.model import Transaction
 from engagement_platform.jobs import open_stores
-from engagement_platform.lake.engagement import (
-    MAPPING,
-    MUTATION_LOGS,
-    MUTATION_REQUEST,
-    NOTIFICATION,
-    OPERATION,
-    PENDING,
-    QUARANTINE,
-)
+from engagement_platform.lake.engagement import engagement_tables
 from engagement_platform.lake.session import session_conf
 from engagement_platform.layout.files import live_files, open_table, shape
 from engagement_platform.layout.maintain import Asked, Run, planned
@@ -78,17 +70,10 @@ def laid(uri: str) -> Laid:
 
 
 def build(stage: Stage, rows: Sequence[pa.Table]) -> None:
-    """Write these rows into the new Data Table of a lake in one commit: one file for each partition, or few.
-
-    Without Spark where that is possible, whatever the settings of the stage say: 16,000 files take it much longer.
-    """
-    layout = stage.settings.layout.model_copy(update={"light_write_rows": 2**60, "auto_compact": False})
-    stage = Stage(stage.spark, stage.settings.model_copy(update={"layout": layout}), stage.data_set)
-    configure(stage.spark, session_conf(stage.settings))
-    others = (MAPPING, NOTIFICATION, QUARANTINE, MUTATION_REQUEST, OPERATION, PENDING, *MUTATION_LOGS)
-    stage.lake.ensure(stage.data, *others)
-    whole = pa.concat_tables(rows)
-    stage.lake.append(whole, stage.data, Transaction("bench/data", 0), rows=whole.num_rows)
+    """Write these rows into the new Data Table of a lake in one commit: one file for each partition, or few."""
+    configure(stage.spark, {**session_conf(stage.settings), "spark.databricks.delta.autoCompact.enabled": "false"})
+    stage.lake.ensure(*engagement_tables(stage.settings.layout.scheme))
+    add(stage.lake, pa.concat_tables(rows), stage.data, Transaction("bench/data", 0))
 
 
 def found_rows(uri: str) -> Tally:
@@ -155,22 +140,8 @@ def sampled(data_set: DataSet, percent: float) -> DataSet:
     return some
 
 
-def operations(data_set: DataSet) -> pa.Table:
-    """Where each converted id ends, as `Lake.move` takes it."""
-    ends = data_set.ends
-    return pa.table(
-        {
-            "organization_id": pa.array([organization for organization, _ in ends], pa.string()),
-            "from_id": pa.array([person for _, person in ends], pa.string()),
-            "engaged_from": pa.nulls(len(ends), pa.timestamp("us", tz="UTC")),
-            "engaged_before": pa.repeat(pa.scalar(data_set.executed, pa.timestamp("us", tz="UTC")), len(ends)),
-            "to_id": pa.array(list(ends.values()), pa.string()),
-        }
-    )
-
-
 def staged(spark: SparkSession, home: Path, data_set: DataSet, layout: LayoutSettings) -> Stage:
-    """The lake in `home`, opened with the session set up for it; for merges by whoever the layout says."""
+    """The lake in `home`, opened with the session set up for it; moves are merges."""
     settings = Settings(
         home=home,
         lake_uri=None,

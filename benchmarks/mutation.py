@@ -3,13 +3,15 @@
 Data: seeded traffic model, 48 organizations, a year of days; of 1,000 engagements 3.6 conversions come, three of ten in
 chains, and 87 % of the rows change (`mutation_data`). Every round of every way starts from a copy of the same tables.
 Ways: naive (organization/date partitions, one MERGE, Spark's and Delta's defaults), the same MERGE on the tuned layout
-(a partition and a file for each organization, by date) in a session of the platform, delta-rs's merge there, and the
-job with each strategy. The ways by hand are given the end of each chain; the job works it out.
-Measures per round: seconds until the changes can be read through engagement/current (visible) and until all their
-notifications are committed (announced); files replaced and bytes written in the Data Table, from its log; Spark jobs.
-Then full reads of the view while aliases wait against ones of the table, with a profile of each, and a rename in the
-mapping against one on every row. `--ten-times` repeats the fastest ways on ten times the rows. A round of everything on
-a small lake warms up.
+(a partition and a file for each organization) in a session of the platform, delta-rs's merge there, and the jobs: the
+requests are ingested, announced, and moved by each strategy; on the default layout, and once on the tuned one. The ways
+by hand are given the end of each chain; the jobs work it out.
+Measures per round: seconds until the changes can be read through engagement/current (visible), until all their
+notifications are committed (announced), and until the Data Table has them (moved); files replaced and bytes written in
+the Data Table, from its log; Spark jobs.
+Then full reads of the view while requests are pending against ones of the table, with a profile of each, and a rename
+by the job against one on every row. `--ten-times` repeats the fastest ways on ten times the rows. A round of everything
+on a small lake warms up.
 Writes mutation.csv (every round), mutation_reads.csv, mutation_profiles.csv, mutation_renames.csv and mutation.png.
 Compare ratios within one run, never seconds across machines. Fails if a way leaves other rows than it should, or
 announces more or less.
@@ -30,32 +32,31 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 
 from benchmarks.ingest import jobs_started
+from benchmarks.lakes import laid
 from benchmarks.mutation_data import DataSet, Scale, Tally
+from benchmarks.mutation_reads import READS, Profile, profiles_of_reads, seconds_of_reads
 from benchmarks.mutation_rename import FLAT, RENAMES, Renamed, build_flat
 from benchmarks.mutation_report import Figures, Measured, Read, save, show
 from benchmarks.mutation_ways import (
     DELTA_RS,
     NAIVE,
-    READS,
     Base,
-    Profile,
     Stage,
     Way,
     all_ways,
     build_base,
     check,
     configure,
-    profiles_of_reads,
+    ingest_conversions,
     restore,
     rewritten,
-    seconds_of_reads,
 )
 from engagement_platform.lake import log
 from engagement_platform.lake.jars import resolve_jars
 from engagement_platform.lake.session import build_classic, classic_conf, session_conf
 from engagement_platform.settings import Settings, SparkSettings
 
-TEN_TIMES = ("alias", "auto", "merge", DELTA_RS)
+TEN_TIMES = ("auto", "merge", DELTA_RS)
 console = Console(width=140, highlight=False)
 
 
@@ -70,8 +71,7 @@ class Bench:
     expected: Tally
 
     def rounds(self, options: argparse.Namespace) -> Iterator[Measured | Read | Profile]:
-        """Every round of every way, and the reads after the first one that leaves aliases waiting."""
-        read = False
+        """Every round of every way, and the reads while requests are pending."""
         for round_ in range(1, options.rounds + 1):
             for way in self.ways:
                 if way.name == NAIVE and round_ > options.naive_rounds:
@@ -80,20 +80,25 @@ class Bench:
                 stage = self._stage(way.base, way.settings(home))
                 yield self._measured(way, stage, round_)
                 check(stage, self.expected)
-                if way.name == "alias" and not read:
-                    read = True
-                    for what in READS:
-                        for view_s, plain_s in seconds_of_reads(stage, what, options.reads):
-                            yield Read(what, self.data_set.scale.rows, view_s, plain_s)
-                        yield from profiles_of_reads(stage, what)
                 shutil.rmtree(home)
+        yield from self._reads(options.reads)
+
+    def _reads(self, times: int) -> Iterator[Read | Profile]:
+        home = self.folder / "reads"
+        stage = self._stage("liquid", Settings(home=home))
+        ingest_conversions(stage)
+        for what in READS:
+            for view_s, plain_s in seconds_of_reads(stage, what, times):
+                yield Read(what, self.data_set.scale.rows, view_s, plain_s)
+            yield from profiles_of_reads(stage, what)
+        shutil.rmtree(home)
 
     def renames(self, rounds: int) -> Iterator[Renamed]:
         """Every round of a rename, each from the same tables."""
         for round_ in range(1, rounds + 1):
             for rename in RENAMES:
                 home = self.folder / f"{rename.__name__}-{round_}"
-                stage = self._stage("tuned", Settings(home=home))
+                stage = self._stage("liquid", Settings(home=home))
                 shutil.copytree(self.folder / FLAT, home / FLAT)
                 yield rename(stage)
                 shutil.rmtree(home)
@@ -106,8 +111,7 @@ class Bench:
     def _measured(self, way: Way, stage: Stage, round_: int) -> Measured:
         version = log.version(stage.uri)
         assert version is not None, "the lake has no Data Table"
-        organizations = [members.share.organization_id for members in self.data_set.members]
-        stood = log.stored(stage.uri, version, organizations).values()
+        stood = sum(laid(stage.uri).sizes)
         jobs = jobs_started(self.spark)
         outcome = way.run(stage)
         configure(self.spark, session_conf(stage.settings))
@@ -121,7 +125,7 @@ class Bench:
             outcome=outcome,
             files=files,
             bytes=written,
-            bytes_changed=sum(one.bytes for one in stood) * self.data_set.touched // self.data_set.scale.rows,
+            bytes_changed=stood * self.data_set.touched // self.data_set.scale.rows,
             jobs=jobs_started(self.spark) - jobs,
         )
 
@@ -192,7 +196,7 @@ def measure(spark: SparkSession, folder: Path, options: argparse.Namespace) -> t
 
 def build(spark: SparkSession, folder: Path, data_set: DataSet, ways: Sequence[Way]) -> Bench:
     """The lakes that these ways start from, and the flat table for the renames."""
-    bases: list[Base] = sorted({way.base for way in ways} | {"tuned"})
+    bases: list[Base] = sorted({way.base for way in ways} | {"liquid"})
     expected: Tally = {}
     for base in bases:
         expected = build_base(spark, folder / base, data_set, base)
@@ -204,8 +208,9 @@ def told(bench: Bench, options: argparse.Namespace) -> Iterator[Measured | Read 
     """The rounds, each told of as it ends."""
     for one in bench.rounds(options):
         if isinstance(one, Measured):
-            times = f"visible {one.outcome.visible_s:8.3f} s, announced {one.outcome.announced_s:8.3f} s"
-            console.print(f"{one.rows:>9,} rows, round {one.round}  {one.way:26} {times}  {one.outcome.chosen}")
+            of = one.outcome
+            times = f"visible {of.visible_s:8.3f} s, announced {of.announced_s:8.3f} s, moved {of.moved_s:8.3f} s"
+            console.print(f"{one.rows:>9,} rows, round {one.round}  {one.way:20} {times}  {of.chosen}")
         yield one
 
 

@@ -23,15 +23,16 @@ import pyarrow.compute as pc
 from engagement_platform.embedded.content import contents, full_name
 from engagement_platform.embedded.traffic import organizations
 from engagement_platform.lake.arrow import schema_of
-from engagement_platform.lake.engagement import MAPPING, MUTATION_REQUEST, SAID_NAME, data_table
+from engagement_platform.lake.contract import Table
+from engagement_platform.lake.engagement import MAPPING, data_table
 
+DATA = data_table("liquid")
 ENGAGEMENTS, REQUESTS, TOUCHED = 1_500_000_000, 5_400_000, 1_300_000_000
 PER_REQUEST = TOUCHED / REQUESTS
 CHAINED_PERCENT = 30
 LONGEST = 4
 BEGIN = datetime(2025, 1, 1, tzinfo=UTC)
 EXECUTED_AFTER = timedelta(hours=1)
-LANDED_AFTER = timedelta(hours=12)
 
 Counts = npt.NDArray[np.int64]
 Person = tuple[str, str]
@@ -126,7 +127,6 @@ class DataSet:
         self.conversions = [conversion for members in self.members for conversion in members.conversions]
         self.executed = BEGIN + timedelta(days=scale.days) + EXECUTED_AFTER
         self.hops_apart = timedelta(minutes=1)
-        self.landed = BEGIN + timedelta(days=scale.days) + LANDED_AFTER
 
     @cached_property
     def ends(self) -> Mapping[Person, str]:
@@ -157,8 +157,8 @@ class DataSet:
             yield _rows(members, self.scale, first, np.random.default_rng([self.scale.seed, n, 1]))
             first += members.share.rows
 
-    def names(self, rows: pa.Table) -> tuple[pa.Table, pa.Table]:
-        """What rows of one organization say of names: rows of `engagement/mapping` and of `engagement/said_name`."""
+    def names(self, rows: pa.Table) -> pa.Table:
+        """What rows of one organization say of names: rows of `engagement/mapping` that nothing has folded."""
         codes = rows.column("source_person_id").combine_chunks().dictionary_encode()
         of = codes.indices.to_numpy()
         says = np.random.default_rng([self.scale.seed, len(of)]).random(len(of)) * 100 < self.scale.named_percent
@@ -171,29 +171,24 @@ class DataSet:
             "name": names.take(pa.array(of[says])),
             "name_ts": said.column("engagement_ts"),
             "batch_id": said.column("batch_id"),
+            "batch_sequence": pa.repeat(pa.scalar(-1, pa.int64()), said.num_rows),
         }
-        sayings = pa.table(columns).select(list(SAID_NAME.column_names)).cast(schema_of(SAID_NAME))
-        keys = ["organization_id", "id", "name", "batch_id"]
-        newest = sayings.group_by(keys).aggregate([("name_ts", "max")]).rename_columns([*keys, "name_ts"])
-        return newest.select(list(MAPPING.column_names)).cast(schema_of(MAPPING)), sayings
+        return _of_table(columns, MAPPING)
 
-    def conversion_requests(self) -> pa.Table:
-        """The conversions as rows of `engagement/mutation_request`, in no order; a chain's hops are `hops_apart`."""
+    def conversion_requests(self) -> list[Mapping[str, str]]:
+        """The conversions as messages, in no order; a chain's hops are `hops_apart`."""
         order = np.random.default_rng(self.scale.seed).permutation(len(self.conversions))
-        return _landed(
-            [
-                {
-                    "request_id": f"convert-{n:07d}",
-                    "organization_id": self.conversions[n].organization_id,
-                    "operation": "CONVERT",
-                    "from_id": self.conversions[n].from_id,
-                    "to_id": self.conversions[n].to_id,
-                    "execution_ts": self.executed + self.conversions[n].hop * self.hops_apart,
-                }
-                for n in map(int, order)
-            ],
-            self.landed,
-        )
+        return [
+            {
+                "request_id": f"convert-{n:07d}",
+                "organization_id": self.conversions[n].organization_id,
+                "operation": "CONVERT",
+                "from_id": self.conversions[n].from_id,
+                "to_id": self.conversions[n].to_id,
+                "execution_ts": (self.executed + self.conversions[n].hop * self.hops_apart).isoformat(),
+            }
+            for n in map(int, order)
+        ]
 
     @property
     def renamed(self) -> Person:
@@ -201,11 +196,11 @@ class DataSet:
         largest = max(self.members, key=lambda members: members.share.rows)
         return largest.share.organization_id, largest.persons[int(np.argmax(largest.rows))]
 
-    def rename_request(self, name: str) -> pa.Table:
-        """One RENAME as a row of `engagement/mutation_request`."""
+    def rename_request(self, name: str) -> Mapping[str, str]:
+        """One RENAME as a message."""
         organization, person = self.renamed
         request = {"request_id": "rename-0", "organization_id": organization, "operation": "RENAME", "from_id": person}
-        return _landed([{**request, "name": name, "execution_ts": self.executed}], self.landed)
+        return {**request, "name": name, "execution_ts": self.executed.isoformat()}
 
 
 def tally(rows: pa.Table, person: str, ends: Mapping[Person, str] | None = None) -> Tally:
@@ -272,7 +267,7 @@ def _chain_share() -> float:
 
 
 def _rows(members: Members, scale: Scale, first: int, rng: np.random.Generator) -> pa.Table:
-    count, schema = members.share.rows, schema_of(data_table("organization"))
+    count = members.share.rows
     moments = np.sort(rng.integers(0, scale.days * 86_400_000_000, count)) + int(BEGIN.timestamp()) * 1_000_000
     times = pa.array(moments, pa.int64()).cast(pa.timestamp("us", tz="UTC"))
     persons = pa.array(members.persons, pa.string()).take(
@@ -288,9 +283,9 @@ def _rows(members: Members, scale: Scale, first: int, rng: np.random.Generator) 
         "source_person_id": persons,
         "version": pa.array(np.ones(count, np.int64)),
         "batch_id": pa.array(np.zeros(count, np.int64)),
-        "engagement": _contents(count, schema.field("engagement").type, scale.seed, rng),
+        "engagement": _contents(count, schema_of(DATA).field("engagement").type, scale.seed, rng),
     }
-    return pa.table(columns).cast(schema)
+    return _of_table(columns, DATA)
 
 
 def _contents(count: int, struct: pa.StructType, seed: int, rng: np.random.Generator) -> pa.StructArray:
@@ -315,9 +310,8 @@ def _contents(count: int, struct: pa.StructType, seed: int, rng: np.random.Gener
     return pa.StructArray.from_arrays([*said, pa.MapArray.from_arrays(offsets, keys, items)], struct.names)
 
 
-def _landed(requests: Sequence[Mapping[str, object]], landed: datetime) -> pa.Table:
-    """Requests as rows of their table, one after the other from one Kafka partition."""
-    where = {"topic": "mutation-requests", "partition": 0, "batch_id": 0, "batch_sequence": 1}
-    when = {"ingestion_ts": landed, "ingestion_date": landed.date()}
-    rows = [{**request, **where, **when, "offset": n} for n, request in enumerate(requests)]
-    return pa.Table.from_pylist(rows, schema=schema_of(MUTATION_REQUEST))
+def _of_table(columns: Mapping[str, pa.Array | pa.ChunkedArray], table: Table) -> pa.Table:
+    """These columns in the order of a table; the others are null."""
+    count, schema = len(next(iter(columns.values()))), schema_of(table)
+    arrays = [columns.get(field.name, pa.nulls(count, field.type)) for field in schema]
+    return pa.table(arrays, names=schema.names).cast(schema)

@@ -1,4 +1,4 @@
-"""What a new name costs where names stand in the mapping, and where they stand on every row.
+"""What a new name costs where names are a table of their own, and where they stand on every row.
 
 Measures only; telling about it is `mutation_report`.
 """
@@ -16,9 +16,10 @@ from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import functions as F
 
 from benchmarks.mutation_data import DataSet
-from benchmarks.mutation_ways import Stage, land, rewritten, run_job
+from benchmarks.mutation_ways import Stage, StagedTopic, ingestion, only_batch, rewritten
 from engagement_platform.lake import log
-from engagement_platform.lake.engagement import MAPPING
+from engagement_platform.lake.engagement import MUTATION_REQUEST
+from engagement_platform.pipelines.snapshot import current_names, snapshot
 
 NAME = "Ada Lovelace"
 FLAT = "flat"
@@ -38,26 +39,25 @@ class Renamed:
 def build_flat(folder: Path, data_set: DataSet) -> None:
     """The Data Table's rows with the person's name on each, one file for each organization."""
     for rows in data_set.rows():
-        mapping, _ = data_set.names(rows)
-        place = pc.index_in(rows.column("source_person_id"), mapping.column("id"))
-        named = rows.append_column("person_name", mapping.column("name").take(place))
+        names = data_set.names(rows)
+        place = pc.index_in(rows.column("source_person_id"), names.column("id"))
+        named = rows.append_column("person_name", names.column("name").take(place))
         if named.num_rows:
             write_deltalake(folder / FLAT, named, mode="append", partition_by=["organization_id"])
 
 
 def rename_by_job(stage: Stage) -> Renamed:
-    """A RENAME through the job: a row of the mapping, and no file of the Data Table."""
-    lake = stage.lake
-    land(stage, stage.data_set.rename_request(NAME))
-    data, mapping = lake.version(stage.data), lake.version(MAPPING)
-    at, _ = run_job(stage)
+    """A RENAME through the job: a row of the requests, and no file of the Data Table or the mapping."""
+    lake, organization, person = stage.lake, *stage.data_set.renamed
+    data, requests = lake.version(stage.data), lake.version(MUTATION_REQUEST)
+    topic = StagedTopic.of(stage.settings.home / "rename.parquet", [stage.data_set.rename_request(NAME)])
+    seconds, _ = only_batch(ingestion(stage, topic))
     assert lake.version(stage.data) == data, "a rename wrote the Data Table"
-    organization, person = stage.data_set.renamed
-    where = {"organization_id": [organization], "id": [person]}
-    named = lake.find(MAPPING, lake.version(MAPPING), ("name",), where).to_pylist()
-    assert named == [{"name": NAME}], f"the mapping says {named}"
-    files, written = rewritten(lake.uri(MAPPING), mapping)
-    return Renamed("mapping, by the job", at["mapping.merge:after"], 1, files, written)
+    mine = (F.col("organization_id") == organization) & (F.col("id") == person)
+    named = [row["name"] for row in current_names(lake, snapshot(lake.root)).where(mine).collect()]
+    assert named == [NAME], f"the view of names says {named}"
+    files, written = rewritten(lake.uri(MUTATION_REQUEST), requests)
+    return Renamed("request, by the job", seconds, 1, files, written)
 
 
 def rename_flat_in_spark(stage: Stage) -> Renamed:

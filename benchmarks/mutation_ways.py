@@ -6,42 +6,38 @@ about them is not done here.
 
 from __future__ import annotations
 
+import json
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from importlib.util import find_spec
+from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, get_args
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from benchmarks.mutation_data import DataSet, Tally, tally
-from engagement_platform.engine.job import BatchReport, Told
-from engagement_platform.engine.model import Transaction
-from engagement_platform.jobs import build_job, open_stores
+from engagement_platform.engine.job import BatchReport, MicroBatchJob, Told
+from engagement_platform.engine.model import Limits, Manifest, NoIdentity, Offsets, Transaction
+from engagement_platform.jobs import open_stores
 from engagement_platform.lake import log
 from engagement_platform.lake.arrow import schema_of
 from engagement_platform.lake.contract import Table
-from engagement_platform.lake.engagement import (
-    MAPPING,
-    MUTATION_LOGS,
-    MUTATION_REQUEST,
-    NOTIFICATION,
-    OPERATION,
-    PENDING,
-    QUARANTINE,
-    SAID_NAME,
-    data_table,
-)
+from engagement_platform.lake.engagement import MAPPING, NOTIFICATION, data_table, engagement_tables
 from engagement_platform.lake.lake import Lake
 from engagement_platform.lake.session import session_conf
-from engagement_platform.mutation.current import current
-from engagement_platform.mutation.job import APPLY_MUTATIONS
+from engagement_platform.pipelines.mutations.announcing import apply_mutations
+from engagement_platform.pipelines.mutations.ingest import ingest_mutation_requests
+from engagement_platform.pipelines.mutations.move import rematerialize_aliases
+from engagement_platform.pipelines.parts import Parts
+from engagement_platform.pipelines.snapshot import current, snapshot
 from engagement_platform.settings import (
     ApplyStrategy,
     BatchSettings,
@@ -51,11 +47,12 @@ from engagement_platform.settings import (
     Settings,
 )
 
-Base = Literal["tuned", "naive"]
-SCHEMES: Mapping[Base, LayoutScheme] = {"tuned": "organization", "naive": "organization_date"}
+Base = Literal["liquid", "tuned", "naive"]
+SCHEMES: Mapping[Base, LayoutScheme] = {"liquid": "liquid", "tuned": "organization", "naive": "organization_date"}
 NAIVE = "naive"
 PLAIN = "plain MERGE, tuned"
 DELTA_RS = "delta-rs merge"
+REQUESTS = "ingest-mutation-requests"
 BATCH = 1
 """batch_id of rows that the ways by hand change; rows begin with 0."""
 
@@ -96,10 +93,11 @@ class Stage:
 
 @dataclass(frozen=True)
 class Outcome:
-    """When a way's changes could be read, and when they were announced, in seconds since it began; and how."""
+    """Seconds since a way began until its changes could be read, were announced, and were in the Data Table."""
 
     visible_s: float
     announced_s: float
+    moved_s: float
     phases: Mapping[str, float] = field(default_factory=dict)
     chosen: str = ""
 
@@ -112,16 +110,12 @@ class Way:
     run: Callable[[Stage], Outcome]
     base: Base = "tuned"
     apply: ApplyStrategy = "auto"
-    in_spark: bool = False
 
     def settings(self, home: Path) -> Settings:
-        """Of a lake in `home`; with in_spark nothing is light enough to be written without Spark."""
-        layout = LayoutSettings(scheme=SCHEMES[self.base])
-        if self.in_spark:
-            layout = layout.model_copy(update={"light_write_rows": 0})
+        """Of a lake in `home`."""
         return Settings(
             home=home,
-            layout=layout,
+            layout=LayoutSettings(scheme=SCHEMES[self.base]),
             mutation=MutationSettings(apply=self.apply),
             batch=BatchSettings(max_records=10_000_000),
         )
@@ -129,25 +123,25 @@ class Way:
 
 def build_base(spark: SparkSession, folder: Path, data_set: DataSet, base: Base) -> Tally:
     """Write the rows into a new lake in `folder`, one file for each partition; what readers must find at the end."""
-    layout = LayoutSettings(scheme=SCHEMES[base], auto_compact=False, light_write_rows=2**60)
-    settings = Settings(home=folder, layout=layout)
+    settings = Settings(home=folder, layout=LayoutSettings(scheme=SCHEMES[base], auto_compact=False))
     configure(spark, session_conf(settings))
-    lake, data = Lake(spark, settings), data_table(layout.scheme)
-    lake.ensure(data, MAPPING, NOTIFICATION, QUARANTINE, MUTATION_REQUEST, OPERATION, PENDING, *MUTATION_LOGS)
+    lake, data = Lake(spark, settings), data_table(settings.layout.scheme)
+    lake.ensure(*engagement_tables(settings.layout.scheme))
     expected: Tally = {}
-    mappings, sayings = [], []
-    for n, rows in enumerate(data_set.rows()):
-        if not rows.num_rows:
-            continue
-        lake.append(rows, data, Transaction("bench/data", n), rows=rows.num_rows)
+    parts = [rows for rows in data_set.rows() if rows.num_rows]
+    for rows in parts:
         expected |= tally(rows, "source_person_id", data_set.ends)
-        mapping, said = data_set.names(rows)
-        mappings.append(mapping)
-        sayings.append(said)
-    for table, parts in ((MAPPING, mappings), (SAID_NAME, sayings)):
-        named = pa.concat_tables(parts)
-        lake.append(named, table, Transaction("bench/names", 0), rows=named.num_rows)
+    add(lake, pa.concat_tables(parts), data, Transaction("bench/data", 0))
+    add(lake, pa.concat_tables(map(data_set.names, parts)), MAPPING, Transaction("bench/names", 0))
     return expected
+
+
+def add(lake: Lake, rows: pa.Table, table: Table, txn: Transaction) -> None:
+    """Append rows of this process as the jobs append theirs, by Spark. By way of a file, so that no plan holds them."""
+    staged = Path(lake.root).parent / "staged.parquet"
+    pq.write_table(rows, staged)
+    lake.add(lake.spark.read.schema(table.ddl).parquet(str(staged)), table, txn, rows=rows.num_rows)
+    staged.unlink()
 
 
 def restore(base: Path, home: Path) -> None:
@@ -162,18 +156,52 @@ def configure(spark: SparkSession, conf: Mapping[str, str]) -> None:
         spark.conf.set(key, value)
 
 
-def land(stage: Stage, requests: pa.Table) -> None:
-    """Put requests where the ingestion of requests leaves them."""
-    stage.lake.append(requests, MUTATION_REQUEST, Transaction("bench/requests", 0), rows=requests.num_rows)
+@dataclass(frozen=True)
+class StagedTopic(NoIdentity):
+    """Messages in a Parquet file, as a topic of one partition; a batch takes all up to `end`."""
+
+    path: Path
+    end: int
+
+    @classmethod
+    def of(cls, path: Path, messages: Iterable[Mapping[str, str]]) -> StagedTopic:
+        """Write messages to a file, in their order."""
+        values = [json.dumps(message).encode() for message in messages]
+        now = pa.scalar(datetime.now(UTC), pa.timestamp("us", tz="UTC"))
+        columns = {
+            "topic": pa.repeat(pa.scalar("mutation-requests"), len(values)),
+            "partition": pa.repeat(pa.scalar(0, pa.int32()), len(values)),
+            "offset": pa.array(range(len(values)), pa.int64()),
+            "key": pa.nulls(len(values), pa.binary()),
+            "value": pa.array(values, pa.binary()),
+            "timestamp": pa.repeat(now, len(values)),
+        }
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(pa.table(columns), path)
+        return cls(path, len(values))
+
+    def plan(self, start: Offsets | None, limits: Limits, mean_bytes: float | None) -> tuple[Offsets, Offsets] | None:  # noqa: ARG002
+        """From where the last batch ended up to `end`."""
+        begin = start["0"] if start else 0
+        return ({"0": begin}, {"0": self.end}) if begin < self.end else None
+
+    def check(self, start: Offsets, end: Offsets) -> None:
+        """The file stays."""
+
+    def size(self, start: Offsets, end: Offsets) -> int:
+        """Messages of a range."""
+        return end["0"] - start["0"]
+
+    def read(self, spark: SparkSession, manifest: Manifest) -> DataFrame:
+        """The records of a batch."""
+        mine = (F.col("offset") >= manifest.start["0"]) & (F.col("offset") < manifest.end["0"])
+        return spark.read.parquet(str(self.path)).where(mine)
 
 
 def job_ways() -> list[Way]:
-    """The job with each strategy; also with all its writing in Spark, once it can resolve there."""
-    strategies: tuple[ApplyStrategy, ...] = ("merge", "deletion_vectors", "overwrite", "alias", "auto")
-    ways = [Way(strategy, by_job, apply=strategy) for strategy in strategies]
-    if find_spec("engagement_platform.mutation.many") is not None:
-        ways += [Way(f"{strategy}, in Spark", by_job, apply=strategy, in_spark=True) for strategy in strategies]
-    return ways
+    """The jobs, with each strategy of the move; the tuned layout beside the default one for the first."""
+    ways = [Way(strategy, by_jobs, base="liquid", apply=strategy) for strategy in get_args(ApplyStrategy)]
+    return [*ways, Way("auto, tuned", by_jobs)]
 
 
 def all_ways() -> list[Way]:
@@ -182,32 +210,59 @@ def all_ways() -> list[Way]:
     return by_hand + job_ways()
 
 
-def run_job(stage: Stage) -> tuple[dict[str, float], BatchReport]:
-    """One batch of the job: when each point was passed, in seconds since it began, and its report."""
-    passed: list[tuple[str, float]] = []
-    told = Told(observe=lambda point: passed.append((point, time.monotonic())))
-    job = build_job(APPLY_MUTATIONS, stage.spark, stage.settings, open_stores(stage.settings), told)
+def batches_of(job: MicroBatchJob[Any]) -> list[tuple[float, BatchReport]]:
+    """Seconds and report of each batch of a job, until nothing is left to do."""
+    found: list[tuple[float, BatchReport]] = []
     with job.exclusive() as lease:
-        began = time.monotonic()
-        report = job.run_batch(lease)
-    assert report is not None, "no request has landed"
-    assert report.counts["quarantined"] == 0, "requests were rejected"
-    return {point: at - began for point, at in passed}, report
+        while True:
+            began = time.monotonic()
+            report = job.run_batch(lease)
+            if report is None:
+                return found
+            assert not report.counts.get("quarantined", 0), "requests were rejected"
+            found.append((time.monotonic() - began, report))
 
 
-def by_job(stage: Stage) -> Outcome:
-    """The mutation job. Visible with its last commit of rows, or with the edges where the view alone shows them."""
-    land(stage, stage.data_set.conversion_requests())
-    at, report = run_job(stage)
-    moved = [at[point] for point in ("data.move:after", "data.rows:after") if point in at]
-    details = report.details["strategies"]
-    assert isinstance(details, Mapping)
-    chosen = ", ".join(f"{name} {of['organizations']}" for name, of in details.items())
+def only_batch(job: MicroBatchJob[Any]) -> tuple[float, BatchReport]:
+    """Seconds and report of the one batch that a job has to do."""
+    found = batches_of(job)
+    assert len(found) == 1, f"{job.name} had {len(found)} batches to do instead of one"
+    return found[0]
+
+
+def parts_of(stage: Stage) -> Parts:
+    """What the jobs are built with."""
+    return Parts(stage.lake, open_stores(stage.settings), stage.settings, Told())
+
+
+def ingestion(stage: Stage, topic: StagedTopic) -> MicroBatchJob[Any]:
+    """The job that ingests requests; the view shows them from then on."""
+    read = partial(topic.read, stage.spark)
+    return ingest_mutation_requests(REQUESTS, topic, read, parts_of(stage), judges_lateness=False)
+
+
+def ingest_conversions(stage: Stage) -> float:
+    """Ingest all conversions of the data set; seconds."""
+    topic = StagedTopic.of(stage.settings.home / "requests.parquet", stage.data_set.conversion_requests())
+    return only_batch(ingestion(stage, topic))[0]
+
+
+def moving(stage: Stage) -> MicroBatchJob[Any]:
+    """The job that moves everything pending. It purges nothing: there is no topic to ask."""
+    return rematerialize_aliases(parts_of(stage), lambda: (None,))
+
+
+def by_jobs(stage: Stage) -> Outcome:
+    """The three jobs, one after the other: requests are visible, then announced, then moved."""
+    visible_s = ingest_conversions(stage)
+    announced_s, _ = only_batch(apply_mutations(parts_of(stage)))
+    moved_s, moved = only_batch(moving(stage))
     return Outcome(
-        visible_s=max([at["alias.alias:after"], *moved]),
-        announced_s=at["notification.append:after"],
-        phases=dict(report.process_seconds),
-        chosen=chosen,
+        visible_s=visible_s,
+        announced_s=visible_s + announced_s,
+        moved_s=visible_s + announced_s + moved_s,
+        phases={"ingest": visible_s, "announce": announced_s, "move": moved_s},
+        chosen=str(moved.details["strategy"]),
     )
 
 
@@ -231,19 +286,19 @@ def plainly(stage: Stage) -> Outcome:
     ).collect()
     visible_s = time.monotonic() - began
     touched = spark.read.format("delta").load(stage.uri).where(F.col("batch_id") == BATCH)
-    landed = F.lit(stage.data_set.landed)
     said = {
         "notification_id": F.concat_ws("/", "organization_id", "engagement_id"),
-        "ingestion_date": F.to_date(landed),
-        "ingestion_ts": landed,
+        "ingestion_date": F.current_date(),
+        "ingestion_ts": F.current_timestamp(),
+        "batch_sequence": F.lit(BATCH).cast("long"),
         "job_name": F.lit("by hand"),
         "change_type": F.lit("UPDATE"),
         "previous_person_id": F.col("source_person_id"),
     }
     rows = touched.withColumns(said).select(*NOTIFICATION.column_names)
-    rows.write.format("delta").mode("append").save(stage.lake.uri(NOTIFICATION))
+    rows.write.format("delta").save(_by_hand(stage))
     announced_s = time.monotonic() - began
-    return Outcome(visible_s, announced_s, {"merge": visible_s, "notification": announced_s - visible_s})
+    return Outcome(visible_s, announced_s, visible_s, {"merge": visible_s, "notification": announced_s - visible_s})
 
 
 def with_delta_rs(stage: Stage) -> Outcome:
@@ -258,9 +313,9 @@ def with_delta_rs(stage: Stage) -> Outcome:
     )
     merger.when_matched_update({"person_id": "s.to_id", "batch_id": str(BATCH)}).execute()
     visible_s = time.monotonic() - began
-    write_deltalake(stage.lake.uri(NOTIFICATION), _changed(stage), mode="append")
+    write_deltalake(_by_hand(stage), _changed(stage))
     announced_s = time.monotonic() - began
-    return Outcome(visible_s, announced_s, {"merge": visible_s, "notification": announced_s - visible_s})
+    return Outcome(visible_s, announced_s, visible_s, {"merge": visible_s, "notification": announced_s - visible_s})
 
 
 def _changed(stage: Stage) -> pa.Table:
@@ -272,9 +327,10 @@ def _changed(stage: Stage) -> pa.Table:
         "notification_id": pc.binary_join_element_wise(
             rows.column("organization_id"), rows.column("engagement_id"), "/"
         ),
-        "ingestion_date": stage.data_set.landed.date(),
-        "ingestion_ts": stage.data_set.landed,
+        "ingestion_date": datetime.now(UTC).date(),
+        "ingestion_ts": datetime.now(UTC),
         "batch_id": BATCH,
+        "batch_sequence": BATCH,
         "job_name": "by hand",
         "change_type": "UPDATE",
         "previous_person_id": rows.column("source_person_id"),
@@ -282,6 +338,11 @@ def _changed(stage: Stage) -> pa.Table:
     values = [known[name] if name in known else rows.column(name) for name in NOTIFICATION.column_names]
     whole = [v if isinstance(v, pa.ChunkedArray) else pa.repeat(pa.scalar(v), rows.num_rows) for v in values]
     return pa.table(whole, names=list(NOTIFICATION.column_names)).cast(schema_of(NOTIFICATION))
+
+
+def _by_hand(stage: Stage) -> str:
+    """Where the ways by hand announce: a plain table, since delta-rs writes no clustered one."""
+    return str(stage.settings.home / "notifications-by-hand")
 
 
 def _resolved(stage: Stage) -> str:
@@ -313,82 +374,18 @@ def rewritten(uri: str, after: int) -> tuple[int, int]:
     return files, written
 
 
+def opened_view(stage: Stage) -> DataFrame:
+    """`engagement/current` as it is now."""
+    return current(stage.lake, snapshot(stage.lake.root))
+
+
 def check(stage: Stage, expected: Tally) -> None:
     """Readers of the view find every engagement under the id where its person ends, and each change was announced."""
     columns = ("organization_id", "person_id", "engagement_id")
-    found = tally(current(stage.lake, stage.data).select(*columns).toArrow(), "person_id")
+    found = tally(opened_view(stage).select(*columns).toArrow(), "person_id")
     wrong = dict(found.items() ^ expected.items())
     assert not wrong, f"{len(wrong)} persons have other engagements than they should, such as {next(iter(wrong))}"
-    announced = stage.lake.read(NOTIFICATION).count()
+    by_hand = DeltaTable.is_deltatable(_by_hand(stage))
+    notifications = stage.spark.read.format("delta").load(_by_hand(stage)) if by_hand else stage.lake.read(NOTIFICATION)
+    announced = notifications.count()
     assert announced == stage.data_set.touched, f"{announced} notifications of {stage.data_set.touched} changes"
-
-
-def _counted(rows: DataFrame) -> DataFrame:
-    """Engagements of each person, and a sum over a column."""
-    return rows.groupBy("organization_id", "person_id").agg(F.count("*"), F.sum("version"))
-
-
-READS: Mapping[str, Callable[[DataFrame], DataFrame]] = {"all columns": lambda rows: rows, "three columns": _counted}
-"""What a full read takes of each row: everything, as an export does, or what a count for each person needs."""
-
-
-def seconds_of_reads(stage: Stage, what: str, times: int) -> list[tuple[float, float]]:
-    """Seconds to read the view and to read the Data Table, in turns; each opened anew. After one read of each."""
-
-    def read(rows: DataFrame) -> None:
-        READS[what](rows).write.format("noop").mode("overwrite").save()
-
-    measured = []
-    for _ in range(times + 1):
-        began = time.monotonic()
-        read(current(stage.lake, stage.data))
-        between = time.monotonic()
-        read(stage.lake.read(stage.data))
-        measured.append((between - began, time.monotonic() - between))
-    return measured[1:]
-
-
-@dataclass(frozen=True)
-class Profile:
-    """Where one full read of `which` goes: the view or the table, of some `what` of its rows."""
-
-    which: str
-    what: str
-    rows: int
-    opened_s: float
-    """Until there is a frame: versions, and of the view the edges that wait, followed and sent to where rows are."""
-    planned_s: float
-    read_s: float
-    jobs: int
-    """Spark jobs, from opening on."""
-    tasks: int
-    files: int
-
-
-def profiles_of_reads(stage: Stage, what: str) -> list[Profile]:
-    """Where a full read of the view and one of the Data Table go."""
-    frames: Mapping[str, Callable[[], DataFrame]] = {
-        "the view": lambda: current(stage.lake, stage.data),
-        "the table": lambda: stage.lake.read(stage.data),
-    }
-    context = stage.spark.sparkContext
-    tracker = context.statusTracker()
-    found = []
-    for which, opened in frames.items():
-        group = f"{which}, {what}"
-        context.setJobGroup(group, group)
-        began = time.monotonic()
-        rows = READS[what](opened())
-        opened_s = time.monotonic() - began
-        rows._jdf.queryExecution().executedPlan()
-        planned_s = time.monotonic() - began - opened_s
-        rows.write.format("noop").mode("overwrite").save()
-        read_s = time.monotonic() - began - opened_s - planned_s
-        jobs = tracker.getJobIdsForGroup(group)
-        stages = {stage_id for job in jobs for stage_id in getattr(tracker.getJobInfo(job), "stageIds", ())}
-        tasks = sum(getattr(tracker.getStageInfo(one), "numTasks", 0) for one in stages)
-        times = (opened_s, planned_s, read_s)
-        count = stage.data_set.scale.rows
-        found.append(Profile(which, what, count, *times, len(jobs), tasks, len(rows.inputFiles())))
-    context.setJobGroup("bench-mutation", "everything else")
-    return found

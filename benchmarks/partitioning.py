@@ -4,9 +4,9 @@ Data: seeded traffic model, 48 organizations of which nine of ten are small, a y
 rows in three layouts, each as Spark's OPTIMIZE leaves it: partitions of organization and date, partitions of
 organization Z-ordered by date, liquid clustering by both. Files are at most --max-file-kb large.
 Measures per round, each from the same restored tables: seconds and files of reading a week and all of the largest and
-of a small organization; of an update (the conversions' MERGE for --requests-percent of the requests: files rewritten);
+of a small organization; of an update (the move of --requests-percent of the conversions, a MERGE: files rewritten);
 of an insert (the next day's batch: files added); and of OPTIMIZE after that insert (files replaced), once as Spark does
-it in one statement and once as the platform does, slice by slice. All but the last by Spark alone.
+it in one statement and once as the platform does, slice by slice.
 A round of everything on a small lake warms up. Fails if a layout leaves other rows than it should.
 Writes partitioning.csv (every round), partitioning_files.csv (files by size), partitioning.png, partitioning.html.
 An interrupted run is resumed by the same command; other options are another folder. Compare ratios within one run,
@@ -20,7 +20,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import date, timedelta
 from functools import cached_property, partial
 from pathlib import Path
@@ -28,7 +28,6 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -39,7 +38,6 @@ from benchmarks.lakes import (
     laid,
     maintain,
     mark_ready,
-    operations,
     optimize,
     ready,
     restore,
@@ -48,7 +46,7 @@ from benchmarks.lakes import (
 )
 from benchmarks.mutation import spark_session
 from benchmarks.mutation_data import BEGIN, DataSet, Scale, shares, tally
-from benchmarks.mutation_ways import Stage, rewritten
+from benchmarks.mutation_ways import Stage, add, ingest_conversions, moving, only_batch, rewritten
 from benchmarks.partitioning_report import FILE_BUCKETS, OPERATIONS, PLATFORM, SPARK, save, show
 from engagement_platform.engine.model import Transaction
 from engagement_platform.lake import log
@@ -60,8 +58,6 @@ LAYOUTS: dict[str, LayoutScheme] = {
     "organization, Z-order": "organization",
     "liquid": "liquid",
 }
-STAMP = 1
-"""batch_id of rows that the update changes; rows begin with 0."""
 
 
 @dataclass(frozen=True)
@@ -134,8 +130,8 @@ class Bench:
     max_file_bytes: int
 
     def stage(self, layout: str, home: Path) -> Stage:
-        """By Spark alone, since a liquid table is written by nobody else."""
-        settings = LayoutSettings(scheme=LAYOUTS[layout], light_write_rows=0, auto_compact=False)
+        """A copy of a layout's tables, opened."""
+        settings = LayoutSettings(scheme=LAYOUTS[layout], auto_compact=False)
         return staged(self.spark, home, self.data.data_set, settings)
 
     def base(self, layout: str) -> Path:
@@ -173,21 +169,18 @@ class Bench:
             yield operation, seconds, len(wanted.inputFiles())
 
     def _update(self, _: str, stage: Stage) -> Iterator[tuple[str, float, int]]:
-        version, ends = _version(stage), operations(self.data.data_set)
-        organizations = sorted(set(ends.column("organization_id").to_pylist()))
-        txn = Transaction("bench/update", 0)
-        seconds = _timed(
-            lambda: stage.lake.move(ends, stage.data, txn, organizations=organizations, stamp=STAMP, rows=ends.num_rows)
-        )
-        changed = _metric(stage, "numTargetRowsUpdated")
+        ingest_conversions(stage)
+        version = _version(stage)
+        seconds, report = only_batch(moving(stage))
+        changed = report.counts["changed_rows"]
         assert changed == self.data.changed, f"{changed} rows were changed of {self.data.changed}"
         expected = tally(self.data.rows, "source_person_id", self.data.data_set.ends)
         assert found_rows(stage.uri) == expected, "rows are elsewhere than they should be"
         yield "update", seconds, rewritten(stage.uri, version)[0]
 
     def _insert(self, layout: str, stage: Stage) -> Iterator[tuple[str, float, int]]:
-        before, batch = len(laid(stage.uri).sizes), stage.lake.frame(self.data.batch)
-        seconds = _timed(lambda: stage.lake.append(batch, stage.data, Transaction("bench/insert", 0)))
+        before = len(laid(stage.uri).sizes)
+        seconds = _timed(lambda: self._add(stage))
         yield "insert", seconds, len(laid(stage.uri).sizes) - before
         version = _version(stage)
         seconds = _timed(lambda: self.tidy(layout, stage))
@@ -195,13 +188,13 @@ class Bench:
         yield SPARK, seconds, rewritten(stage.uri, version)[0]
 
     def _upkeep(self, _: str, stage: Stage) -> Iterator[tuple[str, float, int]]:
-        stage.lake.append(stage.lake.frame(self.data.batch), stage.data, Transaction("bench/insert", 0))
-        version = _version(stage)
-        # By delta-rs where that is possible, as long as nobody says otherwise.
-        light = stage.settings.model_copy(update={"layout": LayoutSettings(scheme=stage.settings.layout.scheme)})
-        seconds = maintain(replace(stage, settings=light), self.max_file_bytes)
+        self._add(stage)
+        version, seconds = _version(stage), maintain(stage, self.max_file_bytes)
         assert laid(stage.uri).rows == self.data.rows.num_rows + self.data.batch.num_rows, "OPTIMIZE changed rows"
         yield PLATFORM, seconds, rewritten(stage.uri, version)[0]
+
+    def _add(self, stage: Stage) -> None:
+        add(stage.lake, self.data.batch, stage.data, Transaction("bench/insert", 0))
 
 
 def _read_whole(frame: DataFrame) -> None:
@@ -218,10 +211,6 @@ def _version(stage: Stage) -> int:
     found = log.version(stage.uri)
     assert found is not None, "the lake has no Data Table"
     return found
-
-
-def _metric(stage: Stage, name: str) -> int:
-    return int(DeltaTable(stage.uri).history(1)[0]["operationMetrics"][name])
 
 
 def main() -> None:

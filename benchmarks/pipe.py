@@ -1,9 +1,9 @@
 """Where do the seconds of one engagement batch go?  python -m benchmarks.pipe
 
 Data: the seeded traffic model on a real broker, read over a real Spark Connect server; 300,000 engagements present.
-Each batch goes Kafka → strict decoding → checkpoint and summary → pinned state → rules per organization → batch plan
-→ appends side by side → notification. Measures per step: seconds, Spark jobs, CPU seconds of server and workers; per
-batch: files written. Compare ratios of one run, never seconds of two machines.
+Each batch is one of the job ingest-engagements: `open` decodes, loads the pinned state and resolves up to the batch
+plan, `tables` and `notification` are its processes. Measures per step: seconds, Spark jobs, CPU seconds of server and
+workers; per batch: files written. Compare ratios of one run, never seconds of two machines.
 """
 
 from __future__ import annotations
@@ -17,16 +17,14 @@ import subprocess
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 from rich.console import Console
 from rich.table import Table as RichTable
 
@@ -35,19 +33,26 @@ from engagement_platform.embedded.kafka import EmbeddedKafka
 from engagement_platform.embedded.ports import free_ports
 from engagement_platform.embedded.producing import produce
 from engagement_platform.embedded.traffic import Traffic
-from engagement_platform.engine.model import Limits, Offsets
-from engagement_platform.lake.engagement import NOTIFICATION
+from engagement_platform.engine.fencing import Committer
+from engagement_platform.engine.job import MicroBatchJob, Process, Told
+from engagement_platform.engine.model import Counts, Limits, Manifest
+from engagement_platform.jobs import INGEST_ENGAGEMENTS, open_stores, read_topic
 from engagement_platform.lake.jars import resolve_jars
+from engagement_platform.lake.lake import Lake
 from engagement_platform.lake.session import build_remote, session_conf
-from engagement_platform.pipelines.engagements.pipe import State, load_state, resolve, summarize
-from engagement_platform.pipelines.engagements.schema import ROW, ROW_DDL
-from engagement_platform.settings import EmbeddedSettings, KafkaSettings, Settings, SparkSettings, TrafficSettings
-from engagement_platform.sources.decoded_batches import ENGAGEMENT_DECODED_DDL, decode_batches
+from engagement_platform.pipelines.engagements.job import EngagementBatch, ingest_engagements
+from engagement_platform.pipelines.parts import Parts
+from engagement_platform.settings import (
+    BatchSettings,
+    EmbeddedSettings,
+    KafkaSettings,
+    Settings,
+    SparkSettings,
+    TrafficSettings,
+)
 from engagement_platform.sources.kafka import KafkaSource
-from engagement_platform.sources.messages import DecodingLimits
 
 console = Console(width=140, highlight=False)
-Span = tuple[Offsets, Offsets]
 TICKS = os.sysconf("SC_CLK_TCK")
 TUNED = {
     "spark.databricks.delta.setTransactionsInCrc.writeOnCommit": "true",
@@ -120,6 +125,7 @@ def services(folder: Path) -> Iterator[tuple[Settings, Server]]:
         settings = Settings(
             home=folder,
             kafka=KafkaSettings(bootstrap_servers=kafka.bootstrap_servers),
+            batch=BatchSettings(max_bytes=2**40),
             embedded=EmbeddedSettings(connect_port=connect),
             spark=SparkSettings(
                 remote=f"sc://127.0.0.1:{connect}",
@@ -140,118 +146,72 @@ def services(folder: Path) -> Iterator[tuple[Settings, Server]]:
             server.wait(30)
 
 
-AUDIT = "batch_id bigint"
-DECLARED = {
-    "data": (f"{ROW_DDL}, {AUDIT}", "organization_id, engagement_date"),
-    "changeset": (f"{ROW_DDL}, {AUDIT}, sequence bigint", "organization_id, engagement_date"),
-    "mapping": (
-        f"organization_id string, id string, name string, name_ts timestamp, {AUDIT}",
-        "organization_id, id",
-    ),
-    "notification": (NOTIFICATION.ddl, "organization_id, ingestion_date"),
-}
-"""Name -> columns, clustering."""
-ROW_COLUMNS = ROW.names
+@dataclass(frozen=True)
+class Measured:
+    """A process whose seconds, CPU seconds and Spark jobs are counted."""
+
+    inner: Process[EngagementBatch]
+    steps: Steps
+
+    @property
+    def name(self) -> str:
+        """Of the process."""
+        return self.inner.name
+
+    @property
+    def commits(self) -> tuple[str, ...]:
+        """Of the process."""
+        return self.inner.commits
+
+    def run(self, work: EngagementBatch, commit: Committer) -> Counts:
+        """As the process."""
+        with self.steps.step(self.name):
+            return self.inner.run(work, commit)
 
 
-class Lake:
-    """The tables of the pipe, by path."""
+def measured(job: MicroBatchJob[EngagementBatch], steps: Steps, records: int) -> MicroBatchJob[EngagementBatch]:
+    """The job for a batch of at most so many records, with its steps counted."""
 
-    def __init__(self, spark: SparkSession, root: Path) -> None:
-        self.spark, self.root = spark, root
-        self.filled: set[str] = set()
+    def prepare(manifest: Manifest) -> EngagementBatch:
+        with steps.step("open"):
+            return job.prepare(manifest)
 
-    def create(self) -> None:
-        """Make them, clustered by what readers prune by."""
-        for name, (columns, cluster) in DECLARED.items():
-            self.spark.sql(
-                f"CREATE TABLE {self.sql(name)} ({columns}) USING delta CLUSTER BY ({cluster}) TBLPROPERTIES "
-                "('delta.checkpointInterval' = '100', 'delta.dataSkippingNumIndexedCols' = '8')"
-            ).collect()
+    processes = tuple(Measured(process, steps) for process in job.processes)
+    return replace(job, prepare=prepare, processes=processes, limits=Limits(records, 2**50))
 
-    def sql(self, name: str) -> str:
-        """A table in SQL."""
-        return f"delta.`{self.root / name}`"
 
-    def read(self, name: str) -> DataFrame | None:
-        """A table; None while nothing is in it."""
-        return self.spark.read.format("delta").load(str(self.root / name)) if name in self.filled else None
+@dataclass(frozen=True)
+class Batch:
+    """One measured batch."""
 
-    def append(self, name: str, rows: DataFrame, batch: int) -> None:
-        """Append under a transaction id, as one file."""
-        writer = rows.coalesce(1).write.format("delta").mode("append")
-        writer.option("txnAppId", f"bench/{name}").option("txnVersion", batch).save(str(self.root / name))
-        self.filled.add(name)
-
-    def files(self) -> int:
-        """Data files of all tables."""
-        return sum(1 for name in DECLARED for _ in (self.root / name).glob("**/*.parquet"))
+    steps: Steps
+    rows: int
+    seconds: float
+    cpu: float
+    jobs: int
+    files: int
 
 
 @dataclass(frozen=True)
 class Bench:
     """What every batch runs on."""
 
-    lake: Lake
-    settings: Settings
-    source: KafkaSource
+    job: MicroBatchJob[EngagementBatch]
+    lake: Path
     server: Server
 
-    def run(self, span: Span, batch: int) -> tuple[Steps, int]:
-        """One batch, step by step; and how many records it had."""
-        steps, lake = Steps(self.server), self.lake
-        now = datetime(2026, 3, 1, tzinfo=UTC) + timedelta(seconds=batch)
-        with steps.step("decode"):
-            raw = self.source.read(lake.spark, *span)
-            step = decode_batches("engagement", DecodingLimits.of(self.settings.decoding), now)
-            decoded = raw.mapInArrow(step, ENGAGEMENT_DECODED_DDL).localCheckpoint(eager=False)
-            summary = summarize(decoded)
-        with steps.step("resolve"):
-            known = State(lake.read("data"), lake.read("changeset"), None, None)
-            plan = resolve(decoded, load_state(known, decoded, summary, all_days=False), all_days=False)
-            plan = plan.localCheckpoint(eager=False)
-            targets = plan.groupBy("target").agg(F.count("name").alias("names")).collect()
-        with steps.step("appends"), ThreadPoolExecutor(3) as pool:
-            made = appended(plan, batch, {row["target"] for row in targets}, names=any(row["names"] for row in targets))
-            list(pool.map(lambda one: lake.append(one[0], one[1], batch), made.items()))
-        with steps.step("notification"):
-            lake.append("notification", notifications(plan, batch, now), batch)
-        return steps, summary.rows_in
+    def run(self, records: int) -> Batch:
+        """One batch."""
+        steps, whole, files = Steps(self.server), Steps(self.server), self.files()
+        with whole.step("batch"), self.job.exclusive() as lease:
+            report = measured(self.job, steps, records).run_batch(lease)
+        assert report is not None, "the topic is read to its end"
+        took = whole.seconds["batch"], whole.cpu["batch"], whole.jobs["batch"]
+        return Batch(steps, report.counts["rows_in"], *took, self.files() - files)
 
-
-def appended(plan: DataFrame, batch: int, targets: set[str | None], *, names: bool) -> dict[str, DataFrame]:
-    """The rows of a batch plan by the table that takes them."""
-    audit = F.lit(batch).cast("bigint")
-    made = {}
-    if "data" in targets:
-        made["data"] = plan.where("target = 'data'").select(*ROW_COLUMNS, audit.alias("batch_id"))
-    if "changeset" in targets:
-        images = plan.where("target = 'changeset'")
-        made["changeset"] = images.select(*ROW_COLUMNS, audit.alias("batch_id"), audit.alias("sequence"))
-    if names:
-        made["mapping"] = plan.where("name IS NOT NULL").select(
-            "organization_id",
-            F.col("person_said").alias("id"),
-            "name",
-            F.col("engagement_ts").alias("name_ts"),
-            audit.alias("batch_id"),
-        )
-    return made
-
-
-def notifications(plan: DataFrame, batch: int, now: datetime) -> DataFrame:
-    """The changes that a batch plan announces."""
-    rows = plan.where("change_type IS NOT NULL")
-    stamped = rows.withColumns(
-        {
-            "notification_id": F.concat_ws("/", F.lit("bench"), "topic", "partition", "offset"),
-            "ingestion_date": F.lit(now.date()),
-            "ingestion_ts": F.lit(now),
-            "batch_id": F.lit(batch).cast("bigint"),
-            "job_name": F.lit("bench"),
-        }
-    )
-    return stamped.select(*NOTIFICATION.column_names)
+    def files(self) -> int:
+        """Data files of all tables."""
+        return sum("_delta_log" not in path.parts for path in self.lake.rglob("*.parquet"))
 
 
 def main() -> None:
@@ -270,49 +230,35 @@ def main() -> None:
             console.print(produce(settings.kafka, made, limit=needed))
             conf = {**session_conf(settings), **TUNED, **(INTERPRETED if options.interpreted else {})}
             spark = build_remote(settings.spark, conf)
-            lake = Lake(spark, folder / "lake")
-            lake.create()
-            source = KafkaSource("engagements", settings.kafka)
-            bench, at, batch = Bench(lake, settings, source, server), None, 0
-
-            def take(count: int) -> Span:
-                nonlocal at
-                span = source.plan(at, Limits(count, 2**50), 300.0)
-                assert span is not None, "the topic is read to its end"
-                at = span[1]
-                return span
-
-            while batch < 2:
-                bench.run(take(options.present // 2), batch)
-                batch += 1
+            source = KafkaSource(settings.kafka.engagements_topic, settings.kafka)
+            parts = Parts(Lake(spark, settings), open_stores(settings), settings, Told())
+            read = partial(read_topic, source, spark, settings)
+            bench = Bench(ingest_engagements(INGEST_ENGAGEMENTS, source, read, parts), Path(settings.lake), server)
+            for _ in range(2):
+                bench.run(options.present // 2)
             for size in options.sizes:
-                measured = []
-                for round_ in range(options.rounds):
-                    files = lake.files()
-                    steps, rows = bench.run(take(size), batch)
-                    batch += 1
-                    written = lake.files() - files
-                    total, cpu = sum(steps.seconds.values()), sum(steps.cpu.values())
-                    of = [f"{name} {took:.2f} ({steps.jobs[name]})" for name, took in steps.seconds.items()]
-                    counted = f"{written:3} files {sum(steps.jobs.values()):3} jobs"
-                    console.print(f"{rows:>8,} rows {total:6.2f} s {cpu:6.2f} CPU s {counted}: {', '.join(of)}")
-                    if round_:
-                        measured.append((steps, total, cpu, written))
-                report(size, measured)
+                done = [bench.run(size) for _ in range(options.rounds)]
+                for one in done:
+                    of = [f"{name} {took:.2f} ({one.steps.jobs[name]})" for name, took in one.steps.seconds.items()]
+                    took = f"{one.rows:>8,} rows {one.seconds:6.2f} s {one.cpu:6.2f} CPU s"
+                    console.print(f"{took} {one.files:3} files {one.jobs:3} jobs: {', '.join(of)}")
+                report(size, done[1:] or done)
             spark.stop()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def report(size: int, measured: list[tuple[Steps, float, float, int]]) -> None:
-    """Medians of one size."""
-    table = RichTable("rows", "s", "CPU s", "files", "jobs", *measured[0][0].seconds)
-    median = statistics.median
-    table.add_row(
-        f"{size:,}", f"{median(m[1] for m in measured):.2f}", f"{median(m[2] for m in measured):.2f}",
-        f"{median(m[3] for m in measured):.0f}", f"{median(sum(m[0].jobs.values()) for m in measured):.0f}",
-        *(f"{median(m[0].seconds[name] for m in measured):.2f}" for name in measured[0][0].seconds),
-    )  # fmt: skip
+def report(size: int, done: Sequence[Batch]) -> None:
+    """Medians of one size. `rest`: planning, leases, stores."""
+    names = list(done[0].steps.seconds)
+    table = RichTable("rows", "s", "CPU s", "files", "jobs", *names, "rest")
+    whole = [
+        statistics.median(value) for value in zip(*((o.seconds, o.cpu, o.files, o.jobs) for o in done), strict=True)
+    ]
+    of = [statistics.median(one.steps.seconds[name] for one in done) for name in names]
+    rest = statistics.median(one.seconds - sum(one.steps.seconds.values()) for one in done)
+    figures = [*(f"{value:.2f}" for value in whole[:2]), *(f"{value:.0f}" for value in whole[2:])]
+    table.add_row(f"{size:,}", *figures, *(f"{took:.2f}" for took in (*of, rest)))
     console.print(table)
 
 

@@ -6,6 +6,7 @@ Arithmetic and Arrow tables only, made from a seed by `mutation_data`; running t
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date, timedelta
 from functools import cached_property
@@ -88,21 +89,15 @@ class Days:
         known = self._converted_on
         return [one for one in self.data_set.conversions if known[one.organization_id, one.from_id] == day]
 
-    def requests(self, day: int) -> pa.Table:
-        """The same as rows of `engagement/mutation_request`; ids and offsets are of this day only."""
+    def requests(self, day: int) -> list[Mapping[str, str]]:
+        """The same as messages; ids are of this day only."""
         of_day = copy.copy(self.data_set)
         of_day.conversions = self.conversions(day)
         # At midnight, so that the whole day is before it. With hops a minute apart, what happens in the first minutes
         # of the next day would be before the later hops, and rightly move.
         of_day.executed, of_day.hops_apart = BEGIN + timedelta(days=day + 1), timedelta(microseconds=1)
-        of_day.landed = of_day.executed + timedelta(hours=1)
-        rows = of_day.conversion_requests()
-        ids = pa.array([f"day-{day}-{n}" for n in range(rows.num_rows)], pa.string())
-        offsets = pa.array(np.arange(rows.num_rows) + day * len(self.data_set.conversions))
-        for name, values in (("request_id", ids), ("offset", offsets)):
-            at = rows.schema.get_field_index(name)
-            rows = rows.set_column(at, rows.schema.field(at), values.cast(rows.schema.field(at).type))
-        return rows
+        requests = of_day.conversion_requests()
+        return [{**request, "request_id": f"day-{day}-{n}"} for n, request in enumerate(requests)]
 
     def expected(self) -> Tally:
         """What readers find after the last day."""

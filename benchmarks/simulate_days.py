@@ -1,13 +1,13 @@
 """What becomes of the files, and of mutation time, as days go by?  python -m benchmarks.simulate_days
 
 Data: seeded traffic model, 48 organizations; each day lands in --batches commits, 5 % of the rows one to eight days
-late, and ends with a batch of conversions through the job apply-mutations (strategy merge). Courses, day by day side by
-side: partitions of organization and date with optimized writes and auto compaction only; the same and a run of the
+late, and ends with a batch of conversions and their move into the Data Table (rematerialize-aliases, merge). Courses,
+day by day side by side: partitions of organization and date with auto compaction only; the same and a run of the
 platform's own OPTIMIZE every day; and partitions of organization, Z-ordered by date, with such a run every day. A run
 finds by itself which partitions changed. The ingestion itself is left out: rows are appended as it appends them.
-Measures per course and day: seconds of the appends, of the mutation batch until its changes can be read, and of the
-maintenance; after each of them files, their median size, and how many percent are below --small-kb (the source's 500 KB
-divided by 64). Fails if rows end elsewhere than they should.
+Measures per course and day: seconds of the appends, of the move, and of the maintenance; after each of them files,
+their median size, and how many percent are below --small-kb (the source's 500 KB divided by 64). Fails if rows end
+elsewhere than they should.
 Prints the first days against the last ones; writes simulate_days.csv, simulate_days.png and simulate_days.html.
 An interrupted run goes on with the day it was in, by the same command; other options are another folder. Seconds of a
 batch without requests, or that an interruption took, are an empty field. Compare within one run, never seconds across
@@ -34,23 +34,12 @@ from benchmarks.cells import Run as BenchmarkRun
 from benchmarks.lakes import found_rows, laid, maintain, staged
 from benchmarks.mutation import spark_session
 from benchmarks.mutation_data import Scale
-from benchmarks.mutation_ways import Stage
+from benchmarks.mutation_ways import Stage, StagedTopic, add, batches_of, ingestion, moving
 from benchmarks.simulate_data import Days
 from benchmarks.simulate_report import FIGURES, save, show
-from engagement_platform.engine.job import Told
 from engagement_platform.engine.model import Transaction
-from engagement_platform.jobs import build_job, open_stores
-from engagement_platform.lake.engagement import (
-    MAPPING,
-    MUTATION_LOGS,
-    MUTATION_REQUEST,
-    NOTIFICATION,
-    OPERATION,
-    PENDING,
-    QUARANTINE,
-)
+from engagement_platform.lake.engagement import engagement_tables
 from engagement_platform.layout.statistics import lower_median
-from engagement_platform.mutation.job import APPLY_MUTATIONS
 from engagement_platform.settings import LayoutScheme, LayoutSettings
 
 INGEST, MUTATE, MAINTAIN = "ingest", "mutate", "maintain"
@@ -91,8 +80,7 @@ class Simulation:
         """The lake of a course; made on the first day."""
         home = self.folder / course.name.replace("/", "-").replace(", ", "-")
         stage = staged(self.spark, home, self.days.data_set, LayoutSettings(scheme=course.scheme))
-        others = (MAPPING, NOTIFICATION, QUARANTINE, MUTATION_REQUEST, OPERATION, PENDING, *MUTATION_LOGS)
-        stage.lake.ensure(stage.data, *others)
+        stage.lake.ensure(*engagement_tables(course.scheme))
         return stage
 
     def step(self, course: Course, day: int, step: str) -> dict[str, float | None]:
@@ -101,7 +89,7 @@ class Simulation:
         if step == INGEST:
             seconds: float | None = self._ingest(stage, day)
         elif step == MUTATE:
-            seconds = mutate(stage, self.days.requests(day), day)
+            seconds = self._mutate(stage, day)
         else:
             seconds = maintain(stage, self.max_file_bytes)
         sizes = np.array(laid(stage.uri).sizes)
@@ -119,32 +107,21 @@ class Simulation:
         for n, rows in enumerate(batches):
             if rows.num_rows:
                 txn = Transaction("simulate/data", day * len(batches) + n)
-                stage.lake.append(rows, stage.data, txn, rows=rows.num_rows)
+                add(stage.lake, rows, stage.data, txn)
         return time.monotonic() - began
 
+    def _mutate(self, stage: Stage, day: int) -> float | None:
+        """A day's requests, and the batch that moves them; its seconds.
 
-def mutate(stage: Stage, requests: pa.Table, day: int) -> float | None:
-    """One batch of the job; seconds until its changes can be read.
-
-    None without requests, and when the batch was done before an interruption that took its time.
-    """
-    if not requests.num_rows:
-        return None
-    stage.lake.append(requests, MUTATION_REQUEST, Transaction("simulate/requests", day), rows=requests.num_rows)
-    passed: dict[str, float] = {}
-
-    def observe(point: str) -> None:
-        passed[point] = time.monotonic()
-
-    job = build_job(APPLY_MUTATIONS, stage.spark, stage.settings, open_stores(stage.settings), Told(observe=observe))
-    with job.exclusive() as lease:
-        began = time.monotonic()
-        report = job.run_batch(lease)
-    if report is None:
-        return None
-    assert report.counts["quarantined"] == 0, "requests were rejected"
-    points = ("alias.alias:after", "data.move:after", "data.rows:after")
-    return max((passed[point] for point in points if point in passed), default=began) - began
+        None without requests, and when the move was done before an interruption that took its time.
+        """
+        messages = [request for one in range(day + 1) for request in self.days.requests(one)]
+        if not self.days.conversions(day):
+            return None
+        topic = StagedTopic.of(stage.settings.home / "requests.parquet", messages)
+        batches_of(ingestion(stage, topic))
+        moved = batches_of(moving(stage))
+        return moved[0][0] if moved and not moved[0][1].replayed else None
 
 
 def main() -> None:

@@ -19,12 +19,16 @@ from pydantic import BaseModel, SecretStr
 from pydantic.fields import FieldInfo
 
 from engagement_platform.cli import app
-from engagement_platform.ingestion.settle import REASONS
+from engagement_platform.pipelines.engagements import rules
+from engagement_platform.pipelines.mutations import requests
 from engagement_platform.settings import ENV_PREFIX, Settings
 from engagement_platform.sources.messages import SENTENCES
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
+
+COMPARING: Mapping[str, str] = {**rules.REASONS, **requests.REASONS}
+"""Reason codes of what decoding accepts and the tables contradict."""
 
 _SOMEBODYS_HOME = "/somebody"
 _GENERATED = "<!-- Made from the code by `make docs`; edits are lost. -->\n\n"
@@ -227,9 +231,9 @@ def _help(text: str) -> str:
 
 
 def reason_table() -> str:
-    """Every reason code with its sentence: those of decoding, then those of settling."""
+    """Every reason code with its sentence: those of decoding, then those of the rules."""
     rows = [_row(f"`{code.value}`", said.replace("{field}", "*field*"), "decoding") for code, said in SENTENCES.items()]
-    rows += [_row(f"`{code}`", said, "comparing with the table") for code, said in REASONS.items()]
+    rows += [_row(f"`{code}`", said, "comparing with the table") for code, said in COMPARING.items()]
     return "\n".join(["| code | sentence | found by |", "|---|---|---|", *rows])
 
 

@@ -18,10 +18,10 @@ from engagement_platform.engine.stores import BatchRecord
 from engagement_platform.lake import log
 from engagement_platform.lake.engagement import ALIAS, NOTIFICATION
 from engagement_platform.lake.lake import Lake
-from engagement_platform.mutation.model import Edge
-from engagement_platform.mutation.resolver import Identities
 from engagement_platform.pipelines.engagements.schema import STATE
 from engagement_platform.pipelines.frames import edges_part
+from engagement_platform.pipelines.mutations.edges import Edge
+from engagement_platform.pipelines.mutations.identity import Identities
 from engagement_platform.pipelines.parts import APPLY_MUTATIONS
 from engagement_platform.pipelines.snapshot import DATA, pending, snapshot
 from engagement_platform.pipelines.state import Requests

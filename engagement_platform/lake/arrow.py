@@ -22,6 +22,10 @@ _TYPES: Mapping[str, pa.DataType] = {
     "timestamp": pa.timestamp("us", tz="UTC"),
     "array<string>": pa.list_(pa.string()),
     "map<string,string>": pa.map_(pa.string(), pa.string()),
+    "map<bigint,binary>": pa.map_(pa.int64(), pa.binary()),
+    "array<struct<name:string,name_ts:timestamp,request_id:string>>": pa.list_(
+        pa.struct([("name", pa.string()), ("name_ts", pa.timestamp("us", tz="UTC")), ("request_id", pa.string())])
+    ),
 }
 _STRUCT = pa.struct(
     [

@@ -125,11 +125,11 @@ def test_a_day_is_told_by_its_last_step_and_lost_seconds_are_left_out(tmp_path: 
 
 def test_the_matrix_has_a_row_for_each_round_and_a_column_for_each_setting(tmp_path: Path) -> None:
     run = open_run("b", argparse.Namespace(out=tmp_path))
-    cells = run.cells("file_size", ("setting", "round"), ("visible_s", "announced_s", "files_replaced"))
+    cells = run.cells("file_size", ("setting", "round"), ("moved_s", "files_replaced"))
     files = run.cells("file_size_files", ("setting", "partition", "file"), ("bytes",))
     for n in (1, 2, 3):
         for setting in (64 * KB, MB):
-            cells.add((setting, n), visible_s=n * setting / MB, announced_s=n, files_replaced=3)
+            cells.add((setting, n), moved_s=n * setting / MB, files_replaced=3)
             files.add((setting, "organization_id=a", n), bytes=setting)
     file_size_report.save(run, [64 * KB, MB], cells, files)
     assert (tmp_path / file_size_report.MATRIX).read_text().splitlines() == [

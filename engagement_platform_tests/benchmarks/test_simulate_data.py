@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -40,12 +40,10 @@ def test_one_in_twenty_lands_late_until_the_days_are_over(days: Days) -> None:
 
 
 def test_every_conversion_comes_on_one_day_under_its_own_id(days: Days) -> None:
-    requests = pa.concat_tables(days.requests(day) for day in range(12))
-    assert requests.num_rows == len(days.data_set.conversions)
-    for name in ("request_id", "offset"):
-        assert len(set(requests.column(name).to_pylist())) == requests.num_rows
-    pairs = zip(*(requests.column(name).to_pylist() for name in ("organization_id", "from_id")), strict=True)
-    assert set(pairs) == {(one.organization_id, one.from_id) for one in days.data_set.conversions}
+    requests = [request for day in range(12) for request in days.requests(day)]
+    assert len({request["request_id"] for request in requests}) == len(requests) == len(days.data_set.conversions)
+    converted = {(request["organization_id"], request["from_id"]) for request in requests}
+    assert converted == {(one.organization_id, one.from_id) for one in days.data_set.conversions}
 
 
 def test_expected_is_what_a_replay_of_the_days_leaves(days: Days) -> None:
@@ -73,8 +71,9 @@ def test_what_happens_after_midnight_is_after_every_hop_of_the_day_before() -> N
     days = Days(Scale(100_000, days=30), batches=1, late_percent=5)
     executed = {}
     for n in range(days.scale.days):
-        for request in days.requests(n).select(["organization_id", "from_id", "execution_ts"]).to_pylist():
-            executed[request["organization_id"], request["from_id"]] = n, request["execution_ts"]
+        for request in days.requests(n):
+            at = datetime.fromisoformat(request["execution_ts"])
+            executed[request["organization_id"], request["from_id"]] = n, at
     assert max(one.hop for one in days.data_set.conversions) > 1
     names = ["organization_id", "source_person_id", "engagement_ts"]
     for row in days.rows.select(names).to_pylist():
@@ -86,11 +85,11 @@ def test_what_happens_after_midnight_is_after_every_hop_of_the_day_before() -> N
 def test_the_same_seed_makes_the_same_days(days: Days) -> None:
     again = Days(days.scale, 3, 5)
     assert pa.concat_tables(again.landed(3)).equals(pa.concat_tables(days.landed(3)))
-    assert again.requests(3).equals(days.requests(3))
+    assert again.requests(3) == days.requests(3)
 
 
 def test_a_sample_keeps_the_rows_and_takes_that_share_of_the_conversions() -> None:
-    from benchmarks.lakes import operations, sampled
+    from benchmarks.lakes import sampled
 
     whole = DataSet(Scale(30_000, organizations=12))
     assert whole.touched > 0
@@ -99,4 +98,3 @@ def test_a_sample_keeps_the_rows_and_takes_that_share_of_the_conversions() -> No
     assert pa.concat_tables(some.rows()).equals(pa.concat_tables(whole.rows()))
     assert set(some.ends) <= set(whole.ends)
     assert 0 < some.touched < whole.touched
-    assert operations(some).num_rows == len(some.ends)

@@ -13,8 +13,8 @@ from engagement_platform.defs.checks import announced_rows_result, pending_age_r
 from engagement_platform.defs.mutated import Announced, chains, not_announced, sampled
 from engagement_platform.defs.rematerialize import PRESSING_ROWS, ToMove, why_move
 from engagement_platform.defs.waiting import PendingChanges
-from engagement_platform.mutation.model import Edge
-from engagement_platform_tests.mutation.histories import at, edges, random_history
+from engagement_platform.pipelines.mutations.edges import Edge
+from engagement_platform_tests.pipelines.mutations.histories import at, edges, random_history
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from engagement_platform.ingestion.settle import REASONS
 from engagement_platform.sources.messages import SENTENCES, Reason
 from engagement_platform_tests.docs.pages import ROOT, name, text
-from tools.docs import duration, generated, settings_page, with_part
+from tools.docs import COMPARING, duration, generated, settings_page, with_part
 
 
 @pytest.mark.parametrize("page", ["docs/cli.md", "docs/ingestion.md", "docs/settings.md"])
@@ -33,7 +32,7 @@ def test_the_settings_page_is_the_same_for_everybody(monkeypatch: pytest.MonkeyP
 def test_every_reason_code_stands_on_the_page_with_its_sentence() -> None:
     page = text(ROOT / "docs" / "ingestion.md")
     assert set(SENTENCES) == set(Reason)
-    for code, sentence in {**{reason.value: said for reason, said in SENTENCES.items()}, **REASONS}.items():
+    for code, sentence in {**{reason.value: said for reason, said in SENTENCES.items()}, **COMPARING}.items():
         assert page.count(f"| `{code}` | {sentence.replace('{field}', '*field*')} |") == 1
 
 
