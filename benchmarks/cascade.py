@@ -31,9 +31,9 @@ from rich.console import Console
 
 from engagement_platform.lake.jars import spark_jars
 from engagement_platform.lake.session import build_classic, classic_conf
-from engagement_platform.mutation.components import GraphFramesMissing, connected_components
 from engagement_platform.pipelines.engagements.schema import STATE
 from engagement_platform.pipelines.frames import edges_part
+from engagement_platform.pipelines.mutations.connected_components import GraphFramesMissing, connected_components
 from engagement_platform.pipelines.mutations.rules import moves
 from engagement_platform.pipelines.mutations.view import MOVE_DDL
 from engagement_platform.settings import Settings, SparkSettings

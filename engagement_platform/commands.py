@@ -122,7 +122,9 @@ SHOWN_ROWS = 20
 
 
 def read(
-    table: Annotated[str, typer.Argument(help="engagement/current, engagement/data, profile/current, …")],
+    table: Annotated[
+        str, typer.Argument(help="engagement/current, engagement/mapping, profile/current, engagement/data, …")
+    ],
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write all rows here: .parquet, .csv or .jsonl. Replaces it.")
     ] = None,
@@ -131,10 +133,11 @@ def read(
     ] = None,
     version: Annotated[int | None, typer.Option(min=0, help="The table as of this version; not for a view.")] = None,
 ) -> None:
-    """Read a table of the lake, or the view engagement/current, into one file; without --out show the first 20 rows.
+    """Read a table of the lake, or a view, into one file; without --out show the first 20 rows.
 
-    engagement/current is the place to read engagements: newest identities, no deleted rows. In engagement/data deleted
-    rows stand with a null person_id until they are purged. Needs Spark: seconds with ENGAGEMENT_PLATFORM_SPARK__REMOTE,
+    engagement/current is the place to read engagements: newest identities and contents, no deleted rows. So is
+    engagement/mapping for names, one row per id. engagement/data gets changes up to mutation.max_pending later, and
+    deleted rows stand there with a null person_id. Needs Spark: seconds with ENGAGEMENT_PLATFORM_SPARK__REMOTE,
     up to a minute without. Exit status: 0, or 1 with the reason.
     Example: engagement-platform read engagement/current --out current.parquet --where "organization_id = 'org-7'"
     """

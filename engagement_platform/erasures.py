@@ -23,7 +23,6 @@ from engagement_platform.ingest_server.spooled import SpooledRecords
 from engagement_platform.ingest_server.stored import stored_objects
 from engagement_platform.jobs import open_stores
 from engagement_platform.lake import log
-from engagement_platform.lake.engagement import PENDING
 from engagement_platform.live_ops_job.erasing import PlayersKept
 from engagement_platform.maintenance import READERS
 from engagement_platform.pii import erasure, receipts
@@ -35,7 +34,7 @@ from engagement_platform.streams.declared import Declarations, declarations
 NOT_ERASED = ("messages in Kafka", "replicas in files of their own", "backups")
 """What no erasure looks into; docs/pii.md says why, and what to do."""
 
-_OF_NOBODY = frozenset({"layout", "perftest", "pii", PENDING.name, "import/plan", "import/outcome"})
+_OF_NOBODY = frozenset({"layout", "perftest", "pii", "import/plan", "import/outcome"})
 """Tables, and first parts of their names, that say nothing of anybody, or are the vault's."""
 
 

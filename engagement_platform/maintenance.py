@@ -18,7 +18,6 @@ from engagement_platform.engine.job import Stores
 from engagement_platform.engine.lease import LeaseUnavailable
 from engagement_platform.errors import PlatformError
 from engagement_platform.jobs import INGEST_ENGAGEMENTS, REREAD_ENGAGEMENTS, open_stores
-from engagement_platform.lake.engagement import MUTATION_REQUEST
 from engagement_platform.lake.lake import Lake
 from engagement_platform.lake.optimize import SparkGetter
 from engagement_platform.lake.session import spark_session
@@ -30,12 +29,12 @@ from engagement_platform.layout.migrate import MIGRATE, Migrated, Migration
 from engagement_platform.layout.optimize import Tools
 from engagement_platform.layout.unfinished_reads import StillRead
 from engagement_platform.layout.vacuum import Checkpointed, RetentionNotApplied, Vacuumed, checkpoint, vacuum
-from engagement_platform.mutation.job import APPLY_MUTATIONS
-from engagement_platform.mutation.rematerialize import REMATERIALIZE_ALIASES
+from engagement_platform.pipelines.mutations.move import REMATERIALIZE_ALIASES
+from engagement_platform.pipelines.parts import APPLY_MUTATIONS
 from engagement_platform.settings import LayoutScheme, Settings
 
-READERS: Mapping[str, str] = {APPLY_MUTATIONS: MUTATION_REQUEST.name}
-"""Jobs whose source is a table: what they have yet to read is not removed."""
+READERS: Mapping[str, str] = {}
+"""Jobs that follow a table by its versions: what they have yet to read is not removed. None of the platform's does."""
 
 WRITERS = (APPLY_MUTATIONS, INGEST_ENGAGEMENTS, REMATERIALIZE_ALIASES, REREAD_ENGAGEMENTS)
 """Jobs that write the Data Table under a lease of their own; those of a redrive, and restores, are kept out by the

@@ -1,6 +1,6 @@
 """Reads tables of the lake and the current views for people: into one file, or the first rows. Writes no table.
 
-What the views hold is `mutation.current` and `merge_on_read.view`; how a command line shows rows is `commands`.
+What the views hold is `pipelines.snapshot` and `merge_on_read.view`; how a command line shows rows is `commands`.
 """
 
 from __future__ import annotations
@@ -22,23 +22,13 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from engagement_platform.errors import PlatformError
 from engagement_platform.lake import log
 from engagement_platform.lake.contract import Mode, Table
-from engagement_platform.lake.engagement import (
-    ALIAS,
-    MAPPING,
-    MUTATION_LOGS,
-    MUTATION_REQUEST,
-    NOTIFICATION,
-    OPERATION,
-    PENDING,
-    QUARANTINE,
-    SUPERSEDED,
-    data_table,
-)
+from engagement_platform.lake.engagement import MAPPING, engagement_tables
 from engagement_platform.lake.lake import Lake
 from engagement_platform.lake.plain import plain_rows, plain_value
 from engagement_platform.merge_on_read import view as profiles
 from engagement_platform.merge_on_read.entity import Entity, profile
-from engagement_platform.mutation import current
+from engagement_platform.pipelines.engagements.schema import CURRENT_ROW
+from engagement_platform.pipelines.snapshot import CURRENT, DATA, current, current_names, snapshot
 from engagement_platform.settings import Settings
 from engagement_platform.streams.declared import declarations
 
@@ -50,7 +40,8 @@ _NAME = re.compile(r"[A-Za-z0-9_]+(/[A-Za-z0-9_]+)+")
 _ERROR_CLASS = re.compile(r"\[[A-Z][A-Z0-9_.]+\] \S[^\n]*")
 _LOGS_OF_ERRORS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 """Where pyspark writes each error with its whole stack before it raises it."""
-_DECLARED = (MAPPING, NOTIFICATION, QUARANTINE, MUTATION_REQUEST, OPERATION, PENDING, SUPERSEDED, *MUTATION_LOGS)
+_ENGAGEMENT_VIEWS = {CURRENT: DATA, MAPPING.name: MAPPING}
+"""Each with the table that it needs; what is not there of the others holds nothing yet."""
 
 
 class UnknownTable(PlatformError):
@@ -75,18 +66,12 @@ class ViewHasNoVersions(PlatformError):
     """A version was asked of a view."""
 
     def __init__(self, name: str, version: int) -> None:
-        table, gone = (
-            ("engagement/data", "rows without a person_id are deleted ones")
-            if name == current.NAME
-            else (
-                name.replace("/current", "/materialized"),
-                f"what came since its watermark is in {name.replace('/current', '/changeset')}",
-            )
-        )
-        super().__init__(
-            f"{name} is a view over several tables and has no version {version}. Read {table} with --version "
-            f"instead; {gone}."
-        )
+        told = f"{name} is a view over several tables and has no version {version}."
+        if name != MAPPING.name:
+            table = "data" if name == CURRENT else "materialized"
+            table, changeset = (name.replace("/current", f"/{last}") for last in (table, "changeset"))
+            told += f" Read {table} with --version instead; what came since its watermark is in {changeset}."
+        super().__init__(told)
 
 
 class CannotWrite(PlatformError):
@@ -142,8 +127,10 @@ def rows_of(lake: Lake, name: str, *, where: str | None = None, version: int | N
     Raises NotReadable with what Spark says about the predicate or the version.
     """
     with _told(name):
-        if name == current.NAME:
-            rows = current.current(lake, data_table(lake.settings.layout.scheme))
+        if name == CURRENT:
+            rows = current(lake, snapshot(lake.root)).select(*CURRENT_ROW.names)
+        elif name == MAPPING.name:
+            rows = current_names(lake, snapshot(lake.root))
         elif (entity := _entities(lake.settings).get(name)) is not None:
             # Told of the predicate, it skips files of the base.
             rows, where = profiles.current(lake, entity, where=where), None
@@ -302,7 +289,7 @@ def _declared(settings: Settings) -> set[str]:
     declared = declarations(settings)
     of_streams = (table for stream in declared.streams for table in (stream.table, stream.quarantine))
     of_feeds = (table for feed in declared.feeds for table in feed.tables)
-    every = (data_table(settings.layout.scheme), *_DECLARED, *of_entities, *of_streams, *of_feeds)
+    every = (*engagement_tables(settings.layout.scheme), *of_entities, *of_streams, *of_feeds)
     return {table.name for table in every}
 
 
@@ -314,5 +301,5 @@ def _entities(settings: Settings) -> dict[str, Entity]:
 
 def _views(settings: Settings) -> dict[str, Sequence[Table]]:
     """Each view with the tables that it needs."""
-    ours = {current.NAME: (data_table(settings.layout.scheme), PENDING, ALIAS)}
+    ours = {view: (table,) for view, table in _ENGAGEMENT_VIEWS.items()}
     return {**ours, **{view: (e.changeset, e.base) for view, e in _entities(settings).items()}}

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from engagement_platform.engine.job import Stores
 from engagement_platform.engine.model import Checkpoint, JobState, Offsets
@@ -28,13 +29,14 @@ from engagement_platform.jobs import (
     topic_of,
 )
 from engagement_platform.lake import log
-from engagement_platform.lake.append_log_source import TableSource
-from engagement_platform.lake.engagement import MUTATION_REQUEST, PENDING
+from engagement_platform.lake.contract import Table
+from engagement_platform.lake.engagement import CHANGESET, MAPPING, MUTATION_REQUEST
 from engagement_platform.merge_on_read.entity import Entity, profile
 from engagement_platform.merge_on_read.rematerialize import job_name as rematerialize_name
 from engagement_platform.merge_on_read.snapshot import pending_rows
-from engagement_platform.mutation.job import APPLY_MUTATIONS
-from engagement_platform.mutation.rematerialize import REMATERIALIZE_ALIASES
+from engagement_platform.pipelines import snapshot as lake_snapshot
+from engagement_platform.pipelines.mutations.move import REMATERIALIZE_ALIASES
+from engagement_platform.pipelines.parts import APPLY_MUTATIONS, announced
 from engagement_platform.settings import Settings
 from engagement_platform.sources.kafka import KafkaSource
 from engagement_platform.sources.kafka_errors import TopicMissing
@@ -61,9 +63,9 @@ class StatusSnapshot:
     """Which job's last batch failed, and why; None when all is well."""
     mutation_batches: int = 0
     requests_applied: int = 0
-    """Requests that finished batches have taken, known duplicates and rejected ones among them."""
+    """Accepted requests that are announced."""
     requests_waiting: int = 0
-    """Requests that landed and that no finished batch has taken."""
+    """Accepted requests, which readers see, that are not announced yet."""
 
 
 @dataclass(frozen=True)
@@ -84,8 +86,18 @@ class StatusSummary:
     rows_mutated: int = 0
     """Rows that look different to readers: inserted, updated or deleted by requests."""
     mutated_p50_s: float | None = None
-    """Seconds from a request's production to the end of the batch that applied it."""
+    """Seconds from a request's production to the end of the batch that announced it; readers see it earlier."""
     mutated_p95_s: float | None = None
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """Rows that a job has yet to take."""
+
+    rows: int = 0
+    """At most: a file that has some of them counts whole."""
+    since: datetime | None = None
+    """When the oldest of their files was written, UTC; a compaction makes them look younger. None: nothing waits."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +109,8 @@ class JobStatus:
     backlog: int
     batches: int
     totals: Mapping[str, int]
+    waiting_since: datetime | None = None
+    """Since when at least the oldest of it waits, where that is in tables of engagements; None: nothing does."""
 
     @property
     def failure(self) -> str | None:
@@ -110,36 +124,59 @@ def unread_from(checkpoint: Checkpoint | None) -> Offsets | None:
     return None if checkpoint is None else checkpoint.unread_from
 
 
-def landed_requests(settings: Settings) -> TableSource:
-    """The table whose growth the mutation job follows."""
-    return TableSource(MUTATION_REQUEST.uri(settings.lake), MUTATION_REQUEST)
+def unannounced_requests(settings: Settings, stores: Stores) -> Waiting:
+    """Accepted requests that `apply-mutations` has yet to announce. Reads a log, no rows."""
+    return _above(MUTATION_REQUEST, settings, announced(stores))
 
 
-def pending_organizations(settings: Settings) -> int:
-    """Organizations whose newest aliases the Data Table does not show yet. Reads one column of a small table."""
-    found = log.open_log(PENDING.uri(settings.lake))
+def pending_changes(settings: Settings) -> Waiting:
+    """Row images, requests and names that `rematerialize-aliases` has yet to move; readers see them. Reads logs."""
+    at = lake_snapshot.snapshot(settings.lake)
+    if not at.pends:
+        return Waiting()
+    each = (
+        _above(CHANGESET, settings, at.watermark),
+        # The edges in the alias table are requests, too.
+        _above(MUTATION_REQUEST, settings, min(at.watermark, at.names_watermark)),
+        _above(MAPPING, settings, at.names_watermark),
+    )
+    times = [of.since for of in each if of.since is not None]
+    return Waiting(sum(of.rows for of in each), min(times, default=None))
+
+
+def _above(table: Table, settings: Settings, sequence: int) -> Waiting:
+    """Rows of batches after a sequence."""
+    found = log.open_log(table.uri(settings.lake))
     if found is None:
-        return 0
-    marks = pa.table(found.to_pyarrow_table(columns=["pending_from"])).column("pending_from")
-    return int(len(marks) - marks.null_count)
+        return Waiting()
+    files = pa.table(found.get_add_actions(flatten=True))
+    if "max.batch_sequence" in files.column_names:
+        files = files.filter(pc.fill_null(pc.greater(files.column("max.batch_sequence"), sequence), True))
+    oldest = pc.min(files.column("modification_time").cast(pa.timestamp("us", tz="UTC"))).as_py()
+    return Waiting(pc.sum(files.column("num_records")).as_py() or 0, oldest)
+
+
+def in_tables(job: str, settings: Settings, stores: Stores) -> Waiting | None:
+    """What the engagement tables have for a job; None: it reads something else."""
+    if job == APPLY_MUTATIONS:
+        return unannounced_requests(settings, stores)
+    return pending_changes(settings) if job == REMATERIALIZE_ALIASES else None
 
 
 def backlog(job: str, settings: Settings, checkpoint: Checkpoint | None) -> int:
-    """What no finished batch has read: messages on the broker, for the mutation job rows of the requests' table.
+    """What no finished batch has read: messages on the broker, or rows of the engagement tables, see `in_tables`.
 
-    For rematerialization organizations, or changes of profiles, that wait; of game events, messages of their queue. A
-    batch under way counts as waiting. Raises what the source raises: no broker, no topic, offsets lost. A topic of
-    profile changes need not be there.
+    For rematerialization of an entity changes that wait; of game events, messages of their queue. A batch under way
+    counts as waiting. Raises what the source raises: no broker, no topic, offsets lost. A topic of profile changes need
+    not be there.
     """
-    if job == REMATERIALIZE_ALIASES:
-        return pending_organizations(settings)
+    if (waits := in_tables(job, settings, open_stores(settings))) is not None:
+        return waits.rows
     if (feed := _feed(job, settings)) is not None:
         return objects_waiting(feed.settings(settings), checkpoint)
     if (entity := _rematerialized(job, settings)) is not None:
         return pending_rows(settings.lake, entity)
     start = unread_from(checkpoint)
-    if job == APPLY_MUTATIONS:
-        return landed_requests(settings).backlog(start)
     try:
         return KafkaSource(topic_of(job, settings), settings.kafka).backlog(start)
     except TopicMissing:
@@ -201,7 +238,8 @@ def job_statuses(settings: Settings) -> list[JobStatus]:
 def _job_status(job: str, settings: Settings, stores: Stores) -> JobStatus:
     checkpoint = stores.checkpoints.latest(job)
     done = succeeded(stores.checkpoints.history(job))
-    return JobStatus(job, checkpoint, backlog(job, settings, checkpoint), len(done), summed(done))
+    waits = in_tables(job, settings, stores) or Waiting(backlog(job, settings, checkpoint))
+    return JobStatus(job, checkpoint, waits.rows, len(done), summed(done), waits.since)
 
 
 def summary(settings: Settings, since: datetime) -> StatusSummary:
@@ -267,20 +305,19 @@ def freshness_quantiles(records: Sequence[BatchRecord], shares: Sequence[float])
 def mutated_quantiles(
     landed: Iterable[BatchRecord], applied: Iterable[BatchRecord], shares: Sequence[float]
 ) -> list[float | None]:
-    """Seconds from a request's production to the end of the batch that applied it, at these shares of the requests.
+    """Seconds from a request's production to the end of the batch that announced it, at these shares of the requests.
 
-    landed: batches that wrote requests into their table; applied: batches of the mutation job. Requests count to the
-    first batch that was planned after their own had finished. It has seen them, unless it was full; one that began
-    just before may have, so the figures are rather too long. Requests that wait still are left out.
+    landed: batches that accepted requests; applied: batches that announced them. Requests that are not announced yet
+    are left out.
     """
-    plans = sorted((r.manifest.ingestion_ts, r.finished_ts) for r in applied if r.finished_ts is not None)
-    begun = [planned for planned, _ in plans]
+    done = sorted((r.manifest.end["sequence"], r.finished_ts) for r in applied if r.finished_ts is not None)
+    reached = [sequence for sequence, _ in done]
 
-    def visible(record: BatchRecord) -> datetime | None:
-        place = bisect_left(begun, record.finished_ts) if record.finished_ts else len(plans)
-        return plans[place][1] if place < len(plans) else None
+    def told(record: BatchRecord) -> datetime | None:
+        place = bisect_left(reached, record.manifest.sequence)
+        return done[place][1] if place < len(done) else None
 
-    return _quantiles(((record, visible(record)) for record in landed), shares)
+    return _quantiles(((record, told(record)) for record in landed), shares)
 
 
 def _quantiles(finished: Iterable[tuple[BatchRecord, datetime | None]], shares: Sequence[float]) -> list[float | None]:

@@ -18,8 +18,8 @@ from engagement_platform.embedded.ports import free_ports
 from engagement_platform_tests.conftest import QUICK_JVM, Moto
 from engagement_platform_tests.engine.conftest import PostgresServer, postgres
 from engagement_platform_tests.ingestion.test_whole_path import Machine, started
-from engagement_platform_tests.mutation.test_crashes import requests
-from engagement_platform_tests.mutation.test_kills import (
+from engagement_platform_tests.pipelines.mutations.test_crashes import requests
+from engagement_platform_tests.pipelines.mutations.test_kills import (
     ALIAS,
     assert_as_the_oracle_says,
     assert_finished_once_after_a_kill,

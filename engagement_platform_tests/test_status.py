@@ -21,8 +21,8 @@ from engagement_platform.jobs import (
     open_stores,
 )
 from engagement_platform.lake.engagement import MUTATION_REQUEST, PENDING
-from engagement_platform.mutation.job import APPLY_MUTATIONS
-from engagement_platform.mutation.rematerialize import REMATERIALIZE_ALIASES
+from engagement_platform.pipelines.mutations.move import REMATERIALIZE_ALIASES
+from engagement_platform.pipelines.parts import APPLY_MUTATIONS
 from engagement_platform.settings import KafkaSettings, Settings
 from engagement_platform.status import (
     backlog,

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from engagement_platform.engine.model import JobState, Manifest
 from engagement_platform.engine.stores import BatchRecord
 from engagement_platform.lake.contract import Table
-from engagement_platform.lake.engagement import NOTIFICATION, QUARANTINE
+from engagement_platform.lake.engagement import CHANGESET, NOTIFICATION, QUARANTINE
 from engagement_platform.settings import Settings
 from engagement_platform.verify import Finding, ledger, verify
 from engagement_platform_tests.conftest import Broker
@@ -46,7 +46,7 @@ def sound(world: World) -> dict[str, Finding]:
 def faulty(world: World, sound: dict[str, Finding]) -> dict[str, Finding]:
     """Findings after every fault was planted."""
     spoil(world, world.data, "DELETE FROM {} WHERE engagement_id = 'lost'")
-    spoil(world, world.data, "UPDATE {} SET version = 1 WHERE engagement_id = 'stale'")
+    spoil(world, CHANGESET, "DELETE FROM {} WHERE engagement_id = 'stale'")
     spoil(world, world.data, "INSERT INTO {0} SELECT * FROM {0} WHERE engagement_id = 'twice'")
     spoil(world, NOTIFICATION, "ALTER TABLE {} SET TBLPROPERTIES ('delta.appendOnly' = 'false')")
     spoil(world, NOTIFICATION, "DELETE FROM {} WHERE engagement_id = 'not announced'")

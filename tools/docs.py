@@ -19,8 +19,8 @@ from pydantic import BaseModel, SecretStr
 from pydantic.fields import FieldInfo
 
 from engagement_platform.cli import app
-from engagement_platform.mutation import requests
 from engagement_platform.pipelines.engagements import rules
+from engagement_platform.pipelines.mutations import requests
 from engagement_platform.settings import ENV_PREFIX, Settings
 from engagement_platform.sources.messages import SENTENCES
 

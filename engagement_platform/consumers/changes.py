@@ -17,14 +17,14 @@ import pyarrow.compute as pc
 
 from engagement_platform.consumers.notified import KEY, by_engagement, notified, refuse_replaced
 from engagement_platform.consumers.position import Position, Start, first_position
-from engagement_platform.consumers.standing import DATA, Standing, View
+from engagement_platform.consumers.standing import Standing, schema_of_rows, standing_now
 from engagement_platform.engine.cursors import CursorStore
 from engagement_platform.engine.database import open_engine
 from engagement_platform.errors import PlatformError
 from engagement_platform.lake import log
 from engagement_platform.lake.append_log_source import BEFORE_ALL
-from engagement_platform.lake.arrow import schema_of
 from engagement_platform.lake.engagement import NOTIFICATION
+from engagement_platform.pipelines.engagements.schema import CURRENT_ROW
 from engagement_platform.settings import Settings
 
 CHANGE_TYPES = ("INSERT", "UPDATE", "DELETE")
@@ -94,16 +94,16 @@ class Snapshot:
 
     def table(self) -> pa.Table:
         """All rows at once."""
-        return pa.concat_tables([schema_of(DATA, *self.columns).empty_table(), *self])
+        return pa.concat_tables([schema_of_rows(*self.columns).empty_table(), *self])
 
 
 class Changes:
     """What changed since a consumer committed last. Iterate it, apply each batch, then `commit()`.
 
     lake_uri: root of the tables. name: of the consumer, unique in the lake; one process at a time reads under it.
-    organizations, change_types (INSERT, UPDATE, DELETE), columns (of the Data Table; ids always come along): less than
-    everything. start: where a new consumer begins, see `position.Start`; a known one goes on where it is. max_rows: at
-    most so many notifications in a batch. follow: wait for more instead of ending, looking every `poll`.
+    organizations, change_types (INSERT, UPDATE, DELETE), columns (of `engagement/current`; ids always come along): less
+    than everything. start: where a new consumer begins, see `position.Start`; a known one goes on where it is.
+    max_rows: at most so many notifications in a batch. follow: wait for more instead of ending, looking every `poll`.
     store_url: database of the cursor. Default: that of the settings, so that the platform sees the consumer, and keeps
     what it has yet to read.
 
@@ -134,7 +134,6 @@ class Changes:
         self.change_types, self.columns = chosen(change_types, columns)
         self.max_rows, self.follow, self.poll = max_rows, follow, poll
         self._cursors = CursorStore(open_engine(store_url or Settings().store_url))
-        self._view = View(self.root)
         self._cursor = self._cursors.get(self.root, name) or self._cursors.begin(
             self.root, name, first_position(self._uri, start).as_json()
         )
@@ -186,7 +185,7 @@ class Changes:
         """
         # In this order: a change that was announced by then is in the view.
         newest = log.version(self._uri)
-        standing = View(self.root).now()
+        standing = standing_now(self.root)
         if standing is None:
             raise NothingToRead(self.root)
         self._position = Position(BEFORE_ALL if newest is None else newest)
@@ -215,8 +214,8 @@ class Changes:
 
     def _as_now(self, rows: pa.Table, position: Position) -> Batch:
         changed = by_engagement(rows)
-        standing = self._view.now() if changed.num_rows else None
-        now = schema_of(DATA, *self.columns).empty_table()
+        standing = standing_now(self.root) if changed.num_rows else None
+        now = schema_of_rows(*self.columns).empty_table()
         if standing is not None:
             now = standing.find(changed, self.columns)
         previous, gone = _told_apart(changed, now)
@@ -253,11 +252,11 @@ def _told_apart(changed: pa.Table, now: pa.Table) -> tuple[pa.Array, pa.Table]:
 def chosen(
     change_types: Collection[str] | None, columns: Sequence[str] | None
 ) -> tuple[frozenset[str], tuple[str, ...]]:
-    """The change types and the columns of the Data Table, ids first, that a consumer gets. Raises UnknownChoice."""
+    """The change types, and the columns of `engagement/current`, ids first. Raises UnknownChoice."""
     types = frozenset(change_types or CHANGE_TYPES)
     _refuse_unknown("change type", types, CHANGE_TYPES)
-    _refuse_unknown("column", columns or (), DATA.column_names)
-    return types, tuple(DATA.column_names if columns is None else dict.fromkeys([*KEY, *columns]))
+    _refuse_unknown("column", columns or (), CURRENT_ROW.names)
+    return types, tuple(CURRENT_ROW.names if columns is None else dict.fromkeys([*KEY, *columns]))
 
 
 def _refuse_unknown(what: str, names: Collection[str], there: Sequence[str]) -> None:

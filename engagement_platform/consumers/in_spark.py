@@ -26,10 +26,11 @@ from engagement_platform.engine.database import open_engine
 from engagement_platform.errors import PlatformError
 from engagement_platform.lake import append_log_source, log
 from engagement_platform.lake.append_log_source import Added
-from engagement_platform.lake.engagement import NOTIFICATION, data_table
+from engagement_platform.lake.engagement import NOTIFICATION
 from engagement_platform.lake.lake import Lake, any_of
 from engagement_platform.layout.streams import Followed, followed
-from engagement_platform.mutation.current import current
+from engagement_platform.pipelines.engagements.schema import CURRENT_ROW
+from engagement_platform.pipelines.snapshot import current, snapshot
 
 MAX_ROWS = 1_000_000
 """Notifications in one pull (a guess: what a driver of 1 GB joins without spilling)."""
@@ -87,17 +88,16 @@ def as_now(lake: Lake, notified: DataFrame) -> DataFrame:
     """What became of the engagements that some notifications name, one row each.
 
     In:  rows of `engagement/notification`, at least READ; not streaming.
-    Out: the columns of the Data Table with `change_type` first and `previous_person_id` last. A DELETE has only
+    Out: the columns of CURRENT_ROW with `change_type` first and `previous_person_id` last. A DELETE has only
          organization_id, engagement_id, engagement_date and previous_person_id.
     Cost: one pass over the notifications for their organizations and days, by which files of the Data Table are
     skipped, then one join.
     """
     changed = notified.groupBy(*KEY).agg(
         F.first("engagement_date").alias("changed_date"),
-        F.min_by(F.struct("previous_person_id"), "ingestion_ts").alias("before"),
+        F.min_by(F.struct("previous_person_id"), "batch_sequence").alias("before"),
     )
-    data = data_table(lake.settings.layout.scheme)
-    rows = current(lake, data)
+    rows = current(lake, snapshot(lake.root))
     for column, named in (("organization_id", "organization_id"), ("engagement_date", "engagement_date")):
         values = [row[0] for row in notified.select(named).distinct().limit(MAX_VALUES + 1).collect()]
         if len(values) <= MAX_VALUES:
@@ -108,7 +108,7 @@ def as_now(lake: Lake, notified: DataFrame) -> DataFrame:
     shown = joined.withColumns(
         {"engagement_date": F.col("changed_date"), "change_type": kind, "previous_person_id": previous}
     )
-    return shown.select("change_type", *data.column_names, "previous_person_id")
+    return shown.select("change_type", *CURRENT_ROW.names, "previous_person_id")
 
 
 @dataclass(frozen=True)
@@ -173,7 +173,7 @@ class Pull:
         # In this order: a change that was announced by then is in the view.
         newest = log.version(self._uri)
         self._position = Position(append_log_source.BEFORE_ALL if newest is None else newest)
-        rows = current(self.lake, data_table(self.lake.settings.layout.scheme)).withColumns(
+        rows = current(self.lake, snapshot(self.lake.root)).withColumns(
             {"change_type": F.lit("INSERT"), "previous_person_id": F.lit(None).cast("string")}
         )
         if self.organizations is not None:

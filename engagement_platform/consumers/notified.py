@@ -17,7 +17,7 @@ from engagement_platform.lake.arrow import schema_of
 from engagement_platform.lake.engagement import NOTIFICATION
 
 KEY = ("organization_id", "engagement_id")
-READ = ("organization_id", "engagement_id", "engagement_date", "change_type", "previous_person_id", "ingestion_ts")
+READ = ("organization_id", "engagement_id", "engagement_date", "change_type", "previous_person_id", "batch_sequence")
 
 _FIRST = pc.ScalarAggregateOptions(skip_nulls=False, min_count=0)
 
@@ -47,12 +47,16 @@ class Notified:
 def notified(
     uri: str, name: str, position: Position, *, through: int, most: int, organizations: Collection[str] | None
 ) -> Notified:
-    """At most `most` notifications after a position, from commits up to `through`.
+    """What at most `most` notifications after a position hold for some organizations, from commits up to `through`.
 
-    Files of other organizations are passed by without being opened. Raises TooFarBehind.
+    Raises TooFarBehind.
     """
     with told_too_far_behind(name, position):
-        return _read(uri, position, through, most, organizations)
+        found = _read(uri, position, through, most)
+    if organizations is None:
+        return found
+    wanted = pc.is_in(found.rows["organization_id"], pa.array(sorted(organizations), pa.string()))
+    return Notified(found.rows.filter(wanted), found.position)
 
 
 @contextmanager
@@ -84,14 +88,14 @@ def commits(uri: str, after: int, through: int) -> Iterator[tuple[int, list[Adde
         yield version, append_log_source.added(uri, version - 1, version)
 
 
-def _read(uri: str, position: Position, through: int, most: int, organizations: Collection[str] | None) -> Notified:
+def _read(uri: str, position: Position, through: int, most: int) -> Notified:
     parts, taken = [schema_of(NOTIFICATION, *READ).empty_table()], 0
     for version, files in commits(uri, position.version, through):
         begin, passed = position.rows, 0
         for file in files:
             count = append_log_source.rows_in(uri, file)
             skip, passed = max(0, begin - passed), passed + count
-            if skip >= count or not _wanted(file, organizations):
+            if skip >= count:
                 continue
             rows = _rows_of(uri, file).slice(skip, most - taken)
             parts.append(rows)
@@ -102,10 +106,6 @@ def _read(uri: str, position: Position, through: int, most: int, organizations: 
                 return Notified(pa.concat_tables(parts), Position(version) if whole else Position(version - 1, read))
         position = Position(version)
     return Notified(pa.concat_tables(parts), position)
-
-
-def _wanted(file: Added, organizations: Collection[str] | None) -> bool:
-    return organizations is None or file.partition_values.get("organization_id") in organizations
 
 
 def _rows_of(uri: str, file: Added) -> pa.Table:

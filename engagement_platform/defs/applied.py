@@ -1,95 +1,35 @@
-"""What a batch of mutations tells about itself in the UI: metadata for each table it changes. Values only."""
+"""What announced requests and moved changes tell about themselves in the UI: metadata for each table. Values only."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-import dagster as dg
 from dagster import MetadataValue
 
-from engagement_platform.defs.batches import (
-    Batch,
-    Metadata,
-    identified,
-    last_batches,
-    rejections,
-    whole_batch,
-    written,
-)
-from engagement_platform.engine.job import BatchReport
+from engagement_platform.defs.batches import Batch, Metadata, counted, identified, last_batches, whole_batch
 from engagement_platform.lake.contract import Table
-from engagement_platform.lake.engagement import ALIAS, AMENDMENT, OPERATION, ORIGINAL, PENDING, QUARANTINE
-from engagement_platform.mutation.strategy import FIGURES
+from engagement_platform.lake.engagement import CHANGESET, MAPPING
+from engagement_platform.pipelines.snapshot import DATA
 
 REQUESTED = ("conversions", "deletions", "renames", "patches")
-RESOLVED = ("operations", "chains", "longest_chain")
-APPLIED = ("inserted", "updated", "deleted", "changed", "files_rewritten", "bytes_changed", "bytes_rewritten", "purged")
+SEEN = ("inserted", "updated", "deleted", "notifications", "files", "bytes")
+MOVED = ("changed_rows", "tombstones", "files", "bytes", "files_rewritten", "bytes_rewritten")
 
-_OF_LOGS: Mapping[Table, tuple[str, ...]] = {
-    AMENDMENT: ("renames", "patches"),
-    OPERATION: RESOLVED,
-    ORIGINAL: ("patches",),
-    PENDING: ("pending_organizations", "moved_organizations"),
-}
-"""What is worth saying on the pages of the smaller tables."""
+_OF_TABLES = {DATA.name: MOVED, CHANGESET.name: ("images_removed",), MAPPING.name: ()}
 
 
-def mutation_metadata(batch: Batch, table: Table, process: str) -> Metadata:
-    """Of one table. On the aliases everything: requests, chains, rows, files and bytes, and what was chosen why."""
+def announced_metadata(batch: Batch, table: Table, process: str) -> Metadata:  # noqa: ARG001
+    """Of the notifications of a batch of requests: what was asked, and what readers see otherwise."""
+    counts = batch.processes.get(process, {})
+    shown = {"last_batches": last_batches(batch.history), **whole_batch(batch), **counted(counts, *REQUESTED, *SEEN)}
+    return identified(batch.report, shown)
+
+
+def moved_metadata(batch: Batch, table: Table, process: str) -> Metadata:
+    """Of a move: rows, files and bytes; on the Data Table the strategy with its reason; the watermark."""
     report = batch.report
-    if table == ALIAS:
-        shown = {
-            "last_batches": last_batches(batch.history),
-            **counted(report, "rows_in", *REQUESTED),
-            **resolved(report),
-            **whole_batch(batch),
-            **rejections(report),
-        }
-    elif table in _OF_LOGS:
-        shown = counted(report, *_OF_LOGS[table])
-    elif process == "data":
-        shown = {**written(batch.processes.get(process, {})), **resolved(report)}
-    else:
-        shown = written(batch.processes.get(process, {}))
-        shown |= rejections(report) if table == QUARANTINE else {}
+    shown = counted(batch.processes.get(process, {}), *_OF_TABLES[table.name])
+    if table.name == DATA.name:
+        shown |= {n: MetadataValue.text(str(v)) for n in ("strategy", "why") if (v := report.details.get(n))}
+        shown["seconds"] = MetadataValue.float(round(report.seconds, 2))
+    if isinstance(watermark := report.details.get("watermark"), int):
+        shown["watermark"] = MetadataValue.int(watermark)
     return identified(report, shown)
-
-
-def counted(report: BatchReport, *names: str) -> Metadata:
-    """Figures of a batch by their names, from its counts or its details; those that it does not have are left out."""
-    found = {name: report.counts.get(name, report.details.get(name)) for name in names}
-    return {name: MetadataValue.int(value) for name, value in found.items() if isinstance(value, int)}
-
-
-def resolved(report: BatchReport) -> Metadata:
-    """What requests came to: operations, chains, rows, bytes, and the strategies that were chosen."""
-    shown = counted(report, *RESOLVED, *APPLIED, "pending_organizations")
-    if (amplification := write_amplification(report)) is not None:
-        shown["write_amplification"] = MetadataValue.float(round(amplification, 2))
-    if strategies := report.details.get("strategies"):
-        assert isinstance(strategies, Mapping)
-        shown["strategies"] = strategies_table(strategies)
-    return shown
-
-
-def write_amplification(report: BatchReport) -> float | None:
-    """Bytes written in place of old files, for each byte of a changed row; None where no row was moved."""
-    changed = report.counts.get("bytes_changed", 0)
-    return report.counts.get("bytes_rewritten", 0) / changed if changed else None
-
-
-def strategies_table(strategies: Mapping[str, Mapping[str, object]]) -> dg.TableMetadataValue:
-    """One row a strategy: organizations that got it, what was touched, expected and measured, and a reason."""
-    records = [
-        dg.TableRecord(
-            {
-                "strategy": name,
-                **{figure: int(str(said.get(figure, 0))) for figure in FIGURES},
-                "why": str(said.get("why", "")),
-            }
-        )
-        for name, said in sorted(strategies.items())
-    ]
-    figures = [dg.TableColumn(figure, "int") for figure in FIGURES]
-    columns = [dg.TableColumn("strategy"), *figures, dg.TableColumn("why")]
-    return MetadataValue.table(records, dg.TableSchema(columns))

@@ -14,13 +14,25 @@ from engagement_platform.engine.books import accounted
 from engagement_platform.engine.job import BatchReport
 from engagement_platform.engine.model import Counts, Offsets
 from engagement_platform.engine.stores import BatchRecord
+from engagement_platform.lake.contract import Table
+from engagement_platform.lake.engagement import ALIAS, CHANGESET, MAPPING, MUTATION_REQUEST, NOTIFICATION, QUARANTINE
+from engagement_platform.pipelines.snapshot import DATA
 from engagement_platform.status import freshness_quantiles
 
 Metadata = dict[str, dg.MetadataValue]
 
 BATCHES_SHOWN = 30
 
-DATA = "data"
+PUBLISHERS = frozenset({DATA.name, MUTATION_REQUEST.name})
+"""Tables whose commit makes a batch visible: where people look for it."""
+FIGURES: Mapping[str, Sequence[str]] = {
+    QUARANTINE.name: ("quarantined",),
+    MAPPING.name: ("names",),
+    CHANGESET.name: ("images",),
+    ALIAS.name: ("edges",),
+    NOTIFICATION.name: ("notifications", "files", "bytes"),
+}
+"""Table -> which of its process's counts are about it."""
 ROW_COUNTS = ("rows_in", "landed", "inserted", "updated", "duplicates", "quarantined", "unknown_fields")
 """Counts of a whole batch, in the order in which people ask for them."""
 
@@ -42,17 +54,19 @@ class Batch:
         return p50, p95
 
 
-def table_metadata(batch: Batch, process: str) -> Metadata:
-    """Of one table: the batch, what its process wrote, and on the Data Table everything else worth seeing."""
-    shown: Metadata = {}
-    if process == DATA:
-        shown["last_batches"] = last_batches(batch.history)
-    if process in (DATA, "mutation_request"):
-        shown |= whole_batch(batch)
-    shown |= written(batch.processes.get(process, {}))
-    if process in (DATA, "quarantine", "mutation_request"):
-        shown |= rejections(batch.report)
-    return identified(batch.report, shown)
+def table_metadata(batch: Batch, table: Table, process: str) -> Metadata:
+    """Of one table: the batch and what was written. On the table that publishes a batch everything about it."""
+    counts = batch.processes.get(process, {})
+    if table.name in PUBLISHERS:
+        shown = {"last_batches": last_batches(batch.history), **whole_batch(batch), **written(counts)}
+        return identified(batch.report, {**shown, **rejections(batch.report)})
+    shown = counted(counts, *FIGURES[table.name])
+    return identified(batch.report, shown | (rejections(batch.report) if table == QUARANTINE else {}))
+
+
+def counted(counts: Counts, *names: str) -> Metadata:
+    """Figures by their names; those that are not among the counts are left out."""
+    return {name: MetadataValue.int(counts[name]) for name in names if name in counts}
 
 
 def identified(report: BatchReport, shown: Metadata) -> Metadata:
@@ -149,22 +163,18 @@ def log_line(report: BatchReport) -> str:
 
 
 def _mutated(counts: Counts) -> str:
-    """What a batch of mutations did to readers; nothing to say of any other."""
-    if "operations" not in counts:
+    """What announced requests did to readers, or what was moved; nothing to say of any other batch."""
+    if "changed_rows" in counts:
+        return f"{counts['changed_rows']} rows moved, "
+    if "conversions" not in counts:
         return ""
-    kinds = ", ".join(f"{counts.get(kind, 0)} rows {kind}" for kind in ("inserted", "updated", "deleted"))
-    return f"{kinds}, {counts.get('changed', 0)} written, "
+    return "".join(f"{counts.get(kind, 0)} rows {kind}, " for kind in ("inserted", "updated", "deleted"))
 
 
 def unbalanced(reports: Sequence[BatchReport]) -> list[str]:
-    """Batches whose received records are not all landed, known duplicates or quarantined, as sentences.
-
-    Also those that resolved requests to more operations than came in: each request is one at most.
-    """
-    wrong = []
-    for report in reports:
-        if (received := report.counts.get("rows_in", 0)) != accounted(report.counts):
-            wrong.append(f"{report.manifest} received {received} and accounts for {accounted(report.counts)}")
-        if (operations := report.counts.get("operations", 0)) > received:
-            wrong.append(f"{report.manifest} received {received} and resolved them to {operations} operations")
-    return wrong
+    """Batches whose received records are not all landed, known duplicates or quarantined, as sentences."""
+    return [
+        f"{report.manifest} received {received} and accounts for {accounted(report.counts)}"
+        for report in reports
+        if (received := report.counts.get("rows_in", 0)) != accounted(report.counts)
+    ]

@@ -21,13 +21,13 @@ from engagement_platform.defs.mutated import (
 )
 from engagement_platform.defs.platform import Opened, Platform
 from engagement_platform.defs.specs import DATA_TABLE, key_of
-from engagement_platform.defs.waiting import Waiting, waiting
+from engagement_platform.defs.waiting import PendingChanges, Waiting, waiting
 from engagement_platform.engine.job import Stores
 from engagement_platform.errors import PlatformError
 from engagement_platform.jobs import INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS, JOB_NAMES
 from engagement_platform.lake import log
 from engagement_platform.lake.engagement import ALIAS, MAPPING, MUTATION_REQUEST, NOTIFICATION, QUARANTINE
-from engagement_platform.mutation.job import APPLY_MUTATIONS
+from engagement_platform.pipelines.parts import APPLY_MUTATIONS
 from engagement_platform.settings import Settings
 from engagement_platform.status import succeeded, summed
 from engagement_platform.verify import Finding
@@ -39,21 +39,23 @@ DATA, NAMES, NOTIFIED, REQUESTS, REJECTED, ALIASES = map(
 FRESH = "fresh"
 QUARANTINE_SHARE = "quarantine_share"
 ANNOUNCED_ROWS = "announced_rows"
+PENDING_AGE = "pending_age"
 # A guess: sample traffic rejects 0.1 %, a producer that changed its format nearly all.
 QUARANTINE_WARN_PERCENT = 5
 QUARANTINE_BATCHES = 100
 
 ENGAGEMENT_CHECKS = (
-    dg.AssetCheckKey(DATA, FRESH), dg.AssetCheckKey(REJECTED, QUARANTINE_SHARE),
+    dg.AssetCheckKey(DATA, FRESH), dg.AssetCheckKey(DATA, PENDING_AGE), dg.AssetCheckKey(REJECTED, QUARANTINE_SHARE),
     dg.AssetCheckKey(DATA, "unique_engagement_id"), dg.AssetCheckKey(DATA, "nothing_lost"),
     dg.AssetCheckKey(DATA, "identity"), dg.AssetCheckKey(DATA, "contents"), dg.AssetCheckKey(DATA, GUARDS_KEPT),
     dg.AssetCheckKey(NAMES, "names"),
-    dg.AssetCheckKey(NOTIFIED, "announced"), dg.AssetCheckKey(NOTIFIED, ANNOUNCED_ROWS),
+    dg.AssetCheckKey(NOTIFIED, FRESH), dg.AssetCheckKey(NOTIFIED, "announced"),
+    dg.AssetCheckKey(NOTIFIED, ANNOUNCED_ROWS),
     dg.AssetCheckKey(REJECTED, "rejected_once"), dg.AssetCheckKey(NOTIFIED, CONSUMERS_KEEP_UP),
 )  # fmt: skip
 """Checks of the tables that engagement runs write, other than those they yield themselves."""
-REQUEST_CHECKS = (dg.AssetCheckKey(REQUESTS, FRESH),)
-MUTATION_CHECKS = (dg.AssetCheckKey(ALIASES, FRESH), dg.AssetCheckKey(ALIASES, "acyclic"))
+REQUEST_CHECKS = (dg.AssetCheckKey(REQUESTS, FRESH), dg.AssetCheckKey(ALIASES, "acyclic"))
+"""The same of mutation requests."""
 
 TABLE_CHECKS: Mapping[tuple[dg.AssetKey, str], tuple[Sequence[str], str]] = {
     (DATA, "unique_engagement_id"): (("doubled",), "Every engagement stands once."),
@@ -162,6 +164,24 @@ def freshness(job: str, asset: dg.AssetKey, looked: Waiting, topic: str | None =
     return freshness_result(asset, oldest, backlog, datetime.now(UTC), looked.settings.quality.freshness)
 
 
+def pending_age_result(pending: PendingChanges, now: datetime, max_pending: timedelta) -> dg.AssetCheckResult:
+    """Passed when no change pends for longer than twice max_pending, the second half of which is for the move itself.
+
+    Exactly that is fine.
+    """
+    age = timedelta(0) if pending.since is None else now - pending.since
+    late = age > 2 * max_pending
+    return dg.AssetCheckResult(
+        passed=not late,
+        asset_key=DATA,
+        check_name=PENDING_AGE,
+        severity=dg.AssetCheckSeverity.WARN,
+        description=f"{pending.rows:,} rows pend, the oldest for {age.total_seconds():.0f} s; mutation.max_pending is "
+        f"{max_pending.total_seconds():.0f} s. Look at the last runs of rematerialize_aliases." if late else None,
+        metadata={"pending_rows": pending.rows, "oldest_pending_s": round(max(0.0, age.total_seconds()), 1)},
+    )  # fmt: skip
+
+
 def quarantine_share_result(rows_in: int, quarantined: int, warn_percent: int) -> dg.AssetCheckResult:
     """Passed when at most warn_percent of the records were rejected. Nothing received is fine."""
     too_many = quarantined * 100 > warn_percent * rows_in
@@ -184,7 +204,7 @@ def quarantine_share(looked: Waiting) -> dg.AssetCheckResult:
 
 
 def announced_rows_result(found: Sequence[Announced]) -> dg.AssetCheckResult:
-    """Passed when every batch of mutations announced each row it changed, and no other. No batch is fine."""
+    """Passed when every batch of `apply-mutations` announced each row it counted, and no other. No batch is fine."""
     wrong = not_announced(found)
     return dg.AssetCheckResult(
         passed=not wrong,
@@ -204,7 +224,8 @@ def watched(looked: Waiting) -> list[dg.AssetCheckResult]:
     return [
         freshness(INGEST_ENGAGEMENTS, DATA, looked),
         freshness(INGEST_MUTATION_REQUESTS, REQUESTS, looked),
-        freshness(APPLY_MUTATIONS, ALIASES, looked),
+        freshness(APPLY_MUTATIONS, NOTIFIED, looked),
+        pending_age_result(looked.pending(), datetime.now(UTC), looked.settings.mutation.max_pending),
         quarantine_share(looked),
         announced_rows_result(announced_rows(looked.settings, looked.stores)),
         keep_up(looked.settings, looked.stores),
@@ -254,7 +275,7 @@ def landed_in(settings: Settings, stores: Stores) -> set[dg.AssetKey]:
     aliases = log.open_log(ALIAS.uri(settings.lake))
     return {
         *((asset for asset, _ in TABLE_CHECKS if asset != ALIASES) if ingested else ()),
-        *([ALIASES] if aliases is not None and aliases.partitions() else []),
+        *([ALIASES] if aliases is not None and aliases.file_uris() else []),
     }
 
 
@@ -277,10 +298,15 @@ def findings_of(opened: Opened) -> list[Finding]:
     specs=[
         dg.AssetCheckSpec(FRESH, asset=DATA, description="No message waits longer than `quality.freshness`."),
         dg.AssetCheckSpec(FRESH, asset=REQUESTS, description="No message waits longer than `quality.freshness`."),
-        dg.AssetCheckSpec(FRESH, asset=ALIASES, description="No request waits longer than `quality.freshness`."),
+        dg.AssetCheckSpec(
+            FRESH, asset=NOTIFIED, description="No request waits longer than `quality.freshness` to be announced."
+        ),
+        dg.AssetCheckSpec(
+            PENDING_AGE, asset=DATA, description="No change waits longer than twice `mutation.max_pending` to be moved."
+        ),
         dg.AssetCheckSpec(
             ANNOUNCED_ROWS, asset=NOTIFIED,
-            description=f"The last {ANNOUNCED_BATCHES} batches of mutations announced every row they changed, once.",
+            description=f"The last {ANNOUNCED_BATCHES} batches of requests announced every row they changed, once.",
         ),
         dg.AssetCheckSpec(
             CONSUMERS_KEEP_UP, asset=NOTIFIED,

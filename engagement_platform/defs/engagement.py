@@ -1,4 +1,4 @@
-"""The engagement tables as assets, and the jobs that fill them from Kafka. What a batch does is `ingestion/`.
+"""The engagement tables as assets, and the jobs that fill them from Kafka. What a batch does is `pipelines/`.
 
 Runs report every batch while they go on, so no result is yielded for an asset at the end: it would stand in front of
 the last batch and say the same again. The run's checks are its results.
@@ -26,9 +26,8 @@ from engagement_platform.jobs import INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUEST
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.engagement import MUTATION_REQUEST
 
-# An op has one pool. A batch of engagements writes both mutable tables, data and mapping; whatever reads engagements
-# once more holds this one too. Mutations have a pool of their own, `mutation` says why; the leases in the stores are
-# per table and keep the tables safe in any case.
+# An op has one pool; whatever reads engagements once more holds this one too. Announcements have a pool of their own,
+# `mutation` says why; the leases in the stores are per table and keep the tables safe in any case.
 DATA_POOL = "engagement_data"
 REQUEST_POOL = "engagement_mutation_request"
 
@@ -151,7 +150,7 @@ def engagement_tables(
 def mutation_request_table(
     context: dg.AssetExecutionContext, config: IngestConfig, platform: Platform
 ) -> Iterator[dg.AssetCheckResult]:
-    """Mutation requests from Kafka, as they came."""
+    """Mutation requests from Kafka, accepted or rejected; accepted ones are visible with their batch."""
     yield from ingest(REQUESTS, context, config.mode, platform)
 
 

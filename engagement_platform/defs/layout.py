@@ -28,7 +28,7 @@ from engagement_platform.defs.examined import (
 )
 from engagement_platform.defs.platform import Platform, open_spark
 from engagement_platform.defs.sensors import REPORT_AGAIN_AFTER, Recent, recent_runs
-from engagement_platform.defs.specs import GROUP, OWNERS, engagement_specs, key_of, mutation_specs, request_specs
+from engagement_platform.defs.specs import GROUP, OWNERS, engagement_specs, key_of, request_specs
 from engagement_platform.games.event_type import GROUP as GAMES
 from engagement_platform.games.feed import shipped
 from engagement_platform.lake import log
@@ -45,7 +45,7 @@ from engagement_platform.settings import Settings
 from engagement_platform.streams.declared import declarations
 
 TABLES = (
-    *(spec.key for spec in (*engagement_specs(), *request_specs(), *mutation_specs())),
+    *(spec.key for spec in (*engagement_specs(), *request_specs())),
     *map(key_of, (PROFILE.changeset, PROFILE.base, LAYOUT_HISTORY)),
 )
 """Tables that are assets; each has a check for each class of findings."""

@@ -1,5 +1,5 @@
-"""What the logs of the tables tell of mutations at little cost: whether chains of aliases end, whether there are as
-many notifications as changed rows, what is hidden. Whether identities are right is `verify`. No Dagster.
+"""What logs and edges tell of mutations at little cost: whether chains of aliases end, whether there are as many
+notifications as changed rows, what is hidden. Whether identities are right is `verify`. No Dagster.
 """
 
 from __future__ import annotations
@@ -9,17 +9,22 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import functions as F
 
 from engagement_platform.engine.job import Stores
 from engagement_platform.engine.model import Transaction
 from engagement_platform.engine.stores import BatchRecord
 from engagement_platform.lake import log
-from engagement_platform.lake.engagement import ALIAS, NOTIFICATION, data_table
+from engagement_platform.lake.engagement import ALIAS, NOTIFICATION
 from engagement_platform.lake.lake import Lake
-from engagement_platform.mutation.accepted import edges_of
-from engagement_platform.mutation.job import APPLY_MUTATIONS
-from engagement_platform.mutation.model import Edge
-from engagement_platform.mutation.resolver import Identities
+from engagement_platform.pipelines.engagements.schema import STATE
+from engagement_platform.pipelines.frames import edges_part
+from engagement_platform.pipelines.mutations.edges import Edge
+from engagement_platform.pipelines.mutations.identity import Identities
+from engagement_platform.pipelines.parts import APPLY_MUTATIONS
+from engagement_platform.pipelines.snapshot import DATA, pending, snapshot
+from engagement_platform.pipelines.state import Requests
 from engagement_platform.settings import Settings
 from engagement_platform.status import succeeded
 from engagement_platform.verify import Finding
@@ -29,7 +34,7 @@ SAMPLED_ORGANIZATIONS = 20
 
 ANNOUNCED_BATCHES = 6
 """Newest batches whose commits are looked up. At a batch every 5 s (`drain.pace`) and a look every 30 s that is all of
-them; each costs a search in the histories of two tables."""
+them; each costs a search in the history of a table."""
 
 
 def sampled(names: Collection[str], most: int, turn: int) -> list[str]:
@@ -44,19 +49,20 @@ def sampled(names: Collection[str], most: int, turn: int) -> list[str]:
 
 
 def chain_findings(lake: Lake, organizations: int = SAMPLED_ORGANIZATIONS) -> list[Finding]:
-    """Whether the aliases of some organizations can be followed to an end. Reads their edges; nothing before the first.
+    """Whether the aliases of some organizations can be followed to an end. Nothing before the first alias.
 
-    organizations: at most so many; the next version of the table begins at others.
+    organizations: at most so many; the next version of the table begins at others. Cost: one column of all edges, and
+    the edges of these organizations, which come into this process.
     """
-    found = log.open_log(lake.uri(ALIAS))
-    if found is None:
+    at = snapshot(lake.root)
+    alias = pending(lake, at).alias
+    if alias is None:
         return []
-    version = found.version()
-    names = {str(partition["organization_id"]) for partition in found.partitions()}
-    chosen = sampled(names, organizations, turn=version)
-    if not chosen:
-        return []
-    return chains(edges_of(lake.find(ALIAS, version, ALIAS.column_names, {"organization_id": chosen})))
+    names = {row[0] for row in alias.select("organization_id").distinct().collect()}
+    chosen = sampled(names, organizations, turn=at.versions[ALIAS.name])
+    state = edges_part(alias.where(F.col("organization_id").isin(chosen))).toArrow().cast(STATE)
+    ids = state.column("organization_id")
+    return chains([edge for name in chosen for edge in Requests.edges_of(name, state.filter(pc.equal(ids, name)))])
 
 
 def chains(edges: Sequence[Edge]) -> list[Finding]:
@@ -79,63 +85,44 @@ def chains(edges: Sequence[Edge]) -> list[Finding]:
 
 @dataclass(frozen=True)
 class Announced:
-    """One batch of mutations: what it says it did, and what the tables' logs say was committed."""
+    """One batch of `apply-mutations`: the changes that it counted, and the notifications that its commit has."""
 
     batch: str
     seen: int
     """Rows inserted, updated or deleted for readers."""
     notifications: int
-    written: int
-    """Rows that it says it changed in the Data Table; those of aliases that wait are not among them."""
-    changed: int | None
-    """Rows that its one MERGE changed; None where the log does not say, such as after an overwrite."""
 
 
 def announced_rows(settings: Settings, stores: Stores, batches: int = ANNOUNCED_BATCHES) -> list[Announced]:
-    """The newest finished batches that changed rows and whose commits the notification table still tells of."""
+    """The newest finished batches whose commits the notification table still tells of."""
     newest = succeeded(stores.checkpoints.history(APPLY_MUTATIONS, limit=batches))
     return [found for record in newest if (found := _announced(settings, record)) is not None]
 
 
 def _announced(settings: Settings, record: BatchRecord) -> Announced | None:
     counts, manifest = record.counts, record.manifest
-    seen = sum(counts.get(kind, 0) for kind in ("inserted", "updated", "deleted"))
-    data = data_table(settings.layout.scheme)
-
-    def commit(table_uri: str, name: str) -> log.Commit | None:
-        return log.find_commit(table_uri, Transaction(f"{manifest.app_id}/{name}", manifest.batch_id).marker)
-
-    told = commit(NOTIFICATION.uri(settings.lake), "notification/append")
+    marker = Transaction(f"{manifest.app_id}/notification/append", manifest.batch_id).marker
+    told = log.find_commit(NOTIFICATION.uri(settings.lake), marker)
     if told is None:
         return None
-    uri = data.uri(settings.lake)
-    merged = commit(uri, "data/rows")
-    # Rows that operations moved may be merged again with their patches; a MERGE alone changes each row once.
-    alone = merged is not None and merged.operation == "MERGE" and commit(uri, "data/move") is None
-    changed = merged.rows_updated if merged is not None and alone else None
-    return Announced(str(manifest), seen, told.rows_added, counts.get("changed", 0), changed)
+    seen = sum(counts.get(kind, 0) for kind in ("inserted", "updated", "deleted"))
+    return Announced(str(manifest), seen, told.rows_added)
 
 
 def not_announced(found: Sequence[Announced]) -> list[str]:
     """Batches whose notifications are not as many as their rows, as sentences."""
-    wrong = [
+    return [
         f"{of.batch} changed {of.seen:,} rows for readers and announced {of.notifications:,}"
         for of in found
         if of.seen != of.notifications
     ]
-    return wrong + [
-        f"{of.batch} meant to change {of.written:,} rows of the Data Table and changed {of.changed:,}"
-        for of in found
-        if of.changed is not None and of.changed != of.written
-    ]
 
 
 def hidden_rows(settings: Settings) -> int:
-    """Deleted rows that are still in the Data Table, as the statistics of its files say; those without say nothing."""
-    found = log.open_log(data_table(settings.layout.scheme).uri(settings.lake))
-    if found is None:
+    """Deleted rows in the Data Table that are not tombstones yet, as the statistics of its files say."""
+    found = log.open_log(DATA.uri(settings.lake))
+    files = None if found is None else pa.table(found.get_add_actions(flatten=True))
+    if files is None or not {"null_count.person_id", "null_count.source_person_id"} <= {*files.column_names}:
         return 0
-    files = pa.table(found.get_add_actions(flatten=True))
-    if "null_count.person_id" not in files.column_names:
-        return 0
-    return sum(int(count or 0) for count in files.column("null_count.person_id").to_pylist())
+    deleted, tombstones = (pc.sum(files.column(f"null_count.{of}person_id")).as_py() or 0 for of in ("", "source_"))
+    return int(deleted - tombstones)

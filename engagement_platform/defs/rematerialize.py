@@ -1,8 +1,10 @@
-"""The job that moves waiting aliases into the Data Table and purges deleted rows, and when it is launched.
+"""The job that moves pending changes into the Data Table and the mapping and purges deleted rows, and its sensor.
 
-What it does is `mutation/rematerialize`. Every ten minutes there is a look; a batch that was left unfinished is taken
-up at once, for nothing else may begin on the same tables before it is done.
+What it does is `pipelines/mutations/move`. Readers of the views see pending changes before; who reads the tables past
+the views sees them at most `mutation.max_pending` later.
 """
+
+# No `from __future__ import annotations` beside Dagster's decorators.
 
 import time
 from collections.abc import Iterator
@@ -15,24 +17,27 @@ from engagement_platform.defs.mutated import hidden_rows
 from engagement_platform.defs.platform import Opened, Platform
 from engagement_platform.defs.sensors import recent_runs, why_not
 from engagement_platform.defs.telling import REMATERIALIZED_TABLES, tell, told_of
-from engagement_platform.defs.waiting import waiting
+from engagement_platform.defs.waiting import Waiting, waiting
 from engagement_platform.engine.job import BatchReport, Told
 from engagement_platform.engine.model import Checkpoint, JobState
-from engagement_platform.mutation.purge_horizon import purge_horizon
-from engagement_platform.mutation.rematerialize import PURGE_EVERY, REMATERIALIZE_ALIASES, reaches
-from engagement_platform.settings import Settings
-from engagement_platform.status import pending_organizations, unread_from
+from engagement_platform.pipelines.mutations.move import PURGE_EVERY, REMATERIALIZE_ALIASES, reaches
+from engagement_platform.pipelines.mutations.purge_horizon import purge_horizon
+from engagement_platform.pipelines.parts import APPLY_MUTATIONS
+from engagement_platform.sources.lateness import from_microseconds
 
 # Its own: while one of its batches is unfinished, runs of the other pools wait for it.
 PENDING_POOL = "engagement_pending"
 
+PRESSING_ROWS = 500_000
+"""From so many pending rows on they are moved at once: the view looks each of them up (a guess)."""
 
-def moved_batches(opened: Opened, told: Told, name: str = REMATERIALIZE_ALIASES) -> Iterator[tuple[date, BatchReport]]:
-    """Batch after batch until nothing waits, each with the day on which it was planned."""
+
+def moved_batches(opened: Opened, told: Told) -> Iterator[tuple[date, BatchReport]]:
+    """Batch after batch until nothing pends, each with the day on which it was planned."""
     from engagement_platform.engine.drain import DrainPolicy, drain
     from engagement_platform.jobs import build_job
 
-    job = build_job(name, opened.spark, opened.settings, opened.stores, told)
+    job = build_job(REMATERIALIZE_ALIASES, opened.spark, opened.settings, opened.stores, told)
     once = DrainPolicy(linger=timedelta(0), max_duration=opened.settings.drain.max_duration)
     for report in drain(job, once):
         yield report.manifest.ingestion_ts.date(), report
@@ -40,7 +45,7 @@ def moved_batches(opened: Opened, told: Told, name: str = REMATERIALIZE_ALIASES)
 
 @dg.op(pool=PENDING_POOL)
 def rematerialize(context: dg.OpExecutionContext, platform: Platform) -> None:
-    """Organizations whose aliases wait, moved into the Data Table, a bounded number in each batch."""
+    """All pending changes, moved into the Data Table and the mapping."""
     with platform.open(REMATERIALIZE_ALIASES) as opened:
         for _report in tell(context, REMATERIALIZED_TABLES, opened, moved_batches(opened, told_of(context))):
             pass
@@ -48,7 +53,7 @@ def rematerialize(context: dg.OpExecutionContext, platform: Platform) -> None:
 
 @dg.job
 def rematerialize_aliases() -> None:
-    """Move the bytes of conversions and deletions that so far only the view shows. Readers see no difference."""
+    """Move conversions, deletions, patches, newer versions and names into their tables. Readers see no difference."""
     rematerialize()
 
 
@@ -57,83 +62,78 @@ class ToMove:
     """What a run would find."""
 
     pending: int
-    """Organizations whose aliases the Data Table does not show."""
-    hidden: int
-    """Deleted rows that it still has."""
+    """Rows that are not moved, at least."""
+    age: timedelta | None
+    """Of the oldest pending change; None: nothing pends, or a change of unknown age does."""
     purge_due: bool
     """A day's deletions more have become final since the last purge, and there are hidden rows."""
     unfinished: bool
     """The last batch has not succeeded."""
 
 
-def to_move(settings: Settings, last: Checkpoint | None, now: datetime) -> ToMove:
-    """From the logs of two tables, the last batch, and the topic of requests where a purge may be due.
-
-    Statistics do not say since when a row is hidden, so a purge is due once a day as long as there is any.
-    """
-    hidden = hidden_rows(settings)
-    done = (unread_from(last) or {}).get("purge_before", 0)
-    due = datetime.fromtimestamp(done / 1_000_000, UTC) + PURGE_EVERY
-    from engagement_platform.jobs import unread_requests
-
-    # The topic is asked only when a purge is due if everything on it has been read.
-    may_be_due = hidden > 0 and reaches(purge_horizon(now, (), settings.mutation), due)
-    unread = unread_requests(settings, waiting(settings).stores) if may_be_due else ()
+def to_move(looked: Waiting, now: datetime) -> ToMove:
+    """From the logs of the tables, the stores, and the topic of requests where a purge may be due."""
+    last = looked.checkpoint(REMATERIALIZE_ALIASES)
+    pending = looked.pending()
     return ToMove(
-        pending_organizations(settings),
-        hidden,
-        may_be_due and reaches(purge_horizon(now, unread, settings.mutation), due),
+        pending.rows,
+        None if pending.since is None else now - pending.since,
+        purge_due(looked, last, now),
         last is not None and last.state is not JobState.SUCCEEDED,
     )
 
 
-def why_not_now(found: ToMove, under_way: str | None) -> str | None:
-    """Why no run is launched; None when one is."""
-    if not (found.pending or found.unfinished or found.purge_due):
-        return f"No aliases wait, and no purge is due; {found.hidden:,} deleted rows rest."
-    return f"A run is {under_way} already." if under_way else None
+def purge_due(looked: Waiting, last: Checkpoint | None, now: datetime) -> bool:
+    """Whether rows are to be deleted for good.
+
+    Statistics do not say since when a row is hidden, so a purge is due once a day as long as there is any and all
+    requests are announced. The Data Table's log and the topic are asked only when a purge is due if everything on the
+    topic has been read.
+    """
+    from engagement_platform.jobs import unread_requests
+
+    settings, done = looked.given, 0 if last is None else last.unread_from.get("purge_before", 0)
+    due = from_microseconds(done) + PURGE_EVERY
+    if not reaches(purge_horizon(now, (), settings.mutation), due) or not hidden_rows(settings):
+        return False
+    if looked.backlog(APPLY_MUTATIONS):
+        return False
+    return reaches(purge_horizon(now, unread_requests(settings, looked.stores), settings.mutation), due)
 
 
-def rematerialization(instance: dg.DagsterInstance, settings: Settings) -> dg.RunRequest | dg.SkipReason:
-    """One look: a run, or why not."""
-    found = to_move(settings, waiting(settings).checkpoint(REMATERIALIZE_ALIASES), datetime.now(UTC))
-    recent = recent_runs(instance, rematerialize_aliases.name)
-    reason = why_not_now(found, recent.under_way)
-    return dg.SkipReason(reason) if reason else dg.RunRequest()
+def why_move(found: ToMove, max_pending: timedelta) -> str | None:
+    """Why changes are to be moved now; None: they can wait. Exactly max_pending is long enough."""
+    if found.unfinished:
+        return "The last batch is unfinished."
+    if found.pending > PRESSING_ROWS:
+        return f"{found.pending:,} rows pend, more than {PRESSING_ROWS:,}."
+    if found.pending and (found.age is None or found.age >= max_pending):
+        return f"{found.pending:,} rows pend for mutation.max_pending ({max_pending}) or longer."
+    return "Deleted rows can be purged." if found.purge_due else None
 
 
-@dg.schedule(
-    job=rematerialize_aliases, cron_schedule="*/10 * * * *", execution_timezone="UTC",
-    default_status=dg.DefaultScheduleStatus.RUNNING,
-    description="Moves aliases that wait into the Data Table; skipped when none do and nothing is to be purged.",
-)  # fmt: skip
-def rematerialize_every_ten_minutes(
-    context: dg.ScheduleEvaluationContext, platform: Platform
+def move_request(
+    instance: dg.DagsterInstance, looked: Waiting, now: datetime | None = None
 ) -> dg.RunRequest | dg.SkipReason:
-    """Organizations that wait, and deleted rows, from the tables' logs."""
-    return rematerialization(context.instance, platform.settings())
+    """One look: a run, or why not."""
+    found = to_move(looked, now or datetime.now(UTC))
+    why = why_move(found, looked.given.mutation.max_pending)
+    if why is None:
+        return dg.SkipReason(f"{found.pending:,} rows pend, and no purge is due.")
+    no = why_not(max(1, found.pending), recent_runs(instance, rematerialize_aliases.name), time.time())
+    return dg.SkipReason(f"{why} {no}") if no else dg.RunRequest()
 
 
 @dg.sensor(
     job=rematerialize_aliases, minimum_interval_seconds=15, default_status=dg.DefaultSensorStatus.RUNNING,
-    description="Launches a run that finishes what an interrupted one began: until then other jobs wait.",
+    description="Moves pending changes when the oldest is older than mutation.max_pending, when very many pend, when "
+    "deleted rows can be purged, and when a run was interrupted: until that is finished other jobs wait.",
 )  # fmt: skip
-def rematerialization_unfinished(
-    context: dg.SensorEvaluationContext, platform: Platform
-) -> dg.RunRequest | dg.SkipReason:
-    """The state of the last batch."""
-    last = waiting(platform.settings()).checkpoint(REMATERIALIZE_ALIASES)
-    if last is None or last.state is JobState.SUCCEEDED:
-        return dg.SkipReason("No batch is unfinished.")
-    recent = recent_runs(context.instance, rematerialize_aliases.name)
-    reason = why_not(1, recent, time.time())
-    return dg.SkipReason(reason) if reason else dg.RunRequest()
+def changes_pending(context: dg.SensorEvaluationContext, platform: Platform) -> dg.RunRequest | dg.SkipReason:
+    """What pends, from logs and stores."""
+    return move_request(context.instance, waiting(platform.settings()))
 
 
 def definitions() -> dg.Definitions:
-    """Job, schedule and sensor of this module."""
-    return dg.Definitions(
-        jobs=[rematerialize_aliases],
-        schedules=[rematerialize_every_ten_minutes],
-        sensors=[rematerialization_unfinished],
-    )
+    """Job and sensor of this module."""
+    return dg.Definitions(jobs=[rematerialize_aliases], sensors=[changes_pending])

@@ -12,10 +12,7 @@ from datetime import UTC, datetime, timedelta
 
 import dagster as dg
 
-from engagement_platform.defs.checks import (
-    verify_engagements,
-    watched,
-)
+from engagement_platform.defs.checks import verify_engagements, watched
 from engagement_platform.defs.engagement import (
     IngestConfig,
     engagement_tables,
@@ -25,13 +22,13 @@ from engagement_platform.defs.engagement import (
 )
 from engagement_platform.defs.evaluations import report
 from engagement_platform.defs.giving_way import BACKLOG, GOING
-from engagement_platform.defs.mutation import apply_mutations, mutation_tables
+from engagement_platform.defs.mutation import apply_mutations
 from engagement_platform.defs.platform import Platform
 from engagement_platform.defs.specs import DAYS
 from engagement_platform.defs.waiting import Waiting, waiting
 from engagement_platform.errors import PlatformError
 from engagement_platform.jobs import INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS
-from engagement_platform.mutation.job import APPLY_MUTATIONS
+from engagement_platform.pipelines.parts import APPLY_MUTATIONS
 from engagement_platform.sources.kafka_errors import BrokerUnavailable, TopicMissing
 
 IN_PROGRESS = (dg.DagsterRunStatus.QUEUED, *GOING)
@@ -117,12 +114,19 @@ def drain_request(
 
 
 def run_request(
-    job: str, assets: dg.AssetsDefinition, backlog: int, context: dg.SensorEvaluationContext, lost: str | None = None
+    job: str,
+    assets: dg.AssetsDefinition | None,
+    backlog: int,
+    context: dg.SensorEvaluationContext,
+    lost: str | None = None,
 ) -> dg.RunRequest | dg.SkipReason:
-    """A drain run of today's partition for what waits, or why not. lost: why it will fail."""
+    """A drain run of today's partition for what waits, or why not. assets: None for a job of an op. lost: why it will
+    fail."""
     dagster_job = job.replace("-", "_")
     if reason := why_not(backlog, recent_runs(context.instance, dagster_job, assets), time.time()):
         return dg.SkipReason(f"{reason} {lost}" if lost else reason)
+    if assets is None:
+        return dg.RunRequest(tags={BACKLOG: str(backlog)})
     today = datetime.now(UTC).date().isoformat()
     return dg.RunRequest(
         run_config=dg.RunConfig(ops={assets.node_def.name: IngestConfig(mode="drain")}),
@@ -152,11 +156,11 @@ def mutation_requests_backlog(context: dg.SensorEvaluationContext, platform: Pla
 
 @dg.sensor(
     job=apply_mutations, minimum_interval_seconds=5, default_status=dg.DefaultSensorStatus.RUNNING,
-    description="Launches a drain run when landed mutation requests wait to be applied and none is under way.",
+    description="Launches a drain run when published mutation requests wait to be announced and none is under way.",
 )  # fmt: skip
 def mutations_backlog(context: dg.SensorEvaluationContext, platform: Platform) -> dg.RunRequest | dg.SkipReason:
-    """Requests in their table against the checkpoint."""
-    return drain_request(APPLY_MUTATIONS, mutation_tables, waiting(platform.settings()), context)
+    """The newest published request against the newest that is announced."""
+    return run_request(APPLY_MUTATIONS, None, waiting(platform.settings()).backlog(APPLY_MUTATIONS), context)
 
 
 @dataclass(frozen=True)

@@ -9,16 +9,11 @@ import dagster as dg
 from engagement_platform.lake.contract import Mode, Table
 from engagement_platform.lake.engagement import (
     ALIAS,
-    AMENDMENT,
+    CHANGESET,
     MAPPING,
     MUTATION_REQUEST,
     NOTIFICATION,
-    OPERATION,
-    ORIGINAL,
-    PENDING,
     QUARANTINE,
-    SAID_NAME,
-    SUPERSEDED,
     data_table,
 )
 from engagement_platform.merge_on_read.entity import Entity
@@ -35,7 +30,7 @@ MUTATION_REQUESTS_TOPIC = dg.AssetKey(["kafka", "mutation-requests"])
 PROFILE_CHANGES_TOPIC = dg.AssetKey(["kafka", "profile-changes"])
 
 # Columns and description do not depend on the layout, which is a setting and unknown when definitions load.
-DATA_TABLE = data_table("organization")
+DATA_TABLE = data_table("liquid")
 
 
 def key_of(table: Table) -> dg.AssetKey:
@@ -84,26 +79,19 @@ def topic_specs() -> list[dg.AssetSpec]:
 
 
 def engagement_specs() -> list[dg.AssetSpec]:
-    """The tables that one batch of engagements fills, in the order in which it does."""
+    """The tables that one batch of engagements fills; the Data Table's commit publishes it, notifications come last."""
     return [
         table_spec(QUARANTINE, [ENGAGEMENTS_TOPIC, MUTATION_REQUESTS_TOPIC, PROFILE_CHANGES_TOPIC]),
-        table_spec(SAID_NAME, [ENGAGEMENTS_TOPIC]),
         table_spec(MAPPING, [ENGAGEMENTS_TOPIC]),
-        table_spec(SUPERSEDED, [ENGAGEMENTS_TOPIC]),
+        table_spec(CHANGESET, [ENGAGEMENTS_TOPIC]),
         table_spec(DATA_TABLE, [ENGAGEMENTS_TOPIC]),
-        table_spec(NOTIFICATION, [key_of(DATA_TABLE)]),
+        table_spec(NOTIFICATION, [key_of(DATA_TABLE), key_of(MUTATION_REQUEST)]),
     ]
 
 
 def request_specs() -> list[dg.AssetSpec]:
-    """The table that a batch of mutation requests fills."""
-    return [table_spec(MUTATION_REQUEST, [MUTATION_REQUESTS_TOPIC])]
-
-
-def mutation_specs() -> list[dg.AssetSpec]:
-    """The tables that a batch of mutations fills alone; it changes the tables of engagements besides."""
-    sources = [key_of(MUTATION_REQUEST), key_of(DATA_TABLE)]
-    return [table_spec(table, sources) for table in (ORIGINAL, AMENDMENT, ALIAS, OPERATION, PENDING)]
+    """The tables that a batch of mutation requests fills; that of the requests publishes it."""
+    return [table_spec(table, [MUTATION_REQUESTS_TOPIC]) for table in (ALIAS, MUTATION_REQUEST)]
 
 
 def entity_view_spec(entity: Entity) -> dg.AssetSpec:

@@ -8,34 +8,17 @@ from datetime import date
 
 import dagster as dg
 
-from engagement_platform.defs.applied import mutation_metadata
+from engagement_platform.defs.applied import announced_metadata, moved_metadata
 from engagement_platform.defs.batches import BATCHES_SHOWN as HISTORY
-from engagement_platform.defs.batches import Batch, Metadata, identified, log_line, nothing_recorded, table_metadata
+from engagement_platform.defs.batches import Batch, Metadata, log_line, nothing_recorded, table_metadata
 from engagement_platform.defs.platform import Opened
 from engagement_platform.defs.specs import DATA_TABLE, key_of
 from engagement_platform.engine.job import BatchReport, Told
 from engagement_platform.engine.lease import Holder
 from engagement_platform.lake.contract import Table
-from engagement_platform.lake.engagement import (
-    ALIAS,
-    AMENDMENT,
-    MAPPING,
-    MUTATION_REQUEST,
-    NOTIFICATION,
-    OPERATION,
-    ORIGINAL,
-    PENDING,
-    QUARANTINE,
-    SAID_NAME,
-    SUPERSEDED,
-)
+from engagement_platform.lake.engagement import ALIAS, CHANGESET, MAPPING, MUTATION_REQUEST, NOTIFICATION, QUARANTINE
 
 Context = dg.AssetExecutionContext | dg.OpExecutionContext
-
-
-def _ingested(batch: Batch, table: Table, process: str) -> Metadata:
-    # What their processes count is of the mapping, and of the Data Table.
-    return identified(batch.report, {}) if table in {SAID_NAME, SUPERSEDED} else table_metadata(batch, process)
 
 
 @dataclass(frozen=True)
@@ -47,9 +30,11 @@ class Tables:
     others: Mapping[Table, str] = field(default_factory=dict)
     """Tables that are another job's assets: a batch that wrote into one is told of as an observation. Two jobs that
     materialize one asset side by side would take turns in making its checks "Not evaluated"."""
-    metadata: Callable[[Batch, Table, str], Metadata] = _ingested
+    metadata: Callable[[Batch, Table, str], Metadata] = table_metadata
     always: bool = False
     """Every batch has something to say of the others, too."""
+    wrote: Mapping[Table, str] = field(default_factory=dict)
+    """Which count of its process says that a batch wrote into a table; by default whether it made commits."""
     sparse: bool = False
     """A batch materializes of its own tables the first, and those that it wrote into."""
 
@@ -60,16 +45,15 @@ class Tables:
 
 
 ENGAGEMENT_TABLES = Tables(
-    {QUARANTINE: "quarantine", SAID_NAME: "mapping", MAPPING: "mapping", SUPERSEDED: "data", DATA_TABLE: "data",
-     NOTIFICATION: "notification"}
-)  # fmt: skip
-REQUEST_TABLES = Tables({MUTATION_REQUEST: "mutation_request"}, {QUARANTINE: "quarantine"})
-MUTATION_TABLES = Tables(
-    {ORIGINAL: "data", AMENDMENT: "alias", ALIAS: "alias", OPERATION: "alias", PENDING: "alias"},
-    {QUARANTINE: "quarantine", DATA_TABLE: "data", MAPPING: "mapping", NOTIFICATION: "notification"},
-    mutation_metadata,
+    {QUARANTINE: "tables", MAPPING: "tables", CHANGESET: "tables", DATA_TABLE: "tables", NOTIFICATION: "notification"}
 )
-REMATERIALIZED_TABLES = Tables({}, {DATA_TABLE: "data", PENDING: "data"}, mutation_metadata, always=True)
+REQUEST_TABLES = Tables(
+    {ALIAS: "tables", MUTATION_REQUEST: "tables"}, {QUARANTINE: "tables"}, wrote={QUARANTINE: "quarantined"}
+)
+ANNOUNCED_TABLES = Tables({}, {NOTIFICATION: "notification"}, announced_metadata, always=True)
+REMATERIALIZED_TABLES = Tables(
+    {}, {DATA_TABLE: "base", MAPPING: "base", CHANGESET: "changeset"}, moved_metadata, always=True
+)
 
 
 def told_of(context: Context) -> Told:
@@ -87,11 +71,11 @@ def tables_to_tell(tables: Tables, batch: Batch) -> dict[Table, str]:
     The job's own are told of always, unless they are many: no rejected record is news, too.
     """
 
-    def wrote_into(process: str) -> bool:
-        return bool(batch.processes.get(process, {}).get("commits", 0))
+    def wrote_into(table: Table, process: str) -> bool:
+        return bool(batch.processes.get(process, {}).get(tables.wrote.get(table, "commits"), 0))
 
-    others = {t: p for t, p in tables.others.items() if tables.always or wrote_into(p)}
-    return {**{t: p for t, p in tables.own.items() if t in tables.first or wrote_into(p)}, **others}
+    others = {t: p for t, p in tables.others.items() if tables.always or wrote_into(t, p)}
+    return {**{t: p for t, p in tables.own.items() if t in tables.first or wrote_into(t, p)}, **others}
 
 
 def tell(

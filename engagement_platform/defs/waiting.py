@@ -14,13 +14,13 @@ from engagement_platform.engine.job import Stores
 from engagement_platform.engine.model import Checkpoint, JobState
 from engagement_platform.games.depth import backlog as objects_waiting
 from engagement_platform.games.feed import Feed
-from engagement_platform.jobs import PATIENCE, open_stores, topic_of
-from engagement_platform.lake import log
-from engagement_platform.lake.append_log_source import BEFORE_ALL
-from engagement_platform.mutation.job import APPLY_MUTATIONS
+from engagement_platform.jobs import INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS, PATIENCE, open_stores, topic_of
+from engagement_platform.pipelines.backlog import moved_up_to, oldest_above, pending_rows, unannounced_requests
+from engagement_platform.pipelines.parts import APPLY_MUTATIONS, announced
+from engagement_platform.pipelines.snapshot import snapshot
 from engagement_platform.settings import Settings
 from engagement_platform.sources.kafka import KafkaSource
-from engagement_platform.status import landed_requests, unread_from
+from engagement_platform.status import unread_from
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,17 @@ class Announced:
     """Messages, as SQS estimates them; a batch under way counts."""
     since: datetime | None
     """Since when at least, UTC; None when none wait."""
+
+
+@dataclass(frozen=True)
+class PendingChanges:
+    """Changes of engagements and names that are visible through the views alone."""
+
+    rows: int
+    """At least; 0: nothing pends."""
+    since: datetime | None
+    """When the oldest batch with such changes was planned, UTC; None: nothing pends, or no such batch is known, as
+    after a redrive."""
 
 
 class Waiting:
@@ -59,23 +70,34 @@ class Waiting:
 
         Raises what the source raises.
         """
-        source = landed_requests(self.settings) if job == APPLY_MUTATIONS else self.source(job, topic)
-        return source.backlog(unread_from(self.checkpoint(job)))
+        if job == APPLY_MUTATIONS:
+            return unannounced_requests(self.settings.lake, self.stores)
+        return self.source(job, topic).backlog(unread_from(self.checkpoint(job)))
 
     def oldest(self, job: str, topic: str | None = None) -> datetime | None:
         """When the oldest waiting message was produced, UTC; None when nothing waits. Raises what the source raises.
 
-        Reads one message of each partition in which something waits. Of requests in their table: when the oldest
-        commit that waits was made.
+        Reads one message of each partition in which something waits. Of requests in their table: when their
+        batch was planned.
         """
         if job == APPLY_MUTATIONS:
-            return self._first_landed()
+            waits = unannounced_requests(self.settings.lake, self.stores) > 0
+            jobs = (INGEST_MUTATION_REQUESTS,)
+            return oldest_above(self.stores, jobs, announced(self.stores)) if waits else None
         source = self.source(job, topic)
         end, begin = source.end_offsets(), {**source.earliest_offsets()}
         begin |= {p: max(o, begin.get(p, 0)) for p, o in (unread_from(self.checkpoint(job)) or {}).items()}
         waiting = {partition: begin.get(partition, 0) for partition in end if begin.get(partition, 0) < end[partition]}
         first = [timestamp for timestamp in source.first_timestamps(waiting).values() if timestamp is not None]
         return datetime.fromtimestamp(min(first) / 1000, UTC) if first else None
+
+    def pending(self) -> PendingChanges:
+        """What `rematerialize-aliases` has to move."""
+        root = self.settings.lake
+        at = snapshot(root)
+        rows = pending_rows(root, at)
+        jobs = (INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS)
+        return PendingChanges(rows, oldest_above(self.stores, jobs, moved_up_to(at)) if rows else None)
 
     def announced(self, feed: Feed, now: datetime) -> Announced:
         """Objects of a feed's events that wait in its queue. Raises NoGameQueue, QueueUnavailable.
@@ -91,13 +113,6 @@ class Waiting:
             since = max(since, last.updated_ts) if done else min(since, last.manifest.ingestion_ts)
         self._announced[feed.job] = since
         return Announced(backlog, since)
-
-    def _first_landed(self) -> datetime | None:
-        source = landed_requests(self.settings)
-        current = log.version(source.uri)
-        start = unread_from(self.checkpoint(APPLY_MUTATIONS)) or {"version": BEFORE_ALL}
-        files = source.files(start, {"version": current}) if current is not None else []
-        return log.committed(source.uri, files[0].version) if files else None
 
 
 _lock = threading.Lock()

@@ -47,12 +47,12 @@ class Snapshot(Protocol):
     def mutation_batches(self) -> int: ...
     @property
     def requests_applied(self) -> int:
-        """Landed requests that were taken by a finished batch of mutations."""
+        """Accepted requests that are announced."""
         ...
 
     @property
     def requests_waiting(self) -> int:
-        """Landed requests that were not."""
+        """Accepted requests that are not; readers of the view see them."""
         ...
 
 
@@ -92,7 +92,7 @@ class Summary(Protocol):
 
     @property
     def mutated_p50_s(self) -> float | None:
-        """Seconds from a request's production to the end of the batch that applied it; None when none was."""
+        """Seconds from a request's production to the end of the batch that announced it; None when none was."""
         ...
 
     @property
@@ -136,7 +136,7 @@ def balance(opening: Opening, on_broker: int, summary: Summary) -> int:
     """Messages that are unaccounted for; 0 is right, negative means that some were counted twice.
 
     What was waiting at the opening and what was produced since must have landed, been known or been quarantined. A
-    request is accounted for when it lands; what the mutation job makes of it is no message of its own.
+    request is accounted for when it lands; its announcement is no message of its own.
     """
     expected = opening.snapshot.backlog + on_broker - opening.on_broker
     return expected - summary.landed - summary.duplicates - summary.quarantined

@@ -60,7 +60,7 @@ def simulated_games(rate: float) -> str:
 
 
 def progress(watch: Watch, opening: Opening, left_s: float | None) -> str:
-    """One line: produced and landed since the start, batches, backlog, requests applied and waiting to be."""
+    """One line: produced and landed since the start, batches, backlog, requests announced and waiting to be."""
     now: Snapshot | None = watch.latest
     before = opening.snapshot
     if now is None:

@@ -51,7 +51,7 @@ class NotIngested(PlatformError):
     def __init__(self, backlog: int, requests: int, within_s: float) -> None:
         self.backlog, self.requests = backlog, requests
         super().__init__(
-            f"{backlog:,} messages wait to be ingested, {requests:,} landed requests to be applied, and no batch "
+            f"{backlog:,} messages wait to be ingested, {requests:,} requests to be announced, and no batch "
             f"finished within {within_s:.0f} s. They stay where they are; the next start goes on with them. "
             "`engagement-platform status` tells why a batch failed."
         )
@@ -104,7 +104,7 @@ class UpOptions:
     rate: float
     """Sample engagements a second; 0 for none."""
     seconds: float | None = None
-    """Produce for so long, wait until all is ingested and applied, end. None: until stopped."""
+    """Produce for so long, wait until all is ingested and announced, end. None: until stopped."""
 
 
 def simulated_rate(settings: Settings, asked: float | None, env_file: Path | None) -> float:
@@ -243,7 +243,7 @@ def _work(
                 supervisor.end(TRAFFIC)
             if games:
                 supervisor.end(GAME_TRAFFIC)
-            _wait_until_applied(foreground, code_server, watch, lambda: show(display.progress(watch, opening, None)))
+            _wait_until_announced(foreground, code_server, watch, lambda: show(display.progress(watch, opening, None)))
     finally:
         watch.stop()
     on_broker = messages_on_broker(settings.kafka)
@@ -253,10 +253,10 @@ def _work(
     return 0 if missing == 0 else 1
 
 
-def _wait_until_applied(
+def _wait_until_announced(
     foreground: Foreground, code_server: CodeServerWatch, watch: Watch, show: Callable[[], None]
 ) -> None:
-    """Until nothing waits on the topics and no landed request waits to be applied. Raises NotIngested."""
+    """Until nothing waits on the topics and no accepted request waits to be announced. Raises NotIngested."""
     # The answer under way may be from before the last message.
     enough = watch.asked + 2
     batches, since = -1, time.monotonic()

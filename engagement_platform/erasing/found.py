@@ -1,12 +1,12 @@
-"""Finds what the tables have of somebody: rows, edges, names that follow, refused records. Reads only, without Spark
-where delta-rs can. What is done about it is `processes`.
+"""Finds what the engagement tables have of somebody: rows, edges, names, refused records. Reads only, without Spark.
+
+Which rows are somebody's is decided in `rules`; what is done about them is `rewrites`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any
 
@@ -14,44 +14,44 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
-from engagement_platform.engine.model import Manifest
-from engagement_platform.erasing.whom import Side, Whom
-from engagement_platform.errors import PlatformError
+from engagement_platform.erasing.rules import Belonging, leading_back, leading_on
+from engagement_platform.erasing.whom import Whom
 from engagement_platform.lake import light, log
 from engagement_platform.lake.arrow import schema_of
 from engagement_platform.lake.contract import Table
-from engagement_platform.lake.engagement import ALIAS, QUARANTINE, data_table
-from engagement_platform.lake.lake import Lake
+from engagement_platform.lake.engagement import (
+    ALIAS,
+    CHANGESET,
+    MAPPING,
+    MUTATION_REQUEST,
+    NOTIFICATION,
+    QUARANTINE,
+    data_table,
+)
 from engagement_platform.landing.withheld import said_in
-from engagement_platform.mutation.accepted import Accepted, edges_of
-from engagement_platform.mutation.identity import identities_of
-from engagement_platform.mutation.model import Edge
-from engagement_platform.mutation.resolver import Identities
 from engagement_platform.pii.erasure import Subject, naming
-from engagement_platform.pii.tombstones import ENGAGEMENT, PERSON, StoredTombstones
+from engagement_platform.pii.tombstones import ENGAGEMENT, StoredTombstones
+from engagement_platform.pipelines.engagements.schema import ROW, STATE, STATE_FIELDS
+from engagement_platform.pipelines.mutations.edges import Edge
+from engagement_platform.pipelines.mutations.rules import Evidence, current_names, current_rows
+from engagement_platform.settings import Settings
 
-ROW = ("organization_id", "engagement_date", "engagement_ts", "engagement_id", "person_id", "source_person_id")
+PAIR = ("organization_id", "engagement_id")
+IMAGE = (*PAIR, "engagement_date", "engagement_ts", "person_id", "source_person_id", "version")
 PLACE = ("topic", "partition", "offset", "job_name", "batch_id")
 """By which a row of quarantine is found."""
+NOTIFIED = ("notification_id", "person_id", "previous_person_id")
+NAMED = ("organization_id", "id", "name", "name_ts")
 
-
-class AliasesNotMoved(PlatformError):
-    """Conversions of somebody who is to be erased are visible through the view only."""
-
-    def __init__(self, organizations: Sequence[str]) -> None:
-        self.organizations = tuple(organizations)
-        super().__init__(
-            f"{len(organizations)} organizations have conversions of this person that the Data Table does not show, so "
-            "which rows are the person's is not decided there. No row of the engagement tables was "
-            "touched. Run `engagement-platform run rematerialize-aliases --until-idle`, then erase again."
-        )
+Pair = tuple[str, str]
+Image = Mapping[str, Any]
 
 
 @dataclass
 class Found:
-    """What the tables have of somebody at the versions that a manifest pins."""
+    """What the tables have of somebody at these versions, by the tables' names."""
 
-    lake: Lake
+    settings: Settings
     whom: Whom
     tombstones: StoredTombstones
     versions: Mapping[str, int]
@@ -64,103 +64,162 @@ class Found:
     @property
     def data(self) -> Table:
         """The Data Table."""
-        return data_table(self.lake.settings.layout.scheme)
+        return data_table(self.settings.layout.scheme)
 
-    def find(
-        self, table: Table, columns: Sequence[str], where: Mapping[str, Sequence[Any]], *, now: bool = False
-    ) -> pa.Table:
-        """Rows of a table, of the organizations that are asked for; as pinned, or now."""
-        version = log.version(self.lake.uri(table)) if now else self.versions.get(table.name)
+    def find(self, table: Table, columns: Sequence[str], where: Mapping[str, Sequence[Any]]) -> pa.Table:
+        """Rows of a table, of the organizations that are asked for."""
+        version = self.versions.get(table.name)
+        asked = self.whom.organizations if "organization_id" in table.column_names else ()
+        if asked:
+            within = where.get("organization_id", asked)
+            where = {**where, "organization_id": sorted(set(asked).intersection(within))}
         if version is None or not all(where.values()):
             return schema_of(table, *columns).empty_table()
-        asked = self.whom.organizations if "organization_id" in table.column_names else ()
-        within = {"organization_id": asked} if asked else {}
-        if asked and "organization_id" in where:
-            where = {**where, "organization_id": sorted(set(asked).intersection(where["organization_id"]))}
-            if not where["organization_id"]:
-                return schema_of(table, *columns).empty_table()
-        return self._read(table, version, columns, {**within, **where})
-
-    def _read(self, table: Table, version: int, columns: Sequence[str], where: Mapping[str, Sequence[Any]]) -> pa.Table:
-        """Through delta-rs, wherever the table is: it reads what only Spark writes, too."""
-        opened = DeltaTable(log.storage_uri(self.lake.uri(table)), version=version)
+        opened = DeltaTable(log.storage_uri(table.uri(self.settings.lake)), version=version)
         return light.find(opened, columns, where).cast(schema_of(table, *columns))
 
-    def edges_with(self, *, now: bool = False) -> list[Edge]:
-        """Edges that lead to the person or away from it."""
-        found = [self.find(ALIAS, ALIAS.column_names, {name: self.ids}, now=now) for name in ("from_id", "to_id")]
-        return list(dict.fromkeys(edges_of(pa.concat_tables(found))))
+    def naming(self, table: Table, columns: Sequence[str], names: Sequence[str], ids: Sequence[str]) -> pa.Table:
+        """Columns of the rows that have one of these ids under one of these names; each once."""
+        return _once(pa.concat_tables([self.find(table, columns, {name: ids}) for name in names]))
 
     @cached_property
-    def rows(self) -> pa.Table:
-        """Rows of the Data Table that are the person's: what it said itself, what it has now, and what it had when it
-        was deleted; columns ROW, each once. Nothing waits to be moved, see `refuse_waiting`.
+    def edges(self) -> list[tuple[int, Edge]]:
+        """Every edge of the organizations in which one names the person, with its sequence, in that order."""
+        organizations = self.naming(ALIAS, ("organization_id",), ("from_id", "to_id"), self.ids)
+        where = {"organization_id": organizations.column("organization_id").to_pylist()}
+        rows = self.find(ALIAS, (*Edge._fields, "batch_sequence"), where).to_pylist()
+        edges = [(row.pop("batch_sequence"), Edge(**row)) for row in rows]
+        return sorted(edges, key=lambda each: each[0])
+
+    @property
+    def _all_edges(self) -> list[Edge]:
+        return [edge for _, edge in self.edges]
+
+    @cached_property
+    def _images(self) -> Mapping[Pair, list[Image]]:
+        """Engagements that may be the person's, or name it -> their rows in Data Table and changeset, newest first."""
+        suspects = sorted(leading_back(self._all_edges, self.ids))
+        tables = (self.data, CHANGESET)
+        looks = (("source_person_id", suspects), ("person_id", self.ids))
+        pairs = _once(pa.concat_tables([self.find(t, PAIR, {name: ids}) for t in tables for name, ids in looks]))
+        found: dict[Pair, list[Image]] = {}
+        for row in self.images_of(pairs, IMAGE):
+            found.setdefault((row["organization_id"], row["engagement_id"]), []).append(row)
+        for rows in found.values():
+            rows.sort(key=lambda row: (row["version"], row["sequence"] or -1), reverse=True)
+        return found
+
+    def images_of(self, pairs: pa.Table, columns: Sequence[str]) -> list[dict[str, Any]]:
+        """The rows of these engagements in Data Table and changeset, with `sequence`: null in the Data Table."""
+        where = {name: sorted(set(pairs.column(name).to_pylist())) for name in PAIR}
+        wanted = set(map(tuple, zip(*(pairs.column(name).to_pylist() for name in PAIR), strict=True)))
+        rows = [{**row, "sequence": None} for row in self.find(self.data, columns, where).to_pylist()]
+        for row in self.find(CHANGESET, (*columns, "batch_sequence"), where).to_pylist():
+            rows.append({**row, "sequence": row.pop("batch_sequence")})
+        return [row for row in rows if (row["organization_id"], row["engagement_id"]) in wanted]
+
+    @cached_property
+    def rows(self) -> list[Image]:
+        """The newest image of each engagement that is the person's: that it said, has now, or had when it was deleted.
+
+        By organization and id.
         """
-        own = [self.find(self.data, ROW, {name: self.ids}) for name in ("source_person_id", "person_id")]
-        found = pa.concat_tables([*own, self._hidden()])
-        return found.group_by(list(ROW)).aggregate([])
+        belonging = Belonging(self._all_edges, self.ids)
+        return [images[0] for _, images in sorted(self._images.items()) if belonging.holds(images[0])]
 
-    def told_by(self, table: Table, side: Side) -> pa.Table:
-        """Rows of a table as it is now that name the person or one of its engagements, also of such as were erased
-        before; columns of the side's key, each once."""
-        columns = list(dict.fromkeys((*side.key, "organization_id", *(n for of in side.named.values() for n in of))))
-        parts = [schema_of(table, *columns).empty_table()]
-        parts += [self.find(table, columns, {name: self.ids}, now=True) for name in side.named.get(PERSON, ())]
-        for name in side.named.get(ENGAGEMENT, ()):
-            organizations = sorted(self.tombstones.organizations(ENGAGEMENT))
-            rows = self.find(table, columns, {"organization_id": organizations}, now=True)
-            pairs = list(zip(rows.column("organization_id").to_pylist(), rows.column(name).to_pylist(), strict=True))
-            gone = self.tombstones.erased(ENGAGEMENT, {pair for pair in pairs if pair[1] is not None})
-            parts.append(rows.filter(pa.array([pair in gone for pair in pairs], pa.bool_())))
-        return pa.concat_tables(parts).group_by(list(side.key)).aggregate([])
-
-    def refuse_waiting(self) -> None:
-        """Raise AliasesNotMoved when the Data Table does not show yet who somebody of these became."""
-        organizations = sorted({edge.organization_id for edge in self.edges_with()})
-        if organizations and (pending := self._accepted(organizations, self.versions).pending):
-            raise AliasesNotMoved(sorted(pending))
-
-    def _hidden(self) -> pa.Table:
-        """Deleted rows that others said, and that were the person's before they were deleted."""
-        nothing = schema_of(self.data, *ROW).empty_table()
-        organizations = sorted({edge.organization_id for edge in self.edges_with()})
-        if not organizations:
-            return nothing
-        accepted = self._accepted(organizations, self.versions)
+    @cached_property
+    def others(self) -> pa.Table:
+        """Engagements of others of which an image names the person: an older version, or before it was converted."""
+        own = {(row["organization_id"], row["engagement_id"]) for row in self.rows}
         ids = set(self.ids)
-        before = [edge for edge in accepted.edges if edge.from_id not in ids]
-        sources = _leading_back(before, ids)
-        if not sources:
-            return nothing
-        where = {"organization_id": organizations, "source_person_id": sorted(sources)}
-        rows = self.find(self.data, ROW, where)
-        rows = rows.filter(pc.is_null(rows.column("person_id")))
-        # Where they would be, had nobody deleted the person.
-        reached = identities_of(rows, Identities(edge for edge in before if edge.from_id is not None))
-        return rows.filter(pc.is_in(reached, pa.array(sorted(ids))))
+        named = [
+            pair
+            for pair, images in sorted(self._images.items())
+            if pair not in own and any({row["source_person_id"], row["person_id"]} & ids for row in images)
+        ]
+        return pa.Table.from_pylist([dict(zip(PAIR, pair, strict=True)) for pair in named], schema_of(self.data, *PAIR))
 
-    def accepted_now(self, organizations: Sequence[str]) -> Accepted:
-        """Logs of requests and names as they are now."""
-        versions = {name: log.version(f"{self.lake.root}/{name}") for name in self.versions}
-        return self._accepted(organizations, {name: v for name, v in versions.items() if v is not None})
+    def others_now(self) -> pa.Table:
+        """The `others` as readers see them, with the columns of ROW; deleted rows have no person_id."""
+        if not self.others.num_rows:
+            return ROW.empty_table()
+        states: dict[str, list[dict[str, Any]]] = {}
+        for row in self.images_of(self.others, ROW.names):
+            states.setdefault(row["organization_id"], []).append({"row": row})
+        fields = [name for name in STATE_FIELDS["patch"] if name != "sequence"]
+        where = {"operation": ["UPDATE"], "engagement_id": self.others.column("engagement_id").to_pylist()}
+        columns = (*fields, "organization_id", "batch_sequence")
+        for row in self.find(MUTATION_REQUEST, columns, where).to_pylist():
+            patch = {**row, "sequence": row["batch_sequence"]}
+            states.setdefault(row["organization_id"], []).append({"patch": patch})
+        for sequence, edge in self.edges:
+            if edge.organization_id in states:
+                states[edge.organization_id].append({"edge": {**edge._asdict(), "sequence": sequence}})
+        made = []
+        for organization, parts in sorted(states.items()):
+            state = pa.Table.from_pylist([{"organization_id": organization, **part} for part in parts], STATE)
+            made.append(current_rows(organization, state))
+        return pa.concat_tables(made)
 
-    def _accepted(self, organizations: Sequence[str], versions: Mapping[str, int]) -> Accepted:
-        pins = Manifest("", "", 0, {}, {}, _NEVER, versions)
-        unbounded = self.lake.settings.mutation.model_copy(update={"light_edges": 10**12})
-        return Accepted(self.lake, pins, organizations, unbounded)
+    def requests(self) -> pa.Table:
+        """Requests that name the person or one of its engagements, also of such as were erased before."""
+        key = ("topic", "partition", "offset", "request_id")
+        organizations = sorted(self.tombstones.organizations(ENGAGEMENT))
+        rows = self.find(MUTATION_REQUEST, (*key, *PAIR), {"organization_id": organizations})
+        rows = rows.filter(pc.is_valid(rows.column("engagement_id")))
+        pairs = list(zip(*(rows.column(name).to_pylist() for name in PAIR), strict=True))
+        gone = self.tombstones.erased(ENGAGEMENT, set(pairs))
+        told = rows.filter(pa.array([pair in gone for pair in pairs], pa.bool_())).select(list(key))
+        return _once(pa.concat_tables([told, self.naming(MUTATION_REQUEST, key, ("from_id", "to_id"), self.ids)]))
 
-    def refused(self, *, now: bool = False) -> pa.Table:
+    def names(self) -> pa.Table:
+        """Whose names the mapping has of the person, as organization_id and id."""
+        return self.naming(MAPPING, NAMED[:2], ("id",), self.ids)
+
+    def names_handed_on(self) -> pa.Table:
+        """Moved names of others that differ without what was said of the person: as they are then, columns NAMED."""
+        edges, ids = self._all_edges, set(self.ids)
+        reached = leading_on(edges, ids) - ids
+        sources = sorted(leading_back(edges, reached) - ids)
+        moved: dict[Pair, tuple[Any, Any]] = {}
+        evidence: dict[str, list[Evidence]] = {}
+        for row in self.find(MAPPING, (*NAMED, "evidence"), {"id": sources}).to_pylist():
+            said = evidence.setdefault(row["organization_id"], [])
+            if row["evidence"] is None:
+                said.append(Evidence(row["id"], row["name"], row["name_ts"], None))
+            else:
+                moved[row["organization_id"], row["id"]] = row["name"], row["name_ts"]
+                said += [Evidence(row["id"], **one) for one in row["evidence"]]
+        columns = ("organization_id", "from_id", "name", "execution_ts", "request_id")
+        where = {"operation": ["RENAME"], "from_id": sources}
+        for row in self.find(MUTATION_REQUEST, columns, where).to_pylist():
+            organization = row.pop("organization_id")
+            evidence.setdefault(organization, []).append(Evidence(*row.values()))
+        changed = []
+        for organization, said in sorted(evidence.items()):
+            now = current_names(organization, said, [edge for edge in edges if edge.organization_id == organization])
+            for pair, name in sorted(moved.items()):
+                if pair[0] == organization and pair[1] in reached and now.get(pair[1], (None, None)) != name:
+                    changed.append(dict(zip(NAMED, (*pair, *now.get(pair[1], (None, None))), strict=True)))
+        return pa.Table.from_pylist(changed, schema_of(MAPPING, *NAMED))
+
+    def edges_of_the_person(self) -> list[Edge]:
+        """Edges that lead to the person or away from it."""
+        ids = set(self.ids)
+        return [edge for edge in self._all_edges if {edge.from_id, edge.to_id} & ids]
+
+    def notifications(self) -> pa.Table:
+        """Notifications that name the person; columns NOTIFIED."""
+        return self.naming(NOTIFICATION, NOTIFIED, NOTIFIED[1:], self.whom.persons)
+
+    def refused(self) -> pa.Table:
         """Records in quarantine that name one of the ids, or of which only the id can be read; columns PLACE."""
         words = [naming(Subject(id_, "")) for id_ in self.whom.ids]
-        columns = (*PLACE, "key", "value")
-        version = log.version(self.lake.uri(QUARANTINE)) if now else self.versions.get(QUARANTINE.name)
-        if version is None:
-            return schema_of(QUARANTINE, *PLACE).empty_table()
-        # In one piece: what is refused is little, and everything else that goes over it reads it so, too.
-        rows = self._read(QUARANTINE, version, columns, {})
+        # In one piece, and of all organizations: what is refused is little, and has no organization of its own.
+        rows = self.find(QUARANTINE, (*PLACE, "key", "value"), {})
         keys, values = rows.column("key").to_pylist(), rows.column("value").to_pylist()
         named = [self._names(key, value, words) for key, value in zip(keys, values, strict=True)]
-        return rows.filter(pa.array(named, pa.bool_())).select(list(PLACE)).group_by(list(PLACE)).aggregate([])
+        return _once(rows.select(list(PLACE)).filter(pa.array(named, pa.bool_())))
 
     def _names(self, key: bytes | None, value: bytes | None, words: Sequence[Any]) -> bool:
         said = said_in(value)
@@ -172,13 +231,5 @@ class Found:
         return any(word.search(text) for word in words for text in texts)
 
 
-_NEVER = datetime.min.replace(tzinfo=UTC)
-
-
-def _leading_back(edges: Sequence[Edge], ids: set[str]) -> set[str]:
-    """The ids from which edges lead to one of `ids`, whatever their times: more than needed, never less."""
-    found, before = set(ids), 0
-    while len(found) > before:
-        before = len(found)
-        found |= {edge.from_id for edge in edges if edge.to_id in found and edge.from_id is not None}
-    return found - ids
+def _once(rows: pa.Table) -> pa.Table:
+    return rows.group_by(rows.column_names).aggregate([])

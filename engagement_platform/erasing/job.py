@@ -18,29 +18,34 @@ from engagement_platform.engine.drain import DrainPolicy, drain
 from engagement_platform.engine.job import BatchReport, MicroBatchJob, Stores, Told
 from engagement_platform.engine.model import JobState, Limits, Manifest, NoIdentity, Offsets
 from engagement_platform.engine.unfinished_batches import closed
-from engagement_platform.erasing.found import Found
 from engagement_platform.erasing.processes import (
     AnnounceProcess,
-    DataProcess,
-    EdgeProcess,
     EntityProcess,
     Erasing,
-    NameProcess,
-    RefusedProcess,
-    SideProcess,
+    RewriteProcess,
     TombstoneProcess,
 )
-from engagement_platform.erasing.whom import SIDE_TABLES, Whom
+from engagement_platform.erasing.rewrites import rewrites
+from engagement_platform.erasing.whom import Whom
 from engagement_platform.lake import log
 from engagement_platform.lake.contract import Table
-from engagement_platform.lake.engagement import ALIAS, MAPPING, NOTIFICATION, PENDING, QUARANTINE, data_table
-from engagement_platform.lake.erased import ERASE_SUBJECTS, needs_spark
-from engagement_platform.lake.fencing import LakeFencing
+from engagement_platform.lake.engagement import (
+    CHANGESET,
+    MAPPING,
+    MUTATION_REQUEST,
+    NOTIFICATION,
+    QUARANTINE,
+    data_table,
+)
+from engagement_platform.lake.erased import ERASE_SUBJECTS
+from engagement_platform.lake.fencing import LakeFencing, targets
 from engagement_platform.lake.lake import Lake
 from engagement_platform.lake.session import spark_session
 from engagement_platform.merge_on_read.entity import profile
 from engagement_platform.pii.sealing import SealBroken
 from engagement_platform.pii.tombstones import StoredTombstones
+from engagement_platform.pipelines.engagements.job import ANNOUNCED
+from engagement_platform.pipelines.parts import announced
 from engagement_platform.settings import Settings
 
 _REMEMBERED = 100
@@ -50,10 +55,13 @@ AT_ONCE = DrainPolicy(linger=timedelta(0), max_duration=timedelta.max)
 def tables(settings: Settings) -> tuple[Table, ...]:
     """Every table that an erasure looks into."""
     entity = profile(settings)
-    return (
-        data_table(settings.layout.scheme), *SIDE_TABLES, ALIAS, NOTIFICATION, QUARANTINE, entity.changeset,
-        entity.base,
-    )  # fmt: skip
+    return (*rewrites(settings), entity.changeset, entity.base)
+
+
+def versions(settings: Settings) -> dict[str, int]:
+    """The versions that these tables have now; tables that are not there are absent."""
+    found = {table.name: log.version(table.uri(settings.lake)) for table in tables(settings)}
+    return {name: version for name, version in found.items() if version is not None}
 
 
 @dataclass(frozen=True)
@@ -76,71 +84,48 @@ class AskedSource(NoIdentity):
 
 
 def erase_job(lake: Lake, stores: Stores, settings: Settings, told: Told | None = None) -> MicroBatchJob[Erasing]:
-    """Every erasure that was asked for and is not finished, one batch each. Raises AliasesNotMoved."""
+    """Every erasure that was asked for and is not finished, one batch each."""
     told, entity, tombstones = told or Told(), profile(settings), StoredTombstones(settings)
-    data = data_table(settings.layout.scheme)
-
-    def asked(number: int) -> tuple[str, Whom]:
-        found = tombstones.asked(number)
-        if found is None:
-            raise SealBroken(f"What {ERASE_SUBJECTS} number {number} was asked to erase")
-        return found[0], Whom.of_json(found[1])
-
-    def versions() -> dict[str, int]:
-        found = {table.name: log.version(table.uri(settings.lake)) for table in (*tables(settings), PENDING)}
-        return {name: version for name, version in found.items() if version is not None}
-
-    def pinned() -> dict[str, int]:
-        """Raises AliasesNotMoved: once an erasure is begun, others wait until it is finished.
-
-        Asked when the batch begins and not when it is planned: it may have waited since for a batch that left aliases.
-        """
-        last, found = stores.checkpoints.latest(ERASE_SUBJECTS), versions()
-        number = tombstones.next_asked(last.manifest.end["erasure"] if last is not None else 0)
-        assert number is not None, "a batch is planned for it"
-        Found(lake, asked(number)[1], tombstones, found).refuse_waiting()
-        # Batches that only append would begin between a crash and the resume, and commit after it.
-        return {**found, closed(QUARANTINE.name): 0}
 
     def prepare(manifest: Manifest) -> Erasing:
-        ref, whom = asked(manifest.end["erasure"])
-        return Erasing(lake, manifest, whom, ref, tombstones, entity)
+        asked = tombstones.asked(number := manifest.end["erasure"])
+        if asked is None:
+            raise SealBroken(f"What {ERASE_SUBJECTS} number {number} was asked to erase")
+        return Erasing(lake, manifest, Whom.of_json(asked[1]), tombstones, entity)
 
-    sides = [SideProcess(table, side) for table, side in SIDE_TABLES.items()]
+    steps = [RewriteProcess(table, decide) for table, decide in rewrites(settings).items()]
+    profiles = [EntityProcess(table, entity.key) for table in (entity.changeset, entity.base)]
+    written = {f"{one.name}/rewrite": one.table for one in steps}
+    written |= {f"{one.name}/remove": one.table for one in profiles}
     return MicroBatchJob(
         name=ERASE_SUBJECTS,
         source=AskedSource(tombstones),
         prepare=prepare,
-        processes=(
-            TombstoneProcess(),
-            DataProcess(data),
-            *sides,
-            EdgeProcess(),
-            NameProcess(),
-            AnnounceProcess(),
-            RefusedProcess(),
-            EntityProcess(entity.changeset, entity.key),
-            EntityProcess(entity.base, entity.key),
-        ),
+        processes=(TombstoneProcess(), *steps, AnnounceProcess(), *profiles),
         stores=stores,
         limits=Limits(settings.batch.max_records, settings.batch.max_bytes),
-        pin=pinned,
+        # Batches that only append would begin between a crash and the resume, and commit after it.
+        pin=lambda: {**versions(settings), closed(QUARANTINE.name): 0},
+        about=lambda: {ANNOUNCED: announced(stores)},
         # Of all who write these tables; whoever only appends begins no batch while quarantine's is held.
-        leased=(data.name, MAPPING.name, QUARANTINE.name, entity.base.name, entity.changeset.name),
+        leased=(
+            data_table(settings.layout.scheme).name, CHANGESET.name, MAPPING.name, MUTATION_REQUEST.name,
+            QUARANTINE.name, entity.base.name, entity.changeset.name,
+        ),
         lease_wait=settings.stores.lease_wait,
-        fencing=LakeFencing(lake),
+        fencing=LakeFencing(lake, targets({**written, "announce/append": NOTIFICATION})),
         clock=lambda: datetime.now(UTC),
         observe=told.observe,
         on_wait=told.on_wait,
         on_blocked=told.on_blocked,
-    )
+    )  # fmt: skip
 
 
 @dataclass
 class Eraser:
     """Runs erasures of these tables, and what came of the last: table -> rows that were removed or changed.
 
-    spark: a session that is open already; None: one is opened where delta-rs cannot write a table.
+    spark: a session that is open already; None: one is opened where there is a table.
     """
 
     settings: Settings
@@ -168,11 +153,10 @@ class Eraser:
 
     @contextmanager
     def lake(self) -> Iterator[Lake]:
-        """The lake, with a session only where one is needed."""
-        root = self.settings.lake
+        """The lake, with a session where there is a table."""
         if self.spark is not None:
             yield Lake(self.spark, self.settings)
-        elif any(needs_spark(root, table) for table in tables(self.settings)):
+        elif versions(self.settings):
             with spark_session(self.settings, ERASE_SUBJECTS) as spark:
                 yield Lake(spark, self.settings)
         else:

@@ -10,36 +10,26 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import cast
 
-import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
 from engagement_platform.engine.job import Told
 from engagement_platform.engine.stores import utc_now
 from engagement_platform.erasing.found import Found
-from engagement_platform.erasing.job import Eraser, tables
+from engagement_platform.erasing.job import Eraser, tables, versions
 from engagement_platform.erasing.purge import Purged, purge_now
-from engagement_platform.erasing.whom import SIDE_TABLES, Whom
+from engagement_platform.erasing.rewrites import rewrites
+from engagement_platform.erasing.whom import Whom
 from engagement_platform.games.erasing import kept_for
 from engagement_platform.jobs import open_stores
 from engagement_platform.lake import log
 from engagement_platform.lake.contract import Table
-from engagement_platform.lake.engagement import ALIAS, NOTIFICATION, QUARANTINE, data_table
 from engagement_platform.lake.erased import current_files
-from engagement_platform.lake.lake import Lake
 from engagement_platform.layout.vacuum import Readers
 from engagement_platform.merge_on_read.entity import profile
 from engagement_platform.pii.erasure import Former, Subject
 from engagement_platform.pii.tombstones import ANYWHERE, PERSON, StoredTombstones, entity
 from engagement_platform.settings import Settings
-
-_OTHERS: Mapping[str, tuple[str, ...]] = {
-    ALIAS.name: ("from_id", "to_id"),
-    NOTIFICATION.name: ("person_id", "previous_person_id"),
-}
-"""Columns in which a pseudonym stands in an erased person's place."""
 
 
 @dataclass
@@ -92,30 +82,12 @@ class TablePlace:
         return self.run.rows(subject.ref, self.table)
 
     def left(self, subject: Subject) -> int:  # noqa: ARG002
-        """How many rows name the person or the profile; where contents are kept, those of its engagements, too."""
-        if log.version(self.table.uri(self.root)) is None:
-            return 0
-        found = Found(Lake(cast(SparkSession, None), self.settings), self.run.whom, self._tombstones, {})
-        if self.table == QUARANTINE:
-            return int(found.refused(now=True).num_rows)
-        kept = profile(self.settings)
-        if self.table in (kept.changeset, kept.base):
-            return int(found.find(self.table, (kept.key,), {kept.key: self.run.whom.profiles}, now=True).num_rows)
-        if self.table == data_table(self.settings.layout.scheme):
-            # Also under a pseudonym: a request that came late may have made somebody else's rows the person's.
-            return self._named(found, ("source_person_id", "person_id"), found.ids)
-        if (side := SIDE_TABLES.get(self.table)) is not None:
-            return int(found.told_by(self.table, side).num_rows)
-        return self._named(found, _OTHERS[self.table.name], self.run.whom.persons)
-
-    def _named(self, found: Found, columns: tuple[str, ...], ids: list[str] | tuple[str, ...]) -> int:
-        rows = 0
-        for at, column in enumerate(columns):
-            there = found.find(self.table, columns, {column: ids}, now=True)
-            for before in columns[:at]:
-                there = there.filter(pc.invert(pc.is_in(there.column(before), pa.array(ids, pa.string()))))
-            rows += there.num_rows
-        return rows
+        """How many rows, by their keys, an erasure would still remove or change; of a profile, how many there are."""
+        found = Found(self.settings, self.run.whom, self._tombstones, versions(self.settings))
+        if (decide := rewrites(self.settings).get(self.table)) is not None:
+            return decide(found).keys
+        key = profile(self.settings).key
+        return int(found.find(self.table, (key,), {key: self.run.whom.profiles}).num_rows)
 
     def keeps(self) -> Mapping[Former, timedelta]:
         """As long as this table keeps files and log entries."""

@@ -25,22 +25,13 @@ from engagement_platform.games.feed import shipped
 from engagement_platform.guards.writers import REWRITES, Foreign, foreign_commits
 from engagement_platform.lake import log
 from engagement_platform.lake.contract import Found, Mode, Table
-from engagement_platform.lake.engagement import (
-    MAPPING,
-    MUTATION_LOGS,
-    MUTATION_REQUEST,
-    NOTIFICATION,
-    OPERATION,
-    PENDING,
-    QUARANTINE,
-    SUPERSEDED,
-    data_table,
-)
+from engagement_platform.lake.engagement import engagement_tables
 from engagement_platform.lake.refusals import NotAStreamSource
 from engagement_platform.lake.streaming import finished_batch
 from engagement_platform.layout import disk
 from engagement_platform.layout.vacuum import RetentionTooShort
 from engagement_platform.merge_on_read.entity import PROFILE, Entity
+from engagement_platform.pipelines.snapshot import WATERMARK
 from engagement_platform.settings import Settings
 from engagement_platform.streams.declared import declarations
 
@@ -107,8 +98,8 @@ class Looked:
 
     @cached_property
     def foreign(self) -> list[Foreign]:
-        # The base of an entity is written under its watermark, not under the id of the job that moves changes.
-        watermarks = [entity.watermark for entity in entities_of_jobs(self.settings)]
+        # A base is written under its watermark, not under the id of the job that moves changes.
+        watermarks = [WATERMARK, *(entity.watermark for entity in entities_of_jobs(self.settings))]
         return foreign_commits(self.settings, self.stores, list(self.found), watermarks)
 
     @property
@@ -124,8 +115,7 @@ def tables_of_jobs(settings: Settings) -> tuple[Table, ...]:
     """
     declared = declarations(settings)
     return (
-        data_table(settings.layout.scheme), MAPPING, NOTIFICATION, QUARANTINE, MUTATION_REQUEST, OPERATION, PENDING,
-        SUPERSEDED, *MUTATION_LOGS,
+        *engagement_tables(settings.layout.scheme),
         *(table for entity in entities_of_jobs(settings) for table in (entity.changeset, entity.base)),
         *(table for feed in (shipped(settings), *declared.feeds) for table in feed.tables),
         *(table for stream in declared.streams for table in (stream.table, stream.quarantine)),

@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 from engagement_platform.engine.model import Transaction
 from engagement_platform.errors import PlatformError
 from engagement_platform.lake import light, log
-from engagement_platform.lake.contract import Found, Mode, Table
+from engagement_platform.lake.contract import Mode, Table
 from engagement_platform.lake.lake import Lake
 from engagement_platform.lake.turns import turn
 
@@ -32,6 +32,9 @@ PSEUDONYM = "\x1aerased:"
 """How ids begin that stand in the place of an erased person's; messages cannot say it, for its control character."""
 
 _APPEND_ONLY = "delta.appendOnly"
+_IS_GONE = "is_gone"
+_SKIPS_FILES = ("organization_id", "engagement_date")
+"""Of these columns the first and last value may stand in a log."""
 
 
 def is_erasure(marker: str | None) -> bool:
@@ -82,7 +85,8 @@ def take_out(root: str, table: Table, rows: pa.Table, txn: Transaction, lake: La
     that raises RowsNotTakenOut. Its streams stop at the removal, unless they pass by changes. Raises TableBusy.
     """
     if lake is not None and needs_spark(lake.root, table):
-        return _in_spark(lake, table, rows, txn, rows.column_names)
+        rewrite(lake, table, txn, on=rows.column_names, gone=rows)
+        return 0
     return _in_place(root, table, rows, txn, lambda found: light.take_out(found, rows, txn))
 
 
@@ -94,7 +98,8 @@ def change(
     rows: one for each value of `on`.
     """
     if lake is not None and needs_spark(lake.root, table):
-        return _in_spark(lake, table, rows, txn, on)
+        rewrite(lake, table, txn, on=on, changed=rows)
+        return 0
     return _in_place(root, table, rows, txn, lambda found: light.change(found, rows, txn, on=on))
 
 
@@ -106,36 +111,73 @@ def needs_spark(root: str, table: Table) -> bool:
     return DeltaTable.is_deltatable(uri) and light.opened(uri, table) is None
 
 
-def _in_spark(lake: Lake, table: Table, rows: pa.Table, txn: Transaction, on: Sequence[str]) -> int:
-    """Both of it, by a MERGE whose condition names columns only; rows that are only marked leave their files, too."""
-    name = lake.sql_name(table)
-    if log.version(lake.uri(table)) is None:
-        return 0
+def rewrite(
+    lake: Lake,
+    table: Table,
+    txn: Transaction,
+    *,
+    on: Sequence[str],
+    gone: pa.Table | None = None,
+    changed: pa.Table | None = None,
+    where: str = "TRUE",
+) -> None:
+    """In one commit of Spark remove the rows that equal one of `gone` in the columns `on`, and give those that equal
+    one of `changed` its other columns, as far as `where` holds.
+
+    Keys stand in one of both, in `changed` once. By a MERGE whose condition names columns, and the first and last
+    organization and day; what opens an append-only table is said at `take_out`. Rows that are only marked as removed
+    leave their files, too. Skipped when this transaction is in the table already, or there is no table. Raises
+    TableBusy, OtherManifest.
+    """
+    uri, name = lake.uri(table), lake.sql_name(table)
     with turn(lake.root, table.name):
-        properties = (log.describe(lake.uri(table)) or _NOTHING).properties
-        append_only = table.mode is Mode.APPEND_ONLY
+        found = log.open_log(uri)
+        if found is None:
+            return
+        properties = found.metadata().configuration
         try:
-            if rows.num_rows:
-                txn.guard()
-                if append_only and properties.get(_APPEND_ONLY) == "true":
-                    lake.spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('{_APPEND_ONLY}' = 'false')").collect()
-                source = lake.frame(rows).select(*(F.col(each).alias(f"new_{each}") for each in rows.column_names))
-                matched = reduce(and_, (F.col(each) == F.col(f"new_{each}") for each in on))
-                merge = source.mergeInto(name, matched)
-                taken = {each: F.col(f"new_{each}") for each in rows.column_names if each not in on}
-                merge = merge.whenMatched().update(taken) if taken else merge.whenMatched().delete()
-                with lake.transaction(txn):
-                    merge.merge()
+            if sum(rows.num_rows for rows in (gone, changed) if rows is not None):
+                if not light.written(found, txn):
+                    txn.guard()
+                    if table.mode is Mode.APPEND_ONLY:
+                        _alter(lake, table, open_to_removals=True)
+                    with lake.transaction(txn):
+                        _merge(lake, table, on, gone, changed, where)
                 if properties.get("delta.enableDeletionVectors") == "true":
                     lake.spark.sql(f"REORG TABLE {name} APPLY (PURGE)").collect()
         finally:
-            now = (log.describe(lake.uri(table)) or _NOTHING).properties
-            if append_only and now.get(_APPEND_ONLY) != "true":
-                lake.spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('{_APPEND_ONLY}' = 'true')").collect()
-    return 0
+            if table.mode is Mode.APPEND_ONLY:
+                _alter(lake, table, open_to_removals=False)
 
 
-_NOTHING = Found({}, (), {})
+def _merge(
+    lake: Lake, table: Table, on: Sequence[str], gone: pa.Table | None, changed: pa.Table | None, where: str
+) -> None:
+    parts = [
+        rows.append_column(_IS_GONE, pa.repeat(pa.scalar(is_gone), rows.num_rows))
+        for rows, is_gone in ((changed, False), (gone, True))
+        if rows is not None
+    ]
+    rows = pa.concat_tables(parts, promote_options="default")
+    source = lake.frame(rows).select(*(F.col(each).alias(f"new_{each}") for each in rows.column_names))
+    matched = [F.col(each) == F.col(f"new_{each}") for each in on]
+    for each in set(_SKIPS_FILES).intersection(on):
+        values = set(rows.column(each).to_pylist())
+        matched.append(F.col(each).between(min(values), max(values)))
+    merge = source.mergeInto(lake.sql_name(table), reduce(and_, matched))
+    merge = merge.whenMatched(F.col(f"new_{_IS_GONE}")).delete()
+    if changed is not None:
+        taken = {each: F.col(f"new_{each}") for each in changed.column_names if each not in on}
+        merge = merge.whenMatched(F.expr(where)).update(taken)
+    merge.merge()
+
+
+def _alter(lake: Lake, table: Table, *, open_to_removals: bool) -> None:
+    wanted = "false" if open_to_removals else "true"
+    found = log.describe(lake.uri(table))
+    if found is not None and found.properties.get(_APPEND_ONLY, "false") != wanted:
+        name = lake.sql_name(table)
+        lake.spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('{_APPEND_ONLY}' = '{wanted}')").collect()
 
 
 def _in_place(root: str, table: Table, rows: pa.Table, txn: Transaction, work: Callable[[DeltaTable], int]) -> int:

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from engagement_platform.lake.lake import Lake, Rows
+from engagement_platform.lake.lake import Lake
 from engagement_platform.landing.batch import COORDINATES
 from engagement_platform.pii.tombstones import ANYWHERE, ENGAGEMENT, PERSON, Tombstones, entity
 from engagement_platform.sources.messages import SENTENCES, Reason
@@ -103,24 +103,6 @@ def as_markers_in_spark(decoded: DataFrame, places: Sequence[Mapping[str, Any]],
         for name in decoded.columns
     ]
     return joined.select(*columns)
-
-
-def requests_without_erased(rows: Rows, tombstones: Tombstones, lake: Lake) -> Rows:
-    """Requests that landed, without those about somebody who is erased. rows: here, or in Spark."""
-    for kind, columns in REQUESTS.items():
-        for name in columns if tombstones.organizations(kind) else ():
-            pairs = (
-                rows.select([_ORGANIZATION, name]) if isinstance(rows, pa.Table) else rows.select(_ORGANIZATION, name)
-            )
-            said = pairs if isinstance(pairs, pa.Table) else pairs.distinct().toArrow()
-            ids = list(zip(said.column(_ORGANIZATION).to_pylist(), said.column(name).to_pylist(), strict=True))
-            gone = tombstones.erased(kind, {pair for pair in ids if pair[1] is not None})
-            if gone and isinstance(rows, pa.Table):
-                rows = rows.filter(pa.array([pair not in gone for pair in ids], pa.bool_()))
-            elif gone and not isinstance(rows, pa.Table):
-                few = [{_ORGANIZATION: organization, name: id_} for organization, id_ in sorted(gone)]
-                rows = rows.join(F.broadcast(lake.frame(pa.Table.from_pylist(few))), [_ORGANIZATION, name], "left_anti")
-    return rows
 
 
 def _named_here(decoded: pa.Table, named: Named, tombstones: Tombstones, aliases: Mapping[str, str]) -> pa.Array:

@@ -56,6 +56,8 @@ class Snapshot:
     """Table -> the greatest sequence in it; None: its files do not say, absent: it has no rows."""
     has_patches: bool
     """Whether an UPDATE may be newer than the watermark."""
+    edges: int | None
+    """Rows of the alias table; None: its files do not say."""
 
     def is_pending(self, table: Table, watermark: int) -> bool:
         """Whether a table may have rows above a watermark."""
@@ -118,6 +120,7 @@ def snapshot_of(root: str, versions: Mapping[str, int]) -> Snapshot:
             if found.num_rows
         },
         has_patches=_has_patches(files.get(MUTATION_REQUEST.name), watermark),
+        edges=_rows_in(files.get(ALIAS.name)),
     )
 
 
@@ -153,6 +156,7 @@ def data(lake: Lake, at: Snapshot) -> DataFrame:
 def pending(lake: Lake, at: Snapshot) -> Pending:
     """What the Data Table does not show yet, and the logs that decide it."""
     requests = _rows(lake, at, MUTATION_REQUEST)
+    max_edges = lake.settings.mutation.max_edges_per_group
     return Pending(
         watermark=at.watermark,
         changeset=_rows(lake, at, CHANGESET) if at.is_pending(CHANGESET, at.watermark) else None,
@@ -160,6 +164,7 @@ def pending(lake: Lake, at: Snapshot) -> Pending:
         updates=None if requests is None else requests.where(F.col("operation") == "UPDATE"),
         moves_identity=at.is_pending(ALIAS, at.watermark),
         has_patches=at.has_patches,
+        max_edges=None if at.edges is not None and at.edges <= max_edges else max_edges,
     )
 
 
@@ -183,7 +188,7 @@ def _watermark(table: DeltaTable | None) -> int:
 
 
 def _sequences(table: DeltaTable) -> pa.Table:
-    """Of each file: newest, its greatest sequence, and operation, the greatest in it; null where it does not say."""
+    """Of each file: newest, its greatest sequence, operation, the greatest in it, and rows; null where it is silent."""
     files = pa.table(table.get_add_actions(flatten=True))
 
     def bound(name: str, kind: pa.DataType) -> pa.ChunkedArray:
@@ -191,7 +196,19 @@ def _sequences(table: DeltaTable) -> pa.Table:
             return files.column(name).cast(kind)
         return pa.chunked_array([pa.nulls(files.num_rows, kind)])
 
-    return pa.table({"newest": bound("max.batch_sequence", pa.int64()), "operation": bound("max.operation", pa.string())})
+    return pa.table(
+        {
+            "newest": bound("max.batch_sequence", pa.int64()),
+            "operation": bound("max.operation", pa.string()),
+            "rows": bound("num_records", pa.int64()),
+        }
+    )
+
+
+def _rows_in(files: pa.Table | None) -> int | None:
+    if files is None:
+        return 0
+    return None if files.column("rows").null_count else int(pc.sum(files.column("rows"), min_count=0).as_py())
 
 
 def _has_patches(requests: pa.Table | None, watermark: int) -> bool:

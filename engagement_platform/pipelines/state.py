@@ -15,9 +15,9 @@ from typing import Any, Final
 import pyarrow as pa
 
 from engagement_platform.lake.arrow import moments
-from engagement_platform.mutation.content import Content, Patch, patched
-from engagement_platform.mutation.model import Edge
-from engagement_platform.mutation.resolver import Identities
+from engagement_platform.pipelines.mutations.edges import Edge
+from engagement_platform.pipelines.mutations.identity import Identities
+from engagement_platform.pipelines.mutations.patches import Content, Patch, patched
 
 _DIGEST_BYTES: Final = 16
 

@@ -8,15 +8,12 @@ from dataclasses import dataclass
 import duckdb
 
 from engagement_platform.consumers.changes import lake_root
-from engagement_platform.consumers.standing import DATA, View
-from engagement_platform.lake.arrow import schema_of
+from engagement_platform.consumers.standing import standing_now
 from engagement_platform.lake.checksums import Checksum, by, grouped, in_memory
+from engagement_platform.pipelines.engagements.schema import CURRENT_ROW
 from engagement_platform.replica.file import opened
 from engagement_platform.replica.refresh import Place, refresh
 from engagement_platform.settings import Settings
-
-COMPARED = tuple(name for name in DATA.column_names if name != "batch_id")
-"""All columns but batch_id, which is stamped anew when a row is moved, and that is not announced."""
 
 _ORGANIZATION = ("organization_id",)
 _ATTEMPTS = 5
@@ -52,21 +49,21 @@ class Compared:
 
 
 def of_lake(root: str) -> Sums:
-    """Of `engagement/current`. Reads the whole Data Table, some rows at a time."""
-    standing = View(root).now()
+    """Of `engagement/current`. Reads the whole Data Table, some rows at a time, and everything pending."""
+    standing = standing_now(root)
     total: Sums = {}
     if standing is None:
         return total
     with in_memory() as connection:
-        for rows in standing.every(COMPARED, None):
-            for (organization,), found in by(connection, rows.cast(schema_of(DATA, *COMPARED)), _ORGANIZATION).items():
+        for rows in standing.every(CURRENT_ROW.names, None):
+            for (organization,), found in by(connection, rows.cast(CURRENT_ROW), _ORGANIZATION).items():
                 total[str(organization)] = total.get(str(organization), Checksum()) + found
     return total
 
 
 def of_replica(connection: duckdb.DuckDBPyConnection) -> Sums:
     """Of the rows of an open replica."""
-    found = grouped(connection, "engagement", schema_of(DATA, *COMPARED), _ORGANIZATION)
+    found = grouped(connection, "engagement", CURRENT_ROW, _ORGANIZATION)
     return {str(organization): checksum for (organization,), checksum in found.items()}
 
 

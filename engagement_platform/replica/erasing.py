@@ -5,15 +5,15 @@ from __future__ import annotations
 import shutil
 from dataclasses import dataclass
 
-from engagement_platform.consumers.standing import DATA
 from engagement_platform.erasing.whom import Whom
 from engagement_platform.pii.erasure import Subject
+from engagement_platform.pipelines.engagements.schema import CURRENT_ROW
 from engagement_platform.replica.file import beside, opened, state
 from engagement_platform.replica.refresh import place_of, refresh
 from engagement_platform.settings import Settings
 
 _PERSON = ("person_id", "source_person_id")
-assert set(_PERSON) <= set(DATA.column_names)
+assert set(_PERSON) <= set(CURRENT_ROW.names)
 
 
 @dataclass

@@ -8,25 +8,19 @@ from contextlib import contextmanager
 from dataclasses import astuple, dataclass, fields
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Literal
 
 import duckdb
 
 from engagement_platform.consumers.position import Position
-from engagement_platform.consumers.standing import DATA
 from engagement_platform.errors import PlatformError
 from engagement_platform.lake.checksums import quoted
+from engagement_platform.pipelines.engagements.schema import CURRENT_ROW
 
-FORMAT = 1
+FORMAT = 2
 """Of the file; one of another format is made anew, from a snapshot."""
 
 _CONFIG = {"autoinstall_known_extensions": "false", "autoload_known_extensions": "false"}
-_TYPES = {
-    "string": "VARCHAR",
-    "long": "BIGINT",
-    "date": "DATE",
-    "timestamp": "TIMESTAMP WITH TIME ZONE",
-}
-_STRUCT = "STRUCT(type VARCHAR, channel VARCHAR, subject VARCHAR, attributes MAP(VARCHAR, VARCHAR))"
 _PAUSE_S = 0.1
 
 
@@ -125,15 +119,23 @@ def _connected(path: Path, read_only: bool, wait_s: float) -> duckdb.DuckDBPyCon
 
 
 def _make_tables(connection: duckdb.DuckDBPyConnection) -> None:
-    columns = ", ".join(f"{quoted(column.name)} {_TYPES.get(column.type, _STRUCT)}" for column in DATA.columns)
     connection.execute("BEGIN")
-    connection.execute(f"CREATE TABLE IF NOT EXISTS engagement ({columns})")
+    make_engagement(connection, "CREATE TABLE IF NOT EXISTS")
     connection.execute(
         "CREATE TABLE IF NOT EXISTS replica (lake VARCHAR, name VARCHAR, version BIGINT, rows BIGINT, batch VARCHAR, "
         "announced_ts TIMESTAMP WITH TIME ZONE, data_table VARCHAR, data_version BIGINT, notification_table VARCHAR, "
         "refreshed_ts TIMESTAMP WITH TIME ZONE, snapshot_ts TIMESTAMP WITH TIME ZONE, format BIGINT)"
     )
     connection.execute("COMMIT")
+
+
+def make_engagement(
+    connection: duckdb.DuckDBPyConnection, how: Literal["CREATE TABLE IF NOT EXISTS", "CREATE OR REPLACE TABLE"]
+) -> None:
+    """The table of the rows, empty where it is made; part of the transaction that is under way."""
+    connection.register("columns", CURRENT_ROW.empty_table())
+    connection.execute(f"{how} engagement AS SELECT * FROM columns")
+    connection.unregister("columns")
 
 
 def state(connection: duckdb.DuckDBPyConnection, path: Path) -> State | None:

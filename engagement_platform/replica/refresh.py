@@ -19,20 +19,20 @@ from engagement_platform.consumers import Batch, Changes
 from engagement_platform.consumers.changes import MAX_ROWS, lake_root
 from engagement_platform.consumers.notified import KEY, TooFarBehind
 from engagement_platform.consumers.position import Position, batch_of
-from engagement_platform.consumers.standing import DATA
 from engagement_platform.lake import log
-from engagement_platform.lake.arrow import schema_of
+from engagement_platform.lake.append_log_source import is_restore
 from engagement_platform.lake.checksums import quoted
 from engagement_platform.lake.engagement import NOTIFICATION
-from engagement_platform.replica.file import FORMAT, NotAReplica, State, opened, put_state, state
-from engagement_platform.rollback.plan import RESTORE_TABLES
+from engagement_platform.pipelines.engagements.schema import CURRENT_ROW
+from engagement_platform.pipelines.snapshot import DATA
+from engagement_platform.replica.file import FORMAT, NotAReplica, State, make_engagement, opened, put_state, state
 from engagement_platform.settings import Settings
 
 NAME = "replica"
 """Of the consumer, unless another is asked for."""
 
 _MATCHED = " AND ".join(f"engagement.{name} = gone.{name}" for name in KEY)
-_COLUMNS = ", ".join(quoted(name) for name in DATA.column_names)
+_COLUMNS = ", ".join(quoted(name) for name in CURRENT_ROW.names)
 
 
 @dataclass(frozen=True)
@@ -128,8 +128,7 @@ def _restored(uri: str, after: int, through: int) -> str | None:
     for version in range(after + 1, through + 1):
         actions = log.entry(uri, version) or []
         info: Mapping[str, Any] = next((a["commitInfo"] for a in actions if "commitInfo" in a), {})
-        ours = str(info.get("userMetadata") or "").startswith(f"{RESTORE_TABLES}@")
-        if info.get("operation") == "RESTORE" and not ours:
+        if info.get("operation") == "RESTORE" and not is_restore(info.get("userMetadata")):
             return f"version {version} of {DATA.name} restored an earlier one, and nobody announced what changed"
     return None
 
@@ -170,7 +169,7 @@ class _Writer:
         )  # fmt: skip
         self.connection.execute("BEGIN")
         try:
-            self.connection.execute("DELETE FROM engagement")
+            make_engagement(self.connection, "CREATE OR REPLACE TABLE")
             for rows in taken:
                 self._insert(rows)
             made = self._stamped(made, taken.position)
@@ -185,7 +184,7 @@ class _Writer:
     def _apply(self, batch: Batch, before: State) -> State:
         """One batch over what is there. It may have been applied before: then the file keeps the later position."""
         after = self._stamped(before, max(before.position, batch.position))
-        changed = [batch.inserts, batch.updates.select(list(DATA.column_names))]
+        changed = [batch.inserts, batch.updates.select(CURRENT_ROW.names)]
         self._commit([*changed, batch.deletes], after)
         return after
 
@@ -195,7 +194,7 @@ class _Writer:
         try:
             for rows in parts:
                 self._remove(rows)
-                if DATA.column_names == tuple(rows.column_names):
+                if rows.column_names == CURRENT_ROW.names:
                     self._insert(rows)
             put_state(self.connection, after)
         except BaseException:
@@ -209,7 +208,7 @@ class _Writer:
         self.connection.unregister("gone")
 
     def _insert(self, rows: pa.Table) -> None:
-        self.connection.register("come", rows.cast(schema_of(DATA)))
+        self.connection.register("come", rows.cast(CURRENT_ROW))
         self.connection.execute(f"INSERT INTO engagement ({_COLUMNS}) SELECT {_COLUMNS} FROM come")
         self.connection.unregister("come")
 

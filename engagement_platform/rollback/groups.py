@@ -43,8 +43,8 @@ from engagement_platform.merge_on_read.ingest import NUMBER
 from engagement_platform.merge_on_read.ingest import job_name as ingest_name
 from engagement_platform.merge_on_read.rematerialize import job_name as rematerialize_name
 from engagement_platform.merge_on_read.snapshot import transaction, watermark_of
-from engagement_platform.mutation.job import APPLY_MUTATIONS
-from engagement_platform.mutation.rematerialize import REMATERIALIZE_ALIASES
+from engagement_platform.pipelines.mutations.move import REMATERIALIZE_ALIASES
+from engagement_platform.pipelines.parts import APPLY_MUTATIONS
 from engagement_platform.rollback.boundary import Moving
 from engagement_platform.rollback.difference import differences, entity_differences, rows_of
 from engagement_platform.settings import Settings

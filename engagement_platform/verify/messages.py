@@ -6,7 +6,6 @@ The topic is read again as far as the broker still has it; what requests made of
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import reduce
 from itertools import pairwise
 from operator import and_
@@ -17,26 +16,25 @@ from pyspark.sql import functions as F
 from engagement_platform.engine.books import accounted
 from engagement_platform.engine.model import JobState, Manifest, Offsets
 from engagement_platform.engine.stores import BatchRecord
-from engagement_platform.ingestion.job import engagement_decoder
-from engagement_platform.ingestion.settle import COORDINATES, ID
 from engagement_platform.jobs import open_stores
-from engagement_platform.lake.arrow import schema_of
 from engagement_platform.lake.engagement import ALIAS, QUARANTINE
 from engagement_platform.lake.erased import PSEUDONYM
 from engagement_platform.lake.lake import Lake
 from engagement_platform.lake.session import spark_session
 from engagement_platform.landing.withheld import ENGAGEMENTS, withheld_in_spark
-from engagement_platform.mutation.accepted import edges_of
-from engagement_platform.mutation.identify import identified
-from engagement_platform.mutation.identity import identities_of
-from engagement_platform.mutation.resolver import Identities
 from engagement_platform.pii.tombstones import StoredTombstones
+from engagement_platform.pipelines import snapshot
+from engagement_platform.pipelines.engagements.pipe import ID
+from engagement_platform.pipelines.engagements.schema import ROW
+from engagement_platform.pipelines.mutations.view import Pending
+from engagement_platform.pipelines.parts import COORDINATES, kept
 from engagement_platform.settings import Settings
+from engagement_platform.sources.decoded_batches import ENGAGEMENT_DECODED_DDL, decode_batches
 from engagement_platform.sources.kafka import KafkaSource
-from engagement_platform.sources.messages import Reason
+from engagement_platform.sources.messages import DecodingLimits, Reason
 from engagement_platform.verify.finding import EXAMPLES, Finding, Rule, found
-from engagement_platform.verify.logs import MOST_ROWS
 from engagement_platform.verify.moment import Moment, moment
+from engagement_platform.verify.recomputed import recomputed
 
 _EVENT = ("engagement_ts", "engagement_date")
 
@@ -47,7 +45,7 @@ def verify(settings: Settings, spark: SparkSession | None = None) -> list[Findin
     Finishing a batch meanwhile is no error: only what finished batches have read is expected.
     Raises what opening Spark, the broker and the stores raise.
     """
-    then = moment(settings, open_stores(settings).checkpoints)
+    then = moment(settings, open_stores(settings))
     findings = [ledger(then.records)]
     if not then.done:
         return findings
@@ -74,17 +72,17 @@ def ledger(records: Sequence[BatchRecord]) -> Finding:
 
 def _tables(settings: Settings, spark: SparkSession, then: Moment) -> list[Finding]:
     lake, done = Lake(spark, settings), then.done
-    notified = then.announced(lake).select(*ID, "change_type", "notification_id")
+    notified = then.notified(lake).select(*ID, "change_type", "notification_id")
     quarantined = then.read(lake, QUARANTINE).where(F.col("topic") == settings.kafka.engagements_topic)
     last = done[-1].manifest
-    messages = _messages(settings, spark, done[0].manifest, last, quarantined).localCheckpoint(eager=False)
+    messages = kept(_messages(settings, spark, done[0].manifest, last, quarantined))
     refused = F.col("reason_code").isNotNull()
     joined = _joined(lake, then, messages.where(~refused), notified)
     # Whoever is seen was inserted once more than deleted. A row that came in hidden was never announced.
     announced = F.col("inserts") == F.col("deletes") + F.when(F.col("seen"), 1).otherwise(0)
-    known = F.col("stands").isNotNull() | (F.col("inserts") > 0) | (F.col("deletes") > 0)
-    stale = F.col("said").isNotNull() & F.col("stands").isNotNull() & (F.col("stands") < F.col("said"))
-    missing = F.col("said").isNotNull() & F.col("stands").isNull()
+    known = (F.col("rows") > 0) | (F.col("inserts") > 0) | (F.col("deletes") > 0)
+    stale = F.col("said").isNotNull() & (F.col("rows") > 0) & (F.col("stands") < F.col("said"))
+    missing = F.col("said").isNotNull() & (F.col("rows") == 0)
     meaning = "every accepted message of a finished batch is in the Data Table"
     too_old, absent, doubled, told = found(
         joined,
@@ -95,7 +93,7 @@ def _tables(settings: Settings, spark: SparkSession, then: Moment) -> list[Findi
         Rule("announced", "every engagement that is seen was announced, every other one withdrawn", known & ~announced),
     )
     if absent.wrong:
-        absent = _not_purged(lake, then, joined.where(missing).select(*ID, "event.*"), absent)
+        absent = _not_erased(lake, then, joined.where(missing).select(*ID, "event.*"), absent)
     examples = [*too_old.examples, *absent.examples][:EXAMPLES]
     lost = Finding("lost", meaning, too_old.looked_at, too_old.wrong + absent.wrong, examples)
     vanished = Rule("vanished", "every message that is refused stands in quarantine", refused)
@@ -118,47 +116,56 @@ def _tables(settings: Settings, spark: SparkSession, then: Moment) -> list[Findi
 def _joined(lake: Lake, then: Moment, accepted: DataFrame, notified: DataFrame) -> DataFrame:
     """One row for each engagement of the messages, the Data Table and the notifications.
 
-    Out: ID, said (highest version of the messages), event (of that one), stands (highest version of the table), rows,
-    seen (by readers), inserts, deletes.
+    Out: ID, said (highest version of the messages), event (of that one), rows (of the Data Table, deleted ones and
+    tombstones, too), stands (highest version that landed), seen (by readers, as far as requests are announced),
+    inserts, deletes.
     """
     event = F.struct(F.col("person_id").alias("source_person_id"), *_EVENT)
     newest = accepted.groupBy(*ID).agg(F.max("version").alias("said"), F.max_by(event, "version").alias("event"))
+    stored = snapshot.data(lake, then.snapshot).groupBy(*ID).agg(F.count("*").alias("rows"))
     rows = (
-        then.seen(lake)
-        .select(*ID, "version", "person_id")
+        _announced(lake, then)
         .groupBy(*ID)
-        .agg(
-            F.count("*").alias("rows"),
-            F.max("version").alias("stands"),
-            F.bool_or(F.col("person_id").isNotNull()).alias("seen"),
-        )
+        .agg(F.max("version").alias("stands"), F.bool_or(F.col("person_id").isNotNull()).alias("seen"))
     )
     changes = notified.groupBy(*ID).agg(
         F.count_if(F.col("change_type") == "INSERT").alias("inserts"),
         F.count_if(F.col("change_type") == "DELETE").alias("deletes"),
     )
-    joined = newest.join(rows, list(ID), "full").join(changes, list(ID), "full").na.fill(0, ["inserts", "deletes"])
-    return joined.localCheckpoint(eager=False)
+    joined = newest
+    for frame in (stored, rows, changes):
+        joined = joined.join(frame, list(ID), "full")
+    return kept(joined.na.fill(0, ["rows", "inserts", "deletes"]))
 
 
-def _not_purged(lake: Lake, then: Moment, missing: DataFrame, absent: Finding) -> Finding:
-    """Those that are missing without having been deleted, or erased, under the identity that follows from all edges.
+def _announced(lake: Lake, then: Moment) -> DataFrame:
+    """Engagements under the identity that notifications have told so far; null: deleted.
 
-    A deleted row stands hidden until it is purged; when that is done, it may be missing. So may those of somebody who
-    became somebody that is erased.
+    That is the view's, unless there are requests that are not announced yet: `apply-mutations` tells of those.
     """
-    if absent.wrong > MOST_ROWS:
-        edges = then.read(lake, ALIAS) if then.has(ALIAS) else lake.frame(schema_of(ALIAS).empty_table())
-        now = identified(missing, edges, engine=lake.settings.mutation.resolver)
-        gone = F.col("now").isNull() | F.col("now").startswith(PSEUDONYM)
-        (left,) = found(now, "engagement_id", Rule(absent.check, absent.meaning, ~gone))
-        return left
-    rows = missing.toArrow()
-    edges_here = then.edges(lake, sorted(set(rows.column("organization_id").to_pylist())))
-    ends = identities_of(rows, Identities(edges_of(edges_here))).to_pylist()
-    named = zip(rows.column("engagement_id").to_pylist(), ends, strict=True)
-    lost = [engagement for engagement, now in named if now is not None and not now.startswith(PSEUDONYM)]
-    return replace(absent, wrong=len(lost), examples=lost[:EXAMPLES])
+    at = then.snapshot
+    if not at.is_pending(ALIAS, then.announced):
+        return snapshot.shown(lake, at)
+    return recomputed(snapshot.data(lake, at), snapshot.pending(lake, at), before=then.announced + 1)
+
+
+def _not_erased(lake: Lake, then: Moment, missing: DataFrame, absent: Finding) -> Finding:
+    """Those that are missing although nobody was erased whom they were converted to.
+
+    Whatever else is deleted leaves a row: a hidden one, or a tombstone.
+    """
+    held = F.lit(None)
+    typed = {field.name: field for field in snapshot.data(lake, then.snapshot).schema}
+    rows = missing.select(
+        *(name if name in missing.columns else held.cast(typed[name].dataType).alias(name) for name in ROW.names)
+    )
+    edges = snapshot.pending(lake, then.snapshot).alias
+    converted = None if edges is None else edges.where(F.col("operation") == "CONVERT")
+    ends = recomputed(rows, Pending(-1, None, converted, None, moves_identity=True))
+    (left,) = found(
+        kept(ends), "engagement_id", Rule(absent.check, absent.meaning, ~F.col("person_id").startswith(PSEUDONYM))
+    )
+    return left
 
 
 def _messages(
@@ -177,7 +184,8 @@ def _messages(
     erased = F.col("reason_code").eqNullSafe(Reason.ERASED.value)
     marked = quarantined.where(erased & F.col("value").isNull()).select(*COORDINATES).distinct()
     raw = raw.join(held, same, "left_anti").join(marked, list(COORDINATES), "left_anti")
-    decoded = engagement_decoder(settings.decoding)(raw, last).localCheckpoint(eager=False)
+    step = decode_batches("engagement", DecodingLimits.of(settings.decoding), last.ingestion_ts)
+    decoded = kept(raw.mapInArrow(step, ENGAGEMENT_DECODED_DDL))
     decoded = withheld_in_spark(decoded, ENGAGEMENTS, StoredTombstones(settings), Lake(spark, settings)).where(~erased)
     return decoded.select(*COORDINATES, *ID, "version", "person_id", *_EVENT, "reason_code")
 

@@ -7,31 +7,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import cached_property, reduce
 from operator import or_
 
-import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from engagement_platform.engine.job import Stores
 from engagement_platform.engine.model import Checkpoint, JobState, Manifest
-from engagement_platform.engine.stores import BatchRecord, CheckpointStore
+from engagement_platform.engine.stores import BatchRecord
 from engagement_platform.engine.unfinished_batches import in_the_way
 from engagement_platform.jobs import INGEST_ENGAGEMENTS
 from engagement_platform.lake import log
-from engagement_platform.lake.arrow import schema_of
 from engagement_platform.lake.contract import Table
-from engagement_platform.lake.engagement import (
-    ALIAS,
-    MAPPING,
-    MUTATION_LOGS,
-    NOTIFICATION,
-    PENDING,
-    QUARANTINE,
-    data_table,
-)
+from engagement_platform.lake.engagement import NOTIFICATION, engagement_tables
 from engagement_platform.lake.lake import Lake
-from engagement_platform.mutation.current import shown_at
+from engagement_platform.pipelines.parts import announced
+from engagement_platform.pipelines.snapshot import DATA, Snapshot, snapshot_of
 from engagement_platform.settings import Settings
 
 
@@ -39,17 +31,26 @@ from engagement_platform.settings import Settings
 class Moment:
     """What had finished, and the table versions of that moment."""
 
+    root: str
+    """Of the lake."""
     records: Sequence[BatchRecord]
     """All batches of engagement ingestion under its current application id, oldest first."""
     versions: Mapping[str, int]
     """By table name; tables that are not there are absent."""
     unfinished: Sequence[Manifest]
     """Batches that were under way on the Data Table; at most one, since no other begins before it has finished."""
+    announced: int
+    """Requests up to this sequence had been announced."""
 
     @property
     def done(self) -> list[BatchRecord]:
         """Finished batches of engagement ingestion, oldest first."""
         return [record for record in self.records if record.state is JobState.SUCCEEDED]
+
+    @cached_property
+    def snapshot(self) -> Snapshot:
+        """What readers saw then."""
+        return snapshot_of(self.root, self.versions)
 
     def has(self, *tables: Table) -> bool:
         """Whether all of these tables were there."""
@@ -59,7 +60,7 @@ class Moment:
         """A table as it was then."""
         return lake.read(table, self.versions[table.name])
 
-    def announced(self, lake: Lake) -> DataFrame:
+    def notified(self, lake: Lake) -> DataFrame:
         """The notifications, without those of a batch that had not finished then: its changes are not to be seen."""
         rows = self.read(lake, NOTIFICATION)
         early = [
@@ -68,55 +69,45 @@ class Moment:
         ]
         return rows.where(~reduce(or_, early)) if early else rows
 
-    def seen(self, lake: Lake) -> DataFrame:
-        """Rows of the Data Table with the person_id that readers of the current view saw; null: none."""
-        data = data_table(lake.settings.layout.scheme)
-        return shown_at(lake, data, self.versions) if self.has(PENDING, ALIAS) else self.read(lake, data)
 
-    def edges(self, lake: Lake, organizations: Sequence[str]) -> pa.Table:
-        """All edges of these organizations, with the columns of `engagement/alias`."""
-        if not organizations or not self.has(ALIAS):
-            return schema_of(ALIAS).empty_table()
-        return lake.find(ALIAS, self.versions[ALIAS.name], ALIAS.column_names, {"organization_id": organizations})
-
-
-def moment(settings: Settings, checkpoints: CheckpointStore) -> Moment:
+def moment(settings: Settings, stores: Stores) -> Moment:
     """The newest such moment: now between two batches, or when the batch began that is under way.
 
     Looks until nothing happened between two looks. A batch that is under way pinned the versions that it began with,
-    and no other begins before it has finished. Tables that it does not pin are read as they are: it only appends
-    notifications to them, which are told apart.
+    and no other begins before it has finished. Tables that it does not pin are read as they are: it only appends names
+    and notifications to them, and the latter are told apart.
     """
-    data = data_table(settings.layout.scheme)
+    checkpoints = stores.checkpoints
     while True:
-        before = _look(settings, data, checkpoints)
+        before = _look(settings, stores)
         app_id = checkpoints.app_id(INGEST_ENGAGEMENTS)
         records = [r for r in checkpoints.history(INGEST_ENGAGEMENTS) if r.manifest.app_id == app_id]
-        after = _look(settings, data, checkpoints)
+        after = _look(settings, stores)
         # While a batch is under way its commits come and go; the versions that count are those it pinned.
         if before.batches == after.batches and (before.unfinished or before.versions == after.versions):
             break
     manifests = [batch.manifest for batch in before.unfinished]
     pinned = {name: version for manifest in manifests for name, version in manifest.table_versions.items()}
-    return Moment(records[::-1], {**before.versions, **pinned}, manifests)
+    return Moment(settings.lake, records[::-1], {**before.versions, **pinned}, manifests, before.announced)
 
 
 @dataclass(frozen=True)
 class _Look:
     unfinished: tuple[Checkpoint, ...]
     last: Checkpoint | None
+    announced: int
     versions: Mapping[str, int]
 
     @property
     def batches(self) -> object:
-        return self.unfinished, self.last
+        return self.unfinished, self.last, self.announced
 
 
-def _look(settings: Settings, data: Table, checkpoints: CheckpointStore) -> _Look:
+def _look(settings: Settings, stores: Stores) -> _Look:
     found = {}
-    for table in (data, MAPPING, NOTIFICATION, QUARANTINE, PENDING, *MUTATION_LOGS):
-        version = log.version(table.uri(settings.lake))
+    for table in engagement_tables(settings.layout.scheme):
+        version = log.newest_entry(table.uri(settings.lake))
         if version is not None:
             found[table.name] = version
-    unfinished = in_the_way("", {data.name}, checkpoints.unfinished())
-    return _Look(unfinished, checkpoints.latest(INGEST_ENGAGEMENTS), found)
+    unfinished = in_the_way("", {DATA.name}, stores.checkpoints.unfinished())
+    return _Look(unfinished, stores.checkpoints.latest(INGEST_ENGAGEMENTS), announced(stores), found)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import cast
 
 from deltalake import DeltaTable
+from engagement_platform.mutation.current import current
 from pyspark.sql import DataFrame
 from typer.testing import CliRunner, Result
 
@@ -30,17 +31,16 @@ from engagement_platform.lake.arrow import schema_of
 from engagement_platform.lake.engagement import NOTIFICATION, PENDING, data_table
 from engagement_platform.layout import maintain
 from engagement_platform.layout.vacuum import RetentionTooShort
-from engagement_platform.mutation.current import current
-from engagement_platform.mutation.job import APPLY_MUTATIONS
-from engagement_platform.mutation.rematerialize import REMATERIALIZE_ALIASES
+from engagement_platform.pipelines.mutations.move import REMATERIALIZE_ALIASES
+from engagement_platform.pipelines.parts import APPLY_MUTATIONS
 from engagement_platform.replica.file import opened
 from engagement_platform.replica.refresh import Place, refresh
 from engagement_platform.rollback.plan import Asked, ErasedSince, RestoreMode
 from engagement_platform.settings import MutationSettings
 from engagement_platform_tests.consumers.lakes import Replica, Rows, by_key
 from engagement_platform_tests.ingestion.world import World
-from engagement_platform_tests.mutation import histories
-from engagement_platform_tests.mutation.histories import Message
+from engagement_platform_tests.pipelines.mutations import histories
+from engagement_platform_tests.pipelines.mutations.histories import Message
 from engagement_platform_tests.rollback.test_restore import restoring
 
 DATA = data_table("organization")

@@ -1,39 +1,38 @@
-"""Lakes for consumer tests, without Spark and Kafka: engagements land by hand, requests go through the real job.
+"""Lakes for consumer tests, without Spark and Kafka: the rules of the pipelines run in memory, and what they decide is
+written to Delta tables in the order in which the jobs commit it.
 
-What stands is told by a loop over every row, so that it checks what looks rows up.
+What stands is told by the rules over every row of every table, so that it checks what looks rows up.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from datetime import UTC, date, datetime, timedelta
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pyarrow as pa
 from deltalake import DeltaTable
-from pyspark.sql import SparkSession
 
 from engagement_platform.consumers import Batch, Changes
-from engagement_platform.engine.drain import DrainPolicy, drain
-from engagement_platform.engine.job import Stores, Told
-from engagement_platform.engine.model import Transaction
-from engagement_platform.jobs import INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS, open_stores
+from engagement_platform.engine.job import Stores
+from engagement_platform.engine.model import Manifest, Transaction
+from engagement_platform.jobs import APPLY_MUTATIONS, INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS, open_stores
 from engagement_platform.lake import light
 from engagement_platform.lake.arrow import schema_of, table_of
 from engagement_platform.lake.contract import Table
-from engagement_platform.lake.engagement import ALIAS, MUTATION_REQUEST, NOTIFICATION, PENDING, data_table
-from engagement_platform.lake.lake import Lake
-from engagement_platform.mutation.accepted import edges_of
-from engagement_platform.mutation.job import apply_mutations
-from engagement_platform.mutation.resolver import Identities
-from engagement_platform.settings import ApplyStrategy, LayoutSettings, MutationSettings, Settings
-from engagement_platform_tests.mutation.histories import Message
+from engagement_platform.lake.engagement import ALIAS, CHANGESET, MUTATION_REQUEST, NOTIFICATION, data_table
+from engagement_platform.pipelines.engagements.schema import CURRENT_ROW, STATE
+from engagement_platform.pipelines.mutations.rules import current_rows
+from engagement_platform.pipelines.snapshot import WATERMARK
+from engagement_platform.settings import LayoutSettings, Settings
+from engagement_platform_tests.pipelines.lakes import MemoryLake
+from engagement_platform_tests.pipelines.mutations.histories import Message
 
 NOW = datetime(2026, 11, 21, 9, 30, tzinfo=UTC)
-AT_ONCE = DrainPolicy(linger=timedelta(0), max_duration=timedelta(hours=1))
 Key = tuple[str, str]
 Rows = dict[Key, dict[str, Any]]
 
@@ -44,12 +43,16 @@ class PlainLake:
 
     home: Path
     layout: LayoutSettings = field(default_factory=lambda: LayoutSettings(auto_compact=False))
-    landed: int = 0
-    requests: int = 0
+    sequence: int = 0
+    batches: Counter[str] = field(default_factory=Counter)
+    """Job -> how many batches it made."""
+    memory: dict[str, MemoryLake] = field(init=False)
+    """By organization."""
 
     def __post_init__(self) -> None:
+        self.memory, self.offset, self.asked = {}, 0, set[Key]()
         for table in (self.data, NOTIFICATION):
-            light.create(self.uri(table), table)
+            self.create(table)
 
     @cached_property
     def settings(self) -> Settings:
@@ -59,75 +62,125 @@ class PlainLake:
     def stores(self) -> Stores:
         return open_stores(self.settings)
 
-    @cached_property
-    def lake(self) -> Lake:
-        """Whatever wants Spark of it fails."""
-        return Lake(cast(SparkSession, None), self.settings)
-
-    @cached_property
-    def app_id(self) -> str:
-        return self.stores.checkpoints.app_id(INGEST_ENGAGEMENTS)
-
     @property
     def data(self) -> Table:
-        return data_table(self.layout.scheme)
+        """Only Spark makes clustered tables; how files lie makes no difference to what is in them."""
+        return replace(data_table(self.layout.scheme), liquid_by=())
 
     def uri(self, table: Table) -> str:
         return table.uri(self.settings.lake)
 
+    def create(self, table: Table) -> None:
+        """An empty table, unless one stands."""
+        light.create(self.uri(table), replace(table, liquid_by=()))
+
     def changes(self, name: str = "reader", **options: Any) -> Changes:
         return Changes(self.settings.lake, name=name, store_url=self.settings.store_url, **options)
 
-    def land(self, messages: Sequence[Message]) -> None:
-        """Engagements as one batch: the highest version of each, under the identity of now, and told."""
-        newest: dict[Key, Message] = {}
-        for message in messages:
-            key = (message["organization_id"], message["engagement_id"])
-            if key not in newest or message.get("version", 1) > newest[key].get("version", 1):
-                newest[key] = message
-        stored, seen, identities = self.stored(), self.standing(), self.identities()
-        rows, told = [], []
-        for key, message in newest.items():
-            if key in stored and stored[key]["version"] >= message.get("version", 1):
-                continue
-            row = self._row(message, identities)
-            rows.append(row)
-            before = seen[key]["person_id"] if key in seen else None
-            if row["person_id"] or before:
-                told.append(self._told(row, before))
-        txn = Transaction(f"{self.app_id}/data/merge", self.landed)
-        if rows:
-            columns = self.data.column_names
-            found = DeltaTable(self.uri(self.data))
-            light.merge(
-                found, table_of(rows, self.data), self.data, txn,
-                on=("organization_id", "engagement_id"), update=columns, newer_by="version", insert=True,
-            )  # fmt: skip
-        if told:
-            self.notify(told)
-        self.landed += 1
+    def land(self, messages: Sequence[Message], *, dies_before: Table | None = None) -> Manifest:
+        """Engagements as one batch: images, then new ids, which publishes it, then notifications; its manifest.
 
-    def notify(self, rows: Iterable[dict[str, Any]]) -> None:
-        """Notifications of the batch that lands."""
-        txn = Transaction(f"{self.app_id}/notification/append", self.landed)
-        light.append(DeltaTable(self.uri(NOTIFICATION)), table_of(rows, NOTIFICATION), txn)
+        dies_before: the table whose commit is not made any more.
+        """
+        manifest = self.begin(INGEST_ENGAGEMENTS)
+        rows: list[dict[str, Any]] = []
+        images: list[dict[str, Any]] = []
+        told: list[dict[str, Any]] = []
+        for organization, lake, some in self._by_organization(messages):
+            known, of_images, of_told = set(lake.base), len(lake.changeset), len(lake.notifications)
+            numbered = [(self.offset + n, message) for n, message in enumerate(some)]
+            self.offset += len(some)
+            lake.ingest(numbered)
+            named = {"organization_id": organization, "batch_id": manifest.batch_id}
+            rows += [{**row, **named} for one, row in lake.base.items() if one not in known]
+            images += [{**row, **named, "batch_sequence": row["sequence"]} for row in lake.changeset[of_images:]]
+            told += [{**row, "person_id": row["announced_person_id"]} for row in lake.notifications[of_told:]]
+        writes = [(CHANGESET, images)] if images else []
+        writes += [(self.data, rows), *([(NOTIFICATION, told)] if told else [])]
+        for table, found in writes:
+            if dies_before is not None and table.name == dies_before.name:
+                break
+            if table is NOTIFICATION:
+                self.notify(found, manifest)
+            else:
+                self.append(table, found, manifest)
+        return manifest
 
-    def ask(self, messages: Sequence[Message], apply: ApplyStrategy = "merge") -> None:
-        """Requests as one batch, landed and applied. apply: `merge` also moves what waits of their organizations."""
-        rows = [self._request(message) for message in messages]
-        self.lake.ensure(MUTATION_REQUEST)
-        app_id = self.stores.checkpoints.app_id(INGEST_MUTATION_REQUESTS)
-        txn = Transaction(f"{app_id}/mutation_request/append", self.requests)
-        self.requests += 1
-        light.append(DeltaTable(self.uri(MUTATION_REQUEST)), table_of(rows, MUTATION_REQUEST), txn)
-        settings = self.settings.model_copy(update={"mutation": MutationSettings(apply=apply)})
-        list(drain(apply_mutations(self.lake, self.stores, settings, Told()), AT_ONCE))
+    def notify(self, rows: Iterable[Mapping[str, Any]], manifest: Manifest) -> None:
+        """Notifications of a batch."""
+        stamps = {
+            "ingestion_date": manifest.ingestion_ts.date(), "ingestion_ts": manifest.ingestion_ts,
+            "batch_id": manifest.batch_id, "batch_sequence": manifest.sequence, "job_name": manifest.job,
+        }  # fmt: skip
+        named = [
+            {**row, **stamps, "notification_id": f"{manifest}/{row['organization_id']}/{row['engagement_id']}"}
+            for row in rows
+        ]
+        self.append(NOTIFICATION, named, manifest, process="notification", commit="append")
 
-    def identities(self) -> Identities:
-        return Identities(edges_of(self.rows(ALIAS)) if DeltaTable.is_deltatable(self.uri(ALIAS)) else [])
+    def ask(self, messages: Sequence[Message], *, dies_before: Table | None = None) -> Manifest:
+        """Requests as one batch, published and announced; known ones are passed by. dies_before: as for `land`."""
+        manifest = self.begin(INGEST_MUTATION_REQUESTS)
+        edges: list[dict[str, Any]] = []
+        patches: list[dict[str, Any]] = []
+        for organization, lake, some in self._by_organization(messages):
+            new = {m["request_id"]: m for m in some if (organization, m["request_id"]) not in self.asked}
+            self.asked |= {(organization, one) for one in new}
+            of_edges, of_patches = len(lake.edges), len(lake.patches)
+            lake.accept(new.values())
+            named = {"organization_id": organization, "batch_id": manifest.batch_id, "batch_sequence": self.sequence}
+            edges += [{**row, **named} for row in lake.edges[of_edges:]]
+            patches += [{**row, **named, "operation": "UPDATE"} for row in lake.patches[of_patches:]]
+        renamed = [m for m in messages if m["operation"] == "RENAME"]
+        renames = [
+            {**{n: m.get(n) for n in ("organization_id", "request_id", "operation", "from_id", "name")},
+             "execution_ts": datetime.fromisoformat(m["execution_ts"]).astimezone(UTC), "batch_sequence": self.sequence}
+            for m in renamed
+        ]  # fmt: skip
+        if edges:
+            self.append(ALIAS, edges, manifest)
+        if dies_before is MUTATION_REQUEST:
+            return manifest
+        stamps = {"ingestion_ts": manifest.ingestion_ts, "ingestion_date": manifest.ingestion_ts.date()}
+        self.append(MUTATION_REQUEST, [{**row, **stamps} for row in (*edges, *patches, *renames)], manifest)
+        announcing, told = self.begin(APPLY_MUTATIONS), []
+        for lake in self.memory.values():
+            before = len(lake.notifications)
+            lake.sequence = self.sequence
+            lake.announce()
+            told += lake.notifications[before:]
+        self.notify(told, announcing)
+        return manifest
+
+    def move(self, *, dies_before: Table | None = None) -> None:
+        """Everything pending into the Data Table. dies_before CHANGESET: the moved images stay there."""
+        rows = []
+        for organization, lake in self.memory.items():
+            lake.move()
+            rows += [{**row, "organization_id": organization} for row in lake.base.values()]
+        found = DeltaTable(self.uri(self.data))
+        light.replace(found, table_of(rows, self.data), Transaction(WATERMARK, self.sequence))
+        if dies_before is not CHANGESET and DeltaTable.is_deltatable(self.uri(CHANGESET)):
+            txn = self.begin("rematerialize-aliases").transaction("changeset", "delete")
+            light.replace(DeltaTable(self.uri(CHANGESET)), table_of([], CHANGESET), txn)
+
+    def append(
+        self,
+        table: Table,
+        rows: Iterable[Mapping[str, Any]],
+        manifest: Manifest,
+        process: str = "tables",
+        commit: str | None = None,
+    ) -> None:
+        """One commit of a batch."""
+        self.create(table)
+        txn = manifest.transaction(process, commit or table.key[-1])
+        light.append(DeltaTable(self.uri(table)), table_of(rows, table), txn)
 
     def rows(self, table: Table) -> pa.Table:
         """Every row of a table."""
+        if not DeltaTable.is_deltatable(self.uri(table)):
+            return table_of([], table)
         found = DeltaTable(self.uri(table)).to_pyarrow_table()
         return found.select(list(table.column_names)).cast(schema_of(table))
 
@@ -136,62 +189,36 @@ class PlainLake:
         return by_key(self.rows(self.data))
 
     def standing(self) -> Rows:
-        """What readers see: rows that wait for aliases are walked one by one."""
-        waiting, identities = set(), self.identities()
-        if DeltaTable.is_deltatable(self.uri(PENDING)):
-            pending = self.rows(PENDING).to_pylist()
-            waiting = {row["organization_id"] for row in pending if row["pending_from"] is not None}
-        found = self.stored()
-        for (organization, engagement), row in found.items():
-            if organization in waiting:
-                row["person_id"] = identities.follow(
-                    organization, row["source_person_id"], engagement, row["engagement_ts"], row["engagement_date"]
-                )
+        """What readers see, from all rows of all tables; everything in them is published."""
+        parts = [("row", {**row, "sequence": None}) for row in self.rows(self.data).to_pylist()]
+        kinds = (("row", CHANGESET), ("edge", ALIAS), ("patch", MUTATION_REQUEST))
+        for kind, table in kinds:
+            for row in self.rows(table).to_pylist():
+                if kind != "patch" or row["operation"] == "UPDATE":
+                    parts.append((kind, {**row, "sequence": row["batch_sequence"]}))
+        found: Rows = {}
+        for organization in sorted({row["organization_id"] for _, row in parts}):
+            of = [(kind, row) for kind, row in parts if row["organization_id"] == organization]
+            state = [{"organization_id": organization, kind: row} for kind, row in of]
+            shown = current_rows(organization, pa.Table.from_pylist(state, schema=STATE))
+            found |= by_key(shown.select(CURRENT_ROW.names))
         return {key: row for key, row in found.items() if row["person_id"] is not None}
 
-    def _row(self, message: Message, identities: Identities) -> dict[str, Any]:
-        at = datetime.fromisoformat(message["engagement_ts"]).astimezone(UTC)
-        place = (message["organization_id"], message["person_id"], message["engagement_id"], at, at.date())
-        attributes = message.get("attributes")
-        said = {name: message.get(name) for name in ("type", "channel", "subject")}
-        return {
-            "organization_id": message["organization_id"],
-            "engagement_date": at.date(),
-            "engagement_ts": at,
-            "engagement_id": message["engagement_id"],
-            "person_id": identities.follow(*place),
-            "source_person_id": message["person_id"],
-            "version": message.get("version", 1),
-            "batch_id": self.landed,
-            "engagement": {**said, "attributes": None if attributes is None else list(attributes.items())},
-        }
+    def begin(self, job: str) -> Manifest:
+        """The manifest of a job's next batch."""
+        self.sequence += 1
+        number = self.batches[job]
+        self.batches[job] += 1
+        moment = NOW + timedelta(seconds=self.sequence)
+        app_id = self.stores.checkpoints.app_id(job)
+        return Manifest(job, app_id, number, {}, {}, moment, sequence=self.sequence)
 
-    def _told(self, row: dict[str, Any], before: str | None) -> dict[str, Any]:
-        kind = "DELETE" if row["person_id"] is None else "UPDATE" if before else "INSERT"
-        named = {name: row[name] for name in ("organization_id", "engagement_id", "engagement_date", "person_id")}
-        moment = NOW + timedelta(seconds=self.landed)
-        return {
-            **named, "notification_id": f"{self.landed}/{row['organization_id']}/{row['engagement_id']}",
-            "ingestion_date": moment.date(), "ingestion_ts": moment, "batch_id": self.landed,
-            "job_name": INGEST_ENGAGEMENTS, "change_type": kind, "previous_person_id": before,
-        }  # fmt: skip
-
-    def _request(self, message: Message) -> dict[str, Any]:
-        """A request as decoding leaves it."""
-        row = {name: value for name, value in message.items() if name in MUTATION_REQUEST.column_names}
-        for name in ("engagement_date_from", "engagement_date_to"):
-            if row.get(name):
-                row[name] = date.fromisoformat(row[name])
-        if message["operation"] == "UPDATE":
-            row["set_null"] = [name for name in ("channel", "subject") if message.get(name, "") is None]
-            attributes = row.get("attributes")
-            row["attributes"] = None if attributes is None else list(attributes.items())
-        row["execution_ts"] = datetime.fromisoformat(message["execution_ts"]).astimezone(UTC)
-        moment = NOW + timedelta(seconds=self.requests)
-        return {
-            **row, "topic": "mutation-requests", "partition": 0, "offset": self.requests, "ingestion_ts": moment,
-            "ingestion_date": moment.date(), "batch_id": self.requests, "batch_sequence": self.requests,
-        }  # fmt: skip
+    def _by_organization(self, messages: Sequence[Message]) -> Iterable[tuple[str, MemoryLake, list[Message]]]:
+        """Each organization with its rules, about to make the batch that has begun."""
+        for organization in sorted({message["organization_id"] for message in messages}):
+            lake = self.memory.setdefault(organization, MemoryLake(organization))
+            lake.sequence = self.sequence - 1
+            yield organization, lake, [m for m in messages if m["organization_id"] == organization]
 
 
 def by_key(rows: pa.Table) -> Rows:

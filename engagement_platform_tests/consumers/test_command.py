@@ -21,7 +21,7 @@ from engagement_platform.lake.arrow import table_of
 from engagement_platform.lake.engagement import NOTIFICATION
 from engagement_platform_tests.consumers.lakes import PlainLake
 from engagement_platform_tests.consumers.test_changes import land, vacuum
-from engagement_platform_tests.mutation.histories import convert, delete
+from engagement_platform_tests.pipelines.mutations.histories import convert, delete
 from engagement_platform_tests.streams.clicks import CLICK
 
 

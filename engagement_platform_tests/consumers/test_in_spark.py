@@ -24,7 +24,7 @@ from engagement_platform_tests.consumers.hour import plain, put, standing
 from engagement_platform_tests.consumers.lakes import PlainLake, Replica, Rows
 from engagement_platform_tests.consumers.test_changes import land
 from engagement_platform_tests.ingestion.world import World
-from engagement_platform_tests.mutation.histories import Message, convert, engagement
+from engagement_platform_tests.pipelines.mutations.histories import Message, convert, engagement
 from engagement_platform_tests.rollback.filled import FIRST, LATER, REQUESTS, send
 from engagement_platform_tests.rollback.test_restore import restored
 

@@ -10,7 +10,7 @@ import pytest
 from engagement_platform_tests.consumers.lakes import PlainLake
 from engagement_platform_tests.consumers.test_changes import land
 from engagement_platform_tests.docs.pages import ROOT, blocks
-from engagement_platform_tests.mutation.histories import convert
+from engagement_platform_tests.pipelines.mutations.histories import convert
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/consumers.md"])

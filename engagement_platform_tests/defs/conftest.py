@@ -21,7 +21,6 @@ from engagement_platform_tests.conftest import Broker
 OPS = {
     "ingest_engagements": "ingest_engagement_tables",
     "ingest_mutation_requests": "ingest_mutation_request_table",
-    "apply_mutations": "apply_mutation_requests",
     "ingest_profile_changes": "ingest_profile_changeset",
 }
 
@@ -35,6 +34,10 @@ class Home:
         self.profile_changes = f"profile-changes-{uuid4().hex[:8]}"
         for topic in (self.engagements, self.requests):
             broker.create_topic(topic)
+
+    def run_op(self, job: str) -> Any:
+        """Run a job of an op, which has no partitions."""
+        return defs().resolve_job_def(job).execute_in_process(instance=self.instance)
 
     def run(self, job: str, partitions: list[date], mode: str = "auto", raise_on_error: bool = True) -> Any:
         """Run a job for a day, or for all from the first to the last day in one run."""

@@ -14,6 +14,7 @@ from engagement_platform.defs.specs import DATA_TABLE
 from engagement_platform.engine.job import BatchReport
 from engagement_platform.engine.model import JobState, Manifest
 from engagement_platform.engine.stores import BatchRecord
+from engagement_platform.lake.engagement import MAPPING, QUARANTINE
 
 NOW = datetime(2026, 11, 21, 9, 30, tzinfo=UTC)
 COUNTS = {"rows_in": 10, "landed": 7, "inserted": 6, "updated": 1, "duplicates": 1, "quarantined": 2, "files": 5}
@@ -24,7 +25,7 @@ def report(batch_id: int = 3, counts: Mapping[str, int] = COUNTS, replayed: bool
         "ingest-engagements", "ingest-engagements@1", batch_id, {"0": 5, "10": 0}, {"0": 12, "2": 1, "10": 2}, NOW
     )
     details = {"rejected": {"not_json": 2}, "produced_quantiles_ms": [NOW.timestamp() * 1000]}
-    return BatchReport(manifest, counts, details, {"prepare": 0.5, "data": 1.25}, 2.5, replayed)
+    return BatchReport(manifest, counts, details, {"prepare": 0.5, "tables": 1.25}, 2.5, replayed)
 
 
 def record(of: BatchReport, finished_after_s: float = 4) -> BatchRecord:
@@ -34,7 +35,7 @@ def record(of: BatchReport, finished_after_s: float = 4) -> BatchRecord:
 
 def batch(**options: Any) -> Batch:
     said = report(**options)
-    processes = {"data": {"landed": 7, "files": 3, "bytes": 900}, "quarantine": {"quarantined": 2, "files": 1}}
+    processes = {"tables": {"landed": 7, "quarantined": 2, "names": 4, "files": 3, "bytes": 900}}
     return Batch(said, processes, [record(said)])
 
 
@@ -43,7 +44,7 @@ def values(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def test_the_data_table_tells_all_of_a_batch() -> None:
-    told = table_metadata(batch(), "data")
+    told = table_metadata(batch(), DATA_TABLE, "tables")
     assert values(told).items() >= (
         {"batch_id": 3, "job": "ingest-engagements", "resumed": False, "files": 3, "bytes": 900}
         | {name: COUNTS[name] for name in COUNTS if name != "files"}
@@ -53,13 +54,19 @@ def test_the_data_table_tells_all_of_a_batch() -> None:
 
 
 def test_other_tables_tell_what_was_written_to_them_only() -> None:
-    told = table_metadata(batch(), "mapping")
-    assert values(told).items() >= {"batch_id": 3, "files": 0, "bytes": 0}.items()
-    assert not {"landed", "last_batches", "rejected", "seconds"} & told.keys()
+    told = table_metadata(batch(), MAPPING, "tables")
+    assert values(told) == {"batch_id": 3, "job": "ingest-engagements", "resumed": False, "names": 4}
+    assert not {"last_batches", "rejected"} & told.keys()
+
+
+def test_quarantine_tells_why_records_were_rejected() -> None:
+    told = table_metadata(batch(), QUARANTINE, "tables")
+    assert values(told)["quarantined"] == 2
+    assert "rejected" in told
 
 
 def test_offsets_are_listed_in_the_order_of_partitions_and_a_new_one_starts_at_0() -> None:
-    table = table_metadata(batch(), "data")["offsets"]
+    table = table_metadata(batch(), DATA_TABLE, "tables")["offsets"]
     assert isinstance(table, dg.TableMetadataValue)
     rows = [record.data for record in table.records]
     assert rows == [
@@ -70,7 +77,7 @@ def test_offsets_are_listed_in_the_order_of_partitions_and_a_new_one_starts_at_0
 
 
 def test_a_resumed_batch_says_so() -> None:
-    assert table_metadata(batch(replayed=True), "data")["resumed"].value is True
+    assert table_metadata(batch(replayed=True), DATA_TABLE, "tables")["resumed"].value is True
     assert "batch 3 (resumed)" in log_line(report(replayed=True))
 
 
@@ -79,6 +86,14 @@ def test_the_log_line_has_id_range_rows_files_and_seconds() -> None:
         "ingest-engagements batch 3: offsets [0: 5-12, 2: 0-1, 10: 0-2], 10 in, 7 landed, 1 known, 2 quarantined, "
         "5 files, 2.5 s"
     )
+
+
+def test_the_log_line_of_requests_says_what_they_change_and_that_of_a_move_what_moved() -> None:
+    announced = {**COUNTS, "conversions": 3, "deleted": 2}
+    assert "2 quarantined, 6 rows inserted, 1 rows updated, 2 rows deleted, 5 files" in log_line(
+        report(counts=announced)
+    )
+    assert "0 quarantined, 40 rows moved, 2 files" in log_line(report(counts={"changed_rows": 40, "files": 2}))
 
 
 def test_bars_run_from_the_oldest_to_the_newest_batch() -> None:

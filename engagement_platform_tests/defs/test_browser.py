@@ -32,12 +32,13 @@ STOPPED_WITHIN_S = 40
 
 CHECKS = {
     "engagement/data": [
-        *("conservation", "contents", "fresh", "guards_kept", "identity", "nothing_lost", "unique_engagement_id"),
+        *("conservation", "contents", "fresh", "guards_kept", "identity", "nothing_lost", "pending_age"),
+        "unique_engagement_id",
         *CODES,
     ],
     "engagement/mapping": ["names"],
-    "engagement/notification": ["announced", "announced_rows"],
-    "engagement/alias": ["acyclic", "conservation", "fresh"],
+    "engagement/notification": ["announced", "announced_rows", "fresh"],
+    "engagement/alias": ["acyclic"],
     "engagement/quarantine": ["quarantine_share", "rejected_once"],
     "engagement/mutation_request": ["conservation", "fresh"],
 }
@@ -259,10 +260,10 @@ def test_a_batch_shows_its_counts_and_the_plot_of_the_last_ones(page: Any, ui: s
     picture(page, "batch-plot", tmp_path)
 
 
-def test_a_batch_of_mutations_shows_what_was_chosen_and_why(page: Any, ui: str, tmp_path: Path) -> None:
-    moment = _newest(ui, "engagement/alias")
-    page.goto(f"/assets/engagement/alias?view=events&time={moment}", wait_until="domcontentloaded")
-    for label in ("operations", "longest_chain", "write_amplification", "strategies"):
+def test_a_batch_of_requests_shows_what_it_changed_for_readers(page: Any, ui: str, tmp_path: Path) -> None:
+    moment = _nodes(ui)["engagement/notification"]["assetObservations"][0]["timestamp"]
+    page.goto(f"/assets/engagement/notification?view=events&time={moment}", wait_until="domcontentloaded")
+    for label in ("conversions", "deletions", "updated", "notifications"):
         page.get_by_text(label, exact=True).first.wait_for()
     picture(page, "mutation-batch", tmp_path)
 

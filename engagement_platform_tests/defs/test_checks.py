@@ -8,7 +8,7 @@ from pathlib import Path
 
 import dagster as dg
 import pytest
-from deltalake import DeltaTable
+from deltalake import write_deltalake
 
 from engagement_platform.defs.checks import (
     ALIASES,
@@ -22,9 +22,8 @@ from engagement_platform.defs.checks import (
     table_check_results,
 )
 from engagement_platform.defs.sensors import to_report
-from engagement_platform.engine.model import Manifest, Transaction
+from engagement_platform.engine.model import Manifest
 from engagement_platform.jobs import INGEST_ENGAGEMENTS, open_stores
-from engagement_platform.lake import light
 from engagement_platform.lake.arrow import table_of
 from engagement_platform.lake.engagement import ALIAS
 from engagement_platform.settings import Settings
@@ -90,14 +89,14 @@ def test_something_has_landed_when_a_batch_has_finished_or_an_alias_stands(tmp_p
         stores.checkpoints.begin(begun)
         return begun
 
-    light.create(ALIAS.uri(settings.lake), ALIAS)
+    write_deltalake(ALIAS.uri(settings.lake), table_of([], ALIAS))
     first = begin(0)
     assert landed_in(settings, stores) == set(), "a batch that is under way may have written nothing yet"
     stores.checkpoints.succeed(first, {})
     begin(1)
     assert landed_in(settings, stores) == EVERYWHERE - {ALIASES}
     edge = table_of([{"organization_id": "org-1", "request_id": "r-1", "batch_id": 0}], ALIAS)
-    light.append(DeltaTable(ALIAS.uri(settings.lake)), edge, Transaction("test/alias", 0))
+    write_deltalake(ALIAS.uri(settings.lake), edge, mode="append")
     assert landed_in(settings, stores) == EVERYWHERE
 
 

@@ -18,7 +18,7 @@ from engagement_platform_tests.defs.conftest import Home
 
 pytestmark = pytest.mark.broker
 
-TABLES = (data_table("organization"), MAPPING, NOTIFICATION, QUARANTINE)
+TABLES = (data_table("liquid"), MAPPING, NOTIFICATION, QUARANTINE)
 
 
 def engagement(number: int) -> bytes:
@@ -43,7 +43,7 @@ def test_a_run_tells_of_each_batch_and_a_backfill_of_its_day_changes_nothing(hom
     result = home.run("ingest_engagements", [today])
     assert result.success
 
-    for key in ("data", "superseded", "mapping", "said_name", "notification", "quarantine"):
+    for key in ("data", "changeset", "mapping", "notification", "quarantine"):
         newest, first = home.events(f"engagement/{key}")
         assert (number(first, "batch_id"), number(newest, "batch_id")) == (0, 1)
         assert {newest.partition, first.partition} == {today.isoformat()}
@@ -119,7 +119,7 @@ def test_redriven_records_land_and_are_told_of(home: Home, monkeypatch: pytest.M
     redrive = defs().resolve_job_def("redrive_quarantine")
     config = {"ops": {"redrive": {"config": {"reason": rejected["reason_code"]}}}}
     assert redrive.execute_in_process(run_config=config, instance=home.instance).success
-    assert len(home.rows(data_table("organization"))) == 1
+    assert len(home.rows(data_table("liquid"))) == 1
     newest = home.events("engagement/data")[0]
     assert (number(newest, "landed"), newest.partition) == (1, today.isoformat())
     newest = home.events("profile/changeset")[0]

@@ -42,7 +42,7 @@ from engagement_platform.defs.sensors import REPORT_AGAIN_AFTER, Recent
 from engagement_platform.engine.model import Transaction
 from engagement_platform.lake import light
 from engagement_platform.lake.arrow import table_of
-from engagement_platform.lake.engagement import MAPPING, data_table
+from engagement_platform.lake.engagement import QUARANTINE, data_table
 from engagement_platform.lake.layout import LAYOUT_HISTORY
 from engagement_platform.layout.findings import CODES
 from engagement_platform.layout.reports import keep
@@ -174,7 +174,7 @@ def test_a_lake_without_tables_passes_and_says_so(lake: Lake) -> None:
 
 def test_healthy_tables_pass_every_check_and_a_table_of_somebody_else_shows_in_the_figures(lake: Lake) -> None:
     light.create(str(lake.data), data_table("organization"))
-    light.create(str(lake.home / "lake" / "engagement" / "mapping"), MAPPING)
+    light.create(str(lake.home / "lake" / "engagement" / "quarantine"), QUARANTINE)
     logs.table(lake.home / "lake" / "game" / "well", logs.files(4, 128 * KB * KB))
     lake.run("examine_layout")
     assert [table for table in TABLES if lake.failed(table)] == []

@@ -9,14 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engagement_platform.defs.applied import write_amplification
-from engagement_platform.defs.checks import announced_rows_result
+from engagement_platform.defs.checks import announced_rows_result, pending_age_result
 from engagement_platform.defs.mutated import Announced, chains, not_announced, sampled
-from engagement_platform.defs.rematerialize import ToMove, why_not_now
-from engagement_platform.engine.job import BatchReport
-from engagement_platform.engine.model import Manifest
-from engagement_platform.mutation.model import Edge
-from engagement_platform_tests.mutation.histories import at, edges, random_history
+from engagement_platform.defs.rematerialize import PRESSING_ROWS, ToMove, why_move
+from engagement_platform.defs.waiting import PendingChanges
+from engagement_platform.pipelines.mutations.edges import Edge
+from engagement_platform_tests.pipelines.mutations.histories import at, edges, random_history
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
@@ -51,26 +49,17 @@ def test_an_alias_that_stands_twice_is_found_and_so_is_one_that_moved_to_an_earl
     }  # fmt: skip
 
 
-FINE = Announced("apply-mutations batch 3", seen=4, notifications=4, written=5, changed=5)
+FINE = Announced("apply-mutations batch 3", seen=4, notifications=4)
 
 
 def test_a_batch_that_announced_what_it_changed_is_fine_and_so_is_no_batch() -> None:
-    assert not_announced([FINE, replace(FINE, changed=None, written=0)]) == []
+    assert not_announced([FINE]) == []
     assert announced_rows_result([]).passed
 
 
-@pytest.mark.parametrize(
-    ("broken", "says"),
-    [
-        (replace(FINE, notifications=3), "apply-mutations batch 3 changed 4 rows for readers and announced 3"),
-        (
-            replace(FINE, changed=6),
-            "apply-mutations batch 3 meant to change 5 rows of the Data Table and changed 6",
-        ),
-    ],
-)
-def test_a_batch_that_announced_or_changed_something_else_is_named(broken: Announced, says: str) -> None:
-    result = announced_rows_result([FINE, broken])
+def test_a_batch_that_announced_something_else_is_named() -> None:
+    result = announced_rows_result([FINE, replace(FINE, notifications=3)])
+    says = "apply-mutations batch 3 changed 4 rows for readers and announced 3"
     assert (result.passed, result.description) == (False, says)
 
 
@@ -85,29 +74,35 @@ def test_a_sample_has_no_name_twice_and_turns_lead_to_all_of_them(names: set[str
     assert seen == names
 
 
-REST = ToMove(pending=0, hidden=9, purge_due=False, unfinished=False)
+LONG = timedelta(minutes=10)
+REST = ToMove(pending=0, age=None, purge_due=False, unfinished=False)
 
 
 @pytest.mark.parametrize(
-    ("found", "launched"),
+    ("found", "moves"),
     [
         (REST, False),
-        (replace(REST, pending=1), True),
+        (replace(REST, pending=1, age=timedelta(minutes=9)), False),
+        (replace(REST, pending=1, age=LONG), True),
+        (replace(REST, pending=1, age=None), True),
+        (replace(REST, pending=PRESSING_ROWS, age=timedelta(0)), False),
+        (replace(REST, pending=PRESSING_ROWS + 1, age=timedelta(0)), True),
         (replace(REST, unfinished=True), True),
         (replace(REST, purge_due=True), True),
     ],
-    ids=["nothing", "pending", "unfinished", "purge due"],
+    ids=["nothing", "young", "old", "of unknown age", "many", "too many", "unfinished", "purge due"],
 )
-def test_a_run_is_launched_when_something_waits_or_a_purge_is_due(found: ToMove, launched: bool) -> None:
-    assert (why_not_now(found, None) is None) is launched
-    assert why_not_now(found, "STARTED") is not None
+def test_changes_are_moved_when_they_pend_too_long_or_are_too_many(found: ToMove, moves: bool) -> None:
+    assert (why_move(found, LONG) is not None) is moves
 
 
-def test_amplification_is_unknown_where_no_row_was_moved() -> None:
-    manifest = Manifest("apply-mutations", "apply-mutations@1", 0, {"version": -1}, {"version": 1}, NOON)
-
-    def amplified(counts: dict[str, int]) -> float | None:
-        return write_amplification(BatchReport(manifest, counts, {}, {}, 1.0, False))
-
-    assert amplified({"bytes_rewritten": 0, "bytes_changed": 0}) is None
-    assert amplified({"bytes_rewritten": 300, "bytes_changed": 100}) == 3
+@pytest.mark.parametrize(
+    ("age", "passed"),
+    [(None, True), (2 * LONG, True), (2 * LONG + timedelta(seconds=1), False)],
+    ids=["nothing pends", "exactly twice", "longer"],
+)
+def test_a_change_that_pends_for_more_than_twice_as_long_as_it_may_is_told_of(
+    age: timedelta | None, passed: bool
+) -> None:
+    pending = PendingChanges(0 if age is None else 7, None if age is None else NOON - age)
+    assert pending_age_result(pending, NOON, LONG).passed is passed

@@ -35,7 +35,7 @@ def launched(home: Home, **config: Any) -> Any:
 def test_a_run_shows_the_plan_and_restores_only_when_it_is_told_to(home: Home) -> None:
     home.broker.produce(home.engagements, [(0, None, engagement(number)) for number in range(1, 6)])
     assert home.run("ingest_engagements", [datetime.now(UTC).date()]).success
-    data = data_table("organization")
+    data = data_table("liquid")
     both = home.rows(data)
     shown = launched(home, table=data.name, to="1", reason="a bad batch")
     assert shown["boundary"] == "the end of ingest-engagements batch 0"

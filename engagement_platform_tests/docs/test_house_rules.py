@@ -108,7 +108,9 @@ def test_nothing_reaches_behind_spark_connect(path: Path) -> None:
     assert found(path, (node for node in attributes(path) if node.attr in hidden)) == []
 
 
-@pytest.mark.parametrize("path", [p for p in modules() if p.parent.name in ("engagements", "lake", "mutations")], ids=name)
+@pytest.mark.parametrize(
+    "path", [p for p in modules() if p.parent.name in ("engagements", "lake", "mutations")], ids=name
+)
 def test_what_a_batch_does_depends_on_no_clock_and_no_dice(path: Path) -> None:
     """A replay would differ: time and ids come from the manifest."""
     assert looks_at_clocks_or_dice(path) == []

@@ -9,7 +9,7 @@ import pytest
 
 from engagement_platform.embedded.connect import connect_child
 from engagement_platform.lake.session import GRAPH_PLUGIN, RELATION_PLUGINS
-from engagement_platform.settings import MutationSettings, Settings, SparkSettings
+from engagement_platform.settings import Settings, SparkSettings
 
 CORE, CONNECT = "graphframes-spark4_2.13-0.12.3.jar", "graphframes-connect-spark4_2.13-0.12.3.jar"
 
@@ -25,7 +25,6 @@ def command(folder: Path, jars: tuple[str, ...], conf: Mapping[str, str]) -> tup
         lake_uri=None,
         home=folder / "home",
         spark=SparkSettings(jar_folder=folder / "jars", conf=dict(conf)),
-        mutation=MutationSettings(resolver="graphframes"),
     )
     words = connect_child(settings, folder / "work").command
     of = dict(words[at + 1].split("=", 1) for at, word in enumerate(words) if word == "--conf")

@@ -12,7 +12,7 @@ from engagement_platform.engine.lease import LeaseLost, LeaseStore
 from engagement_platform.engine.model import JobState
 from engagement_platform.engine.offset_reset import Rewind, first_start, lineage, rewind, rewound_by
 from engagement_platform.engine.stores import BatchMetadataStore, CheckpointStore, StaleBatch
-from engagement_platform.ingestion.again import recorded_ranges
+from engagement_platform.pipelines.replay import recorded_ranges
 from engagement_platform_tests.engine.conftest import FakeClock
 from engagement_platform_tests.engine.test_stores import INGESTED, JOB, manifest, run, token
 

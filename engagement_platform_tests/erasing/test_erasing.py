@@ -18,25 +18,13 @@ from engagement_platform.consumers import Changes
 from engagement_platform.engine.job import Told
 from engagement_platform.engine.model import Limits
 from engagement_platform.engine.unfinished_batches import OthersBatchUnfinished
-from engagement_platform.erasing.found import AliasesNotMoved
-from engagement_platform.erasing.job import Eraser, erase_job, tables
+from engagement_platform.erasing.job import erase_job, tables
 from engagement_platform.erasing.reach import places
 from engagement_platform.erasing.whom import Whom
 from engagement_platform.lake import log
 from engagement_platform.lake.append_log_source import TableSource, added
-from engagement_platform.lake.engagement import (
-    ALIAS,
-    AMENDMENT,
-    MAPPING,
-    MUTATION_REQUEST,
-    NOTIFICATION,
-    OPERATION,
-    ORIGINAL,
-    PENDING,
-    QUARANTINE,
-    SAID_NAME,
-    SUPERSEDED,
-)
+from engagement_platform.lake.contract import Table
+from engagement_platform.lake.engagement import ALIAS, CHANGESET, MAPPING, MUTATION_REQUEST, NOTIFICATION, QUARANTINE
 from engagement_platform.lake.erased import ERASE_SUBJECTS, current_files, is_erasure, is_pseudonym
 from engagement_platform.lake.lake import Lake
 from engagement_platform.merge_on_read.entity import PROFILE
@@ -45,26 +33,36 @@ from engagement_platform.pii.opening import open_vault
 from engagement_platform.pii.receipts import receipt, verify
 from engagement_platform.pii.scan import places_with
 from engagement_platform.pii.tombstones import ENGAGEMENT, PERSON, StoredTombstones, entity
+from engagement_platform.pipelines.snapshot import current, current_names, snapshot
 from engagement_platform.rollback.plan import ErasedSince, _refuse_erased_since
-from engagement_platform_tests.erasing.planted import AMY, ANN, AT, BOB, DATA, SECRET, Planted, engagement
+from engagement_platform_tests.erasing.planted import (
+    AMY,
+    ANN,
+    AT,
+    BOB,
+    DATA,
+    LATER,
+    PENDING,
+    SECRET,
+    Planted,
+    edge,
+    engagement,
+    name,
+    request,
+)
 
 WHOM = Whom.of(BOB)
 REF = "ref"
 
 
 @pytest.fixture(scope="module")
-def before(tmp_path_factory: pytest.TempPathFactory) -> Planted:
-    return Planted(tmp_path_factory.mktemp("before"))
-
-
-@pytest.fixture(scope="module")
-def erased(tmp_path_factory: pytest.TempPathFactory) -> tuple[Planted, dict[str, Any]]:
+def erased(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> tuple[Planted, dict[str, Any]]:
     """One lake after one erasure, with its receipt; a consumer has read all that was told before it."""
-    planted = Planted(tmp_path_factory.mktemp("erased"))
+    planted = Planted(tmp_path_factory.mktemp("erased"), spark)
     follow(planted)
     vault = open_vault(planted.settings)
     who = subject(vault, BOB, None)
-    keys, done = erase(vault, who, places(planted.settings, WHOM))
+    keys, done = erase(vault, who, places(planted.settings, WHOM, spark=spark))
     return planted, receipt(vault.keyring, who, keys, done, AT)
 
 
@@ -81,14 +79,17 @@ def test_rows_of_the_person_are_gone_from_every_table_and_others_have_all_they_h
     erased: tuple[Planted, dict[str, Any]],
 ) -> None:
     lake, _ = erased
-    assert lake.values(DATA, "engagement_id", "person_id") == [("amy's", AMY), ("ann's", ANN), ("through", AMY)]
-    assert lake.values(SAID_NAME, "id", "name") == [(AMY, "Amy"), (ANN, "Ann")]
-    assert lake.values(MAPPING, "id", "name") == [(AMY, "Amy"), (ANN, "Ann")], "the name that was handed on goes, too"
-    assert lake.values(ORIGINAL, "engagement_id") == [("ann's",)]
-    assert lake.values(SUPERSEDED, "engagement_id", "source_person_id") == [("ann's", ANN)]
-    assert lake.values(AMENDMENT, "request_id") == [("u3",)]
-    assert lake.values(OPERATION, "request_id") == [("c9",)]
-    assert lake.values(MUTATION_REQUEST, "request_id") == [("u3",)]
+    assert lake.values(DATA, "engagement_id", "person_id", "source_person_id", "version") == [
+        ("amy's", AMY, AMY, 1), ("ann's", ANN, ANN, 1), ("corrected", ANN, ANN, 2), ("passed", AMY, "early", 1),
+        ("through", AMY, "early", 1),
+    ]  # fmt: skip
+    assert lake.values(CHANGESET, "engagement_id") == [("amy's",)], "what the base now has stands there once"
+    corrected = next(row for row in lake.rows(DATA) if row["engagement_id"] == "corrected")
+    assert (corrected["engagement"]["subject"], corrected["original"]["subject"]) == ("patched", "hello")
+    assert lake.values(MAPPING, "id", "name") == [(AMY, "Amy"), (ANN, "Ann"), ("lead", "A lead")], (
+        "the name that was handed on goes, too"
+    )
+    assert lake.values(MUTATION_REQUEST, "request_id") == [("c9",), ("u3",), ("u5",)]
     assert lake.values(PROFILE.changeset, "profile_id") == lake.values(PROFILE.base, "profile_id") == [(ANN,)]
 
 
@@ -97,7 +98,7 @@ def test_who_became_whom_stays_under_a_pseudonym_and_refused_records_are_markers
 ) -> None:
     lake, _ = erased
     edges = {row["request_id"]: (row["from_id"], row["to_id"]) for row in lake.rows(ALIAS)}
-    assert sorted(edges) == ["c1", "c2", "c3", "c4", "c5", "c6"], "what only deleted the person is gone"
+    assert sorted(edges) == [f"c{n}" for n in range(1, 10)], "what only deleted the person is gone"
     assert is_pseudonym(edges["c1"][1])
     assert edges["c5"] == ("early", edges["c1"][1])
     assert edges["c4"] == (edges["c1"][1], AMY)
@@ -110,14 +111,14 @@ def test_readers_drop_the_rows_and_each_is_told_of_as_often_as_it_was_seen(
     erased: tuple[Planted, dict[str, Any]],
 ) -> None:
     lake, _ = erased
-    gone = ["became", "elsewhere", "led", "own"]
+    gone = ["again", "became", "elsewhere", "led", "own", "waiting"]
     told = [(row["change_type"], row["engagement_id"]) for row in lake.rows(NOTIFICATION)]
     for each in gone:
         assert told.count(("INSERT", each)) == told.count(("DELETE", each)) == 1
     assert follow(lake) == gone, "a reader that goes on hears of these only"
     everything = Changes(lake.root, name="new", store_url=lake.settings.store_url)
     assert {id_ for batch in everything for id_ in batch.inserts["engagement_id"].to_pylist()} == {
-        "amy's", "ann's", "through",
+        "amy's", "ann's", "corrected", "passed", "through",
     }  # fmt: skip
 
 
@@ -131,13 +132,20 @@ def test_whoever_follows_a_table_goes_on_after_an_erasure(erased: tuple[Planted,
 def test_no_file_in_use_has_a_byte_of_the_person(erased: tuple[Planted, dict[str, Any]]) -> None:
     lake, _ = erased
     for table in tables(lake.settings):
+        if table.key[0] == "engagement":
+            ours = [commit for commit in opened(lake, table).history() if is_erasure(commit.get("userMetadata"))]
+            assert ours, table.name
+            assert all("Spark" in commit["engineInfo"] for commit in ours), table.name
         found = places_with([Path(table.uri(lake.root))], [BOB.encode(), SECRET.encode()])
         assert not current_files(lake.root, table).intersection(found), table.name
         appends_only = DeltaTable(table.uri(lake.root)).metadata().configuration.get("delta.appendOnly", "false")
         assert appends_only == table.properties.get("delta.appendOnly", "false"), table.name
-        for path in places_with([Path(table.uri(lake.root), "_delta_log")], [BOB.encode()]):
-            info = next(json.loads(line) for line in path.read_text().splitlines() if "commitInfo" in line)
-            assert not info["commitInfo"].get("userMetadata", "").startswith("erase"), "no entry of ours names anybody"
+        for path in places_with([Path(table.uri(lake.root), "_delta_log")], [BOB.encode(), SECRET.encode()]):
+            assert f"{1:020}" >= path.name, f"{table.name}: no entry of ours names anybody"
+
+
+def opened(planted: Planted, table: Table) -> DeltaTable:
+    return DeltaTable(table.uri(planted.root))
 
 
 def test_the_receipt_names_every_table_and_verification_finds_what_is_planted_later(
@@ -146,21 +154,21 @@ def test_the_receipt_names_every_table_and_verification_finds_what_is_planted_la
     lake, given = erased
     named = {place["name"]: (place["rows"], place["left"]) for place in given["places"]}
     assert named.keys() >= {table.name for table in tables(lake.settings)}
-    assert named["engagement/data"] == (5, 0)
-    assert named["engagement/notification"] == (6, 0)
+    assert named["engagement/data"] == (9, 0)
+    assert named["engagement/notification"] == (12, 0)
     assert BOB not in json.dumps(given)
     vault = open_vault(lake.settings)
 
     def checks() -> dict[str, bool]:
-        others = places(lake.settings, WHOM)
+        others = places(lake.settings, WHOM, spark=lake.spark)
         return {check.what: check.holds for check in verify(vault, given, others, BOB, lake.settings.home)}
 
     assert all(checks().values())
-    lake.append(SAID_NAME, [{"organization_id": "org", "id": BOB, "name": "again"}], 1)
-    lake.append(ORIGINAL, [{"organization_id": "org", "engagement_id": "own", "version": 1}], 1)
+    lake.append(MAPPING, [name(BOB, "again", AT)], 1)
+    lake.append(MUTATION_REQUEST, [request("u9", operation="UPDATE", engagement_id="own")], 1)
     wrong = {what for what, holds in checks().items() if not holds}
-    assert wrong == {"engagement/said_name", "engagement/original", "bytes"}
-    erase(vault, subject(vault, BOB, None), places(lake.settings, WHOM))
+    assert wrong == {"engagement/mapping", "engagement/mutation_request", "bytes"}
+    erase(vault, subject(vault, BOB, None), places(lake.settings, WHOM, spark=lake.spark))
     assert all(checks().values()), "the same call removes what came later"
 
 
@@ -174,9 +182,10 @@ def test_tombstones_are_asked_by_organization(erased: tuple[Planted, dict[str, A
     assert tombstones.erased(entity("profile"), {("", BOB), ("", ANN)}) == {("", BOB)}
 
 
-def test_a_crash_at_any_point_leaves_what_an_undisturbed_erasure_leaves(tmp_path: Path, before: Planted) -> None:
-    job = erase_job(Lake(None, before.settings), before.stores, before.settings)  # type: ignore[arg-type]
-    calm, crashed = Planted(tmp_path / "calm"), Planted(tmp_path / "crashed")
+@pytest.mark.slow
+def test_a_crash_at_any_point_leaves_what_an_undisturbed_erasure_leaves(tmp_path: Path, spark: SparkSession) -> None:
+    calm, crashed = Planted(tmp_path / "calm", spark), Planted(tmp_path / "crashed", spark)
+    job = erase_job(Lake(spark, calm.settings), calm.stores, calm.settings)
     undisturbed = calm.eraser().run(REF, WHOM)
     died = []
     for point in job.crash_points:
@@ -187,7 +196,21 @@ def test_a_crash_at_any_point_leaves_what_an_undisturbed_erasure_leaves(tmp_path
     assert died == list(job.crash_points), "each attempt gets as far as its point"
     assert crashed.eraser().run(REF, WHOM) == undisturbed, "the last call knows what all of them did"
     assert alike(crashed) == alike(calm)
+    made = commits_of_erasures(crashed)
+    assert all(len(markers) == len(set(markers)) for markers in made.values()), "a commit was made twice"
+    assert {name: len(markers) for name, markers in made.items()} == {
+        name: len(markers) for name, markers in commits_of_erasures(calm).items()
+    }
     assert StoredTombstones(crashed.settings).next_asked(0) is None, "whom it was about is forgotten"
+
+
+def commits_of_erasures(planted: Planted) -> dict[str, list[str]]:
+    """Table -> markers of the erasure's commits to it, sorted; one that was made twice stands twice."""
+    found = {
+        table.name: sorted(str(marker) for _, marker in log.markers(table.uri(planted.root)) if is_erasure(marker))
+        for table in tables(planted.settings)
+    }
+    return {name: markers for name, markers in found.items() if markers}
 
 
 def dying_at(point: str) -> Callable[[str], None]:
@@ -210,27 +233,63 @@ def alike(planted: Planted) -> dict[str, list[str]]:
     return found
 
 
-def test_other_jobs_wait_until_an_erasure_is_finished(tmp_path: Path) -> None:
-    planted = Planted(tmp_path)
+def test_other_jobs_wait_until_an_erasure_is_finished(tmp_path: Path, spark: SparkSession) -> None:
+    planted = Planted(tmp_path, spark)
     with pytest.raises(RuntimeError, match="died"):
-        planted.eraser(Told(observe=dying_at("data.remove:after"))).run(REF, WHOM)
+        planted.eraser(Told(observe=dying_at("tombstones:recorded"))).run(REF, WHOM)
     unfinished = planted.stores.checkpoints.unfinished()
     with pytest.raises(OthersBatchUnfinished, match="erase --finish"):
         raise OthersBatchUnfinished("ingest-engagements", (DATA.name,), unfinished)
-    assert unfinished[0].manifest.table_versions.keys() >= {DATA.name, MAPPING.name, PROFILE.base.name}
-    list(planted.eraser().finish())
-    assert not planted.stores.checkpoints.unfinished()
+    assert unfinished[0].manifest.table_versions.keys() >= {table.name for table in tables(planted.settings)}
 
 
-def test_an_erasure_in_one_organization_leaves_the_others(tmp_path: Path) -> None:
-    planted = Planted(tmp_path)
+def test_an_erasure_in_one_organization_leaves_the_others(tmp_path: Path, spark: SparkSession) -> None:
+    planted = Planted(tmp_path, spark)
+    before = planted.contents()
     planted.eraser().run(REF, Whom.of(BOB, organizations=["other"], profiles=["nobody"]))
-    assert ("own", BOB) in planted.values(DATA, "engagement_id", "person_id")
-    assert "elsewhere" not in {row["engagement_id"] for row in planted.rows(DATA)}
-    assert planted.values(PROFILE.base, "profile_id") == [(AMY,)] or (BOB,) in planted.values(
-        PROFILE.base, "profile_id"
-    )
+    changed = {table for table, rows in planted.contents().items() if rows != before[table]}
+    assert changed == {DATA.name, NOTIFICATION.name, QUARANTINE.name}
+    assert {row["engagement_id"] for row in planted.rows(DATA) if row["organization_id"] == "other"} == set()
+    assert len(planted.rows(DATA)) == len(before[DATA.name]) - 1
     assert {row["offset"] for row in planted.rows(QUARANTINE) if row["reason_code"] == "erased"} == {1}
+
+
+def test_readers_see_nothing_else_at_any_moment(tmp_path: Path, spark: SparkSession) -> None:
+    """Engagements are as they were until those of the person are gone; names are as they were, or as they will be."""
+    planted = Planted(tmp_path, spark)
+    lake, seen = Lake(spark, planted.settings), list[tuple[dict[str, Any], dict[str, Any]]]()
+
+    def look(point: str) -> None:
+        of_view = ("data.", "changeset.", "mapping.", "mutation_request.", "alias.")
+        if point == "manifest:after" or (point.startswith(of_view) and point.endswith(".rewrite:after")):
+            at = snapshot(planted.root)
+            rows, names = current(lake, at).toArrow().to_pylist(), current_names(lake, at).toArrow().to_pylist()
+            seen.append(({row["engagement_id"]: row for row in rows}, {row["id"]: row["name"] for row in names}))
+
+    planted.eraser(Told(observe=look)).run(REF, WHOM)
+    assert len(seen) == 6
+    (first, first_names), (last, last_names) = seen[0], seen[-1]
+    gone = {"again", "became", "elsewhere", "led", "own", "waiting"}
+    assert first.keys() - last.keys() == gone
+    assert (first_names[BOB], last_names) == (f"last {SECRET}", {AMY: "Amy", ANN: "Ann", "lead": "A lead"})
+    for engagements, names in seen:
+        assert engagements == {id_: first[id_] for id_ in engagements}
+        assert engagements.keys() | gone == first.keys()
+        assert all(name in (first_names[id_], last_names.get(id_)) for id_, name in names.items())
+    assert "again" in seen[1][0], "its newer image is in the changeset"
+    assert not gone & seen[2][0].keys()
+
+
+def test_followers_hear_of_rows_that_a_request_has_deleted_and_nobody_announced(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    """The request leaves with the person, so nobody else will."""
+    planted = Planted(tmp_path, spark)
+    delete = {**edge("d9", "DELETE", BOB, None, LATER), "batch_sequence": PENDING + 1}
+    planted.append(ALIAS, [delete])
+    planted.eraser().run(REF, WHOM)
+    gone = [row["engagement_id"] for row in planted.rows(NOTIFICATION) if row["job_name"] == ERASE_SUBJECTS]
+    assert sorted(gone) == ["again", "became", "elsewhere", "led", "own", "waiting"]
 
 
 def test_a_place_says_how_long_former_versions_keep_what_it_had(erased: tuple[Planted, dict[str, Any]]) -> None:
@@ -241,22 +300,12 @@ def test_a_place_says_how_long_former_versions_keep_what_it_had(erased: tuple[Pl
     assert {place.former(path) for path in former} == {Former.FILES}  # type: ignore[union-attr]
 
 
-def test_an_erasure_that_has_to_wait_for_conversions_keeps_nobody_else_waiting(tmp_path: Path) -> None:
-    planted = Planted(tmp_path)
-    planted.append(PENDING, [{"organization_id": "org", "pending_from": 0, "batch_id": 0}])
-    with pytest.raises(AliasesNotMoved, match="rematerialize-aliases"):
-        planted.eraser().run(REF, WHOM)
-    assert not planted.stores.checkpoints.unfinished()
-    DeltaTable(PENDING.uri(planted.root)).delete()
-    assert planted.eraser().run(REF, WHOM)["engagement/data"] == 5
-
-
-def test_now_deletes_what_nobody_reads_and_says_who_keeps_the_rest(tmp_path: Path) -> None:
-    planted = Planted(tmp_path)
+def test_now_deletes_what_nobody_reads_and_says_who_keeps_the_rest(tmp_path: Path, spark: SparkSession) -> None:
+    planted = Planted(tmp_path, spark)
     slow = Changes(planted.root, name="slow", store_url=planted.settings.store_url)
     for table in (DATA, NOTIFICATION):
         planted.append(table, [], 1)
-    before = places(planted.settings, WHOM, readers={})
+    before = places(planted.settings, WHOM, spark=spark, readers={})
     vault = open_vault(planted.settings)
     _, done = erase(vault, subject(vault, BOB, None), before)
     until = {one.name: set(one.until) for one in done}
@@ -270,28 +319,27 @@ def test_now_deletes_what_nobody_reads_and_says_who_keeps_the_rest(tmp_path: Pat
     assert {id_ for batch in slow for id_ in batch.inserts["engagement_id"].to_pylist()} >= {"amy's", "ann's"}
 
 
-def test_now_deletes_former_files_that_say_what_the_person_said_without_its_id(tmp_path: Path) -> None:
-    """Contents of an engagement stand in other tables, and under the id that its person had before a conversion."""
-    planted = Planted(tmp_path)
+def test_now_deletes_former_files_that_say_what_the_person_said_without_its_id(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    """Contents of an engagement stand in requests, and under the id that its person had before a conversion."""
+    planted = Planted(tmp_path, spark)
     planted.append(DATA, [engagement("org", "led too", "lead", "lead", SECRET)], 1)
-    data = DeltaTable(DATA.uri(planted.root))
-    data.update(updates={"person_id": f"'{BOB}'"}, predicate="engagement_id = 'led too'")
-    for table, row in ((ORIGINAL, {"version": 1}), (AMENDMENT, {"request_id": "u9", "operation": "UPDATE"})):
-        planted.append(table, [{"organization_id": "org", "engagement_id": "other", **row}], 1)
-        DeltaTable(table.uri(planted.root)).optimize.compact()
+    opened(planted, DATA).update(updates={"person_id": f"'{BOB}'"}, predicate="engagement_id = 'led too'")
+    planted.append(MUTATION_REQUEST, [request("u9", operation="UPDATE", engagement_id="led", subject=SECRET)], 1)
+    opened(planted, MUTATION_REQUEST).optimize.compact()
 
     def without_the_id() -> list[str]:
         found = places_with([Path(planted.root)], [SECRET.encode()])
         named = set(places_with([Path(planted.root)], [BOB.encode()]))
         return sorted({path.relative_to(planted.root).parts[1] for path in found if path not in named})
 
-    assert {"data", "original"} <= set(without_the_id()), "nothing was planted"
+    assert {"data", "mutation_request"} <= set(without_the_id()), "nothing was planted"
     vault = open_vault(planted.settings)
-    _, done = erase(vault, subject(vault, BOB, None), places(planted.settings, WHOM, readers={}))
+    _, done = erase(vault, subject(vault, BOB, None), places(planted.settings, WHOM, spark=spark, readers={}))
     assert {kept for one in done for kept in one.until} == {"log"}
     left = places_with([Path(planted.root)], [SECRET.encode(), BOB.encode()])
     assert [path for path in left if "_delta_log" not in path.parts] == []
-    assert planted.values(ORIGINAL, "engagement_id") == [("ann's",), ("other",)]
 
 
 def test_a_restore_does_not_go_back_behind_an_erasure(erased: tuple[Planted, dict[str, Any]]) -> None:
@@ -303,65 +351,21 @@ def test_a_restore_does_not_go_back_behind_an_erasure(erased: tuple[Planted, dic
 
 @pytest.mark.slow
 @pytest.mark.crash
-def test_a_process_that_is_killed_is_followed_by_one_that_does_the_rest(tmp_path: Path) -> None:
-    planted, calm = Planted(tmp_path / "killed"), Planted(tmp_path / "calm")
+def test_a_process_that_is_killed_is_followed_by_one_that_does_the_rest(tmp_path: Path, spark: SparkSession) -> None:
+    planted, calm = Planted(tmp_path / "killed", spark), Planted(tmp_path / "calm", spark)
     calm.eraser().run(REF, WHOM)
     command = [sys.executable, "-m", "engagement_platform_tests.erasing.killable", str(planted.settings.home)]
-    died = subprocess.run([*command, "notification.redact:after"], check=False, timeout=300)
+    died = subprocess.run([*command, "mapping.rewrite:after"], check=False, timeout=300)
     assert died.returncode == -signal.SIGKILL
     assert BOB not in repr(planted.stores.checkpoints.history(ERASE_SUBJECTS)), "whom it is about is written nowhere"
     assert len(list(planted.eraser().finish())) == 1
     assert alike(planted) == alike(calm)
 
 
-WRITTEN_BY_SPARK = (DATA, NOTIFICATION, SAID_NAME, QUARANTINE)
-
-
-def only_spark_writes(planted: Planted) -> None:
-    """Some tables get a feature that delta-rs does not write."""
-    for table in WRITTEN_BY_SPARK:
-        opened = DeltaTable(table.uri(planted.root))
-        opened.alter.set_table_properties({"delta.randomizeFilePrefixes": "true"})
-
-
-def commits_of_erasures(planted: Planted) -> dict[str, list[str]]:
-    """Table -> markers of the erasure's commits to it, sorted; one that was made twice stands twice."""
-    found = {
-        table.name: sorted(str(marker) for _, marker in log.markers(table.uri(planted.root)) if is_erasure(marker))
-        for table in tables(planted.settings)
-    }
-    return {name: markers for name, markers in found.items() if markers}
-
-
-@pytest.mark.slow
-def test_a_commit_of_spark_that_is_done_again_changes_nothing(tmp_path: Path, spark: SparkSession) -> None:
-    """Each dies after its commit and before that is written down: only the marker in the commit knows of it."""
-    planted, calm = Planted(tmp_path / "spark"), Planted(tmp_path / "calm")
-    undisturbed = calm.eraser().run(REF, WHOM)
-    only_spark_writes(planted)
-    points = ("data.remove:after", "said_name.remove:after", "notification.redact:after", "notification.append:after",
-              "quarantine.redact:after")  # fmt: skip
-    for point in points:
-        with pytest.raises(RuntimeError, match=point):
-            Eraser(planted.settings, planted.stores, Told(observe=dying_at(point)), spark).run(REF, WHOM)
-    done = Eraser(planted.settings, planted.stores, spark=spark).run(REF, WHOM)
-    assert done == undisturbed
-    assert alike(planted) == alike(calm)
-    made = commits_of_erasures(planted)
-    assert set(made) >= {table.name for table in WRITTEN_BY_SPARK}
-    assert all(len(markers) == len(set(markers)) for markers in made.values()), "a commit was made twice"
-    assert {name: len(markers) for name, markers in made.items()} == {
-        name: len(markers) for name, markers in commits_of_erasures(calm).items()
-    }
-
-
-@pytest.mark.slow
-def test_tables_that_only_spark_writes_end_as_others_do(tmp_path: Path, spark: SparkSession) -> None:
-    planted, calm = Planted(tmp_path / "spark"), Planted(tmp_path / "calm")
-    calm.eraser().run(REF, WHOM)
-    only_spark_writes(planted)
-    done = Eraser(planted.settings, planted.stores, spark=spark).run(REF, WHOM)
-    assert (done[DATA.name], done[NOTIFICATION.name], done[QUARANTINE.name]) == (5, 6, 2)
-    assert alike(planted) == alike(calm)
-    for table in (NOTIFICATION, SAID_NAME, QUARANTINE):
-        assert DeltaTable(table.uri(planted.root)).metadata().configuration["delta.appendOnly"] == "true"
+def test_rows_that_are_only_marked_as_removed_leave_their_files_too(tmp_path: Path, spark: SparkSession) -> None:
+    planted = Planted(tmp_path, spark)
+    data = Lake(spark, planted.settings).sql_name(DATA)
+    spark.sql(f"ALTER TABLE {data} SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')").collect()
+    assert planted.eraser().run(REF, WHOM)[DATA.name] == 9
+    found = places_with([Path(DATA.uri(planted.root))], [BOB.encode(), SECRET.encode()])
+    assert not current_files(planted.root, DATA).intersection(found)

@@ -12,8 +12,8 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engagement_platform.landing.withheld import ENGAGEMENTS, REQUESTS, requests_without_erased, withheld
-from engagement_platform.pii.tombstones import ANYWHERE, ENGAGEMENT, PERSON, Id, Nobody
+from engagement_platform.landing.withheld import ENGAGEMENTS, withheld
+from engagement_platform.pii.tombstones import ANYWHERE, PERSON, Id, Nobody
 
 SCHEMA = pa.schema(
     [
@@ -102,18 +102,3 @@ def test_a_refused_record_that_spells_fields_otherwise_is_looked_into_as_well() 
 def test_while_nobody_is_erased_records_are_not_looked_at() -> None:
     table = pa.Table.from_pylist([record(0, "o", "a", "e", False)], schema=SCHEMA)
     assert withheld(table, ENGAGEMENTS, Nobody()) is table
-
-
-def test_requests_that_landed_before_are_left_out_by_whoever_comes_late() -> None:
-    rows = [
-        {"organization_id": "o", "from_id": "a", "to_id": "b", "engagement_id": None},
-        {"organization_id": "o", "from_id": "c", "to_id": "a", "engagement_id": None},
-        {"organization_id": "o", "from_id": None, "to_id": None, "engagement_id": "e"},
-        {"organization_id": "p", "from_id": None, "to_id": None, "engagement_id": "e"},
-        {"organization_id": "o", "from_id": "c", "to_id": "b", "engagement_id": None},
-    ]
-    tombstones = Graves(frozenset({(ANYWHERE, "a")}), frozenset({("o", "e")}))
-    left = requests_without_erased(pa.Table.from_pylist(rows), tombstones, None)  # type: ignore[arg-type]
-    assert isinstance(left, pa.Table)
-    assert left.to_pylist() == rows[3:]
-    assert REQUESTS[ENGAGEMENT] == ("engagement_id",)

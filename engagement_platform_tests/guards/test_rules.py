@@ -23,7 +23,7 @@ from engagement_platform.lake.engagement import NOTIFICATION
 from engagement_platform.settings import SparkSettings
 from engagement_platform_tests.consumers.lakes import PlainLake
 from engagement_platform_tests.consumers.test_changes import land
-from engagement_platform_tests.mutation.histories import convert, delete
+from engagement_platform_tests.pipelines.mutations.histories import convert, delete
 from engagement_platform_tests.streams.test_declared import CLICKS
 
 

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from datetime import date
 from io import StringIO
-from itertools import product
 from pathlib import Path
 from typing import Any, get_args
 from urllib.parse import unquote
@@ -21,13 +19,15 @@ from pyspark.sql import functions as F
 
 from engagement_platform.engine.job import BatchReport
 from engagement_platform.engine.model import Transaction
+from engagement_platform.jobs import INGEST_MUTATION_REQUESTS
 from engagement_platform.lake.contract import Table
-from engagement_platform.lake.engagement import MAPPING, NOTIFICATION, QUARANTINE
+from engagement_platform.lake.engagement import CHANGESET, MAPPING, NOTIFICATION, QUARANTINE, engagement_tables
 from engagement_platform.lake.lake import Lake
 from engagement_platform.lake.session import classic_conf, session_conf
+from engagement_platform.pipelines.mutations.move import REMATERIALIZE_ALIASES
+from engagement_platform.pipelines.parts import APPLY_MUTATIONS
 from engagement_platform.settings import LayoutScheme, LayoutSettings, Settings
 from engagement_platform_tests.conftest import Broker
-from engagement_platform_tests.daily import of_today
 from engagement_platform_tests.ingestion.oracle import engagement
 from engagement_platform_tests.ingestion.world import World
 
@@ -41,21 +41,14 @@ Message = dict[str, Any] | None
 
 @dataclass
 class Laid:
-    """A world with three batches in it."""
+    """A world with three batches in it, and a conversion that is moved."""
 
     world: World
     reports: list[BatchReport]
-    last_plans: list[str]
-    """Executed plans of the last batch, as Spark's own listing has them."""
 
     @property
     def scheme(self) -> LayoutScheme:
         return self.world.layout.scheme
-
-    @property
-    def in_spark(self) -> bool:
-        """Everything through Spark, as batches of many rows go; otherwise as batches of few."""
-        return self.world.layout.light_write_rows == 0
 
 
 def at(organization: str, day: str, nth: int, **more: Any) -> dict[str, Any]:
@@ -74,150 +67,116 @@ def batches() -> list[list[Message]]:
     ]
 
 
-# By organization and day the writes are the same in Spark, only more files; few rows of a liquid table go through
-# Spark, too.
-IN_TURN = [(scheme, rows) for scheme, rows in product(SCHEMES, (0, 1000)) if scheme == "organization" or rows]
-ALL_IN_SPARK = [(scheme, 0) for scheme in SCHEMES if scheme != "organization"]
-
-
 @pytest.fixture(
-    scope="module",
-    params=[*of_today(IN_TURN), *(pytest.param(one, marks=pytest.mark.slow) for one in ALL_IN_SPARK)],
-    ids=lambda one: f"{one[0]}-{one[1]}",
+    scope="module", params=[pytest.param(one, marks=[] if one == "liquid" else pytest.mark.slow) for one in SCHEMES]
 )
 def laid(
     request: pytest.FixtureRequest, spark: SparkSession, broker: Broker, tmp_path_factory: pytest.TempPathFactory
 ) -> Laid:
-    """The three batches in one layout, treated as many rows or as few."""
-    scheme, light_write_rows = request.param
-    layout = LayoutSettings(scheme=scheme, auto_compact=False, light_write_rows=light_write_rows)
-    # Its own session, since the shared one compacts: Delta rewrites the first file of a liquid table at once.
+    """The three batches in one layout, then a conversion that is announced and moved."""
+    layout = LayoutSettings(scheme=request.param, auto_compact=False)
+    # Its own session, since the shared one compacts.
     session = session_with(spark, Settings(layout=layout))
-    world = World(session, broker, tmp_path_factory.mktemp(scheme), layout=layout)
+    world = World(session, broker, tmp_path_factory.mktemp(request.param), layout=layout)
     reports: list[BatchReport] = []
-    before = -1
     for messages in batches():
-        before = newest(spark)
         world.produce(messages)
         reports += world.run()
-    return Laid(world, reports, plans(spark, before))
+    convert = {"request_id": "r1", "operation": "CONVERT", "from_id": "lead-1", "to_id": "contact-1"}
+    world.produce_requests([{**convert, "organization_id": "org-3", "execution_ts": "2026-11-20T12:00:00Z"}])
+    for job in (INGEST_MUTATION_REQUESTS, APPLY_MUTATIONS, REMATERIALIZE_ALIASES):
+        world.run(name=job)
+    return Laid(world, reports)
 
 
-def executions(spark: SparkSession) -> list[Any]:
-    """Queries that this Spark has run, as far as it still lists them (the last thousand)."""
-    spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()
-    listing = spark._jsparkSession.sharedState().statusStore().executionsList()
-    return [listing.apply(number) for number in range(listing.size())]
+def entries(world: World, table: Table) -> list[list[dict[str, Any]]]:
+    """The actions of each commit of a table, oldest first."""
+    paths = sorted(Path(world.lake.uri(table), "_delta_log").glob("*.json"))
+    return [[json.loads(line) for line in path.read_text().split("\n") if line] for path in paths]
 
 
-def newest(spark: SparkSession) -> int:
-    """The id of the query that was run last; ids only grow, whatever the listing forgets."""
-    return max((int(execution.executionId()) for execution in executions(spark)), default=-1)
+def info(actions: list[dict[str, Any]]) -> dict[str, Any]:
+    (found,) = [action["commitInfo"] for action in actions if "commitInfo" in action]
+    return found  # type: ignore[no-any-return]
 
 
-def plans(spark: SparkSession, after: int) -> list[str]:
-    """Executed plans of the queries since then."""
-    return [str(one.physicalPlanDescription()) for one in executions(spark) if int(one.executionId()) > after]
-
-
-def commits(world: World, table: Table) -> list[dict[str, Any]]:
-    """Per commit its operation, user metadata, and the files it added."""
-    found = []
-    for path in sorted(Path(world.lake.uri(table), "_delta_log").glob("*.json")):
-        actions = [json.loads(line) for line in path.read_text().splitlines()]
-        (info,) = [action["commitInfo"] for action in actions if "commitInfo" in action]
-        adds = [action["add"] for action in actions if "add" in action]
-        found.append(
-            {"operation": info["operation"], "marker": info.get("userMetadata", "").partition("\n")[0], "adds": adds}
-        )
-    return found
+def added(actions: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [action["add"] for action in actions if "add" in action]
 
 
 # Filled by the parametrized test below; every layout must end in what the first one ended in.
-ROWS: dict[tuple[LayoutScheme, bool], list[tuple[Any, ...]]] = {}
+ROWS: dict[LayoutScheme, list[tuple[Any, ...]]] = {}
 
 
 def test_every_layout_ends_in_the_same_rows(laid: Laid) -> None:
-    ROWS[laid.scheme, laid.in_spark] = laid.world.data_rows()
-    first = next(iter(ROWS.values()))
-    assert ROWS[laid.scheme, laid.in_spark] == first
-    assert len(first) == 18 + 4 + 2
-    assert sum(row[4] == 2 for row in first) == 4
+    ROWS[laid.scheme] = laid.world.data_rows()
+    assert ROWS[laid.scheme] == next(iter(ROWS.values()))
+    assert len(ROWS[laid.scheme]) == 18 + 4 + 2
+    assert sum(row[4] == 2 for row in ROWS[laid.scheme]) == 4
+    assert {row[3] for row in ROWS[laid.scheme] if row[0] == "org-3"} == {"lead-1", "contact-1"}
     for number, (inserted, updated, duplicates, quarantined) in enumerate([(18, 0, 1, 1), (4, 4, 2, 0), (2, 0, 0, 0)]):
         counts = laid.reports[number].counts
         assert (counts["inserted"], counts["updated"]) == (inserted, updated)
         assert (counts["duplicates"], counts["quarantined"]) == (duplicates, quarantined)
 
 
+def test_spark_writes_every_commit_of_every_engagement_table(laid: Laid) -> None:
+    for table in engagement_tables(laid.scheme):
+        engines = {info(actions)["engineInfo"].split("/")[0] for actions in entries(laid.world, table)}
+        assert engines == {"Apache-Spark"}, table.name
+
+
+def test_batches_append_and_only_the_move_changes_rows(laid: Laid) -> None:
+    operations = {
+        table.name: [info(actions)["operation"] for actions in entries(laid.world, table)]
+        for table in engagement_tables(laid.scheme)
+    }
+    assert operations[laid.world.data.name] == ["CREATE TABLE", "WRITE", "WRITE", "WRITE", "MERGE"]
+    assert operations[CHANGESET.name] == ["CREATE TABLE", "WRITE", "DELETE"]
+    assert operations[MAPPING.name] == ["CREATE TABLE", "WRITE", "WRITE", "WRITE", "WRITE"]
+    assert operations[NOTIFICATION.name] == ["CREATE TABLE", *["WRITE"] * 4]
+
+
+def test_a_batch_writes_one_file_a_table_or_a_partition(laid: Laid) -> None:
+    for table in engagement_tables(laid.scheme):
+        for actions in entries(laid.world, table):
+            if info(actions)["operation"] == "WRITE":
+                folders = {tuple(sorted(add["partitionValues"].items())) for add in added(actions)}
+                assert len(added(actions)) == len(folders), table.name
+    for report in laid.reports:
+        assert report.counts["files"] <= (6 if laid.scheme == "liquid" else 6 + 9)
+
+
 def test_files_lie_where_the_layout_says(laid: Laid) -> None:
-    adds = [add for commit in commits(laid.world, laid.world.data) for add in commit["adds"]]
+    adds = [add for actions in entries(laid.world, laid.world.data) for add in added(actions)]
     assert adds
     for add in adds:
         values = add["partitionValues"]
         assert sorted(values) == sorted(laid.world.data.partitioned_by)
-        # A path in the log is a URI. delta-rs escapes blanks in folder names, too; what counts are the values above.
+        # A path in the log is a URI. Folders may escape blanks, too; what counts are the values above.
         folders = [unquote(folder) for folder in unquote(add["path"]).split("/")[:-1]]
         assert folders == [f"{name}={values[name]}" for name in laid.world.data.partitioned_by]
 
 
-def test_one_task_writes_one_partition(laid: Laid) -> None:
-    world = laid.world
-    for table in (world.data, MAPPING, NOTIFICATION, QUARANTINE):
-        for commit in commits(world, table):
-            touched = {tuple(sorted(add["partitionValues"].items())) for add in commit["adds"]}
-            assert len(commit["adds"]) == len(touched), f"{table.name} {commit['operation']}"
-
-
 def test_the_report_counts_the_files_and_bytes_that_are_in_the_logs(laid: Laid) -> None:
-    world = laid.world
     for report in laid.reports:
         of_batch = [
             add
-            for table in (world.data, MAPPING, NOTIFICATION, QUARANTINE)
-            for commit in commits(world, table)
-            if re.fullmatch(rf"ingest-engagements@1\.\w+/\w+/\w+#{report.manifest.batch_id}", commit["marker"])
-            for add in commit["adds"]
+            for table in (laid.world.data, CHANGESET, MAPPING, NOTIFICATION, QUARANTINE)
+            for actions in entries(laid.world, table)
+            if re.match(
+                rf"ingest-engagements@1\.\w+/\w+/\w+#{report.manifest.batch_id}\n",
+                info(actions).get("userMetadata", ""),
+            )
+            for add in added(actions)
         ]
         assert report.counts["files"] == len(of_batch) > 0
         assert report.counts["bytes"] == sum(add["size"] for add in of_batch)
 
 
-def test_a_merge_runs_only_when_there_is_something_to_update(laid: Laid) -> None:
-    operations = [(c["operation"], c["marker"].rpartition("#")[2]) for c in commits(laid.world, laid.world.data)]
-    assert operations == [("CREATE TABLE", ""), ("WRITE", "0"), ("MERGE", "1"), ("WRITE", "1"), ("WRITE", "2")]
-    assert {c["operation"] for c in commits(laid.world, NOTIFICATION)} == {"CREATE TABLE", "WRITE"}
-
-
-def data_scans(laid: Laid) -> list[str]:
-    """The parts of the last batch's executed plans that read the Data Table."""
-    uri = laid.world.lake.uri(laid.world.data)
-    blocks = [block for plan in laid.last_plans for block in plan.split("\n\n") if "Scan parquet" in block]
-    return [block for block in blocks if f"{uri}]" in block]
-
-
 def field(block: str, name: str) -> str:
     found = re.search(rf"^{name}: (.*)$", block, re.MULTILINE)
     return found.group(1) if found else ""
-
-
-def test_looking_for_known_ids_reads_only_key_columns_and_skips_other_organizations_and_days(laid: Laid) -> None:
-    scans = data_scans(laid)
-    if not laid.in_spark and laid.scheme != "liquid":
-        assert not scans, "a batch of few rows started Spark to look for known ids"
-        return
-    assert scans, "the last batch did not look into the Data Table"
-    partitioned_by = laid.world.data.partitioned_by
-    keys = {"organization_id", "engagement_id", "engagement_date", "version"}
-    for scan in scans:
-        read = set(re.findall(r"(\w+):", field(scan, "ReadSchema")))
-        assert read | set(partitioned_by) >= {"engagement_id", *(("version",) if laid.in_spark else ())}, scan
-        assert read <= keys - set(partitioned_by), scan
-        by_folder, by_statistics = field(scan, "PartitionFilters"), field(scan, "PushedFilters")
-        for column, value in (("organization_id", "org-1"), ("engagement_date", DAYS[2])):
-            where = by_folder if column in partitioned_by else by_statistics
-            assert column in where, scan
-            assert value in where, scan
-        assert ORGANIZATIONS[2] not in scan
 
 
 def explained(frame: DataFrame) -> str:
@@ -243,7 +202,7 @@ def test_a_range_of_days_of_one_organization_reads_only_its_files(laid: Laid) ->
         assert {re.findall(r"engagement_date=([\d-]+)", path)[0] for path in files} == set(DAYS[:2])
 
 
-NAMES_DDL = "organization_id string, id string, name string, name_ts timestamp, batch_id long"
+NAMES_DDL = "organization_id string, id string, name string, name_ts timestamp, batch_id long, batch_sequence long"
 
 
 def session_with(spark: SparkSession, settings: Settings) -> SparkSession:
@@ -254,13 +213,12 @@ def session_with(spark: SparkSession, settings: Settings) -> SparkSession:
     return session
 
 
-def append(lake: Lake, organizations: Sequence[str], number: int) -> Transaction:
-    """One commit of a row for each organization, in many tasks."""
-    rows = [
-        (organization, f"p{number}-{nth}", "Ann", None, number) for nth in range(4) for organization in organizations
-    ]
+def append(lake: Lake, number: int) -> Transaction:
+    """One commit of four rows, in many tasks."""
+    rows = [("org", f"p{number}-{nth}", "Ann", None, number, number) for nth in range(4)]
+    frame = lake.spark.createDataFrame(rows, NAMES_DDL).repartition(4)
     txn = Transaction("job/append", number)
-    lake.append(lake.spark.createDataFrame(rows, NAMES_DDL).repartition(4), MAPPING, txn)
+    lake.add(frame.withColumn("evidence", F.lit(None).cast(MAPPING.columns[-1].type)), MAPPING, txn, rows=4)
     return txn
 
 
@@ -270,7 +228,7 @@ def test_small_files_are_compacted_after_a_write_and_the_write_is_still_found(
     settings = Settings(home=tmp_path, layout=LayoutSettings(auto_compact=True, auto_compact_min_files=3))
     lake = Lake(session_with(spark, settings), settings)
     lake.ensure(MAPPING)
-    transactions = [append(lake, ["org"], number) for number in range(3)]
+    transactions = [append(lake, number) for number in range(3)]
     history = lake.spark.sql(f"DESCRIBE HISTORY delta.`{lake.uri(MAPPING)}`").orderBy("version").collect()
     assert [row["operation"] for row in history] == ["CREATE TABLE", "WRITE", "WRITE", "WRITE", "OPTIMIZE"]
     assert history[-1]["operationParameters"]["auto"] == "true"
@@ -281,21 +239,9 @@ def test_small_files_are_compacted_after_a_write_and_the_write_is_still_found(
     other = Lake(session_with(spark, without), without)
     other.ensure(MAPPING)
     for number in range(3):
-        append(other, ["org"], number)
+        append(other, number)
     counted = [len(DeltaTable(some.uri(MAPPING)).file_uris()) for some in (lake, other)]
     assert counted == [1, 3], "files with and without auto compaction"
-
-
-@pytest.mark.parametrize("optimize_write", [True, False])
-def test_one_task_writes_one_partition_with_and_without_optimized_writes(
-    spark: SparkSession, tmp_path: Path, optimize_write: bool
-) -> None:
-    settings = Settings(home=tmp_path, layout=LayoutSettings(auto_compact=False, optimize_write=optimize_write))
-    lake = Lake(session_with(spark, settings), settings)
-    lake.ensure(MAPPING)
-    commit = lake.commit_of(MAPPING, append(lake, ORGANIZATIONS, 0))
-    assert commit is not None
-    assert commit.files_added == len(ORGANIZATIONS)
 
 
 def test_the_settings_are_what_spark_goes_by(spark: SparkSession, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from engagement_platform.settings import DecodingSettings, MutationSettings, Set
 from engagement_platform_tests.ingestion.oracle import Oracle, engagement
 from engagement_platform_tests.ingestion.test_crashes import Crash, crash_at
 from engagement_platform_tests.ingestion.world import World
-from engagement_platform_tests.mutation import histories
+from engagement_platform_tests.pipelines.mutations import histories
 
 STRICTER = DecodingSettings(
     unknown_fields="quarantine", max_id_length=6, max_bytes=300, earliest=datetime(2026, 11, 20, tzinfo=UTC)

@@ -226,7 +226,7 @@ def test_verify_and_status_agree_that_all_is_well(machine: Machine) -> None:
 @every_third_day(2)
 def test_mutations_that_are_killed_are_finished_once(machine: Machine) -> None:
     """Here, since a machine of its own takes a minute; after the others, since their oracle knows no requests."""
-    from engagement_platform_tests.mutation.test_kills import (
+    from engagement_platform_tests.pipelines.mutations.test_kills import (
         HERE,
         POINTS,
         assert_finished_once_after_a_kill,

@@ -21,7 +21,7 @@ from engagement_platform.jobs import INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUEST
 from engagement_platform.lake.optimize import Engine
 from engagement_platform.layout.maintain import Asked, Outcome, Run, planned
 from engagement_platform.layout.optimize import Done, Tools
-from engagement_platform.mutation.job import APPLY_MUTATIONS
+from engagement_platform.pipelines.parts import APPLY_MUTATIONS
 from engagement_platform.sections import MaintenanceSettings
 from engagement_platform.settings import BatchSettings, Settings, StoreSettings, TrafficSettings
 from engagement_platform.verify import identity_findings, verify

@@ -18,7 +18,7 @@ from engagement_platform.lake.erased import ERASE_SUBJECTS
 from engagement_platform.layout.unfinished_reads import StillRead
 from engagement_platform.layout.vacuum import checkpoint, vacuum
 from engagement_platform.maintenance import vacuum_tables
-from engagement_platform.mutation.job import APPLY_MUTATIONS
+from engagement_platform.pipelines.parts import APPLY_MUTATIONS
 from engagement_platform.rollback.plan import RESTORE_TABLES
 from engagement_platform_tests.layout.seeded import DATA, NOW, SeededLake, no_spark
 from engagement_platform_tests.layout.test_vacuum import READERS, own_retention, parquet_files, short, swept

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engagement_platform_tests.mutation import oracle
-from engagement_platform_tests.mutation.histories import histories, random_history
 from engagement_platform_tests.pipelines.lakes import MemoryLake, time_of
+from engagement_platform_tests.pipelines.mutations import oracle
+from engagement_platform_tests.pipelines.mutations.histories import histories, random_history
 
 Message = dict[str, Any]
 

@@ -13,7 +13,7 @@ from engagement_platform.cli import app
 from engagement_platform_tests.consumers.lakes import PlainLake
 from engagement_platform_tests.consumers.test_changes import land
 from engagement_platform_tests.defs.browser import needs_chromium, opened, picture
-from engagement_platform_tests.mutation.histories import convert, engagement
+from engagement_platform_tests.pipelines.mutations.histories import convert, engagement
 
 ODD = "</script><b>org</b>"
 
@@ -23,7 +23,6 @@ def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PlainLake:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ENGAGEMENT_PLATFORM_HOME", str(tmp_path))
     made = PlainLake(tmp_path)
-    made.lake.ensure()
     made.land(
         [{**engagement(f"e{n}", f"p{n % 4}", 20 * (n % 5)), "organization_id": f"org-{n % 3}"} for n in range(30)]
     )

@@ -19,9 +19,8 @@ import pytest
 from deltalake import DeltaTable
 
 from engagement_platform.consumers.changes import NothingToRead
-from engagement_platform.consumers.standing import DATA
-from engagement_platform.lake.arrow import schema_of
 from engagement_platform.lake.engagement import NOTIFICATION
+from engagement_platform.pipelines.engagements.schema import CURRENT_ROW
 from engagement_platform.replica.compare import compare
 from engagement_platform.replica.file import NoReplica, NotAReplica, ReplicaInUse, opened, state
 from engagement_platform.replica.refresh import Place, Refreshed, place_of, refresh
@@ -37,8 +36,8 @@ from engagement_platform.replica.summaries import (
     top_persons,
 )
 from engagement_platform_tests.consumers.lakes import PlainLake, Rows, by_key
-from engagement_platform_tests.consumers.test_changes import expire, land, messages_of, vacuum, without_batch
-from engagement_platform_tests.mutation.histories import FIRST_DAY, convert, delete, engagement, request
+from engagement_platform_tests.consumers.test_changes import expire, land, messages_of, vacuum
+from engagement_platform_tests.pipelines.mutations.histories import FIRST_DAY, convert, delete, engagement, request
 
 
 @pytest.fixture
@@ -57,12 +56,12 @@ def refreshed(lake: PlainLake, **options: Any) -> Refreshed:
 def rows(lake: PlainLake) -> Rows:
     with opened(place(lake).path, read_only=True, wait_s=1) as connection:
         found = connection.query("SELECT * FROM engagement").to_arrow_table()
-    return by_key(found.cast(schema_of(DATA)))
+    return by_key(found.cast(CURRENT_ROW))
 
 
 def assert_equal(lake: PlainLake) -> None:
     """A loop over all rows, and the comparison that the check makes, which knows another way."""
-    assert without_batch(rows(lake)) == without_batch(lake.standing())
+    assert rows(lake) == lake.standing()
     assert compare(lake.settings, place(lake), pause_s=0).differences == ()
 
 
@@ -77,9 +76,11 @@ def test_a_replica_has_what_readers_see_whatever_happened(tmp_path: Path, seed: 
         if engagements:
             lake.land(engagements)
         if asked:
-            lake.ask(asked, rng.choice(("alias", "merge")))
+            lake.ask(asked)
+        if rng.random() < 0.3:
+            lake.move()
         assert refreshed(lake, max_rows=rng.choice((1, 5, 1000))).snapshot is None
-        assert without_batch(rows(lake)) == without_batch(lake.standing())
+        assert rows(lake) == lake.standing()
     assert_equal(lake)
 
 
@@ -106,7 +107,7 @@ def restored_and_told(lake: PlainLake) -> None:
     land(lake, "e4")
     DeltaTable(lake.uri(lake.data)).restore(1)
     gone = {**former["org", "e3"], "engagement_id": "e4", "person_id": None}
-    lake.notify([{**lake._told(gone, "p1"), "job_name": "restore-tables"}])
+    lake.notify([{**gone, "previous_person_id": "p1", "change_type": "DELETE"}], lake.begin("restore-tables"))
 
 
 def test_a_rollback_is_followed_like_any_other_change(lake: PlainLake) -> None:

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from engagement_platform.jobs import INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS
-from engagement_platform.mutation.job import APPLY_MUTATIONS
+from engagement_platform.pipelines.parts import APPLY_MUTATIONS
 from engagement_platform.rollback.groups import engagements
 from engagement_platform_tests.ingestion.world import World
-from engagement_platform_tests.mutation import histories
-from engagement_platform_tests.mutation.histories import Message
+from engagement_platform_tests.pipelines.mutations import histories
+from engagement_platform_tests.pipelines.mutations.histories import Message
 
 FIRST: list[Message] = [
     histories.engagement("e1", "p1", 10, person_name="Ann", subject="as it was"),

@@ -14,8 +14,8 @@ from deltalake import DeltaTable
 from engagement_platform_tests.daily import some_of_today
 from engagement_platform_tests.ingestion.oracle import as_bytes
 from engagement_platform_tests.ingestion.test_whole_path import Machine, machine
-from engagement_platform_tests.mutation.histories import Message
-from engagement_platform_tests.mutation.oracle import replay
+from engagement_platform_tests.pipelines.mutations.histories import Message
+from engagement_platform_tests.pipelines.mutations.oracle import replay
 from engagement_platform_tests.rollback.filled import EVERYTHING, FIRST, JOBS, LATER, REQUESTS
 
 __all__ = ["machine"]

@@ -21,8 +21,8 @@ from engagement_platform.jobs import INGEST_ENGAGEMENTS
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.engagement import ALIAS, MAPPING, NOTIFICATION
 from engagement_platform.lake.restore import RESTORE, VersionGone, checksums
-from engagement_platform.mutation.job import APPLY_MUTATIONS
-from engagement_platform.mutation.rematerialize import REMATERIALIZE_ALIASES
+from engagement_platform.pipelines.mutations.move import REMATERIALIZE_ALIASES
+from engagement_platform.pipelines.parts import APPLY_MUTATIONS
 from engagement_platform.rollback.difference import differences
 from engagement_platform.rollback.groups import NotRestorable, engagements
 from engagement_platform.rollback.job import ChecksumDiffers, RestoreBatch, RestoreUnfinished, Restoring
@@ -38,10 +38,10 @@ from engagement_platform.verify import identity_findings, verify
 from engagement_platform_tests.ingestion.conftest import MakeWorld
 from engagement_platform_tests.ingestion.test_crashes import TODAY, Crash, crash_at
 from engagement_platform_tests.ingestion.world import World, ignore
-from engagement_platform_tests.mutation import histories
-from engagement_platform_tests.mutation.histories import Message
-from engagement_platform_tests.mutation.oracle import replay
-from engagement_platform_tests.mutation.test_histories import assert_announced, standing_names, standing_rows
+from engagement_platform_tests.pipelines.mutations import histories
+from engagement_platform_tests.pipelines.mutations.histories import Message
+from engagement_platform_tests.pipelines.mutations.oracle import replay
+from engagement_platform_tests.pipelines.mutations.test_histories import assert_announced, standing_names, standing_rows
 from engagement_platform_tests.rollback.filled import EVERYTHING, FIRST, JOBS, REQUESTS, Filled, send, versions
 
 pytestmark = [pytest.mark.broker]

@@ -107,8 +107,8 @@ class TablesProcess:
     commits: tuple[str, ...] = ("quarantine", "mapping", "changeset", "data")
 
     def run(self, work: EngagementBatch, commit: Committer) -> Counts:
-        """Counts: rows_in, bytes_in, unknown_fields, quarantined, landed, inserted, updated, duplicates, names, files,
-        bytes, commits."""
+        """Counts: rows_in, bytes_in, unknown_fields, quarantined, landed, inserted, updated, duplicates, images,
+        names, files, bytes, commits."""
         inserted, updated = (work.copies(verdict=verdict.value) for verdict in (Verdict.INSERT, Verdict.UPDATE))
         written: list[tuple[Table, Transaction]] = []
 
@@ -140,6 +140,7 @@ class TablesProcess:
             "inserted": inserted,
             "updated": updated,
             "duplicates": sum(work.copies(verdict=v.value) for v in (Verdict.DUPLICATE, Verdict.SUPERSEDED)),
+            "images": work.copies(target=Target.CHANGESET.value),
             "names": work.names,
             **counts,
         }

@@ -14,9 +14,8 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from engagement_platform.mutation.identity import identities_of
-from engagement_platform.mutation.resolver import Identities
 from engagement_platform.pipelines.engagements.schema import CONTENT, PLAN, ROW
+from engagement_platform.pipelines.mutations.identity import Identities, identities_of
 from engagement_platform.pipelines.state import Requests, Row, content_of, digest, newest_rows, one_chunk
 
 REASONS: Final = {

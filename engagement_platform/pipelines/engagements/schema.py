@@ -45,6 +45,9 @@ _ROW_FIELDS: Final = [
 ]
 ROW: Final = pa.schema(_ROW_FIELDS)
 
+CURRENT_ROW: Final = pa.schema([field for field in _ROW_FIELDS if field.name not in ("original", "earlier_versions")])
+"""What readers of `engagement/current` get of a row."""
+
 COPY: Final = pa.schema(
     [
         pa.field("topic", pa.string()),

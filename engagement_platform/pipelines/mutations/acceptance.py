@@ -8,7 +8,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from engagement_platform.mutation.requests import FIELDS, Request, Verdict, judge
+from engagement_platform.pipelines.mutations.requests import FIELDS, Request, Verdict, judge
 
 JUDGED_DDL = (
     "topic string, partition int, offset bigint, organization_id string, request_id string, operation string, "

@@ -11,8 +11,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from engagement_platform.pipelines.engagements.schema import STATE
-from engagement_platform.pipelines.frames import edges_part
-from engagement_platform.pipelines.mutations import rules
+from engagement_platform.pipelines.mutations import groups, rules
 from engagement_platform.pipelines.mutations.view import MOVE_DDL, Pending, special_state, with_move
 
 CHANGE_DDL = (
@@ -20,6 +19,7 @@ CHANGE_DDL = (
     "change_type string"
 )
 """As `rules.CHANGE` has it."""
+_MOVES_APART_DDL = f"{MOVE_DDL}, is_after boolean"
 _ID = ["organization_id", "engagement_id"]
 _PERSON = ["organization_id", "source_person_id"]
 
@@ -30,7 +30,9 @@ def changes(data: DataFrame, pending: Pending, since: int) -> DataFrame:
     data: the columns of ROW. Cost: resolving the edges of the organizations that have new ones, and one scan of the
     Data Table for each of the two kinds of rows.
     """
-    moves = None if pending.alias is None else _moves_apart(pending.alias, since)
+    moves = None
+    if pending.alias is not None:
+        moves = groups.moves(pending.alias, since, pending.max_edges, rules.moves_apart, _MOVES_APART_DDL)
     special = _special(pending, moves, since)
     of_id = F.broadcast(special.where("engagement_id IS NOT NULL").select(*_ID).distinct())
     of_person = F.broadcast(special.where("source_person_id IS NOT NULL").select(*_PERSON).distinct())
@@ -41,18 +43,6 @@ def changes(data: DataFrame, pending: Pending, since: int) -> DataFrame:
         return found
     rest = data.join(of_id, _ID, "left_anti").join(of_person, _PERSON, "left_anti")
     return found.unionByName(_by_moves(rest, moves.where("engaged_before IS NOT NULL")))
-
-
-def _moves_apart(alias: DataFrame, since: int) -> DataFrame:
-    late = alias.where(F.col("sequence") >= since).select("organization_id").distinct()
-    edges = edges_part(alias.join(F.broadcast(late), "organization_id", "left_semi"))
-
-    def run(state: pa.Table) -> pa.Table:
-        organization_id = state.column("organization_id")[0].as_py()
-        return rules.moves_apart(organization_id, state.cast(STATE), since)
-
-    ddl = f"{MOVE_DDL}, is_after boolean"
-    return edges.groupBy("organization_id").applyInArrow(run, ddl).localCheckpoint(eager=False)
 
 
 def _special(pending: Pending, moves: DataFrame | None, since: int) -> DataFrame:

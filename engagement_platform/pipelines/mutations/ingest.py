@@ -22,11 +22,11 @@ from engagement_platform.lake.engagement import ALIAS, MUTATION_REQUEST, QUARANT
 from engagement_platform.lake.fencing import LakeFencing, targets
 from engagement_platform.lake.lake import Lake
 from engagement_platform.landing.withheld import REQUESTS, withheld_in_spark
-from engagement_platform.mutation.requests import FIELDS, REASONS, Verdict
 from engagement_platform.pii.tombstones import StoredTombstones, Tombstones
 from engagement_platform.pinned_settings import as_pinned, that_decide
 from engagement_platform.pipelines.engagements.pipe import within
 from engagement_platform.pipelines.mutations.acceptance import JUDGED_DDL, judged
+from engagement_platform.pipelines.mutations.requests import FIELDS, REASONS, Verdict
 from engagement_platform.pipelines.parts import (
     COORDINATES,
     QUANTILES,
@@ -78,7 +78,8 @@ class TablesProcess:
     commits: tuple[str, ...] = ("quarantine", "alias", "mutation_request")
 
     def run(self, work: RequestBatch, commit: Committer) -> Counts:
-        """Counts: rows_in, bytes_in, unknown_fields, quarantined, landed, inserted, duplicates, files, bytes, commits."""
+        """Counts: rows_in, bytes_in, unknown_fields, quarantined, landed, inserted, duplicates, edges, files, bytes,
+        commits."""
         accepted = work.requests(Verdict.ACCEPTED)
         written: list[tuple[Table, Transaction]] = []
 
@@ -87,17 +88,15 @@ class TablesProcess:
                 work.lake.add(stamped(rows, work.manifest), table, txn, rows=count)
             written.append((table, txn))
 
-        def requests() -> None:
-            rows = work.plan.where(F.col("verdict") == Verdict.ACCEPTED.value)
-            if edges := work.requests(Verdict.ACCEPTED, *_EDGES):
-                add("alias", ALIAS, rows.where(F.col("operation").isin(*_EDGES)), edges)
-            if accepted:
-                add("mutation_request", MUTATION_REQUEST, rows, accepted)
-
-        writes: list[Callable[[], None]] = [requests]
+        rows = work.plan.where(F.col("verdict") == Verdict.ACCEPTED.value)
+        writes: list[Callable[[], None]] = []
         if work.quarantined:
             writes.append(lambda: add("quarantine", QUARANTINE, rejected(work), work.quarantined))
+        if edges := work.requests(Verdict.ACCEPTED, *_EDGES):
+            writes.append(lambda: add("alias", ALIAS, rows.where(F.col("operation").isin(*_EDGES)), edges))
         side_by_side(*writes)
+        if accepted:
+            add("mutation_request", MUTATION_REQUEST, rows, accepted)
         counts: Counter[str] = Counter()
         for table, txn in written:
             counts.update(work.lake.written(table, txn))
@@ -107,6 +106,7 @@ class TablesProcess:
             "landed": accepted,
             "inserted": accepted,
             "duplicates": work.requests(Verdict.DUPLICATE),
+            "edges": work.requests(Verdict.ACCEPTED, *_EDGES),
             **counts,
         }
 

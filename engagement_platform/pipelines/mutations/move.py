@@ -63,7 +63,10 @@ class PendingChanges(NoIdentity):
     def plan(self, start: Offsets | None, limits: Limits, mean_bytes: float | None) -> tuple[Offsets, Offsets] | None:  # noqa: ARG002
         """What waits now; None when nothing does."""
         at = snapshot.snapshot(self.parts.lake.root)
-        begin = {"sequence": min(at.watermark, at.names_watermark), "purge_before": start["purge_before"] if start else 0}
+        begin = {
+            "sequence": min(at.watermark, at.names_watermark),
+            "purge_before": start["purge_before"] if start else 0,
+        }
         before = self._purge_before(begin["purge_before"], at)
         if before == begin["purge_before"] and not at.pends:
             return None

@@ -1,6 +1,6 @@
 """The time before which deletions are final: no request that is on time and still to be read can be from before it.
 
-The rule alone, a pure function. What is purged by it is `rematerialize`; what is on time is `sources.lateness`.
+The rule alone, a pure function. What is purged by it is `move`; what is on time is `sources.lateness`.
 """
 
 from __future__ import annotations

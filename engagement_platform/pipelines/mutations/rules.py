@@ -13,12 +13,11 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from engagement_platform.mutation import names
-from engagement_platform.mutation.identity import identities_of, leading_to
-from engagement_platform.mutation.model import Edge
-from engagement_platform.mutation.resolver import Identities
 from engagement_platform.pipelines.engagements.rules import change_type
 from engagement_platform.pipelines.engagements.schema import ROW, TIMESTAMP
+from engagement_platform.pipelines.mutations.edges import Edge
+from engagement_platform.pipelines.mutations.identity import Identities, identities_of, leading_to
+from engagement_platform.pipelines.mutations.name_evidence import Said, Saying, names_of, plain
 from engagement_platform.pipelines.state import Requests, newest_rows, one_chunk, struct_rows
 
 CHANGE: Final = pa.schema(
@@ -171,7 +170,7 @@ def current_names(
     said = [_saying(organization_id, one) for one in evidence]
     ends = ((e.organization_id, person) for e in edges for person in (e.from_id, e.to_id) if person is not None)
     ids = {(organization_id, one.id) for one in said} | set(ends)
-    found = names.names_of(ids, said, edges)
+    found = names_of(ids, said, edges)
     return {person: (one.name, one.name_ts) for (_, person), one in sorted(found.items())}
 
 
@@ -182,7 +181,7 @@ def needed_evidence(evidence: Iterable[Evidence], edges: Iterable[Edge], horizon
     DELETE left the id between the two: whatever comes next meets both, and the newer one counts.
     """
     left: dict[str, list[tuple[datetime, bool, str]]] = {}
-    for edge in names.plain(edges):
+    for edge in plain(edges):
         left.setdefault(edge.from_id or "", []).append((edge.execution_ts, False, edge.request_id))
     kept: list[Evidence] = []
     newer: dict[str, Evidence] = {}
@@ -199,9 +198,9 @@ def _seen(row: Mapping[str, object]) -> tuple[object, object]:
     return row["person_id"], row["engagement"]
 
 
-def _saying(organization_id: str, one: Evidence) -> names.Saying:
-    said = names.Said(one.name_ts, one.request_id is not None, one.request_id or "", one.name)
-    return names.Saying(organization_id, one.id, said)
+def _saying(organization_id: str, one: Evidence) -> Saying:
+    said = Said(one.name_ts, one.request_id is not None, one.request_id or "", one.name)
+    return Saying(organization_id, one.id, said)
 
 
 def _order(one: Evidence) -> tuple[str, datetime, bool, str, str]:

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 
 from engagement_platform.pipelines.engagements.schema import ROW, ROW_DDL, STATE
 from engagement_platform.pipelines.frames import edges_part, no_state, patches_part, rows_part
-from engagement_platform.pipelines.mutations import rules
+from engagement_platform.pipelines.mutations import groups, rules
 
 _ID = ["organization_id", "engagement_id"]
 _PERSON = ["organization_id", "source_person_id"]
@@ -42,6 +42,8 @@ class Pending:
     """Whether an edge may be newer than the watermark."""
     has_patches: bool = True
     """Whether an UPDATE may be newer than the watermark."""
+    max_edges: int | None = None
+    """An organization with more edges is split; None: none can have more than one task follows."""
 
 
 def current(data: DataFrame, pending: Pending) -> DataFrame:
@@ -56,7 +58,7 @@ def current(data: DataFrame, pending: Pending) -> DataFrame:
 def shown(data: DataFrame, pending: Pending) -> DataFrame:
     """As `current`, with deleted rows: their person_id is null."""
     data = data.select(*ROW.names)
-    moves = _moves(pending.alias, pending.watermark) if pending.alias is not None and pending.moves_identity else None
+    moves = _moves(pending)
     special = _special(pending, moves)
     if special is None:
         return data
@@ -86,7 +88,7 @@ def changed(data: DataFrame, pending: Pending, horizon: datetime | None) -> Data
     Cost: as `current`, and with a horizon one more look at the hidden rows.
     """
     data = data.select(*ROW.names)
-    moves = _moves(pending.alias, pending.watermark) if pending.alias is not None and pending.moves_identity else None
+    moves = _moves(pending)
     special = _special(pending, moves)
     if horizon is not None:
         hidden = data.where("person_id IS NULL AND source_person_id IS NOT NULL")
@@ -104,16 +106,11 @@ def changed(data: DataFrame, pending: Pending, horizon: datetime | None) -> Data
     return found.unionByName(moved.withColumn("person_id", F.col("now")).select(*ROW.names))
 
 
-def _moves(alias: DataFrame, watermark: int) -> DataFrame:
-    """What pending edges do to the ids they reach, resolved per organization; computed once."""
-    late = alias.where(F.col("sequence") > watermark).select("organization_id").distinct()
-    edges = edges_part(alias.join(F.broadcast(late), "organization_id", "left_semi"))
-
-    def run(state: pa.Table) -> pa.Table:
-        organization_id = state.column("organization_id")[0].as_py()
-        return rules.moves(organization_id, state.cast(STATE), watermark + 1)
-
-    return edges.groupBy("organization_id").applyInArrow(run, MOVE_DDL).localCheckpoint(eager=False)
+def _moves(pending: Pending) -> DataFrame | None:
+    """What pending edges do to the ids they reach; None: none is pending."""
+    if pending.alias is None or not pending.moves_identity:
+        return None
+    return groups.moves(pending.alias, pending.watermark + 1, pending.max_edges, rules.moves, MOVE_DDL)
 
 
 def _moved(data: DataFrame, moves: DataFrame) -> DataFrame:

@@ -12,9 +12,9 @@ from pyspark.sql import DataFrame, SparkSession
 from engagement_platform.pipelines.engagements.pipe import State, load_state, resolve, summarize
 from engagement_platform.pipelines.engagements.rules import resolve as resolve_here
 from engagement_platform.pipelines.engagements.schema import COPY, PLAN
-from engagement_platform_tests.mutation import oracle
-from engagement_platform_tests.mutation.histories import random_history
 from engagement_platform_tests.pipelines.lakes import copy_of
+from engagement_platform_tests.pipelines.mutations import oracle
+from engagement_platform_tests.pipelines.mutations.histories import random_history
 from engagement_platform_tests.pipelines.tables import state_tables, table
 from engagement_platform_tests.pipelines.test_histories import run
 

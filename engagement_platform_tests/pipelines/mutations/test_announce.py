@@ -10,8 +10,8 @@ from pyspark.sql import SparkSession
 from engagement_platform.pipelines.mutations import rules
 from engagement_platform.pipelines.mutations.announce import changes
 from engagement_platform.pipelines.mutations.view import Pending
-from engagement_platform_tests.mutation.histories import random_history
 from engagement_platform_tests.pipelines.lakes import MemoryLake
+from engagement_platform_tests.pipelines.mutations.histories import random_history
 from engagement_platform_tests.pipelines.tables import state_tables
 from engagement_platform_tests.pipelines.test_histories import run
 

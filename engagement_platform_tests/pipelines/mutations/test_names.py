@@ -11,8 +11,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from engagement_platform.pipelines.engagements.schema import STATE
 from engagement_platform.pipelines.mutations.names import MAPPING, current, folded
-from engagement_platform_tests.mutation import oracle
-from engagement_platform_tests.mutation.histories import random_history
+from engagement_platform_tests.pipelines.mutations import oracle
+from engagement_platform_tests.pipelines.mutations.histories import random_history
 from engagement_platform_tests.pipelines.test_histories import run
 
 LONG_AGO = datetime(2001, 1, 1, tzinfo=UTC)

@@ -8,8 +8,8 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from engagement_platform.pipelines.mutations.view import Pending, current
-from engagement_platform_tests.mutation.histories import random_history
 from engagement_platform_tests.pipelines.lakes import MemoryLake
+from engagement_platform_tests.pipelines.mutations.histories import random_history
 from engagement_platform_tests.pipelines.tables import state_tables
 from engagement_platform_tests.pipelines.test_histories import as_rows, run
 

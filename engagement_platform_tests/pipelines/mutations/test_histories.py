@@ -12,20 +12,20 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
+from engagement_platform.mutation import few
 
 from engagement_platform.jobs import INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS
 from engagement_platform.lake import log
 from engagement_platform.lake.engagement import MAPPING, NOTIFICATION, PENDING, QUARANTINE
-from engagement_platform.mutation import few
-from engagement_platform.mutation.job import APPLY_MUTATIONS
+from engagement_platform.pipelines.parts import APPLY_MUTATIONS
 from engagement_platform.settings import LayoutSettings, MutationSettings
 from engagement_platform_tests.conftest import skip_without_graphframes
 from engagement_platform_tests.daily import of_today, some_of_today
 from engagement_platform_tests.ingestion.conftest import MakeWorld
 from engagement_platform_tests.ingestion.test_crashes import Crash, crash_at
 from engagement_platform_tests.ingestion.world import World
-from engagement_platform_tests.mutation.histories import Message, engagement, random_history, request
-from engagement_platform_tests.mutation.oracle import Row, replay
+from engagement_platform_tests.pipelines.mutations.histories import Message, engagement, random_history, request
+from engagement_platform_tests.pipelines.mutations.oracle import Row, replay
 
 pytestmark = [pytest.mark.broker]
 

@@ -9,7 +9,7 @@ from datetime import date, datetime
 from enum import StrEnum
 from typing import Any
 
-from engagement_platform.mutation.content import Patch
+from engagement_platform.pipelines.mutations.patches import Patch
 
 FIELDS = (
     "organization_id",

@@ -10,20 +10,20 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
+from engagement_platform.mutation import few
+from engagement_platform.mutation.strategy import choose, summarized
 
 from engagement_platform.jobs import INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS
 from engagement_platform.lake.engagement import ALIAS, MAPPING, NOTIFICATION, OPERATION, PENDING, QUARANTINE
 from engagement_platform.lake.log import Stored
-from engagement_platform.mutation import few
-from engagement_platform.mutation.job import APPLY_MUTATIONS
-from engagement_platform.mutation.rematerialize import REMATERIALIZE_ALIASES
-from engagement_platform.mutation.requests import Request, judge
-from engagement_platform.mutation.strategy import choose, summarized
+from engagement_platform.pipelines.mutations.move import REMATERIALIZE_ALIASES
+from engagement_platform.pipelines.mutations.requests import Request, judge
+from engagement_platform.pipelines.parts import APPLY_MUTATIONS
 from engagement_platform.settings import ApplyStrategy, LayoutSettings, MutationSettings
 from engagement_platform_tests.daily import every_third_day, of_today
 from engagement_platform_tests.ingestion.conftest import MakeWorld
 from engagement_platform_tests.ingestion.world import World
-from engagement_platform_tests.mutation.histories import Message, convert, delete, engagement, request
+from engagement_platform_tests.pipelines.mutations.histories import Message, convert, delete, engagement, request
 
 broker = pytest.mark.broker
 

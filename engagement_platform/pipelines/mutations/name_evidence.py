@@ -1,6 +1,6 @@
 """Which names `engagement/mapping` must hold, from what was said about ids and the edges that hand names on.
 
-Plain Python, for any ids at a time; nothing here reads or writes. Where rows and identities end is `resolver`.
+Plain Python, for any ids at a time; nothing here reads or writes. Where rows and identities end is `identity`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from datetime import datetime
 from operator import attrgetter
 from typing import NamedTuple, TypeVar
 
-from engagement_platform.mutation.model import Edge
+from engagement_platform.pipelines.mutations.edges import Edge
 
 _Id = tuple[str, str]
 """organization_id, and an id within it."""

@@ -14,10 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engagement_platform.mutation.identity import identities_of, leading_to
-from engagement_platform.mutation.model import Edge
-from engagement_platform.mutation.resolver import Identities
-from engagement_platform_tests.mutation.histories import (
+from engagement_platform.pipelines.mutations.edges import Edge
+from engagement_platform.pipelines.mutations.identity import Identities, identities_of, leading_to
+from engagement_platform_tests.pipelines.mutations.histories import (
     DAYS,
     ENGAGEMENTS,
     FIRST_DAY,
@@ -31,7 +30,7 @@ from engagement_platform_tests.mutation.histories import (
     histories,
     random_history,
 )
-from engagement_platform_tests.mutation.oracle import is_request, replay
+from engagement_platform_tests.pipelines.mutations.oracle import is_request, replay
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 SCHEMA = pa.schema(

@@ -1,6 +1,6 @@
 """What an engagement says after its patches: one engagement at a time, in plain Python.
 
-Which requests are patches of which engagement is the caller's; who the engagement belongs to is `resolver`.
+Which requests are patches of which engagement is the caller's; who the engagement belongs to is `identity`.
 """
 
 from __future__ import annotations

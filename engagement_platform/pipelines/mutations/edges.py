@@ -1,6 +1,6 @@
-"""The words of identity: an edge as it was accepted, and an operation as it is applied to rows.
+"""An edge of identity as it was accepted, and an operation as it is applied to rows.
 
-Values only, standard library only. Where edges end is `resolver` (plain Python) and `cascade` (frames).
+Values only, standard library only. Where edges end is decided in `identity`.
 """
 
 from __future__ import annotations

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
-from engagement_platform.mutation.model import Edge
-from engagement_platform.mutation.names import Said, Saying, affected, names_of, plain, relevant
-from engagement_platform_tests.mutation.histories import (
+from engagement_platform.pipelines.mutations.edges import Edge
+from engagement_platform.pipelines.mutations.name_evidence import Said, Saying, affected, names_of, plain, relevant
+from engagement_platform_tests.pipelines.mutations.histories import (
     PERSONS,
     Message,
     at,
@@ -26,7 +26,7 @@ from engagement_platform_tests.mutation.histories import (
     random_history,
     request,
 )
-from engagement_platform_tests.mutation.oracle import Key, is_request, landed, replay, time_of
+from engagement_platform_tests.pipelines.mutations.oracle import Key, is_request, landed, replay, time_of
 
 DAY_1 = at(0)[:10]
 

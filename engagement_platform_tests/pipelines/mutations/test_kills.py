@@ -14,14 +14,14 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from engagement_platform.mutation.job import APPLY_MUTATIONS
-from engagement_platform.mutation.rematerialize import REMATERIALIZE_ALIASES
+from engagement_platform.pipelines.mutations.move import REMATERIALIZE_ALIASES
+from engagement_platform.pipelines.parts import APPLY_MUTATIONS
 from engagement_platform_tests.daily import some_of_today
 from engagement_platform_tests.ingestion.oracle import as_bytes
 from engagement_platform_tests.ingestion.test_whole_path import Machine, machine
-from engagement_platform_tests.mutation.histories import Message
-from engagement_platform_tests.mutation.oracle import replay
-from engagement_platform_tests.mutation.test_crashes import (
+from engagement_platform_tests.pipelines.mutations.histories import Message
+from engagement_platform_tests.pipelines.mutations.oracle import replay
+from engagement_platform_tests.pipelines.mutations.test_crashes import (
     ALWAYS,
     EVERY,
     MARK,

@@ -13,11 +13,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engagement_platform.mutation.content import Content, Patch, patched
+from engagement_platform.pipelines.mutations.patches import Content, Patch, patched
 from engagement_platform.sources.decoding import decode_engagement, decode_mutation_request
 from engagement_platform.sources.messages import DecodingLimits, Engagement, MutationRequest
-from engagement_platform_tests.mutation.histories import Message, at, engagement, histories, random_history, request
-from engagement_platform_tests.mutation.oracle import Key, is_request, landed, replay
+from engagement_platform_tests.pipelines.mutations.histories import (
+    Message,
+    at,
+    engagement,
+    histories,
+    random_history,
+    request,
+)
+from engagement_platform_tests.pipelines.mutations.oracle import Key, is_request, landed, replay
 
 LIMITS = DecodingLimits()
 INGESTED = datetime(2026, 12, 1, tzinfo=UTC)

@@ -7,21 +7,26 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from engagement_platform.mutation import few
 
 from engagement_platform.jobs import INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS
 from engagement_platform.lake.engagement import ORIGINAL, PENDING, QUARANTINE
-from engagement_platform.mutation import few
-from engagement_platform.mutation.job import APPLY_MUTATIONS
-from engagement_platform.mutation.rematerialize import REMATERIALIZE_ALIASES
+from engagement_platform.pipelines.mutations.move import REMATERIALIZE_ALIASES
+from engagement_platform.pipelines.parts import APPLY_MUTATIONS
 from engagement_platform.settings import ApplyStrategy, LayoutSettings, MutationSettings
 from engagement_platform_tests.daily import every_third_day, some_of_today
 from engagement_platform_tests.ingestion.conftest import MakeWorld
 from engagement_platform_tests.ingestion.test_crashes import Crash, crash_at
 from engagement_platform_tests.ingestion.world import World
-from engagement_platform_tests.mutation import histories
-from engagement_platform_tests.mutation.histories import Message
-from engagement_platform_tests.mutation.oracle import replay
-from engagement_platform_tests.mutation.test_histories import assert_announced, seen_rows, standing_names, standing_rows
+from engagement_platform_tests.pipelines.mutations import histories
+from engagement_platform_tests.pipelines.mutations.histories import Message
+from engagement_platform_tests.pipelines.mutations.oracle import replay
+from engagement_platform_tests.pipelines.mutations.test_histories import (
+    assert_announced,
+    seen_rows,
+    standing_names,
+    standing_rows,
+)
 
 pytestmark = [pytest.mark.broker, pytest.mark.crash]
 

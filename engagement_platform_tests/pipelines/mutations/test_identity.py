@@ -10,9 +10,9 @@ from datetime import UTC, date, datetime, time, timedelta
 import pytest
 from hypothesis import given, settings
 
-from engagement_platform.mutation.model import Edge, Operation
-from engagement_platform.mutation.resolver import Identities
-from engagement_platform_tests.mutation.histories import (
+from engagement_platform.pipelines.mutations.edges import Edge, Operation
+from engagement_platform.pipelines.mutations.identity import Identities
+from engagement_platform_tests.pipelines.mutations.histories import (
     DAYS,
     FIRST_DAY,
     MOMENTS,
@@ -26,7 +26,7 @@ from engagement_platform_tests.mutation.histories import (
     histories,
     random_history,
 )
-from engagement_platform_tests.mutation.oracle import Key, Row, is_request, replay
+from engagement_platform_tests.pipelines.mutations.oracle import Key, Row, is_request, replay
 
 DAY_1, DAY_2, DAY_3 = ((FIRST_DAY + timedelta(days=n)).isoformat() for n in range(3))
 

@@ -10,14 +10,14 @@ import pytest
 from engagement_platform.defs.rematerialize import to_move
 from engagement_platform.jobs import INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS
 from engagement_platform.lake.engagement import QUARANTINE
-from engagement_platform.mutation.job import APPLY_MUTATIONS
-from engagement_platform.mutation.rematerialize import REMATERIALIZE_ALIASES
+from engagement_platform.pipelines.mutations.move import REMATERIALIZE_ALIASES
+from engagement_platform.pipelines.parts import APPLY_MUTATIONS
 from engagement_platform.settings import LayoutSettings
 from engagement_platform_tests.ingestion.conftest import MakeWorld
 from engagement_platform_tests.ingestion.world import NOW, World
-from engagement_platform_tests.mutation.histories import Message, convert, delete, engagement
-from engagement_platform_tests.mutation.oracle import replay
-from engagement_platform_tests.mutation.test_histories import standing_rows
+from engagement_platform_tests.pipelines.mutations.histories import Message, convert, delete, engagement
+from engagement_platform_tests.pipelines.mutations.oracle import replay
+from engagement_platform_tests.pipelines.mutations.test_histories import standing_rows
 
 pytestmark = [pytest.mark.broker]
 

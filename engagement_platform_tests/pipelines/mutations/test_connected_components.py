@@ -20,7 +20,7 @@ from engagement_platform.embedded.connect import connect_child
 from engagement_platform.embedded.ports import free_ports
 from engagement_platform.embedded.process import Supervisor
 from engagement_platform.lake.session import GRAPH_PLUGIN, RELATION_PLUGINS
-from engagement_platform.mutation.components import is_jar_missing, kept
+from engagement_platform.pipelines.mutations.connected_components import is_jar_missing, kept
 from engagement_platform.settings import EmbeddedSettings, MutationSettings, Settings, SparkSettings
 from engagement_platform_tests.conftest import skip_without_graphframes
 
@@ -77,7 +77,7 @@ def test_a_result_is_analyzed_before_it_is_kept_and_freed_after() -> None:
 
 def found_by(settings: Settings, folder: Path) -> Any:
     """What a client of a Connect server with these settings finds."""
-    command = [sys.executable, "-m", "engagement_platform_tests.mutation.finding_components"]
+    command = [sys.executable, "-m", "engagement_platform_tests.pipelines.mutations.finding_components"]
     # The address of the server goes by the argument.
     env = {name: value for name, value in os.environ.items() if name != "SPARK_REMOTE"}
     with Supervisor(folder / "logs") as supervisor:

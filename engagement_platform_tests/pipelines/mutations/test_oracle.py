@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engagement_platform_tests.mutation.histories import (
+from engagement_platform_tests.pipelines.mutations.histories import (
     Message,
     at,
     convert,
@@ -20,7 +20,7 @@ from engagement_platform_tests.mutation.histories import (
     random_history,
     request,
 )
-from engagement_platform_tests.mutation.oracle import Row, Tables, is_request, replay
+from engagement_platform_tests.pipelines.mutations.oracle import Row, Tables, is_request, replay
 
 
 def row_of(messages: list[Message], engagement_id: str = "e") -> Row:

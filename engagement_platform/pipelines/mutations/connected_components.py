@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
@@ -22,11 +23,11 @@ _JARS = (
 
 
 class GraphFramesMissing(PlatformError):
-    """The GraphFrames engine is chosen and not all of it is installed."""
+    """An organization is too large for one task and GraphFrames is not, or not all of it, installed."""
 
     def __init__(self, what: str) -> None:
         super().__init__(
-            "An organization has more requests than mutation.max_edges_per_group, and splitting them needs GraphFrames: "
+            "An organization has more requests than mutation.max_edges_per_group; splitting them needs GraphFrames: "
             f"{what}. No table was changed. Add what is missing, or raise mutation.max_edges_per_group: one task then "
             "follows that many."
         )

@@ -9,7 +9,7 @@ import json
 import sys
 
 from engagement_platform.lake.session import build_remote
-from engagement_platform.mutation.components import GraphFramesMissing, connected_components
+from engagement_platform.pipelines.mutations.connected_components import GraphFramesMissing, connected_components
 from engagement_platform.settings import SparkSettings
 
 LINKS = [(1, 2), (2, 3), (10, 11), (20, 20)]

@@ -1,0 +1,74 @@
+"""How much waits in the engagement tables, and since when: requests to announce, and changes to move.
+
+From the tables' logs and the stores; no row is read and no Spark is started.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from engagement_platform.engine.job import Stores
+from engagement_platform.lake import log
+from engagement_platform.lake.contract import Table
+from engagement_platform.lake.engagement import ALIAS, CHANGESET, MAPPING, MUTATION_REQUEST
+from engagement_platform.pipelines.parts import announced
+from engagement_platform.pipelines.snapshot import Snapshot
+
+_FIRST_LOOK: Final = 64
+"""Batches that are asked of the stores at first: with one every 5 s (`drain.pace`), those of five minutes."""
+
+
+def unannounced_requests(root: str, stores: Stores) -> int:
+    """Published requests that `apply-mutations` has not announced, as `rows_above` counts."""
+    return rows_above(root, {MUTATION_REQUEST: announced(stores)})
+
+
+def pending_rows(root: str, at: Snapshot) -> int:
+    """Rows of all tables that `rematerialize-aliases` has not moved, as `rows_above` counts; 0: nothing pends."""
+    if not at.pends:
+        return 0
+    marks = {CHANGESET: at.watermark, ALIAS: at.watermark, MAPPING: at.names_watermark}
+    return rows_above(root, {**marks, MUTATION_REQUEST: moved_up_to(at)})
+
+
+def moved_up_to(at: Snapshot) -> int:
+    """The sequence up to which both the Data Table and the mapping have everything."""
+    return min(at.watermark, at.names_watermark)
+
+
+def rows_above(root: str, marks: Mapping[Table, int]) -> int:
+    """Rows of tables with a greater batch_sequence than these, at least.
+
+    A file in which compaction merged them with older rows counts as one, so the answer is 0 only where there are none.
+    """
+    rows = 0
+    for table, mark in marks.items():
+        found = log.open_log(table.uri(root))
+        files = None if found is None else pa.table(found.get_add_actions(flatten=True))
+        if files is None or "max.batch_sequence" not in files.column_names:
+            continue
+        late = files.filter(pc.greater(files.column("max.batch_sequence"), mark))
+        alone = pc.greater(late.column("min.batch_sequence"), mark)
+        rows += pc.sum(pc.if_else(alone, pc.fill_null(late.column("num_records"), 1), 1)).as_py() or 0
+    return rows
+
+
+def oldest_above(stores: Stores, jobs: Iterable[str], sequence: int) -> datetime | None:
+    """When the oldest batch of these jobs with a greater sequence was planned, UTC; None where there is none."""
+    found = [planned for job in jobs if (planned := _oldest(stores, job, sequence)) is not None]
+    return min(found, default=None)
+
+
+def _oldest(stores: Stores, job: str, sequence: int) -> datetime | None:
+    limit = _FIRST_LOOK
+    while True:
+        records = stores.checkpoints.history(job, limit=limit)
+        late = [record.manifest.ingestion_ts for record in records if record.manifest.sequence > sequence]
+        if len(late) < limit:
+            return min(late, default=None)
+        limit *= 8
