@@ -21,7 +21,7 @@ from engagement_platform.lake.jars import (
     logging_jars,
     resolve_jars,
 )
-from engagement_platform.settings import MutationSettings, Settings, SparkSettings
+from engagement_platform.settings import Settings, SparkSettings
 
 MODULES = "java.base@{0}\njdk.incubator.vector@{0}\n"
 
@@ -162,12 +162,11 @@ CORE, CONNECT = "graphframes-spark4_2.13-0.12.3.jar", "graphframes-connect-spark
 
 
 def with_folder(folder: Path, *names: str) -> Settings:
-    """Settings under which chains are resolved with GraphFrames, and a folder of jars with these names."""
+    """Settings with a folder of jars with these names."""
     for name in names:
         (folder / name).write_bytes(b"")
     (folder / "notes.txt").write_text("no jar")
-    spark = SparkSettings(jar_folder=folder)
-    return Settings(lake_uri=None, home=folder / "home", spark=spark, mutation=MutationSettings(resolver="graphframes"))
+    return Settings(lake_uri=None, home=folder / "home", spark=SparkSettings(jar_folder=folder))
 
 
 def test_graphframes_in_the_folder_of_jars_is_not_downloaded(spark_jars: list[Path], tmp_path: Path) -> None:

@@ -71,9 +71,7 @@ class Batches(Planted):
         checkpoints.succeed(manifest, {})
 
     def versions(self) -> dict[str, int]:
-        found = {
-            table.name: log.version(table.uri(self.root)) for table in group_of(self.settings, CHANGESET.name).tables
-        }
+        found = {table.name: log.version(table.uri(self.root)) for table in WRITTEN}
         return {name: version for name, version in found.items() if version is not None}
 
     def restoring(self, point: str = "") -> Restoring:
