@@ -113,6 +113,7 @@ def _status_json(job: object) -> dict[str, object]:
         "end_offsets": dict(last.manifest.end) if last else {},
         "reason": last.reason if last else None,
         "backlog": job.backlog,
+        "waiting_since": job.waiting_since.isoformat() if job.waiting_since else None,
         "batches": job.batches,
         "totals": dict(job.totals),
     }
