@@ -240,8 +240,8 @@ class MutationSettings(Section):
     apply: ApplyStrategy = Field(
         default="auto",
         description="How `rematerialize-aliases` moves what is pending into the Data Table: `merge` (copy on write), "
-        "`deletion_vectors` (the same, rows marked instead of files rewritten), `overwrite` (the whole table) or `auto` "
-        "(overwrite where half of the rows change, otherwise merge).",
+        "`deletion_vectors` (the same, rows marked instead of files rewritten), `overwrite` (the whole table) or "
+        "`auto` (overwrite where half of the rows change, otherwise merge).",
     )
     max_pending: timedelta = Field(
         default=timedelta(minutes=10),

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import date
+from functools import reduce
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
@@ -19,6 +20,10 @@ from engagement_platform.pipelines.frames import edges_part, no_state, patches_p
 from engagement_platform.pipelines.parts import QUANTILES, Received, received
 
 ID = ("organization_id", "engagement_id")
+
+BROADCAST_ROWS = 1_000_000
+"""Up to this many ids of a batch (about 60 bytes each) go to every task. Checkpointed frames have no statistics, so
+Spark would not find that out before it has shuffled both sides."""
 
 
 @dataclass(frozen=True)
@@ -70,10 +75,11 @@ def load_state(state: State, decoded: DataFrame, summary: Summary, *, all_days: 
     all_days: rows of all days of these organizations; without, of the days of the batch.
     Cost: one scan of each table, pruned by organization, day and the bounds of the ids.
     """
-    ids = F.broadcast(decoded.where("reason_code IS NULL").select(*ID).distinct())
+    ids = decoded.where("reason_code IS NULL").select(*ID)
+    ids = F.broadcast(ids) if summary.accepted <= BROADCAST_ROWS else ids.distinct()
     organizations = within("organization_id", summary.organizations)
     days = F.lit(True) if all_days else within("engagement_date", summary.dates)
-    parts = [no_state(decoded)]
+    parts = []
     for number, table in enumerate((state.data, state.changeset)):
         if table is not None:
             held = table.where(organizations & days).join(ids, list(ID), "left_semi")
@@ -83,10 +89,7 @@ def load_state(state: State, decoded: DataFrame, summary: Summary, *, all_days: 
     if state.mutation_request is not None:
         updates = state.mutation_request.where(organizations & (F.col("operation") == "UPDATE"))
         parts.append(patches_part(updates.join(ids, list(ID), "left_semi")))
-    whole = parts[0]
-    for part in parts[1:]:
-        whole = whole.unionByName(part)
-    return whole
+    return reduce(lambda held, part: held.union(part), parts) if parts else no_state(decoded)
 
 
 def resolve(decoded: DataFrame, state: DataFrame, *, all_days: bool, announced: int | None = None) -> DataFrame:
