@@ -8,9 +8,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
 from engagement_platform.engine.job import Stores
 from engagement_platform.engine.model import Checkpoint, JobState, Offsets
 from engagement_platform.engine.stores import BatchRecord
@@ -28,13 +25,12 @@ from engagement_platform.jobs import (
     open_stores,
     topic_of,
 )
-from engagement_platform.lake import log
-from engagement_platform.lake.contract import Table
-from engagement_platform.lake.engagement import CHANGESET, MAPPING, MUTATION_REQUEST
+from engagement_platform.lake.engagement import MUTATION_REQUEST
 from engagement_platform.merge_on_read.entity import Entity, profile
 from engagement_platform.merge_on_read.rematerialize import job_name as rematerialize_name
-from engagement_platform.merge_on_read.snapshot import pending_rows
+from engagement_platform.merge_on_read.snapshot import pending_rows as pending_of_entity
 from engagement_platform.pipelines import snapshot as lake_snapshot
+from engagement_platform.pipelines.backlog import moved_up_to, oldest_above, pending_rows, rows_above
 from engagement_platform.pipelines.mutations.move import REMATERIALIZE_ALIASES
 from engagement_platform.pipelines.parts import APPLY_MUTATIONS, announced
 from engagement_platform.settings import Settings
@@ -95,9 +91,10 @@ class Waiting:
     """Rows that a job has yet to take."""
 
     rows: int = 0
-    """At most: a file that has some of them counts whole."""
+    """At least, as `rows_above` counts; 0: nothing waits."""
     since: datetime | None = None
-    """When the oldest of their files was written, UTC; a compaction makes them look younger. None: nothing waits."""
+    """When the oldest batch that may have them was planned, UTC; None: nothing waits, or only what a redrive or a
+    re-reading brought."""
 
 
 @dataclass(frozen=True)
@@ -126,41 +123,25 @@ def unread_from(checkpoint: Checkpoint | None) -> Offsets | None:
 
 def unannounced_requests(settings: Settings, stores: Stores) -> Waiting:
     """Accepted requests that `apply-mutations` has yet to announce. Reads a log, no rows."""
-    return _above(MUTATION_REQUEST, settings, announced(stores))
+    mark = announced(stores)
+    rows = rows_above(settings.lake, {MUTATION_REQUEST: mark})
+    return Waiting(rows, oldest_above(stores, (INGEST_MUTATION_REQUESTS,), mark)) if rows else Waiting()
 
 
-def pending_changes(settings: Settings) -> Waiting:
+def pending_changes(settings: Settings, stores: Stores) -> Waiting:
     """Row images, requests and names that `rematerialize-aliases` has yet to move; readers see them. Reads logs."""
     at = lake_snapshot.snapshot(settings.lake)
-    if not at.pends:
+    rows = pending_rows(settings.lake, at)
+    if not rows:
         return Waiting()
-    each = (
-        _above(CHANGESET, settings, at.watermark),
-        # The edges in the alias table are requests, too.
-        _above(MUTATION_REQUEST, settings, min(at.watermark, at.names_watermark)),
-        _above(MAPPING, settings, at.names_watermark),
-    )
-    times = [of.since for of in each if of.since is not None]
-    return Waiting(sum(of.rows for of in each), min(times, default=None))
-
-
-def _above(table: Table, settings: Settings, sequence: int) -> Waiting:
-    """Rows of batches after a sequence."""
-    found = log.open_log(table.uri(settings.lake))
-    if found is None:
-        return Waiting()
-    files = pa.table(found.get_add_actions(flatten=True))
-    if "max.batch_sequence" in files.column_names:
-        files = files.filter(pc.fill_null(pc.greater(files.column("max.batch_sequence"), sequence), True))
-    oldest = pc.min(files.column("modification_time").cast(pa.timestamp("us", tz="UTC"))).as_py()
-    return Waiting(pc.sum(files.column("num_records")).as_py() or 0, oldest)
+    return Waiting(rows, oldest_above(stores, (INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS), moved_up_to(at)))
 
 
 def in_tables(job: str, settings: Settings, stores: Stores) -> Waiting | None:
     """What the engagement tables have for a job; None: it reads something else."""
     if job == APPLY_MUTATIONS:
         return unannounced_requests(settings, stores)
-    return pending_changes(settings) if job == REMATERIALIZE_ALIASES else None
+    return pending_changes(settings, stores) if job == REMATERIALIZE_ALIASES else None
 
 
 def backlog(job: str, settings: Settings, checkpoint: Checkpoint | None) -> int:
@@ -175,7 +156,7 @@ def backlog(job: str, settings: Settings, checkpoint: Checkpoint | None) -> int:
     if (feed := _feed(job, settings)) is not None:
         return objects_waiting(feed.settings(settings), checkpoint)
     if (entity := _rematerialized(job, settings)) is not None:
-        return pending_rows(settings.lake, entity)
+        return pending_of_entity(settings.lake, entity)
     start = unread_from(checkpoint)
     try:
         return KafkaSource(topic_of(job, settings), settings.kafka).backlog(start)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from uuid import uuid4
 
 import pyarrow as pa
 import pytest
-from deltalake import write_deltalake
+from deltalake import CommitProperties, write_deltalake
+from deltalake import Transaction as AppTransaction
 
 from engagement_platform.engine.model import JobState, Manifest
 from engagement_platform.engine.stores import BatchRecord
@@ -20,13 +22,17 @@ from engagement_platform.jobs import (
     REMATERIALIZE_PROFILE,
     open_stores,
 )
-from engagement_platform.lake.engagement import MUTATION_REQUEST, PENDING
+from engagement_platform.lake.contract import Table
+from engagement_platform.lake.engagement import MAPPING, MUTATION_REQUEST
 from engagement_platform.pipelines.mutations.move import REMATERIALIZE_ALIASES
 from engagement_platform.pipelines.parts import APPLY_MUTATIONS
+from engagement_platform.pipelines.snapshot import DATA, WATERMARK
 from engagement_platform.settings import KafkaSettings, Settings
 from engagement_platform.status import (
+    Waiting,
     backlog,
     freshness_quantiles,
+    in_tables,
     job_statuses,
     mutated_quantiles,
     snapshot,
@@ -97,24 +103,28 @@ def test_only_finished_batches_are_counted() -> None:
     assert totals["never said"] == 0
 
 
-def planned(batch_id: int, at_s: float, took_s: float = 1.0) -> BatchRecord:
-    """A batch of mutations that was planned so many seconds after noon."""
-    begun = NOON + timedelta(seconds=at_s)
-    made = Manifest(APPLY_MUTATIONS, "a@1", batch_id, {"version": batch_id}, {"version": batch_id + 1}, begun)
-    done = begun + timedelta(seconds=took_s)
-    return BatchRecord(made, JobState.SUCCEEDED, date(2026, 11, 21), begun, done, 1, {"rows_in": 1})
+def announcing(sequence: int, at_s: float) -> BatchRecord:
+    """A batch that announced requests up to this sequence, and ended so many seconds after noon."""
+    made = Manifest(APPLY_MUTATIONS, "a@1", sequence, {"sequence": sequence - 2}, {"sequence": sequence}, NOON)
+    done = NOON + timedelta(seconds=at_s)
+    return BatchRecord(made, JobState.SUCCEEDED, date(2026, 11, 21), NOON, done, 1, {"rows_in": 1})
 
 
-def test_a_request_is_visible_when_the_batch_ends_that_was_planned_after_it_had_landed() -> None:
+def accepting(sequence: int) -> BatchRecord:
+    """A batch of requests that were produced two seconds before noon."""
     landed = record(rows=21, produced_s_before=[2.0] * 21)
-    assert mutated_quantiles([landed], [planned(0, -1), planned(1, 3), planned(2, 9)], (0.5,)) == [6.0]
-    assert mutated_quantiles([landed], [planned(0, 0, took_s=0.5)], (0.5,)) == [2.5]
+    return replace(landed, manifest=replace(landed.manifest, sequence=sequence))
+
+
+def test_a_request_counts_to_the_first_batch_that_announced_its_sequence() -> None:
+    batches = [announcing(8, 9), announcing(4, 1), announcing(6, 4)]
+    assert mutated_quantiles([accepting(5)], batches, (0.5,)) == [6.0]
+    assert mutated_quantiles([accepting(4)], batches, (0.5,)) == [3.0]
 
 
 def test_requests_that_wait_and_batches_that_said_nothing_of_time_are_left_out() -> None:
-    landed = record(rows=21, produced_s_before=[2.0] * 21)
-    assert mutated_quantiles([landed], [planned(0, -1)], (0.5,)) == [None]
-    assert mutated_quantiles([record()], [planned(0, 1)], (0.5,)) == [None]
+    assert mutated_quantiles([accepting(5)], [announcing(4, 1)], (0.5,)) == [None]
+    assert mutated_quantiles([record()], [announcing(4, 1)], (0.5,)) == [None]
 
 
 @pytest.fixture
@@ -207,25 +217,46 @@ def test_freshness_once_running_leaves_out_the_first_two_batches_of_each_job(
     assert (told.freshness_p95_s, told.freshness_running_p95_s) == (60, 6)
 
 
+def add(settings: Settings, table: Table, sequence: int, rows: int, **more: int) -> None:
+    """Rows of a batch. more: application ids that the same commit carries."""
+    write_deltalake(
+        table.uri(settings.lake),
+        pa.table({"batch_sequence": pa.array([sequence] * rows, pa.int64())}),
+        mode="append",
+        commit_properties=CommitProperties(app_transactions=[AppTransaction(*one) for one in more.items()]),
+    )
+
+
 @pytest.mark.broker
 def test_mutations_are_counted_apart_from_messages(broker: Broker, settings: Settings) -> None:
-    write_deltalake(
-        MUTATION_REQUEST.uri(settings.lake), pa.table({"request_id": ["r-1", "r-2", "r-3"]}),
-        configuration={"delta.appendOnly": "true"},
-    )  # fmt: skip
-    write_deltalake(PENDING.uri(settings.lake), pa.table({"pending_from": pa.array([None, 4, 5], pa.int64())}))
+    add(settings, MUTATION_REQUEST, 3, 2)
+    add(settings, MUTATION_REQUEST, 5, 1)
     stores = open_stores(settings)
-    waiting = {job.job: job.backlog for job in job_statuses(settings)}
-    assert (waiting[APPLY_MUTATIONS], waiting[REMATERIALIZE_ALIASES]) == (3, 2)
     assert (snapshot(settings).requests_waiting, snapshot(settings).backlog) == (3, 0)
 
-    done = Manifest(APPLY_MUTATIONS, f"{APPLY_MUTATIONS}@1", 0, {"version": -1}, {"version": 0}, NOON)
-    counts = {"rows_in": 3, "landed": 1, "duplicates": 1, "quarantined": 1, "updated": 7, "deleted": 2, "files": 4}
+    done = Manifest(APPLY_MUTATIONS, f"{APPLY_MUTATIONS}@1", 0, {"sequence": -1}, {"sequence": 3}, NOON)
+    counts = {"rows_in": 2, "landed": 2, "updated": 7, "deleted": 2, "files": 4}
     stores.checkpoints.begin(done)
     assert snapshot(settings).requests_waiting == 3
     stores.checkpoints.succeed(done, counts, {}, NOON)
     now, since = snapshot(settings), summary(settings, NOON)
-    assert (now.requests_waiting, now.requests_applied, now.mutation_batches) == (0, 3, 1)
+    assert (now.requests_waiting, now.requests_applied, now.mutation_batches) == (1, 2, 1)
     assert (now.landed, now.duplicates, now.quarantined, now.batches) == (0, 0, 0, 0)
-    assert (since.requests_applied, since.rows_mutated, since.mutation_batches, since.files) == (3, 9, 1, 4)
+    assert (since.requests_applied, since.rows_mutated, since.mutation_batches, since.files) == (2, 9, 1, 4)
     assert (since.landed, since.duplicates, since.quarantined, since.batches) == (0, 0, 0, 0)
+
+
+def test_what_waits_in_tables_is_counted_from_logs_and_its_age_from_the_stores(tmp_path: Path) -> None:
+    settings, stores = Settings(home=tmp_path), open_stores(Settings(home=tmp_path))
+    assert in_tables(REMATERIALIZE_ALIASES, settings, stores) == Waiting(0)
+    assert in_tables(INGEST_ENGAGEMENTS, settings, stores) is None
+    begun = stores.checkpoints.begin(manifest(0, 0, 2, INGEST_MUTATION_REQUESTS))
+    stores.checkpoints.succeed(begun, {"rows_in": 2, "landed": 2})
+    add(settings, MUTATION_REQUEST, begun.sequence, 2)
+    assert in_tables(REMATERIALIZE_ALIASES, settings, stores) == Waiting(2, NOON)
+    assert in_tables(APPLY_MUTATIONS, settings, stores) == Waiting(2, NOON)
+    assert backlog(REMATERIALIZE_ALIASES, settings, None) == backlog(APPLY_MUTATIONS, settings, None) == 2
+    for table in (DATA, MAPPING):
+        add(settings, table, begun.sequence, 1, **{WATERMARK: begun.sequence})
+    assert in_tables(REMATERIALIZE_ALIASES, settings, stores) == Waiting(0)
+    assert in_tables(APPLY_MUTATIONS, settings, stores) == Waiting(2, NOON)

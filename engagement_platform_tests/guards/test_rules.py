@@ -35,6 +35,7 @@ def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PlainLake:
     made = PlainLake(tmp_path)
     land(made, "e1", "e2")
     made.ask([convert("c1", "p1", "p2", 20, engagement_id="e1"), delete("d1", 20, engagement_id="e2")])
+    made.move()
     return made
 
 

@@ -226,16 +226,10 @@ def test_verify_and_status_agree_that_all_is_well(machine: Machine) -> None:
 @every_third_day(2)
 def test_mutations_that_are_killed_are_finished_once(machine: Machine) -> None:
     """Here, since a machine of its own takes a minute; after the others, since their oracle knows no requests."""
-    from engagement_platform_tests.pipelines.mutations.test_kills import (
-        HERE,
-        POINTS,
-        assert_finished_once_after_a_kill,
-        land_before,
-    )
+    from engagement_platform_tests.pipelines.mutations.test_kills import DURABLE, assert_finished_once_after_a_kill
 
-    (point,) = random.Random(SEED).sample(POINTS, 1)
-    land_before(machine, "org-mutated")
-    assert_finished_once_after_a_kill(machine, "org-mutated", point, HERE)
+    ((job, point),) = random.Random(SEED).sample(DURABLE, 1)
+    assert_finished_once_after_a_kill(machine, "org-mutated", job, point)
     findings = [json.loads(line) for line in machine.cli("verify", "--identity", "--json").splitlines()]
     assert {finding["check"] for finding in findings} == {"identity", "names", "contents"}
     assert not any(finding["wrong"] for finding in findings)

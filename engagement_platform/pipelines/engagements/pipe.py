@@ -89,7 +89,7 @@ def load_state(state: State, decoded: DataFrame, summary: Summary, *, all_days: 
     if state.mutation_request is not None:
         updates = state.mutation_request.where(organizations & (F.col("operation") == "UPDATE"))
         parts.append(patches_part(updates.join(ids, list(ID), "left_semi")))
-    return reduce(DataFrame.union, parts) if parts else no_state(decoded)
+    return reduce(lambda held, part: held.union(part), parts) if parts else no_state(decoded)
 
 
 def resolve(decoded: DataFrame, state: DataFrame, *, all_days: bool, announced: int | None = None) -> DataFrame:
