@@ -50,10 +50,10 @@ docs: setup ## regenerate the reference pages that come from the code
 bench-ingest: setup ## ingestion against a plain streaming append, per layout; prints rows/s and the ratio
 	@$(BIN)/python -m benchmarks.ingest $(ARGS)
 
-bench-pipe: setup ## one batch of engagements on Spark alone, over Connect: seconds, CPU seconds and files, step by step
+bench-pipe: setup ## a batch of ingest-engagements over Connect: seconds, CPU seconds and files, step by step
 	@$(BIN)/python -m benchmarks.pipe $(ARGS)
 
-bench-cascade: setup ## chains of requests resolved in Spark, a million by default; prints requests/s
+bench-cascade: setup ## chains of requests resolved by the rules, a million by default; prints requests/s
 	@$(BIN)/python -m benchmarks.cascade $(ARGS)
 
 bench-mutation: setup ## every way of applying conversions from one layout; seconds, bytes, ratios, targets, a plot
@@ -62,7 +62,7 @@ bench-mutation: setup ## every way of applying conversions from one layout; seco
 bench-partitioning: setup ## three layouts of the same rows: reads, update, insert, OPTIMIZE, files by size; a plot and a page
 	@$(BIN)/python -m benchmarks.partitioning $(ARGS)
 
-bench-file-size: setup ## the mutation job on files of nine sizes; the best one and how sure that is; a plot and a page
+bench-file-size: setup ## the move of mutations on files of nine sizes; the best one and how sure that is; a plot and a page
 	@$(BIN)/python -m benchmarks.file_size $(ARGS)
 
 bench-merge-on-read: setup ## merge on read against MERGE, overwrite, delta-rs, with ARGS=--peers other formats; a plot and a page
@@ -89,7 +89,7 @@ bench-s3-sqs: setup ## objects/s that the s3-sqs source and the thirty tables dr
 bench-ingest-server: setup ## events/s that the ingest server takes, and how long answers take, at full speed and half of it
 	@$(BIN)/python -m benchmarks.ingest_server $(ARGS)
 
-simulate-days: setup ## files and mutation time as days go by, without and with another layout and maintenance; a plot
+simulate-days: setup ## files and seconds of a move as days go by, without and with another layout and maintenance; a plot
 	@$(BIN)/python -m benchmarks.simulate_days $(ARGS)
 
 clean: ## remove caches and the virtual environment; data and jars in the home folders stay

@@ -2,8 +2,8 @@
 
 Data: seeded; three of ten requests in chains of 2 to 20 hops, equally many of each length, the others alone; spread
 evenly over the organizations, in no order, written to Parquet before anything is timed. A round reads that, resolves it
-by the rules, and throws the result away: one group for each organization (`organization`), or one for each connected
-component that GraphFrames finds first (`component`, as an organization above `mutation.max_edges_per_group` is split;
+by the rules, and throws the result away: one group for each organization (`organization`), or for the connected
+components that GraphFrames finds first (`component`, as an organization above `mutation.max_edges_per_group` is split;
 left out where its jars are missing). The first round of each way is cold (code not compiled, classes not loaded), the
 others are warm. Prints requests/s; writes cascade.csv. Fails if a request does not end at the last id of its chain.
 Compare ways within one run, never seconds of two machines.
@@ -24,17 +24,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from rich.console import Console
 
 from engagement_platform.lake.jars import spark_jars
 from engagement_platform.lake.session import build_classic, classic_conf
-from engagement_platform.pipelines.engagements.schema import STATE
-from engagement_platform.pipelines.frames import edges_part
-from engagement_platform.pipelines.mutations.connected_components import GraphFramesMissing, connected_components
-from engagement_platform.pipelines.mutations.rules import moves
+from engagement_platform.pipelines.mutations import groups, rules
+from engagement_platform.pipelines.mutations.connected_components import GraphFramesMissing
 from engagement_platform.pipelines.mutations.view import MOVE_DDL
 from engagement_platform.settings import Settings, SparkSettings
 
@@ -132,23 +129,10 @@ def written(edges: DataFrame, path: Path) -> DataFrame:
     return edges.sparkSession.read.parquet(str(path))
 
 
-def resolved(edges: DataFrame, way: str) -> DataFrame:
+def resolved(edges: DataFrame, way: str, options: argparse.Namespace) -> DataFrame:
     """What all requests do to the ids they reach. Raises GraphFramesMissing."""
-
-    def run(state: pa.Table) -> pa.Table:
-        return moves(state.column("organization_id")[0].as_py(), state.cast(STATE), 0)
-
-    if way == "organization":
-        return edges_part(edges).groupBy("organization_id").applyInArrow(run, MOVE_DDL)
-    # Hashes, for strings cost components 1.4 times as much; two ids of one hash only make two components one.
-    src, dst = (F.xxhash64("organization_id", name) for name in ("from_id", "to_id"))
-    linked = edges.withColumns({"src": src, "dst": dst})
-    found = connected_components(linked.select("src", "dst"))
-    # The rules take the requests of one organization; here, of its part of one component.
-    own = F.concat_ws("/", F.col("component"), F.col("organization_id")).alias("organization_id")
-    of_edge = linked.join(found.withColumnRenamed("id", "src"), "src")
-    state = edges_part(of_edge.select(own, *(name for name in edges.columns if name != "organization_id")))
-    return state.groupBy("organization_id").applyInArrow(run, MOVE_DDL)
+    most = None if way == "organization" else max(1, options.requests // options.organizations // 2)
+    return groups.moves(edges, 0, most, rules.moves, MOVE_DDL)
 
 
 def measure(edges: DataFrame, way: str, options: argparse.Namespace) -> Iterator[Measured]:
@@ -156,7 +140,7 @@ def measure(edges: DataFrame, way: str, options: argparse.Namespace) -> Iterator
     try:
         for round_ in range(options.rounds + 1):
             began = time.monotonic()
-            resolved(edges, way).write.format("noop").mode("overwrite").save()
+            resolved(edges, way, options).write.format("noop").mode("overwrite").save()
             one = Measured(way, round_, options.requests, time.monotonic() - began)
             name = f"warm {round_}/{options.rounds}" if round_ else "cold"
             console.print(f"{way:18} {name:9} {one.seconds:6.2f} s {one.requests_per_s:>9,.0f} requests/s")
@@ -164,7 +148,7 @@ def measure(edges: DataFrame, way: str, options: argparse.Namespace) -> Iterator
     except GraphFramesMissing as missing:
         console.print(f"{way}: left out. {missing}")
         return
-    check(resolved(edges, way).localCheckpoint(), options)
+    check(resolved(edges, way, options), options)
 
 
 def check(found: DataFrame, options: argparse.Namespace) -> None:

@@ -123,9 +123,7 @@ SHOWN_ROWS = 20
 
 
 def read(
-    table: Annotated[
-        str, typer.Argument(help="engagement/current, engagement/mapping, profile/current, engagement/data, …")
-    ],
+    table: Annotated[str, typer.Argument(help="engagement/current, engagement/mapping, profile/current, …")],
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write all rows here: .parquet, .csv or .jsonl. Replaces it.")
     ] = None,

@@ -170,7 +170,8 @@ def build_job(
     if name not in JOB_NAMES:
         return build_declared(name, _declared_of(name, settings), spark, settings, stores, told)
     if name == INGEST_ENGAGEMENTS:
-        told = replace(told, observe=inline(settings, stores, name, data_table(settings.layout.scheme), told.observe))
+        data = data_table(settings.layout.scheme)
+        told = replace(told, observe=inline(settings, stores, name, data, told.observe, spark))
     parts = Parts(Lake(spark, settings), stores, settings, told)
     if name == APPLY_MUTATIONS:
         return apply_mutations(parts)

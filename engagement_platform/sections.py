@@ -259,7 +259,7 @@ class MaintenanceSettings(Section):
         default=0,
         ge=0,
         description="After so many batches an ingestion or mutation run itself optimizes the worst partition of the "
-        "Data Table, while it holds the lease; small ones only, without Spark. 0 leaves it to the maintenance runs.",
+        "Data Table, while it holds the lease, in its own Spark session. 0 leaves it to the maintenance runs.",
     )
     rollback_window: timedelta = Field(
         default=timedelta(days=7),

@@ -25,11 +25,12 @@ from engagement_platform.jobs import (
     open_stores,
     topic_of,
 )
+from engagement_platform.lake.engagement import MUTATION_REQUEST
 from engagement_platform.merge_on_read.entity import Entity, profile
 from engagement_platform.merge_on_read.rematerialize import job_name as rematerialize_name
-from engagement_platform.merge_on_read.snapshot import pending_rows as pending_changes
+from engagement_platform.merge_on_read.snapshot import pending_rows as pending_of_entity
 from engagement_platform.pipelines import snapshot as lake_snapshot
-from engagement_platform.pipelines.backlog import moved_up_to, oldest_above, pending_rows, unannounced_requests
+from engagement_platform.pipelines.backlog import moved_up_to, oldest_above, pending_rows, rows_above
 from engagement_platform.pipelines.mutations.move import REMATERIALIZE_ALIASES
 from engagement_platform.pipelines.parts import APPLY_MUTATIONS, announced
 from engagement_platform.settings import Settings
@@ -89,10 +90,11 @@ class StatusSummary:
 class Waiting:
     """Rows that a job has yet to take."""
 
-    rows: int
-    """At least; 0 only where nothing waits."""
+    rows: int = 0
+    """At least, as `rows_above` counts; 0: nothing waits."""
     since: datetime | None = None
-    """When their oldest batch was planned, UTC; None: nothing waits, or it is not known."""
+    """When the oldest batch that may have them was planned, UTC; None: nothing waits, or only what a redrive or a
+    re-reading brought."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +107,7 @@ class JobStatus:
     batches: int
     totals: Mapping[str, int]
     waiting_since: datetime | None = None
-    """Since when the oldest of it waits, where that is in tables of engagements; None: nothing does."""
+    """Since when at least the oldest of it waits, where that is in tables of engagements; None: nothing does."""
 
     @property
     def failure(self) -> str | None:
@@ -119,20 +121,27 @@ def unread_from(checkpoint: Checkpoint | None) -> Offsets | None:
     return None if checkpoint is None else checkpoint.unread_from
 
 
-def in_tables(job: str, settings: Settings, stores: Stores) -> Waiting | None:
-    """What the engagement tables have for a job: requests to announce, changes to move; None: it reads something else.
+def unannounced_requests(settings: Settings, stores: Stores) -> Waiting:
+    """Accepted requests that `apply-mutations` has yet to announce. Reads a log, no rows."""
+    mark = announced(stores)
+    rows = rows_above(settings.lake, {MUTATION_REQUEST: mark})
+    return Waiting(rows, oldest_above(stores, (INGEST_MUTATION_REQUESTS,), mark)) if rows else Waiting()
 
-    Reads logs, no rows.
-    """
-    root = settings.lake
+
+def pending_changes(settings: Settings, stores: Stores) -> Waiting:
+    """Row images, requests and names that `rematerialize-aliases` has yet to move; readers see them. Reads logs."""
+    at = lake_snapshot.snapshot(settings.lake)
+    rows = pending_rows(settings.lake, at)
+    if not rows:
+        return Waiting()
+    return Waiting(rows, oldest_above(stores, (INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS), moved_up_to(at)))
+
+
+def in_tables(job: str, settings: Settings, stores: Stores) -> Waiting | None:
+    """What the engagement tables have for a job; None: it reads something else."""
     if job == APPLY_MUTATIONS:
-        rows, mark, jobs = unannounced_requests(root, stores), announced(stores), [INGEST_MUTATION_REQUESTS]
-    elif job == REMATERIALIZE_ALIASES:
-        at = lake_snapshot.snapshot(root)
-        rows, mark, jobs = pending_rows(root, at), moved_up_to(at), [INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS]
-    else:
-        return None
-    return Waiting(rows, oldest_above(stores, jobs, mark) if rows else None)
+        return unannounced_requests(settings, stores)
+    return pending_changes(settings, stores) if job == REMATERIALIZE_ALIASES else None
 
 
 def backlog(job: str, settings: Settings, checkpoint: Checkpoint | None) -> int:
@@ -147,7 +156,7 @@ def backlog(job: str, settings: Settings, checkpoint: Checkpoint | None) -> int:
     if (feed := _feed(job, settings)) is not None:
         return objects_waiting(feed.settings(settings), checkpoint)
     if (entity := _rematerialized(job, settings)) is not None:
-        return pending_changes(settings.lake, entity)
+        return pending_of_entity(settings.lake, entity)
     start = unread_from(checkpoint)
     try:
         return KafkaSource(topic_of(job, settings), settings.kafka).backlog(start)

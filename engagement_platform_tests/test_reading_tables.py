@@ -19,8 +19,10 @@ from engagement_platform import reading
 from engagement_platform.engine.model import Transaction
 from engagement_platform.lake.arrow import table_of
 from engagement_platform.lake.contract import Table
-from engagement_platform.lake.engagement import ALIAS, PENDING, QUARANTINE, data_table
+from engagement_platform.lake.engagement import ALIAS, MAPPING, MUTATION_REQUEST, QUARANTINE
 from engagement_platform.lake.lake import Lake
+from engagement_platform.pipelines.engagements.schema import CURRENT_ROW
+from engagement_platform.pipelines.snapshot import DATA
 from engagement_platform.reading import (
     CannotWrite,
     NotReadable,
@@ -36,9 +38,9 @@ from engagement_platform.reading import (
 from engagement_platform.settings import Settings
 from engagement_platform_tests.conftest import max_result_size
 
-DATA = data_table("organization")
 MOMENT = datetime(2026, 11, 21, 9, 30, 0, 123456, tzinfo=UTC)
 # (engagement, identity in the table, what the event said)
+NAMES = ("Ann", "Anna")
 ROWS = (("e1", "p1", "p1"), ("e2", "p2", "p2"), ("gone", None, "p3"))
 
 
@@ -53,6 +55,8 @@ def row(organization: str, name: str, person: str | None, said: str) -> dict[str
         "version": 1,
         "batch_id": 0,
         "engagement": {"type": "email", "channel": None, "subject": 'a "b", c', "attributes": [("ключ", "ü")]},
+        "original": None,
+        "earlier_versions": [(0, b"\xff")],
     }
 
 
@@ -60,14 +64,18 @@ def row(organization: str, name: str, person: str | None, said: str) -> dict[str
 def lake(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Lake:
     """Two organizations with the same rows; of `late` a conversion of p1 to p9 shows in the view only."""
     lake = Lake(spark, Settings(home=tmp_path_factory.mktemp("reading")))
-    lake.ensure(DATA, ALIAS, PENDING, QUARANTINE)
+    lake.ensure(DATA, ALIAS, MUTATION_REQUEST, MAPPING, QUARANTINE)
     rows = [row(organization, *of) for organization in ("early", "late") for of in ROWS]
     put(lake, DATA, rows)
-    edge = dict.fromkeys(ALIAS.column_names) | {"organization_id": "late", "batch_id": 4}
+    edge = dict.fromkeys(ALIAS.column_names) | {"organization_id": "late", "batch_sequence": 4}
     convert = {"request_id": "r1", "operation": "CONVERT", "from_id": "p1", "to_id": "p9"}
     delete = {"request_id": "r2", "operation": "DELETE", "from_id": "p3"}
     put(lake, ALIAS, [{**edge, **of, "execution_ts": MOMENT + timedelta(hours=1)} for of in (convert, delete)])
-    put(lake, PENDING, [{"organization_id": "late", "pending_from": 4, "batch_id": 4}])
+    said = [{"id": "p1", "name": name, "name_ts": MOMENT + timedelta(minutes=n)} for n, name in enumerate(NAMES)]
+    put(lake, MAPPING, [{**one, "organization_id": organization} for one in said for organization in ("early", "late")])
+    rename = {"request_id": "r3", "operation": "RENAME", "from_id": "p2", "name": "Bo", "batch_sequence": 4}
+    rename |= {"organization_id": "early", "execution_ts": MOMENT, "ingestion_date": MOMENT.date()}
+    put(lake, MUTATION_REQUEST, [rename])
     rejected = {"topic": "t", "partition": 0, "offset": 7, "key": None, "value": b"\xff{", "reason_code": "r"}
     stamps = {"reason": "R.", "job_name": "j", "batch_id": 0, "ingestion_ts": MOMENT, "ingestion_date": MOMENT.date()}
     put(lake, QUARANTINE, [{**rejected, **stamps}])
@@ -100,6 +108,17 @@ def test_the_view_shows_newest_identities_and_no_deleted_rows(lake: Lake, tmp_pa
     ]
     assert rows[0]["engagement"]["attributes"] == {"ключ": "ü"}
     assert rows[0]["engagement_ts"] == MOMENT.isoformat()
+    assert list(rows[0]) == CURRENT_ROW.names
+
+
+def test_the_mapping_has_the_newest_name_of_each_id_with_what_waits(lake: Lake) -> None:
+    _, values = first(rows_of(lake, "engagement/mapping"), "engagement/mapping", 9)
+    assert sorted(row[:3] for row in values) == [
+        ["early", "p1", "Anna"],
+        ["early", "p2", "Bo"],
+        ["late", "p1", "Anna"],
+        ["late", "p9", "Anna"],
+    ]
 
 
 def test_a_predicate_is_any_spark_sql_over_the_columns(lake: Lake, tmp_path: Path) -> None:
@@ -197,7 +216,7 @@ def test_an_unknown_table_is_told_with_those_there_are(lake: Lake) -> None:
 
 
 def test_tables_that_others_declare_are_found_by_their_folder(lake: Lake) -> None:
-    lake.ensure(Table(("game", "level_up"), "A game event.", DATA.columns[:1], PENDING.mode))
+    lake.ensure(Table(("game", "level_up"), "A game event.", DATA.columns[:1], MAPPING.mode))
     assert {"engagement/current", "engagement/mapping", "game/level_up"} <= set(table_names(lake.settings))
     check_asked(lake.settings, "game/level_up", None, None)
     assert rows_of(lake, "game/level_up").columns == ["organization_id"]
@@ -214,6 +233,8 @@ def test_the_view_has_no_versions(lake: Lake) -> None:
     check_asked(lake.settings, "engagement/current", None, None)
     with pytest.raises(ViewHasNoVersions, match="engagement/data with --version"):
         check_asked(lake.settings, "engagement/current", 3, None)
+    with pytest.raises(ViewHasNoVersions, match="engagement/mapping is a view over several tables"):
+        check_asked(lake.settings, "engagement/mapping", 3, None)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import json
 import subprocess
 import urllib.request
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -18,14 +18,13 @@ from engagement_platform.embedded.ports import free_ports
 from engagement_platform_tests.conftest import QUICK_JVM, Moto
 from engagement_platform_tests.engine.conftest import PostgresServer, postgres
 from engagement_platform_tests.ingestion.test_whole_path import Machine, started
-from engagement_platform_tests.pipelines.mutations.test_crashes import requests
+from engagement_platform_tests.pipelines.mutations.test_crashes import after, before, requests
 from engagement_platform_tests.pipelines.mutations.test_kills import (
-    ALIAS,
     assert_as_the_oracle_says,
     assert_finished_once_after_a_kill,
     assert_moved,
-    land,
-    land_before,
+    ingest,
+    produce,
 )
 
 __all__ = ["postgres"]
@@ -83,8 +82,7 @@ def apart(moto: Moto, postgres: PostgresServer, tmp_path_factory: pytest.TempPat
 
 
 def test_killed_far_from_its_tables_a_batch_of_mutations_is_finished_once_and_everything_agrees(apart: Apart) -> None:
-    land_before(apart, "org-0")
-    assert_finished_once_after_a_kill(apart, "org-0", "alias.alias:after", {})
+    assert_finished_once_after_a_kill(apart, "org-0", "ingest-mutation-requests", "tables.alias:after")
     findings = [json.loads(line) for line in apart.cli("verify", "--identity", "--json").splitlines()]
     assert findings
     assert not any(finding["wrong"] for finding in findings)
@@ -92,12 +90,14 @@ def test_killed_far_from_its_tables_a_batch_of_mutations_is_finished_once_and_ev
     assert rules["one_driver"] == "kept"
 
 
-def test_what_waits_as_aliases_is_moved_and_a_replica_made_by_the_shell_equals_what_is_read(apart: Apart) -> None:
-    own, organization = replace(apart, environment={**apart.environment, **ALIAS}), "org-1"
+def test_pending_changes_are_moved_and_a_replica_made_by_the_shell_equals_what_is_read(apart: Apart) -> None:
+    own, organization = apart, "org-1"
     replica: dict[tuple[str, str], Row] = {}
-    land_before(own, organization)
+    ingest(own, before(organization))
     follow(own, replica)
-    land(own, "mutation-requests", "ingest-mutation-requests", requests(organization))
+    produce(own, "mutation-requests", requests(organization))
+    own.cli("run", "ingest-mutation-requests", "--until-idle")
+    ingest(own, after(organization))
     own.cli("run", "apply-mutations", "--until-idle")
     assert_as_the_oracle_says(own, organization)
     assert replica != standing(own), "nothing changed, so nothing is compared below"
@@ -111,7 +111,7 @@ def test_what_waits_as_aliases_is_moved_and_a_replica_made_by_the_shell_equals_w
 
 
 def test_each_executor_is_a_process_of_its_own_and_all_tasks_are_theirs(apart: Apart) -> None:
-    land_before(apart, "org-2")
+    ingest(apart, before("org-2"))
     found = {one["id"]: one["completedTasks"] for one in apart.told("executors")}
     assert found.pop("driver") == 0
     assert len(found) == EXECUTORS

@@ -21,7 +21,7 @@ from engagement_platform.defs.mutated import (
 )
 from engagement_platform.defs.platform import Opened, Platform
 from engagement_platform.defs.specs import DATA_TABLE, key_of
-from engagement_platform.defs.waiting import PendingChanges, Waiting, waiting
+from engagement_platform.defs.waiting import Waiting, waiting
 from engagement_platform.engine.job import Stores
 from engagement_platform.errors import PlatformError
 from engagement_platform.jobs import INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS, JOB_NAMES
@@ -29,7 +29,8 @@ from engagement_platform.lake import log
 from engagement_platform.lake.engagement import ALIAS, MAPPING, MUTATION_REQUEST, NOTIFICATION, QUARANTINE
 from engagement_platform.pipelines.parts import APPLY_MUTATIONS
 from engagement_platform.settings import Settings
-from engagement_platform.status import succeeded, summed
+from engagement_platform.status import Waiting as Pending
+from engagement_platform.status import pending_changes, succeeded, summed
 from engagement_platform.verify import Finding
 
 DATA, NAMES, NOTIFIED, REQUESTS, REJECTED, ALIASES = map(
@@ -164,7 +165,7 @@ def freshness(job: str, asset: dg.AssetKey, looked: Waiting, topic: str | None =
     return freshness_result(asset, oldest, backlog, datetime.now(UTC), looked.settings.quality.freshness)
 
 
-def pending_age_result(pending: PendingChanges, now: datetime, max_pending: timedelta) -> dg.AssetCheckResult:
+def pending_age_result(pending: Pending, now: datetime, max_pending: timedelta) -> dg.AssetCheckResult:
     """Passed when no change pends for longer than twice max_pending, the second half of which is for the move itself.
 
     Exactly that is fine.
@@ -180,6 +181,12 @@ def pending_age_result(pending: PendingChanges, now: datetime, max_pending: time
         f"{max_pending.total_seconds():.0f} s. Look at the last runs of rematerialize_aliases." if late else None,
         metadata={"pending_rows": pending.rows, "oldest_pending_s": round(max(0.0, age.total_seconds()), 1)},
     )  # fmt: skip
+
+
+def pending_age(looked: Waiting) -> dg.AssetCheckResult:
+    """How long changes of engagements and names pend."""
+    waits = pending_changes(looked.settings, looked.stores)
+    return pending_age_result(waits, datetime.now(UTC), looked.settings.mutation.max_pending)
 
 
 def quarantine_share_result(rows_in: int, quarantined: int, warn_percent: int) -> dg.AssetCheckResult:
@@ -225,7 +232,9 @@ def watched(looked: Waiting) -> list[dg.AssetCheckResult]:
         freshness(INGEST_ENGAGEMENTS, DATA, looked),
         freshness(INGEST_MUTATION_REQUESTS, REQUESTS, looked),
         freshness(APPLY_MUTATIONS, NOTIFIED, looked),
-        pending_age_result(looked.pending(), datetime.now(UTC), looked.settings.mutation.max_pending),
+        pending_age_result(
+            pending_changes(looked.settings, looked.stores), datetime.now(UTC), looked.settings.mutation.max_pending
+        ),
         quarantine_share(looked),
         announced_rows_result(announced_rows(looked.settings, looked.stores)),
         keep_up(looked.settings, looked.stores),

@@ -24,6 +24,7 @@ from engagement_platform.pipelines.mutations.move import PURGE_EVERY, REMATERIAL
 from engagement_platform.pipelines.mutations.purge_horizon import purge_horizon
 from engagement_platform.pipelines.parts import APPLY_MUTATIONS
 from engagement_platform.sources.lateness import from_microseconds
+from engagement_platform.status import pending_changes
 
 # Its own: while one of its batches is unfinished, runs of the other pools wait for it.
 PENDING_POOL = "engagement_pending"
@@ -74,7 +75,7 @@ class ToMove:
 def to_move(looked: Waiting, now: datetime) -> ToMove:
     """From the logs of the tables, the stores, and the topic of requests where a purge may be due."""
     last = looked.checkpoint(REMATERIALIZE_ALIASES)
-    pending = looked.pending()
+    pending = pending_changes(looked.settings, looked.stores)
     return ToMove(
         pending.rows,
         None if pending.since is None else now - pending.since,

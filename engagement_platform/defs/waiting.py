@@ -14,13 +14,10 @@ from engagement_platform.engine.job import Stores
 from engagement_platform.engine.model import Checkpoint, JobState
 from engagement_platform.games.depth import backlog as objects_waiting
 from engagement_platform.games.feed import Feed
-from engagement_platform.jobs import INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS, PATIENCE, open_stores, topic_of
-from engagement_platform.pipelines.backlog import moved_up_to, oldest_above, pending_rows, unannounced_requests
-from engagement_platform.pipelines.parts import APPLY_MUTATIONS, announced
-from engagement_platform.pipelines.snapshot import snapshot
+from engagement_platform.jobs import PATIENCE, open_stores, topic_of
 from engagement_platform.settings import Settings
 from engagement_platform.sources.kafka import KafkaSource
-from engagement_platform.status import unread_from
+from engagement_platform.status import in_tables, unread_from
 
 
 @dataclass(frozen=True)
@@ -31,17 +28,6 @@ class Announced:
     """Messages, as SQS estimates them; a batch under way counts."""
     since: datetime | None
     """Since when at least, UTC; None when none wait."""
-
-
-@dataclass(frozen=True)
-class PendingChanges:
-    """Changes of engagements and names that are visible through the views alone."""
-
-    rows: int
-    """At least; 0: nothing pends."""
-    since: datetime | None
-    """When the oldest batch with such changes was planned, UTC; None: nothing pends, or no such batch is known, as
-    after a redrive."""
 
 
 class Waiting:
@@ -66,38 +52,28 @@ class Waiting:
         return self.stores.checkpoints.latest(job)
 
     def backlog(self, job: str, topic: str | None = None) -> int:
-        """Messages, or requests in their table, that no finished batch has read; a batch under way counts.
+        """Messages, or rows of engagement tables, that no finished batch has read; a batch under way counts.
 
         Raises what the source raises.
         """
-        if job == APPLY_MUTATIONS:
-            return unannounced_requests(self.settings.lake, self.stores)
+        if (waits := in_tables(job, self.settings, self.stores)) is not None:
+            return waits.rows
         return self.source(job, topic).backlog(unread_from(self.checkpoint(job)))
 
     def oldest(self, job: str, topic: str | None = None) -> datetime | None:
         """When the oldest waiting message was produced, UTC; None when nothing waits. Raises what the source raises.
 
-        Reads one message of each partition in which something waits. Of requests in their table: when their
+        Reads one message of each partition in which something waits. Of rows in tables: when their oldest
         batch was planned.
         """
-        if job == APPLY_MUTATIONS:
-            waits = unannounced_requests(self.settings.lake, self.stores) > 0
-            jobs = (INGEST_MUTATION_REQUESTS,)
-            return oldest_above(self.stores, jobs, announced(self.stores)) if waits else None
+        if (waits := in_tables(job, self.settings, self.stores)) is not None:
+            return waits.since
         source = self.source(job, topic)
         end, begin = source.end_offsets(), {**source.earliest_offsets()}
         begin |= {p: max(o, begin.get(p, 0)) for p, o in (unread_from(self.checkpoint(job)) or {}).items()}
         waiting = {partition: begin.get(partition, 0) for partition in end if begin.get(partition, 0) < end[partition]}
         first = [timestamp for timestamp in source.first_timestamps(waiting).values() if timestamp is not None]
         return datetime.fromtimestamp(min(first) / 1000, UTC) if first else None
-
-    def pending(self) -> PendingChanges:
-        """What `rematerialize-aliases` has to move."""
-        root = self.settings.lake
-        at = snapshot(root)
-        rows = pending_rows(root, at)
-        jobs = (INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS)
-        return PendingChanges(rows, oldest_above(self.stores, jobs, moved_up_to(at)) if rows else None)
 
     def announced(self, feed: Feed, now: datetime) -> Announced:
         """Objects of a feed's events that wait in its queue. Raises NoGameQueue, QueueUnavailable.

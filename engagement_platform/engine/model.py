@@ -137,11 +137,13 @@ class Transaction:
     """What the commit says of its batch: digest and manifest, as one line of JSON. Empty: of no batch."""
     guard: Callable[[], None] = field(default=_unguarded, compare=False, repr=False)
     """Raises when its writer may not commit any more. Called by whoever writes, immediately before the write."""
+    of: str = field(default="", compare=False)
+    """Marker of the batch's commit that writes under another application's id, such as a watermark; empty: its own."""
 
     @property
     def marker(self) -> str:
         """Begins the commit's user metadata; by it the commit is found again in the table's history."""
-        return f"{self.app_id}#{self.version}"
+        return self.of or f"{self.app_id}#{self.version}"
 
     @property
     def metadata(self) -> str:

@@ -6,7 +6,7 @@ Which version, and what else has to follow, is `rollback`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 
 import pyarrow as pa
@@ -15,7 +15,7 @@ import pyarrow.fs as pafs
 from deltalake import CommitProperties, DeltaTable
 from deltalake import Transaction as TxnAction
 from deltalake.exceptions import DeltaError
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, DataFrameWriter
 from pyspark.sql import functions as F
 
 from engagement_platform.engine.model import Transaction
@@ -23,8 +23,10 @@ from engagement_platform.errors import PlatformError
 from engagement_platform.lake import checksums as sums
 from engagement_platform.lake import light, log
 from engagement_platform.lake.append_log_source import location
+from engagement_platform.lake.arrow import schema_of
 from engagement_platform.lake.contract import Column, Mode, Table
 from engagement_platform.lake.lake import Lake
+from engagement_platform.lake.transactions import save_under
 from engagement_platform.lake.turns import turn
 
 RESTORE = Table(
@@ -103,17 +105,6 @@ def moved(uri: str, name: str, current: int, version: int) -> Moved:
     return Moved(back.num_rows, sizes[0], gone.num_rows, sizes[1])
 
 
-def organizations_between(uri: str, name: str, current: int, version: int) -> list[str] | None:
-    """Organizations in whose partitions two versions have different files; None where files are not told apart so."""
-    then, now = _files(uri, name, version), _files(uri, name, current)
-    column = "partition.organization_id"
-    if column not in now.column_names:
-        return None
-    paths = pc.is_in(then.column("path"), now.column("path")), pc.is_in(now.column("path"), then.column("path"))
-    differing = [files.filter(pc.invert(same)) for files, same in zip((then, now), paths, strict=True)]
-    return sorted({value for files in differing for value in files.column(column).to_pylist()})
-
-
 def _files(uri: str, name: str, version: int) -> pa.Table:
     try:
         found = DeltaTable(log.storage_uri(uri), version=version)
@@ -131,16 +122,17 @@ def _missing(uri: str, paths: Sequence[str]) -> list[str]:
     return [path for path, info in zip(by_place.values(), found, strict=True) if info.type != pafs.FileType.File]
 
 
-def restore(lake: Lake, table: Table, version: int, txn: Transaction, mark: Transaction | None = None) -> None:
+def restore(
+    lake: Lake, table: Table, version: int, txn: Transaction, mark: Transaction | None = None, *, in_spark: bool = False
+) -> None:
     """Give a table the rows and the properties of an earlier version; skipped when this transaction has done it.
 
     Done once more where somebody has written on top of that, which only writers of another house do: what is asked
     for is the version.
 
-    mark: what the earlier version said of an application, where that is to be true again. Neither engine takes
-    transactions back by itself.
-    Append-only tables too: what forbids a DELETE allows this. Without Spark where delta-rs can do it: 3 ms instead of
-    a second. Raises VersionGone.
+    mark: what the earlier version said of an application, where that is to be true again. RESTORE takes no transaction
+    back. in_spark: Spark alone writes the table; without, delta-rs does it where it can, in 3 ms instead of a second.
+    Append-only tables too: what forbids a DELETE allows this. Raises VersionGone.
     """
     uri = lake.uri(table)
     with turn(lake.root, table.name):
@@ -148,19 +140,36 @@ def restore(lake: Lake, table: Table, version: int, txn: Transaction, mark: Tran
         if done is not None and done.version == lake.version(table):
             return
         moved(uri, table.name, lake.version(table), version)
-        found = light.opened(uri, table) if lake.is_local else None
+        here = lake.is_local and not in_spark
+        found = light.opened(uri, table) if here else None
         then = light.opened(uri, table, version) if found is not None else None
         if found is not None and then is not None:
             txn.guard()
             light.restore(found, version, txn, mark)
             return
         if mark is not None:
-            # Spark's RESTORE carries no transaction, and Spark writes none that is not greater than the last. First,
-            # since a base that has more than its watermark says shows the same rows, and one that has less does not.
-            txn.guard()
-            _note(uri, Transaction(f"{txn.app_id.rpartition('/')[0]}/mark", txn.version), mark)
+            # First, since a base that has more than its watermark says shows the same rows, and one that has less does
+            # not. A version that is not greater than the last is none that Spark writes.
+            own = Transaction(f"{txn.app_id.rpartition('/')[0]}/mark", txn.version)
+            if in_spark:
+                save_under(_nothing(lake, table), uri, replace(mark, guard=txn.guard, of=own.marker))
+            else:
+                txn.guard()
+                _note(uri, own, mark)
         with lake.transaction(txn):
             lake.spark.sql(f"RESTORE TABLE {lake.sql_name(table)} TO VERSION AS OF {int(version)}").collect()
+
+
+def touch(lake: Lake, table: Table, txn: Transaction, *, in_spark: bool = False) -> None:
+    """A commit without rows; skipped when this transaction is in the table already. in_spark: as for `restore`."""
+    if in_spark:
+        lake.add(lake.read(table), table, txn, rows=0)
+    else:
+        lake.append(schema_of(table).empty_table(), table, txn)
+
+
+def _nothing(lake: Lake, table: Table) -> DataFrameWriter:
+    return lake.read(table).limit(0).write.format("delta").mode("append")
 
 
 def _note(uri: str, txn: Transaction, mark: Transaction) -> None:

@@ -6,7 +6,7 @@ For tables that are never free long enough. Runs of their own are `maintain`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from dataclasses import replace
 
 from pyspark.sql import SparkSession
 
@@ -26,7 +26,9 @@ FINALIZED = "finalized"
 """The point of a batch at which it has succeeded and its leases are still held."""
 
 
-def inline(settings: Settings, stores: Stores, job: str, table: Table, observe: Observer) -> Observer:
+def inline(
+    settings: Settings, stores: Stores, job: str, table: Table, observe: Observer, spark: SparkSession
+) -> Observer:
     """An observer for a job that also optimizes the table after every `maintenance.inline_every`th batch.
 
     By batch id, so that runs of a few batches come to it as well. A failure is only told of: the batch is done.
@@ -39,23 +41,23 @@ def inline(settings: Settings, stores: Stores, job: str, table: Table, observe: 
         observe(point)
         last = stores.checkpoints.latest(job) if point == FINALIZED else None
         if last is not None and (last.manifest.batch_id + 1) % every == 0:
-            optimize_worst(settings, table)
+            optimize_worst(settings, table, spark)
 
     return hear
 
 
-def optimize_worst(settings: Settings, table: Table, spark: Callable[[], SparkSession] | None = None) -> Done | None:
-    """Rewrite the slice of a table that gains most, if it needs no Spark; the caller holds the lease.
+def optimize_worst(settings: Settings, table: Table, spark: SparkSession) -> Done | None:
+    """Rewrite the slice of a table that gains most, by Spark; the caller holds the lease.
 
     None when there is nothing to do, or it did not work.
     """
     try:
         plan = planned(settings, Asked(table.name))
         slices = [*plan.chosen, *(left.slice for left in plan.left)]
-        worst = next((one for one in slices if one.engine is Engine.LIGHT and not one.too_large), None)
+        worst = next((replace(one, engine=Engine.SPARK) for one in slices if not one.too_large), None)
         if worst is None:
             return None
-        tools = Tools(settings.maintenance, spark or _no_spark)
+        tools = Tools(settings.maintenance, lambda: spark)
         done = optimize(worst, plan.surveys[table.name], tools)
         if not isinstance(done, Done):
             return None
@@ -66,8 +68,3 @@ def optimize_worst(settings: Settings, table: Table, spark: Callable[[], SparkSe
         return None
     _LOG.info("%s: %d -> %d files between two batches", worst, done.files_before, done.files_after)
     return done
-
-
-def _no_spark() -> SparkSession:
-    # History of a lake on this machine is written without it; elsewhere nothing is optimized inline.
-    raise RuntimeError("Spark is not used between two batches")

@@ -22,7 +22,7 @@ from engagement_platform.engine.job import Stores
 from engagement_platform.engine.model import Checkpoint, JobState
 from engagement_platform.errors import PlatformError
 from engagement_platform.lake import log
-from engagement_platform.lake.engagement import MAPPING, NOTIFICATION, PENDING, data_table
+from engagement_platform.lake.engagement import CHANGESET, MAPPING, NOTIFICATION, data_table
 from engagement_platform.lake.optimize import (
     Place,
     SparkGetter,
@@ -47,7 +47,7 @@ _LOG_RETENTION = "interval 30 days"
 """Delta's default of delta.logRetentionDuration."""
 
 # Rows that a late request may bring back stand in these.
-_LATE = (data_table("organization").name, MAPPING.name, PENDING.name)
+_LATE = (data_table("liquid").name, MAPPING.name, CHANGESET.name)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
-"""How much waits in the engagement tables, and since when: requests to announce, and changes to move.
+"""How much waits in the engagement tables, and since when.
 
-From the tables' logs and the stores; no row is read and no Spark is started.
+From the tables' logs and the stores; no row is read and no Spark is started. What waits for which job is `status`.
 """
 
 from __future__ import annotations
@@ -15,24 +15,21 @@ import pyarrow.compute as pc
 from engagement_platform.engine.job import Stores
 from engagement_platform.lake import log
 from engagement_platform.lake.contract import Table
-from engagement_platform.lake.engagement import ALIAS, CHANGESET, MAPPING, MUTATION_REQUEST
-from engagement_platform.pipelines.parts import announced
+from engagement_platform.lake.engagement import CHANGESET, MAPPING, MUTATION_REQUEST
 from engagement_platform.pipelines.snapshot import Snapshot
 
 _FIRST_LOOK: Final = 64
 """Batches that are asked of the stores at first: with one every 5 s (`drain.pace`), those of five minutes."""
 
 
-def unannounced_requests(root: str, stores: Stores) -> int:
-    """Published requests that `apply-mutations` has not announced, as `rows_above` counts."""
-    return rows_above(root, {MUTATION_REQUEST: announced(stores)})
-
-
 def pending_rows(root: str, at: Snapshot) -> int:
-    """Rows of all tables that `rematerialize-aliases` has not moved, as `rows_above` counts; 0: nothing pends."""
+    """Rows that `rematerialize-aliases` has not moved, as `rows_above` counts; 0: nothing pends.
+
+    Edges are counted as the requests that they are.
+    """
     if not at.pends:
         return 0
-    marks = {CHANGESET: at.watermark, ALIAS: at.watermark, MAPPING: at.names_watermark}
+    marks = {CHANGESET: at.watermark, MAPPING: at.names_watermark}
     return rows_above(root, {**marks, MUTATION_REQUEST: moved_up_to(at)})
 
 

@@ -16,6 +16,7 @@ from deltalake import DeltaTable
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from engagement_platform.engine.model import Transaction
 from engagement_platform.lake import log
 from engagement_platform.lake.batch_logs import newest_batch_commit
 from engagement_platform.lake.contract import Table
@@ -30,6 +31,9 @@ CURRENT = "engagement/current"
 WATERMARK = "rematerialize-aliases/watermark"
 """Application id under which the Data Table and the mapping keep, in the commit that moves them, up to which sequence
 they have everything."""
+SEQUENCES = 1 << 40
+"""More than there will be. Delta keeps the greatest version of a transaction, also over a RESTORE (4.4.0), so a restore
+that takes a watermark back adds this to the version; the watermark is the rest."""
 DATA = data_table("liquid")
 """The Data Table; whoever only reads needs not know its layout."""
 
@@ -185,9 +189,21 @@ def _versions(root: str, tables: Iterable[Table]) -> dict[str, int]:
     return {name: version for name, version in found.items() if version is not None}
 
 
+def watermark(table: DeltaTable) -> int:
+    """The sequence up to which this version of the Data Table or the mapping has everything; -1: it has nothing."""
+    found = table.transaction_version(WATERMARK)
+    return -1 if found is None else int(found) % SEQUENCES
+
+
+def moved_through(table: DeltaTable, sequence: int) -> Transaction:
+    """What the commit after this version carries so that its watermark is a sequence, also a lower one than before."""
+    held = table.transaction_version(WATERMARK) or 0
+    puts_back = sequence < held % SEQUENCES
+    return Transaction(WATERMARK, held - held % SEQUENCES + puts_back * SEQUENCES + sequence)
+
+
 def _watermark(table: DeltaTable | None) -> int:
-    found = None if table is None else table.transaction_version(WATERMARK)
-    return -1 if found is None else int(found)
+    return -1 if table is None else watermark(table)
 
 
 def _sequences(table: DeltaTable) -> pa.Table:

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 
 from engagement_platform.engine.model import Checkpoint, Manifest
 from engagement_platform.errors import PlatformError
-from engagement_platform.lake.arrow import schema_of
-from engagement_platform.lake.restore import restore
+from engagement_platform.lake.restore import restore, touch
 from engagement_platform.rollback.job import RestoreBatch, Restoring
 from engagement_platform.rollback.plan import RESTORE_TABLES
 
@@ -69,10 +68,12 @@ def abandon(restoring: Restoring, by: str) -> Abandoned | None:
                 stores.leases.check(fences)
                 restoring.told.observe(f"abandon.{table.key[-1]}:before")
                 version, txn = put_back[table.name], manifest.transaction("abandon", table.key[-1])
+                in_spark = work.group.in_spark
                 if lake.version(table) == version:
-                    lake.append(schema_of(table).empty_table(), table, txn)
+                    touch(lake, table, txn, in_spark=in_spark)
                 else:
-                    restore(lake, table, version, txn, work.group.mark(lake.root, table, version))
+                    mark = work.group.mark(lake.root, table, version)
+                    restore(lake, table, version, txn, mark, in_spark=in_spark)
             work.compared(put_back)
             counts = {"tables": 0, "tables_put_back": len(put_back)}
             details = {"abandoned_by": by, "table": work.what["table"], "mode": work.what["mode"]}

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
-from itertools import pairwise
 
 from engagement_platform.engine.model import JobState, Offsets
 from engagement_platform.engine.offset_reset import rewound_by
@@ -48,7 +47,8 @@ class Moving:
 
 @dataclass(frozen=True)
 class Timeline:
-    """Batches of several jobs on one group of tables, oldest first; the tables' leases let no two overlap."""
+    """Batches of several jobs on one group of tables, oldest first. On one table no two overlap: jobs lease what they
+    write."""
 
     steps: Sequence[BatchRecord]
     rewinds: Sequence[BatchRecord] = ()
@@ -61,17 +61,20 @@ class Timeline:
     def of(cls, records: Iterable[BatchRecord], *names: str, moving: Moving | None = None) -> Timeline:
         """Of the batches that pinned a table, as far back as its versions only grow: before that it was another one.
 
-        names: what they pin its version as; of several the first that is there counts.
+        names: what they pin a version as; of several the first that is there counts.
         """
         everything = list(records)
         mover = None if moving is None else moving.job
-        pinned = ((_pinned(r, names), r) for r in everything if r.manifest.job != mover)
-        found = sorted(((version, r) for version, r in pinned if version is not None), key=lambda f: _began(f[1]))
-        first = 0
-        for number, ((before, _), (after, _)) in enumerate(pairwise(found), 1):
-            if after < before:
-                first = number
-        steps = [record for _, record in found[first:]]
+        known = (r for r in everything if r.manifest.job != mover and _pinned(r, names) is not None)
+        found = sorted(known, key=_began)
+        first, last = 0, dict[str, int]()
+        for number, record in enumerate(found):
+            name = next(name for name in names if name in record.manifest.table_versions)
+            version = record.manifest.table_versions[name]
+            if version < last.get(name.rpartition(": ")[2], 0):
+                first, last = number, {}
+            last[name.rpartition(": ")[2]] = version
+        steps = found[first:]
         rewinds = [r for r in everything if rewound_by(r) is not None]
         return cls(steps, rewinds, moving, [r for r in everything if r.manifest.job == mover])
 
@@ -147,11 +150,14 @@ class Timeline:
         return Boundary(step, version) if step >= below else Boundary(step, None, below)
 
     def at(self, moment: datetime) -> Boundary | None:
-        """The end of the last batch that had finished by then; None where that is before the first."""
-        done = [
-            n for n, r in enumerate(self.steps) if _done(r) and r.finished_ts is not None and r.finished_ts <= moment
-        ]
-        return Boundary(done[-1], None) if done else None
+        """The end of the last batch that had finished by then, with all that began before it; None: there is none."""
+        done = None
+        for number, step in enumerate(self.steps):
+            if _done(step):
+                if step.finished_ts is None or step.finished_ts > moment:
+                    break
+                done = number
+        return None if done is None else Boundary(done, None)
 
     def _finished(self, step: int) -> int:
         """The last step up to this one that finished; -1: none."""

@@ -17,39 +17,32 @@ from pyspark.sql import functions as F
 from engagement_platform.lake import light, log
 from engagement_platform.lake.arrow import schema_of
 from engagement_platform.lake.contract import Table
-from engagement_platform.lake.engagement import PENDING, data_table
-from engagement_platform.lake.lake import Lake, Rows, any_of
-from engagement_platform.lake.restore import organizations_between
+from engagement_platform.lake.engagement import MUTATION_REQUEST
+from engagement_platform.lake.lake import Lake, Rows
 from engagement_platform.merge_on_read.entity import Entity
 from engagement_platform.merge_on_read.here import current_here
 from engagement_platform.merge_on_read.snapshot import snapshot
 from engagement_platform.merge_on_read.view import view
-from engagement_platform.mutation.current import current_at
+from engagement_platform.pipelines.mutations.announce import changes
+from engagement_platform.pipelines.snapshot import data, pending, shown, snapshot_of
 
 MOST_ROWS_HERE = 200_000
 """Rows, of both moments together, above which Spark compares them; about 200 MB in this process (a guess)."""
 
 _ID = ("organization_id", "engagement_id")
+_VALUES = ("engagement_date", "engagement_ts", "person_id", "source_person_id", "version", "said")
 _KIND = pa.field("change_type", pa.string())
 
 
-def differences(lake: Lake, before: Mapping[str, int], after: Mapping[str, int]) -> Rows:
-    """One row for each engagement that differs. before, after: versions of the Data Table, aliases and pending.
+def differences(lake: Lake, before: Mapping[str, int], after: Mapping[str, int], announced: int) -> DataFrame:
+    """One row for each engagement that differs. before, after: versions of the engagement tables.
 
+    announced: the sequence up to which readers have notifications of requests. Later ones do not count, at neither
+    moment: `apply-mutations` announces those that are left.
     Out: organization_id, engagement_id, engagement_date, change_type, person_id, previous_person_id. Identity,
-    content, version and time count, batch_id does not.
-    Cost: the organizations whose files differ are read twice and joined; all of them where aliases wait at either
-    moment, or where the table is not partitioned by organization. Up to MOST_ROWS_HERE rows without a Spark job.
+    content, version and time count, batch_id does not. Cost: the view is read twice, whole, and joined.
     """
-    data = data_table(lake.settings.layout.scheme)
-    within = _organizations(lake, data, before, after)
-    if within is not None and _without_spark(lake):
-        each = [log.stored(lake.uri(data), versions[data.name], within) for versions in (before, after)]
-        if sum(stored.rows for of in each for stored in of.values()) <= MOST_ROWS_HERE:
-            return _differences_here(
-                *(_seen_here(lake, data, versions[data.name], within) for versions in (before, after))
-            )
-    was, now = (_seen(lake, data, versions, within) for versions in (before, after))
+    was, now = (_seen(lake, versions, announced) for versions in (before, after))
     joined = was.select(*_ID, F.struct(*_VALUES).alias("was")).join(
         now.select(*_ID, F.struct(*_VALUES).alias("now")), list(_ID), "full"
     )
@@ -60,45 +53,6 @@ def differences(lake: Lake, before: Mapping[str, int], after: Mapping[str, int])
         F.col("now.person_id").alias("person_id"),
         F.col("was.person_id").alias("previous_person_id"),
     )
-
-
-def _seen_here(lake: Lake, data: Table, version: int, within: list[str]) -> dict[tuple[Any, ...], tuple[Any, ...]]:
-    """ID -> _VALUES of the engagements of these organizations, of which none has aliases that wait."""
-    columns = (*_ID, *_VALUES[:-1], "engagement")
-    rows = lake.find(data, version, columns, {"organization_id": within}).to_pylist()
-    return {
-        tuple(row[name] for name in _ID): (*(row[name] for name in _VALUES[:-1]), _said(row["engagement"]))
-        for row in rows
-        if row["person_id"] is not None
-    }
-
-
-def _said(engagement: Mapping[str, Any] | None) -> tuple[Any, ...]:
-    """Contents, comparable: the order of a map's entries says nothing."""
-    if engagement is None:
-        return (None, None, None, None)
-    attributes = engagement["attributes"]
-    plain = tuple(engagement[name] for name in ("type", "channel", "subject"))
-    return (*plain, None if attributes is None else dict(attributes))
-
-
-def _differences_here(
-    was: Mapping[tuple[Any, ...], tuple[Any, ...]], now: Mapping[tuple[Any, ...], tuple[Any, ...]]
-) -> pa.Table:
-    day, person = _VALUES.index("engagement_date"), _VALUES.index("person_id")
-    nothing = (None,) * len(_VALUES)
-    rows = []
-    for key, kind in _kinds(was, now):
-        before, after = was.get(key, nothing), now.get(key, nothing)
-        shown = (before if after[day] is None else after)[day]
-        rows.append((*key, shown, kind, after[person], before[person]))
-    fields = [
-        *(pa.field(name, pa.string()) for name in _ID),
-        pa.field("engagement_date", pa.date32()),
-        _KIND,
-        *(pa.field(name, pa.string()) for name in ("person_id", "previous_person_id")),
-    ]
-    return _table(rows, pa.schema(fields))
 
 
 def _kinds(was: Mapping[Any, Any], now: Mapping[Any, Any]) -> Iterator[tuple[Any, str]]:
@@ -168,24 +122,17 @@ def _differing(joined: DataFrame) -> DataFrame:
     return joined.where(~F.col("was").eqNullSafe(F.col("now"))).withColumn("change_type", kind)
 
 
-_VALUES = ("engagement_date", "engagement_ts", "person_id", "source_person_id", "version", "said")
-
-
-def _seen(lake: Lake, data: Table, versions: Mapping[str, int], within: list[str] | None) -> DataFrame:
-    rows = current_at(lake, data, versions)
-    if within is not None:
-        rows = rows.where(any_of("organization_id", within))
+def _seen(lake: Lake, versions: Mapping[str, int], announced: int) -> DataFrame:
+    """The view with _VALUES, under the persons that readers have been told."""
+    at = snapshot_of(lake.root, versions)
+    rows = shown(lake, at)
+    if at.is_pending(MUTATION_REQUEST, announced):
+        told = changes(data(lake, at), pending(lake, at), announced + 1)
+        told = told.select(*_ID, F.lit(True).alias("is_told"), F.col("previous_person_id").alias("told"))
+        person = F.when(F.col("is_told"), F.col("told")).otherwise(F.col("person_id"))
+        rows = rows.join(told, list(_ID), "left").withColumn("person_id", person)
     # Maps cannot be compared, and the order of their entries says nothing.
     attributes = F.array_sort(F.map_entries("engagement.attributes"))
     said = F.to_json(F.struct("engagement.type", "engagement.channel", "engagement.subject", attributes.alias("a")))
     # A null in a comparison would hide a difference.
-    return rows.withColumns({"said": F.coalesce(said, F.lit(""))})
-
-
-def _organizations(lake: Lake, data: Table, before: Mapping[str, int], after: Mapping[str, int]) -> list[str] | None:
-    """Organizations in which anything can differ; None: any."""
-    for versions in (before, after):
-        marks = lake.find(PENDING, versions[PENDING.name], ("pending_from",), {}).column("pending_from")
-        if marks.null_count < len(marks):
-            return None
-    return organizations_between(lake.uri(data), data.name, before[data.name], after[data.name])
+    return rows.where("person_id IS NOT NULL").withColumns({"said": F.coalesce(said, F.lit(""))})

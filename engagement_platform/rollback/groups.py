@@ -18,23 +18,10 @@ from engagement_platform.errors import PlatformError
 from engagement_platform.games.feed import Feed
 from engagement_platform.games.feed import shipped as shipped_feed
 from engagement_platform.games.replaying import LandedObjects
-from engagement_platform.jobs import INGEST_ENGAGEMENTS, shipped_entity
+from engagement_platform.jobs import INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS, shipped_entity
 from engagement_platform.lake import log
-from engagement_platform.lake.append_log_source import TableSource
 from engagement_platform.lake.contract import Table
-from engagement_platform.lake.engagement import (
-    ALIAS,
-    AMENDMENT,
-    MAPPING,
-    MUTATION_REQUEST,
-    NOTIFICATION,
-    OPERATION,
-    ORIGINAL,
-    PENDING,
-    SAID_NAME,
-    SUPERSEDED,
-    data_table,
-)
+from engagement_platform.lake.engagement import ALIAS, CHANGESET, MAPPING, MUTATION_REQUEST, NOTIFICATION, data_table
 from engagement_platform.lake.lake import Lake, Rows
 from engagement_platform.lake.restore import RESTORE
 from engagement_platform.landing.redriven import turn_of
@@ -45,6 +32,7 @@ from engagement_platform.merge_on_read.rematerialize import job_name as remateri
 from engagement_platform.merge_on_read.snapshot import transaction, watermark_of
 from engagement_platform.pipelines.mutations.move import REMATERIALIZE_ALIASES
 from engagement_platform.pipelines.parts import APPLY_MUTATIONS
+from engagement_platform.pipelines.snapshot import moved_through, watermark
 from engagement_platform.rollback.boundary import Moving
 from engagement_platform.rollback.difference import differences, entity_differences, rows_of
 from engagement_platform.settings import Settings
@@ -66,7 +54,7 @@ class NotRestorable(PlatformError):
     def __init__(self, table: str, known: str) -> None:
         super().__init__(
             f"{table!r} is no table that can be restored. Nothing was changed. Those that can: {known}. "
-            "Notifications, landed requests and what was refused of engagements and games stay."
+            "Notifications and what was refused of engagements and games stay."
         )
 
 
@@ -88,22 +76,27 @@ class Group:
     """What readers see in them, in the plural."""
     tables: tuple[Table, ...]
     pinned: tuple[str, ...]
-    """What each batch that writes them pins a version as by which batches are put in order; the first that is there."""
+    """What each batch that writes them pins a version as; the first that is there counts. The versions of one name only
+    grow: where they do not, the tables were made anew."""
     leased: tuple[str, ...]
     """Leases of all who write them. A restore pins these names too, so that nobody begins a batch before it is done."""
     read: Mapping[str, Callable[[], Again]]
     """Jobs whose offsets go back with the tables, and where they read what came since."""
-    differences: Callable[[Lake, Versions, Versions], Rows] | None
-    """What readers see differently at two moments, with a column change_type: INSERT, UPDATE or DELETE. None: rows only
-    come and go, and the log tells how many."""
+    differences: Callable[[Lake, Versions, Versions, int], Rows] | None
+    """What readers see differently at two moments, with a column change_type: INSERT, UPDATE or DELETE; the number is
+    the sequence up to which requests are announced. None: rows only come and go, and the log tells how many."""
     beside: tuple[Table, ...] = ()
     """Tables that the same batches write and that stay; their versions are pinned too."""
     unit: str = "messages"
     """What the jobs read, in the plural."""
     announced: bool = False
     """Whether that is told by notifications."""
+    in_spark: bool = False
+    """Whether Spark alone writes the tables."""
     verified: str | None = None
     """The job whose record says where tables and topic part when what came since is given up."""
+    follows: tuple[str, ...] = ()
+    """Jobs that read no messages, and whose offsets go back in every mode but `only`."""
     again: frozenset[str] = frozenset()
     """Other jobs that do again by themselves what is undone."""
     moving: Moving | None = None
@@ -121,7 +114,7 @@ class Group:
     @property
     def jobs(self) -> tuple[str, ...]:
         """Jobs that are put back, or may be."""
-        return (*self.read, *(() if self.moving is None else (self.moving.job,)))
+        return (*self.read, *self.follows, *(() if self.moving is None else (self.moving.job,)))
 
 
 def come_and_gone(lake: Lake, group: Group, before: Versions, after: Versions) -> dict[str, int]:
@@ -133,21 +126,39 @@ def come_and_gone(lake: Lake, group: Group, before: Versions, after: Versions) -
 
 
 def engagements(settings: Settings) -> Group:
-    """All that engagements and requests are settled into and from."""
+    """All that the view of engagements and names is made of, accepted requests included.
+
+    Batches of requests overlap those of engagements. In the order in which they began, every prefix is whole: what a
+    batch has pinned was published before it began. Changeset and requests go back before the base and its watermark:
+    a base that has more than its watermark says shows the same rows, and one that has less does not.
+    What was announced stays so: the restore announces what it takes back.
+    """
     data = data_table(settings.layout.scheme)
+
+    def mark(root: str, table: Table, version: int) -> Transaction | None:
+        if table.name not in (data.name, MAPPING.name):
+            return None
+        now, then = (DeltaTable(log.storage_uri(table.uri(root)), version=at) for at in (None, version))
+        has, had = watermark(now), max(watermark(then), 0)
+        return moved_through(now, had) if had < has else None
+
     return Group(
         rows="engagements",
-        tables=(data, MAPPING, ALIAS, AMENDMENT, SAID_NAME, ORIGINAL, SUPERSEDED, OPERATION, PENDING),
-        pinned=(data.name,),
-        leased=(data.name, MAPPING.name, PENDING.name),
+        tables=(CHANGESET, ALIAS, MUTATION_REQUEST, data, MAPPING),
+        pinned=(data.name, MUTATION_REQUEST.name),
+        leased=(data.name, CHANGESET.name, MAPPING.name, MUTATION_REQUEST.name),
         read={
-            APPLY_MUTATIONS: lambda: TableSource(MUTATION_REQUEST.uri(settings.lake), MUTATION_REQUEST),
             INGEST_ENGAGEMENTS: lambda: KafkaSource(settings.kafka.engagements_topic, settings.kafka),
+            INGEST_MUTATION_REQUESTS: lambda: KafkaSource(settings.kafka.mutation_requests_topic, settings.kafka),
         },
         differences=differences,
         announced=True,
+        in_spark=True,
         verified=INGEST_ENGAGEMENTS,
-        again=frozenset((REMATERIALIZE_ALIASES,)),
+        # Its offsets say up to when names are folded for good.
+        follows=(REMATERIALIZE_ALIASES,),
+        again=frozenset((APPLY_MUTATIONS,)),
+        mark=mark,
     )
 
 
@@ -155,7 +166,7 @@ def of_entity(settings: Settings, entity: Entity, topic: str) -> Group:
     """Base and changeset of an entity. A rematerialization between two batches changes nothing that readers see."""
     changeset, base = entity.changeset, entity.base
 
-    def watermark(root: str, table: Table, version: int) -> Transaction | None:
+    def mark(root: str, table: Table, version: int) -> Transaction | None:
         if table != base:
             return None
         found = DeltaTable(log.storage_uri(base.uri(root)), version=version)
@@ -167,10 +178,10 @@ def of_entity(settings: Settings, entity: Entity, topic: str) -> Group:
         pinned=(looked_up(changeset.name), changeset.name),
         leased=(turn_of(changeset), changeset.name, base.name),
         read={ingest_name(entity): lambda: KafkaSource(topic, settings.kafka)},
-        differences=lambda lake, before, after: entity_differences(lake, entity, before, after),
+        differences=lambda lake, before, after, _announced: entity_differences(lake, entity, before, after),
         moving=Moving(rematerialize_name(entity), entity.watermark, NUMBER, (looked_up(base.name), base.name)),
         moves=(changeset, base),
-        mark=watermark,
+        mark=mark,
     )
 
 

@@ -17,6 +17,7 @@ from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from engagement_platform.engine.fencing import Committer
@@ -26,7 +27,7 @@ from engagement_platform.engine.model import Checkpoint, Counts, JobState, Limit
 from engagement_platform.engine.offset_reset import Rewind, rewind
 from engagement_platform.errors import PlatformError
 from engagement_platform.lake.arrow import table_of
-from engagement_platform.lake.audit_columns import stamped, stamped_here
+from engagement_platform.lake.audit_columns import stamped
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.engagement import NOTIFICATION
 from engagement_platform.lake.fencing import LakeFencing, targets
@@ -120,6 +121,7 @@ def about(planned: Plan) -> Mapping[str, object]:
         "boundary": planned.boundary,
         "undone": list(planned.undone),
         "rewinds": backs,
+        "announced": planned.announced,
     }
 
 
@@ -160,7 +162,7 @@ class RestoreBatch:
         """What readers see differently, held in this process or in Spark. Of groups that tell it row by row."""
         before = self.manifest.table_versions
         assert self.group.differences is not None, "rows only come and go"
-        found = self.group.differences(self.lake, before, {**before, **self.manifest.end})
+        found = self.group.differences(self.lake, before, {**before, **self.manifest.end}, self.what["announced"])
         return found if isinstance(found, pa.Table) else found.localCheckpoint()
 
     @cached_property
@@ -187,7 +189,7 @@ def differing_rows(lake: Lake, planned: Plan) -> dict[str, int]:
     group = planned.group
     if group.differences is None:
         return come_and_gone(lake, group, planned.versions, planned.target)
-    return counted(group.differences(lake, planned.versions, planned.target))
+    return counted(group.differences(lake, planned.versions, planned.target, planned.announced))
 
 
 _KINDS = {"INSERT": "inserted", "UPDATE": "updated", "DELETE": "deleted"}
@@ -205,7 +207,8 @@ class RestoreProcess:
         for table in work.tables:
             version = work.manifest.end[table.name]
             with commit(table.key[-1]) as txn:
-                restore(work.lake, table, version, txn, work.group.mark(work.lake.root, table, version))
+                mark = work.group.mark(work.lake.root, table, version)
+                restore(work.lake, table, version, txn, mark, in_spark=work.group.in_spark)
         return {"tables": len(work.tables), "rows": sum(checksum.rows for checksum in work.checksums.values())}
 
 
@@ -222,23 +225,19 @@ class ReversalProcess:
         count = sum(kinds.values())
         if not count or not work.group.announced:
             return {**kinds, "notifications": 0}
-        rows = announcements(work.seen, work.manifest)
+        seen = work.seen
+        assert not isinstance(seen, pa.Table), "Spark alone writes notifications"
         with commit("append") as txn:
-            work.lake.append(rows, NOTIFICATION, txn, rows=count)
+            work.lake.add(announcements(seen, work.manifest), NOTIFICATION, txn, rows=count)
         return {**kinds, "notifications": count, **work.lake.written(NOTIFICATION, txn)}
 
 
-def announcements(seen: Rows, manifest: Manifest) -> Rows:
-    """What `differences` found with the stamps of the batch and notification_id."""
-    begin = f"{manifest.app_id}/{manifest.batch_id}"
+def announcements(seen: DataFrame, manifest: Manifest) -> DataFrame:
+    """What `differences` found with the audit columns of the batch and notification_id."""
+    begin = F.lit(f"{manifest.app_id}/{manifest.batch_id}")
     # The length says where the organization ends: ids may hold any character.
-    if isinstance(seen, pa.Table):
-        ids = zip(*(seen.column(name).to_pylist() for name in ("organization_id", "engagement_id")), strict=True)
-        named = pa.array([f"{begin}/{len(of)}/{of}/{engagement}" for of, engagement in ids], pa.string())
-        return stamped_here(seen, manifest).append_column("notification_id", named)
-    identity = F.concat_ws(
-        "/", F.lit(begin), F.char_length("organization_id").cast("string"), "organization_id", "engagement_id"
-    )
+    length = F.char_length("organization_id").cast("string")
+    identity = F.concat_ws("/", begin, length, "organization_id", "engagement_id")
     return stamped(seen, manifest).withColumn("notification_id", identity)
 
 

@@ -23,6 +23,7 @@ from engagement_platform.lake.contract import Table
 from engagement_platform.lake.erased import is_erasure, is_erasure_of_players
 from engagement_platform.lake.lake import Lake
 from engagement_platform.lake.restore import Moved, VersionGone, moved
+from engagement_platform.pipelines.parts import announced
 from engagement_platform.rollback.boundary import Boundary, Timeline, named
 from engagement_platform.rollback.groups import Group, group_of
 from engagement_platform.settings import Settings
@@ -128,6 +129,8 @@ class Plan:
     """All tables of the group as they are now."""
     since: Mapping[str, Offsets]
     """Job -> where the oldest record under its application id begins."""
+    announced: int
+    """The sequence up to which requests are announced."""
 
     @property
     def target(self) -> Mapping[str, int]:
@@ -177,7 +180,7 @@ def plan(settings: Settings, stores: Stores, asked: Asked) -> Plan:
     offsets: tuple[Offset, ...] = ()
     if asked.mode != "only":
         read = _offsets(group, stores, timeline, place.step, asked.mode)
-        offsets = (*read, *_following(settings, group, stores, target))
+        offsets = (*read, *_following(settings, group, stores, timeline, place.step, target))
     undone = () if asked.mode == "only" else tuple(timeline.undone(place.step))
     again = {*group.jobs, *group.again, RESTORE_TABLES}
     since = {
@@ -196,6 +199,7 @@ def plan(settings: Settings, stores: Stores, asked: Asked) -> Plan:
         by_hand=tuple(named(record) for record in undone if record.manifest.job not in again),
         versions=versions,
         since=since,
+        announced=announced(stores),
     )
 
 
@@ -316,8 +320,14 @@ def _offsets(group: Group, stores: Stores, timeline: Timeline, step: int, mode: 
         yield Offset(job, boundary, now, records)
 
 
-def _following(settings: Settings, group: Group, stores: Stores, target: Mapping[str, int]) -> Iterator[Offset]:
-    """The job that moves, where the table says another number than its checkpoint."""
+def _following(
+    settings: Settings, group: Group, stores: Stores, timeline: Timeline, step: int, target: Mapping[str, int]
+) -> Iterator[Offset]:
+    """Jobs that read no messages: those that go back by their own batches, and one whose place the table says."""
+    for job in group.follows:
+        last, boundary = stores.checkpoints.latest(job), timeline.offsets_at(job, step)
+        if last is not None and boundary is not None and last.manifest.end != boundary:
+            yield Offset(job, boundary, last.manifest.end, None, follows=True)
     if group.moving is None or group.moves is None or group.moves[1].name not in target:
         return
     last, into = stores.checkpoints.latest(group.moving.job), group.moves[1]

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import cast
 
 from deltalake import DeltaTable
-from engagement_platform.mutation.current import current
 from pyspark.sql import DataFrame
 from typer.testing import CliRunner, Result
 
@@ -27,12 +26,14 @@ from engagement_platform.consumers.notified import TooFarBehind
 from engagement_platform.erasing.job import Eraser
 from engagement_platform.erasing.whom import Whom
 from engagement_platform.jobs import INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS
-from engagement_platform.lake.arrow import schema_of
-from engagement_platform.lake.engagement import NOTIFICATION, PENDING, data_table
+from engagement_platform.lake.contract import Table
+from engagement_platform.lake.engagement import NOTIFICATION
 from engagement_platform.layout import maintain
 from engagement_platform.layout.vacuum import RetentionTooShort
+from engagement_platform.pipelines.engagements.schema import CURRENT_ROW
 from engagement_platform.pipelines.mutations.move import REMATERIALIZE_ALIASES
 from engagement_platform.pipelines.parts import APPLY_MUTATIONS
+from engagement_platform.pipelines.snapshot import DATA, current, snapshot
 from engagement_platform.replica.file import opened
 from engagement_platform.replica.refresh import Place, refresh
 from engagement_platform.rollback.plan import Asked, ErasedSince, RestoreMode
@@ -42,8 +43,6 @@ from engagement_platform_tests.ingestion.world import World
 from engagement_platform_tests.pipelines.mutations import histories
 from engagement_platform_tests.pipelines.mutations.histories import Message
 from engagement_platform_tests.rollback.test_restore import restoring
-
-DATA = data_table("organization")
 
 
 def put(rows: Rows, frame: DataFrame) -> None:
@@ -57,10 +56,10 @@ def put(rows: Rows, frame: DataFrame) -> None:
 
 
 def plain(rows: Rows) -> Rows:
-    """Values whatever engine they came from, without the stamp of the batch that moved them."""
+    """Values whatever engine they came from."""
     return {
         key: {
-            **{name: value for name, value in row.items() if name != "batch_id"},
+            **row,
             "engagement": {**row["engagement"], "attributes": dict(row["engagement"]["attributes"] or {})},
         }
         for key, row in rows.items()
@@ -69,7 +68,8 @@ def plain(rows: Rows) -> Rows:
 
 def standing(world: World) -> Rows:
     """What readers see, as Spark's view says it."""
-    return by_key(current(world.lake, world.data).toArrow().cast(schema_of(DATA)))
+    rows = current(world.lake, snapshot(world.lake.root)).select(*CURRENT_ROW.names)
+    return by_key(rows.toArrow().cast(CURRENT_ROW))
 
 
 class Streamed:
@@ -168,7 +168,7 @@ class Copied:
     def rows(self) -> Rows:
         """What the file has."""
         with opened(self.place.path, read_only=True, wait_s=self.place.wait_s) as connection:
-            return by_key(connection.query("SELECT * FROM engagement").to_arrow_table().cast(schema_of(DATA)))
+            return by_key(connection.query("SELECT * FROM engagement").to_arrow_table().cast(CURRENT_ROW))
 
 
 class Shell:
@@ -289,19 +289,18 @@ class Hour:
     def traffic(self) -> None:
         """Engagements, new, newer, known and late, and the requests that come among them."""
         calm = histories.engagement(f"calm-{len(self.did)}", "p1", 10)
-        self._send([calm, *self._next(self.dice.randrange(2, 10))], "auto")
+        self._send([calm, *self._next(self.dice.randrange(2, 10))])
 
     def requests(self) -> None:
-        """Mostly requests; their conversions may wait as aliases."""
+        """Mostly requests."""
         some = self._next(14)
-        self._send(
-            [message for message in some if "request_id" in message] or some, self.dice.choice(("alias", "merge"))
-        )
+        self._send([message for message in some if "request_id" in message] or some)
 
     def rematerialize(self) -> None:
-        """What waits as aliases moves into the Data Table."""
-        if DeltaTable.is_deltatable(self.world.lake.uri(PENDING)):
-            self.world.run(name=REMATERIALIZE_ALIASES)
+        """Everything pending moves into the Data Table, in one of the ways."""
+        how = self.dice.choice(("merge", "deletion_vectors", "overwrite"))
+        world = self.world.under(mutation=MutationSettings.model_validate({"apply": how}))
+        world.run(name=REMATERIALIZE_ALIASES)
 
     def restore(self, mode: RestoreMode) -> None:
         """Back to some version that was between two batches; what is replayed then lands again, or not at all."""
@@ -311,7 +310,7 @@ class Hour:
             self.did[-1] += " (nothing to do)" if report is None else ""
         except ErasedSince:
             self.did[-1] += " (refused: somebody was erased since)"
-        self._run("auto")
+        self._run()
 
     def erase(self) -> None:
         """Somebody who stands is erased for good; whoever reads drops the rows."""
@@ -331,7 +330,7 @@ class Hour:
         """Files are merged, as every night, also where that would not be worth it."""
         maintenance.optimize_all(self.world.settings, maintain.Asked())
         for table in (self.world.data, NOTIFICATION):
-            DeltaTable(self.world.lake.uri(table)).optimize.compact()
+            self._compact(table)
 
     def vacuum(self) -> None:
         """What nobody needs goes; what somebody has yet to read does not."""
@@ -346,9 +345,17 @@ class Hour:
         """Somebody keeps no retention: who sleeps has been away for too long. Streams have no way out, so they read."""
         self.streamed.follow(self.dice)
         if DeltaTable.is_deltatable(self.world.lake.uri(NOTIFICATION)):
-            found = DeltaTable(self.world.lake.uri(NOTIFICATION))
-            found.optimize.compact()
-            found.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
+            uri = self._compact(NOTIFICATION)
+            kept = {Path(name).name for name in DeltaTable(uri).file_uris()}
+            for file in Path(uri).rglob("*.parquet"):
+                if "_delta_log" not in file.parts and file.name not in kept:
+                    file.unlink()
+
+    def _compact(self, table: Table) -> str:
+        """Merge the files of a table; where it is."""
+        uri = self.world.lake.uri(table)
+        self.world.spark.sql(f"OPTIMIZE delta.`{uri}`").collect()
+        return uri
 
     def _next(self, most: int) -> list[Message]:
         if len(self.left) < most:
@@ -359,14 +366,13 @@ class Hour:
         some, self.left = self.left[:most], self.left[most:]
         return some
 
-    def _send(self, messages: Sequence[Message], apply: str) -> None:
+    def _send(self, messages: Sequence[Message]) -> None:
         if said := [message for message in messages if "request_id" not in message]:
             self.world.produce(said)
         if asked := [message for message in messages if "request_id" in message]:
             self.world.produce_requests(asked)
-        self._run(apply)
+        self._run()
 
-    def _run(self, apply: str) -> None:
-        world = self.world.under(mutation=MutationSettings.model_validate({"apply": apply}))
+    def _run(self) -> None:
         for job in (INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS, APPLY_MUTATIONS):
-            world.run(name=job)
+            self.world.run(name=job)

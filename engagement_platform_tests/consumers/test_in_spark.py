@@ -15,11 +15,14 @@ from engagement_platform.consumers import Changes
 from engagement_platform.consumers.changes import UnknownChoice
 from engagement_platform.consumers.in_spark import Pull, StreamTooFarBehind, as_now, stream
 from engagement_platform.consumers.lag import stream_lags, told
-from engagement_platform.consumers.standing import View
+from engagement_platform.consumers.standing import standing_now
 from engagement_platform.engine.cursors import CheckpointChanged, CheckpointTaken, StreamCheckpoints
 from engagement_platform.erasing.job import Eraser
 from engagement_platform.erasing.whom import Whom
-from engagement_platform.lake.engagement import NOTIFICATION, data_table
+from engagement_platform.lake.engagement import NOTIFICATION
+from engagement_platform.lake.lake import Lake
+from engagement_platform.pipelines.snapshot import DATA
+from engagement_platform.settings import Settings
 from engagement_platform_tests.consumers.hour import plain, put, standing
 from engagement_platform_tests.consumers.lakes import PlainLake, Replica, Rows
 from engagement_platform_tests.consumers.test_changes import land
@@ -28,7 +31,6 @@ from engagement_platform_tests.pipelines.mutations.histories import Message, con
 from engagement_platform_tests.rollback.filled import FIRST, LATER, REQUESTS, send
 from engagement_platform_tests.rollback.test_restore import restored
 
-DATA = data_table("organization")
 PART: list[Message] = [convert("c9", "p2", "p9", 40, engagement_date_to="2026-11-15")]
 
 
@@ -203,15 +205,16 @@ def test_rows_that_a_deletion_vector_hides_are_not_found_without_spark_either(
 ) -> None:
     lake = PlainLake(tmp_path / "plain")
     land(lake, "e1", "e2", "e3")
-    uri = DATA.uri(str(tmp_path))
-    columns = f"({DATA.ddl}) USING delta PARTITIONED BY (organization_id)"
-    spark.sql(f"CREATE TABLE delta.`{uri}` {columns} TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')").collect()
-    spark.createDataFrame(lake.rows(DATA)).coalesce(1).write.format("delta").mode("append").save(uri)
+    made, rows = Lake(spark, Settings(home=tmp_path / "made")), lake.rows(DATA)
+    made.ensure(DATA)
+    uri = made.uri(DATA)
+    spark.sql(f"ALTER TABLE delta.`{uri}` SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')").collect()
+    spark.createDataFrame(rows).coalesce(1).write.format("delta").mode("append").save(uri)
     spark.sql(f"DELETE FROM delta.`{uri}` WHERE engagement_id = 'e2'").collect()
-    standing = View(str(tmp_path)).now()
+    assert pa.table(DeltaTable(uri).get_add_actions()).num_rows == 1, "a file was rewritten"
+    standing = standing_now(made.root)
     assert standing is not None
-    assert pa.table(standing.table.get_add_actions()).num_rows == 1, "a file was rewritten"
-    found = standing.find(lake.rows(DATA), ("engagement_id",))
+    found = standing.find(rows, ("engagement_id",))
     assert found.column("engagement_id").to_pylist() == ["e1", "e3"]
     (every,) = standing.every(("engagement_id",), ["org"])
     assert every.equals(found)

@@ -104,7 +104,7 @@ class Lake:
         ]
         day = datetime(2026, 11, 1, tzinfo=UTC)
         # Half of it is left after compression; the rest of a file is its footer.
-        text = random.Random(20201120).randbytes(3_200).hex()
+        text = random.Random(20201120).randbytes(800).hex()
         values = {"engagement_date": day.date(), "engagement_ts": day, "engagement_id": text, "version": 1}
         row = {field.name: [values.get(field.name)] for field in columns}
         folder = self.data / ORGANIZATION

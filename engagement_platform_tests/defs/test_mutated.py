@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from engagement_platform.defs.checks import announced_rows_result, pending_age_result
 from engagement_platform.defs.mutated import Announced, chains, not_announced, sampled
 from engagement_platform.defs.rematerialize import PRESSING_ROWS, ToMove, why_move
-from engagement_platform.defs.waiting import PendingChanges
 from engagement_platform.pipelines.mutations.edges import Edge
+from engagement_platform.status import Waiting
 from engagement_platform_tests.pipelines.mutations.histories import at, edges, random_history
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -104,5 +104,5 @@ def test_changes_are_moved_when_they_pend_too_long_or_are_too_many(found: ToMove
 def test_a_change_that_pends_for_more_than_twice_as_long_as_it_may_is_told_of(
     age: timedelta | None, passed: bool
 ) -> None:
-    pending = PendingChanges(0 if age is None else 7, None if age is None else NOON - age)
+    pending = Waiting(0 if age is None else 7, None if age is None else NOON - age)
     assert pending_age_result(pending, NOON, LONG).passed is passed

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from engagement_platform import erasures
@@ -19,26 +18,29 @@ from engagement_platform.engine.job import Told
 from engagement_platform.engine.lease import LeaseUnavailable
 from engagement_platform.engine.model import Manifest
 from engagement_platform.engine.unfinished_batches import OthersBatchUnfinished
-from engagement_platform.erasing.found import AliasesNotMoved
 from engagement_platform.erasing.job import Eraser
 from engagement_platform.erasing.whom import Whom
 from engagement_platform.jobs import INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS, INGEST_PROFILE_CHANGES
-from engagement_platform.lake.engagement import MAPPING, MUTATION_REQUEST, PENDING, QUARANTINE
+from engagement_platform.lake.engagement import ALIAS, CHANGESET, MAPPING, MUTATION_REQUEST, QUARANTINE
 from engagement_platform.merge_on_read.entity import PROFILE
 from engagement_platform.pii.tombstones import ANYWHERE, StoredTombstones, entity
+from engagement_platform.pipelines.mutations.move import REMATERIALIZE_ALIASES
 from engagement_platform.pipelines.parts import APPLY_MUTATIONS
 from engagement_platform.settings import KafkaSettings, LayoutSettings, StoreSettings
 from engagement_platform_tests.conftest import Broker
-from engagement_platform_tests.erasing.planted import BOB, DATA, Planted
+from engagement_platform_tests.daily import of_today
+from engagement_platform_tests.erasing.planted import BOB, DATA, LATER, PENDING, Planted, edge
+from engagement_platform_tests.erasing.planted import engagement as row
 from engagement_platform_tests.ingestion.oracle import as_bytes, engagement
 from engagement_platform_tests.ingestion.test_crashes import Crash, crash_at
 from engagement_platform_tests.ingestion.world import NOW, World
 
 LAST_COMMIT = {
-    INGEST_ENGAGEMENTS: "data.insert:before",
-    INGEST_MUTATION_REQUESTS: "mutation_request.append:before",
+    INGEST_ENGAGEMENTS: "tables.data:before",
+    INGEST_MUTATION_REQUESTS: "tables.mutation_request:before",
     INGEST_PROFILE_CHANGES: "changeset.append:before",
-    APPLY_MUTATIONS: "mapping.merge:before",
+    APPLY_MUTATIONS: "notification.append:before",
+    REMATERIALIZE_ALIASES: "base.data:before",
 }
 """Where a batch has decided everything and has written nothing of what is decisive."""
 
@@ -59,9 +61,13 @@ def world(spark: SparkSession, broker: Broker, tmp_path_factory: pytest.TempPath
 
 
 def speak(world: World, job: str, person: str) -> None:
-    """A message about the person for the job's next batch; of applied mutations one that has landed."""
-    if job == INGEST_ENGAGEMENTS:
-        world.produce([engagement("org", f"of {person}", person_id=person)])
+    """A message about the person for the job's next batch; of what is announced or moved one that has landed."""
+    if job in (INGEST_ENGAGEMENTS, REMATERIALIZE_ALIASES):
+        world.produce([engagement("org", f"of {person}", person_id=person, person_name=person)])
+        if job == REMATERIALIZE_ALIASES:
+            world.run()
+            world.produce([engagement("org", f"of {person}", person_id=person, version=2)])
+            world.run()
     elif job == INGEST_PROFILE_CHANGES:
         change = {"profile_id": person, "version": 1, "op": "INSERT", "changes": {"email": "a@b.c"}}
         world.broker.produce(world.settings.kafka.profile_changes_topic, [(0, None, as_bytes(change))])
@@ -75,7 +81,8 @@ def speak(world: World, job: str, person: str) -> None:
 
 def traces(world: World, person: str) -> list[str]:
     """Tables whose rows say something of the person."""
-    named = {world.data: "person_id", MUTATION_REQUEST: "from_id", MAPPING: "id", PROFILE.changeset: "profile_id"}
+    named = {world.data: "person_id", CHANGESET: "person_id", MUTATION_REQUEST: "from_id", MAPPING: "id"}
+    named |= {PROFILE.changeset: "profile_id"}
     found = [table.name for table, column in named.items() if person in {row[column] for row in world.rows(table)}]
     quarantined = [row["value"] for row in world.rows(QUARANTINE) if row["value"] is not None]
     return found + [QUARANTINE.name for value in quarantined if person.encode() in value]
@@ -97,7 +104,7 @@ def once_at(point: str, do: Callable[[], object]) -> Callable[[str], None]:
 
 
 @pytest.mark.broker
-@pytest.mark.parametrize("job", LAST_COMMIT)
+@pytest.mark.parametrize("job", of_today(list(LAST_COMMIT)))
 def test_an_erasure_that_begins_while_a_batch_is_at_work_waits_for_it(world: World, job: str) -> None:
     person, refused = f"at work {job}", list[BaseException]()
 
@@ -115,7 +122,7 @@ def test_an_erasure_that_begins_while_a_batch_is_at_work_waits_for_it(world: Wor
 
 
 @pytest.mark.broker
-@pytest.mark.parametrize("job", LAST_COMMIT)
+@pytest.mark.parametrize("job", of_today(list(LAST_COMMIT)))
 def test_an_erasure_that_begins_while_a_batch_is_half_done_waits_for_its_resume(world: World, job: str) -> None:
     person = f"half done {job}"
     speak(world, job, person)
@@ -129,7 +136,7 @@ def test_an_erasure_that_begins_while_a_batch_is_half_done_waits_for_its_resume(
 
 
 @pytest.mark.broker
-@pytest.mark.parametrize("job", LAST_COMMIT)
+@pytest.mark.parametrize("job", of_today(list(LAST_COMMIT)))
 def test_no_batch_begins_before_an_erasure_that_was_interrupted_is_finished(world: World, job: str) -> None:
     """Else it would read its tombstones before they are put up, and commit after the resume has looked for rows."""
     person = f"interrupted {job}"
@@ -144,29 +151,32 @@ def test_no_batch_begins_before_an_erasure_that_was_interrupted_is_finished(worl
     assert traces(world, person) == []
 
 
-def test_conversions_that_a_batch_leaves_while_the_erasure_waits_for_it_are_moved_first(tmp_path: Path) -> None:
-    planted = Planted(tmp_path)
+def test_conversions_that_a_batch_leaves_while_the_erasure_waits_for_it_are_followed(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    planted = Planted(tmp_path, spark)
     checkpoints = planted.stores.checkpoints
-    pinned = {DATA.name: 1}
-    half_done = Manifest(APPLY_MUTATIONS, checkpoints.app_id(APPLY_MUTATIONS), 0, {}, {}, NOW, pinned)
+    planted.append(DATA, [row("org", "late", "late lead", "late lead")])
+    pinned = {MUTATION_REQUEST.name: 1}
+    of_job = checkpoints.app_id(INGEST_MUTATION_REQUESTS)
+    half_done = Manifest(INGEST_MUTATION_REQUESTS, of_job, 0, {}, {}, NOW, pinned)
     checkpoints.begin(half_done)
 
     def finish(_waits_for: str) -> None:
-        planted.append(PENDING, [{"organization_id": "org", "pending_from": 0, "batch_id": 0}])
+        late = {**edge("c11", "CONVERT", "late lead", BOB, LATER), "batch_sequence": PENDING + 1}
+        planted.append(ALIAS, [late])
         checkpoints.succeed(half_done, {})
 
-    with pytest.raises(AliasesNotMoved, match="rematerialize-aliases"):
-        planted.eraser(Told(on_blocked=finish)).run("ref", Whom.of(BOB))
+    planted.eraser(Told(on_blocked=finish)).run("ref", Whom.of(BOB))
     assert checkpoints.unfinished() == []
-    DeltaTable(PENDING.uri(planted.root)).delete()
-    assert planted.eraser().run("ref", Whom.of(BOB))[DATA.name] == 5
+    assert "late" not in {each["engagement_id"] for each in planted.rows(DATA)}
 
 
 def test_declared_entities_refuse_nothing_about_the_person_once_quarantine_is_looked_through(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, spark: SparkSession
 ) -> None:
     """What they refuse lands in engagement/quarantine, too, and nobody would look there a second time."""
-    planted = Planted(tmp_path)
+    planted = Planted(tmp_path, spark)
     folder = tmp_path / "declared"
     folder.mkdir()
     (folder / "defs.yaml").write_text(
@@ -178,7 +188,7 @@ def test_declared_entities_refuse_nothing_about_the_person_once_quarantine_is_lo
     up = list[bool]()
 
     def look(point: str) -> None:
-        if point == "quarantine.redact:before":
+        if point == "quarantine.rewrite:before":
             key = (ANYWHERE, BOB)
             up.append(StoredTombstones(settings).erased(entity("account"), {key}) == {key})
 

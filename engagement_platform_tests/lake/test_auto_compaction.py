@@ -13,10 +13,21 @@ from deltalake import DeltaTable
 
 from engagement_platform.engine.model import Transaction
 from engagement_platform.lake.arrow import table_of
-from engagement_platform.lake.engagement import MAPPING
+from engagement_platform.lake.contract import Column, Mode, Table
 from engagement_platform.lake.lake import Lake
 from engagement_platform.settings import LayoutSettings, Settings
 
+NAMES = Table(
+    key=("test", "names"),
+    description="Of a few organizations.",
+    mode=Mode.MUTABLE,
+    partitioned_by=("organization_id",),
+    columns=(
+        Column("organization_id", "string", "Tenant."),
+        Column("id", "string", "Person id."),
+        Column("batch_id", "long", "Batch that wrote the row."),
+    ),
+)
 BATCHES = 120
 LIMIT = 50
 """The default of layout.auto_compact_min_files."""
@@ -50,11 +61,11 @@ def test_with_auto_compaction_a_busy_partition_stays_below_its_limit(tmp_path: P
     settings = Settings(home=tmp_path, layout=LayoutSettings(auto_compact=auto_compact))
     assert settings.layout.auto_compact_min_files == LIMIT
     lake = Lake(NO_SPARK, settings)
-    lake.ensure(MAPPING)
-    uri = lake.uri(MAPPING)
+    lake.ensure(NAMES)
+    uri = lake.uri(NAMES)
     for number, follows in enumerate(expected(auto_compact)):
         rows = [{"organization_id": name, "id": f"p{number}", "batch_id": number} for name in batch(number)]
-        lake.append(table_of(rows, MAPPING), MAPPING, Transaction("job/insert", number))
+        lake.append(table_of(rows, NAMES), NAMES, Transaction("job/insert", number))
         if number % 10 == 9 or follows["busy"] in (1, LIMIT - 1):
             assert files(uri) == follows, f"after batch {number}"
     assert files(uri)["busy"] == (22 if auto_compact else BATCHES)

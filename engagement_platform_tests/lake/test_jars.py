@@ -21,7 +21,7 @@ from engagement_platform.lake.jars import (
     logging_jars,
     resolve_jars,
 )
-from engagement_platform.settings import MutationSettings, Settings, SparkSettings
+from engagement_platform.settings import Settings, SparkSettings
 
 MODULES = "java.base@{0}\njdk.incubator.vector@{0}\n"
 
@@ -162,12 +162,11 @@ CORE, CONNECT = "graphframes-spark4_2.13-0.12.3.jar", "graphframes-connect-spark
 
 
 def with_folder(folder: Path, *names: str) -> Settings:
-    """Settings under which chains are resolved with GraphFrames, and a folder of jars with these names."""
+    """Settings with a folder of jars with these names."""
     for name in names:
         (folder / name).write_bytes(b"")
     (folder / "notes.txt").write_text("no jar")
-    spark = SparkSettings(jar_folder=folder)
-    return Settings(lake_uri=None, home=folder / "home", spark=spark, mutation=MutationSettings(resolver="graphframes"))
+    return Settings(lake_uri=None, home=folder / "home", spark=SparkSettings(jar_folder=folder))
 
 
 def test_graphframes_in_the_folder_of_jars_is_not_downloaded(spark_jars: list[Path], tmp_path: Path) -> None:
@@ -180,15 +179,15 @@ def test_of_two_jars_with_one_name_that_of_the_folder_counts(spark_jars: list[Pa
     assert sorted(found) == sorted([*spark_jars[1:], tmp_path / CORE, tmp_path / spark_jars[0].name])
 
 
-@pytest.mark.usefixtures("spark_jars")
-def test_without_graphframes_in_the_folder_its_configuration_is_resolved(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_without_graphframes_in_the_folder_what_was_downloaded_before_is_taken_and_nothing_is_downloaded(
+    spark_jars: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[str] = []
-    monkeypatch.setattr(jars, "resolve_jars", lambda conf, _cache, **_: asked.append(conf) or [])  # type: ignore[func-returns-value]
+    cached = {"graph": [tmp_path / "cached" / CORE]}
+    monkeypatch.setattr(jars, "cached_jars", lambda conf, _cache, **_: cached.get(conf, []))
     settings = with_folder(tmp_path, CONNECT)
-    assert jars.spark_jars(settings) == [tmp_path / CONNECT]
-    assert asked == ["spark", "graph"]
+    assert jars.spark_jars(settings) == [*spark_jars, tmp_path / "cached" / CORE, tmp_path / CONNECT]
+    cached.clear()
+    assert jars.spark_jars(settings) == [*spark_jars, tmp_path / CONNECT]
 
 
 def test_a_folder_without_jars_is_named(tmp_path: Path) -> None:

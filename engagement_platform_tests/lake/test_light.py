@@ -21,7 +21,7 @@ from engagement_platform.engine.model import Transaction
 from engagement_platform.lake import light
 from engagement_platform.lake.arrow import table_of
 from engagement_platform.lake.contract import Column, Mode, Table
-from engagement_platform.lake.engagement import MAPPING, MUTATION_LOGS, SUPERSEDED, data_table
+from engagement_platform.lake.engagement import MUTATION_REQUEST, QUARANTINE, data_table
 from engagement_platform.lake.lake import Lake, here
 from engagement_platform.lake.light import AmbiguousMerge
 from engagement_platform.lake.turns import TableBusy, turn
@@ -361,7 +361,7 @@ def test_writers_of_a_table_take_turns_and_do_not_wait_for_ever(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    "declared", [data_table("organization"), data_table("organization_date"), *MUTATION_LOGS, SUPERSEDED, MAPPING]
+    "declared", [data_table("organization"), data_table("organization_date"), MUTATION_REQUEST, QUARANTINE]
 )
 def test_a_table_made_without_spark_is_the_one_that_spark_makes(
     spark: SparkSession, tmp_path: Path, declared: Table

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta
 from functools import cached_property
 from pathlib import Path
@@ -18,17 +18,18 @@ from pyspark.sql import SparkSession
 from engagement_platform.engine.job import Stores
 from engagement_platform.engine.model import Transaction
 from engagement_platform.jobs import open_stores
-from engagement_platform.lake import light, log
+from engagement_platform.lake import engagement, light, log
 from engagement_platform.lake.arrow import table_of
 from engagement_platform.lake.contract import Table
-from engagement_platform.lake.engagement import NOTIFICATION, data_table
 from engagement_platform.layout.doctor import Target
 from engagement_platform.layout.maintain import Asked, Outcome, Run, Told, planned
 from engagement_platform.layout.optimize import Tools
 from engagement_platform.sections import MaintenanceSettings
 from engagement_platform.settings import LayoutSettings, Settings
 
-DATA = data_table("organization")
+DATA = engagement.data_table("organization")
+NOTIFICATION = replace(engagement.NOTIFICATION, liquid_by=(), partitioned_by=("organization_id", "ingestion_date"))
+"""Partitioned, as lakes of before have it and delta-rs can write it."""
 FIRST = date(2024, 1, 1)
 NOW = datetime(2026, 11, 21, 9, 30, tzinfo=UTC)
 

@@ -18,7 +18,7 @@ from typer.testing import CliRunner, Result
 from engagement_platform.cli import app
 from engagement_platform.errors import PlatformError
 from engagement_platform.lake import light, log
-from engagement_platform.lake.engagement import MAPPING, data_table
+from engagement_platform.lake.engagement import QUARANTINE, data_table
 from engagement_platform.layout.doctor import NoSuchTable, Target, UnknownColumn, examine
 from engagement_platform.layout.files import LogNotReadable, NotADeltaTable
 from engagement_platform.settings import Settings
@@ -34,7 +34,7 @@ def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     root = tmp_path / "lake"
     monkeypatch.setenv("ENGAGEMENT_PLATFORM_LAKE_URI", str(root))
     light.create(str(root / "engagement" / "data"), data_table("organization"))
-    light.create(str(root / "engagement" / "mapping"), MAPPING)
+    light.create(str(root / "engagement" / "quarantine"), QUARANTINE)
     logs.table(root / "game" / "sick", [*logs.files(175, 7 * KB), *logs.files(1, 60 * MB, "org-1")])
     logs.table(root / "game" / "well", logs.files(4, 128 * MB))
     return root
@@ -51,7 +51,7 @@ def answered(*words: str) -> dict[str, Any]:
 
 def test_without_a_table_all_tables_of_the_lake_are_examined(lake: Path) -> None:
     told = answered()
-    names = ["engagement/data", "engagement/mapping", "game/sick", "game/well"]
+    names = ["engagement/data", "engagement/quarantine", "game/sick", "game/well"]
     assert [table["table"] for table in told["tables"]] == names
     assert {finding["table"] for finding in told["findings"]} == {"game/sick"}
     assert called().exit_code == 1
@@ -160,7 +160,7 @@ def refused(*words: str) -> PlatformError:
 def test_an_unknown_table_is_refused_with_those_there_are(lake: Path) -> None:
     error = refused("engagement/dta")
     assert isinstance(error, NoSuchTable)
-    assert "engagement/data, engagement/mapping, game/sick, game/well" in str(error)
+    assert "engagement/data, engagement/quarantine, game/sick, game/well" in str(error)
 
 
 def test_a_folder_that_is_no_table_is_refused(lake: Path) -> None:

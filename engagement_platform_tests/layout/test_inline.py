@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
+from pyspark.sql import SparkSession
 
 from engagement_platform.engine.drain import DrainPolicy, drain
 from engagement_platform.engine.fencing import Committer
@@ -56,8 +57,10 @@ def lake(tmp_path: Path) -> SeededLake:
     return made
 
 
-def run(lake: SeededLake, batches: int, observe: Callable[[str], None] = lambda _point: None) -> None:
-    hear = inline(lake.settings, lake.stores, "ingest", DATA, observe)
+def run(
+    spark: SparkSession, lake: SeededLake, batches: int, observe: Callable[[str], None] = lambda _point: None
+) -> None:
+    hear = inline(lake.settings, lake.stores, "ingest", DATA, observe, spark)
     once = DrainPolicy(linger=timedelta(0), poll=timedelta(0), max_duration=timedelta(minutes=5))
     assert len(list(drain(job(lake, batches, hear), once))) == batches
 
@@ -67,15 +70,17 @@ def operations(lake: SeededLake) -> list[str]:
     return [entry["operation"] for entry in entries if entry["operation"] != "CREATE TABLE"]
 
 
-def test_every_few_batches_the_job_optimizes_its_table_also_over_several_runs(lake: SeededLake) -> None:
+def test_every_few_batches_the_job_optimizes_its_table_also_over_several_runs(
+    spark: SparkSession, lake: SeededLake
+) -> None:
     held: list[list[str]] = []
 
     def look(point: str) -> None:
         if point == "finalized":
             held.append([holder.name for holder in lake.stores.leases.holders()])
 
-    run(lake, 2, look)
-    run(lake, 5, look)
+    run(spark, lake, 2, look)
+    run(spark, lake, 5, look)
     write = "WRITE"
     assert operations(lake) == [write, write, write, "OPTIMIZE", write, write, write, "OPTIMIZE", write]
     assert all("table/engagement/data" in names for names in held), "the job holds the lease meanwhile"
@@ -83,18 +88,20 @@ def test_every_few_batches_the_job_optimizes_its_table_also_over_several_runs(la
     assert (rows.num_rows, lake.files()) == (14, 2)
 
 
-def test_an_optimize_that_fails_fails_no_batch(lake: SeededLake, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_optimize_that_fails_fails_no_batch(
+    spark: SparkSession, lake: SeededLake, caplog: pytest.LogCaptureFixture
+) -> None:
     Path(lake.settings.lake, "layout").write_text("in the way of the history")
     with caplog.at_level(logging.WARNING):
-        run(lake, 3)
+        run(spark, lake, 3)
     assert "engagement/data could not be optimized between two batches" in caplog.text
     assert DeltaTable(lake.uri()).to_pyarrow_table().num_rows == 6
 
 
-def test_without_the_setting_nothing_is_heard(tmp_path: Path) -> None:
+def test_without_the_setting_nothing_is_heard(spark: SparkSession, tmp_path: Path) -> None:
     lake = SeededLake(tmp_path)
 
     def observe(_point: str) -> None:
         """Nothing."""
 
-    assert inline(lake.settings, lake.stores, "ingest", DATA, observe) is observe
+    assert inline(lake.settings, lake.stores, "ingest", DATA, observe, spark) is observe

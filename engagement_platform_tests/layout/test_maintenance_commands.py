@@ -10,7 +10,7 @@ from typer.testing import CliRunner, Result
 
 from engagement_platform.cli import app
 from engagement_platform.lake import light
-from engagement_platform.lake.engagement import PENDING
+from engagement_platform.lake.restore import RESTORE
 from engagement_platform.layout.maintain import NotByOrganization
 from engagement_platform.layout.vacuum import RetentionTooShort
 from engagement_platform_tests.layout import logs
@@ -88,8 +88,8 @@ def test_a_table_that_cannot_be_rewritten_is_named_and_the_call_fails(lake: Seed
 
 
 def test_the_organization_of_a_table_without_any_is_refused(lake: SeededLake) -> None:
-    light.create(lake.uri(PENDING), PENDING)
-    assert isinstance(call("optimize", "engagement/pending", "--organization", "org-1").exception, NotByOrganization)
+    light.create(lake.uri(RESTORE), RESTORE)
+    assert isinstance(call("optimize", "layout/restore", "--organization", "org-1").exception, NotByOrganization)
 
 
 def test_vacuum_says_what_it_would_remove_and_refuses_to_remove_too_much(lake: SeededLake) -> None:

@@ -18,11 +18,10 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from engagement_platform.lake.engagement import NOTIFICATION
 from engagement_platform.layout.doctor import Examination, Target, examine, target
 from engagement_platform.settings import Settings
 from engagement_platform_tests.conftest import Moto
-from engagement_platform_tests.layout.seeded import DATA, SeededLake
+from engagement_platform_tests.layout.seeded import DATA, NOTIFICATION, SeededLake
 
 FILES, ROWS = 12, 4
 ORGANIZATION = "org é/100%"

@@ -15,7 +15,6 @@ from pyspark.sql import SparkSession
 from engagement_platform.engine.model import Transaction
 from engagement_platform.lake import light
 from engagement_platform.lake.arrow import table_of
-from engagement_platform.lake.engagement import NOTIFICATION
 from engagement_platform.lake.layout import LAYOUT_HISTORY
 from engagement_platform.lake.optimize import Engine
 from engagement_platform.layout.commits import recent
@@ -31,6 +30,7 @@ from engagement_platform.layout.segment import segment
 from engagement_platform.layout.vacuum import checkpoint, vacuum
 from engagement_platform.settings import LayoutSettings, MutationSettings, Settings
 from engagement_platform_tests.layout.seeded import (
+    NOTIFICATION,
     SeededLake,
     append_foreign,
     delete_row,
@@ -335,10 +335,10 @@ def test_no_time_at_all_still_does_the_best_slice(lake: SeededLake) -> None:
 
 def test_an_organization_of_a_table_without_organizations_is_refused(lake: SeededLake) -> None:
     from engagement_platform.lake import light
-    from engagement_platform.lake.engagement import PENDING
+    from engagement_platform.lake.restore import RESTORE
     from engagement_platform.layout.maintain import NotByOrganization
 
-    light.create(lake.uri(PENDING), PENDING)
-    with pytest.raises(NotByOrganization, match="engagement/pending is not partitioned"):
-        planned(lake.settings, Asked("engagement/pending", ("org-1",)))
+    light.create(lake.uri(RESTORE), RESTORE)
+    with pytest.raises(NotByOrganization, match="layout/restore is not partitioned"):
+        planned(lake.settings, Asked("layout/restore", ("org-1",)))
     assert planned(lake.settings, Asked(organizations=("org-1",))).chosen == ()

@@ -13,14 +13,13 @@ from engagement_platform.engine.model import Manifest
 from engagement_platform.engine.unfinished_batches import looked_up, versions_read
 from engagement_platform.jobs import INGEST_PROFILE_CHANGES
 from engagement_platform.lake import light
-from engagement_platform.lake.engagement import NOTIFICATION
 from engagement_platform.lake.erased import ERASE_SUBJECTS
 from engagement_platform.layout.unfinished_reads import StillRead
 from engagement_platform.layout.vacuum import checkpoint, vacuum
 from engagement_platform.maintenance import vacuum_tables
 from engagement_platform.pipelines.parts import APPLY_MUTATIONS
 from engagement_platform.rollback.plan import RESTORE_TABLES
-from engagement_platform_tests.layout.seeded import DATA, NOW, SeededLake, no_spark
+from engagement_platform_tests.layout.seeded import DATA, NOTIFICATION, NOW, SeededLake, no_spark
 from engagement_platform_tests.layout.test_vacuum import READERS, own_retention, parquet_files, short, swept
 
 FILES = 4

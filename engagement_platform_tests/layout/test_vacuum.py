@@ -14,7 +14,6 @@ from engagement_platform.engine.cursors import CursorStore, StreamCheckpoints
 from engagement_platform.engine.model import Manifest
 from engagement_platform.lake import log
 from engagement_platform.lake.contract import Table
-from engagement_platform.lake.engagement import NOTIFICATION
 from engagement_platform.lake.lake import Lake
 from engagement_platform.layout.maintain import Asked
 from engagement_platform.layout.segment import segment
@@ -28,7 +27,7 @@ from engagement_platform.layout.vacuum import (
     vacuum,
 )
 from engagement_platform.settings import LayoutSettings, MutationSettings, Settings
-from engagement_platform_tests.layout.seeded import DATA, NOW, SeededLake, engagement_rows, no_spark
+from engagement_platform_tests.layout.seeded import DATA, NOTIFICATION, NOW, SeededLake, engagement_rows, no_spark
 
 READERS = {"reader": "engagement/notification"}
 WEEK = 168

@@ -8,6 +8,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from engagement_platform.lake import log
+from engagement_platform.lake.contract import Table
 from engagement_platform.lake.engagement import ALIAS, CHANGESET, MAPPING, MUTATION_REQUEST
 from engagement_platform.pipelines.snapshot import DATA, Snapshot, snapshot, snapshot_of
 from engagement_platform_tests.consumers.lakes import PlainLake
@@ -119,7 +120,7 @@ def test_pinned_versions_say_what_they_said(lake: PlainLake) -> None:
 
 @pytest.mark.parametrize("between", [DATA, MUTATION_REQUEST, MAPPING], ids=lambda table: table.name)
 def test_a_batch_that_lands_between_two_looks_is_seen_whole(
-    lake: PlainLake, between: DATA.__class__, monkeypatch: pytest.MonkeyPatch
+    lake: PlainLake, between: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its images came after the look at the changeset, and its commit to the Data Table before the look at that."""
     lake.land([engagement("e1", "p1", 10)])

@@ -9,6 +9,7 @@ from uuid import uuid4
 import pytest
 from pyspark.sql import SparkSession
 
+from engagement_platform.pipelines.mutations.move import REMATERIALIZE_ALIASES
 from engagement_platform_tests.conftest import Broker
 from engagement_platform_tests.ingestion.conftest import make_world, world
 from engagement_platform_tests.ingestion.oracle import as_bytes
@@ -21,14 +22,17 @@ __all__ = ["make_world", "world"]
 
 @pytest.fixture(scope="module")
 def filled(spark: SparkSession, broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Filled:
-    """Made once, since that takes nine runs; tests work on copies of its folder."""
+    """Made once, since that takes ten runs; tests work on copies of its folder."""
     world = World(spark, broker, tmp_path_factory.mktemp("filled"))
     world.ticks = True
-    send(world, FIRST)
-    between = versions(world)
-    send(world, REQUESTS)
-    send(world, LATER)
-    return Filled(world, between)
+    filled = Filled(world)
+    for name, messages in {"first": FIRST, "requests": REQUESTS, "moved": [], "later": LATER}.items():
+        if messages:
+            send(world, messages)
+        else:
+            world.run(name=REMATERIALIZE_ALIASES)
+        filled.ends[name] = versions(world)
+    return filled
 
 
 @pytest.fixture

@@ -1,9 +1,9 @@
-"""What restores are tried on: two batches of engagements with a batch of requests between them."""
+"""What restores are tried on: two batches of engagements, and between them one of requests that are moved."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from engagement_platform.jobs import INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS
 from engagement_platform.pipelines.parts import APPLY_MUTATIONS
@@ -48,8 +48,13 @@ def versions(world: World) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class Filled:
-    """A world with a batch of engagements, one of requests, and another one of engagements."""
+    """A world with a batch of engagements, one of requests, a move, and another batch of engagements."""
 
     world: World
-    between: dict[str, int]
-    """Versions after the first batch."""
+    ends: dict[str, dict[str, int]] = field(default_factory=dict)
+    """Versions after each of them: first, requests, moved, later."""
+
+    @property
+    def between(self) -> dict[str, int]:
+        """Versions after the first batch."""
+        return self.ends["first"]

@@ -18,59 +18,60 @@ from engagement_platform.engine.job import Told
 from engagement_platform.engine.lease import LeaseUnavailable
 from engagement_platform.engine.model import JobState, Manifest
 from engagement_platform.engine.unfinished_batches import in_the_way
-from engagement_platform.jobs import INGEST_ENGAGEMENTS
+from engagement_platform.jobs import INGEST_PROFILE_CHANGES
 from engagement_platform.lake import light, log
 from engagement_platform.lake.arrow import table_of
 from engagement_platform.lake.contract import Table
-from engagement_platform.lake.engagement import MAPPING, SAID_NAME
 from engagement_platform.lake.lake import Lake
 from engagement_platform.lake.restore import VersionGone
 from engagement_platform.layout.doctor import Target
 from engagement_platform.layout.unfinished_reads import StillRead
 from engagement_platform.layout.vacuum import vacuum
+from engagement_platform.merge_on_read.entity import PROFILE
 from engagement_platform.rollback.abandon import RestoreDecided, abandon
-from engagement_platform.rollback.groups import engagements
 from engagement_platform.rollback.job import RestoreUnfinished, Restoring
 from engagement_platform.rollback.plan import RESTORE_TABLES, Asked
 from engagement_platform.settings import StoreSettings
-from engagement_platform_tests.erasing.planted import AT, DATA, Planted, engagement
+from engagement_platform_tests.erasing.planted import AT, Planted
 from engagement_platform_tests.ingestion.test_crashes import Crash, crash_at
 
 BATCHES = 3
-WRITTEN = (DATA, MAPPING, SAID_NAME)
+CHANGESET, BASE = WRITTEN = (PROFILE.changeset, PROFILE.base)
 POINTS = (
-    "manifest:after", "restore.data:before", "restore.data:after", "restore.mapping:before", "restore.mapping:after",
-    "restore.said_name:before", "restore.said_name:after",
+    "manifest:after", "restore.changeset:before", "restore.changeset:after", "restore.materialized:before",
+    "restore.materialized:after",
 )  # fmt: skip
-DECIDED = ("restore:recorded", "notification.append:after", "audit.append:after", "audit:recorded", "rewind:recorded")
+DECIDED = ("restore:recorded", "notification:recorded", "audit.append:after", "audit:recorded", "rewind:recorded")
 BY = "ann@here"
 
 
 class Batches(Planted):
-    """Three batches of engagements, each with a row in three tables."""
+    """Three batches of profiles, each with a row in two tables."""
 
     def __init__(self, home: Path) -> None:
         super().__init__(home)
         self.settings = self.settings.model_copy(update={"stores": StoreSettings(lease_wait=timedelta(0))})
-        self.first = self.versions()[DATA.name] + 1
-        self.asked = Asked(DATA.name, self.first, "drop", by=BY)
+        self.first = self.versions()[CHANGESET.name] + 1
+        self.asked = Asked(CHANGESET.name, self.first, "drop", by=BY)
         for number in range(BATCHES):
             self.batch(number)
 
     def batch(self, number: int) -> None:
         checkpoints = self.stores.checkpoints
-        app_id, start, end = checkpoints.app_id(INGEST_ENGAGEMENTS), {"0": number}, {"0": number + 1}
-        manifest = Manifest(INGEST_ENGAGEMENTS, app_id, number, start, end, AT, self.versions())
+        app_id, start, end = checkpoints.app_id(INGEST_PROFILE_CHANGES), {"0": number}, {"0": number + 1}
+        manifest = Manifest(INGEST_PROFILE_CHANGES, app_id, number, start, end, AT, self.versions())
         checkpoints.begin(manifest)
-        named = {"organization_id": "org", "id": f"p{number}", "name": "N", "name_ts": AT, "batch_id": number}
-        rows = {DATA: engagement("org", f"new {number}", f"p{number}", f"p{number}"), MAPPING: named, SAID_NAME: named}
+        said = {"profile_id": f"new {number}", "version": 1}
+        change = {**said, "op": "INSERT", "topic": "p", "partition": 0, "offset": number, "ingestion_ts": AT}
+        held = {"present": True, "present_version": 1, "present_ts": AT}
+        rows = {CHANGESET: {**change, "batch_id": 10 + number}, BASE: {**said, **held}}
         for table, row in rows.items():
             txn = manifest.transaction(table.key[-1], "append")
             light.append(DeltaTable(table.uri(self.root)), table_of([row], table), txn)
         checkpoints.succeed(manifest, {})
 
     def versions(self) -> dict[str, int]:
-        found = {table.name: log.version(table.uri(self.root)) for table in engagements(self.settings).tables}
+        found = {table.name: log.version(table.uri(self.root)) for table in WRITTEN}
         return {name: version for name, version in found.items() if version is not None}
 
     def restoring(self, point: str = "") -> Restoring:
@@ -87,10 +88,9 @@ class Batches(Planted):
 
     def state(self) -> str:
         """Which batches the tables show: all the same ones, or it fails."""
-        columns = {DATA: "engagement_id", MAPPING: "id", SAID_NAME: "id"}
-        ids = [{row[column] for row in self.rows(table)} for table, column in columns.items()]
-        shown = [{n for n in range(BATCHES) if {f"new {n}", f"p{n}"} & each} for each in ids]
-        assert shown[0] == shown[1] == shown[2], f"two tables are at different batches: {shown}"
+        ids = [{row["profile_id"] for row in self.rows(table)} for table in WRITTEN]
+        shown = [{n for n in range(BATCHES) if f"new {n}" in each} for each in ids]
+        assert shown[0] == shown[1], f"two tables are at different batches: {shown}"
         return {frozenset(range(BATCHES)): "before", frozenset({0}): "target"}[frozenset(shown[0])]
 
 
@@ -108,20 +108,20 @@ def crashed(world: Batches, point: str) -> None:
 
 @pytest.mark.parametrize("point", POINTS)
 def test_a_restore_that_is_given_up_leaves_all_tables_as_before_and_jobs_go_on(world: Batches, point: str) -> None:
-    before, counts = world.contents(), world.stores.checkpoints.latest(INGEST_ENGAGEMENTS)
+    before, counts = world.contents(), world.stores.checkpoints.latest(INGEST_PROFILE_CHANGES)
     crashed(world, point)
     with pytest.raises(RestoreUnfinished, match="restore --abandon"):
         world.restoring().run(world.asked)
-    assert in_the_way(INGEST_ENGAGEMENTS, (DATA.name,), world.stores.checkpoints.unfinished())
+    assert in_the_way(INGEST_PROFILE_CHANGES, (CHANGESET.name,), world.stores.checkpoints.unfinished())
     done = abandon(world.restoring(), BY)
     assert done is not None
     assert set(done.tables) == {table.name for table in WRITTEN}
     assert world.state() == "before"
     assert world.contents() == before, "notifications and logs, too"
-    assert world.stores.checkpoints.latest(INGEST_ENGAGEMENTS) == counts, "no job is put back"
+    assert world.stores.checkpoints.latest(INGEST_PROFILE_CHANGES) == counts, "no job is put back"
     assert world.stores.checkpoints.unfinished() == []
     record = world.stores.checkpoints.history(RESTORE_TABLES)[0]
-    assert (record.state, record.counts["tables_put_back"]) == (JobState.SUCCEEDED, 3)
+    assert (record.state, record.counts["tables_put_back"]) == (JobState.SUCCEEDED, 2)
     assert record.details["abandoned_by"] == BY
     for table in WRITTEN:
         newest = next(log.markers(table.uri(world.root)))[1]
@@ -164,14 +164,14 @@ def test_whatever_dies_in_whatever_order_all_tables_end_at_one_batch(world: Batc
 def test_no_vacuum_takes_a_version_away_that_a_half_done_restore_needs_for_either_end(
     world: Batches, ends: str
 ) -> None:
-    light.compact(DeltaTable(DATA.uri(world.root)), DATA, 2)
+    DeltaTable(BASE.uri(world.root)).optimize.compact()
     for table in WRITTEN:
         DeltaTable(table.uri(world.root)).alter.set_table_properties(
             {"delta.deletedFileRetentionDuration": "interval 0 hours"}
         )
-    crashed(world, "restore.data:after")
+    crashed(world, "restore.changeset:after")
     with pytest.raises(StillRead, match=r"restore --finish`, or `engagement-platform restore --abandon"):
-        world.swept(DATA)
+        world.swept(BASE)
     if ends == "finish":
         world.restoring().run(None)
         assert world.state() == "target"
@@ -186,7 +186,7 @@ def test_no_vacuum_comes_between_the_plan_of_a_restore_and_its_manifest(world: B
     def sweep(point: str) -> None:
         if point == "manifest:before":
             with pytest.raises(LeaseUnavailable):
-                world.swept(DATA)
+                world.swept(BASE)
             tried.append(point)
 
     restoring = world.restoring()
@@ -199,8 +199,8 @@ def test_a_restore_is_not_begun_when_files_went_after_it_was_planned(world: Batc
     job = restoring.job(world.asked)
     planned = job.source.plan(None, job.limits, None)
     assert planned is not None
-    light.compact(DeltaTable(DATA.uri(world.root)), DATA, 2)
-    uri, version = DATA.uri(world.root), world.first
+    DeltaTable(BASE.uri(world.root)).optimize.compact()
+    uri, version = BASE.uri(world.root), planned[1][BASE.name]
     then, now = DeltaTable(uri, version=version).file_uris(), DeltaTable(uri).file_uris()
     Path(sorted(set(then) - set(now))[0]).unlink()
     with pytest.raises(VersionGone):

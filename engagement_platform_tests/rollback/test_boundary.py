@@ -116,3 +116,23 @@ def test_times_count_what_had_finished_by_then() -> None:
     assert timeline.at(BEGAN) is None
     assert timeline.name(-1) == "before ingest batch 0"
     assert timeline.name(1) == "the end of ingest batch 1"
+
+
+def test_batches_of_requests_that_overlap_others_are_in_the_order_in_which_they_began() -> None:
+    """Each job's versions grow; between two jobs they say nothing, since what is pinned is not the same table."""
+    requests = "engagement/mutation_request"
+
+    def of_requests(number: int, pinned: int) -> BatchRecord:
+        found = record(number, job="requests")
+        manifest = Manifest(**{**vars(found.manifest), "table_versions": {requests: pinned}})
+        return BatchRecord(**{**vars(found), "manifest": manifest})
+
+    long = record(0, pinned=7)
+    long = BatchRecord(**{**vars(long), "finished_ts": BEGAN + timedelta(minutes=3)})
+    steps = [long, of_requests(1, 2), record(4, pinned=8), of_requests(5, 3)]
+    timeline = Timeline.of(steps, DATA, requests)
+    assert [step.manifest.batch_id for step in timeline.steps] == [0, 1, 4, 5]
+    assert timeline.at(BEGAN + timedelta(minutes=2)) is None, "the first one was still at work"
+    assert timeline.at(BEGAN + timedelta(minutes=3)) == Boundary(1, None)
+    anew = Timeline.of([*steps, record(6, pinned=1), of_requests(7, 0)], DATA, requests)
+    assert [step.manifest.batch_id for step in anew.steps] == [6, 7], "tables that were made anew"

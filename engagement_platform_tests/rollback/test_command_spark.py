@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from engagement_platform.cli import app
 from engagement_platform.jobs import INGEST_ENGAGEMENTS
+from engagement_platform.lake.engagement import ALIAS
 from engagement_platform.rollback.job import this_user
 from engagement_platform.rollback.plan import Asked, plan
 from engagement_platform_tests.ingestion.test_crashes import Crash, crash_at
@@ -44,19 +45,19 @@ def said(*words: str) -> str:
 
 @pytest.mark.usefixtures("commanded")
 def test_a_dry_run_counts_what_readers_would_see_and_finish_does_the_rest(filled: Filled, three: World) -> None:
-    first, before = filled.between[three.data.name], versions(three)
-    planned = plan(three.settings, three.stores, Asked(three.data.name, first))
-    told = json.loads(said(three.data.name, "--to", str(first), "--dry-run", "--json"))
+    first, before = filled.between[ALIAS.name], versions(three)
+    planned = plan(three.settings, three.stores, Asked(ALIAS.name, first))
+    told = json.loads(said(ALIAS.name, "--to", str(first), "--dry-run", "--json"))
     assert (told["inserted"], told["updated"], told["deleted"]) == (1, 2, 1)
     assert {c["table"]: (c["from_version"], c["to_version"]) for c in told["changes"]} == {
         change.table.name: (change.from_version, change.to_version) for change in planned.changes
     }
     assert versions(three) == before, "a dry run changed something"
     with pytest.raises(Crash):
-        restoring(three, crash_at("restore.data:after")).run(Asked(three.data.name, first, by="ann@here"))
+        restoring(three, crash_at("restore.data:after")).run(Asked(ALIAS.name, first, by="ann@here"))
     finished = said("--finish")
     assert finished.startswith("restore-tables batch 0: ")
-    assert "tables at the end of ingest-engagements batch 0, checksums equal; 4 changes announced, 2 jobs" in finished
+    assert "tables at the end of ingest-engagements batch 0, checksums equal; 4 changes announced, 3 jobs" in finished
     assert said("--finish") == "Nothing to restore.\n"
     assert_as_of(three, FIRST)
 

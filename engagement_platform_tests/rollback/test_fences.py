@@ -10,6 +10,7 @@ import pytest
 from engagement_platform.engine.database import LEASE, writing
 from engagement_platform.engine.job import Told
 from engagement_platform.engine.lease import LeaseLost
+from engagement_platform.lake.engagement import ALIAS
 from engagement_platform.rollback.job import Restoring
 from engagement_platform.rollback.plan import Asked
 from engagement_platform_tests.ingestion.world import World
@@ -33,7 +34,7 @@ def test_a_restore_that_slept_changes_nothing_after_its_successor(own: World, fi
     def run() -> None:
         try:
             sleeper = Restoring(own.lake, own.stores, Told(observe=sleep), own.clock)
-            sleeper.run(Asked(own.data.name, filled.between[own.data.name], by="ann@here"))
+            sleeper.run(Asked(ALIAS.name, filled.between[ALIAS.name], by="ann@here"))
         except BaseException as error:
             ended.append(error)
 

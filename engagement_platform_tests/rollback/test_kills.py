@@ -22,7 +22,7 @@ __all__ = ["machine"]
 
 pytestmark = [pytest.mark.broker, pytest.mark.crash, pytest.mark.slow]
 
-DATA = "engagement/data"
+ALIAS = "engagement/alias"
 
 POINTS = (
     "manifest:after", "restore.data:before", "restore.data:after", "restore.alias:after", "restore:recorded",
@@ -32,7 +32,7 @@ POINTS = (
 
 
 def version(machine: Machine) -> int:
-    return int(DeltaTable(str(machine.folder / "home" / "lake" / DATA)).version())
+    return int(DeltaTable(str(machine.folder / "home" / "lake" / ALIAS)).version())
 
 
 def land(machine: Machine, messages: Sequence[Message]) -> None:
@@ -73,18 +73,18 @@ def test_a_restore_that_is_killed_anywhere_is_finished_once_from_the_command_lin
     land(machine, REQUESTS)
     land(machine, LATER)
     last = version(machine)
-    [planned] = machine.cli("restore", DATA, "--to", str(first), "--dry-run", "--json").splitlines()
+    [planned] = machine.cli("restore", ALIAS, "--to", str(first), "--dry-run", "--json").splitlines()
     plan = json.loads(planned)
     assert {name: plan[name] for name in ("inserted", "updated", "deleted")} == {
         "inserted": 1, "updated": 2, "deleted": 1,
     }  # fmt: skip
-    said = machine.cli("restore", DATA, "--to", str(first), "--dry-run")
+    said = machine.cli("restore", ALIAS, "--to", str(first), "--dry-run")
     assert "All that follows goes back to the end of ingest-engagements batch 0:" in said
     assert "Readers see 1 engagements again, 2 changed, and 1 no longer." in said
     assert version(machine) == last, "a dry run changed something"
     points = some_of_today(POINTS, 4)
     for number, point in enumerate(points):
-        done = machine._python("-m", "engagement_platform_tests.rollback.killed", DATA, str(first), point)
+        done = machine._python("-m", "engagement_platform_tests.rollback.killed", ALIAS, str(first), point)
         assert done.returncode == -signal.SIGKILL, f"never reached {point}: {done.stdout}\n{done.stderr}"
         [told] = machine.cli("restore", "--finish", "--json").splitlines()
         report = json.loads(told)

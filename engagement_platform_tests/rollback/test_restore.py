@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
-from pyspark.sql import DataFrame
 
 from engagement_platform.engine.job import BatchReport, Observer, Told
 from engagement_platform.engine.lease import LeaseUnavailable
 from engagement_platform.engine.unfinished_batches import OthersBatchUnfinished
 from engagement_platform.errors import PlatformError
-from engagement_platform.jobs import INGEST_ENGAGEMENTS
+from engagement_platform.jobs import INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.engagement import ALIAS, MAPPING, NOTIFICATION
-from engagement_platform.lake.restore import RESTORE, VersionGone, checksums
+from engagement_platform.lake.restore import RESTORE, VersionGone
 from engagement_platform.pipelines.mutations.move import REMATERIALIZE_ALIASES
 from engagement_platform.pipelines.parts import APPLY_MUTATIONS
-from engagement_platform.rollback.difference import differences
+from engagement_platform.pipelines.snapshot import snapshot
 from engagement_platform.rollback.groups import NotRestorable, engagements
 from engagement_platform.rollback.job import ChecksumDiffers, RestoreBatch, RestoreUnfinished, Restoring
 from engagement_platform.rollback.plan import (
@@ -33,7 +30,7 @@ from engagement_platform.rollback.plan import (
     NoSuchVersion,
     plan,
 )
-from engagement_platform.settings import LayoutSettings, MutationSettings
+from engagement_platform.settings import LayoutSettings
 from engagement_platform.verify import identity_findings, verify
 from engagement_platform_tests.ingestion.conftest import MakeWorld
 from engagement_platform_tests.ingestion.test_crashes import TODAY, Crash, crash_at
@@ -42,7 +39,7 @@ from engagement_platform_tests.pipelines.mutations import histories
 from engagement_platform_tests.pipelines.mutations.histories import Message
 from engagement_platform_tests.pipelines.mutations.oracle import replay
 from engagement_platform_tests.pipelines.mutations.test_histories import assert_announced, standing_names, standing_rows
-from engagement_platform_tests.rollback.filled import EVERYTHING, FIRST, JOBS, REQUESTS, Filled, send, versions
+from engagement_platform_tests.rollback.filled import EVERYTHING, FIRST, JOBS, LATER, REQUESTS, Filled, send, versions
 
 pytestmark = [pytest.mark.broker]
 
@@ -72,7 +69,7 @@ def assert_as_of(world: World, messages: Sequence[Message]) -> None:
     """The rows, names and notifications of a loop over the messages."""
     oracle = replay(list(messages))
     assert standing_rows(world) == oracle.data
-    assert standing_names(world) == {key: name for key, name in oracle.names.items() if name}
+    assert standing_names(world) == oracle.names
     assert_announced(world, oracle.data)
 
 
@@ -88,16 +85,20 @@ def test_all_tables_go_back_to_the_same_batch_and_a_replay_ends_in_the_undisturb
 ) -> None:
     world, between = three, filled.between
     last = versions(world)
-    report = restored(world, between[world.data.name], reason="a bad batch")
+    report = restored(world, between[ALIAS.name], ALIAS, reason="a bad batch")
     assert held(world, versions(world)) == held(world, between), "not what the version held"
     assert held(world, between) != held(world, last)
     assert_as_of(world, FIRST)
     assert (report.counts["inserted"], report.counts["updated"], report.counts["deleted"]) == (1, 2, 1)
-    assert report.counts["jobs_put_back"] == 2
+    assert report.counts["jobs_put_back"] == 3
+    assert snapshot(world.lake.root).watermark <= 0, "the view would take what is not in the base for moved"
     for job in JOBS:
         world.run(name=job)
     assert_as_of(world, EVERYTHING)
     assert_verified(world)
+    world.run(name=REMATERIALIZE_ALIASES)
+    assert not snapshot(world.lake.root).pends
+    assert_as_of(world, EVERYTHING)
     audit = world.rows(RESTORE)
     assert {(row["restored_by"], row["reason"], row["mode"]) for row in audit} == {
         ("ann@here", "a bad batch", "replay")
@@ -118,27 +119,30 @@ def test_what_is_dropped_stays_away_and_later_messages_land(own: World) -> None:
     assert_verified(own)
 
 
-def test_a_version_in_the_middle_of_a_batch_means_the_end_of_the_one_before(three: World) -> None:
-    """The last batch has updated one row and then inserted two: between the two commits no reader ever stops."""
-    now, pinned = versions(three), three.stores.checkpoints.history(INGEST_ENGAGEMENTS)[0].manifest.table_versions
-    assert now[three.data.name] == pinned[three.data.name] + 2
-    planned = plan(three.settings, three.stores, Asked(three.data.name, now[three.data.name] - 1))
-    assert planned.note == (
-        f"Version {now[three.data.name] - 1} of engagement/data is in the middle of ingest-engagements batch 1: "
-        f"restoring to {pinned[three.data.name]}, the end of apply-mutations batch 0."
-    )
-    assert planned.target == {name: pinned.get(name, version) for name, version in now.items()}
-    assert [(offset.job, offset.records) for offset in planned.offsets] == [(INGEST_ENGAGEMENTS, 3)]
+def test_any_version_of_any_table_means_all_tables_at_the_end_of_one_batch(filled: Filled, three: World) -> None:
+    """Whatever the batches that the moves took with them, and whichever table is asked for."""
+    now = versions(three)
+    assert now == filled.ends["later"]
+    for name, first in filled.between.items():
+        for version in range(first, now[name] + 1):
+            planned = plan(three.settings, three.stores, Asked(name, version))
+            assert planned.note is None
+            assert planned.target[name] == version
+            assert dict(planned.target) in list(filled.ends.values()), f"{name} version {version}: {planned.boundary}"
+    planned = plan(three.settings, three.stores, Asked(three.data.name, filled.ends["requests"][three.data.name]))
+    assert {(offset.job, offset.records) for offset in planned.offsets} == {
+        (INGEST_ENGAGEMENTS, 3),
+        (REMATERIALIZE_ALIASES, None),
+    }
     assert versions(three) == now, "a plan changed something"
 
 
-def test_a_time_means_the_last_batch_that_had_ended_by_then(three: World) -> None:
+def test_a_time_means_the_last_batch_that_had_ended_by_then(filled: Filled, three: World) -> None:
     ended = three.stores.checkpoints.history(APPLY_MUTATIONS)[0].finished_ts
-    begun = three.stores.checkpoints.history(INGEST_ENGAGEMENTS)[0].manifest.table_versions
     assert ended is not None
     planned = plan(three.settings, three.stores, Asked(MAPPING.name, ended))
     assert planned.boundary == "the end of apply-mutations batch 0"
-    assert planned.target[three.data.name] == begun[three.data.name]
+    assert dict(planned.target) == filled.ends["requests"]
     with pytest.raises(NoSuchVersion, match="no batch is known to have ended"):
         plan(three.settings, three.stores, Asked(MAPPING.name, datetime(2020, 1, 1, tzinfo=UTC)))
 
@@ -164,14 +168,12 @@ def test_a_restore_that_ends_anywhere_is_finished_once(filled: Filled, own: Worl
 
 def assert_finished_once(world: World, between: Mapping[str, int], points: Sequence[str]) -> None:
     """For each point a restore to the first batch that ends there, with everything read again after it."""
-    first = between[world.data.name]
+    first = between[ALIAS.name]
     assert set(POINTS) <= set(restoring(world).job(None).crash_points)
-    wanted = held(
-        world, {**versions(world), **plan(world.settings, world.stores, Asked(world.data.name, first)).target}
-    )
+    wanted = held(world, {**versions(world), **plan(world.settings, world.stores, Asked(ALIAS.name, first)).target})
     sent = EVERYTHING
     for point in points:
-        asked = Asked(world.data.name, first, by="ann@here")
+        asked = Asked(ALIAS.name, first, by="ann@here")
         with pytest.raises(Crash):
             restoring(world, crash_at(point)).run(asked)
         if point == "manifest:before":
@@ -195,10 +197,10 @@ def assert_finished_once(world: World, between: Mapping[str, int], points: Seque
 
 
 @pytest.mark.slow
-def test_a_restore_can_be_taken_back_itself(three: World) -> None:
+def test_a_restore_can_be_taken_back_itself(filled: Filled, three: World) -> None:
     """To where the restore began: messages count as read, although the restore had put the jobs back."""
-    last, first = versions(three), three.stores.checkpoints.history(APPLY_MUTATIONS)[0].manifest.table_versions
-    restored(three, first[three.data.name])
+    last = versions(three)
+    restored(three, filled.between[ALIAS.name], ALIAS)
     assert_as_of(three, FIRST)
     restored(three, last[three.data.name])
     assert held(three, versions(three)) == held(three, last)
@@ -207,37 +209,28 @@ def test_a_restore_can_be_taken_back_itself(three: World) -> None:
     assert_as_of(three, EVERYTHING)
 
 
-def test_with_a_conversion_that_waits_readers_are_told_what_they_saw(make_world: MakeWorld) -> None:
-    world = make_world(mutation=MutationSettings(apply="alias"))
+def test_readers_are_told_what_they_saw_where_requests_are_not_announced_yet(world: World) -> None:
+    """A restore to before them says nothing of them; one to after them leaves them to `apply-mutations`."""
     world.ticks = True
     send(world, FIRST)
-    first = versions(world)[ALIAS.name]
-    send(world, REQUESTS)
-    restored(world, first, ALIAS)
+    first = versions(world)
+    world.produce_requests(REQUESTS)
+    world.run(name=INGEST_MUTATION_REQUESTS)
+    accepted = versions(world)
+    world.produce(LATER)
+    world.run()
+    restored(world, accepted[world.data.name])
+    assert standing_rows(world) == replay([*FIRST, *REQUESTS]).data
+    restored(world, first[ALIAS.name], ALIAS)
     assert_as_of(world, FIRST)
     for job in (*JOBS, REMATERIALIZE_ALIASES):
         world.run(name=job)
-    assert_as_of(world, [*FIRST, *REQUESTS])
-
-
-def test_what_differs_is_the_same_in_this_process_and_in_spark(filled: Filled, three: World) -> None:
-    last, first = versions(three), filled.between
-    in_spark = three.under(layout=LayoutSettings(auto_compact=False, light_write_rows=0))
-    here, there = (differences(world.lake, last, first) for world in (three, in_spark))
-    assert isinstance(here, pa.Table)
-    assert isinstance(there, DataFrame)
-    assert sorted(map(repr, here.to_pylist())) == sorted(map(repr, there.toArrow().to_pylist()))
-    assert Counter(here.column("change_type").to_pylist()) == {"INSERT": 1, "UPDATE": 2, "DELETE": 1}
-    asked = [(three.data, at[three.data.name]) for at in (last, first, last)]
-    for world in (three, in_spark):
-        now, then, again = checksums(world.lake, asked)
-        assert (now.rows, then.rows) == (len(three.data_rows()), len(FIRST))
-        assert now == again != then
+    assert_as_of(world, EVERYTHING)
 
 
 @pytest.mark.slow
-def test_in_spark_the_tables_go_back_alike(make_world: MakeWorld) -> None:
-    world = make_world(layout=LayoutSettings(auto_compact=False, light_write_rows=0, scheme="liquid"))
+def test_a_partitioned_data_table_goes_back_alike(make_world: MakeWorld) -> None:
+    world = make_world(layout=LayoutSettings(auto_compact=False, scheme="organization"))
     world.ticks = True
     send(world, FIRST[:2])
     before = versions(world)
@@ -263,7 +256,7 @@ def test_an_unfinished_batch_or_a_job_at_work_comes_first(own: World) -> None:
     before = versions(own)
     own.produce([histories.engagement("e8", "p1", 33)])
     with pytest.raises(Crash):
-        own.run(crash_at("mapping:recorded"))
+        own.run(crash_at("tables:recorded"))
     with pytest.raises(OthersBatchUnfinished, match="engagement-platform run ingest-engagements"):
         plan(own.settings, own.stores, Asked(own.data.name, 1))
     own.run()
@@ -280,16 +273,16 @@ def test_a_restore_that_somebody_wrote_on_top_of_is_not_finished_before_it_is_do
 ) -> None:
     def meddle(point: str) -> None:
         if point == "restore.data:after":
-            DeltaTable(three.lake.uri(three.data)).delete("engagement_id = 'e1'")
+            three.spark.sql(f"DELETE FROM {three.lake.sql_name(three.data)} WHERE engagement_id = 'e1'").collect()
 
-    first = filled.between[three.data.name]
+    first = filled.between[ALIAS.name]
     with pytest.raises(ChecksumDiffers) as told:
-        restoring(three, meddle).run(Asked(three.data.name, first, by="ann@here"))
+        restoring(three, meddle).run(Asked(ALIAS.name, first, by="ann@here"))
     error = told.value
-    assert (error.table, error.version) == (three.data.name, first)
+    assert (error.table, error.version) == (three.data.name, filled.between[three.data.name])
     assert (error.wanted.rows, error.found.rows) == (len(FIRST), len(FIRST) - 1)
     with pytest.raises(OthersBatchUnfinished, match="restore --finish"):
-        plan(three.settings, three.stores, Asked(three.data.name, first))
+        plan(three.settings, three.stores, Asked(ALIAS.name, first))
     assert restoring(three).run(None) is not None
     assert held(three, versions(three)) == held(three, filled.between)
     for job in JOBS:

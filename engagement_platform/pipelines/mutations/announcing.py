@@ -56,9 +56,13 @@ class PublishedRequests(NoIdentity):
 
 
 def newest_request(root: str) -> int:
-    """The sequence of the newest published requests; -1: there are none. Reads the logs, no rows."""
+    """The sequence of the newest published requests; -1: there are none. Reads the logs, no rows.
+
+    Also of requests of which an erasure has left the edge only, since that moves rows of others.
+    """
     at = snapshot.snapshot(root)
-    return at.newest.get(MUTATION_REQUEST.name) or -1
+    published = {MUTATION_REQUEST.name, ALIAS.name} - at.unpublished.keys()
+    return max(at.newest.get(name) or -1 for name in (MUTATION_REQUEST.name, *published))
 
 
 @dataclass(frozen=True)

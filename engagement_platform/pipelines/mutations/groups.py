@@ -51,8 +51,8 @@ def moves(
 
 
 def _large(alias: DataFrame, since: int, max_edges: int) -> DataFrame | None:
-    """Organizations with late edges and more than max_edges in all, and into how many parts each is split."""
-    counts = alias.groupBy("organization_id").agg(F.count("*").alias("edges"), F.max("sequence").alias("newest"))
+    """Organizations with late edges and more than max_edges that name a person, and into how many parts each goes."""
+    counts = alias.groupBy("organization_id").agg(F.count("from_id").alias("edges"), F.max("sequence").alias("newest"))
     found = counts.where((F.col("edges") > max_edges) & (F.col("newest") >= since)).collect()
     if not found:
         return None

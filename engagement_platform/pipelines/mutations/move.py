@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import Literal
 
+from deltalake import DeltaTable
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
 
@@ -30,7 +31,7 @@ from engagement_platform.pipelines import snapshot
 from engagement_platform.pipelines.mutations import names, view
 from engagement_platform.pipelines.mutations.purge_horizon import purge_horizon
 from engagement_platform.pipelines.parts import Parts, announced, kept, side_by_side
-from engagement_platform.pipelines.snapshot import WATERMARK, Snapshot
+from engagement_platform.pipelines.snapshot import Snapshot, moved_through
 from engagement_platform.settings import MutationSettings
 from engagement_platform.sources.lateness import from_microseconds, microseconds
 
@@ -157,9 +158,10 @@ class Move:
         rows = log.rows_in(self.lake.uri(self.data), self.at.versions[self.data.name])
         return choose(self.bounds["rows"], rows, self.settings)
 
-    def watermark(self, guard: Callable[[], None]) -> Transaction:
-        """What the commits of data and mapping carry: the watermark, as Delta's txn action."""
-        return Transaction(WATERMARK, self.until, guard=guard)
+    def watermark(self, table: Table, txn: Transaction) -> Transaction:
+        """What the commits of data and mapping carry: the watermark, as Delta's txn action. txn: the batch's own."""
+        held = DeltaTable(log.storage_uri(self.lake.uri(table)), version=self.at.versions[table.name])
+        return replace(moved_through(held, self.until), guard=txn.guard, of=txn.marker)
 
 
 @dataclass(frozen=True)
@@ -175,14 +177,14 @@ class BaseProcess:
 
         def move_data() -> None:
             with commit("data") as txn:
-                watermark = work.watermark(txn.guard)
+                watermark = work.watermark(work.data, txn)
                 write_data(work, watermark)
             counts.update(work.lake.written(work.data, watermark))
             counts.update(work.lake.rewritten(work.data, watermark))
 
         def fold_names() -> None:
             with commit("mapping") as txn:
-                write_names(work, work.watermark(txn.guard))
+                write_names(work, work.watermark(MAPPING, txn))
 
         side_by_side(move_data, fold_names)
         return {"changed_rows": work.bounds["rows"], "tombstones": work.bounds["tombstones"], **counts}

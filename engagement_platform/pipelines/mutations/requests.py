@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import date, datetime
 from enum import StrEnum
 from typing import Any
-
-from engagement_platform.pipelines.mutations.patches import Patch
 
 FIELDS = (
     "organization_id",
@@ -30,14 +27,6 @@ FIELDS = (
 )
 """What a request says; columns of `engagement/mutation_request`."""
 
-PLACE = ("topic", "partition", "offset", "ingestion_ts", "batch_sequence")
-"""Where and when it landed."""
-
-LANDING_ORDER = ("batch_sequence", "topic", "partition", "offset")
-"""Which of two requests landed first; the order of a file's rows says nothing, and ingestion_ts is a clock's word: set
-back, or of another host, it puts the later batch first. Several jobs land requests (ingestion, redrives, either after
-a reset), so their batch ids do not order them; the number that the stores draw for a batch does."""
-
 
 class Verdict(StrEnum):
     """What becomes of a request. Those in REASONS go to quarantine, by their value."""
@@ -51,7 +40,6 @@ REASONS = {
     "request_conflict": "A request with this request_id was accepted before with different content; the first stays.",
 }
 
-_MAPS_IDENTITY = frozenset({"CONVERT", "DELETE"})
 _CONTENT = tuple(name for name in FIELDS if name not in {"organization_id", "request_id", "attributes", "set_null"})
 
 
@@ -84,36 +72,10 @@ class Request:
         return cls(**said)
 
     @property
-    def moves_identity(self) -> bool:
-        """A CONVERT or a DELETE."""
-        return self.operation in _MAPS_IDENTITY
-
-    @property
     def content(self) -> tuple[object, ...]:
         """What two copies of one request_id must share."""
         attributes = None if self.attributes is None else frozenset(self.attributes.items())
         return (attributes, self.set_null, *(getattr(self, name) for name in _CONTENT))
-
-    def patch(self) -> Patch:
-        """An UPDATE as a patch of content."""
-        assert self.engagement_id is not None, "decoding lets no UPDATE through without"
-        return Patch(
-            self.organization_id,
-            self.request_id,
-            self.engagement_id,
-            self.execution_ts,
-            self.type,
-            self.channel,
-            self.subject,
-            self.attributes,
-            frozenset(self.set_null),
-        )
-
-    def message(self) -> bytes:
-        """The request as its message would say it, for quarantine: all that was declared and is not null."""
-        said = {name: getattr(self, name) for name in FIELDS if name != "set_null"}
-        shown = {name: value for name, value in said.items() if value is not None} | dict.fromkeys(self.set_null)
-        return json.dumps(shown, ensure_ascii=False, default=lambda moment: moment.isoformat()).encode()
 
 
 def judge(requests: Iterable[Request], known: Iterable[Request]) -> list[Verdict]:

@@ -6,9 +6,12 @@ them, the move writes what they return, verification compares with it: there is 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
-from typing import Final, NamedTuple
+from operator import attrgetter
+from typing import Final, NamedTuple, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,8 +20,11 @@ from engagement_platform.pipelines.engagements.rules import change_type
 from engagement_platform.pipelines.engagements.schema import ROW, TIMESTAMP
 from engagement_platform.pipelines.mutations.edges import Edge
 from engagement_platform.pipelines.mutations.identity import Identities, identities_of, leading_to
-from engagement_platform.pipelines.mutations.name_evidence import Said, Saying, names_of, plain
 from engagement_platform.pipelines.state import Requests, newest_rows, one_chunk, struct_rows
+
+_Key = TypeVar("_Key")
+_Place = tuple[datetime, bool, str]
+"""When something happens: its time, requests (False) before engagements, requests by request_id."""
 
 CHANGE: Final = pa.schema(
     [
@@ -158,20 +164,49 @@ class Evidence(NamedTuple):
         """From the state."""
         return [cls(**row) for row in struct_rows(state, "said")]
 
+    @property
+    def place(self) -> _Place:
+        """Where it stands among edges."""
+        return self.name_ts, self.request_id is None, self.request_id or ""
+
+    @property
+    def age(self) -> tuple[datetime, bool, str, str]:
+        """The greater is the newer: at equal times a RENAME, then the larger name."""
+        return self.name_ts, self.request_id is not None, self.request_id or "", self.name
+
 
 def current_names(
-    organization_id: str, evidence: Iterable[Evidence], edges: Sequence[Edge]
+    organization_id: str, evidence: Iterable[Evidence], edges: Iterable[Edge]
 ) -> dict[str, tuple[str, datetime]]:
     """Id -> the name that it has now and when that was said; ids without a name are absent.
 
-    evidence: of all ids of the organization, as far as `needed_evidence` keeps it. edges: every accepted CONVERT and
-    DELETE, in the order in which they were accepted.
+    evidence: of all ids of the organization, as far as `needed_evidence` keeps it, in any order, repeated or not.
+    edges: every accepted CONVERT and DELETE, in the order in which they were accepted.
+    A CONVERT hands the newest name that from_id has by then to to_id, where it competes by the time it was said; a
+    DELETE removes the name that its id has by then. At equal times requests come before engagements.
+    Cost: one sort of the edges, a bisection for each name that was said: 0.5 s for 100,000 and 7,000 edges (busy core,
+    Python 3.11).
     """
-    said = [_saying(organization_id, one) for one in evidence]
-    ends = ((e.organization_id, person) for e in edges for person in (e.from_id, e.to_id) if person is not None)
-    ids = {(organization_id, one.id) for one in said} | set(ends)
-    found = names_of(ids, said, edges)
-    return {person: (one.name, one.name_ts) for (_, person), one in sorted(found.items())}
+    ordered = plain(edge for edge in edges if edge.organization_id == organization_id)
+    left = _left(ordered)
+    # Between two edges that leave an id only the newest evidence counts, so no evidence has to be sorted.
+    said: dict[tuple[str, int], Evidence] = {}
+    for one in evidence:
+        _say(said, (one.id, bisect_right(left.get(one.id, ()), one.place)), one)
+    names: dict[str, Evidence] = {}
+    passed: Counter[str] = Counter()
+    for edge in ordered:
+        start = edge.from_id or ""
+        # Until an edge leaves an id it makes no difference when evidence of it is taken up.
+        _say(names, start, said.pop((start, passed[start]), None))
+        passed[start] += 1
+        if edge.to_id is None:
+            names.pop(start, None)
+        else:
+            _say(names, edge.to_id, names.get(start))
+    for (person, _), one in said.items():
+        _say(names, person, one)
+    return {person: (one.name, one.name_ts) for person, one in sorted(names.items())}
 
 
 def needed_evidence(evidence: Iterable[Evidence], edges: Iterable[Edge], horizon: datetime) -> list[Evidence]:
@@ -180,33 +215,42 @@ def needed_evidence(evidence: Iterable[Evidence], edges: Iterable[Edge], horizon
     Evidence is dropped where newer evidence of the same id was said before the horizon and no whole-person CONVERT or
     DELETE left the id between the two: whatever comes next meets both, and the newer one counts.
     """
-    left: dict[str, list[tuple[datetime, bool, str]]] = {}
-    for edge in plain(edges):
-        left.setdefault(edge.from_id or "", []).append((edge.execution_ts, False, edge.request_id))
+    left = _left(plain(edges))
     kept: list[Evidence] = []
-    newer: dict[str, Evidence] = {}
-    for one in sorted(set(evidence), key=_order, reverse=True):
-        held = newer.get(one.id)
-        between = held and any(_place(one) < place < _place(held) for place in left.get(one.id, ()))
-        if held is None or held.name_ts >= horizon or between:
+    newer: dict[tuple[str, int], Evidence] = {}
+    for one in sorted(set(evidence), key=lambda each: (each.id, each.age), reverse=True):
+        key = one.id, bisect_right(left.get(one.id, ()), one.place)
+        if key not in newer or newer[key].name_ts >= horizon:
             kept.append(one)
-            newer[one.id] = one
+            newer[key] = one
     return kept[::-1]
+
+
+def plain(edges: Iterable[Edge]) -> list[Edge]:
+    """The edges that move names, oldest first: of whole persons, not within a range, not from an id to itself.
+
+    Of several edges with the same organization_id and request_id the first given counts, plain or not.
+    """
+    first: dict[tuple[str, str], Edge] = {}
+    for edge in edges:
+        first.setdefault((edge.organization_id, edge.request_id), edge)
+    whole = (e for e in first.values() if e.from_id is not None and e.from_id != e.to_id and not e.branches)
+    return sorted(whole, key=attrgetter("execution_ts", "request_id"))
+
+
+def _left(ordered: Iterable[Edge]) -> dict[str, list[_Place]]:
+    """Id -> the places of the plain edges that leave it, oldest first."""
+    left: dict[str, list[_Place]] = {}
+    for edge in ordered:
+        left.setdefault(edge.from_id or "", []).append((edge.execution_ts, False, edge.request_id))
+    return left
+
+
+def _say(names: dict[_Key, Evidence], key: _Key, one: Evidence | None) -> None:
+    """The newer name stays."""
+    if one is not None and (key not in names or names[key].age < one.age):
+        names[key] = one
 
 
 def _seen(row: Mapping[str, object]) -> tuple[object, object]:
     return row["person_id"], row["engagement"]
-
-
-def _saying(organization_id: str, one: Evidence) -> Saying:
-    said = Said(one.name_ts, one.request_id is not None, one.request_id or "", one.name)
-    return Saying(organization_id, one.id, said)
-
-
-def _order(one: Evidence) -> tuple[str, datetime, bool, str, str]:
-    return one.id, one.name_ts, one.request_id is not None, one.request_id or "", one.name
-
-
-def _place(one: Evidence) -> tuple[datetime, bool, str]:
-    """Where evidence stands among edges: at equal times requests come before engagements."""
-    return one.name_ts, one.request_id is None, one.request_id or ""

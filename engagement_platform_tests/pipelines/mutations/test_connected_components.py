@@ -1,7 +1,7 @@
 """GraphFrames where it is there, and one sentence where it is not: in this process and over Spark Connect.
 
-That its components end where pointer doubling ends is in `test_cascade`. Not every mirror has GraphFrames' jars: tests
-that need them are skipped with the reason; `spark.jar_folder` of the caller's settings takes them from a folder.
+That its parts make the moves of the whole is in `test_groups`. Not every mirror has GraphFrames' jars: tests that need
+them are skipped with the reason; `spark.jar_folder` of the caller's settings takes them from a folder.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from engagement_platform.embedded.ports import free_ports
 from engagement_platform.embedded.process import Supervisor
 from engagement_platform.lake.session import GRAPH_PLUGIN, RELATION_PLUGINS
 from engagement_platform.pipelines.mutations.connected_components import is_jar_missing, kept
-from engagement_platform.settings import EmbeddedSettings, MutationSettings, Settings, SparkSettings
+from engagement_platform.settings import EmbeddedSettings, Settings, SparkSettings
 from engagement_platform_tests.conftest import skip_without_graphframes
 
 WITHIN_S = 600
@@ -109,9 +109,5 @@ def test_a_connect_server_without_graphframes_is_told_what_it_lacks(conf: dict[s
 @pytest.mark.timeout(2 * WITHIN_S)
 def test_a_connect_server_with_graphframes_finds_components(tmp_path: Path) -> None:
     skip_without_graphframes()
-    settings = on_a_free_port(
-        tmp_path,
-        mutation=MutationSettings(resolver="graphframes"),
-        spark=SparkSettings(jar_folder=Settings().spark.jar_folder),
-    )
+    settings = on_a_free_port(tmp_path, spark=SparkSettings(jar_folder=Settings().spark.jar_folder))
     assert found_by(settings, tmp_path) == {"components": [[1, 2, 3], [10, 11], [20]]}
