@@ -180,14 +180,15 @@ def test_of_two_jars_with_one_name_that_of_the_folder_counts(spark_jars: list[Pa
 
 
 @pytest.mark.usefixtures("spark_jars")
-def test_without_graphframes_in_the_folder_its_configuration_is_resolved(
+def test_without_graphframes_in_the_folder_it_is_taken_where_setup_has_downloaded_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
     monkeypatch.setattr(jars, "resolve_jars", lambda conf, _cache, **_: asked.append(conf) or [])  # type: ignore[func-returns-value]
+    monkeypatch.setattr(jars, "cached_jars", lambda conf, _cache: [Path(conf)])
     settings = with_folder(tmp_path, CONNECT)
-    assert jars.spark_jars(settings) == [tmp_path / CONNECT]
-    assert asked == ["spark", "graph"]
+    assert jars.spark_jars(settings) == [Path("graph"), tmp_path / CONNECT]
+    assert asked == ["spark"], "nothing is downloaded for it"
 
 
 def test_a_folder_without_jars_is_named(tmp_path: Path) -> None:
