@@ -21,7 +21,7 @@ from engagement_platform_tests.conftest import Broker
 from engagement_platform_tests.ingestion.oracle import engagement
 from engagement_platform_tests.ingestion.world import World
 
-IDS = ("fine", "lost", "stale", "twice", "not announced", "announced twice")
+IDS = ("fine", "lost", "stale", "twice", "not announced", "announced twice", "hid")
 
 
 @pytest.fixture(scope="module")
@@ -48,12 +48,13 @@ def faulty(world: World, sound: dict[str, Finding]) -> dict[str, Finding]:
     spoil(world, world.data, "DELETE FROM {} WHERE engagement_id = 'lost'")
     spoil(world, CHANGESET, "DELETE FROM {} WHERE engagement_id = 'stale'")
     spoil(world, world.data, "INSERT INTO {0} SELECT * FROM {0} WHERE engagement_id = 'twice'")
+    spoil(world, world.data, "UPDATE {} SET person_id = NULL WHERE engagement_id = 'hid'")
     spoil(world, NOTIFICATION, "ALTER TABLE {} SET TBLPROPERTIES ('delta.appendOnly' = 'false')")
     spoil(world, NOTIFICATION, "DELETE FROM {} WHERE engagement_id = 'not announced'")
     spoil(world, NOTIFICATION, "INSERT INTO {0} SELECT * FROM {0} WHERE engagement_id = 'announced twice'")
-    spoil(world, QUARANTINE, "INSERT INTO {0} SELECT * FROM {0} WHERE offset = 6")
+    spoil(world, QUARANTINE, "INSERT INTO {0} SELECT * FROM {0} WHERE offset = 7")
     spoil(world, QUARANTINE, "ALTER TABLE {} SET TBLPROPERTIES ('delta.appendOnly' = 'false')")
-    spoil(world, QUARANTINE, "DELETE FROM {} WHERE offset = 10")
+    spoil(world, QUARANTINE, "DELETE FROM {} WHERE offset = 11")
     return found(world)
 
 
@@ -84,10 +85,10 @@ def test_nothing_is_wrong_after_a_normal_history(sound: dict[str, Finding]) -> N
         ("ledger", ()),
         ("lost", ("lost", "stale")),
         ("doubled", ("twice",)),
-        ("announced", ("announced twice", "lost", "not announced")),
+        ("announced", ("announced twice", "hid", "lost", "not announced")),
         ("notified_twice", None),
-        ("quarantined_twice", ("6",)),
-        ("vanished", ("10",)),
+        ("quarantined_twice", ("7",)),
+        ("vanished", ("11",)),
     ],
 )
 def test_every_planted_fault_is_found_and_nothing_else(

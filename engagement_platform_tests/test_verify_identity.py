@@ -320,7 +320,8 @@ def test_every_planted_fault_is_found_and_nothing_else(faulty: dict[str, list[st
     assert faulty == {
         "lost": ["lost", "purged"],
         "doubled": ["twice"],
-        "announced": ["back", "hid", "lost"],
+        # By identities that are recomputed, since not every request is announced.
+        "announced": ["lost"],
         "identity": ["later/unreached", "org/back", "org/hid", "org/moved"],
         "contents": ["org/patched"],
         "names": ["org/p3", "org/p4", "org/p9"],
