@@ -258,7 +258,7 @@ class MaintenanceSettings(Section):
     inline_every: int = Field(
         default=0,
         ge=0,
-        description="After so many batches an ingestion or mutation run itself optimizes the worst partition of the "
+        description="After so many batches an ingestion run itself optimizes the worst partition of the "
         "Data Table, while it holds the lease, in its own Spark session. 0 leaves it to the maintenance runs.",
     )
     rollback_window: timedelta = Field(

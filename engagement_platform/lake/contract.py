@@ -38,6 +38,8 @@ class Table:
     mode: Mode
     partitioned_by: tuple[str, ...] = ()
     liquid_by: tuple[str, ...] = ()
+    in_spark: bool = False
+    """Whether Spark alone writes the table, its creation included."""
 
     @property
     def name(self) -> str:

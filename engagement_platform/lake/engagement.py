@@ -37,6 +37,7 @@ def data_table(scheme: LayoutScheme) -> Table:
         key=("engagement", "data"),
         description="Engagements as they are now: under the identity their person has now, newest version only.",
         mode=Mode.MUTABLE,
+        in_spark=True,
         partitioned_by=_PARTITIONING[scheme],
         liquid_by=_BY_DAY if scheme == "liquid" else (),
         columns=(
@@ -59,6 +60,7 @@ CHANGESET = Table(
     key=("engagement", "changeset"),
     description="Images of rows that the Data Table does not show yet; the view `engagement/current` does.",
     mode=Mode.MUTABLE,
+    in_spark=True,
     liquid_by=_BY_DAY,
     columns=(
         _ORGANIZATION,
@@ -80,6 +82,7 @@ NOTIFICATION = Table(
     key=("engagement", "notification"),
     description="One row for every insert, update or delete in the Data Table, for readers to follow.",
     mode=Mode.APPEND_ONLY,
+    in_spark=True,
     liquid_by=("organization_id", "ingestion_date"),
     columns=(
         Column("notification_id", "string", "Unique; the same when a batch is replayed."),
@@ -101,6 +104,7 @@ MAPPING = Table(
     key=("engagement", "mapping"),
     description="Names of persons: as they were said, and, once moved, one row per id. The view gives one row per id.",
     mode=Mode.MUTABLE,
+    in_spark=True,
     liquid_by=("organization_id", "id"),
     columns=(
         _ORGANIZATION,
@@ -121,6 +125,7 @@ QUARANTINE = Table(
     key=("engagement", "quarantine"),
     description="Every rejected record, whole, with its reason and where it came from.",
     mode=Mode.APPEND_ONLY,
+    in_spark=True,
     partitioned_by=("ingestion_date",),
     columns=(
         _TOPIC,
@@ -142,6 +147,7 @@ MUTATION_REQUEST = Table(
     key=("engagement", "mutation_request"),
     description="Accepted requests to convert, delete, rename or update, as they came; the view shows them at once.",
     mode=Mode.APPEND_ONLY,
+    in_spark=True,
     partitioned_by=("ingestion_date",),
     columns=(
         Column("request_id", "string", "Unique within the organization."),
@@ -173,6 +179,7 @@ ALIAS = Table(
     key=("engagement", "alias"),
     description="The edges of identity: every accepted CONVERT and DELETE as it came. All identities follow from it.",
     mode=Mode.APPEND_ONLY,
+    in_spark=True,
     liquid_by=("organization_id",),
     columns=(
         _ORGANIZATION,

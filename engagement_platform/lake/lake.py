@@ -168,6 +168,10 @@ class Lake:
                 selected = selected.repartition(*(F.col(name) for name in table.partitioned_by))
             else:
                 selected = selected.coalesce(-(-rows // ROWS_PER_FILE))
+            if table.liquid_by and self.settings.layout.auto_compact:
+                # Auto compaction clusters every new file of a liquid table at once (Delta 4.4.0): each batch would be
+                # written twice. OPTIMIZE does it in bulk.
+                self.spark.conf.set("spark.databricks.delta.autoCompact.enabled", "false")
             writer = selected.write.format("delta").mode("append").option("optimizeWrite", "false")
             save_under(writer, self.uri(table), txn)
 
@@ -358,7 +362,7 @@ class Lake:
                 self.spark.sql(f"ALTER TABLE {self.sql_name(table)} SET TBLPROPERTIES {prefixes}").collect()
 
     def _create(self, table: Table) -> None:
-        if self.is_local and not table.liquid_by and self.settings.layout.light_write_rows:
+        if self.is_local and not table.liquid_by and not table.in_spark and self.settings.layout.light_write_rows:
             with turn(self.root, table.name):
                 light.create(self.uri(table), table)
             return

@@ -49,7 +49,8 @@ def test_a_run_tells_of_each_batch_and_a_backfill_of_its_day_changes_nothing(hom
         assert {newest.partition, first.partition} == {today.isoformat()}
     newest, first = home.events("engagement/data")
     assert [number(first, name) for name in ("rows_in", "landed", "quarantined", "duplicates")] == [3, 3, 0, 0]
-    assert [number(newest, name) for name in ("rows_in", "landed", "quarantined", "files")] == [2, 1, 1, 1]
+    # One each in data, mapping and quarantine.
+    assert [number(newest, name) for name in ("rows_in", "landed", "quarantined", "files")] == [2, 1, 1, 3]
     assert 0 <= number(newest, "freshness_p95_s") < 600
     assert number(newest, "seconds") > 0
     assert "data:image/svg+xml;base64," in number(newest, "last_batches")

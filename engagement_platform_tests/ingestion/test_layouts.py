@@ -202,9 +202,6 @@ def test_a_range_of_days_of_one_organization_reads_only_its_files(laid: Laid) ->
         assert {re.findall(r"engagement_date=([\d-]+)", path)[0] for path in files} == set(DAYS[:2])
 
 
-NAMES_DDL = "organization_id string, id string, name string, name_ts timestamp, batch_id long, batch_sequence long"
-
-
 def session_with(spark: SparkSession, settings: Settings) -> SparkSession:
     """Another session of the same Spark, configured as the platform configures one."""
     session = spark.newSession()
@@ -213,35 +210,35 @@ def session_with(spark: SparkSession, settings: Settings) -> SparkSession:
     return session
 
 
-def append(lake: Lake, number: int) -> Transaction:
+def append(lake: Lake, table: Table, number: int) -> Transaction:
     """One commit of four rows, in many tasks."""
-    rows = [("org", f"p{number}-{nth}", "Ann", None, number, number) for nth in range(4)]
-    frame = lake.spark.createDataFrame(rows, NAMES_DDL).repartition(4)
+    rows = lake.spark.range(4).repartition(4)
+    kinds = {column.name: column.type for column in table.columns}
+    rows = rows.select(*(F.lit(None).cast(kind).alias(name) for name, kind in kinds.items()))
+    rows = rows.withColumns({"batch_id": F.lit(number).cast("long"), "ingestion_date": F.lit(date(2026, 11, 20))})
     txn = Transaction("job/append", number)
-    lake.add(frame.withColumn("evidence", F.lit(None).cast(MAPPING.columns[-1].type)), MAPPING, txn, rows=4)
+    lake.add(rows, table, txn, rows=4)
     return txn
 
 
-def test_small_files_are_compacted_after_a_write_and_the_write_is_still_found(
+def operations(lake: Lake, table: Table) -> list[str]:
+    history = lake.spark.sql(f"DESCRIBE HISTORY delta.`{lake.uri(table)}`").orderBy("version").collect()
+    return [row["operation"] for row in history]
+
+
+def test_small_files_are_compacted_after_a_write_of_partitions_and_not_after_one_of_a_liquid_table(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     settings = Settings(home=tmp_path, layout=LayoutSettings(auto_compact=True, auto_compact_min_files=3))
-    lake = Lake(session_with(spark, settings), settings)
-    lake.ensure(MAPPING)
-    transactions = [append(lake, number) for number in range(3)]
-    history = lake.spark.sql(f"DESCRIBE HISTORY delta.`{lake.uri(MAPPING)}`").orderBy("version").collect()
-    assert [row["operation"] for row in history] == ["CREATE TABLE", "WRITE", "WRITE", "WRITE", "OPTIMIZE"]
-    assert history[-1]["operationParameters"]["auto"] == "true"
-    found = [lake.commit_of(MAPPING, txn) for txn in transactions]
-    assert [commit and (commit.operation, commit.files_added) for commit in found] == [("WRITE", 1)] * 3
-    assert lake.read(MAPPING).count() == 12
-    without = Settings(home=tmp_path / "without", layout=LayoutSettings(auto_compact=False))
-    other = Lake(session_with(spark, without), without)
-    other.ensure(MAPPING)
-    for number in range(3):
-        append(other, number)
-    counted = [len(DeltaTable(some.uri(MAPPING)).file_uris()) for some in (lake, other)]
-    assert counted == [1, 3], "files with and without auto compaction"
+    for table, compacted in ((QUARANTINE, ["OPTIMIZE"]), (NOTIFICATION, [])):
+        lake = Lake(session_with(spark, settings), settings)
+        lake.ensure(table)
+        transactions = [append(lake, table, number) for number in range(3)]
+        assert operations(lake, table) == ["CREATE TABLE", "WRITE", "WRITE", "WRITE", *compacted]
+        found = [lake.commit_of(table, txn) for txn in transactions]
+        assert [commit and (commit.operation, commit.files_added) for commit in found] == [("WRITE", 1)] * 3
+        assert lake.read(table).count() == 12
+        assert len(DeltaTable(lake.uri(table)).file_uris()) == (1 if compacted else 3)
 
 
 def test_the_settings_are_what_spark_goes_by(spark: SparkSession, tmp_path: Path) -> None:

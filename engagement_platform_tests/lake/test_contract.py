@@ -107,4 +107,4 @@ def test_the_layouts_of_the_data_table_differ_in_nothing_but_partitioning() -> N
     assert by_date.partitioned_by == ("organization_id", "engagement_date")
     assert (liquid.partitioned_by, liquid.liquid_by) == ((), ("organization_id", "engagement_date"))
     names = "organization_id engagement_date engagement_ts engagement_id person_id source_person_id version batch_id"
-    assert organization.column_names == (*names.split(), "engagement")
+    assert organization.column_names == (*names.split(), "engagement", "original", "earlier_versions")

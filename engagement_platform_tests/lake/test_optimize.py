@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from deltalake import DeltaTable
@@ -21,7 +22,7 @@ CANARY = "bob-canary"
 def test_bounds_that_spark_keeps_beside_expired_entries_go_with_them(tmp_path: Path) -> None:
     """Spark writes all files of a version with their least and greatest values into `N.crc`; delta-rs leaves those."""
     uri, log = MAPPING.uri(str(tmp_path)), Path(MAPPING.uri(str(tmp_path)), "_delta_log")
-    light.create(uri, MAPPING)
+    light.create(uri, replace(MAPPING, liquid_by=()))
     DeltaTable(uri).alter.set_table_properties({"delta.logRetentionDuration": "interval 0 days"})
     for number, (id_, name) in enumerate(((CANARY, None), ("ann", "Ann"), ("amy", "Amy"))):
         rows = table_of([{"organization_id": "org", "id": id_, "name": name}], MAPPING)

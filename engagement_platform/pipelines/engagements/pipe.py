@@ -75,6 +75,8 @@ def load_state(state: State, decoded: DataFrame, summary: Summary, *, all_days: 
     all_days: rows of all days of these organizations; without, of the days of the batch.
     Cost: one scan of each table, pruned by organization, day and the bounds of the ids.
     """
+    if not summary.accepted:
+        return no_state(decoded)
     ids = decoded.where("reason_code IS NULL").select(*ID)
     ids = F.broadcast(ids) if summary.accepted <= BROADCAST_ROWS else ids.distinct()
     organizations = within("organization_id", summary.organizations)
