@@ -301,6 +301,7 @@ def test_followers_hear_of_rows_that_a_request_has_deleted_and_nobody_announced(
 def test_edges_whose_requests_left_with_the_person_are_still_announced(tmp_path: Path) -> None:
     """They lead through the person to others, whose readers are to hear of it."""
     planted = Planted(tmp_path)
+    opened(planted, MUTATION_REQUEST).alter.set_table_properties({"delta.appendOnly": "false"})
     opened(planted, MUTATION_REQUEST).delete()
     assert newest_request(planted.root) == PENDING
 

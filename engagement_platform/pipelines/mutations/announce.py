@@ -7,7 +7,7 @@ requests; rows that a rule has to look at go through `rules.changes`.
 from __future__ import annotations
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from engagement_platform.pipelines.engagements.schema import STATE
@@ -33,7 +33,7 @@ def changes(data: DataFrame, pending: Pending, since: int) -> DataFrame:
     moves = None
     if pending.alias is not None:
         moves = groups.moves(pending.alias, since, pending.max_edges, rules.moves_apart, _MOVES_APART_DDL)
-    special = _special(pending, moves, since)
+    special = _special(data.sparkSession, pending, moves, since)
     of_id = F.broadcast(special.where("engagement_id IS NOT NULL").select(*_ID).distinct())
     of_person = F.broadcast(special.where("source_person_id IS NOT NULL").select(*_PERSON).distinct())
     by_id = data.join(of_id, _ID, "left_semi")
@@ -45,14 +45,13 @@ def changes(data: DataFrame, pending: Pending, since: int) -> DataFrame:
     return found.unionByName(_by_moves(rest, moves.where("engaged_before IS NOT NULL")))
 
 
-def _special(pending: Pending, moves: DataFrame | None, since: int) -> DataFrame:
+def _special(spark: SparkSession, pending: Pending, moves: DataFrame | None, since: int) -> DataFrame:
     """organization_id with engagement_id or source_person_id: which rows the rules look at.
 
     Those that new UPDATEs name, those of which the changeset has a newer image, and those that edges tell apart.
     """
     columns = "organization_id string, engagement_id string, source_person_id string"
-    sessions = [frame for frame in (pending.changeset, pending.alias, pending.updates) if frame is not None]
-    whole = sessions[0].sparkSession.createDataFrame([], columns)
+    whole = spark.createDataFrame([], columns)
     nothing = F.lit(None).cast("string").alias("source_person_id")
     if pending.changeset is not None:
         images = pending.changeset.where(F.col("sequence") > pending.watermark)
