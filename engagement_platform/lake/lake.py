@@ -169,8 +169,7 @@ class Lake:
             else:
                 selected = selected.coalesce(-(-rows // ROWS_PER_FILE))
             if table.liquid_by and self.settings.layout.auto_compact:
-                # Auto compaction clusters every new file of a liquid table at once (Delta 4.4.0): each batch would be
-                # written twice. OPTIMIZE does it in bulk.
+                # It would cluster every new file of a liquid table at once (Delta 4.4.0). OPTIMIZE does so in bulk.
                 self.spark.conf.set("spark.databricks.delta.autoCompact.enabled", "false")
             writer = selected.write.format("delta").mode("append").option("optimizeWrite", "false")
             save_under(writer, self.uri(table), txn)

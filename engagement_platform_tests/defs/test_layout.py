@@ -103,8 +103,8 @@ class Lake:
             field for field in DeltaTable(self.data).to_pyarrow_dataset().schema if field.name not in ORGANIZATION
         ]
         day = datetime(2026, 11, 1, tzinfo=UTC)
-        # Half of it is left after compression; the rest of a file is its footer.
-        text = random.Random(20201120).randbytes(800).hex()
+        # Most of a file is its footer, in which the text stands as a bound, too.
+        text = random.Random(20201120).randbytes(100).hex()
         values = {"engagement_date": day.date(), "engagement_ts": day, "engagement_id": text, "version": 1}
         row = {field.name: [values.get(field.name)] for field in columns}
         folder = self.data / ORGANIZATION

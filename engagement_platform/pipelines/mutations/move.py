@@ -287,9 +287,9 @@ def rematerialize_aliases(
         limits=Limits(settings.batch.max_records, settings.batch.max_bytes),
         pin=lambda: {table.name: lake.version(table) for table in tables},
         decides=lambda: that_decide(settings, "mutation"),
-        leased=(data.name, CHANGESET.name, MAPPING.name),
-        # A batch of requests whose sequence is below the watermark has landed before versions are pinned.
-        enters=(MUTATION_REQUEST.name,),
+        # With the requests: a batch of them that has begun, even one whose process has died, has a sequence, and would
+        # be overlooked below the watermark. So it is finished before a move begins.
+        leased=(data.name, CHANGESET.name, MAPPING.name, MUTATION_REQUEST.name),
         lease_wait=settings.stores.lease_wait,
         describe=describe,
         clock=now,
