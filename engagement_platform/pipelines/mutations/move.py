@@ -159,8 +159,14 @@ class Move:
         return choose(self.bounds["rows"], rows, self.settings)
 
     def watermark(self, table: Table, txn: Transaction) -> Transaction:
-        """What the commits of data and mapping carry: the watermark, as Delta's txn action. txn: the batch's own."""
+        """What the commits of data and mapping carry: the watermark, as Delta's txn action. txn: the batch's own.
+
+        Where nothing is newer than the watermark, as when only a purge is due, the batch's own: under a watermark that
+        the table has already Delta would skip the write.
+        """
         held = DeltaTable(log.storage_uri(self.lake.uri(table)), version=self.at.versions[table.name])
+        if snapshot.watermark(held) == self.until:
+            return txn
         return replace(moved_through(held, self.until), guard=txn.guard, of=txn.marker)
 
 
@@ -172,7 +178,7 @@ class BaseProcess:
     commits: tuple[str, ...] = ("data", "mapping")
 
     def run(self, work: Move, commit: Committer) -> Counts:
-        """Counts: changed_rows, tombstones, names_moved, files, bytes, commits, files_rewritten, bytes_rewritten."""
+        """Counts: changed_rows, tombstones, files, bytes, commits, files_rewritten, bytes_rewritten."""
         counts: Counter[str] = Counter()
 
         def move_data() -> None:
