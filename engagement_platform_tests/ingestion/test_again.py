@@ -132,6 +132,7 @@ def mixed(world: World) -> None:
     world.run()
 
 
+@pytest.mark.slow
 def test_reading_a_day_again_changes_nothing_where_nothing_was_wrong(world: World) -> None:
     mixed(world)
     assert reasons(world) == {"not_json": 1, "version_conflict": 2, "moved_in_time": 1}
@@ -199,6 +200,7 @@ def test_reading_a_day_again_after_a_fix_lands_what_was_refused_and_announces_on
     assert reasons(relaxed) == {REFUSED: 2, "not_json": 1}
 
 
+@pytest.mark.slow
 def test_the_same_offsets_of_a_topic_that_was_made_anew_are_other_records(world: World) -> None:
     """After a reset because of a recreated topic, what is bad there is quarantined although its place is known."""
     world.produce_raw([(None, b"first"), (None, as_bytes(engagement("org", "e1")))])
@@ -215,6 +217,7 @@ def test_the_same_offsets_of_a_topic_that_was_made_anew_are_other_records(world:
     assert_verified(world)
 
 
+@pytest.mark.slow
 def test_what_a_refuted_copy_says_about_names_stays_unsaid_when_it_is_read_again(world: World) -> None:
     """Once a newer version stands, the refuted copy can no longer be told from a known older one by the table."""
     world.produce([engagement("org", "e1", person_name="Ann")])

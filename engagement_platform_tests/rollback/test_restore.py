@@ -119,6 +119,7 @@ def test_what_is_dropped_stays_away_and_later_messages_land(own: World) -> None:
     assert_verified(own)
 
 
+@pytest.mark.slow
 def test_any_version_of_any_table_means_all_tables_at_the_end_of_one_batch(filled: Filled, three: World) -> None:
     """Whatever the batches that the moves took with them, and whichever table is asked for."""
     now = versions(three)
@@ -139,6 +140,7 @@ def test_any_version_of_any_table_means_all_tables_at_the_end_of_one_batch(fille
     assert versions(three) == now, "a plan changed something"
 
 
+@pytest.mark.slow
 def test_a_time_means_the_last_batch_that_had_ended_by_then(filled: Filled, three: World) -> None:
     ended = three.stores.checkpoints.history(APPLY_MUTATIONS)[0].finished_ts
     assert ended is not None
@@ -157,6 +159,7 @@ POINTS = (
 
 
 @pytest.mark.crash
+@pytest.mark.slow
 def test_a_restore_that_ends_is_finished_once_and_nothing_begins_before(filled: Filled, own: World) -> None:
     """Another point every day, and all of them among the slow tests."""
     assert_finished_once(own, filled.between, TODAY.sample(POINTS, 1))
@@ -270,6 +273,7 @@ def test_an_unfinished_batch_or_a_job_at_work_comes_first(own: World) -> None:
         restored(impatient, before[own.data.name])
 
 
+@pytest.mark.slow
 def test_a_restore_that_somebody_wrote_on_top_of_is_not_finished_before_it_is_done_once_more(
     three: World, filled: Filled
 ) -> None:
