@@ -42,6 +42,7 @@ from engagement_platform.pipelines.parts import (
     Parts,
     Reader,
     announced,
+    compile_for,
     kept,
     not_quarantined,
     rejected_records,
@@ -201,6 +202,7 @@ def ingest_engagements(name: str, source: Source, read: Reader, parts: Parts) ->
 
     def prepare(manifest: Manifest) -> EngagementBatch:
         own = as_pinned(settings, manifest)
+        compile_for(lake.spark, source.size(manifest.start, manifest.end))
         return open_batch(lake.under(own), data, manifest, read(manifest), tombstones)
 
     return MicroBatchJob(

@@ -33,6 +33,7 @@ from engagement_platform.pipelines.parts import (
     Parts,
     Reader,
     Received,
+    compile_for,
     kept,
     not_quarantined,
     received,
@@ -135,6 +136,7 @@ def ingest_mutation_requests(
 
     def prepare(manifest: Manifest) -> RequestBatch:
         own = as_pinned(settings, manifest)
+        compile_for(lake.spark, source.size(manifest.start, manifest.end))
         return open_batch(lake.under(own), manifest, read(manifest), tombstones, judges_lateness=judges_lateness)
 
     return MicroBatchJob(
