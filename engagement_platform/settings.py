@@ -149,7 +149,7 @@ class DrainSettings(Section):
     )
     poll: timedelta = Field(default=timedelta(seconds=1), description="How often an idle run asks for new messages.")
     pace: timedelta = Field(
-        default=timedelta(seconds=5),
+        default=timedelta(seconds=10),
         description="A batch of a run in Dagster begins at the earliest this long after the one before, unless that "
         "one was full. A batch of 200 rows costs nearly what one of 20,000 does, so without a pace a quiet topic takes "
         "the machine from a busy one: seen were 23 batches of requests beside 5 of engagements (2 cores).",
