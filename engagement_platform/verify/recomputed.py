@@ -74,6 +74,8 @@ def compare(data: DataFrame, pending: Pending, shown: DataFrame) -> DataFrame:
         return compared(organization_id, state.select(STATE.names).cast(STATE), rows, watermark)
 
     held = shown.join(F.broadcast(portions), "organization_id").withColumn("portion", _portion(F.col("engagement_id")))
+    # A column that both sides of a cogroup have of one frame is ambiguous to Spark in this process.
+    held = held.drop("portions")
     state = _state(data, pending, portions).groupBy(*_GROUP)
     return state.cogroup(held.groupBy(*_GROUP)).applyInArrow(run, COMPARED_DDL)
 
@@ -105,7 +107,8 @@ def _state(data: DataFrame, pending: Pending, portions: DataFrame) -> DataFrame:
     state = special_state(data, pending, portions).join(F.broadcast(portions), "organization_id")
     of_one = F.array(_portion(F.coalesce("row.engagement_id", "patch.engagement_id")))
     of_all = F.sequence(F.lit(0).cast("bigint"), F.col("portions") - 1)
-    return state.withColumn("portion", F.explode(F.when(F.col("edge").isNull(), of_one).otherwise(of_all)))
+    split = state.withColumn("portion", F.explode(F.when(F.col("edge").isNull(), of_one).otherwise(of_all)))
+    return split.drop("portions")
 
 
 def _settled(state: pa.Table, watermark: int) -> Iterator[Row]:
