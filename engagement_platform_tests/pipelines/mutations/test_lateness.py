@@ -60,7 +60,8 @@ def test_weeks_of_standing_still_purge_nothing_that_a_request_on_time_can_bring_
 
     world.produce_requests([on_time, late], day(3))
     world.later = day(30) - NOW
-    assert world.run(name=REMATERIALIZE_ALIASES) == []
+    # A purge may be due: the horizon has gone on to the first request that is not read, less what is late.
+    assert sum(report.counts["tombstones"] for report in world.run(name=REMATERIALIZE_ALIASES)) == 0
     assert held(world) == {"e1", "e2", "e3"}, "a row went that a request which is still to be read can bring back"
 
     read_on(world, 31)
