@@ -22,9 +22,10 @@ from engagement_platform.errors import PlatformError
 # A fresh interpreter gives the signals back their defaults, announces itself to the reaper and becomes the command.
 # Without the first, a server started from a background shell inherits "ignore SIGINT", and Dagster's then also ignore
 # SIGTERM. It announces itself, not its parent for it, so that a parent killed in that moment leaves no orphan either.
+# SIGPIPE comes last: a reaper killed in that moment must cost no child its life.
 _LAUNCH = """
 import os, signal, sys
-for number in (1, 2, 3, 13, 15, 25):
+for number in (1, 2, 3, 15, 25):
     signal.signal(number, signal.SIG_DFL)
 signal.pthread_sigmask(signal.SIG_SETMASK, ())
 pipe = int(sys.argv[1])
@@ -33,6 +34,7 @@ try:
 except OSError:
     pass
 os.close(pipe)
+signal.signal(13, signal.SIG_DFL)
 try:
     os.execvp(sys.argv[2], sys.argv[2:])
 except OSError as error:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from engagement_platform.embedded.process import Child, ChildFailed, Supervisor
+from engagement_platform.embedded.process import Child, ChildFailed, Supervisor, _Running
 
 pytestmark = pytest.mark.crash
 
@@ -236,6 +236,20 @@ def test_a_killed_reaper_is_replaced_and_knows_all_children(supervisor: Supervis
     os.close(supervisor._pipe)  # what the end of this process would look like to the reaper
     wait_for(lambda: not exists(pid), "the new reaper did not know the child")
     supervisor._pipe = os.open(os.devnull, os.O_WRONLY)
+
+
+def test_a_child_lives_on_when_the_reaper_dies_before_it_has_announced_itself(tmp_path: Path) -> None:
+    beats = tmp_path / "beats"
+    running = _Running(
+        python("server", "import pathlib, sys; pathlib.Path(sys.argv[1]).touch()", beats), tmp_path / "log"
+    )
+    read, pipe = os.pipe()
+    os.close(read)
+    running.start(pipe)
+    os.close(pipe)
+    assert running.process is not None
+    assert running.process.wait() == 0, "ended by the broken pipe"
+    assert beats.exists()
 
 
 def test_a_large_log_makes_room_for_a_new_one(supervisor: Supervisor, tmp_path: Path) -> None:
