@@ -340,13 +340,17 @@ def compact(found: DeltaTable, table: Table, min_files: int) -> int:
 
 
 def _crowded(found: DeltaTable, table: Table, min_files: int) -> list[dict[str, str]]:
-    """Partition values, as text, of the partitions with at least `min_files` files below half of COMPACTED_BYTES."""
+    """Partition values, as text, of the partitions with at least `min_files` files below half of COMPACTED_BYTES.
+
+    Without those of a null, which a filter of delta-rs cannot name.
+    """
     files = pa.table(found.get_add_actions(flatten=True))
     files = files.filter(pc.less(files.column("size_bytes"), COMPACTED_BYTES // 2))
     columns = [f"partition.{column}" for column in table.partitioned_by]
     counted = files.group_by(columns).aggregate([([], "count_all")])
     crowded = counted.filter(pc.greater_equal(counted.column("count_all"), min_files)).select(columns)
-    return [{name.removeprefix("partition."): str(value) for name, value in row.items()} for row in crowded.to_pylist()]
+    rows = [row for row in crowded.to_pylist() if None not in row.values()]
+    return [{name.removeprefix("partition."): str(value) for name, value in row.items()} for row in rows]
 
 
 def _writer(rows: int | None = None) -> WriterProperties:

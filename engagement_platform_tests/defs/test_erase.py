@@ -30,7 +30,7 @@ def test_a_run_erases_writes_the_receipt_and_keeps_no_word_of_whom_it_was(
     with dg.instance_for_test(temp_dir=str(kept)) as instance:
         assert job.execute_in_process(run_config=config, instance=instance).success
         places = {place["name"]: place["rows"] for place in json.loads(receipt.read_text())["places"]}
-        assert places["engagement/data"] == 4, "one is of another organization"
+        assert places["engagement/data"] == 8, "of nine one is of another organization"
         assert not request.exists()
         assert places_with([kept], [BOB.encode()]) == []
         context = dg.build_sensor_context(instance, resources={"platform": Platform()}, definitions=defs())

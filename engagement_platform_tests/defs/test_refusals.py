@@ -16,8 +16,7 @@ from engagement_platform.defs.platform import bound_platform
 from engagement_platform.engine.cursors import StreamCheckpoints
 from engagement_platform.jobs import open_stores
 from engagement_platform.lake import light, log
-from engagement_platform.lake.contract import Table
-from engagement_platform.lake.engagement import MAPPING, data_table
+from engagement_platform.lake.engagement import data_table
 from engagement_platform.settings import Settings
 from engagement_platform_tests.defs.conftest import Home
 from engagement_platform_tests.defs.test_engagement import engagement
@@ -37,14 +36,13 @@ def said(result: dg.ExecuteInProcessResult) -> str:
     return error.cause.message
 
 
-@pytest.mark.parametrize("table", [DATA, MAPPING], ids=["data", "mapping"])
 def test_a_second_writer_of_a_table_whose_rows_change_is_refused_and_the_run_says_who_is_in_the_way(
-    home: Home, monkeypatch: pytest.MonkeyPatch, table: Table
+    home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ENGAGEMENT_PLATFORM_STORES__LEASE_WAIT", "PT0S")
     today = [datetime.now(UTC).date()]
     home.broker.produce(home.engagements, [(0, None, engagement(1))])
-    with open_stores(Settings()).leases.acquire(f"table/{table.name}", purpose="a migration") as held:
+    with open_stores(Settings()).leases.acquire(f"table/{DATA.name}", purpose="a migration") as held:
         refused = said(home.run("ingest_engagements", today, raise_on_error=False))
         assert f"(a migration) holds {held.fence.name} since" in refused
         assert "Nothing was changed. Let that run end" in refused

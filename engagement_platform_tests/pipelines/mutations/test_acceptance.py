@@ -45,7 +45,7 @@ def test_judging_columns_is_judging_each_request(
 ) -> None:
     landed, known = table(rows), table(before)
     verdicts = judge(map(Request.of, landed.to_pylist()), map(Request.of, known.to_pylist()))
-    in_any_order = landed.take(rng.sample(range(landed.num_rows), landed.num_rows))
+    in_any_order = landed.take(pa.array(rng.sample(range(landed.num_rows), landed.num_rows), pa.int64()))
     found = judged(in_any_order, known.select(FIELDS))
     assert found.column("verdict").to_pylist() == [verdict.value for verdict in verdicts]
     assert found.drop_columns(["verdict"]).to_pylist() == landed.to_pylist()
