@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -9,11 +10,14 @@ from functools import reduce
 from operator import and_
 from typing import Any
 
-from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
+from engagement_platform.engine.fencing import Committer
 from engagement_platform.engine.job import Stores, Told
-from engagement_platform.engine.model import JobState, Manifest
+from engagement_platform.engine.model import Counts, JobState, Manifest, Transaction
+from engagement_platform.lake.audit_columns import stamped
+from engagement_platform.lake.contract import Table
 from engagement_platform.lake.engagement import QUARANTINE
 from engagement_platform.lake.lake import Lake
 from engagement_platform.settings import Settings
@@ -62,8 +66,27 @@ class Received:
         return {"rows_in": self.rows_in, "bytes_in": self.bytes_in, "unknown_fields": self.unknown_fields}
 
 
+def by_reason(decoded: DataFrame, *more: Column) -> list[Row]:
+    """One row for each reason code of a decoded batch: what `received` takes, its organizations, and more aggregates.
+
+    Runs one Spark job, which also computes a lazily checkpointed frame.
+    """
+    return (
+        decoded.groupBy("reason_code")
+        .agg(
+            F.count("*").alias("records"),
+            F.sum("value_bytes").alias("bytes"),
+            F.sum("unknown_fields").alias("unknown_fields"),
+            F.collect_set("organization_id").alias("organizations"),
+            F.percentile_approx(F.unix_millis("produced_ts"), list(QUANTILES), 1000).alias("produced"),
+            *more,
+        )
+        .collect()
+    )
+
+
 def received(groups: Sequence[Row]) -> dict[str, Any]:
-    """The fields of Received from one row for each reason code: records, bytes, unknown_fields, produced."""
+    """The fields of Received from the rows of `by_reason`."""
     timed = sorted(groups, key=lambda row: row["reason_code"] is not None)
     return {
         "rows_in": sum(row["records"] for row in groups),
@@ -92,6 +115,27 @@ def compile_for(spark: SparkSession, rows: int | None) -> None:
     interprets = rows is not None and rows <= INTERPRETED_ROWS
     spark.conf.set("spark.sql.codegen.wholeStage", str(not interprets).lower())
     spark.conf.set("spark.sql.codegen.factoryMode", "NO_CODEGEN" if interprets else "FALLBACK")
+
+
+class Appends:
+    """Appends a batch's rows to its tables, each under the commit that is named, and counts what came of it."""
+
+    def __init__(self, lake: Lake, manifest: Manifest, commit: Committer) -> None:
+        self._lake, self._manifest, self._commit = lake, manifest, commit
+        self._written: list[tuple[Table, Transaction]] = []
+
+    def add(self, name: str, table: Table, rows: DataFrame, count: int) -> None:
+        """Append so many rows, which get their audit columns here."""
+        with self._commit(name) as txn:
+            self._lake.add(stamped(rows, self._manifest), table, txn, rows=count)
+        self._written.append((table, txn))
+
+    def counts(self) -> Counts:
+        """files, bytes and commits of all."""
+        counts: Counter[str] = Counter()
+        for table, txn in self._written:
+            counts.update(self._lake.written(table, txn))
+        return dict(counts)
 
 
 def side_by_side(*writes: Callable[[], None]) -> None:

@@ -6,7 +6,6 @@ notification comes last. Nothing is decided after the plan.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,8 +15,7 @@ from pyspark.sql import functions as F
 
 from engagement_platform.engine.fencing import Committer
 from engagement_platform.engine.job import MicroBatchJob
-from engagement_platform.engine.model import Counts, Limits, Manifest, Source, Transaction
-from engagement_platform.lake.audit_columns import stamped
+from engagement_platform.engine.model import Counts, Limits, Manifest, Source
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.engagement import (
     ALIAS,
@@ -39,6 +37,7 @@ from engagement_platform.pipelines.engagements.rules import Target, Verdict
 from engagement_platform.pipelines.mutations.names import EVIDENCE_DDL
 from engagement_platform.pipelines.parts import (
     COORDINATES,
+    Appends,
     Parts,
     Reader,
     announced,
@@ -111,29 +110,21 @@ class TablesProcess:
         """Counts: rows_in, bytes_in, unknown_fields, quarantined, landed, inserted, updated, duplicates, images,
         names, files, bytes, commits."""
         inserted, updated = (work.copies(verdict=verdict.value) for verdict in (Verdict.INSERT, Verdict.UPDATE))
-        written: list[tuple[Table, Transaction]] = []
-
-        def add(name: str, table: Table, rows: DataFrame, count: int) -> None:
-            with commit(name) as txn:
-                work.lake.add(stamped(rows, work.manifest), table, txn, rows=count)
-            written.append((table, txn))
+        appends = Appends(work.lake, work.manifest, commit)
 
         def rows() -> None:
             images, new = (work.copies(target=target.value) for target in (Target.CHANGESET, Target.DATA))
             if images:
-                add("changeset", CHANGESET, work.plan.where(F.col("target") == Target.CHANGESET.value), images)
+                appends.add("changeset", CHANGESET, work.plan.where(F.col("target") == Target.CHANGESET.value), images)
             if images or new:
-                add("data", work.data, work.plan.where(F.col("target") == Target.DATA.value), new)
+                appends.add("data", work.data, work.plan.where(F.col("target") == Target.DATA.value), new)
 
         writes = [rows]
         if work.quarantined:
-            writes.append(lambda: add("quarantine", QUARANTINE, rejected(work), work.quarantined))
+            writes.append(lambda: appends.add("quarantine", QUARANTINE, rejected(work), work.quarantined))
         if work.names:
-            writes.append(lambda: add("mapping", MAPPING, said_names(work), work.names))
+            writes.append(lambda: appends.add("mapping", MAPPING, said_names(work), work.names))
         side_by_side(*writes)
-        counts: Counter[str] = Counter()
-        for table, txn in written:
-            counts.update(work.lake.written(table, txn))
         return {
             **work.summary.counts(),
             "quarantined": work.quarantined,
@@ -143,7 +134,7 @@ class TablesProcess:
             "duplicates": sum(work.copies(verdict=v.value) for v in (Verdict.DUPLICATE, Verdict.SUPERSEDED)),
             "images": work.copies(target=Target.CHANGESET.value),
             "names": work.names,
-            **counts,
+            **appends.counts(),
         }
 
 
@@ -158,9 +149,9 @@ class NotificationProcess:
         """Counts: notifications, files, bytes, commits."""
         if not work.changes:
             return {"notifications": 0}
-        with commit("append") as txn:
-            work.lake.add(notifications(work.plan, work.manifest), NOTIFICATION, txn, rows=work.changes)
-        return {"notifications": work.changes, **work.lake.written(NOTIFICATION, txn)}
+        appends = Appends(work.lake, work.manifest, commit)
+        appends.add("append", NOTIFICATION, notifications(work.plan, work.manifest), work.changes)
+        return {"notifications": work.changes, **appends.counts()}
 
 
 def rejected(work: EngagementBatch) -> DataFrame:
@@ -186,7 +177,7 @@ def said_names(work: EngagementBatch) -> DataFrame:
 def notifications(plan: DataFrame, manifest: Manifest) -> DataFrame:
     """Rows for the notification table. A change is named by its message's place, which compresses to almost nothing."""
     identity = F.concat_ws("/", F.lit(manifest.app_id), "topic", "partition", "offset")
-    rows = stamped(plan.where(F.col("change_type").isNotNull()), manifest)
+    rows = plan.where(F.col("change_type").isNotNull())
     return rows.withColumns({"notification_id": identity, "person_id": F.col("announced_person_id")})
 
 

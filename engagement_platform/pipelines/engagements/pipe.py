@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from engagement_platform.pipelines.engagements import rules
 from engagement_platform.pipelines.engagements.schema import COPY, PLAN, PLAN_DDL
 from engagement_platform.pipelines.frames import edges_part, no_state, patches_part, rows_part
-from engagement_platform.pipelines.parts import QUANTILES, Received, received
+from engagement_platform.pipelines.parts import Received, by_reason, received
 
 ID = ("organization_id", "engagement_id")
 
@@ -49,18 +49,7 @@ class State:
 
 def summarize(decoded: DataFrame) -> Summary:
     """Run one job over the decoded batch; it also computes a lazily checkpointed frame."""
-    groups = (
-        decoded.groupBy("reason_code")
-        .agg(
-            F.count("*").alias("records"),
-            F.sum("value_bytes").alias("bytes"),
-            F.sum("unknown_fields").alias("unknown_fields"),
-            F.collect_set("organization_id").alias("organizations"),
-            F.collect_set("engagement_date").alias("dates"),
-            F.percentile_approx(F.unix_millis("produced_ts"), list(QUANTILES), 1000).alias("produced"),
-        )
-        .collect()
-    )
+    groups = by_reason(decoded, F.collect_set("engagement_date").alias("dates"))
     accepted = [row for row in groups if row["reason_code"] is None]
     return Summary(
         **received(groups),

@@ -5,7 +5,6 @@ Edges are committed to the alias table first; the commit of `engagement/mutation
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -15,9 +14,7 @@ from pyspark.sql import functions as F
 
 from engagement_platform.engine.fencing import Committer
 from engagement_platform.engine.job import MicroBatchJob
-from engagement_platform.engine.model import Counts, Limits, Manifest, Source, Transaction
-from engagement_platform.lake.audit_columns import stamped
-from engagement_platform.lake.contract import Table
+from engagement_platform.engine.model import Counts, Limits, Manifest, Source
 from engagement_platform.lake.engagement import ALIAS, MUTATION_REQUEST, QUARANTINE
 from engagement_platform.lake.fencing import LakeFencing, targets
 from engagement_platform.lake.lake import Lake
@@ -29,10 +26,11 @@ from engagement_platform.pipelines.mutations.acceptance import JUDGED_DDL, judge
 from engagement_platform.pipelines.mutations.requests import FIELDS, REASONS, Verdict
 from engagement_platform.pipelines.parts import (
     COORDINATES,
-    QUANTILES,
+    Appends,
     Parts,
     Reader,
     Received,
+    by_reason,
     compile_for,
     kept,
     not_quarantined,
@@ -82,25 +80,16 @@ class TablesProcess:
         """Counts: rows_in, bytes_in, unknown_fields, quarantined, landed, inserted, duplicates, edges, files, bytes,
         commits."""
         accepted = work.requests(Verdict.ACCEPTED)
-        written: list[tuple[Table, Transaction]] = []
-
-        def add(name: str, table: Table, rows: DataFrame, count: int) -> None:
-            with commit(name) as txn:
-                work.lake.add(stamped(rows, work.manifest), table, txn, rows=count)
-            written.append((table, txn))
-
+        appends = Appends(work.lake, work.manifest, commit)
         rows = work.plan.where(F.col("verdict") == Verdict.ACCEPTED.value)
         writes: list[Callable[[], None]] = []
         if work.quarantined:
-            writes.append(lambda: add("quarantine", QUARANTINE, rejected(work), work.quarantined))
+            writes.append(lambda: appends.add("quarantine", QUARANTINE, rejected(work), work.quarantined))
         if edges := work.requests(Verdict.ACCEPTED, *_EDGES):
-            writes.append(lambda: add("alias", ALIAS, rows.where(F.col("operation").isin(*_EDGES)), edges))
+            writes.append(lambda: appends.add("alias", ALIAS, rows.where(F.col("operation").isin(*_EDGES)), edges))
         side_by_side(*writes)
         if accepted:
-            add("mutation_request", MUTATION_REQUEST, rows, accepted)
-        counts: Counter[str] = Counter()
-        for table, txn in written:
-            counts.update(work.lake.written(table, txn))
+            appends.add("mutation_request", MUTATION_REQUEST, rows, accepted)
         return {
             **work.received.counts(),
             "quarantined": work.quarantined,
@@ -108,7 +97,7 @@ class TablesProcess:
             "inserted": accepted,
             "duplicates": work.requests(Verdict.DUPLICATE),
             "edges": work.requests(Verdict.ACCEPTED, *_EDGES),
-            **counts,
+            **appends.counts(),
         }
 
 
@@ -176,17 +165,7 @@ def open_batch(
     )
     decoded = kept(raw.mapInArrow(step, MUTATION_REQUEST_DECODED_DDL))
     decoded = withheld_in_spark(decoded, REQUESTS, tombstones, lake)
-    groups = (
-        decoded.groupBy("reason_code")
-        .agg(
-            F.count("*").alias("records"),
-            F.sum("value_bytes").alias("bytes"),
-            F.sum("unknown_fields").alias("unknown_fields"),
-            F.collect_set("organization_id").alias("organizations"),
-            F.percentile_approx(F.unix_millis("produced_ts"), list(QUANTILES), 1000).alias("produced"),
-        )
-        .collect()
-    )
+    groups = by_reason(decoded)
     organizations = next((sorted(row["organizations"]) for row in groups if row["reason_code"] is None), [])
     version = manifest.table_versions[MUTATION_REQUEST.name]
     known = None
@@ -202,7 +181,7 @@ def accepted(decoded: DataFrame, known: DataFrame | None) -> DataFrame:
     copies = decoded.select(*COORDINATES, *FIELDS)
     if known is None:
         return copies.groupBy("organization_id").applyInArrow(_judge_alone, JUDGED_DDL)
-    ids = F.broadcast(copies.select("organization_id", "request_id").distinct())
+    ids = F.broadcast(copies.select("organization_id", "request_id"))
     same = known.join(ids, ["organization_id", "request_id"], "left_semi").select(*FIELDS)
     left, right = copies.groupBy("organization_id"), same.groupBy("organization_id")
     return left.cogroup(right).applyInArrow(judged, JUDGED_DDL)
