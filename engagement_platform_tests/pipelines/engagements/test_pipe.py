@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import date
+from datetime import UTC, date, datetime
 from random import Random
 from typing import Any
 
@@ -23,6 +23,7 @@ RECORD = pa.schema(
         pa.field("reason_code", pa.string()),
         pa.field("value_bytes", pa.int32()),
         pa.field("unknown_fields", pa.int32()),
+        pa.field("produced_ts", pa.timestamp("us", tz="UTC")),
     ]
 )
 
@@ -48,7 +49,7 @@ def test_the_pipe_leaves_the_plan_that_the_rules_make_of_each_organization(spark
     def frame(rows: pa.Table) -> DataFrame:
         return spark.createDataFrame(rows)
 
-    record = {"reason_code": None, "value_bytes": 1, "unknown_fields": 0}
+    record = {"reason_code": None, "value_bytes": 1, "unknown_fields": 0, "produced_ts": datetime(2026, 11, 20, tzinfo=UTC)}
     decoded = frame(table([{**record, **copy} for copy in copies], pa.schema([*RECORD, *COPY])))
     summary = summarize(decoded)
     assert summary.accepted == len(copies)
