@@ -49,7 +49,8 @@ def test_the_pipe_leaves_the_plan_that_the_rules_make_of_each_organization(spark
     def frame(rows: pa.Table) -> DataFrame:
         return spark.createDataFrame(rows)
 
-    record = {"reason_code": None, "value_bytes": 1, "unknown_fields": 0, "produced_ts": datetime(2026, 11, 20, tzinfo=UTC)}
+    produced = datetime(2026, 11, 20, tzinfo=UTC)
+    record = {"reason_code": None, "value_bytes": 1, "unknown_fields": 0, "produced_ts": produced}
     decoded = frame(table([{**record, **copy} for copy in copies], pa.schema([*RECORD, *COPY])))
     summary = summarize(decoded)
     assert summary.accepted == len(copies)
