@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -15,6 +16,17 @@ NAME = "spark-connect"
 # Seen: port open after 9 s (2 cores, Spark 4.2.0).
 UP_WITHIN_S = 120.0
 _MAIN = "org.apache.spark.sql.connect.service.SparkConnectServer"
+# Each batch brings plans and classes of its own, most of which run a few times: on few cores, compiling them well and
+# collecting beside the program take the processor from the work.
+FEW_CORES = 4
+_FOR_FEW_CORES = (
+    "-XX:TieredStopAtLevel=1",
+    # With the 48 MB that go with that, the cache of compiled code is full after a minute, and filled anew for ever.
+    "-XX:ReservedCodeCacheSize=400m",
+    # Each time that classes outgrow what was set aside for them, all of the heap is collected; they end at 200 MB.
+    "-XX:MetaspaceSize=400m",
+    "-XX:+UseSerialGC",
+)
 _LOG4J = """\
 status = error
 appender.out.type = Console
@@ -56,8 +68,9 @@ def connect_child(settings: Settings, work_dir: Path) -> Child:
     }
     conf |= plugin_conf(jars, conf)
     # An application's own options come last on the JVM's command line, so theirs win where both name one.
-    java_options = conf.pop("spark.driver.extraJavaOptions", "")
-    conf["spark.driver.extraJavaOptions"] = f"-Dlog4j2.configurationFile={log4j} {java_options}".strip()
+    own = conf.pop("spark.driver.extraJavaOptions", "")
+    few = _FOR_FEW_CORES if (os.cpu_count() or 1) <= FEW_CORES else ()
+    conf["spark.driver.extraJavaOptions"] = " ".join((f"-Dlog4j2.configurationFile={log4j}", *few, own)).strip()
     home = pyspark_home()
     return Child(
         name=NAME,

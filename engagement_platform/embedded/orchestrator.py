@@ -21,6 +21,8 @@ from engagement_platform.settings import Settings
 CODE_SERVER, WEBSERVER, DAEMON = "code-server", "webserver", "daemon"
 LOCATION = "engagement_platform"
 STAGE = 1
+AFTER_SPARK = ("nice", "-n", "5")
+"""Runs wait for Spark more than they work; where cores are few, those that start would keep it waiting."""
 
 _IN_PROGRESS = """query { runsOrError(filter: {statuses: [STARTING, STARTED, CANCELING]})
   { ... on Runs { results { runId updateTime } } } }"""
@@ -66,10 +68,11 @@ def dagster_children(settings: Settings, variables: Mapping[str, str], after: tu
     scripts = Path(sysconfig.get_path("scripts"))
     code = ("api", "grpc", "--module-name", "engagement_platform.definitions", "--location-name", LOCATION)
     ui = ("--host", LOCALHOST, "--port", str(settings.embedded.ui_port), "--workspace", str(workspace))
+    daemon = ("--workspace", str(workspace), "--log-level", "warning")
     return [
         Child(
             name=CODE_SERVER,
-            command=[str(scripts / "dagster"), *code, "--host", LOCALHOST, "--port", str(port)],
+            command=[*AFTER_SPARK, str(scripts / "dagster"), *code, "--host", LOCALHOST, "--port", str(port)],
             ready=lambda: answers(port),
             env=env,
             stage=STAGE,
@@ -85,7 +88,7 @@ def dagster_children(settings: Settings, variables: Mapping[str, str], after: tu
         ),
         Child(
             name=DAEMON,
-            command=[str(scripts / "dagster-daemon"), "run", "--workspace", str(workspace), "--log-level", "warning"],
+            command=[*AFTER_SPARK, str(scripts / "dagster-daemon"), "run", *daemon],
             ready=lambda: True,
             env=env,
             after=(CODE_SERVER, *after),
