@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -50,3 +51,14 @@ def test_a_server_without_that_jar_names_no_class_that_it_could_not_load(tmp_pat
     jars, conf = command(tmp_path, (CORE,), {})
     assert CORE in jars
     assert RELATION_PLUGINS not in conf
+
+
+@pytest.mark.parametrize(("cores", "quick"), [(2, True), (64, False)])
+def test_on_few_cores_the_server_compiles_quickly_and_own_options_come_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cores: int, quick: bool
+) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: cores)
+    _, conf = command(tmp_path, (), {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=4"})
+    options = conf["spark.driver.extraJavaOptions"].split()
+    assert ("-XX:TieredStopAtLevel=1" in options) is quick
+    assert options[-1] == "-XX:TieredStopAtLevel=4"
