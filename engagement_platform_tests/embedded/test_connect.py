@@ -58,7 +58,7 @@ def test_on_few_cores_the_server_compiles_quickly_and_own_options_come_last(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cores: int, quick: bool
 ) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: cores)
-    _, conf = command(tmp_path, (), {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=4"})
+    _, conf = command(tmp_path, (CORE,), {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=4"})
     options = conf["spark.driver.extraJavaOptions"].split()
     assert ("-XX:TieredStopAtLevel=1" in options) is quick
     assert options[-1] == "-XX:TieredStopAtLevel=4"
