@@ -116,7 +116,7 @@ class StoreSettings(Section):
         "the same machine is replaced at once.",
     )
     lease_wait: timedelta = Field(
-        default=timedelta(seconds=90),
+        default=timedelta(minutes=5),
         description="How long a run waits for another holder before it ends and says who holds the lease. Longer than "
         "`lease_ttl`, so that a crashed holder is outlived.",
     )

@@ -107,7 +107,7 @@ def kept(frame: DataFrame) -> DataFrame:
 
 
 def compile_for(spark: SparkSession, rows: int | None) -> None:
-    """Let a session compile its plans for a batch of so many rows, None for unknown, or interpret them.
+    """Let a session compile its plans for a batch, or a table, of so many rows, None for unknown, or interpret them.
 
     Each batch has plans of its own: for few rows compiling them takes longer than running them does. 1,000 rows took a
     tenth less time and a fifth less CPU so (2 cores).

@@ -100,7 +100,8 @@ class Up:
             if answer is None:
                 return
             last = answer
-            time.sleep(2)
+            # What it costs to ask for everything is missing where the work is done.
+            time.sleep(10)
         pytest.fail(f"not seen within {SEEN_WITHIN_S} s: {last}\n{self.console.read_text()[-2000:]}")
 
 

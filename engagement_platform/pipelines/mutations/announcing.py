@@ -15,6 +15,7 @@ from pyspark.sql import functions as F
 from engagement_platform.engine.fencing import Committer
 from engagement_platform.engine.job import MicroBatchJob
 from engagement_platform.engine.model import Counts, Limits, Manifest, NoIdentity, Offsets
+from engagement_platform.lake import log
 from engagement_platform.lake.audit_columns import stamped
 from engagement_platform.lake.engagement import ALIAS, CHANGESET, MUTATION_REQUEST, NOTIFICATION, data_table
 from engagement_platform.lake.fencing import LakeFencing, targets
@@ -22,7 +23,7 @@ from engagement_platform.lake.lake import Lake
 from engagement_platform.pinned_settings import that_decide
 from engagement_platform.pipelines import snapshot
 from engagement_platform.pipelines.mutations.announce import changes
-from engagement_platform.pipelines.parts import APPLY_MUTATIONS, Parts, announced, kept
+from engagement_platform.pipelines.parts import APPLY_MUTATIONS, Parts, announced, compile_for, kept
 
 
 @dataclass(frozen=True)
@@ -112,6 +113,7 @@ def apply_mutations(parts: Parts) -> MicroBatchJob[Announcement]:
     def prepare(manifest: Manifest) -> Announcement:
         since, until = manifest.start["sequence"], manifest.end["sequence"]
         at = snapshot.snapshot_of(lake.root, manifest.table_versions)
+        compile_for(lake.spark, log.rows_in(lake.uri(data), at.versions[data.name]))
         pending = snapshot.pending(lake, at)
         asked = F.col("sequence") <= until
         pending = replace(
