@@ -36,7 +36,7 @@ def test_a_run_erases_writes_the_receipt_and_keeps_no_word_of_whom_it_was(
         context = dg.build_sensor_context(instance, resources={"platform": Platform()}, definitions=defs())
         assert isinstance(erasure_unfinished(context), dg.SkipReason)
         with pytest.raises(RuntimeError, match="died"):
-            planted.eraser(Told(observe=dying_at("data.remove:after"))).run(REF, WHOM)
+            planted.eraser(Told(observe=dying_at("data.rewrite:after"))).run(REF, WHOM)
         assert isinstance(erasure_unfinished(context), dg.RunRequest)
         assert job.execute_in_process(instance=instance).success
     assert not planted.stores.checkpoints.unfinished()
