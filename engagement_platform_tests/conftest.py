@@ -27,7 +27,6 @@ from engagement_platform.lake.jars import JarsUnavailable, resolve_jars
 from engagement_platform.lake.jars import spark_jars as resolved_spark_jars
 from engagement_platform.lake.session import build_classic, classic_conf
 from engagement_platform.settings import Settings, SparkSettings
-from engagement_platform_tests import daily  # noqa: F401 - says which day it is before workers begin
 
 # How long an example takes says how busy the machine is.
 hypothesis.settings.register_profile("house", deadline=None)

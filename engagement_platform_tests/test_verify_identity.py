@@ -26,8 +26,8 @@ from engagement_platform.verify import Finding, identity_findings, recomputed, v
 from engagement_platform.verify.identity import sampled
 from engagement_platform.verify.recomputed import compare, compared
 from engagement_platform_tests.conftest import Broker
-from engagement_platform_tests.daily import every_third_day, of_today
 from engagement_platform_tests.ingestion.world import World, ignore
+from engagement_platform_tests.matrix import quick
 from engagement_platform_tests.pipelines.lakes import MemoryLake
 from engagement_platform_tests.pipelines.mutations.histories import (
     Message,
@@ -215,9 +215,9 @@ ALL_COMMITS = {
 }
 
 
-@every_third_day(0)
+@pytest.mark.slow
 @pytest.mark.broker
-@pytest.mark.parametrize("job", of_today(list(ALL_COMMITS)))
+@pytest.mark.parametrize("job", quick(list(ALL_COMMITS)))
 def test_the_commits_of_a_batch_are_not_wrong_before_it_is_finished(make_world: MakeWorld, job: str) -> None:
     world = make_world()
     send(world, [engagement(f"e{n}", f"p{n}", 1, person_name=f"Name {n}") for n in range(4)])

@@ -141,12 +141,25 @@ def in_lake(settings: Settings, table: Target) -> bool:
 
 
 def targets(settings: Settings, asked: str | None = None) -> Iterator[Target]:
-    """One table, or all that are in the lake. Raises NoSuchTable, NotADeltaTable."""
+    """One table, or all that are in the lake; one that is just being made is none yet.
+
+    Raises NoSuchTable, NotADeltaTable.
+    """
     if asked is not None:
         yield target(settings, asked)
         return
     for name in log.tables(settings.lake):
-        yield Target(name, f"{settings.lake}/{name}")
+        uri = f"{settings.lake}/{name}"
+        if not _is_being_made(uri):
+            yield Target(name, uri)
+
+
+def _is_being_made(uri: str) -> bool:
+    """Whether a writer has made the log's folder and not yet its first commit."""
+    try:
+        return not _has_log(uri)
+    except LogNotReadable:
+        return False  # whoever reads the table says why it cannot be read
 
 
 def examine(

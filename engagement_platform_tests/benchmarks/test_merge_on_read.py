@@ -45,7 +45,6 @@ from engagement_platform.merge_on_read.rematerialize import METHODS
 from engagement_platform.merge_on_read.view import STRATEGIES
 from engagement_platform.perftest.data import Generated, Records
 from engagement_platform.perftest.one import summed_up
-from engagement_platform_tests.daily import every_third_day
 
 SMALL = Asked(
     rows=400, changes=60, dates=50, rounds=1, batches=1, every=10, pending=(60,), sizes=(300, 400), moved=10, seed=3
@@ -156,7 +155,7 @@ def test_options_of_a_quick_run_are_whole_batches() -> None:
         parsed(["--batches", "1"])
 
 
-@every_third_day(2)
+@pytest.mark.slow
 def test_every_way_of_writing_leaves_the_same_rows(spark: SparkSession, tmp_path: Path) -> None:
     """Two batches, of which the second meets some that the first deleted. Two ways are left to the long test."""
     records = Records(Generated(base_rows=200, changes=60, batches=0, dates=20, delete_percent=20))

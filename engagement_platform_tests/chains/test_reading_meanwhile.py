@@ -24,7 +24,6 @@ from engagement_platform.settings import KafkaSettings
 from engagement_platform_tests.chains.oracle import Chain
 from engagement_platform_tests.chains.test_view_analytics import BEGIN, GAP, LATE, World, some_views
 from engagement_platform_tests.conftest import Broker
-from engagement_platform_tests.daily import every_third_day
 
 BATCH = 40
 """Most views in a batch of the first hop, so that one run of it has several."""
@@ -93,7 +92,7 @@ class Reader:
             assert self.passed.wait_for(lambda: self.ended or until(), WAIT_S), why
 
 
-@every_third_day(2)
+@pytest.mark.slow
 @pytest.mark.broker
 def test_tables_read_while_streams_fill_them_hold_whole_batches_and_only_grow(
     spark: SparkSession, broker: Broker, tmp_path: Path

@@ -41,7 +41,6 @@ from engagement_platform.sources.messages import DecodingLimits
 from engagement_platform.sources.recorded_batches import decode_records
 from engagement_platform_tests.chains.oracle import Chain, View
 from engagement_platform_tests.conftest import Broker
-from engagement_platform_tests.daily import every_third_day
 
 BEGIN = datetime(2026, 3, 1, 8, tzinfo=UTC)
 GAP, LATE = timedelta(minutes=30), timedelta(hours=1)
@@ -115,7 +114,7 @@ def test_the_oracle_itself_finds_the_sessions_that_sorting_finds(minutes: list[t
     assert sorted(chain.sessions) == sorted(found)
 
 
-@every_third_day(0)
+@pytest.mark.slow
 @pytest.mark.broker
 def test_the_chain_ends_in_what_a_loop_makes_whatever_ends_or_is_merged_on_the_way(
     spark: SparkSession, broker: Broker, tmp_path: Path

@@ -15,10 +15,9 @@ from engagement_platform.defs.chain import JOB, chain_definitions
 from engagement_platform_tests.chains.oracle import Chain
 from engagement_platform_tests.chains.test_view_analytics import BEGIN, GAP, LATE, World, assert_is, some_views
 from engagement_platform_tests.conftest import Broker
-from engagement_platform_tests.daily import every_third_day
 
 
-@every_third_day(0)
+@pytest.mark.slow
 @pytest.mark.broker
 def test_a_run_drains_every_hop_and_tells_its_rows_and_its_lag(
     spark: SparkSession, broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -13,7 +13,6 @@ from deltalake import DeltaTable
 from engagement_platform.definitions import defs
 from engagement_platform.defs.work import NoReread
 from engagement_platform.lake.engagement import MAPPING, NOTIFICATION, QUARANTINE, data_table
-from engagement_platform_tests.daily import every_third_day
 from engagement_platform_tests.defs.conftest import Home
 
 pytestmark = pytest.mark.broker
@@ -104,7 +103,7 @@ def test_days_of_requests_cannot_be_read_again_and_the_run_says_so(home: Home) -
         home.run("ingest_mutation_requests", [yesterday])
 
 
-@every_third_day(0)
+@pytest.mark.slow
 def test_redriven_records_land_and_are_told_of(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ENGAGEMENT_PLATFORM_DECODING__MAX_ID_LENGTH", "2")
     home.broker.produce(home.engagements, [(0, None, engagement(1))])

@@ -25,7 +25,6 @@ from engagement_platform.defs.waiting import waiting
 from engagement_platform.engine.database import LEASE_WAITER, open_engine
 from engagement_platform.jobs import open_stores
 from engagement_platform.lake.engagement import data_table
-from engagement_platform_tests.daily import every_third_day
 from engagement_platform_tests.defs.conftest import Home
 
 pytestmark = pytest.mark.broker
@@ -135,7 +134,7 @@ def verified(home: Home) -> dict[str, bool]:
     return {check: home.passed(key, check) for key, check in VERIFIED}
 
 
-@every_third_day(0)
+@pytest.mark.slow
 def test_verification_looks_at_what_mutations_made_and_finds_an_identity_that_is_wrong(
     home: Home, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -150,7 +149,7 @@ def test_verification_looks_at_what_mutations_made_and_finds_an_identity_that_is
     assert [check for check, passed in verified(home).items() if not passed] == ["identity"]
 
 
-@every_third_day(1)
+@pytest.mark.slow
 def test_a_run_that_has_to_wait_for_a_table_says_in_its_log_for_whom(home: Home) -> None:
     """Another holds the Data Table until somebody stands in line for it."""
     ingest(home, REQUESTS[:1])
@@ -190,7 +189,7 @@ def due(home: Home, later: timedelta = timedelta(0)) -> dg.RunRequest | dg.SkipR
     return move_request(home.instance, waiting(Platform().settings()), datetime.now(UTC) + later)
 
 
-@every_third_day(1)
+@pytest.mark.slow
 def test_changes_that_pend_for_long_are_moved_by_a_run_and_readers_see_no_difference(home: Home) -> None:
     long = Platform().settings().mutation.max_pending
     assert isinstance(due(home, long), dg.SkipReason)

@@ -15,7 +15,6 @@ from engagement_platform.lake.engagement import data_table
 from engagement_platform.merge_on_read.entity import PROFILE
 from engagement_platform.merge_on_read.here import current_here
 from engagement_platform.settings import Settings
-from engagement_platform_tests.daily import every_third_day
 from engagement_platform_tests.defs.conftest import Home
 from engagement_platform_tests.defs.test_mutation import engagement
 from engagement_platform_tests.defs.test_profile import change
@@ -31,7 +30,7 @@ def launched(home: Home, **config: Any) -> Any:
     return output.step_output_data.metadata["plan"].value
 
 
-@every_third_day(1)
+@pytest.mark.slow
 def test_a_run_shows_the_plan_and_restores_only_when_it_is_told_to(home: Home) -> None:
     home.broker.produce(home.engagements, [(0, None, engagement(number)) for number in range(1, 6)])
     assert home.run("ingest_engagements", [datetime.now(UTC).date()]).success
@@ -54,7 +53,7 @@ def test_a_run_shows_the_plan_and_restores_only_when_it_is_told_to(home: Home) -
     assert len(home.rows(data)) == len(both)
 
 
-@every_third_day(2)
+@pytest.mark.slow
 def test_profiles_go_back_with_their_changes_and_come_again(home: Home) -> None:
     def names() -> set[str]:
         return set(current_here(Settings().lake, PROFILE).column("name").to_pylist())

@@ -16,7 +16,6 @@ from engagement_platform.lake import light
 from engagement_platform.pii.scan import places_with
 from engagement_platform.replica.refresh import place_of, refresh
 from engagement_platform.settings import Settings
-from engagement_platform_tests.daily import every_third_day
 from engagement_platform_tests.erasing.planted import ANN, BOB, SECRET, Planted
 
 NEEDLES = [BOB.encode(), SECRET.encode()]
@@ -47,7 +46,7 @@ def traces(settings: Settings) -> list[Path]:
     return places_with([settings.home], NEEDLES)
 
 
-@every_third_day(0)
+@pytest.mark.slow
 def test_erase_now_leaves_no_byte_but_in_entries_of_logs_and_its_receipt_says_until_when(
     planted: Planted, tmp_path: Path
 ) -> None:

@@ -28,12 +28,12 @@ from engagement_platform.pipelines.mutations.move import REMATERIALIZE_ALIASES
 from engagement_platform.pipelines.parts import APPLY_MUTATIONS
 from engagement_platform.settings import KafkaSettings, LayoutSettings, StoreSettings
 from engagement_platform_tests.conftest import Broker
-from engagement_platform_tests.daily import of_today
 from engagement_platform_tests.erasing.planted import BOB, DATA, LATER, PENDING, Planted, edge
 from engagement_platform_tests.erasing.planted import engagement as row
 from engagement_platform_tests.ingestion.oracle import as_bytes, engagement
 from engagement_platform_tests.ingestion.test_crashes import Crash, crash_at
 from engagement_platform_tests.ingestion.world import NOW, World
+from engagement_platform_tests.matrix import quick
 
 LAST_COMMIT = {
     INGEST_ENGAGEMENTS: "tables.data:before",
@@ -104,7 +104,7 @@ def once_at(point: str, do: Callable[[], object]) -> Callable[[str], None]:
 
 
 @pytest.mark.broker
-@pytest.mark.parametrize("job", of_today(list(LAST_COMMIT)))
+@pytest.mark.parametrize("job", quick(list(LAST_COMMIT)))
 def test_an_erasure_that_begins_while_a_batch_is_at_work_waits_for_it(world: World, job: str) -> None:
     person, refused = f"at work {job}", list[BaseException]()
 
@@ -122,7 +122,7 @@ def test_an_erasure_that_begins_while_a_batch_is_at_work_waits_for_it(world: Wor
 
 
 @pytest.mark.broker
-@pytest.mark.parametrize("job", of_today(list(LAST_COMMIT)))
+@pytest.mark.parametrize("job", quick(list(LAST_COMMIT)))
 def test_an_erasure_that_begins_while_a_batch_is_half_done_waits_for_its_resume(world: World, job: str) -> None:
     person = f"half done {job}"
     speak(world, job, person)
@@ -136,7 +136,7 @@ def test_an_erasure_that_begins_while_a_batch_is_half_done_waits_for_its_resume(
 
 
 @pytest.mark.broker
-@pytest.mark.parametrize("job", of_today(list(LAST_COMMIT)))
+@pytest.mark.parametrize("job", quick(list(LAST_COMMIT)))
 def test_no_batch_begins_before_an_erasure_that_was_interrupted_is_finished(world: World, job: str) -> None:
     """Else it would read its tombstones before they are put up, and commit after the resume has looked for rows."""
     person = f"interrupted {job}"

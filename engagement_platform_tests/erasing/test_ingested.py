@@ -27,7 +27,6 @@ from engagement_platform.pipelines.parts import APPLY_MUTATIONS
 from engagement_platform.settings import KafkaSettings, LayoutSettings
 from engagement_platform.verify import identity_findings, verify
 from engagement_platform_tests.conftest import Broker
-from engagement_platform_tests.daily import every_third_day
 from engagement_platform_tests.ingestion.oracle import as_bytes, engagement
 from engagement_platform_tests.ingestion.world import NOW, World
 
@@ -126,7 +125,7 @@ def test_after_an_erasure_nothing_is_in_use_and_verify_has_nothing_to_say(world:
     assert wrong(world) == {}
 
 
-@every_third_day(2)
+@pytest.mark.slow
 @pytest.mark.broker
 def test_late_messages_become_markers_and_a_replay_of_everything_brings_nothing_back(world: Ingested) -> None:
     world.produce([said("late", BOB, subject=SECRET), said("late too", "lead", subject=SECRET), said("fine", "ann")])

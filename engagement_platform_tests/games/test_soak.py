@@ -20,12 +20,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 from engagement_platform.errors import PlatformError
 from engagement_platform.games.event_type import EventType
 from engagement_platform.sources.s3_events import S3File
 from engagement_platform_tests.conftest import Moto
-from engagement_platform_tests.daily import every_third_day
 from engagement_platform_tests.games.conftest import World
 from engagement_platform_tests.games.events import line
 from engagement_platform_tests.games.faulty import FaultyProxy, Service
@@ -257,9 +257,10 @@ def dead_letters(world: World) -> set[tuple[str, str]]:
 
 
 @pytest.fixture
-def world(moto: Moto, tmp_path: Path) -> World:
-    """Without announcements of its own: the soak sends them."""
+def world(moto: Moto, tmp_path: Path, spark: SparkSession) -> World:
+    """Without announcements of its own: the soak sends them. With Spark, which fences off a run that was killed."""
     made = World(moto, tmp_path)
+    made.spark = spark
     made.s3.put_bucket_notification_configuration(Bucket=made.bucket, NotificationConfiguration={})
     made.sqs.purge_queue(QueueUrl=made.queue)
     return made
@@ -273,7 +274,7 @@ def through(world: World, proxy: FaultyProxy, max_objects: int, monkeypatch: pyt
     world.settings = world.settings.model_copy(update={"games": games})
 
 
-@every_third_day(0)
+@pytest.mark.slow
 def test_a_short_soak_loses_and_doubles_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     extent = Extent(
         objects=60, types=3, announced_at_once=30, repeated=12, moved=10, truncated=4, deleted=3, kills=1, shares=0.04

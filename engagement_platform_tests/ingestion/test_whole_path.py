@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -20,9 +19,9 @@ from deltalake import DeltaTable
 from engagement_platform.embedded.ports import free_ports
 from engagement_platform.lake.log import storage_uri
 from engagement_platform_tests.conftest import QUICK_JVM
-from engagement_platform_tests.daily import every_third_day
 from engagement_platform_tests.ingestion.oracle import Oracle, as_bytes, engagement
 from engagement_platform_tests.ingestion.test_crashes import everything
+from engagement_platform_tests.matrix import spread
 
 pytestmark = [pytest.mark.broker, pytest.mark.crash]
 
@@ -43,9 +42,7 @@ POINTS = (
     "notification:recorded",
     "finalized",
 )
-# Other points every day, the same within one, so that a failure can be looked into.
-SEED = int(os.environ.get("ENGAGEMENT_PLATFORM_TEST_SEED", time.strftime("%Y%m%d")))
-A_FEW = random.Random(SEED).sample(POINTS, 1)
+A_FEW = spread(POINTS, 1)
 
 
 @dataclass
@@ -228,12 +225,12 @@ def test_verify_and_status_agree_that_all_is_well(machine: Machine) -> None:
     assert engagements["state"] == "SUCCEEDED"
 
 
-@every_third_day(2)
+@pytest.mark.slow
 def test_mutations_that_are_killed_are_finished_once(machine: Machine) -> None:
     """Here, since a machine of its own takes a minute; after the others, since their oracle knows no requests."""
     from engagement_platform_tests.pipelines.mutations.test_kills import DURABLE, assert_finished_once_after_a_kill
 
-    ((job, point),) = random.Random(SEED).sample(DURABLE, 1)
+    ((job, point),) = spread(DURABLE, 1)
     assert_finished_once_after_a_kill(machine, "org-mutated", job, point)
     findings = [json.loads(line) for line in machine.cli("verify", "--identity", "--json").splitlines()]
     assert {finding["check"] for finding in findings} == {"identity", "names", "contents"}

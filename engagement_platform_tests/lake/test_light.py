@@ -27,7 +27,7 @@ from engagement_platform.lake.light import AmbiguousMerge
 from engagement_platform.lake.turns import TableBusy, turn
 from engagement_platform.settings import LayoutSettings, Settings
 from engagement_platform_tests.conftest import max_result_size
-from engagement_platform_tests.daily import every_third_day, of_today
+from engagement_platform_tests.matrix import quick
 
 THINGS = Table(
     key=("test", "things"),
@@ -139,7 +139,7 @@ def assert_the_same_rows(spark: SparkSession, home: Path, table: Table, all_ways
         assert set(engines(lakes[0], table)[1:]) == {("light" if way else "Spark") for way in ways}
 
 
-@pytest.mark.parametrize(("first", "second"), of_today([(0, 1000), (1000, 0), (1000, 1000)], unpack=True))
+@pytest.mark.parametrize(("first", "second"), quick([(0, 1000), (1000, 0), (1000, 1000)], unpack=True))
 def test_a_transaction_of_one_engine_is_skipped_by_the_other(
     spark: SparkSession, home: Path, first: int, second: int
 ) -> None:
@@ -163,7 +163,7 @@ def test_a_transaction_of_one_engine_is_skipped_by_the_other(
     assert (commit.files_added, commit.rows_added, commit.bytes_added > 0) == (1, 1, True)
 
 
-@pytest.mark.parametrize("max_literals", of_today([light.MAX_LITERALS, 2, 0]))
+@pytest.mark.parametrize("max_literals", quick([light.MAX_LITERALS, 2, 0]))
 def test_a_lookup_finds_exactly_the_rows_that_a_loop_finds(
     spark: SparkSession, home: Path, max_literals: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -196,7 +196,7 @@ def test_a_lookup_finds_exactly_the_rows_that_a_loop_finds(
         assert sorted(tuple(row.values()) for row in found.to_pylist()) == sorted(expected)
 
 
-@pytest.mark.parametrize("liquid_by", of_today([(), ("organization_id",)]), ids=["light", "Spark"])
+@pytest.mark.parametrize("liquid_by", quick([(), ("organization_id",)]), ids=["light", "Spark"])
 def test_a_hundred_thousand_values_are_looked_up_without_harm(
     spark: SparkSession, home: Path, liquid_by: tuple[str, ...]
 ) -> None:
@@ -224,7 +224,7 @@ def test_many_rows_and_liquid_tables_go_through_spark(spark: SparkSession, home:
     assert len(rows_of(lake, table)) == 4
 
 
-@pytest.mark.parametrize("partitioned_by", of_today([("organization_id",), ("organization_id", "day"), ()]))
+@pytest.mark.parametrize("partitioned_by", quick([("organization_id",), ("organization_id", "day"), ()]))
 def test_partitions_with_many_small_files_are_compacted_and_nothing_else_changes(
     spark: SparkSession, home: Path, partitioned_by: tuple[str, ...]
 ) -> None:
@@ -265,7 +265,7 @@ def test_an_update_that_would_read_too_much_here_goes_through_spark(spark: Spark
     assert [row["version"] for row in rows_of(lake, table)] == [3]
 
 
-@every_third_day(1)
+@pytest.mark.slow
 def test_an_update_of_many_partitions_goes_through_spark(spark: SparkSession, home: Path) -> None:
     table = named("spread")
     lake = lake_at(spark, home)
@@ -287,7 +287,7 @@ def test_an_update_of_many_partitions_goes_through_spark(spark: SparkSession, ho
     assert len(rows_of(lake, table)) == light.MAX_MERGED_PARTITIONS + 1
 
 
-@pytest.mark.parametrize("word", of_today(["x\u2028y", "\u2029", "\x85", "long " * 100_000]))
+@pytest.mark.parametrize("word", quick(["x\u2028y", "\u2029", "\x85", "long " * 100_000]))
 def test_whatever_a_text_holds_its_commit_is_found_and_stays_small(spark: SparkSession, home: Path, word: str) -> None:
     table = named(f"texts_{len(word)}_{ord(word[0])}")
     lake = lake_at(spark, home)

@@ -15,7 +15,6 @@ from engagement_platform.engine.drain import drain
 from engagement_platform.engine.job import BatchReport
 from engagement_platform.layout.maintain import Asked, Outcome, Run, Told, planned
 from engagement_platform.layout.optimize import Done, Tools
-from engagement_platform_tests.daily import every_third_day
 from engagement_platform_tests.layout.seeded import leased, no_spark
 from engagement_platform_tests.merge_on_read.conftest import MakeWorld, make_world
 from engagement_platform_tests.merge_on_read.histories import PROFILE
@@ -122,7 +121,7 @@ def test_files_of_a_batch_that_is_leaving_are_not_merged_before_it_has_left(make
     assert world.seen_here() == world.expected()
 
 
-@every_third_day(0)
+@pytest.mark.slow
 def test_batches_land_move_and_are_merged_all_at_once_and_no_change_is_lost(make_world: MakeWorld) -> None:
     world = make_world()
     outcomes: list[Outcome] = []

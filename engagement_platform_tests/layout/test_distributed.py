@@ -6,7 +6,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from engagement_platform_tests.daily import every_third_day
+import pytest
+
 from engagement_platform_tests.layout.summing import ADDS, seed
 
 
@@ -18,7 +19,7 @@ def summed(path: Path, clustering: str, most: int) -> dict[str, Any]:
     return told
 
 
-@every_third_day(1)
+@pytest.mark.slow
 def test_spark_sums_20_000_files_to_the_same_within_one_megabyte_of_results(
     spark_jars: list[Path], tmp_path: Path
 ) -> None:

@@ -19,7 +19,7 @@ from engagement_platform.cli import app
 from engagement_platform.errors import PlatformError
 from engagement_platform.lake import light, log
 from engagement_platform.lake.engagement import QUARANTINE, data_table
-from engagement_platform.layout.doctor import NoSuchTable, Target, UnknownColumn, examine
+from engagement_platform.layout.doctor import NoSuchTable, Target, UnknownColumn, examine, targets
 from engagement_platform.layout.files import LogNotReadable, NotADeltaTable
 from engagement_platform.settings import Settings
 from engagement_platform_tests.layout import logs
@@ -55,6 +55,12 @@ def test_without_a_table_all_tables_of_the_lake_are_examined(lake: Path) -> None
     assert [table["table"] for table in told["tables"]] == names
     assert {finding["table"] for finding in told["findings"]} == {"game/sick"}
     assert called().exit_code == 1
+
+
+def test_a_table_whose_writer_has_made_no_commit_yet_is_no_table(lake: Path) -> None:
+    before = [table.name for table in targets(Settings())]
+    (lake / "game" / "just_being_made" / "_delta_log").mkdir(parents=True)
+    assert [table.name for table in targets(Settings())] == before != []
 
 
 def test_json_is_one_object_whose_findings_say_everything(lake: Path) -> None:

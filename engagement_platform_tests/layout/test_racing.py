@@ -25,7 +25,6 @@ from engagement_platform.pipelines.parts import APPLY_MUTATIONS
 from engagement_platform.sections import MaintenanceSettings
 from engagement_platform.settings import BatchSettings, Settings, StoreSettings, TrafficSettings
 from engagement_platform.verify import identity_findings, verify
-from engagement_platform_tests.daily import every_third_day
 from engagement_platform_tests.ingestion.conftest import MakeWorld, make_world
 from engagement_platform_tests.ingestion.oracle import engagement
 from engagement_platform_tests.ingestion.world import NOW, World
@@ -91,7 +90,7 @@ def mutate(world: World) -> None:
     world.run(name=APPLY_MUTATIONS)
 
 
-@every_third_day(0)
+@pytest.mark.slow
 def test_optimize_an_ingestion_and_a_mutation_race_and_nothing_is_lost(
     make_world: MakeWorld, spark: SparkSession
 ) -> None:

@@ -10,7 +10,6 @@ import pytest
 
 from engagement_platform.lake.engagement import QUARANTINE
 from engagement_platform.settings import DecodingSettings
-from engagement_platform_tests.daily import every_third_day
 from engagement_platform_tests.ingestion.test_crashes import Crash, crash_at
 from engagement_platform_tests.merge_on_read.conftest import MakeWorld
 from engagement_platform_tests.merge_on_read.histories import PROFILE
@@ -26,7 +25,7 @@ def reasons(world: World) -> list[tuple[str, int]]:
     return [(row["reason_code"], row["offset"]) for row in rows]
 
 
-@every_third_day(2)
+@pytest.mark.slow
 def test_a_batch_that_ends_anywhere_lands_once(make_world: MakeWorld) -> None:
     world = make_world()
     points = world.ingestion().crash_points

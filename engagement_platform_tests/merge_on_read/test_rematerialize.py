@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import random
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 import pytest
 from deltalake import DeltaTable
@@ -16,9 +15,9 @@ from engagement_platform.merge_on_read.snapshot import Snapshot
 from engagement_platform.merge_on_read.view import view
 from engagement_platform.sections import MergeOnReadSettings, RematerializeMethod, RematerializeSettings
 from engagement_platform.settings import LayoutSettings
-from engagement_platform_tests.daily import every_third_day
 from engagement_platform_tests.guards.strangers import strangers
 from engagement_platform_tests.ingestion.test_crashes import Crash, crash_at
+from engagement_platform_tests.matrix import spread
 from engagement_platform_tests.merge_on_read.conftest import MakeWorld
 from engagement_platform_tests.merge_on_read.histories import DEVICE, PROFILE, plain, side_by_side
 from engagement_platform_tests.merge_on_read.oracle import Row, Said, rows_of
@@ -32,14 +31,12 @@ POINTS = (
     *("changeset.delete:before", "changeset.delete:after", "changeset:recorded", "finalized"),
 )
 IN_SPARK = LayoutSettings(auto_compact=False, light_write_rows=0)
-# Other points every day, the same within one; all of them among the slow tests.
-TODAY = random.Random(datetime.now(UTC).toordinal())
 
 
 def assert_crashes_change_nothing(world: World, points: list[str]) -> None:
     """For each point a rematerialization that ends there, a batch that lands then, and the attempt that finishes."""
     assert set(points) <= set(world.rematerialization().crash_points), "a point is spelled wrong"
-    batches = side_by_side(TODAY.randrange(2**32), world.entity, 30, 2 * len(points) + 1)
+    batches = side_by_side(4, world.entity, 30, 2 * len(points) + 1)
     for number, point in enumerate(points):
         world.send(batches[2 * number])
         world.ingest()
@@ -60,19 +57,17 @@ def assert_crashes_change_nothing(world: World, points: list[str]) -> None:
     assert world.seen(view(world.lake, world.entity).rows) == world.expected()
 
 
-@every_third_day(2)
-@pytest.mark.parametrize(
-    "method", [pytest.param(name, marks=() if name == "overwrite" else pytest.mark.slow) for name in METHODS]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("method", METHODS)
 def test_readers_see_the_same_wherever_it_ends(make_world: MakeWorld, method: RematerializeMethod) -> None:
     world = make_world(entity=DEVICE, rematerialize=RematerializeSettings(method=method), layout=IN_SPARK)
-    points = ["base.write:after", TODAY.choice(POINTS)] if method == "merge" else [TODAY.choice(POINTS[2:6])]
+    points = ["base.write:after", "changeset.delete:before"] if method == "merge" else spread(POINTS[2:6], 1)
     assert_crashes_change_nothing(world, points)
 
 
 def test_readers_see_the_same_wherever_it_ends_without_spark(make_world: MakeWorld) -> None:
     world = make_world(entity=PROFILE)
-    assert_crashes_change_nothing(world, TODAY.sample(POINTS, 4))
+    assert_crashes_change_nothing(world, spread(POINTS, 4))
     assert strangers(world.settings, world.stores) == set(), "our own job is taken for somebody else"
 
 
@@ -90,7 +85,7 @@ def test_readers_see_the_same_at_whatever_point_it_ends(make_world: MakeWorld, m
 
 def assert_readers_see_no_difference_while_it_runs(world: World, *, in_spark: bool) -> None:
     """At every point of a run readers look, a batch lands, and they look again; who holds a state keeps it."""
-    batches = side_by_side(TODAY.randrange(2**32), world.entity, 20, len(POINTS) + 1)
+    batches = side_by_side(4, world.entity, 20, len(POINTS) + 1)
     held: list[tuple[Snapshot, list[Row]]] = []
     passed: list[str] = []
 
@@ -120,7 +115,7 @@ def assert_readers_see_no_difference_while_it_runs(world: World, *, in_spark: bo
         assert rows_of(found, world.entity) == expected, f"held since watermark {at.watermark}, batch {at.latest}"
 
 
-@every_third_day(1)
+@pytest.mark.slow
 def test_readers_see_no_difference_while_it_runs_and_batches_land_without_spark(make_world: MakeWorld) -> None:
     assert_readers_see_no_difference_while_it_runs(make_world(entity=PROFILE), in_spark=False)
 
@@ -138,7 +133,7 @@ def test_a_base_is_overwritten_unless_somebody_chose_otherwise() -> None:
     assert RematerializeSettings().method == "overwrite"
 
 
-@every_third_day(0)
+@pytest.mark.slow
 def test_merged_batches_leave_by_partition_and_later_ones_stay(make_world: MakeWorld) -> None:
     world = make_world(layout=IN_SPARK)
     for version in (1, 2):

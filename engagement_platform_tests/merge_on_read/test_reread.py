@@ -13,9 +13,9 @@ from engagement_platform.engine.drain import drain
 from engagement_platform.engine.job import MicroBatchJob, Told
 from engagement_platform.rereading import reread_changes_job
 from engagement_platform.streams.declared import DeclaredEntity
-from engagement_platform_tests.daily import every_third_day, some_of_today
 from engagement_platform_tests.guards.strangers import strangers
 from engagement_platform_tests.ingestion.test_crashes import Crash, crash_at
+from engagement_platform_tests.matrix import spread
 from engagement_platform_tests.merge_on_read.conftest import MakeWorld
 from engagement_platform_tests.merge_on_read.histories import NOW, PROFILE, side_by_side
 from engagement_platform_tests.merge_on_read.oracle import Said
@@ -38,11 +38,11 @@ def points(world: World) -> list[str]:
     return [at for at in reread(world).crash_points if not at.startswith("quarantine.append")]
 
 
-@every_third_day(0)
+@pytest.mark.slow
 def test_a_day_that_is_read_again_changes_nothing_that_readers_see_wherever_it_ends(make_world: MakeWorld) -> None:
-    """Other points each day, and all of them among the slow tests."""
+    """Some points; all of them among the slow tests."""
     world = make_world()
-    assert_nothing_changes_wherever_it_ends(world, some_of_today(points(world), 3))
+    assert_nothing_changes_wherever_it_ends(world, spread(points(world), 3))
 
 
 @pytest.mark.slow

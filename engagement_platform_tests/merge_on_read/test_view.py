@@ -34,7 +34,7 @@ from engagement_platform.reading import rows_of as rows_of_table
 from engagement_platform.reading import save
 from engagement_platform.sections import MergeOnReadSettings, UnknownUpdate, ViewStrategy
 from engagement_platform.settings import LayoutSettings, Settings
-from engagement_platform_tests.daily import of_today
+from engagement_platform_tests.matrix import quick
 from engagement_platform_tests.merge_on_read.histories import DEVICE, PROFILE, Changes, plain, side_by_side
 from engagement_platform_tests.merge_on_read.oracle import Said, replay, rows_of
 
@@ -73,7 +73,7 @@ def half_moved(root: Path, entity: Entity, seed: int, histories: int = 150, *, n
 
 
 @pytest.mark.parametrize("folded_in_spark", [False, True], ids=["folded here", "folded in Spark"])
-@pytest.mark.parametrize("entity", [*of_today([PROFILE, DEVICE]), NEW_ONLY], ids=["profile", "device", "new inserts"])
+@pytest.mark.parametrize("entity", [*quick([PROFILE, DEVICE]), NEW_ONLY], ids=["profile", "device", "new inserts"])
 def test_every_valid_strategy_shows_the_replay(
     spark: SparkSession, tmp_path: Path, entity: Entity, folded_in_spark: bool
 ) -> None:
@@ -92,7 +92,7 @@ def test_every_valid_strategy_shows_the_replay(
     assert rows_of(plain(current_here(str(tmp_path), entity)), entity) == expected, f"here, seed {seed}"
 
 
-@pytest.mark.parametrize("entity", of_today([PROFILE, DEVICE, NEW_ONLY]), ids=["profile", "device", "new inserts"])
+@pytest.mark.parametrize("entity", quick([PROFILE, DEVICE, NEW_ONLY]), ids=["profile", "device", "new inserts"])
 def test_versions_of_the_base_s_columns_are_read_only_where_one_that_waits_may_be_older(
     spark: SparkSession, tmp_path: Path, entity: Entity
 ) -> None:
@@ -298,7 +298,7 @@ def test_folding_is_the_same_here_and_in_spark(spark: SparkSession, tmp_path: Pa
         assert here == in_spark, f"{entity.name}, seed {seed}"
 
 
-@pytest.mark.parametrize("where", of_today(["name = 'a'", "score IS NULL", "NOT (city <=> 'b') AND version > 2"]))
+@pytest.mark.parametrize("where", quick(["name = 'a'", "score IS NULL", "NOT (city <=> 'b') AND version > 2"]))
 def test_a_predicate_finds_what_it_finds_in_the_whole_view(spark: SparkSession, tmp_path: Path, where: str) -> None:
     seed = Random().randrange(2**32)
     half_moved(tmp_path, PROFILE, seed, 40)

@@ -11,9 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from engagement_platform_tests.daily import some_of_today
 from engagement_platform_tests.ingestion.oracle import as_bytes
 from engagement_platform_tests.ingestion.test_whole_path import Machine, machine
+from engagement_platform_tests.matrix import spread
 from engagement_platform_tests.pipelines.mutations.histories import Message
 from engagement_platform_tests.pipelines.mutations.oracle import replay
 from engagement_platform_tests.rollback.filled import EVERYTHING, FIRST, JOBS, LATER, REQUESTS
@@ -82,7 +82,7 @@ def test_a_restore_that_is_killed_anywhere_is_finished_once_from_the_command_lin
     assert "All that follows goes back to the end of ingest-engagements batch 0:" in said
     assert "Readers see 1 engagements again, 2 changed, and 1 no longer." in said
     assert version(machine) == last, "a dry run changed something"
-    points = some_of_today(POINTS, 4)
+    points = spread(POINTS, 4)
     for number, point in enumerate(points):
         done = machine._python("-m", "engagement_platform_tests.rollback.killed", ALIAS, str(first), point)
         assert done.returncode == -signal.SIGKILL, f"never reached {point}: {done.stdout}\n{done.stderr}"

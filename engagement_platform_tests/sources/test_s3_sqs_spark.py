@@ -21,7 +21,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from engagement_platform.sources.s3_sqs import S3SqsDataSource
 from engagement_platform_tests.conftest import Moto
-from engagement_platform_tests.daily import every_third_day, of_today
+from engagement_platform_tests.matrix import quick
 from engagement_platform_tests.sources.test_s3_sqs import Pipe
 
 STREAM_S = 180
@@ -61,7 +61,7 @@ def rows(spark: SparkSession, folder: Path) -> list[int]:
     return sorted(row.a for row in spark.read.parquet(str(folder / "rows")).collect())
 
 
-@every_third_day(2)
+@pytest.mark.slow
 def test_three_lines_read_what_s3_announces(spark: SparkSession, pipe: Pipe, tmp_path: Path) -> None:
     for n in range(5):
         pipe.put(f"{n}.json", n, n + 100)
@@ -92,7 +92,7 @@ def as_parquet() -> bytes:
 
 @pytest.mark.parametrize(
     ("file_format", "key", "content"),
-    of_today(
+    quick(
         [
             ("csv", "a.csv", as_csv),
             ("csv", "a.csv.gz", lambda: gzip.compress(as_csv())),

@@ -14,7 +14,6 @@ from pyspark.sql import SparkSession
 
 from engagement_platform.streams.settle import judged
 from engagement_platform_tests.conftest import Broker
-from engagement_platform_tests.daily import every_third_day
 from engagement_platform_tests.ingestion.test_crashes import Crash, crash_at
 from engagement_platform_tests.streams.clicks import CLICK, World, click, landed
 
@@ -35,7 +34,7 @@ def test_the_first_of_a_name_stands_however_a_history_is_cut(history: list[tuple
     assert (found["new"], found["known"], found["conflict"]) == landed(messages)
 
 
-@every_third_day(1)
+@pytest.mark.slow
 @pytest.mark.broker
 def test_a_batch_that_ends_anywhere_lands_once(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
     world = World(spark, broker, tmp_path)

@@ -11,9 +11,9 @@ from engagement_platform.jobs import INGEST_MUTATION_REQUESTS
 from engagement_platform.lake.engagement import QUARANTINE
 from engagement_platform.pipelines.mutations.move import REMATERIALIZE_ALIASES
 from engagement_platform.pipelines.parts import APPLY_MUTATIONS
-from engagement_platform_tests.daily import some_of_today
 from engagement_platform_tests.ingestion.test_crashes import Crash, crash_at
 from engagement_platform_tests.ingestion.world import World
+from engagement_platform_tests.matrix import spread
 from engagement_platform_tests.pipelines.mutations import histories
 from engagement_platform_tests.pipelines.mutations.histories import Message
 from engagement_platform_tests.pipelines.mutations.oracle import replay
@@ -117,9 +117,9 @@ def assert_crashes_change_nothing(world: World, points: Sequence[Sequence[str]])
 
 
 def test_batches_that_end_anywhere_are_finished_once(world: World) -> None:
-    """One point of each job, others each day; all of them among the slow tests."""
-    (of_today,) = zip(*(some_of_today(POINTS[job], 1)[:1] for job in JOBS), strict=True)
-    assert_crashes_change_nothing(world, [of_today])
+    """One point of each job; all of them among the slow tests."""
+    (one_of_each,) = zip(*(spread(POINTS[job], 1)[:1] for job in JOBS), strict=True)
+    assert_crashes_change_nothing(world, [one_of_each])
 
 
 @pytest.mark.slow

@@ -19,10 +19,10 @@ from engagement_platform.pipelines.mutations.move import REMATERIALIZE_ALIASES
 from engagement_platform.pipelines.parts import APPLY_MUTATIONS
 from engagement_platform.pipelines.snapshot import snapshot
 from engagement_platform.settings import LayoutSettings, MutationSettings
-from engagement_platform_tests.daily import of_today
 from engagement_platform_tests.ingestion.conftest import MakeWorld
 from engagement_platform_tests.ingestion.test_crashes import Crash, crash_at
 from engagement_platform_tests.ingestion.world import World
+from engagement_platform_tests.matrix import quick
 from engagement_platform_tests.pipelines.mutations.histories import Message, engagement, random_history, request
 from engagement_platform_tests.pipelines.mutations.oracle import Row, is_request, replay
 
@@ -155,7 +155,7 @@ def test_random_histories_end_in_the_rows_of_a_loop_over_their_messages(world: W
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("scheme", of_today(SCHEMES, 0))
+@pytest.mark.parametrize("scheme", quick(SCHEMES, 0))
 def test_hundreds_of_histories_end_in_the_rows_of_a_loop_over_their_messages(
     make_world: MakeWorld, scheme: Any
 ) -> None:

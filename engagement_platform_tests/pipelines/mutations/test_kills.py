@@ -16,9 +16,9 @@ import pytest
 
 from engagement_platform.pipelines.mutations.move import REMATERIALIZE_ALIASES
 from engagement_platform.pipelines.parts import APPLY_MUTATIONS
-from engagement_platform_tests.daily import some_of_today
 from engagement_platform_tests.ingestion.oracle import as_bytes
 from engagement_platform_tests.ingestion.test_whole_path import Machine, machine
+from engagement_platform_tests.matrix import spread
 from engagement_platform_tests.pipelines.mutations.histories import Message
 from engagement_platform_tests.pipelines.mutations.oracle import replay
 from engagement_platform_tests.pipelines.mutations.test_crashes import JOBS, POINTS, after, before, requests
@@ -104,7 +104,7 @@ def assert_moved(own: Machine, organization: str) -> None:
     assert moved == {key: row.person_id for key, row in expected.data.items()}
 
 
-@pytest.mark.parametrize(("job", "point"), some_of_today(DURABLE, A_DAY))
+@pytest.mark.parametrize(("job", "point"), spread(DURABLE, A_DAY))
 def test_requests_are_seen_announced_and_moved_once_whichever_job_is_killed(
     machine: Machine, job: str, point: str
 ) -> None:
