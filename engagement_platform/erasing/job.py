@@ -41,6 +41,7 @@ from engagement_platform.lake.erased import ERASE_SUBJECTS
 from engagement_platform.lake.fencing import LakeFencing, targets
 from engagement_platform.lake.lake import Lake
 from engagement_platform.lake.session import spark_session
+from engagement_platform.landing.redriven import turn_of
 from engagement_platform.merge_on_read.entity import profile
 from engagement_platform.pii.sealing import SealBroken
 from engagement_platform.pii.tombstones import StoredTombstones
@@ -110,7 +111,7 @@ def erase_job(lake: Lake, stores: Stores, settings: Settings, told: Told | None 
         # Of all who write these tables; whoever only appends begins no batch while quarantine's is held.
         leased=(
             data_table(settings.layout.scheme).name, CHANGESET.name, MAPPING.name, MUTATION_REQUEST.name,
-            QUARANTINE.name, entity.base.name, entity.changeset.name,
+            turn_of(MUTATION_REQUEST), QUARANTINE.name, entity.base.name, entity.changeset.name,
         ),
         lease_wait=settings.stores.lease_wait,
         fencing=LakeFencing(lake, targets({**written, "announce/append": NOTIFICATION})),

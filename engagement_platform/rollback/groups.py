@@ -146,7 +146,7 @@ def engagements(settings: Settings) -> Group:
         rows="engagements",
         tables=(CHANGESET, ALIAS, MUTATION_REQUEST, data, MAPPING),
         pinned=(data.name, MUTATION_REQUEST.name),
-        leased=(data.name, CHANGESET.name, MAPPING.name, MUTATION_REQUEST.name),
+        leased=(data.name, CHANGESET.name, MAPPING.name, MUTATION_REQUEST.name, turn_of(MUTATION_REQUEST)),
         read={
             INGEST_ENGAGEMENTS: lambda: KafkaSource(settings.kafka.engagements_topic, settings.kafka),
             INGEST_MUTATION_REQUESTS: lambda: KafkaSource(settings.kafka.mutation_requests_topic, settings.kafka),

@@ -22,6 +22,7 @@ from engagement_platform.erasing.job import Eraser
 from engagement_platform.erasing.whom import Whom
 from engagement_platform.jobs import INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS, INGEST_PROFILE_CHANGES
 from engagement_platform.lake.engagement import ALIAS, CHANGESET, MAPPING, MUTATION_REQUEST, QUARANTINE
+from engagement_platform.landing.redriven import turn_of
 from engagement_platform.merge_on_read.entity import PROFILE
 from engagement_platform.pii.tombstones import ANYWHERE, StoredTombstones, entity
 from engagement_platform.pipelines.mutations.move import REMATERIALIZE_ALIASES
@@ -157,7 +158,7 @@ def test_conversions_that_a_batch_leaves_while_the_erasure_waits_for_it_are_foll
     planted = Planted(tmp_path, spark)
     checkpoints = planted.stores.checkpoints
     planted.append(DATA, [row("org", "late", "late lead", "late lead")])
-    pinned = {MUTATION_REQUEST.name: 1}
+    pinned = {turn_of(MUTATION_REQUEST): 0}
     of_job = checkpoints.app_id(INGEST_MUTATION_REQUESTS)
     half_done = Manifest(INGEST_MUTATION_REQUESTS, of_job, 0, {}, {}, NOW, pinned)
     checkpoints.begin(half_done)

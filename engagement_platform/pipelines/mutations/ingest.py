@@ -18,6 +18,7 @@ from engagement_platform.engine.model import Counts, Limits, Manifest, Source
 from engagement_platform.lake.engagement import ALIAS, MUTATION_REQUEST, QUARANTINE
 from engagement_platform.lake.fencing import LakeFencing, targets
 from engagement_platform.lake.lake import Lake
+from engagement_platform.landing.redriven import turn_of
 from engagement_platform.landing.withheld import REQUESTS, withheld_in_spark
 from engagement_platform.pii.tombstones import StoredTombstones, Tombstones
 from engagement_platform.pinned_settings import as_pinned, that_decide
@@ -121,6 +122,7 @@ def ingest_mutation_requests(
     source that does not know when that was.
     """
     lake, settings, tombstones = parts.lake, parts.settings, StoredTombstones(parts.settings)
+    turn = turn_of(MUTATION_REQUEST)
     lake.ensure(ALIAS, MUTATION_REQUEST, QUARANTINE)
 
     def prepare(manifest: Manifest) -> RequestBatch:
@@ -135,10 +137,11 @@ def ingest_mutation_requests(
         processes=(TablesProcess(),),
         stores=parts.stores,
         limits=Limits(settings.batch.max_records, settings.batch.max_bytes),
-        pin=lambda: {table.name: lake.version(table) for table in (MUTATION_REQUEST, QUARANTINE)},
+        pin=lambda: {turn: 0, **{table.name: lake.version(table) for table in (MUTATION_REQUEST, QUARANTINE)}},
         decides=lambda: that_decide(settings, "decoding", mutation=("max_lateness",)),
-        # One batch of requests at a time, whichever job brings it; a move begins between two.
-        leased=(MUTATION_REQUEST.name,),
+        # One batch of requests at a time, whichever job brings it; a move begins between two. Not the table itself:
+        # whoever only reads it at a version, as engagements and announcements do, keeps no requests from landing.
+        leased=(turn,),
         enters=(QUARANTINE.name,),
         lease_wait=settings.stores.lease_wait,
         describe=describe,

@@ -26,6 +26,7 @@ from engagement_platform.lake.engagement import ALIAS, CHANGESET, MAPPING, MUTAT
 from engagement_platform.lake.fencing import LakeFencing, targets
 from engagement_platform.lake.lake import MAX_LITERALS, Lake
 from engagement_platform.lake.overwrite import delete_through, replace_all, replace_rows, update_rows
+from engagement_platform.landing.redriven import turn_of
 from engagement_platform.pinned_settings import as_pinned, that_decide
 from engagement_platform.pipelines import snapshot
 from engagement_platform.pipelines.mutations import names, view
@@ -296,7 +297,7 @@ def rematerialize_aliases(
         decides=lambda: that_decide(settings, "mutation"),
         # With the requests: a batch of them that has begun, even one whose process has died, has a sequence, and would
         # be overlooked below the watermark. So it is finished before a move begins.
-        leased=(data.name, CHANGESET.name, MAPPING.name, MUTATION_REQUEST.name),
+        leased=(data.name, CHANGESET.name, MAPPING.name, turn_of(MUTATION_REQUEST)),
         lease_wait=settings.stores.lease_wait,
         describe=describe,
         clock=now,
