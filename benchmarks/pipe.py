@@ -54,11 +54,6 @@ from engagement_platform.sources.kafka import KafkaSource
 
 console = Console(width=140, highlight=False)
 TICKS = os.sysconf("SC_CLK_TCK")
-TUNED = {
-    "spark.databricks.delta.setTransactionsInCrc.writeOnCommit": "true",
-    "spark.databricks.delta.allFilesInCrc.enabled": "true",
-}
-INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 
 
 def cpu_seconds(pid: int) -> float:
@@ -220,7 +215,6 @@ def main() -> None:
     parser.add_argument("--present", type=int, default=300_000, help="engagements present before (default 300000)")
     parser.add_argument("--sizes", type=int, nargs="+", default=[1_000, 20_000, 200_000])
     parser.add_argument("--rounds", type=int, default=6, help="batches per size (default 6); the first is not counted")
-    parser.add_argument("--interpreted", action="store_true", help="without generated code")
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="bench-pipe-"))
     try:
@@ -228,8 +222,7 @@ def main() -> None:
             needed = options.present + sum(size * options.rounds for size in options.sizes)
             made = Traffic(TrafficSettings(mutation_share=0), start=datetime(2026, 1, 5, tzinfo=UTC)).messages()
             console.print(produce(settings.kafka, made, limit=needed))
-            conf = {**session_conf(settings), **TUNED, **(INTERPRETED if options.interpreted else {})}
-            spark = build_remote(settings.spark, conf)
+            spark = build_remote(settings.spark, session_conf(settings))
             source = KafkaSource(settings.kafka.engagements_topic, settings.kafka)
             parts = Parts(Lake(spark, settings), open_stores(settings), settings, Told())
             read = partial(read_topic, source, spark, settings)

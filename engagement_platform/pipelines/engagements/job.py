@@ -42,11 +42,11 @@ from engagement_platform.pipelines.parts import (
     Parts,
     Reader,
     announced,
-    compile_for,
     kept,
     not_quarantined,
     rejected_records,
     side_by_side,
+    tune_for,
 )
 from engagement_platform.pipelines.snapshot import pending, snapshot_of
 from engagement_platform.sources.decoded_batches import ENGAGEMENT_DECODED_DDL, decode_batches
@@ -197,7 +197,7 @@ def ingest_engagements(name: str, source: Source, read: Reader, parts: Parts) ->
 
     def prepare(manifest: Manifest) -> EngagementBatch:
         own = as_pinned(settings, manifest)
-        compile_for(lake.spark, source.size(manifest.start, manifest.end))
+        tune_for(lake, source.size(manifest.start, manifest.end))
         return open_batch(lake.under(own), data, manifest, read(manifest), tombstones)
 
     return MicroBatchJob(

@@ -23,7 +23,7 @@ from engagement_platform.lake.lake import Lake
 from engagement_platform.pinned_settings import that_decide
 from engagement_platform.pipelines import snapshot
 from engagement_platform.pipelines.mutations.announce import changes
-from engagement_platform.pipelines.parts import APPLY_MUTATIONS, Parts, announced, compile_for, kept
+from engagement_platform.pipelines.parts import APPLY_MUTATIONS, Parts, announced, kept, tune_for
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ def apply_mutations(parts: Parts) -> MicroBatchJob[Announcement]:
     def prepare(manifest: Manifest) -> Announcement:
         since, until = manifest.start["sequence"], manifest.end["sequence"]
         at = snapshot.snapshot_of(lake.root, manifest.table_versions)
-        compile_for(lake.spark, log.rows_in(lake.uri(data), at.versions[data.name]))
+        tune_for(lake, log.rows_in(lake.uri(data), at.versions[data.name]))
         pending = snapshot.pending(lake, at)
         asked = F.col("sequence") <= until
         pending = replace(

@@ -32,12 +32,12 @@ from engagement_platform.pipelines.parts import (
     Reader,
     Received,
     by_reason,
-    compile_for,
     kept,
     not_quarantined,
     received,
     rejected_records,
     side_by_side,
+    tune_for,
 )
 from engagement_platform.sources.decoded_batches import MUTATION_REQUEST_DECODED_DDL, decode_batches
 from engagement_platform.sources.messages import DecodingLimits
@@ -127,7 +127,7 @@ def ingest_mutation_requests(
 
     def prepare(manifest: Manifest) -> RequestBatch:
         own = as_pinned(settings, manifest)
-        compile_for(lake.spark, source.size(manifest.start, manifest.end))
+        tune_for(lake, source.size(manifest.start, manifest.end))
         return open_batch(lake.under(own), manifest, read(manifest), tombstones, judges_lateness=judges_lateness)
 
     return MicroBatchJob(

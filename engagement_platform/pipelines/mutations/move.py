@@ -31,7 +31,7 @@ from engagement_platform.pinned_settings import as_pinned, that_decide
 from engagement_platform.pipelines import snapshot
 from engagement_platform.pipelines.mutations import names, view
 from engagement_platform.pipelines.mutations.purge_horizon import purge_horizon
-from engagement_platform.pipelines.parts import Parts, announced, compile_for, kept, side_by_side
+from engagement_platform.pipelines.parts import Parts, announced, kept, side_by_side, tune_for
 from engagement_platform.pipelines.snapshot import Snapshot, moved_through
 from engagement_platform.settings import MutationSettings
 from engagement_platform.sources.lateness import from_microseconds, microseconds
@@ -283,7 +283,7 @@ def rematerialize_aliases(
     def prepare(manifest: Manifest) -> Move:
         own = as_pinned(settings, manifest)
         at = snapshot.snapshot_of(lake.root, manifest.table_versions)
-        compile_for(lake.spark, log.rows_in(lake.uri(data), at.versions[data.name]))
+        tune_for(lake, log.rows_in(lake.uri(data), at.versions[data.name]))
         return Move(lake.under(own), data, manifest, own.mutation, at)
 
     return MicroBatchJob(

@@ -1,0 +1,44 @@
+"""What the pipelines of engagements and requests share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from engagement_platform.lake.lake import Lake
+from engagement_platform.pipelines.parts import FEW_ROWS, tune_for
+from engagement_platform.settings import Settings, SparkSettings
+
+ADAPTIVE, COMPILED, PARTITIONS = (
+    "spark.sql.adaptive.enabled",
+    "spark.sql.codegen.wholeStage",
+    "spark.sql.shuffle.partitions",
+)
+
+
+@pytest.mark.parametrize(
+    ("rows", "configured", "adapted", "partitions"),
+    [
+        pytest.param(0, 400, "false", "8", id="few rows, many cores"),
+        pytest.param(FEW_ROWS, 2, "false", "2", id="few rows, two cores"),
+        pytest.param(FEW_ROWS + 1, 400, "true", "400", id="many rows"),
+        pytest.param(None, 400, "true", "400", id="who knows how many"),
+    ],
+)
+def test_few_rows_are_planned_once_on_few_partitions_and_more_are_compiled_and_adapted(
+    rows: int | None, configured: int, adapted: str, partitions: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    session = spark.newSession()
+    settings = Settings(home=tmp_path, spark=SparkSettings(shuffle_partitions=configured))
+    tune_for(Lake(session, settings), rows)
+    found = [session.conf.get(key) for key in (ADAPTIVE, COMPILED, PARTITIONS)]
+    assert found == [adapted, adapted, partitions]
+
+
+def test_a_session_that_was_set_up_for_few_rows_serves_many_again(spark: SparkSession, tmp_path: Path) -> None:
+    lake = Lake(spark.newSession(), Settings(home=tmp_path, spark=SparkSettings(shuffle_partitions=16)))
+    for rows in (1, FEW_ROWS * 2):
+        tune_for(lake, rows)
+    assert lake.spark.conf.get(PARTITIONS) == "16"
