@@ -227,8 +227,7 @@ class LayoutSettings(Section):
     light_merge_bytes: int = Field(
         default=256 * 1024 * 1024,
         ge=0,
-        description="A small update is made without Spark only while the files of its organizations hold at most so "
-        "many bytes, since they are read in this process.",
+        description="A partition of at most so many bytes is optimized without Spark: it is read in this process.",
     )
     evolve: bool = Field(
         default=False,

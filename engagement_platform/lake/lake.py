@@ -9,8 +9,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import reduce
-from operator import and_
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 import pyarrow as pa
@@ -174,113 +172,6 @@ class Lake:
             writer = selected.write.format("delta").mode("append").option("optimizeWrite", "false")
             save_under(writer, self.uri(table), txn)
 
-    def merge(
-        self,
-        frame: Rows,
-        table: Table,
-        txn: Transaction,
-        *,
-        on: Sequence[str],
-        update: Sequence[str],
-        newer_by: str | None = None,
-        insert: bool = False,
-        fill: Sequence[str] = (),
-        within: Mapping[str, Sequence[Any]] | None = None,
-        rows: int | None = None,
-    ) -> None:
-        """MERGE rows into a table; skipped when this transaction is in the table already.
-
-        frame: the columns that are named here (with insert the table's), at most one row per key in `on`.
-        update: columns that a match takes from the frame; with newer_by only where that column is greater in the frame
-        than in the table. fill: columns of `update` that a match keeps where the frame has null. insert: also insert
-        what has no match. within: column -> values that matching rows can have; they go into the condition as
-        literals, since only the target's own conjuncts skip files. rows: as for `append`.
-        """
-        needed = {*on, *update, *([newer_by] if newer_by else [])}
-        columns = [name for name in table.column_names if insert or name in needed]
-        with turn(self.root, table.name):
-            self._before_write(table, txn)
-            found = self.light_of(table, rows, (within or {}).get("organization_id"))
-            if found is not None and light.written(found, txn):
-                return
-            few = None if found is None else here(_select(frame, columns))
-            if found is not None and few is not None and light.spread(few, table) <= light.MAX_MERGED_PARTITIONS:
-                txn.guard()
-                light.merge(found, few, table, txn, on=on, update=update, newer_by=newer_by, insert=insert, fill=fill)
-                self._compact(found, table)
-                return
-            source = self.frame(frame).select(*(F.col(name).alias(f"new_{name}") for name in columns))
-            condition = reduce(and_, (F.col(name) == F.col(f"new_{name}") for name in on))
-            for column, values in (within or {}).items():
-                condition &= any_of(column, values)
-            merge = source.mergeInto(self.sql_name(table), condition)
-            newer = None if newer_by is None else F.col(newer_by) < F.col(f"new_{newer_by}")
-            matched = merge.whenMatched() if newer is None else merge.whenMatched(newer)
-            taken = {name: F.col(f"new_{name}") for name in update}
-            taken |= {name: F.coalesce(F.col(f"new_{name}"), F.col(name)) for name in fill}
-            merge = matched.update(taken)
-            if insert:
-                merge = merge.whenNotMatched().insert({name: F.col(f"new_{name}") for name in columns})
-            with self.transaction(txn):
-                merge.merge()
-
-    def move(
-        self, operations: Rows, table: Table, txn: Transaction, *, organizations: Sequence[str], stamp: int, rows: int
-    ) -> None:
-        """Give all rows of some ids another identity; skipped when this transaction is in the table already.
-
-        operations: organization_id, from_id, engaged_from, engaged_before, to_id, as in `engagement/operation`; at
-        most one applies to a row, by its source_person_id. stamp: batch_id of the rows that change. rows: how many
-        operations. By id and not by row: with 2,600,000 rows under 13,000 operations, delta-rs took 2.2 s and, with
-        the rows themselves as its source, 40 s (2 cores).
-        """
-        columns = ("organization_id", "from_id", "engaged_from", "engaged_before", "to_id")
-        with turn(self.root, table.name):
-            self._before_write(table, txn)
-            found = self.light_of(table, rows, organizations)
-            if found is not None and light.written(found, txn):
-                return
-            few = None if found is None else here(_select(operations, columns))
-            if found is not None and few is not None and len(organizations) <= light.MAX_MERGED_PARTITIONS:
-                txn.guard()
-                light.move(found, few, txn, stamp)
-                self._compact(found, table)
-                return
-            source = self.frame(operations).select(*(F.col(name).alias(f"new_{name}") for name in columns))
-            moved = (
-                any_of("organization_id", organizations)
-                & (F.col("organization_id") == F.col("new_organization_id"))
-                & (F.col("source_person_id") == F.col("new_from_id"))
-                & (F.col("new_engaged_from").isNull() | (F.col("engagement_ts") >= F.col("new_engaged_from")))
-                & (F.col("engagement_ts") < F.col("new_engaged_before"))
-                & ~F.col("person_id").eqNullSafe(F.col("new_to_id"))
-            )
-            # Matched-only and small: the one MERGE in which both phases can broadcast the source.
-            merge = F.broadcast(source).mergeInto(self.sql_name(table), moved)
-            merge = merge.whenMatched().update({"person_id": F.col("new_to_id"), "batch_id": F.lit(stamp).cast("long")})
-            with self.transaction(txn):
-                merge.merge()
-
-    def remove(self, keys: DataFrame, table: Table, txn: Transaction, *, on: Sequence[str]) -> None:
-        """Delete the rows that match on these columns; skipped when this transaction is in the table already."""
-        with turn(self.root, table.name):
-            self._before_write(table, txn)
-            source = keys.select(*(F.col(name).alias(f"new_{name}") for name in on))
-            condition = reduce(and_, (F.col(name) == F.col(f"new_{name}") for name in on))
-            with self.transaction(txn):
-                source.mergeInto(self.sql_name(table), condition).whenMatched().delete().merge()
-
-    def overwrite(self, frame: DataFrame, table: Table, txn: Transaction) -> None:
-        """Replace the partitions that `frame` has rows of; skipped when this transaction is in the table already.
-
-        frame: all rows that these partitions hold afterwards, with the table's columns.
-        """
-        with turn(self.root, table.name):
-            self._before_write(table, txn)
-            rows = frame.select(*table.column_names).repartition(*(F.col(name) for name in table.partitioned_by))
-            writer = rows.write.format("delta").mode("overwrite").option("partitionOverwriteMode", "dynamic")
-            save_under(writer, self.uri(table), txn)
-
     def set_property(self, table: Table, key: str, value: str) -> None:
         """Give a table a property that it does not have yet."""
         found = log.describe(self.uri(table))
@@ -288,11 +179,8 @@ class Lake:
             self.spark.sql(f"ALTER TABLE {self.sql_name(table)} SET TBLPROPERTIES ('{key}' = '{value}')").collect()
 
     def _before_write(self, table: Table, txn: Transaction) -> None:
-        """Raise ContractBroken when a mutable table got another layout since this run looked at it.
-
-        Most writes would only be slow, but `overwrite` would take a part of a partition for all of it.
-        Raises OtherManifest when the write would be skipped for another batch's work.
-        """
+        """Raise ContractBroken when a mutable table got another layout since this run looked at it, and OtherManifest
+        when the write would be skipped for another batch's work."""
         found = log.open_log(self.uri(table)) if table.mode is Mode.MUTABLE or txn.note else None
         if found is None:
             return
@@ -306,21 +194,13 @@ class Lake:
         if self.settings.layout.auto_compact:
             light.compact(found, table, self.settings.layout.auto_compact_min_files)
 
-    def light_of(self, table: Table, rows: int | None, organizations: Sequence[str] | None = None) -> DeltaTable | None:
+    def light_of(self, table: Table, rows: int | None) -> DeltaTable | None:
         """The table opened for a write without Spark, or None where Spark has to do it.
 
-        On a local file system only: there both engines can be made to take turns by a lock. organizations: those
-        whose files a merge may rewrite; None for an append.
+        On a local file system only: there both engines can be made to take turns by a lock.
         """
-        layout = self.settings.layout
-        few = rows is not None and rows <= layout.light_write_rows > 0
-        if not few or not self.is_local:
-            return None
-        found = light.opened(self.uri(table), table)
-        if found is not None and organizations is not None:
-            touched = log.bytes_of(found, organizations)
-            return found if touched <= layout.light_merge_bytes else None
-        return found
+        few = rows is not None and rows <= self.settings.layout.light_write_rows > 0
+        return light.opened(self.uri(table), table) if few and self.is_local else None
 
     @contextmanager
     def transaction(self, txn: Transaction) -> Iterator[None]:

@@ -18,9 +18,8 @@ from deltalake import Transaction as TxnAction
 from deltalake.table import TableMerger
 
 from engagement_platform.engine.model import Transaction
-from engagement_platform.errors import PlatformError
 from engagement_platform.lake.batch_logs import refuse_other
-from engagement_platform.lake.contract import Mode, Table
+from engagement_platform.lake.contract import Table
 from engagement_platform.lake.delta_types import delta_type
 from engagement_platform.lake.literals import in_datafusion
 
@@ -31,10 +30,6 @@ _BEYOND = {"delta.randomizeFilePrefixes": "true", "delta.enableDeletionVectors":
 
 FEATURES = frozenset({"appendOnly", "invariants"})
 """Features of a table's protocol that delta-rs keeps as Spark does. One that was liquid keeps the feature of it."""
-
-MAX_MERGED_PARTITIONS = 500
-"""Rows for more partitions are merged by Spark: delta-rs plans a term for each and recurses over them; 500 take about
-0.2 s, 5,000 take 12 s, and with 8,000 the stack overflows, which ends the process (deltalake 1.6.6)."""
 
 STATISTICS_LENGTH = 32
 """Characters of a string's bounds that are kept in the log, as Spark keeps them; a subject may have a million."""
@@ -50,16 +45,6 @@ AUTO_COMPACTION = "auto-compaction"
 """User metadata of a compaction that follows a commit."""
 
 _NO_HOOKS = PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=False)
-
-
-class AmbiguousMerge(PlatformError):
-    """Two rows of a merge's source have the same key."""
-
-    def __init__(self, table: Table, key: Sequence[object]) -> None:
-        self.table, self.key = table.name, tuple(key)
-        super().__init__(
-            f"Two changes of {table.name} have the same key; which one should win is not said. Nothing was written."
-        )
 
 
 def opened(uri: str, table: Table, version: int | None = None) -> DeltaTable | None:
@@ -241,75 +226,6 @@ def purge(found: DeltaTable) -> None:
     found.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False, full=True)
 
 
-def spread(rows: pa.Table, table: Table) -> int:
-    """In how many partitions of the table these rows are."""
-    columns = list(table.partitioned_by)
-    return rows.select(columns).group_by(columns).aggregate([]).num_rows if columns else 1
-
-
-def merge(
-    found: DeltaTable,
-    rows: pa.Table,
-    table: Table,
-    txn: Transaction,
-    *,
-    on: Sequence[str],
-    update: Sequence[str],
-    newer_by: str | None,
-    insert: bool,
-    fill: Sequence[str] = (),
-) -> None:
-    """Update the rows that match on the key, where `newer_by` is greater in the source; insert the others if told so.
-
-    fill: columns that keep what stands in the table where the source has null.
-
-    Raises AmbiguousMerge when a key stands twice in `rows`.
-    """
-    if table.mode is Mode.APPEND_ONLY:
-        raise ValueError(f"{table.name} is append-only")
-    _refuse_repeated(rows, table, on)
-    condition = " AND ".join(f'target."{name}" = source."{name}"' for name in on)
-    merger = found.merge(
-        rows,
-        condition,
-        source_alias="source",
-        target_alias="target",
-        # The source is small and in memory; read as a whole it gives delta-rs bounds by which it skips target files.
-        streamed_exec=False,
-        writer_properties=_writer(),
-        commit_properties=_named(txn),
-        post_commithook_properties=_NO_HOOKS,
-    )
-    newer = None if newer_by is None else f'target."{newer_by}" < source."{newer_by}"'
-    taken = {name: f'source."{name}"' for name in update}
-    taken |= {name: f'CASE WHEN source."{name}" IS NULL THEN target."{name}" ELSE source."{name}" END' for name in fill}
-    merger = merger.when_matched_update(taken, predicate=newer)
-    if insert:
-        merger = merger.when_not_matched_insert({name: f'source."{name}"' for name in table.column_names})
-    merger.execute()
-
-
-def move(found: DeltaTable, operations: pa.Table, txn: Transaction, stamp: int) -> None:
-    """Give the rows of some ids another identity, as `Lake.move` says it."""
-    condition = (
-        'target."organization_id" = source."organization_id" AND target."source_person_id" = source."from_id" '
-        'AND (source."engaged_from" IS NULL OR target."engagement_ts" >= source."engaged_from") '
-        'AND target."engagement_ts" < source."engaged_before"'
-    )
-    merger = found.merge(
-        operations,
-        condition,
-        source_alias="source",
-        target_alias="target",
-        streamed_exec=False,
-        writer_properties=_writer(),
-        commit_properties=_named(txn),
-        post_commithook_properties=_NO_HOOKS,
-    )
-    changes = 'target."person_id" IS DISTINCT FROM source."to_id"'
-    merger.when_matched_update({"person_id": 'source."to_id"', "batch_id": str(stamp)}, predicate=changes).execute()
-
-
 def restore(found: DeltaTable, version: int, txn: Transaction, mark: Transaction | None = None) -> None:
     """Give the table files, schema and properties of an earlier version, which has to be whole, and the `mark`."""
     found.restore(version, commit_properties=_named(txn, mark))
@@ -364,10 +280,3 @@ def _named(txn: Transaction, *more: Transaction | None) -> CommitProperties:
         # The writers of a table take turns; a conflict means that one does not, and must be heard of.
         max_commit_retries=0,
     )
-
-
-def _refuse_repeated(rows: pa.Table, table: Table, on: Sequence[str]) -> None:
-    counted = rows.select(list(on)).group_by(list(on)).aggregate([([], "count_all")])
-    if counted.num_rows < rows.num_rows:
-        repeated = counted.filter(pc.greater(counted.column("count_all"), 1)).slice(0, 1).to_pylist()[0]
-        raise AmbiguousMerge(table, [repeated[name] for name in on])

@@ -121,8 +121,9 @@ def test_what_a_batch_does_depends_on_no_clock_and_no_dice(path: Path) -> None:
 
 def test_the_rules_find_what_they_look_for() -> None:
     """A rule that finds nothing where something is would find nothing anywhere."""
-    told = [line.split()[-1] for line in writes(PACKAGE / "lake" / "lake.py")]
-    assert {".format", ".mergeInto", ".sql()"} <= set(told)
+    writers = (PACKAGE / "lake" / f"{module}.py" for module in ("lake", "overwrite"))
+    kinds = [line.split()[-1] for path in writers for line in writes(path)]
+    assert {".format", ".mergeInto", ".sql()"} <= set(kinds)
     assert looks_at_clocks_or_dice(PACKAGE / "engine" / "job.py")
     assert any(node.attr == "sparkContext" for node in attributes(PACKAGE / "lake" / "session.py"))
 

@@ -15,6 +15,7 @@ from engagement_platform.lake import log
 from engagement_platform.lake.contract import Column, Mode, Table
 from engagement_platform.lake.fencing import LakeFencing
 from engagement_platform.lake.lake import Lake
+from engagement_platform.lake.overwrite import delete_through
 from engagement_platform.settings import Settings
 from engagement_platform_tests.lake.one_run import TRANSACTION, append_slowly
 
@@ -126,14 +127,14 @@ def test_who_closes_beside_a_write_that_lands_finds_it_done(lake: Lake) -> None:
     assert rows(lake) == [0]
 
 
-def test_a_merge_under_a_closed_transaction_is_skipped(lake: Lake) -> None:
+def test_a_deletion_under_a_closed_transaction_is_skipped(lake: Lake) -> None:
     lake.append(lake.spark.range(2).toDF("id"), CHANGING, Transaction("first", 0))
     close(lake, TRANSACTION, CHANGING)
-    lake.remove(lake.spark.range(1).toDF("id"), CHANGING, TRANSACTION, on=("id",))
+    delete_through(lake, CHANGING, "id", 0, TRANSACTION)
     assert rows(lake, CHANGING) == [0, 1]
 
 
-@pytest.mark.parametrize("write", ["append", "remove"])
+@pytest.mark.parametrize("write", ["append", "delete"])
 def test_nothing_is_written_once_the_guard_refuses(lake: Lake, write: str) -> None:
     def refuse() -> None:
         raise PermissionError("the lease is lost")
@@ -142,7 +143,7 @@ def test_nothing_is_written_once_the_guard_refuses(lake: Lake, write: str) -> No
     guarded = Transaction("late", 1, guard=refuse)
     writes = {
         "append": lambda: lake.append(lake.spark.range(3).toDF("id"), CHANGING, guarded),
-        "remove": lambda: lake.remove(lake.spark.range(1).toDF("id"), CHANGING, guarded, on=("id",)),
+        "delete": lambda: delete_through(lake, CHANGING, "id", 0, guarded),
     }
     with pytest.raises(PermissionError):
         writes[write]()

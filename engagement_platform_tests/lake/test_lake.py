@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from engagement_platform.engine.model import Transaction
 from engagement_platform.lake import log
 from engagement_platform.lake.contract import Column, ContractBroken, Mode, Table
 from engagement_platform.lake.engagement import MAPPING, MUTATION_REQUEST, NOTIFICATION, QUARANTINE, data_table
 from engagement_platform.lake.lake import MAX_LITERALS, Lake, any_of
+from engagement_platform.lake.overwrite import update_rows
 from engagement_platform.lake.partition_paths import makes_folder_name
 from engagement_platform.lake.refusals import LakePathRefused
 from engagement_platform.settings import LayoutSettings, Settings
@@ -139,61 +141,50 @@ def test_an_append_that_is_done_again_adds_nothing_even_with_other_rows(lake: La
     assert lake.commit_of(table, Transaction("job@1/data/insert", 6)) is None
 
 
-def test_a_merge_that_is_done_again_changes_nothing(lake: Lake) -> None:
-    table = named("merged")
+def test_an_update_that_is_done_again_changes_nothing(lake: Lake) -> None:
+    table = named("updated")
     lake.ensure(table)
-    lake.append(
-        frame(lake, [("org", "a", 1, "one"), ("org", "b", 5, "newer"), ("org-2", "a", 1, "theirs")]),
-        table,
-        Transaction("job/insert", 0),
-    )
+    held = [("org", "a", 1, "one"), ("org", "b", 5, "other"), ("org-2", "a", 1, "theirs")]
+    lake.append(frame(lake, held), table, Transaction("job/insert", 0))
     txn = Transaction("job/update", 1)
 
-    def merge(changes: Sequence[Row], within: Sequence[str] = ("org",)) -> None:
-        lake.merge(
-            frame(lake, changes),
-            table,
-            txn,
-            on=("organization_id", "id"),
-            update=("version", "word"),
-            newer_by="version",
-            insert=True,
-            within={"organization_id": within},
-        )
+    def update(changes: Sequence[Row]) -> None:
+        within = [F.col("organization_id") == "org"]
+        update_rows(lake, frame(lake, changes), table, txn, on=("organization_id", "id"), within=within)
 
-    merge([("org", "a", 2, "two"), ("org", "b", 4, "older"), ("org", "c", 1, "new")])
-    expected = [("org", "a", 2, "two"), ("org", "b", 5, "newer"), ("org", "c", 1, "new"), ("org-2", "a", 1, "theirs")]
+    update([("org", "a", 2, "two"), ("org", "c", 1, "nobody's")])
+    expected = [("org", "a", 2, "two"), *held[1:]]
     assert rows_of(lake, table) == expected
     after = lake.version(table)
-    merge([("org", "a", 3, "three"), ("org", "d", 1, "unseen")])
+    update([("org", "a", 3, "three")])
     assert rows_of(lake, table) == expected
     assert lake.version(table) == after
     commit = lake.commit_of(table, txn)
     assert commit is not None
-    assert (commit.operation, commit.rows_updated, commit.rows_added) == ("MERGE", 1, 1)
+    assert (commit.operation, commit.rows_updated, commit.rows_added) == ("MERGE", 1, 0)
     for key in ("write.txnAppId", "write.txnVersion", "commitInfo.userMetadata"):
         assert lake.spark.conf.get(f"spark.databricks.delta.{key}", None) is None, f"{key} names every later write"
 
 
-def test_a_merge_that_fails_leaves_no_transaction_behind_in_the_session(lake: Lake) -> None:
+def test_an_update_that_fails_leaves_no_transaction_behind_in_the_session(lake: Lake) -> None:
     table = named("refused")
     lake.ensure(table)
     lake.append(frame(lake, [("org", "a", 1, "one")]), table, Transaction("job/insert", 0))
     twice = frame(lake, [("org", "a", 2, "two"), ("org", "a", 3, "three")])
     with pytest.raises(Exception, match="DELTA_MULTIPLE_SOURCE_ROW_MATCHING_TARGET_ROW_IN_MERGE"):
-        lake.merge(twice, table, Transaction("job/update", 1), on=("organization_id", "id"), update=("word",))
+        update_rows(lake, twice, table, Transaction("job/update", 1), on=("organization_id", "id"), within=())
     lake.append(frame(lake, [("org", "b", 1, "later")]), table, Transaction("job/insert", 1))
     assert [row[1] for row in rows_of(lake, table)] == ["a", "b"]
     assert lake.spark.conf.get("spark.databricks.delta.write.txnAppId", None) is None
 
 
-def test_an_append_only_table_refuses_a_merge(lake: Lake) -> None:
+def test_an_append_only_table_refuses_an_update(lake: Lake) -> None:
     table = replace(named("append_only"), mode=Mode.APPEND_ONLY)
     lake.ensure(table)
     rows = frame(lake, [("org", "a", 1, "one")])
     lake.append(rows, table, Transaction("job/insert", 0))
     with pytest.raises(Exception, match="DELTA_CANNOT_MODIFY_APPEND_ONLY"):
-        lake.merge(rows, table, Transaction("job/update", 0), on=("organization_id", "id"), update=("word",))
+        update_rows(lake, rows, table, Transaction("job/update", 0), on=("organization_id", "id"), within=())
 
 
 def test_a_pinned_version_is_read_whatever_came_later(lake: Lake) -> None:

@@ -23,7 +23,6 @@ from engagement_platform.lake.arrow import table_of
 from engagement_platform.lake.contract import Column, Mode, Table
 from engagement_platform.lake.engagement import MUTATION_REQUEST, QUARANTINE, data_table
 from engagement_platform.lake.lake import Lake, here
-from engagement_platform.lake.light import AmbiguousMerge
 from engagement_platform.lake.turns import TableBusy, turn
 from engagement_platform.settings import LayoutSettings, Settings
 from engagement_platform_tests.conftest import max_result_size
@@ -101,16 +100,8 @@ def random_rows(rng: random.Random, count: int, version: int = 1) -> list[Row]:
 
 
 def test_both_engines_leave_the_same_rows_and_read_what_the_other_wrote(spark: SparkSession, home: Path) -> None:
-    """The same appends and merges, without Spark, and taking turns."""
-    assert_the_same_rows(spark, home, named("both"), [(1000, 1000), (0, 1000)])
-
-
-@pytest.mark.slow
-def test_both_engines_leave_the_same_rows_whoever_begins(spark: SparkSession, home: Path) -> None:
-    assert_the_same_rows(spark, home, named("all"), [(0, 0), (1000, 1000), (0, 1000), (1000, 0)])
-
-
-def assert_the_same_rows(spark: SparkSession, home: Path, table: Table, all_ways: Sequence[tuple[int, int]]) -> None:
+    """The same appends, without Spark, by Spark, and taking turns, whoever begins."""
+    all_ways, table = [(1000, 1000), (0, 0), (0, 1000), (1000, 0)], named("both")
     found = []
     for nth, ways in enumerate(all_ways):
         rng = random.Random(20261121)
@@ -119,20 +110,7 @@ def assert_the_same_rows(spark: SparkSession, home: Path, table: Table, all_ways
         for version in range(1, 6):
             lake = lakes[version % 2]
             changes = random_rows(rng, 60, version=rng.randint(1, 5))
-            if version == 1:
-                lake.append(frame(lake, changes), table, Transaction("job/insert", version), rows=len(changes))
-                continue
-            lake.merge(
-                frame(lake, changes),
-                table,
-                Transaction("job/merge", version),
-                on=("organization_id", "day", "id"),
-                update=("version", "more"),
-                newer_by="version",
-                insert=version % 2 == 0,
-                within={"organization_id": ORGANIZATIONS},
-                rows=len(changes),
-            )
+            lake.append(frame(lake, changes), table, Transaction("job/insert", version), rows=len(changes))
         found.append(rows_of(lakes[0], table))
         assert len(found[-1]) > 60
         assert found[-1] == found[0]
@@ -152,9 +130,6 @@ def test_a_transaction_of_one_engine_is_skipped_by_the_other(
     for version in (3, 4):
         txn = Transaction("job@1/insert", version)
         theirs.append(frame(theirs, [("org", DAYS[0], "b", 1, None)]), table, txn, rows=1)
-        theirs.merge(
-            frame(theirs, [("org", DAYS[0], "a", 9, None)]), table, txn, on=("id",), update=("version",), rows=1
-        )
     assert ours.version(table) == after
     theirs.append(frame(theirs, [("org", DAYS[0], "b", 1, None)]), table, Transaction("job@2/insert", 4), rows=1)
     assert [row["id"] for row in rows_of(ours, table)] == ["a", "b"]
@@ -245,48 +220,6 @@ def test_partitions_with_many_small_files_are_compacted_and_nothing_else_changes
     assert spark.table(f"seen_{len(partitioned_by)}").count() == 11
 
 
-def test_an_update_that_would_read_too_much_here_goes_through_spark(spark: SparkSession, home: Path) -> None:
-    table = named("large")
-    lake, wary = lake_at(spark, home), lake_at(spark, home, light_merge_bytes=1)
-    lake.ensure(table)
-    lake.append(frame(lake, [("org", DAYS[0], "a", 1, None)]), table, Transaction("job/insert", 0), rows=1)
-    for version, chosen in ((1, wary), (2, lake)):
-        change: Row = ("org", DAYS[0], "a", version + 1, None)
-        chosen.merge(
-            frame(lake, [change]),
-            table,
-            Transaction("job/update", version),
-            on=("organization_id", "id"),
-            update=("version",),
-            within={"organization_id": ["org"]},
-            rows=1,
-        )
-    assert engines(lake, table)[1:] == ["light", "Spark", "light"]
-    assert [row["version"] for row in rows_of(lake, table)] == [3]
-
-
-@pytest.mark.slow
-def test_an_update_of_many_partitions_goes_through_spark(spark: SparkSession, home: Path) -> None:
-    table = named("spread")
-    lake = lake_at(spark, home)
-    lake.ensure(table)
-    for version, count in ((1, light.MAX_MERGED_PARTITIONS), (2, light.MAX_MERGED_PARTITIONS + 1)):
-        rows: list[Row] = [(f"org-{nth}", DAYS[0], "a", version, None) for nth in range(count)]
-        lake.merge(
-            frame(lake, rows),
-            table,
-            Transaction("job/merge", version),
-            on=("organization_id", "id"),
-            update=("version",),
-            newer_by="version",
-            insert=True,
-            rows=count,
-        )
-    assert engines(lake, table)[1:] == ["light", "Spark"]
-    assert {row["version"] for row in rows_of(lake, table)} == {2}
-    assert len(rows_of(lake, table)) == light.MAX_MERGED_PARTITIONS + 1
-
-
 @pytest.mark.parametrize("word", quick(["x\u2028y", "\u2029", "\x85", "long " * 100_000]))
 def test_whatever_a_text_holds_its_commit_is_found_and_stays_small(spark: SparkSession, home: Path, word: str) -> None:
     table = named(f"texts_{len(word)}_{ord(word[0])}")
@@ -311,19 +244,6 @@ def test_rows_of_more_bytes_than_spark_hands_out_go_through_spark(spark: SparkSe
         assert here(frame(lake, rows)) is None
     assert engines(lake, table)[1:] == ["Spark"]
     assert [row["id"] for row in rows_of(lake, table)] == ["0", "1", "2"]
-
-
-def test_two_changes_of_one_key_are_refused_and_nothing_is_written(spark: SparkSession, home: Path) -> None:
-    table = named("ambiguous")
-    lake = lake_at(spark, home)
-    lake.ensure(table)
-    lake.append(frame(lake, [("org", DAYS[0], "a", 1, None)]), table, Transaction("job/insert", 0), rows=1)
-    twice = frame(lake, [("org", DAYS[0], "a", 2, None), ("org", DAYS[0], "a", 3, None)])
-    with pytest.raises(AmbiguousMerge, match="same key"):
-        lake.merge(
-            twice, table, Transaction("job/update", 1), on=("organization_id", "id"), update=("version",), rows=2
-        )
-    assert lake.version(table) == 1
 
 
 def test_a_conflict_with_another_writer_is_raised_and_not_retried(spark: SparkSession, home: Path) -> None:

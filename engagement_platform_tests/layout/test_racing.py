@@ -28,7 +28,6 @@ from engagement_platform.verify import identity_findings, verify
 from engagement_platform_tests.ingestion.conftest import MakeWorld, make_world
 from engagement_platform_tests.ingestion.oracle import engagement
 from engagement_platform_tests.ingestion.world import NOW, World
-from engagement_platform_tests.layout.seeded import no_spark
 
 __all__ = ["make_world"]
 
@@ -104,12 +103,13 @@ def test_optimize_an_ingestion_and_a_mutation_race_and_nothing_is_lost(
     def look_after() -> None:
         while True:
             last = settled.is_set()
-            run = Run(busy.settings, busy.stores, Tools(busy.settings.maintenance, no_spark))
+            run = Run(busy.settings, busy.stores, Tools(busy.settings.maintenance, lambda: optimizing))
             outcomes.extend(run.do(planned(busy.settings, Asked())))
             if last:
                 return
 
     # Sessions of their own, as runs have: a session's transaction ids are its configuration.
+    optimizing = spark.newSession()
     ingesting, mutating = (busy.under(spark=spark.newSession()) for _ in range(2))
     with ThreadPoolExecutor(3) as pool:
         upkeep = pool.submit(look_after)
