@@ -177,12 +177,6 @@ class CheckpointStore:
         with reading(self._engine) as connection:
             return sorted(connection.execute(select(BATCH.c.job_name).distinct()).scalars())
 
-    def ingestion_dates(self, job: str) -> list[date]:
-        """UTC dates on which the job has batches in any state, oldest first."""
-        query = select(BATCH.c.ingestion_date).where(BATCH.c.job_name == job).distinct()
-        with reading(self._engine) as connection:
-            return sorted(date.fromisoformat(day) for day in connection.execute(query).scalars())
-
     def reset(self, job: str, fences: Sequence[Fence] = (), *, foreign: Collection[str] = (), sequence: int = 0) -> str:
         """Forget how far the job is and return its new application id, such as `ingest-engagements@2.77ab03c1`.
 

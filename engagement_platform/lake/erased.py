@@ -48,11 +48,6 @@ def is_erasure_of_players(marker: str | None) -> bool:
     return (marker or "").startswith(f"{ERASE_PLAYERS}/")
 
 
-def is_pseudonym(person_id: str | None) -> bool:
-    """Whether an id stands in the place of an erased person's."""
-    return person_id is not None and person_id.startswith(PSEUDONYM)
-
-
 class RowsNotTakenOut(PlatformError):
     """A table has features with which rows can only be taken out by Spark, which is not at hand."""
 

@@ -80,7 +80,6 @@ REJECTED = Table(
     ),
 )
 
-BOOKS = (PLAN, OUTCOME, REJECTED)
 _HOOKS = PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=False)
 
 

@@ -30,7 +30,6 @@ NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 CODEC_IN_NAME = r"\.(?P<codec>snappy|zstd|gz|gzip|br|brotli|lzo|lz4|lz4raw|lz4_raw)\.parquet$"
 UNNAMED = "unnamed"
 """Codec of a file whose name does not tell one: nothing, or a writer that does not say."""
-UNCOMPRESSED = "uncompressed"
 _DEFAULT_INDEXED = 32
 """Delta's default for delta.dataSkippingNumIndexedCols."""
 

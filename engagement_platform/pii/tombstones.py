@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
 from typing import Any, Protocol
@@ -52,27 +51,6 @@ class Tombstones(Protocol):
     def erased_players(self, players: Collection[tuple[str, str]], before: datetime) -> set[tuple[str, str]]:
         """Those of these (game, player) that were erased before a time."""
         ...
-
-
-@dataclass(frozen=True)
-class Nobody:
-    """No one is erased; for tests of what has nothing to do with it."""
-
-    def organizations(self, kind: str) -> set[str]:  # noqa: ARG002
-        """None."""
-        return set()
-
-    def erased(self, kind: str, ids: Collection[Id]) -> set[Id]:  # noqa: ARG002
-        """None."""
-        return set()
-
-    def erased_players(
-        self,
-        players: Collection[tuple[str, str]],  # noqa: ARG002
-        before: datetime,  # noqa: ARG002
-    ) -> set[tuple[str, str]]:
-        """None."""
-        return set()
 
 
 class StoredTombstones:
