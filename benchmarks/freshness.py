@@ -50,8 +50,8 @@ from engagement_platform.jobs import INGEST_PROFILE_CHANGES, REMATERIALIZE_PROFI
 from engagement_platform.lake import log
 from engagement_platform.lake.jars import resolve_jars
 from engagement_platform.lake.session import session_conf
-from engagement_platform.merge_on_read.entity import profile
-from engagement_platform.merge_on_read.here import current_here
+from engagement_platform.pipelines.profiles.entity import profile
+from engagement_platform.pipelines.profiles.here import current_here
 from engagement_platform.settings import KafkaSettings, Settings, SparkSettings
 
 TARGET_RATE, TARGET_S = 12_000, 60.0

@@ -61,11 +61,11 @@ from benchmarks.peers.measure import Notes, Peers
 from benchmarks.peers.report import keys as peer_keys
 from benchmarks.peers.report import table as peer_table
 from engagement_platform.lake import log
-from engagement_platform.merge_on_read.entity import Entity
-from engagement_platform.merge_on_read.rematerialize import METHODS
-from engagement_platform.merge_on_read.view import STRATEGIES, view
 from engagement_platform.perftest.data import ENTITY, PARTITIONED, Generated, Records
 from engagement_platform.perftest.one import summed_up
+from engagement_platform.pipelines.profiles.entity import Entity
+from engagement_platform.pipelines.profiles.rematerialize import METHODS
+from engagement_platform.pipelines.profiles.view import STRATEGIES, view
 from engagement_platform.sections import RematerializeMethod
 
 Kept = tuple[Cells, Cells, Cells]

@@ -8,9 +8,9 @@ from dataclasses import replace
 from pyspark.sql import DataFrame
 
 from benchmarks.merge_on_read_ways import Stage
-from engagement_platform.merge_on_read.latency import point_read_seconds
-from engagement_platform.merge_on_read.snapshot import snapshot
-from engagement_platform.merge_on_read.view import STRATEGIES, view
+from engagement_platform.pipelines.profiles.point_read import point_read_seconds
+from engagement_platform.pipelines.profiles.snapshot import snapshot
+from engagement_platform.pipelines.profiles.view import STRATEGIES, view
 from engagement_platform.sections import ViewStrategy
 
 BASE, ONE_KEY = "base alone", "one key, no JVM"

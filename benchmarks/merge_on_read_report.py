@@ -21,8 +21,8 @@ from benchmarks.cells import Cells, Run, charts, page, right_aligned
 from benchmarks.merge_on_read_reads import AGAIN, BASE, COUNTED, LATE, ONE_KEY, WHOLE
 from benchmarks.merge_on_read_ways import COPY_ON_WRITE, MERGE_ON_READ, WAYS, is_product
 from benchmarks.pages import markdown
-from engagement_platform.merge_on_read.rematerialize import METHODS
-from engagement_platform.merge_on_read.view import STRATEGIES
+from engagement_platform.pipelines.profiles.rematerialize import METHODS
+from engagement_platform.pipelines.profiles.view import STRATEGIES
 from engagement_platform.sections import ViewStrategy
 
 MOVE = "move"

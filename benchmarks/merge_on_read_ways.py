@@ -22,10 +22,10 @@ from engagement_platform.jobs import open_stores
 from engagement_platform.lake.contract import Column, Mode, Table
 from engagement_platform.lake.lake import Lake
 from engagement_platform.lake.session import session_conf
-from engagement_platform.merge_on_read.entity import Entity
-from engagement_platform.merge_on_read.rematerialize import rematerialize
-from engagement_platform.merge_on_read.view import current
 from engagement_platform.perftest.data import ENTITY, PARTITIONED, Records, fill, put
+from engagement_platform.pipelines.profiles.entity import Entity
+from engagement_platform.pipelines.profiles.rematerialize import rematerialize
+from engagement_platform.pipelines.profiles.view import current
 from engagement_platform.sections import MergeOnReadSettings, RematerializeMethod, RematerializeSettings
 from engagement_platform.settings import LayoutSettings, Settings
 

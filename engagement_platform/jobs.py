@@ -37,16 +37,16 @@ from engagement_platform.lake.lake import Lake
 from engagement_platform.lake.session import spark_session
 from engagement_platform.landing.redriven import RedriveSource
 from engagement_platform.layout.inline import inline
-from engagement_platform.merge_on_read.entity import profile
-from engagement_platform.merge_on_read.ingest import ingest_changes, reread_name
-from engagement_platform.merge_on_read.ingest import job_name as ingest_name
-from engagement_platform.merge_on_read.rematerialize import job_name as rematerialize_name
-from engagement_platform.merge_on_read.rematerialize import rematerialize
 from engagement_platform.pipelines.engagements.job import ingest_engagements
 from engagement_platform.pipelines.mutations.announcing import apply_mutations
 from engagement_platform.pipelines.mutations.ingest import ingest_mutation_requests
 from engagement_platform.pipelines.mutations.move import REMATERIALIZE_ALIASES, rematerialize_aliases
 from engagement_platform.pipelines.parts import APPLY_MUTATIONS, Parts
+from engagement_platform.pipelines.profiles.entity import profile
+from engagement_platform.pipelines.profiles.job import ingest_changes, reread_name
+from engagement_platform.pipelines.profiles.job import job_name as ingest_name
+from engagement_platform.pipelines.profiles.rematerialize import job_name as rematerialize_name
+from engagement_platform.pipelines.profiles.rematerialize import rematerialize
 from engagement_platform.pipelines.replay import QuarantineSource
 from engagement_platform.settings import Settings
 from engagement_platform.sources.kafka import KafkaSource

@@ -1,6 +1,6 @@
 """Reads tables of the lake and the current views for people: into one file, or the first rows. Writes no table.
 
-What the views hold is `pipelines.snapshot` and `merge_on_read.view`; how a command line shows rows is `commands`.
+What the views hold is `pipelines.snapshot` and `pipelines.profiles.view`; how a command line shows rows is `commands`.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from engagement_platform.lake.contract import Mode, Table
 from engagement_platform.lake.engagement import MAPPING, engagement_tables
 from engagement_platform.lake.lake import Lake
 from engagement_platform.lake.plain import plain_rows, plain_value
-from engagement_platform.merge_on_read import view as profiles
-from engagement_platform.merge_on_read.entity import Entity, profile
 from engagement_platform.pipelines.engagements.schema import CURRENT_ROW
+from engagement_platform.pipelines.profiles import view as profiles
+from engagement_platform.pipelines.profiles.entity import Entity, profile
 from engagement_platform.pipelines.snapshot import CURRENT, DATA, current, current_names, snapshot
 from engagement_platform.settings import Settings
 from engagement_platform.streams.declared import declarations

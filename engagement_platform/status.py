@@ -26,13 +26,13 @@ from engagement_platform.jobs import (
     topic_of,
 )
 from engagement_platform.lake.engagement import MUTATION_REQUEST
-from engagement_platform.merge_on_read.entity import Entity, profile
-from engagement_platform.merge_on_read.rematerialize import job_name as rematerialize_name
-from engagement_platform.merge_on_read.snapshot import pending_rows as pending_of_entity
 from engagement_platform.pipelines import snapshot as lake_snapshot
 from engagement_platform.pipelines.backlog import moved_up_to, oldest_above, pending_rows, rows_above
 from engagement_platform.pipelines.mutations.move import REMATERIALIZE_ALIASES
 from engagement_platform.pipelines.parts import APPLY_MUTATIONS, announced
+from engagement_platform.pipelines.profiles.entity import Entity, profile
+from engagement_platform.pipelines.profiles.rematerialize import job_name as rematerialize_name
+from engagement_platform.pipelines.profiles.snapshot import pending_rows as pending_of_entity
 from engagement_platform.settings import Settings
 from engagement_platform.sources.kafka import KafkaSource
 from engagement_platform.sources.kafka_errors import TopicMissing

@@ -13,7 +13,7 @@ from benchmarks.cells import Cells, right_aligned
 from benchmarks.merge_on_read_reads import BASE, WHOLE
 from benchmarks.merge_on_read_report import TARGET_PENDING, Asked, Cost, costs, reading, settled
 from benchmarks.merge_on_read_ways import COPY_ON_WRITE, MERGE_ON_READ
-from engagement_platform.merge_on_read.view import STRATEGIES
+from engagement_platform.pipelines.profiles.view import STRATEGIES
 
 LOAD, APPLY, COMPACT, READ = "load", "apply", "compact", "read after {}"
 

@@ -19,7 +19,7 @@ from engagement_platform.defs.profile import PROFILES
 from engagement_platform.games.event_type import GROUP
 from engagement_platform.games.feed import Feed, shipped
 from engagement_platform.games.registry import SHIPPED
-from engagement_platform.merge_on_read.entity import PROFILE
+from engagement_platform.pipelines.profiles.entity import PROFILE
 from engagement_platform.settings import Settings
 from engagement_platform.streams.kinds import DeclaredColumn
 

@@ -1,6 +1,6 @@
 """An entity that partial updates describe, as Dagster sees it: changeset, base and view, and what watches over them.
 
-What a batch does is `merge_on_read/`; when the base is written, and why, is `merge_on_read/cadence`. What the checks
+What a batch does is `pipelines/profiles/`; when the base is written, and why, is its `schedule`. What the checks
 find is `entity_checks`. The entity that ships is `profile`, those that people declare come from `components`.
 """
 
@@ -37,11 +37,11 @@ from engagement_platform.defs.watched_view import looked as looked_at
 from engagement_platform.engine.job import BatchReport, MicroBatchJob, Told
 from engagement_platform.engine.model import JobState
 from engagement_platform.lake.engagement import QUARANTINE
-from engagement_platform.merge_on_read.cadence import Waits, due, pressing
-from engagement_platform.merge_on_read.entity import Entity
-from engagement_platform.merge_on_read.ingest import job_name as ingest_name
-from engagement_platform.merge_on_read.rematerialize import job_name as rematerialize_name
-from engagement_platform.merge_on_read.rematerialize import known_rounds
+from engagement_platform.pipelines.profiles.entity import Entity
+from engagement_platform.pipelines.profiles.job import job_name as ingest_name
+from engagement_platform.pipelines.profiles.rematerialize import job_name as rematerialize_name
+from engagement_platform.pipelines.profiles.rematerialize import known_rounds
+from engagement_platform.pipelines.profiles.schedule import Waits, due, pressing
 from engagement_platform.settings import Settings
 
 WHY = "engagement_platform/why"

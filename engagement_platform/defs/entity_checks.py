@@ -12,13 +12,13 @@ from engagement_platform.defs.specs import key_of
 from engagement_platform.defs.waiting import Waiting
 from engagement_platform.engine.model import JobState
 from engagement_platform.lake import log
-from engagement_platform.merge_on_read.cadence import Waits
-from engagement_platform.merge_on_read.entity import Entity
-from engagement_platform.merge_on_read.ingest import job_name as ingest_name
-from engagement_platform.merge_on_read.latency import point_read_seconds
-from engagement_platform.merge_on_read.rematerialize import job_name as rematerialize_name
-from engagement_platform.merge_on_read.sample import sample
-from engagement_platform.merge_on_read.snapshot import Snapshot, snapshot
+from engagement_platform.pipelines.profiles.consistency_check import sample
+from engagement_platform.pipelines.profiles.entity import Entity
+from engagement_platform.pipelines.profiles.job import job_name as ingest_name
+from engagement_platform.pipelines.profiles.point_read import point_read_seconds
+from engagement_platform.pipelines.profiles.rematerialize import job_name as rematerialize_name
+from engagement_platform.pipelines.profiles.schedule import Waits
+from engagement_platform.pipelines.profiles.snapshot import Snapshot, snapshot
 from engagement_platform.settings import Settings
 from engagement_platform.sources.kafka_errors import TopicMissing
 

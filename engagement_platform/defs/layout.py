@@ -40,7 +40,7 @@ from engagement_platform.layout.findings import CODES
 from engagement_platform.layout.outcomes import predicted_and_actual
 from engagement_platform.layout.reports import keep
 from engagement_platform.layout.segment import moved_on
-from engagement_platform.merge_on_read.entity import PROFILE
+from engagement_platform.pipelines.profiles.entity import PROFILE
 from engagement_platform.settings import Settings
 from engagement_platform.streams.declared import declarations
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from engagement_platform.defs.entity import EntityParts
 from engagement_platform.defs.specs import PROFILE_CHANGES_TOPIC
-from engagement_platform.merge_on_read.entity import PROFILE, profile
+from engagement_platform.pipelines.profiles.entity import PROFILE, profile
 from engagement_platform.settings import Settings
 
 

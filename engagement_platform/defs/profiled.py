@@ -21,7 +21,7 @@ from engagement_platform.defs.plot import Bar, Legend, markdown
 from engagement_platform.engine.stores import BatchRecord
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.engagement import QUARANTINE
-from engagement_platform.merge_on_read.entity import Entity
+from engagement_platform.pipelines.profiles.entity import Entity
 
 CHANGES = ("inserts", "updates", "deletes")
 MOVED = (

@@ -16,7 +16,7 @@ from engagement_platform.lake.engagement import (
     QUARANTINE,
     data_table,
 )
-from engagement_platform.merge_on_read.entity import Entity
+from engagement_platform.pipelines.profiles.entity import Entity
 
 GROUP = "engagement"
 OWNERS = ("team:engagement-platform",)

@@ -12,8 +12,8 @@ from datetime import UTC, datetime
 import dagster as dg
 
 from engagement_platform.defs.plot import Bar, Legend, markdown
-from engagement_platform.merge_on_read.cadence import Waits
-from engagement_platform.merge_on_read.entity import Entity
+from engagement_platform.pipelines.profiles.entity import Entity
+from engagement_platform.pipelines.profiles.schedule import Waits
 
 SHOWN = 30
 """Looks in the picture, and in the cursor of the sensor: a quarter of an hour where something changes all the time."""

@@ -29,9 +29,9 @@ from engagement_platform.lake.optimize import Place, checkpoint_log
 from engagement_platform.lake.session import spark_session
 from engagement_platform.landing.redriven import turn_of
 from engagement_platform.landing.withheld import said_in
-from engagement_platform.merge_on_read.entity import Entity
 from engagement_platform.pii.erasure import Former, Subject, naming, once
 from engagement_platform.pii.tombstones import ANYWHERE, StoredTombstones, entity
+from engagement_platform.pipelines.profiles.entity import Entity
 from engagement_platform.settings import Settings
 from engagement_platform.sources.messages import SENTENCES, Reason
 from engagement_platform.streams.declared import declarations

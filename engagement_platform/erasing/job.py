@@ -42,11 +42,11 @@ from engagement_platform.lake.fencing import LakeFencing, targets
 from engagement_platform.lake.lake import Lake
 from engagement_platform.lake.session import spark_session
 from engagement_platform.landing.redriven import turn_of
-from engagement_platform.merge_on_read.entity import profile
 from engagement_platform.pii.sealing import SealBroken
 from engagement_platform.pii.tombstones import StoredTombstones
 from engagement_platform.pipelines.engagements.job import ANNOUNCED
 from engagement_platform.pipelines.parts import announced
+from engagement_platform.pipelines.profiles.entity import profile
 from engagement_platform.settings import Settings
 
 _REMEMBERED = 100

@@ -23,10 +23,10 @@ from engagement_platform.lake.contract import Table
 from engagement_platform.lake.engagement import NOTIFICATION
 from engagement_platform.lake.erased import rewrite, take_out
 from engagement_platform.lake.lake import Lake
-from engagement_platform.merge_on_read.entity import Entity
 from engagement_platform.pii.tombstones import ANYWHERE, ENGAGEMENT, PERSON, StoredTombstones, entity
 from engagement_platform.pipelines.engagements.job import ANNOUNCED
 from engagement_platform.pipelines.mutations.identity import Identities
+from engagement_platform.pipelines.profiles.entity import Entity
 
 
 @dataclass

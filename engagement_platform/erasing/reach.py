@@ -26,9 +26,9 @@ from engagement_platform.lake import log
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.erased import current_files
 from engagement_platform.layout.vacuum import Readers
-from engagement_platform.merge_on_read.entity import profile
 from engagement_platform.pii.erasure import Former, Subject
 from engagement_platform.pii.tombstones import ANYWHERE, PERSON, StoredTombstones, entity
+from engagement_platform.pipelines.profiles.entity import profile
 from engagement_platform.settings import Settings
 
 

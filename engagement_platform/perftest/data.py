@@ -20,8 +20,8 @@ from engagement_platform.engine.model import Transaction
 from engagement_platform.lake import light
 from engagement_platform.lake.arrow import schema_of
 from engagement_platform.lake.contract import Table
-from engagement_platform.merge_on_read.entity import Attribute, Entity, version_of
-from engagement_platform.merge_on_read.promise import note_here, words
+from engagement_platform.pipelines.profiles.entity import Attribute, Entity, version_of
+from engagement_platform.pipelines.profiles.insert_guarantee import note_here, words
 from engagement_platform.sections import Section
 
 ENTITY = Entity(

@@ -24,10 +24,10 @@ from engagement_platform.lake.contract import Table
 from engagement_platform.lake.lake import Lake
 from engagement_platform.lake.overwrite import replace
 from engagement_platform.lake.session import spark_session
-from engagement_platform.merge_on_read.entity import Entity
-from engagement_platform.merge_on_read.snapshot import Snapshot, snapshot
-from engagement_platform.merge_on_read.view import view
 from engagement_platform.perftest.spec import Permutation, Spec, entity_of, parse, settings_of
+from engagement_platform.pipelines.profiles.entity import Entity
+from engagement_platform.pipelines.profiles.snapshot import Snapshot, snapshot
+from engagement_platform.pipelines.profiles.view import view
 from engagement_platform.settings import Settings
 
 MARK = "measured: "

@@ -21,9 +21,6 @@ from deltalake import DeltaTable
 
 from engagement_platform.errors import PlatformError
 from engagement_platform.lake import log
-from engagement_platform.merge_on_read.entity import Entity
-from engagement_platform.merge_on_read.snapshot import Snapshot, snapshot
-from engagement_platform.merge_on_read.view import choose
 from engagement_platform.perftest.data import Records, fill
 from engagement_platform.perftest.one import Work, figures, scratch_table
 from engagement_platform.perftest.spec import (
@@ -38,6 +35,9 @@ from engagement_platform.perftest.spec import (
     settings_of,
 )
 from engagement_platform.perftest.timer import Row, add, permutation_of, rows_of
+from engagement_platform.pipelines.profiles.entity import Entity
+from engagement_platform.pipelines.profiles.snapshot import Snapshot, snapshot
+from engagement_platform.pipelines.profiles.view import choose
 from engagement_platform.settings import Settings
 
 FRESH = (sys.executable, "-m", "engagement_platform.perftest.one")

@@ -22,9 +22,9 @@ from urllib.parse import quote
 from pydantic import Field, SecretStr, ValidationError, model_validator
 
 from engagement_platform.errors import PlatformError
-from engagement_platform.merge_on_read.entity import Entity, profile
-from engagement_platform.merge_on_read.view import choose
 from engagement_platform.perftest.data import ENTITY, Generated
+from engagement_platform.pipelines.profiles.entity import Entity, profile
+from engagement_platform.pipelines.profiles.view import choose
 from engagement_platform.sections import Section
 from engagement_platform.settings import Settings
 

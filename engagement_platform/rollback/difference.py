@@ -19,11 +19,11 @@ from engagement_platform.lake.arrow import schema_of
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.engagement import MUTATION_REQUEST
 from engagement_platform.lake.lake import Lake, Rows
-from engagement_platform.merge_on_read.entity import Entity
-from engagement_platform.merge_on_read.here import current_here
-from engagement_platform.merge_on_read.snapshot import snapshot
-from engagement_platform.merge_on_read.view import view
 from engagement_platform.pipelines.mutations.announce import changes
+from engagement_platform.pipelines.profiles.entity import Entity
+from engagement_platform.pipelines.profiles.here import current_here
+from engagement_platform.pipelines.profiles.snapshot import snapshot
+from engagement_platform.pipelines.profiles.view import view
 from engagement_platform.pipelines.snapshot import data, pending, shown, snapshot_of
 
 MOST_ROWS_HERE = 200_000

@@ -25,13 +25,13 @@ from engagement_platform.lake.engagement import ALIAS, CHANGESET, MAPPING, MUTAT
 from engagement_platform.lake.lake import Lake, Rows
 from engagement_platform.lake.restore import RESTORE
 from engagement_platform.landing.redriven import turn_of
-from engagement_platform.merge_on_read.entity import Entity
-from engagement_platform.merge_on_read.ingest import NUMBER
-from engagement_platform.merge_on_read.ingest import job_name as ingest_name
-from engagement_platform.merge_on_read.rematerialize import job_name as rematerialize_name
-from engagement_platform.merge_on_read.snapshot import transaction, watermark_of
 from engagement_platform.pipelines.mutations.move import REMATERIALIZE_ALIASES
 from engagement_platform.pipelines.parts import APPLY_MUTATIONS
+from engagement_platform.pipelines.profiles.entity import Entity
+from engagement_platform.pipelines.profiles.job import NUMBER
+from engagement_platform.pipelines.profiles.job import job_name as ingest_name
+from engagement_platform.pipelines.profiles.rematerialize import job_name as rematerialize_name
+from engagement_platform.pipelines.profiles.snapshot import transaction, watermark_of
 from engagement_platform.pipelines.snapshot import moved_through, watermark
 from engagement_platform.rollback.boundary import Moving
 from engagement_platform.rollback.difference import differences, entity_differences, rows_of

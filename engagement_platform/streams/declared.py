@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from engagement_platform.errors import PlatformError
 from engagement_platform.games.feed import Feed
 from engagement_platform.games.registry import EventTypeRefused
-from engagement_platform.merge_on_read.entity import Entity
+from engagement_platform.pipelines.profiles.entity import Entity
 from engagement_platform.settings import Settings
 from engagement_platform.streams.clashes import (
     Owner,

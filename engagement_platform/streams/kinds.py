@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from engagement_platform.games.event_type import Cleaning, EventType, FieldType, Partitioning
 from engagement_platform.games.feed import Feed
 from engagement_platform.games.registry import read_folder, what_is_wrong
-from engagement_platform.merge_on_read.entity import Attribute, Entity
+from engagement_platform.pipelines.profiles.entity import Attribute, Entity
 from engagement_platform.sections import UnknownUpdate
 from engagement_platform.sources.messages import ValueType
 from engagement_platform.streams import stream as streams

@@ -41,10 +41,10 @@ from benchmarks.merge_on_read_ways import (
     table_of,
 )
 from benchmarks.mutation_ways import rewritten
-from engagement_platform.merge_on_read.rematerialize import METHODS
-from engagement_platform.merge_on_read.view import STRATEGIES
 from engagement_platform.perftest.data import Generated, Records
 from engagement_platform.perftest.one import summed_up
+from engagement_platform.pipelines.profiles.rematerialize import METHODS
+from engagement_platform.pipelines.profiles.view import STRATEGIES
 
 SMALL = Asked(
     rows=400, changes=60, dates=50, rounds=1, batches=1, every=10, pending=(60,), sizes=(300, 400), moved=10, seed=3

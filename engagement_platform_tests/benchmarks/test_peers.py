@@ -24,8 +24,8 @@ from benchmarks.peers.environment import KINDS, REFERENCE, Environment, Kind, Pe
 from benchmarks.peers.measure import AFTER_ROUNDS, AT_END, Data, Notes, Peers
 from benchmarks.peers.protocol import files_in, written
 from benchmarks.peers.report import APPLY, COMPACT, LOAD, keys, table, waiting
-from engagement_platform.merge_on_read.view import STRATEGIES
 from engagement_platform.perftest.data import ENTITY, Generated, Records
+from engagement_platform.pipelines.profiles.view import STRATEGIES
 
 SMALL = Asked(
     rows=300, changes=80, dates=20, rounds=1, batches=3, every=10, pending=(0, 80, 160), sizes=(), moved=1, seed=3

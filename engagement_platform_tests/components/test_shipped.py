@@ -11,7 +11,7 @@ from engagement_platform.components.merge_on_read_entity import MergeOnReadEntit
 from engagement_platform.components.s3_sqs_tables import S3SqsTables
 from engagement_platform.components.shipped import GameEvents, profiles
 from engagement_platform.defs.platform import bound_platform
-from engagement_platform.merge_on_read.entity import PROFILE
+from engagement_platform.pipelines.profiles.entity import PROFILE
 
 
 def test_profiles_are_the_entity_that_their_declaration_says() -> None:

@@ -46,7 +46,7 @@ from engagement_platform.lake.engagement import QUARANTINE, data_table
 from engagement_platform.lake.layout import LAYOUT_HISTORY
 from engagement_platform.layout.findings import CODES
 from engagement_platform.layout.reports import keep
-from engagement_platform.merge_on_read.entity import PROFILE
+from engagement_platform.pipelines.profiles.entity import PROFILE
 from engagement_platform.settings import Settings
 from engagement_platform_tests.layout import logs
 

@@ -21,14 +21,14 @@ from engagement_platform.defs.entity_checks import replay_result, size_result, w
 from engagement_platform.defs.platform import Platform
 from engagement_platform.defs.profile import PROFILES
 from engagement_platform.lake import light
-from engagement_platform.merge_on_read import sample
-from engagement_platform.merge_on_read.entity import PROFILE
-from engagement_platform.merge_on_read.here import current_here, state_here
-from engagement_platform.merge_on_read.snapshot import Snapshot, snapshot, transaction
+from engagement_platform.pipelines.profiles import consistency_check
+from engagement_platform.pipelines.profiles.entity import PROFILE
+from engagement_platform.pipelines.profiles.here import current_here, state_here
+from engagement_platform.pipelines.profiles.snapshot import Snapshot, snapshot, transaction
 from engagement_platform.settings import Settings
 from engagement_platform_tests.defs.conftest import Home
-from engagement_platform_tests.merge_on_read.histories import Changes
-from engagement_platform_tests.merge_on_read.oracle import Said
+from engagement_platform_tests.pipelines.profiles.histories import Changes
+from engagement_platform_tests.pipelines.profiles.oracle import Said
 
 
 def change(profile_id: str, version: int, op: str = "UPDATE", **changes: object) -> bytes:
@@ -221,7 +221,9 @@ def test_the_check_of_the_view_fails_where_it_shows_something_else(
     changes = Changes(tmp_path, PROFILE)
     changes.land(0, [Said("a-canary", 1, "UPDATE", {"name": "Ann"})])
     other = replace(PROFILE, unknown_update="ignore")
-    monkeypatch.setattr(sample, "current_here", lambda root, _entity, **said: current_here(root, other, **said))
+    monkeypatch.setattr(
+        consistency_check, "current_here", lambda root, _entity, **said: current_here(root, other, **said)
+    )
     found = replay_result(PROFILE, Settings(lake_uri=str(tmp_path)), snapshot(str(tmp_path), PROFILE))
     assert not found.passed
     assert found.metadata["differing"].value == 1

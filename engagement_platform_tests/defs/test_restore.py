@@ -12,8 +12,8 @@ from engagement_platform.definitions import defs
 from engagement_platform.defs.platform import Platform
 from engagement_platform.defs.restore import restore_unfinished
 from engagement_platform.lake.engagement import data_table
-from engagement_platform.merge_on_read.entity import PROFILE
-from engagement_platform.merge_on_read.here import current_here
+from engagement_platform.pipelines.profiles.entity import PROFILE
+from engagement_platform.pipelines.profiles.here import current_here
 from engagement_platform.settings import Settings
 from engagement_platform_tests.defs.conftest import Home
 from engagement_platform_tests.defs.test_mutation import engagement

@@ -21,7 +21,7 @@ from engagement_platform.embedded.traffic import (
     Traffic,
     organizations,
 )
-from engagement_platform.merge_on_read.entity import PROFILE
+from engagement_platform.pipelines.profiles.entity import PROFILE
 from engagement_platform.settings import TrafficSettings
 from engagement_platform.sources.changes import change_decoder
 from engagement_platform.sources.decoding import decode_engagement, decode_mutation_request

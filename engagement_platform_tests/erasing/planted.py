@@ -31,8 +31,8 @@ from engagement_platform.lake.engagement import (
     QUARANTINE,
     data_table,
 )
-from engagement_platform.merge_on_read.entity import PROFILE
 from engagement_platform.pipelines.parts import APPLY_MUTATIONS
+from engagement_platform.pipelines.profiles.entity import PROFILE
 from engagement_platform.pipelines.snapshot import WATERMARK
 from engagement_platform.settings import LayoutSettings, Settings
 

@@ -20,10 +20,10 @@ from engagement_platform.jobs import (
 )
 from engagement_platform.lake.engagement import NOTIFICATION, QUARANTINE
 from engagement_platform.lake.erased import current_files
-from engagement_platform.merge_on_read.entity import PROFILE
 from engagement_platform.pii.scan import places_with
 from engagement_platform.pipelines.mutations.move import REMATERIALIZE_ALIASES
 from engagement_platform.pipelines.parts import APPLY_MUTATIONS
+from engagement_platform.pipelines.profiles.entity import PROFILE
 from engagement_platform.settings import KafkaSettings, LayoutSettings
 from engagement_platform.verify import identity_findings, verify
 from engagement_platform_tests.conftest import Broker

@@ -16,10 +16,10 @@ from engagement_platform.engine.job import BatchReport
 from engagement_platform.layout.maintain import Asked, Outcome, Run, Told, planned
 from engagement_platform.layout.optimize import Done, Tools
 from engagement_platform_tests.layout.seeded import leased, no_spark
-from engagement_platform_tests.merge_on_read.conftest import MakeWorld, make_world
-from engagement_platform_tests.merge_on_read.histories import PROFILE
-from engagement_platform_tests.merge_on_read.oracle import Said
-from engagement_platform_tests.merge_on_read.world import AT_ONCE, World, ignore
+from engagement_platform_tests.pipelines.profiles.conftest import MakeWorld, make_world
+from engagement_platform_tests.pipelines.profiles.histories import PROFILE
+from engagement_platform_tests.pipelines.profiles.oracle import Said
+from engagement_platform_tests.pipelines.profiles.world import AT_ONCE, World, ignore
 
 __all__ = ["make_world"]
 

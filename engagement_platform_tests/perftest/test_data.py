@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engagement_platform.merge_on_read.entity import Entity
-from engagement_platform.merge_on_read.snapshot import snapshot
 from engagement_platform.perftest.data import BEGIN, ENTITY, PARTITIONED, Generated, Records, fill
+from engagement_platform.pipelines.profiles.entity import Entity
+from engagement_platform.pipelines.profiles.snapshot import snapshot
 
 
 def days(rows: pa.Table, base: pa.Table) -> int:

@@ -12,11 +12,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from engagement_platform.lake.lake import Lake
-from engagement_platform.merge_on_read.here import current_here
-from engagement_platform.merge_on_read.snapshot import snapshot
 from engagement_platform.perftest.data import ENTITY, Generated, Records, fill
 from engagement_platform.perftest.one import Stopped, Work, stopped
 from engagement_platform.perftest.spec import METHODS, Operation, Permutation, parse, permutations
+from engagement_platform.pipelines.profiles.here import current_here
+from engagement_platform.pipelines.profiles.snapshot import snapshot
 from engagement_platform.settings import Settings
 from engagement_platform_tests.docs.pages import ROOT
 from engagement_platform_tests.perftest.test_spec import PASSWORD

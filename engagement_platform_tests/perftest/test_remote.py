@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from engagement_platform.merge_on_read.here import current_here
 from engagement_platform.perftest.timer import TIMER
+from engagement_platform.pipelines.profiles.here import current_here
 from engagement_platform_tests.conftest import QUICK_JVM
 from engagement_platform_tests.ingestion.test_whole_path import Machine, started
-from engagement_platform_tests.merge_on_read.histories import PROFILE, Changes, side_by_side
+from engagement_platform_tests.pipelines.profiles.histories import PROFILE, Changes, side_by_side
 
 pytestmark = [pytest.mark.broker, pytest.mark.crash, pytest.mark.slow]
 

@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.connect.client.core import DefaultChannelBuilder
 
-from engagement_platform.merge_on_read.view import StrategyNotValid
 from engagement_platform.perftest.spec import (
     METHODS,
     Spec,
@@ -25,6 +24,7 @@ from engagement_platform.perftest.spec import (
     secrets,
     settings_of,
 )
+from engagement_platform.pipelines.profiles.view import StrategyNotValid
 from engagement_platform.settings import Settings
 from engagement_platform_tests.docs.pages import ROOT, blocks
 

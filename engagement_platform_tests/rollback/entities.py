@@ -11,13 +11,13 @@ from typing import Any
 from uuid import uuid4
 
 from engagement_platform.engine.job import MicroBatchJob, Observer, Told
-from engagement_platform.merge_on_read.here import current_here
-from engagement_platform.merge_on_read.snapshot import snapshot
+from engagement_platform.pipelines.profiles.here import current_here
+from engagement_platform.pipelines.profiles.snapshot import snapshot
 from engagement_platform.rollback.groups import Group, of_entity
 from engagement_platform.rollback.job import Restoring
-from engagement_platform_tests.merge_on_read.histories import plain, side_by_side
-from engagement_platform_tests.merge_on_read.oracle import Row, Said, replay, rows_of
-from engagement_platform_tests.merge_on_read.world import World, ignore
+from engagement_platform_tests.pipelines.profiles.histories import plain, side_by_side
+from engagement_platform_tests.pipelines.profiles.oracle import Row, Said, replay, rows_of
+from engagement_platform_tests.pipelines.profiles.world import World, ignore
 from engagement_platform_tests.rollback.moved_topics import forget_identities
 
 SEED, HISTORIES, BATCHES = 7, 12, 8

@@ -27,7 +27,7 @@ from engagement_platform.lake.restore import VersionGone
 from engagement_platform.layout.doctor import Target
 from engagement_platform.layout.unfinished_reads import StillRead
 from engagement_platform.layout.vacuum import vacuum
-from engagement_platform.merge_on_read.entity import PROFILE
+from engagement_platform.pipelines.profiles.entity import PROFILE
 from engagement_platform.rollback.abandon import RestoreDecided, abandon
 from engagement_platform.rollback.job import RestoreUnfinished, Restoring
 from engagement_platform.rollback.plan import RESTORE_TABLES, Asked

@@ -17,10 +17,10 @@ from engagement_platform.engine.unfinished_batches import OthersBatchUnfinished
 from engagement_platform.lake import light
 from engagement_platform.lake.erased import ERASE_SUBJECTS
 from engagement_platform.lake.restore import RESTORE
-from engagement_platform.merge_on_read.ingest import job_name as ingest_name
-from engagement_platform.merge_on_read.rematerialize import job_name as rematerialize_name
-from engagement_platform.merge_on_read.snapshot import watermark_of
-from engagement_platform.merge_on_read.view import current
+from engagement_platform.pipelines.profiles.job import job_name as ingest_name
+from engagement_platform.pipelines.profiles.rematerialize import job_name as rematerialize_name
+from engagement_platform.pipelines.profiles.snapshot import watermark_of
+from engagement_platform.pipelines.profiles.view import current
 from engagement_platform.rollback import groups
 from engagement_platform.rollback.job import RestoreUnfinished
 from engagement_platform.rollback.plan import Asked, CannotReplay, ErasedSince, plan
@@ -28,7 +28,7 @@ from engagement_platform.settings import LayoutSettings
 from engagement_platform_tests.conftest import Broker
 from engagement_platform_tests.ingestion.test_crashes import Crash, crash_at
 from engagement_platform_tests.matrix import spread
-from engagement_platform_tests.merge_on_read.histories import DEVICE, PROFILE, side_by_side
+from engagement_platform_tests.pipelines.profiles.histories import DEVICE, PROFILE, side_by_side
 from engagement_platform_tests.rollback.entities import BATCHES, Landed, Ticking, filled
 
 pytestmark = [pytest.mark.broker]

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from engagement_platform.merge_on_read.entity import Entity
+from engagement_platform.pipelines.profiles.entity import Entity
 
 Row = tuple[Any, ...]
 """Key, version, attributes: as the view shows them."""

@@ -9,19 +9,19 @@ import pytest
 from deltalake import DeltaTable
 
 from engagement_platform.engine.model import JobState
-from engagement_platform.merge_on_read.here import current_here
-from engagement_platform.merge_on_read.rematerialize import NotPartitioned
-from engagement_platform.merge_on_read.snapshot import Snapshot
-from engagement_platform.merge_on_read.view import view
+from engagement_platform.pipelines.profiles.here import current_here
+from engagement_platform.pipelines.profiles.rematerialize import NotPartitioned
+from engagement_platform.pipelines.profiles.snapshot import Snapshot
+from engagement_platform.pipelines.profiles.view import view
 from engagement_platform.sections import MergeOnReadSettings, RematerializeMethod, RematerializeSettings
 from engagement_platform.settings import LayoutSettings
 from engagement_platform_tests.guards.strangers import strangers
 from engagement_platform_tests.ingestion.test_crashes import Crash, crash_at
 from engagement_platform_tests.matrix import spread
-from engagement_platform_tests.merge_on_read.conftest import MakeWorld
-from engagement_platform_tests.merge_on_read.histories import DEVICE, PROFILE, plain, side_by_side
-from engagement_platform_tests.merge_on_read.oracle import Row, Said, rows_of
-from engagement_platform_tests.merge_on_read.world import World
+from engagement_platform_tests.pipelines.profiles.conftest import MakeWorld
+from engagement_platform_tests.pipelines.profiles.histories import DEVICE, PROFILE, plain, side_by_side
+from engagement_platform_tests.pipelines.profiles.oracle import Row, Said, rows_of
+from engagement_platform_tests.pipelines.profiles.world import World
 
 pytestmark = [pytest.mark.broker, pytest.mark.crash]
 

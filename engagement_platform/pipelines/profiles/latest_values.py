@@ -8,7 +8,7 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from engagement_platform.merge_on_read.entity import Entity, version_of
+from engagement_platform.pipelines.profiles.entity import Entity, version_of
 
 
 def fold(changes: DataFrame, entity: Entity) -> DataFrame:

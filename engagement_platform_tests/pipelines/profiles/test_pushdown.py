@@ -11,13 +11,13 @@ import pytest
 from pyspark.sql import SparkSession
 
 from engagement_platform.lake.contract import Table
-from engagement_platform.merge_on_read.entity import Entity
-from engagement_platform.merge_on_read.here import current_here
-from engagement_platform.merge_on_read.view import create_view
+from engagement_platform.pipelines.profiles.entity import Entity
+from engagement_platform.pipelines.profiles.here import current_here
+from engagement_platform.pipelines.profiles.view import create_view
 from engagement_platform.sections import MergeOnReadSettings, ViewStrategy
-from engagement_platform_tests.merge_on_read.histories import PROFILE, Changes
-from engagement_platform_tests.merge_on_read.oracle import Said
-from engagement_platform_tests.merge_on_read.test_view import NEW_ONLY, in_files, lake_of, take_away
+from engagement_platform_tests.pipelines.profiles.histories import PROFILE, Changes
+from engagement_platform_tests.pipelines.profiles.oracle import Said
+from engagement_platform_tests.pipelines.profiles.test_view import NEW_ONLY, in_files, lake_of, take_away
 
 OTHERS = {PROFILE.base.name: "a", PROFILE.changeset.name: "b"}
 """What stands first in the file of each table that cannot have z."""

@@ -10,9 +10,9 @@ import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 
 from engagement_platform.lake import light, log
-from engagement_platform.merge_on_read.entity import Entity, version_of
-from engagement_platform.merge_on_read.here import current_here
-from engagement_platform.merge_on_read.snapshot import Snapshot, snapshot
+from engagement_platform.pipelines.profiles.entity import Entity, version_of
+from engagement_platform.pipelines.profiles.here import current_here
+from engagement_platform.pipelines.profiles.snapshot import Snapshot, snapshot
 
 Row = Mapping[str, Any]
 

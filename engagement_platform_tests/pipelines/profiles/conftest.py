@@ -9,8 +9,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from engagement_platform_tests.conftest import Broker
-from engagement_platform_tests.merge_on_read.histories import PROFILE
-from engagement_platform_tests.merge_on_read.world import World
+from engagement_platform_tests.pipelines.profiles.histories import PROFILE
+from engagement_platform_tests.pipelines.profiles.world import World
 
 MakeWorld = Callable[..., World]
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from engagement_platform.engine.model import JobState, Manifest
 from engagement_platform.engine.stores import BatchRecord
-from engagement_platform.merge_on_read.cadence import Round, Waits, cadence, due, pressing, rounds
+from engagement_platform.pipelines.profiles.schedule import Round, Waits, cadence, due, pressing, rounds
 from engagement_platform.sections import RematerializeSettings
 
 NOW = datetime(2026, 11, 21, 9, 30, tzinfo=UTC)

@@ -1,4 +1,4 @@
-"""The fold of `fold` in this process: one query of DuckDB over rows in memory. What a word is is told there."""
+"""The fold of `latest_values` in this process: one query of DuckDB over rows in memory. What a word is is told there."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import pyarrow as pa
 
 from engagement_platform.lake.arrow import schema_of
 from engagement_platform.lake.checksums import in_memory, quoted
-from engagement_platform.merge_on_read.entity import Entity, version_of
+from engagement_platform.pipelines.profiles.entity import Entity, version_of
 
 
 def schema_of_folded(entity: Entity) -> pa.Schema:
-    """Arrow schema of what is folded: that of `fold`."""
+    """Arrow schema of what is folded: that of `latest_values`."""
     base = schema_of(entity.base)
     names = (entity.key, entity.version, "inserted", *base.names[2:])
     return pa.schema([pa.field(name, pa.bool_() if name == "inserted" else base.field(name).type) for name in names])
 
 
 def fold_here(changes: pa.Table, entity: Entity) -> pa.Table:
-    """One row a key. In: columns of the changeset. Out: as of `fold`.
+    """One row a key. In: columns of the changeset. Out: as of `latest_values`.
 
     100,000 changes of ten columns take 0.2 s.
     """

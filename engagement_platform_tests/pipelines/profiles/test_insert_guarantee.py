@@ -8,18 +8,18 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from engagement_platform.merge_on_read.entity import Entity
-from engagement_platform.merge_on_read.promise import covers, to_note
-from engagement_platform.merge_on_read.snapshot import snapshot
-from engagement_platform.merge_on_read.view import STRATEGIES, StrategyNotValid, choose, view
+from engagement_platform.pipelines.profiles.entity import Entity
+from engagement_platform.pipelines.profiles.insert_guarantee import covers, to_note
+from engagement_platform.pipelines.profiles.snapshot import snapshot
+from engagement_platform.pipelines.profiles.view import STRATEGIES, StrategyNotValid, choose, view
 from engagement_platform.sections import ViewStrategy
 from engagement_platform_tests.ingestion.test_crashes import Crash, crash_at
-from engagement_platform_tests.merge_on_read.conftest import MakeWorld
-from engagement_platform_tests.merge_on_read.histories import PROFILE, Changes, plain
-from engagement_platform_tests.merge_on_read.oracle import Said, replay, rows_of
-from engagement_platform_tests.merge_on_read.test_here import drop, rematerialize
-from engagement_platform_tests.merge_on_read.test_ingest import reasons
-from engagement_platform_tests.merge_on_read.test_view import lake_of
+from engagement_platform_tests.pipelines.profiles.conftest import MakeWorld
+from engagement_platform_tests.pipelines.profiles.histories import PROFILE, Changes, plain
+from engagement_platform_tests.pipelines.profiles.oracle import Said, replay, rows_of
+from engagement_platform_tests.pipelines.profiles.test_here import drop, rematerialize
+from engagement_platform_tests.pipelines.profiles.test_job import reasons
+from engagement_platform_tests.pipelines.profiles.test_view import lake_of
 
 UNITED: ViewStrategy = "left_join_union_inserts"
 

@@ -26,11 +26,11 @@ from engagement_platform.landing.decoded import decoded_table, few_records
 from engagement_platform.landing.redriven import RedrivenProcess, RedriveSource, turn_of
 from engagement_platform.landing.rejected import RejectedProcess
 from engagement_platform.landing.withheld import of_entity, withheld
-from engagement_platform.merge_on_read.entity import Entity, policies_of, under_policies
-from engagement_platform.merge_on_read.promise import PROPERTY, to_note
-from engagement_platform.merge_on_read.snapshot import snapshot
 from engagement_platform.pii.tombstones import StoredTombstones
 from engagement_platform.pinned_settings import as_pinned, that_decide
+from engagement_platform.pipelines.profiles.entity import Entity, policies_of, under_policies
+from engagement_platform.pipelines.profiles.insert_guarantee import PROPERTY, to_note
+from engagement_platform.pipelines.profiles.snapshot import snapshot
 from engagement_platform.settings import Settings
 from engagement_platform.sources.changed_batches import changes_ddl, decode_changes
 from engagement_platform.sources.messages import DecodingLimits

@@ -1,6 +1,6 @@
 """What an entity is that partial updates describe, and the two tables that hold it. `profile` is the one that ships.
 
-Declarations only: folding changes is `fold`, reading `view`, writing `ingest` and `rematerialize`.
+Declarations only: folding changes is `latest_values`, reading `view`, writing `job` and `rematerialize`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Base and pending changes as one frame: the four strategies, which of them is valid, and when changes are broadcast.
 
-Nothing is written. Folding comes first (`fold`); the same without a JVM is `here`.
+Nothing is written. Folding comes first (`latest_values`); the same without a JVM is `here`.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from pyspark.sql import functions as F
 
 from engagement_platform.errors import PlatformError
 from engagement_platform.lake.lake import Lake
-from engagement_platform.merge_on_read.entity import Entity, version_of
-from engagement_platform.merge_on_read.fold import fold
-from engagement_platform.merge_on_read.here import folded_here
-from engagement_platform.merge_on_read.promise import covers
-from engagement_platform.merge_on_read.snapshot import Snapshot, are_newer, snapshot
+from engagement_platform.pipelines.profiles.entity import Entity, version_of
+from engagement_platform.pipelines.profiles.here import folded_here
+from engagement_platform.pipelines.profiles.insert_guarantee import covers
+from engagement_platform.pipelines.profiles.latest_values import fold
+from engagement_platform.pipelines.profiles.snapshot import Snapshot, are_newer, snapshot
 from engagement_platform.sections import MergeOnReadSettings, ViewStrategy
 
 FEW_KEYS = 1000
@@ -90,7 +90,7 @@ class Pending:
     """The changes that wait."""
 
     folded: DataFrame
-    """As `fold` makes it; computed once, however often it stands in a plan."""
+    """As `latest_values` makes it; computed once, however often it stands in a plan."""
     broadcast: bool
     """Whether it may be sent to every task."""
     newer: bool = False
@@ -221,7 +221,7 @@ def view(
 
 
 def folded_changes(lake: Lake, entity: Entity, taken: Snapshot, *, keys: Sequence[str] | None = None) -> DataFrame:
-    """What the changes that wait at a snapshot say last, as of `fold`; computed once, however often it is used.
+    """What the changes that wait at a snapshot say last, as of `latest_values`; computed once, however often it is used.
 
     keys: only these. Up to `layout.light_write_rows` changes are folded in this process, at once: a third of the time,
     and the plan that they come into has an aggregation less. More are folded in Spark, when first asked for.

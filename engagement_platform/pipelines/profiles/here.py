@@ -1,7 +1,7 @@
 """The view in this process, without a JVM: delta-rs reads, DuckDB folds and joins.
 
 For small readers, for rematerializing small bases, and for folding few changes, which Spark is then given. Row for row
-what `view` gives; the rules are told there and in `fold`.
+what `view` gives; the rules are told there and in `latest_values`.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from engagement_platform.lake import log
 from engagement_platform.lake.arrow import schema_of
 from engagement_platform.lake.checksums import in_memory, quoted
 from engagement_platform.lake.contract import Table
-from engagement_platform.merge_on_read.entity import Entity, version_of
-from engagement_platform.merge_on_read.fold_here import fold_here, text
-from engagement_platform.merge_on_read.snapshot import Snapshot, snapshot
+from engagement_platform.pipelines.profiles.entity import Entity, version_of
+from engagement_platform.pipelines.profiles.fold_here import fold_here, text
+from engagement_platform.pipelines.profiles.snapshot import Snapshot, snapshot
 
 STREAMED_ROWS = 20_000
 """Rows that are handed on at a time."""
@@ -89,7 +89,7 @@ def _from_files(connection: DuckDBPyConnection, base: DeltaTable, uri: str, sche
 
 
 def folded_here(root: str, entity: Entity, taken: Snapshot, *, keys: Sequence[str] | None = None) -> pa.Table:
-    """What the changes that wait at a snapshot say last, as of `fold`. keys: only these."""
+    """What the changes that wait at a snapshot say last, as of `latest_values`. keys: only these."""
     waiting = f"batch_id > {taken.watermark} AND batch_id <= {taken.latest} AND {_wanted(entity, keys)}"
     return fold_here(_read(root, entity.changeset, taken.changeset_version, waiting), entity)
 

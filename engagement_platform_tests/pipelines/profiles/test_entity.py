@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from engagement_platform.lake.contract import Mode
-from engagement_platform.merge_on_read.entity import Entity, version_of
-from engagement_platform_tests.merge_on_read.histories import DEVICE, PROFILE
+from engagement_platform.pipelines.profiles.entity import Entity, version_of
+from engagement_platform_tests.pipelines.profiles.histories import DEVICE, PROFILE
 
 
 @pytest.mark.parametrize("entity", [PROFILE, DEVICE], ids=lambda entity: entity.name)

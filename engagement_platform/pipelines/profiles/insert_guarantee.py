@@ -10,7 +10,7 @@ from __future__ import annotations
 from deltalake import DeltaTable
 
 from engagement_platform.lake import log
-from engagement_platform.merge_on_read.entity import Entity
+from engagement_platform.pipelines.profiles.entity import Entity
 
 PROPERTY = "engagement_platform.insertsAreNew"
 NO = "no"

@@ -16,12 +16,12 @@ from engagement_platform.engine.model import Transaction
 from engagement_platform.lake import light
 from engagement_platform.lake.arrow import schema_of
 from engagement_platform.lake.overwrite import replace as replace_table
-from engagement_platform.merge_on_read.entity import Entity, version_of
-from engagement_platform.merge_on_read.here import STREAMED_ROWS, can_stream, state_here, streamed_state
-from engagement_platform.merge_on_read.snapshot import snapshot
-from engagement_platform_tests.merge_on_read.histories import DEVICE, PROFILE, Changes, plain
-from engagement_platform_tests.merge_on_read.oracle import Said
-from engagement_platform_tests.merge_on_read.test_view import half_moved, lake_of
+from engagement_platform.pipelines.profiles.entity import Entity, version_of
+from engagement_platform.pipelines.profiles.here import STREAMED_ROWS, can_stream, state_here, streamed_state
+from engagement_platform.pipelines.profiles.snapshot import snapshot
+from engagement_platform_tests.pipelines.profiles.histories import DEVICE, PROFILE, Changes, plain
+from engagement_platform_tests.pipelines.profiles.oracle import Said
+from engagement_platform_tests.pipelines.profiles.test_view import half_moved, lake_of
 
 FLAT_DEVICE = replace(DEVICE, partitioned_by=())
 """With a column of each type, times among them."""

@@ -14,13 +14,13 @@ import pytest
 
 from engagement_platform.embedded.producing import produce
 from engagement_platform.embedded.traffic import Kind, Message
-from engagement_platform.merge_on_read.entity import Entity
-from engagement_platform.merge_on_read.here import current_here
+from engagement_platform.pipelines.profiles.entity import Entity
+from engagement_platform.pipelines.profiles.here import current_here
 from engagement_platform.settings import KafkaSettings
 from engagement_platform_tests.ingestion.test_whole_path import Machine, started
-from engagement_platform_tests.merge_on_read.histories import DEVICE, PROFILE, plain, side_by_side
-from engagement_platform_tests.merge_on_read.oracle import Said, replay, rows_of
-from engagement_platform_tests.merge_on_read.test_rematerialize import POINTS
+from engagement_platform_tests.pipelines.profiles.histories import DEVICE, PROFILE, plain, side_by_side
+from engagement_platform_tests.pipelines.profiles.oracle import Said, replay, rows_of
+from engagement_platform_tests.pipelines.profiles.test_rematerialize import POINTS
 
 pytestmark = [pytest.mark.broker, pytest.mark.crash, pytest.mark.slow]
 

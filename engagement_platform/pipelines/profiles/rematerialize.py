@@ -1,6 +1,6 @@
 """The job that moves pending changes into the base: the watermark first, then one commit of the base, then the batches.
 
-What readers see does not change. When it runs is `cadence`, how rows come together is `view`.
+What readers see does not change. When it runs is `schedule`, how rows come together is `view`.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from engagement_platform.lake.overwrite import (
     replace_partitions,
 )
 from engagement_platform.lake.overwrite import replace as replace_table
-from engagement_platform.merge_on_read.cadence import ROUNDS, Round, cadence, rounds
-from engagement_platform.merge_on_read.entity import Entity, policies_of, under_policies, version_of
-from engagement_platform.merge_on_read.here import can_stream, state_here, streamed_state
-from engagement_platform.merge_on_read.latency import point_read_seconds
-from engagement_platform.merge_on_read.snapshot import Snapshot, snapshot, transaction
-from engagement_platform.merge_on_read.view import folded_changes, view
 from engagement_platform.pinned_settings import as_pinned, that_decide
+from engagement_platform.pipelines.profiles.entity import Entity, policies_of, under_policies, version_of
+from engagement_platform.pipelines.profiles.here import can_stream, state_here, streamed_state
+from engagement_platform.pipelines.profiles.point_read import point_read_seconds
+from engagement_platform.pipelines.profiles.schedule import ROUNDS, Round, cadence, rounds
+from engagement_platform.pipelines.profiles.snapshot import Snapshot, snapshot, transaction
+from engagement_platform.pipelines.profiles.view import folded_changes, view
 from engagement_platform.sections import RematerializeMethod
 from engagement_platform.settings import Settings
 
@@ -285,7 +285,7 @@ def known_rounds(stores: Stores, entity: Entity) -> list[Round]:
 
 
 def describe(work: Rematerialization) -> Mapping[str, object]:
-    """What it cost and what it is good for: a point read through the view before and after, as `cadence` wants it."""
+    """What it cost and what it is good for: a point read through the view before and after, as `schedule` wants it."""
     began = time.monotonic()
     after = point_read_seconds(work.lake.root, work.entity)
     return {

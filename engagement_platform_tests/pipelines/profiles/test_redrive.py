@@ -20,10 +20,10 @@ from engagement_platform.settings import BatchSettings, StoreSettings
 from engagement_platform.streams.declared import DeclaredEntity
 from engagement_platform_tests.ingestion.test_crashes import Crash, crash_at
 from engagement_platform_tests.matrix import spread
-from engagement_platform_tests.merge_on_read.conftest import MakeWorld
-from engagement_platform_tests.merge_on_read.histories import NOW, PROFILE
-from engagement_platform_tests.merge_on_read.oracle import Said
-from engagement_platform_tests.merge_on_read.world import AT_ONCE, World, ignore
+from engagement_platform_tests.pipelines.profiles.conftest import MakeWorld
+from engagement_platform_tests.pipelines.profiles.histories import NOW, PROFILE
+from engagement_platform_tests.pipelines.profiles.oracle import Said
+from engagement_platform_tests.pipelines.profiles.world import AT_ONCE, World, ignore
 
 pytestmark = [pytest.mark.broker, pytest.mark.crash]
 

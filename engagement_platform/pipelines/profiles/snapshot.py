@@ -12,8 +12,8 @@ from deltalake import DeltaTable
 
 from engagement_platform.engine.model import Transaction
 from engagement_platform.lake import log
-from engagement_platform.merge_on_read import promise
-from engagement_platform.merge_on_read.entity import Entity
+from engagement_platform.pipelines.profiles import insert_guarantee
+from engagement_platform.pipelines.profiles.entity import Entity
 
 NO_BATCH = -1
 """Before the first batch, whose number is 0."""
@@ -42,8 +42,8 @@ class Snapshot:
     """Every batch that the changeset holds, also those the base has already."""
     through: int | None = None
     """Later batches do not count; None: all do."""
-    promised: str = promise.NO
-    """What the changeset says of its inserts; see `promise`."""
+    promised: str = insert_guarantee.NO
+    """What the changeset says of its inserts; see `insert_guarantee`."""
 
     @property
     def pending(self) -> dict[int, Batch]:
@@ -100,7 +100,11 @@ def snapshot(
     base = DeltaTable(log.storage_uri(entity.base.uri(root)), version=base_version)
     batches = batches_of(changeset, entity)
     return Snapshot(
-        changeset.version(), base.version(), watermark_of(base, entity), batches, promised=promise.noted(changeset)
+        changeset.version(),
+        base.version(),
+        watermark_of(base, entity),
+        batches,
+        promised=insert_guarantee.noted(changeset),
     )
 
 

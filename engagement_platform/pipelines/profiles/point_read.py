@@ -8,9 +8,9 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from engagement_platform.lake import log
-from engagement_platform.merge_on_read.entity import Entity
-from engagement_platform.merge_on_read.here import current_here
-from engagement_platform.merge_on_read.snapshot import snapshot
+from engagement_platform.pipelines.profiles.entity import Entity
+from engagement_platform.pipelines.profiles.here import current_here
+from engagement_platform.pipelines.profiles.snapshot import snapshot
 
 
 def point_read_seconds(root: str, entity: Entity) -> float | None:

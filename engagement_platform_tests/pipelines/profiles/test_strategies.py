@@ -14,13 +14,20 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from engagement_platform.lake.lake import Lake
-from engagement_platform.merge_on_read.entity import Entity
-from engagement_platform.merge_on_read.snapshot import Snapshot, snapshot
-from engagement_platform.merge_on_read.view import STRATEGIES, view, why_not_union_inserts
-from engagement_platform_tests.merge_on_read.histories import DEVICE, PROFILE, Batches, Changes, plain, side_by_side
-from engagement_platform_tests.merge_on_read.oracle import Row, Said, replay, rows_of
-from engagement_platform_tests.merge_on_read.test_here import drop, rematerialize
-from engagement_platform_tests.merge_on_read.test_view import NEW_ONLY, lake_of
+from engagement_platform.pipelines.profiles.entity import Entity
+from engagement_platform.pipelines.profiles.snapshot import Snapshot, snapshot
+from engagement_platform.pipelines.profiles.view import STRATEGIES, view, why_not_union_inserts
+from engagement_platform_tests.pipelines.profiles.histories import (
+    DEVICE,
+    PROFILE,
+    Batches,
+    Changes,
+    plain,
+    side_by_side,
+)
+from engagement_platform_tests.pipelines.profiles.oracle import Row, Said, replay, rows_of
+from engagement_platform_tests.pipelines.profiles.test_here import drop, rematerialize
+from engagement_platform_tests.pipelines.profiles.test_view import NEW_ONLY, lake_of
 
 HISTORIES = 60
 BATCHES = 3

@@ -12,11 +12,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engagement_platform.lake import light
-from engagement_platform.merge_on_read.entity import Attribute, Entity
-from engagement_platform.merge_on_read.here import current_here, state_here
-from engagement_platform.merge_on_read.snapshot import Snapshot, snapshot, transaction
-from engagement_platform_tests.merge_on_read.histories import DEVICE, PROFILE, Batches, Changes, plain, side_by_side
-from engagement_platform_tests.merge_on_read.oracle import Said, replay, rows_of
+from engagement_platform.pipelines.profiles.entity import Attribute, Entity
+from engagement_platform.pipelines.profiles.here import current_here, state_here
+from engagement_platform.pipelines.profiles.snapshot import Snapshot, snapshot, transaction
+from engagement_platform_tests.pipelines.profiles.histories import (
+    DEVICE,
+    PROFILE,
+    Batches,
+    Changes,
+    plain,
+    side_by_side,
+)
+from engagement_platform_tests.pipelines.profiles.oracle import Said, replay, rows_of
 
 HISTORIES = 60
 BATCHES = 3

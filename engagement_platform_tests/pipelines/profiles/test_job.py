@@ -11,10 +11,10 @@ import pytest
 from engagement_platform.lake.engagement import QUARANTINE
 from engagement_platform.settings import DecodingSettings
 from engagement_platform_tests.ingestion.test_crashes import Crash, crash_at
-from engagement_platform_tests.merge_on_read.conftest import MakeWorld
-from engagement_platform_tests.merge_on_read.histories import PROFILE
-from engagement_platform_tests.merge_on_read.oracle import Said
-from engagement_platform_tests.merge_on_read.world import World
+from engagement_platform_tests.pipelines.profiles.conftest import MakeWorld
+from engagement_platform_tests.pipelines.profiles.histories import PROFILE
+from engagement_platform_tests.pipelines.profiles.oracle import Said
+from engagement_platform_tests.pipelines.profiles.world import World
 
 pytestmark = pytest.mark.broker
 

@@ -18,17 +18,17 @@ from engagement_platform.engine.job import BatchReport, MicroBatchJob, Observer,
 from engagement_platform.engine.model import Manifest
 from engagement_platform.jobs import open_stores
 from engagement_platform.lake.lake import Lake
-from engagement_platform.merge_on_read.entity import Entity
-from engagement_platform.merge_on_read.here import current_here
-from engagement_platform.merge_on_read.ingest import ingest_changes
-from engagement_platform.merge_on_read.rematerialize import rematerialize
-from engagement_platform.merge_on_read.snapshot import Snapshot, snapshot
+from engagement_platform.pipelines.profiles.entity import Entity
+from engagement_platform.pipelines.profiles.here import current_here
+from engagement_platform.pipelines.profiles.job import ingest_changes
+from engagement_platform.pipelines.profiles.rematerialize import rematerialize
+from engagement_platform.pipelines.profiles.snapshot import Snapshot, snapshot
 from engagement_platform.sections import MergeOnReadSettings, RematerializeSettings
 from engagement_platform.settings import KafkaSettings, LayoutSettings, Settings, StoreSettings
 from engagement_platform.sources.kafka import KafkaSource
 from engagement_platform_tests.conftest import Broker
-from engagement_platform_tests.merge_on_read.histories import NOW, plain
-from engagement_platform_tests.merge_on_read.oracle import Row, Said, replay, rows_of
+from engagement_platform_tests.pipelines.profiles.histories import NOW, plain
+from engagement_platform_tests.pipelines.profiles.oracle import Row, Said, replay, rows_of
 
 AT_ONCE = DrainPolicy(linger=timedelta(0), max_duration=timedelta(hours=1))
 

@@ -14,10 +14,10 @@ import pyarrow as pa
 from engagement_platform.engine.model import Transaction
 from engagement_platform.lake import light
 from engagement_platform.lake.arrow import table_of
-from engagement_platform.merge_on_read.entity import Attribute, Entity, profile
-from engagement_platform.merge_on_read.promise import note_here, to_note
+from engagement_platform.pipelines.profiles.entity import Attribute, Entity, profile
+from engagement_platform.pipelines.profiles.insert_guarantee import note_here, to_note
 from engagement_platform.settings import Settings
-from engagement_platform_tests.merge_on_read.oracle import Said
+from engagement_platform_tests.pipelines.profiles.oracle import Said
 
 NOW = datetime(2026, 11, 21, 9, 30, tzinfo=UTC)
 PROFILE = profile(Settings())

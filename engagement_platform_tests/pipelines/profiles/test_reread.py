@@ -16,11 +16,11 @@ from engagement_platform.streams.declared import DeclaredEntity
 from engagement_platform_tests.guards.strangers import strangers
 from engagement_platform_tests.ingestion.test_crashes import Crash, crash_at
 from engagement_platform_tests.matrix import spread
-from engagement_platform_tests.merge_on_read.conftest import MakeWorld
-from engagement_platform_tests.merge_on_read.histories import NOW, PROFILE, side_by_side
-from engagement_platform_tests.merge_on_read.oracle import Said
-from engagement_platform_tests.merge_on_read.test_ingest import reasons
-from engagement_platform_tests.merge_on_read.world import AT_ONCE, World, ignore
+from engagement_platform_tests.pipelines.profiles.conftest import MakeWorld
+from engagement_platform_tests.pipelines.profiles.histories import NOW, PROFILE, side_by_side
+from engagement_platform_tests.pipelines.profiles.oracle import Said
+from engagement_platform_tests.pipelines.profiles.test_job import reasons
+from engagement_platform_tests.pipelines.profiles.world import AT_ONCE, World, ignore
 
 pytestmark = pytest.mark.broker
 

@@ -17,11 +17,11 @@ from pyspark.sql import DataFrame, SparkSession
 from engagement_platform.lake import light
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.lake import Lake
-from engagement_platform.merge_on_read import view as view_module
-from engagement_platform.merge_on_read.entity import Entity, version_of
-from engagement_platform.merge_on_read.here import current_here, state_here
-from engagement_platform.merge_on_read.snapshot import are_newer, snapshot, transaction
-from engagement_platform.merge_on_read.view import (
+from engagement_platform.pipelines.profiles import view as view_module
+from engagement_platform.pipelines.profiles.entity import Entity, version_of
+from engagement_platform.pipelines.profiles.here import current_here, state_here
+from engagement_platform.pipelines.profiles.snapshot import are_newer, snapshot, transaction
+from engagement_platform.pipelines.profiles.view import (
     STRATEGIES,
     StrategyNotValid,
     choose,
@@ -35,8 +35,8 @@ from engagement_platform.reading import save
 from engagement_platform.sections import MergeOnReadSettings, UnknownUpdate, ViewStrategy
 from engagement_platform.settings import LayoutSettings, Settings
 from engagement_platform_tests.matrix import quick
-from engagement_platform_tests.merge_on_read.histories import DEVICE, PROFILE, Changes, plain, side_by_side
-from engagement_platform_tests.merge_on_read.oracle import Said, replay, rows_of
+from engagement_platform_tests.pipelines.profiles.histories import DEVICE, PROFILE, Changes, plain, side_by_side
+from engagement_platform_tests.pipelines.profiles.oracle import Said, replay, rows_of
 
 NEW_ONLY = replace(PROFILE, unknown_update="ignore", inserts_are_new=True)
 
