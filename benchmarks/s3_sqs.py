@@ -52,10 +52,10 @@ from engagement_platform.embedded.game_traffic import GameTraffic
 from engagement_platform.embedded.ports import free_ports
 from engagement_platform.embedded.process import Supervisor
 from engagement_platform.engine.drain import DrainPolicy, drain
-from engagement_platform.games.feed import shipped
-from engagement_platform.games.job import INGEST_GAME_EVENTS
 from engagement_platform.jobs import build_job, let_go, open_stores
 from engagement_platform.lake.session import session_conf
+from engagement_platform.pipelines.games.feed import shipped
+from engagement_platform.pipelines.games.job import INGEST_GAME_EVENTS
 from engagement_platform.sections import GamesSettings
 from engagement_platform.settings import Settings
 from engagement_platform.sources.s3_events import S3File

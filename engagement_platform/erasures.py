@@ -16,9 +16,6 @@ from engagement_platform.erasing.declared import declared_tables
 from engagement_platform.erasing.job import Eraser, tables
 from engagement_platform.erasing.reach import places
 from engagement_platform.erasing.whom import Whom
-from engagement_platform.games.erasing import game_tables
-from engagement_platform.games.feed import Feed, shipped
-from engagement_platform.games.raw_objects import RawObjects
 from engagement_platform.ingest_server.spooled import SpooledRecords
 from engagement_platform.ingest_server.stored import stored_objects
 from engagement_platform.jobs import open_stores
@@ -27,6 +24,9 @@ from engagement_platform.live_ops_job.erasing import PlayersKept
 from engagement_platform.maintenance import READERS
 from engagement_platform.pii import erasure, receipts
 from engagement_platform.pii.opening import open_vault
+from engagement_platform.pipelines.games.erasing import game_tables
+from engagement_platform.pipelines.games.feed import Feed, shipped
+from engagement_platform.pipelines.games.raw_objects import RawObjects
 from engagement_platform.replica.erasing import ReplicaFile
 from engagement_platform.settings import Settings
 from engagement_platform.streams.declared import Declarations, declarations

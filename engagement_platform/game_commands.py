@@ -40,10 +40,10 @@ def replay(
     if finish == bool(prefix or date):
         raise typer.BadParameter("give --prefix or --date, or --finish alone")
     from engagement_platform.engine.job import Told
-    from engagement_platform.games.feed import shipped
-    from engagement_platform.games.replaying import folder_of
     from engagement_platform.jobs import open_stores, replay_game_events
     from engagement_platform.lake.session import spark_session
+    from engagement_platform.pipelines.games.feed import shipped
+    from engagement_platform.pipelines.games.replay import folder_of
     from engagement_platform.settings import Settings
     from engagement_platform.streams.declared import declarations
 

@@ -26,8 +26,8 @@ def ingest_server() -> None:
     Exit status: 0 when stopped, 1 with the reason when it cannot start.
     Example: engagement-platform ingest-server
     """
-    from engagement_platform.games.personal import with_personal_fields
     from engagement_platform.ingest_server.server import serve
+    from engagement_platform.pipelines.games.personal import with_personal_fields
     from engagement_platform.settings import Settings
 
     serve(with_personal_fields(Settings()), lambda sentence: print(sentence, flush=True))

@@ -23,10 +23,6 @@ from engagement_platform.engine.lease import LeaseStore
 from engagement_platform.engine.model import JobState, Manifest
 from engagement_platform.engine.stores import BatchMetadataStore, CheckpointStore
 from engagement_platform.errors import PlatformError
-from engagement_platform.games.feed import Feed, shipped
-from engagement_platform.games.job import INGEST_GAME_EVENTS, REPLAY_GAME_EVENTS, game_events
-from engagement_platform.games.objects import QueueSource
-from engagement_platform.games.replaying import replay_source
 from engagement_platform.job_errors import ReasonMissing, UnfinishedBatch, UnknownJob
 from engagement_platform.lake import log
 from engagement_platform.lake.batch_logs import LakeLogs
@@ -38,6 +34,10 @@ from engagement_platform.lake.session import spark_session
 from engagement_platform.landing.redriven import RedriveSource
 from engagement_platform.layout.inline import inline
 from engagement_platform.pipelines.engagements.job import ingest_engagements
+from engagement_platform.pipelines.games.feed import Feed, shipped
+from engagement_platform.pipelines.games.job import INGEST_GAME_EVENTS, REPLAY_GAME_EVENTS, game_events
+from engagement_platform.pipelines.games.objects import QueueSource
+from engagement_platform.pipelines.games.replay import replay_source
 from engagement_platform.pipelines.mutations.announcing import apply_mutations
 from engagement_platform.pipelines.mutations.ingest import ingest_mutation_requests
 from engagement_platform.pipelines.mutations.move import REMATERIALIZE_ALIASES, rematerialize_aliases

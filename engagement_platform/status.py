@@ -11,8 +11,6 @@ from datetime import datetime
 from engagement_platform.engine.job import Stores
 from engagement_platform.engine.model import Checkpoint, JobState, Offsets
 from engagement_platform.engine.stores import BatchRecord
-from engagement_platform.games.depth import backlog as objects_waiting
-from engagement_platform.games.feed import Feed, shipped
 from engagement_platform.jobs import (
     GAME_JOBS,
     INGEST_ENGAGEMENTS,
@@ -28,6 +26,8 @@ from engagement_platform.jobs import (
 from engagement_platform.lake.engagement import MUTATION_REQUEST
 from engagement_platform.pipelines import snapshot as lake_snapshot
 from engagement_platform.pipelines.backlog import moved_up_to, oldest_above, pending_rows, rows_above
+from engagement_platform.pipelines.games.backlog import backlog as objects_waiting
+from engagement_platform.pipelines.games.feed import Feed, shipped
 from engagement_platform.pipelines.mutations.move import REMATERIALIZE_ALIASES
 from engagement_platform.pipelines.parts import APPLY_MUTATIONS, announced
 from engagement_platform.pipelines.profiles.entity import Entity, profile

@@ -39,11 +39,11 @@ from engagement_platform.defs.work import batches, work_of
 from engagement_platform.engine.books import BooksDoNotBalance
 from engagement_platform.engine.job import BatchReport, MicroBatchJob, Told
 from engagement_platform.errors import PlatformError
-from engagement_platform.games.event_type import QUARANTINE_NAME
-from engagement_platform.games.feed import Feed
-from engagement_platform.games.objects import NoGameQueue
-from engagement_platform.games.replaying import folder_of
 from engagement_platform.lake.contract import Table
+from engagement_platform.pipelines.games.event_type import QUARANTINE_NAME
+from engagement_platform.pipelines.games.feed import Feed
+from engagement_platform.pipelines.games.objects import NoGameQueue
+from engagement_platform.pipelines.games.replay import folder_of
 from engagement_platform.settings import Settings
 
 # A group of their own: thirty tables would hide all others in the graph.

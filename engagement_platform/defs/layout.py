@@ -29,8 +29,6 @@ from engagement_platform.defs.examined import (
 from engagement_platform.defs.platform import Platform, open_spark
 from engagement_platform.defs.sensors import REPORT_AGAIN_AFTER, Recent, recent_runs
 from engagement_platform.defs.specs import GROUP, OWNERS, engagement_specs, key_of, request_specs
-from engagement_platform.games.event_type import GROUP as GAMES
-from engagement_platform.games.feed import shipped
 from engagement_platform.lake import log
 from engagement_platform.lake.layout import LAYOUT_HISTORY
 from engagement_platform.layout.doctor import Target, examine
@@ -40,6 +38,8 @@ from engagement_platform.layout.findings import CODES
 from engagement_platform.layout.outcomes import predicted_and_actual
 from engagement_platform.layout.reports import keep
 from engagement_platform.layout.segment import moved_on
+from engagement_platform.pipelines.games.event_type import GROUP as GAMES
+from engagement_platform.pipelines.games.feed import shipped
 from engagement_platform.pipelines.profiles.entity import PROFILE
 from engagement_platform.settings import Settings
 from engagement_platform.streams.declared import declarations

@@ -18,9 +18,9 @@ from engagement_platform.defs.histogram import markdown
 from engagement_platform.defs.platform import Platform
 from engagement_platform.defs.replica import REFRESHED
 from engagement_platform.defs.specs import OWNERS, key_of
-from engagement_platform.games.registry import Registry, registry
 from engagement_platform.live_ops.figures import KPIS, MINUTE
 from engagement_platform.live_ops_job.job import Counted, LiveOpsJob
+from engagement_platform.pipelines.games.registry import Registry, registry
 from engagement_platform.settings import Settings
 
 # Not below `game`, whose names are those of declared types.

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from engagement_platform.games.event_type import EventField, EventType
-from engagement_platform.games.objects import options_of
-from engagement_platform.games.registry import Registry, registry
-from engagement_platform.games.replaying import NoGameBucket
+from engagement_platform.pipelines.games.event_type import EventField, EventType
+from engagement_platform.pipelines.games.objects import options_of
+from engagement_platform.pipelines.games.registry import Registry, registry
+from engagement_platform.pipelines.games.replay import NoGameBucket
 from engagement_platform.settings import Settings
 from engagement_platform.sources.s3_sqs_aws import client
 

@@ -19,7 +19,6 @@ from pyspark.sql import SparkSession
 
 from engagement_platform.engine.stores import utc_now
 from engagement_platform.erasing.found import PLACE
-from engagement_platform.games.erasing import kept_for, nobody_writes
 from engagement_platform.lake import log
 from engagement_platform.lake.arrow import schema_of
 from engagement_platform.lake.contract import Table
@@ -31,6 +30,7 @@ from engagement_platform.landing.redriven import turn_of
 from engagement_platform.landing.withheld import said_in
 from engagement_platform.pii.erasure import Former, Subject, naming, once
 from engagement_platform.pii.tombstones import ANYWHERE, StoredTombstones, entity
+from engagement_platform.pipelines.games.erasing import kept_for, nobody_writes
 from engagement_platform.pipelines.profiles.entity import Entity
 from engagement_platform.settings import Settings
 from engagement_platform.sources.messages import SENTENCES, Reason

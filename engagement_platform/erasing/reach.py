@@ -20,7 +20,6 @@ from engagement_platform.erasing.job import Eraser, tables, versions
 from engagement_platform.erasing.purge import Purged, purge_now
 from engagement_platform.erasing.rewrites import rewrites
 from engagement_platform.erasing.whom import Whom
-from engagement_platform.games.erasing import kept_for
 from engagement_platform.jobs import open_stores
 from engagement_platform.lake import log
 from engagement_platform.lake.contract import Table
@@ -28,6 +27,7 @@ from engagement_platform.lake.erased import current_files
 from engagement_platform.layout.vacuum import Readers
 from engagement_platform.pii.erasure import Former, Subject
 from engagement_platform.pii.tombstones import ANYWHERE, PERSON, StoredTombstones, entity
+from engagement_platform.pipelines.games.erasing import kept_for
 from engagement_platform.pipelines.profiles.entity import profile
 from engagement_platform.settings import Settings
 

@@ -21,7 +21,6 @@ from engagement_platform.engine.cursors import (
 from engagement_platform.engine.job import Stores
 from engagement_platform.engine.lease import LeaseUnavailable
 from engagement_platform.errors import PlatformError
-from engagement_platform.games.feed import shipped
 from engagement_platform.guards.writers import REWRITES, Foreign, foreign_commits
 from engagement_platform.lake import log
 from engagement_platform.lake.contract import Found, Mode, Table
@@ -30,6 +29,7 @@ from engagement_platform.lake.refusals import NotAStreamSource
 from engagement_platform.lake.streaming import finished_batch
 from engagement_platform.layout import disk
 from engagement_platform.layout.vacuum import RetentionTooShort
+from engagement_platform.pipelines.games.feed import shipped
 from engagement_platform.pipelines.profiles.entity import PROFILE, Entity
 from engagement_platform.pipelines.snapshot import WATERMARK
 from engagement_platform.settings import Settings

@@ -10,12 +10,12 @@ from datetime import UTC, datetime
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from engagement_platform.games.event_type import EventType
 from engagement_platform.live_ops.detect import Change
 from engagement_platform.live_ops.figures import minute_number, moment_of
 from engagement_platform.live_ops.folding import EVENT_SCHEMA, MinuteState, PlayerState
 from engagement_platform.live_ops.minutes import Batch
 from engagement_platform.pii.tombstones import Tombstones
+from engagement_platform.pipelines.games.event_type import EventType
 
 # Amounts in any other currency cannot be added up, and rates are nobody's business here.
 CURRENCY = "USD"

@@ -18,8 +18,6 @@ from engagement_platform.consumers.appended import Appends, cursor_root
 from engagement_platform.consumers.changes import MAX_ROWS, lake_root
 from engagement_platform.engine.cursors import CursorStore
 from engagement_platform.engine.database import open_engine
-from engagement_platform.games.event_type import EventType
-from engagement_platform.games.registry import registry
 from engagement_platform.lake import log
 from engagement_platform.live_ops.baseline import Baseline
 from engagement_platform.live_ops.detect import LEVEL_MINUTES, SILENCE, WINDOWS, Finding, findings
@@ -29,6 +27,8 @@ from engagement_platform.live_ops.players import PlayerFeatures
 from engagement_platform.live_ops.telling import tell
 from engagement_platform.live_ops_job.events import batch_of, withheld
 from engagement_platform.pii.tombstones import StoredTombstones
+from engagement_platform.pipelines.games.event_type import EventType
+from engagement_platform.pipelines.games.registry import registry
 from engagement_platform.settings import Settings
 
 CONSUMER = "live-ops"

@@ -15,9 +15,6 @@ from deltalake import DeltaTable
 from engagement_platform.engine.model import Offsets, Transaction
 from engagement_platform.engine.unfinished_batches import looked_up
 from engagement_platform.errors import PlatformError
-from engagement_platform.games.feed import Feed
-from engagement_platform.games.feed import shipped as shipped_feed
-from engagement_platform.games.replaying import LandedObjects
 from engagement_platform.jobs import INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS, shipped_entity
 from engagement_platform.lake import log
 from engagement_platform.lake.contract import Table
@@ -25,6 +22,9 @@ from engagement_platform.lake.engagement import ALIAS, CHANGESET, MAPPING, MUTAT
 from engagement_platform.lake.lake import Lake, Rows
 from engagement_platform.lake.restore import RESTORE
 from engagement_platform.landing.redriven import turn_of
+from engagement_platform.pipelines.games.feed import Feed
+from engagement_platform.pipelines.games.feed import shipped as shipped_feed
+from engagement_platform.pipelines.games.replay import LandedObjects
 from engagement_platform.pipelines.mutations.move import REMATERIALIZE_ALIASES
 from engagement_platform.pipelines.parts import APPLY_MUTATIONS
 from engagement_platform.pipelines.profiles.entity import Entity

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from engagement_platform.errors import PlatformError
-from engagement_platform.games.feed import Feed
+from engagement_platform.pipelines.games.feed import Feed
 from engagement_platform.pipelines.profiles.entity import Entity
 from engagement_platform.pipelines.profiles.job import job_name as ingest_name
 from engagement_platform.pipelines.profiles.rematerialize import job_name as rematerialize_name

@@ -14,8 +14,8 @@ import yaml
 from pydantic import ValidationError
 
 from engagement_platform.errors import PlatformError
-from engagement_platform.games.feed import Feed
-from engagement_platform.games.registry import EventTypeRefused
+from engagement_platform.pipelines.games.feed import Feed
+from engagement_platform.pipelines.games.registry import EventTypeRefused
 from engagement_platform.pipelines.profiles.entity import Entity
 from engagement_platform.settings import Settings
 from engagement_platform.streams.clashes import (

@@ -11,9 +11,9 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from engagement_platform.games.event_type import Cleaning, EventType, FieldType, Partitioning
-from engagement_platform.games.feed import Feed
-from engagement_platform.games.registry import read_folder, what_is_wrong
+from engagement_platform.pipelines.games.event_type import Cleaning, EventType, FieldType, Partitioning
+from engagement_platform.pipelines.games.feed import Feed
+from engagement_platform.pipelines.games.registry import read_folder, what_is_wrong
 from engagement_platform.pipelines.profiles.entity import Attribute, Entity
 from engagement_platform.sections import UnknownUpdate
 from engagement_platform.sources.messages import ValueType

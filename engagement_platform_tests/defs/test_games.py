@@ -16,11 +16,11 @@ from engagement_platform.defs.platform import Platform
 from engagement_platform.defs.waiting import Waiting
 from engagement_platform.engine.job import BatchReport
 from engagement_platform.engine.model import Manifest
-from engagement_platform.games.event_type import QUARANTINE as QUARANTINE_TABLE
-from engagement_platform.games.feed import shipped
+from engagement_platform.pipelines.games.event_type import QUARANTINE as QUARANTINE_TABLE
+from engagement_platform.pipelines.games.feed import shipped
 from engagement_platform.settings import Settings
-from engagement_platform_tests.games.conftest import World, world  # noqa: F401
-from engagement_platform_tests.games.events import line
+from engagement_platform_tests.pipelines.games.conftest import World, world  # noqa: F401
+from engagement_platform_tests.pipelines.games.events import line
 
 QUARANTINE = dg.AssetKey(["game", "quarantine"])
 

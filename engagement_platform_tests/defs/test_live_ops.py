@@ -17,9 +17,9 @@ from engagement_platform.defs.live_ops import LIVE_OPS, Recent, counted_metadata
 from engagement_platform.defs.platform import Platform
 from engagement_platform.defs.specs import key_of, table_spec
 from engagement_platform.embedded.services import all_services
-from engagement_platform.games.registry import registry
 from engagement_platform.live_ops.detect import Finding
 from engagement_platform.live_ops_job.job import Counted
+from engagement_platform.pipelines.games.registry import registry
 from engagement_platform.settings import Settings
 from engagement_platform_tests.live_ops_job.tables import Games
 

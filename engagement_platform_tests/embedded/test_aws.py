@@ -15,13 +15,13 @@ from engagement_platform.embedded.ports import free_ports
 from engagement_platform.embedded.process import Supervisor
 from engagement_platform.embedded.services import all_services, missing_services
 from engagement_platform.engine.drain import drain
-from engagement_platform.games.decoding import Event, event_decoder
-from engagement_platform.games.depth import depth
-from engagement_platform.games.registry import registry
 from engagement_platform.jobs import build_job, let_go, open_stores
+from engagement_platform.pipelines.games.backlog import depth
+from engagement_platform.pipelines.games.decoding import Event, event_decoder
+from engagement_platform.pipelines.games.registry import registry
 from engagement_platform.settings import Settings
-from engagement_platform_tests.games.conftest import AT_ONCE, NO_SPARK
-from engagement_platform_tests.games.events import LIMITS
+from engagement_platform_tests.pipelines.games.conftest import AT_ONCE, NO_SPARK
+from engagement_platform_tests.pipelines.games.events import LIMITS
 
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
 

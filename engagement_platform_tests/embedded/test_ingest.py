@@ -24,12 +24,12 @@ from engagement_platform.embedded.ports import free_ports
 from engagement_platform.embedded.process import Supervisor
 from engagement_platform.embedded.services import all_services
 from engagement_platform.engine.drain import drain
-from engagement_platform.games.depth import depth
 from engagement_platform.ingest_server.keys import IngestKeys
 from engagement_platform.jobs import build_job, let_go, open_stores
+from engagement_platform.pipelines.games.backlog import depth
 from engagement_platform.settings import Settings
 from engagement_platform_tests.embedded.test_process import wait_for
-from engagement_platform_tests.games.conftest import AT_ONCE, NO_SPARK
+from engagement_platform_tests.pipelines.games.conftest import AT_ONCE, NO_SPARK
 
 
 @pytest.fixture

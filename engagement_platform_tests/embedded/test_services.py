@@ -15,7 +15,7 @@ import pytest
 from engagement_platform.embedded.ports import answers, free_ports
 from engagement_platform.embedded.services import all_services, missing_services, write_env_file
 from engagement_platform.embedded.up import simulated_rate
-from engagement_platform.games.depth import depth
+from engagement_platform.pipelines.games.backlog import depth
 from engagement_platform.settings import Settings
 from engagement_platform_tests.embedded.test_process import exists, wait_for
 

@@ -14,9 +14,9 @@ from pydantic import SecretStr
 
 from engagement_platform.alert_sections import AlertingSettings
 from engagement_platform.engine.model import Transaction
-from engagement_platform.games.registry import registry
 from engagement_platform.lake import light
 from engagement_platform.lake.arrow import schema_of, table_of
+from engagement_platform.pipelines.games.registry import registry
 from engagement_platform.settings import Settings
 
 Row = dict[str, Any]

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from engagement_platform.games.erasing import game_tables
 from engagement_platform.live_ops_job.erasing import PlayersKept
 from engagement_platform.live_ops_job.job import LiveOpsJob, reset
 from engagement_platform.pii.erasure import Subject, erase, subject
 from engagement_platform.pii.opening import open_vault
 from engagement_platform.pii.scan import places_with
+from engagement_platform.pipelines.games.erasing import game_tables
 from engagement_platform.settings import Settings
 from engagement_platform_tests.live_ops_job.tables import Games, Row
 

@@ -20,11 +20,11 @@ from typer.testing import CliRunner
 
 from engagement_platform.cli import app
 from engagement_platform.consumers.appended import Appends
-from engagement_platform.games.registry import registry
 from engagement_platform.lake.arrow import table_of
 from engagement_platform.live_ops.minutes import known_rows
 from engagement_platform.live_ops_job.events import batch_of, changes_of, events_of
 from engagement_platform.live_ops_job.job import CONSUMER, Counted, LiveOpsJob, reset
+from engagement_platform.pipelines.games.registry import registry
 from engagement_platform_tests.alerting.receiver import Receiver
 from engagement_platform_tests.live_ops_job.tables import Games, Row
 

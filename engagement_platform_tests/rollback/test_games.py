@@ -16,27 +16,27 @@ from engagement_platform.engine.database import open_engine
 from engagement_platform.engine.job import Told
 from engagement_platform.engine.unfinished_batches import OthersBatchUnfinished
 from engagement_platform.errors import PlatformError
-from engagement_platform.games.depth import backlog
-from engagement_platform.games.erasing import GameTables
-from engagement_platform.games.event_type import GROUP, QUARANTINE
-from engagement_platform.games.feed import Feed
-from engagement_platform.games.job import INGEST_GAME_EVENTS
-from engagement_platform.games.replaying import ObjectsGone, ObjectsNotKnown
 from engagement_platform.lake.append_log_source import RowsTakenAway
 from engagement_platform.lake.lake import Lake
 from engagement_platform.lake.restore import RESTORE
 from engagement_platform.live_ops_job.job import LiveOpsJob
 from engagement_platform.pii.erasure import Subject
+from engagement_platform.pipelines.games.backlog import backlog
+from engagement_platform.pipelines.games.erasing import GameTables
+from engagement_platform.pipelines.games.event_type import GROUP, QUARANTINE
+from engagement_platform.pipelines.games.feed import Feed
+from engagement_platform.pipelines.games.job import INGEST_GAME_EVENTS
+from engagement_platform.pipelines.games.replay import ObjectsGone, ObjectsNotKnown
 from engagement_platform.rollback import groups
 from engagement_platform.rollback.groups import NotRestorable
 from engagement_platform.rollback.job import RestoreUnfinished, Restoring
 from engagement_platform.rollback.plan import Asked, CannotReplay, ErasedSince, Plan, RestoreMode, plan
 from engagement_platform.sources.s3_events import S3File
 from engagement_platform.sources.s3_sqs_state import Arrived, S3SqsState
-from engagement_platform_tests.games.conftest import World, small, world
-from engagement_platform_tests.games.events import line
 from engagement_platform_tests.ingestion.test_crashes import Crash, crash_at
 from engagement_platform_tests.matrix import spread
+from engagement_platform_tests.pipelines.games.conftest import World, small, world
+from engagement_platform_tests.pipelines.games.events import line
 
 __all__ = ["small", "world"]
 

@@ -1,0 +1,233 @@
+"""Takes raw events of an erased player out of the objects in a feed's bucket: each is written anew under its name.
+
+Found by a listing, since an erasure is rare. Tables are `erasing`; objects of the sink `local` are the ingest server's.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from functools import cached_property
+from tempfile import SpooledTemporaryFile
+from typing import Any, BinaryIO, cast
+
+from botocore.exceptions import BotoCoreError, ClientError
+
+from engagement_platform.engine.database import open_engine
+from engagement_platform.engine.stores import CheckpointStore, utc_now
+from engagement_platform.errors import PlatformError
+from engagement_platform.pii.declared import EVERY_TYPE, parts
+from engagement_platform.pii.erasure import Subject, naming
+from engagement_platform.pipelines.games.backlog import depth
+from engagement_platform.pipelines.games.erasing import nobody_lands
+from engagement_platform.pipelines.games.feed import Feed
+from engagement_platform.pipelines.games.objects import BATCH, options_of
+from engagement_platform.pipelines.games.replay import objects_below
+from engagement_platform.settings import Settings
+from engagement_platform.sources.s3_events import S3File
+from engagement_platform.sources.s3_formats import BROKEN, compressing, decompressed
+from engagement_platform.sources.s3_sqs_aws import client, said
+from engagement_platform.sources.s3_sqs_state import S3SqsState
+
+_IN_MEMORY_BYTES = 64 * 1024 * 1024
+"""A larger object goes by way of a temporary file."""
+_ANNOUNCED_WITHIN = timedelta(hours=1)
+"""S3 announces an object within seconds, "on rare occasions" later (AWS, "Amazon S3 Event Notifications")."""
+_LONGEST_IN_QUEUE = timedelta(days=14)
+"""SQS keeps no message longer."""
+_KEPT_HEADERS = ("CacheControl", "ContentDisposition", "ContentEncoding", "ContentType", "Metadata", "StorageClass")
+
+
+class RawObjectsNotErased(PlatformError):
+    """S3 refused what an erasure needs."""
+
+    def __init__(self, url: str, reason: str) -> None:
+        self.url = url
+        super().__init__(
+            f"Raw events at {url} cannot be erased: {reason}. Keys are destroyed, and what the erasure came to before "
+            "is done. It needs s3:ListBucket, s3:GetObject and s3:PutObject, in a bucket with versions also "
+            "s3:ListBucketVersions and s3:DeleteObjectVersion. Grant them and make the same call again, or have "
+            "objects left alone, and named in the receipt, with ENGAGEMENT_PLATFORM_PII__RAW_OBJECTS=leave."
+        )
+
+
+@dataclass
+class RawObjects:
+    """The objects of a feed. settings: those of the feed.
+
+    Lines keep their numbers, by which rows and refused lines name them: an erased one is blank from then on. What is
+    announced and not read yet stays as it is, since nobody could say that its other lines were read.
+    """
+
+    settings: Settings
+    feed: Feed
+    objects: list[str] = field(default_factory=list)
+    stays: list[str] = field(default_factory=list)
+    _seen: dict[str, S3File] | None = field(default=None, init=False)
+
+    @property
+    def name(self) -> str:
+        """Where they are."""
+        return f"s3://{self.settings.games.bucket}/{self.settings.games.prefix}"
+
+    @property
+    def is_reached(self) -> bool:
+        """Whether an erasure looks into them: who reads them has to be known."""
+        games = self.settings.games
+        return None not in (games.bucket, games.queue_url) and self.settings.pii.raw_objects == "rewrite"
+
+    def erase(self, subject: Subject) -> int:
+        """Write objects with the player's events anew; how many events. Reads every object of the prefix.
+
+        Raises RawObjectsNotErased, BucketNotListed, QueueUnavailable, LeaseUnavailable, OthersBatchUnfinished; the same
+        call does the rest.
+        """
+        gone, self._seen = 0, {}
+        with nobody_lands(self.settings, self.feed) as lease:
+            for file in self._listed():
+                lease.check()
+                found, broken = self._look(file, subject)
+                if not found:
+                    continue
+                self._seen[file.key] = file
+                if broken:
+                    self.stays.append(f"{file.url} is damaged, so that it cannot be written anew. Delete it.")
+                elif self._is_unread(file):
+                    self.stays.append(
+                        f"{file.url} was not read yet. `engagement-platform run {self.feed.job} --until-idle`, which "
+                        "drops the events; then erase again."
+                    )
+                else:
+                    self._write_anew(file, subject)
+                    self.objects.append(file.url)
+                    gone += found
+        return gone
+
+    def left(self, subject: Subject) -> int:
+        """How many events of the player there are; right after an erasure only in the objects that had any."""
+        files = self._listed() if self._seen is None else [replace(file, etag=None) for file in self._seen.values()]
+        return sum(self._look(file, subject)[0] for file in files)
+
+    def _listed(self) -> list[S3File]:
+        return objects_below(self.settings, self.settings.games.prefix)
+
+    def _look(self, file: S3File, subject: Subject) -> tuple[int, bool]:
+        """(events of the player, whether the object broke off)."""
+        is_of, found = self._is_of(subject), 0
+        try:
+            for line in self._lines(file):
+                found += is_of(line)
+        except BROKEN:
+            return found, True
+        return found, False
+
+    def _lines(self, file: S3File) -> Iterator[bytes]:
+        with self._content(file)[0] as content:
+            yield from decompressed(content, file.key)
+
+    def _content(self, file: S3File) -> tuple[BinaryIO, Mapping[str, Any]]:
+        """The object from its beginning, on this machine, and how it was stored."""
+        content = cast(BinaryIO, SpooledTemporaryFile(_IN_MEMORY_BYTES))  # noqa: SIM115
+        answer = self._call(file.url, "get_object", Bucket=file.bucket, Key=file.key)
+        try:
+            for chunk in answer["Body"].iter_chunks(1024 * 1024):
+                content.write(chunk)
+        except BotoCoreError as failed:
+            raise RawObjectsNotErased(file.url, said(failed)) from failed
+        content.seek(0)
+        return content, {name: answer[name] for name in _KEPT_HEADERS if answer.get(name)}
+
+    def _write_anew(self, file: S3File, subject: Subject) -> None:
+        is_of = self._is_of(subject)
+        content, headers = self._content(file)
+        with content, cast(BinaryIO, SpooledTemporaryFile(_IN_MEMORY_BYTES)) as made:
+            with compressing(made, file.key) as packed:
+                for line in decompressed(content, file.key):
+                    packed.write((b"\n" if line.endswith(b"\n") else b"") if is_of(line) else line)
+            size = made.tell()
+            made.seek(0)
+            # First, so that whoever dies in between leaves an announcement of something that is known.
+            self._state.rewriting(self.feed.job, file, self._committed)
+            where = {"Bucket": file.bucket, "Key": file.key}
+            done = self._call(file.url, "put_object", **where, Body=made, **headers)
+        version = done.get("VersionId")
+        version = None if version == "null" else version
+        self._state.rewritten(
+            self.feed.job, replace(file, etag=str(done["ETag"]).strip('"'), size=size, version_id=version)
+        )
+        if version is not None:
+            self._remove_versions_before(file, version)
+
+    def _remove_versions_before(self, file: S3File, newest: str) -> None:
+        listed: dict[str, Any] = {"Bucket": file.bucket, "Prefix": file.key}
+        while True:
+            answer = self._call(file.url, "list_object_versions", **listed)
+            for each in answer.get("Versions", ()):
+                if each["Key"] == file.key and each["VersionId"] != newest:
+                    one = {"Bucket": file.bucket, "Key": file.key, "VersionId": each["VersionId"]}
+                    self._call(file.url, "delete_object", **one)
+            if not answer.get("IsTruncated"):
+                return
+            listed |= {"KeyMarker": answer["NextKeyMarker"], "VersionIdMarker": answer["NextVersionIdMarker"]}
+
+    def _is_unread(self, file: S3File) -> bool:
+        """Whether its other events may still have to be read."""
+        known, batch = self._state.batch_of(self.feed.job, file)
+        if known:
+            return batch is None or batch > self._committed
+        age = utc_now() - datetime.fromisoformat(file.event_time or "").astimezone(UTC)
+        # Forgotten, or announced and not received. Nobody can look into a queue without taking from it.
+        return age < _ANNOUNCED_WITHIN or (age < _LONGEST_IN_QUEUE and self._queue_has_any)
+
+    @cached_property
+    def _queue_has_any(self) -> bool:
+        now = depth(self.settings)
+        return now.visible + now.in_flight > 0
+
+    @cached_property
+    def _committed(self) -> int:
+        last = CheckpointStore(open_engine(self.settings.store_url)).latest(self.feed.job)
+        return 0 if last is None else last.manifest.end[BATCH]
+
+    @cached_property
+    def _state(self) -> S3SqsState:
+        return S3SqsState.open(options_of(self.settings).state_location, allow_overwrites=False)
+
+    @cached_property
+    def _s3(self) -> Any:
+        return client("s3", options_of(self.settings))
+
+    def _call(self, url: str, name: str, **arguments: object) -> Any:
+        try:
+            return getattr(self._s3, name)(**arguments)
+        except (BotoCoreError, ClientError) as failed:
+            raise RawObjectsNotErased(url, said(failed)) from failed
+
+    def _is_of(self, subject: Subject) -> Callable[[bytes], bool]:
+        """Whether a line is an event of the player, or none that can be read and names the player."""
+        path, words = parts(self.settings.pii.subject, EVERY_TYPE), naming(subject)
+        plain = subject.id.encode("utf-8", "surrogatepass")
+
+        def is_of(line: bytes) -> bool:
+            # Most lines have nothing of the id in them and need not be parsed; one that escapes characters does.
+            return (plain in line or b"\\" in line) and _is_of(line, subject, path, words)
+
+        return is_of
+
+
+def _is_of(line: bytes, subject: Subject, path: tuple[str, ...], words: re.Pattern[bytes]) -> bool:
+    try:
+        event: object = json.loads(line)
+    except ValueError:
+        event = None
+    if not isinstance(event, dict):
+        # Nobody can say of which game it is.
+        return words.search(line) is not None
+    found: object = event
+    for step in path:
+        found = found.get(step) if isinstance(found, dict) else None
+    told = str(found) if isinstance(found, int) and not isinstance(found, bool) else found
+    return told == subject.id and subject.game in (None, event.get("game_id"))

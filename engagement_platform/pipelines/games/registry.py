@@ -1,0 +1,76 @@
+"""The declared types of events: one TOML file each, those that ship in `events/` and those of a folder of your own.
+
+Reading and checking them only; what a declaration may say is `event_type`.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from engagement_platform.errors import PlatformError
+from engagement_platform.pipelines.games.event_type import GROUP, EventType
+
+Registry = Mapping[str, EventType]
+"""Types by name, in the order of their names."""
+
+
+SHIPPED = Path(__file__).parent / "events"
+"""Folder of the types that ship."""
+
+
+class EventTypeRefused(PlatformError):
+    """A declared type of event that cannot be one."""
+
+    def __init__(self, file: str, why: str) -> None:
+        self.file = file
+        super().__init__(f"The declaration {file} cannot be used: {why}. Nothing was started. docs/games.md shows one.")
+
+
+@cache
+def registry(folder: Path | None = None) -> Registry:
+    """All types: those that ship, and those declared in `folder`, of which one may stand for a shipped one.
+
+    Raises EventTypeRefused. Read once for a process: a new declaration is seen by the next one.
+    """
+    found = {declared.name: declared for declared in _read(SHIPPED)}
+    if folder is not None:
+        found |= read_folder(folder, "games.declarations")
+    return dict(sorted(found.items()))
+
+
+def read_folder(folder: Path, named_by: str, group: str = GROUP) -> Registry:
+    """The types that a folder declares, one TOML file each. named_by: where it is set. Raises EventTypeRefused."""
+    if not folder.is_dir():
+        raise EventTypeRefused(str(folder), f"there is no such folder ({named_by})")
+    return {declared.name: declared for declared in _read(folder, group)}
+
+
+def parse(file: str, text: str, group: str = GROUP) -> EventType:
+    """The type that a file declares; its name is the file's. Raises EventTypeRefused."""
+    name = Path(file).stem
+    try:
+        said = tomllib.loads(text)
+        if "group" in said:
+            raise EventTypeRefused(file, "group: a type is of the group that its folder is read for")
+        return EventType.model_validate({"name": name, **said, "group": group})
+    except tomllib.TOMLDecodeError as error:
+        raise EventTypeRefused(file, f"it is no TOML ({error})") from None
+    except ValidationError as error:
+        raise EventTypeRefused(file, what_is_wrong(error)) from None
+
+
+def what_is_wrong(error: ValidationError) -> str:
+    """Each field and what is wrong with it, in one line."""
+    told = error.errors(include_url=False, include_input=False, include_context=False)
+    return "; ".join(f"{'.'.join(map(str, each['loc'])) or 'it'}: {each['msg']}" for each in told)
+
+
+def _read(folder: Path, group: str = GROUP) -> Iterator[EventType]:
+    for file in sorted(folder.iterdir(), key=lambda file: file.name):
+        if file.name.endswith(".toml"):
+            yield parse(str(file), file.read_text(encoding="utf-8"), group)

@@ -1,0 +1,30 @@
+"""Ingests game events in this process and ends it with SIGKILL at a point: python -m … POINT. For crash tests."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+from engagement_platform.engine.drain import drain
+from engagement_platform.engine.job import Told
+from engagement_platform.jobs import build_job, open_stores
+from engagement_platform.settings import Settings
+from engagement_platform_tests.pipelines.games.conftest import AT_ONCE, NO_SPARK
+
+
+def main(point: str) -> None:
+    """Never returns when the batch passes the point."""
+
+    def observe(passed: str) -> None:
+        if passed == point:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    settings = Settings()
+    job = build_job("ingest-game-events", NO_SPARK, settings, open_stores(settings), Told(observe=observe))
+    for _ in drain(job, AT_ONCE):
+        pass
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

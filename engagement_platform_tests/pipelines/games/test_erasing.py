@@ -1,0 +1,180 @@
+"""What is left of an erased player in game tables: nothing in what is in use, and the rest until a day that is said."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+from engagement_platform.engine.database import open_engine
+from engagement_platform.engine.model import Manifest, Transaction
+from engagement_platform.engine.stores import CheckpointStore
+from engagement_platform.engine.unfinished_batches import OthersBatchUnfinished
+from engagement_platform.jobs import open_stores
+from engagement_platform.lake import light
+from engagement_platform.lake.arrow import schema_of
+from engagement_platform.lake.contract import Table
+from engagement_platform.lake.erased import RowsNotTakenOut, current_files
+from engagement_platform.pii.erasure import Erased, Former, Subject, erase, naming, subject
+from engagement_platform.pii.opening import open_vault
+from engagement_platform.pii.receipts import receipt, verify
+from engagement_platform.pii.scan import places_with
+from engagement_platform.pipelines.games.erasing import GameTables, _names, game_tables
+from engagement_platform.pipelines.games.event_type import QUARANTINE
+from engagement_platform.pipelines.games.feed import shipped
+from engagement_platform.pipelines.games.registry import registry
+from engagement_platform.settings import Settings
+from engagement_platform_tests.guards.strangers import strangers
+from engagement_platform_tests.pipelines.games.events import line
+
+BOB, AMY = "bob-canary", "amy-canary"
+DAY = date(2026, 11, 22)
+NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
+LOGIN, PURCHASE = (registry()[name].table for name in ("login", "purchase"))
+FORMER = Table(("game", "once_declared"), "", LOGIN.columns, LOGIN.mode, LOGIN.partitioned_by)
+TABLES = (LOGIN, PURCHASE, FORMER)
+
+
+class World:
+    """Game tables with rows of two players in two games, each twice over, in files of their own."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings, self.root, self.vault = settings, settings.lake, open_vault(settings)
+        self.tables = GameTables(settings, shipped(settings))
+        for table in TABLES:
+            light.create(table.uri(self.root), table)
+            for number, game in enumerate(("chess", "puzzle")):
+                self.append(table, number, [{"player_id": who, "game_id": game, "event_id": who} for who in (BOB, AMY)])
+        light.create(QUARANTINE.uri(self.root), QUARANTINE)
+        lines = [
+            line(registry()["login"], player_id=BOB, game_id="chess", event_ts="?"),
+            line(registry()["login"], player_id=BOB, game_id="puzzle", event_ts="?"),
+            line(registry()["login"], player_id=AMY, game_id="chess", event_ts="?"),
+            f'{{"player_id": "{BOB}", broken'.encode(),
+            None,
+        ]
+        rows = [{"value": each, "source_object": "o", "source_line": n} for n, each in enumerate(lines)]
+        self.append(QUARANTINE, 0, rows)
+
+    def append(self, table: Table, number: int, rows: Sequence[Mapping[str, object]]) -> None:
+        found = DeltaTable(table.uri(self.root))
+        day = {name: DAY for name in ("event_date", "ingestion_date") if name in table.column_names}
+        filled = pa.Table.from_pylist([{**day, **row} for row in rows], schema_of(table))
+        light.append(found, filled, Transaction("test", number))
+
+    def players(self, table: Table) -> list[tuple[str, str]]:
+        rows = DeltaTable(table.uri(self.root)).to_pyarrow_table(columns=["game_id", "player_id"]).to_pylist()
+        return sorted((row["game_id"], row["player_id"]) for row in rows)
+
+    def refused(self) -> list[int]:
+        rows = DeltaTable(QUARANTINE.uri(self.root)).to_pyarrow_table(columns=["source_line"]).to_pylist()
+        return sorted(row["source_line"] for row in rows)
+
+    def looked_at(self, given: dict[str, Any]) -> dict[str, list[bool]]:
+        """What a verification says of the game tables and of bytes: name -> whether each holds."""
+        checks = verify(self.vault, given, game_tables(self.settings), BOB, self.settings.home)
+        names = ("game/*", "bytes", "waits")
+        said = {name: [check.holds for check in checks if check.what == name] for name in names}
+        return {name: holds for name, holds in said.items() if holds}
+
+    def who(self, game: str | None = None) -> Subject:
+        return subject(self.vault, BOB, game)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(Settings(home=tmp_path / "home"))
+
+
+def test_no_file_in_use_has_a_byte_of_an_erased_player_and_others_have_all_they_had(world: World) -> None:
+    stores = open_stores(world.settings)
+    before = strangers(world.settings, stores)
+    keys, done = erase(world.vault, world.who(), game_tables(world.settings))
+    assert strangers(world.settings, stores) == before, "our own erasure is taken for somebody else"
+    assert [(one.rows, one.left) for one in done if one.name == "game/*"] == [(9, 0)]
+    assert [world.players(table) for table in TABLES] == [[("chess", AMY), ("puzzle", AMY)]] * 3
+    assert world.refused() == [2, 4], "another player's line, and one that is not kept"
+    for table in (*TABLES, QUARANTINE):
+        assert DeltaTable(table.uri(world.root)).metadata().configuration["delta.appendOnly"] == "true"
+        found = places_with([Path(table.uri(world.root))], [BOB.encode()])
+        assert found, "former versions are there for readers"
+        assert not current_files(world.root, table).intersection(found)
+        logged = [path.read_text() for path in found if path.suffix == ".json"]
+        assert all('"operation":"WRITE"' in entry for entry in logged), "no entry of the erasure names the player"
+    given = receipt(world.vault.keyring, world.who(), keys, done, NOW, ["engagement/*"])
+    assert given["not_reached"] == ["engagement/*"]
+    assert world.looked_at(given) == {"game/*": [True], "bytes": [True], "waits": [True, True]}
+    for table in (*TABLES, QUARANTINE):
+        light.purge(DeltaTable(table.uri(world.root)))
+    left = places_with([world.settings.home], [BOB.encode()])
+    assert {path.parent.name for path in left} == {"_delta_log"}
+    assert world.looked_at(given) == {"game/*": [True], "bytes": [True], "waits": [True]}
+
+
+def test_what_waits_is_left_once_its_day_is_over(world: World) -> None:
+    keys, done = erase(world.vault, world.who(), [world.tables])
+    past = {former.value: NOW.replace(year=2020).isoformat() for former in Former}
+    late = [Erased(one.name, one.rows, one.left, past if one.until else {}) for one in done]
+    given = receipt(world.vault.keyring, world.who(), keys, late, NOW)
+    assert world.looked_at(given) == {"game/*": [True], "bytes": [False]}
+
+
+def test_a_player_erased_in_one_game_stays_in_the_others(world: World) -> None:
+    erase(world.vault, world.who("puzzle"), [world.tables])
+    assert [world.players(table) for table in TABLES] == [[("chess", AMY), ("chess", BOB), ("puzzle", AMY)]] * 3
+    assert world.refused() == [0, 2, 4], "a line of which no game can be read goes too"
+
+
+def test_nothing_is_taken_out_while_a_batch_is_half_done_and_the_same_call_does_the_rest(world: World) -> None:
+    batches = CheckpointStore(open_engine(world.settings.store_url))
+    job = "ingest-game-events"
+    manifest = Manifest(job, batches.app_id(job), 0, {}, {"1": 1}, NOW, {QUARANTINE.name: 1, LOGIN.name: 2})
+    batches.begin(manifest)
+    with pytest.raises(OthersBatchUnfinished, match=job):
+        erase(world.vault, world.who(), [world.tables])
+    assert len(world.players(LOGIN)) == 4
+    batches.succeed(manifest, {}, {}, NOW)
+    erase(world.vault, world.who(), [world.tables])
+    assert world.tables.left(world.who()) == 0
+
+
+def test_a_table_that_was_left_open_by_a_crash_is_closed_by_the_same_call(world: World) -> None:
+    erase(world.vault, world.who(), [world.tables])
+    DeltaTable(LOGIN.uri(world.root)).alter.set_table_properties({"delta.appendOnly": "false"})
+    erase(world.vault, world.who(), [world.tables])
+    assert DeltaTable(LOGIN.uri(world.root)).metadata().configuration["delta.appendOnly"] == "true"
+
+
+def test_a_table_that_only_spark_writes_is_refused_and_not_passed_over(world: World) -> None:
+    DeltaTable(LOGIN.uri(world.root)).alter.set_table_properties({"delta.randomizeFilePrefixes": "true"})
+    with pytest.raises(RowsNotTakenOut, match="game/login"):
+        erase(world.vault, world.who(), [world.tables])
+
+
+@pytest.mark.parametrize(
+    ("said", "is_found"),
+    [
+        (b'{"player_id": "j\xc3\xb6rg-1", "game_id": "chess"}', True),
+        (b'{"player_id": "j\\u00F6rg-1", "game_id": "chess"}', True),
+        (b'{"player_id": "j\\u00F6r\\u0067-1"}', True),
+        (b'{"player_id": "j\xc3\xb6rg-1", "game_id": "puzzle"}', False),
+        (b'{"player_id": "j\xc3\xb6rg-12", "game_id": "chess"}', False),
+        (b"j\xc3\xb6rg-1, cut off", True),
+        (b"[]", False),
+        (None, False),
+    ],
+)
+def test_a_refused_line_is_found_however_json_writes_the_id(said: bytes | None, is_found: bool) -> None:
+    assert _names(said, naming(Subject("jörg-1", "ref")), "chess") is is_found
+
+
+def test_without_any_game_table_nothing_is_done_and_nothing_is_made(tmp_path: Path) -> None:
+    settings = Settings(home=tmp_path / "home")
+    keys, done = erase(open_vault(settings), Subject(BOB, "ref"), game_tables(settings))
+    assert (keys, [(one.rows, one.left) for one in done]) == (0, [(0, 0)] * 3)
+    assert not Path(settings.lake, "game").exists()

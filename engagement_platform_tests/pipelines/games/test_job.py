@@ -1,0 +1,287 @@
+"""Objects to thirty tables: sums, duplicates, crashes at any table, replays. Real queue, bucket and tables."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from engagement_platform.cli import app
+from engagement_platform.engine.books import BooksDoNotBalance
+from engagement_platform.engine.job import BatchReport
+from engagement_platform.engine.model import JobState
+from engagement_platform.lake import log
+from engagement_platform.pii.erasure import erase, subject
+from engagement_platform.pii.opening import open_vault
+from engagement_platform.pipelines.games.erasing import game_tables
+from engagement_platform.pipelines.games.event_type import EventType
+from engagement_platform_tests.pipelines.games.conftest import World
+from engagement_platform_tests.pipelines.games.events import line
+
+
+def now() -> str:
+    return datetime.now(UTC).isoformat()
+
+
+def sent(declared: EventType, event_id: str, **fields: Any) -> bytes:
+    """A good event of this moment."""
+    return line(declared, event_id, **{"event_ts": now(), **fields})
+
+
+def of_every_type(world: World, prefix: str) -> list[bytes]:
+    """Two events of each type, one of them twice, and three that are refused."""
+    lines = []
+    for name, declared in world.types.items():
+        lines += [sent(declared, f"{prefix}-{name}-1"), sent(declared, f"{prefix}-{name}-2")]
+        lines.append(lines[-1])
+    late = (datetime.now(UTC) - timedelta(days=8)).isoformat()
+    return [*lines, b"no json", b"  ", sent(world.types["crash"], "x", event_type="nope"),
+            sent(world.types["crash"], "y", event_ts=late)]  # fmt: skip
+
+
+def assert_sums(report: BatchReport) -> None:
+    counts = report.counts
+    assert counts["rows_in"] == counts["landed"] + counts["duplicates"] + counts["quarantined"]
+
+
+def test_an_announcement_that_is_repeated_or_late_changes_nothing(small: World) -> None:
+    """SQS may deliver twice and in any order; an object that is gone is skipped, and said to be."""
+    from engagement_platform.sources.s3_events import S3File
+
+    heartbeat = small.types["heartbeat"]
+    for key in ("a", "b", "c"):
+        small.put(f"events/{key}.json.gz", [sent(heartbeat, key)])
+    for key in ("c", "a", "gone", "a"):
+        again = S3File(small.bucket, f"events/{key}.json.gz", event_time=now())
+        small.sqs.send_message(QueueUrl=small.queue, MessageBody=again.as_event())
+    small.run()
+    small.sqs.send_message(QueueUrl=small.queue, MessageBody=S3File(small.bucket, "events/b.json.gz").as_event())
+    assert small.run() == []
+    assert [row["event_id"] for row in small.rows("heartbeat")] == ["a", "b", "c"]
+    assert small.left() == 0
+    letters = small.sqs.receive_message(QueueUrl=small.dead, MessageAttributeNames=["All"])["Messages"]
+    assert [letter["MessageAttributes"]["reason_code"]["StringValue"] for letter in letters] == ["deleted"]
+
+
+def test_of_a_damaged_object_what_could_be_read_lands_and_the_rest_is_a_dead_letter(small: World) -> None:
+    import gzip
+    import random
+
+    lines = [sent(small.types["heartbeat"], f"{random.Random(n).getrandbits(200):x}") for n in range(500)]
+    whole = gzip.compress(b"\n".join(lines))
+    small.s3.put_object(Bucket=small.bucket, Key="events/a.json.gz", Body=whole[: len(whole) * 3 // 4])
+    (report,) = small.run()
+    assert_sums(report)
+    landed = len(small.rows("heartbeat"))
+    assert 100 < landed < 500
+    letters = small.sqs.receive_message(QueueUrl=small.dead, MessageAttributeNames=["All"])["Messages"]
+    assert [letter["MessageAttributes"]["reason_code"]["StringValue"] for letter in letters] == ["unreadable"]
+    small.s3.put_object(Bucket=small.bucket, Key="events/whole.json.gz", Body=whole)
+    (report,) = small.run()
+    assert (report.counts["landed"], report.counts["duplicates"]) == (500 - landed, landed)
+
+
+class Crash(Exception):
+    """Stands for the end of the process."""
+
+
+def crash_at(point: str) -> Any:
+    def observe(passed: str) -> None:
+        if passed == point:
+            raise Crash(point)
+
+    return observe
+
+
+def test_events_of_thirty_types_land_in_thirty_tables_and_the_sums_are_right(world: World) -> None:
+    world.put("events/2026/11/22/10/a.json.gz", of_every_type(world, "a"))
+    (report,) = world.run()
+    assert_sums(report)
+    assert {name: report.counts[name] for name in ("rows_in", "landed", "duplicates", "quarantined")} == {
+        "rows_in": 93, "landed": 60, "duplicates": 30, "quarantined": 3,
+    }  # fmt: skip
+    for name in world.types:
+        assert [row["event_id"] for row in world.rows(name)] == [f"a-{name}-1", f"a-{name}-2"]
+    assert Counter(row["reason_code"] for row in world.rows("quarantine")) == {
+        "not_json": 1, "unknown_event_type": 1, "late": 1,
+    }  # fmt: skip
+    # One file for each table that has rows, since all events are of one day.
+    assert report.counts["files"] == 31
+    assert world.left() == 0
+    assert world.run() == []
+
+
+def test_a_batch_writes_only_tables_that_it_has_rows_for(small: World) -> None:
+    small.put("events/a.json.gz", [sent(small.types["purchase"], "a")])
+    small.run()
+    before = {name: log.version(declared.table.uri(small.settings.lake)) for name, declared in small.types.items()}
+    small.put("events/b.json.gz", [sent(small.types["login"], "b"), sent(small.types["purchase"], "a")])
+    (report,) = small.run()
+    after = {name: log.version(declared.table.uri(small.settings.lake)) for name, declared in small.types.items()}
+    assert [name for name in small.types if before[name] != after[name]] == ["login"]
+    assert (report.counts["landed"], report.counts["duplicates"]) == (1, 1)
+
+
+def test_an_event_that_comes_again_in_another_object_is_dropped_within_the_window(small: World) -> None:
+    purchase, at = small.types["purchase"], datetime.now(UTC) - timedelta(hours=5)
+    small.put("events/a.json.gz", [sent(purchase, "a", event_ts=at.isoformat())])
+    small.run()
+    for key, apart in (("b", 0), ("c", 60), ("d", 61)):
+        again = (at + timedelta(minutes=apart)).isoformat()
+        small.put(f"events/{key}.json.gz", [sent(purchase, "a", event_ts=again), sent(purchase, key)])
+        (report,) = small.run()
+        assert report.counts["duplicates"] == (0 if apart == 61 else 1), apart
+    assert len(small.rows("purchase")) == 5
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+def test_a_batch_that_fails_at_table_seventeen_goes_on_at_table_seventeen(world: World, after: bool) -> None:
+    seventeenth = list(world.types)[16]
+    world.put("events/a.json.gz", of_every_type(world, "a"))
+    with pytest.raises(Crash):
+        world.run(crash_at(f"{seventeenth}.append:{'after' if after else 'before'}"))
+    assert world.left() == 1
+    filled = [name for name in world.types if world.rows(name)]
+    assert filled == list(world.types)[: 17 if after else 16]
+    passed: list[str] = []
+    (resumed,) = world.run(passed.append)
+    assert resumed.replayed
+    assert passed[0] == f"{seventeenth}.append:before"
+    assert_sums(resumed)
+    assert {name: len(world.rows(name)) for name in world.types} == dict.fromkeys(world.types, 2)
+    assert len(world.rows("quarantine")) == 3
+    assert world.left() == 0
+
+
+@pytest.mark.slow
+def test_a_batch_that_fails_anywhere_ends_as_if_it_had_not(world: World) -> None:
+    points = world.job(lambda _point: None, world.settings).crash_points
+    assert len(points) == 2 + 31 * 3 + 1
+    for number, point in enumerate(points):
+        world.put(f"events/{number:03}.json.gz", of_every_type(world, str(number)))
+        with pytest.raises(Crash):
+            world.run(crash_at(point))
+        world.run()
+    assert {name: len(world.rows(name)) for name in world.types} == dict.fromkeys(world.types, 2 * len(points))
+    assert len(world.rows("quarantine")) == 3 * len(points)
+
+
+def test_a_replay_of_what_is_there_changes_nothing_and_brings_back_what_is_not(world: World) -> None:
+    from deltalake import DeltaTable
+
+    for hour in ("10", "11"):
+        world.put(f"events/2026/11/22/{hour}/a.json.gz", of_every_type(world, hour))
+    world.put("events/2026/11/23/00/a.json.gz", of_every_type(world, "other"))
+    world.run()
+    before = world.everything()
+    (report,) = world.replay("events/2026/11/22/")
+    assert_sums(report)
+    assert (report.counts["rows_in"], report.counts["duplicates"], report.counts.get("landed", 0)) == (186, 186, 0)
+    assert world.everything() == before
+
+    for name in ("purchase", "crash"):
+        table = DeltaTable(world.types[name].table.uri(world.settings.lake))
+        table.alter.set_table_properties({"delta.appendOnly": "false"})
+        table.delete("event_id LIKE '10-%'")
+        table.alter.set_table_properties({"delta.appendOnly": "true"})
+    assert world.everything() != before
+    (report,) = world.replay("events/2026/11/22/10/")
+    assert report.counts["landed"] == 4
+    assert world.everything() == before
+
+
+def test_a_replay_that_was_interrupted_is_finished_first_whatever_is_asked_for_next(world: World) -> None:
+    world.put("events/2026/11/22/10/a.json.gz", of_every_type(world, "a"))
+    with pytest.raises(Crash):
+        world.replay("events/2026/11/22/", observe=crash_at("level_up:recorded"))
+    (finished,) = world.replay()
+    assert finished.replayed
+    before = world.everything()
+    assert {name: len(rows) for name, rows in before.items()} == {"quarantine": 3, **dict.fromkeys(world.types, 2)}
+    (new,) = world.run()
+    assert (new.counts.get("landed", 0), new.counts["duplicates"], new.counts["quarantined"]) == (0, 90, 3)
+
+
+def test_an_event_whose_type_is_declared_later_lands_by_a_replay(
+    world: World, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    own = tmp_path_factory.mktemp("declarations")
+    skip = b'{"event_type":"level_skip","event_id":"s1","game_id":"g","player_id":"p","level_id":"7","event_ts":"%s"}'
+    world.put("events/a.json.gz", [skip % now().encode()])
+    (report,) = world.run()
+    assert report.counts["quarantined"] == 1
+    (own / "level_skip.toml").write_text(
+        'description = "A player skipped a level."\n[fields]\nlevel_id = { type = "string", comment = "Which." }\n'
+    )
+    games = world.settings.games.model_copy(update={"declarations": own})
+    world.settings = world.settings.model_copy(update={"games": games})
+    (again,) = world.replay("events/")
+    assert again.counts["landed"] == 1
+    from deltalake import DeltaTable
+
+    rows = DeltaTable(f"{world.settings.lake}/game/level_skip").to_pyarrow_table().to_pylist()
+    assert [(row["event_id"], row["level_id"]) for row in rows] == [("s1", "7")]
+
+
+def test_a_replay_after_an_erasure_drops_the_players_lines_and_counts_them(small: World) -> None:
+    login = small.types["login"]
+    broken = sent(login, "broken", player_id="bob-canary", event_ts="?")
+    lines = [sent(login, "1", player_id="bob-canary"), sent(login, "2", player_id="amy"), broken]
+    small.put("events/2026/11/22/a.json.gz", lines)
+    small.run()
+    vault = open_vault(small.settings)
+    erase(vault, subject(vault, "bob-canary", None), game_tables(small.settings))
+    (report,) = small.replay("events/2026/11/22/")
+    counts = {name: report.counts[name] for name in ("rows_in", "landed", "duplicates", "quarantined", "erased")}
+    assert counts == {"rows_in": 3, "landed": 0, "duplicates": 1, "quarantined": 0, "erased": 2}
+    assert [row["event_id"] for row in small.rows("login")] == ["2"]
+    assert small.rows("quarantine") == []
+
+
+def test_each_object_is_fetched_once_and_the_bucket_is_never_listed(small: World) -> None:
+    login = small.types["login"]
+    for number in range(7):
+        small.put(f"older/{number}.json.gz", [sent(login, f"older-{number}")])
+    small.run()
+    fetched = small.moto.requests("GET", f"/{small.bucket}/")
+    for number in range(5):
+        small.put(f"events/{number}.json.gz", [sent(login, f"new-{number}"), sent(small.types["purchase"], "p")])
+    small.run()
+    assert small.moto.requests("GET", f"/{small.bucket}/") - fetched == 5
+    assert len(small.rows("login")) == 12
+
+    def listings() -> int:
+        # They ask for the bucket itself.
+        return sum(small.moto.requests("GET", f"/{small.bucket}{end}") for end in ("?", " "))
+
+    assert listings() == 0
+    small.replay("events/")
+    assert listings() == 1, "only a replay lists"
+
+
+def test_a_batch_whose_objects_are_gone_after_a_crash_is_not_finished_until_it_is_given_up(
+    small: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    login = small.types["login"]
+    small.put("events/a.json.gz", [sent(login, "a"), b"no json"])
+    with pytest.raises(Crash):
+        small.run(crash_at("quarantine:recorded"))
+    small.s3.delete_object(Bucket=small.bucket, Key="events/a.json.gz")
+    small.put("events/b.json.gz", [sent(login, "b")])
+    for _ in range(2):
+        with pytest.raises(BooksDoNotBalance, match="received 2 records but accounts for 1 ") as refused:
+            small.run()
+    assert refused.value.counts["quarantined"] == 1
+    assert small.rows("login") == []
+    last = small.stores.checkpoints.latest("ingest-game-events")
+    assert last is not None
+    assert last.state is JobState.FAILED
+    monkeypatch.setenv("ENGAGEMENT_PLATFORM_HOME", str(small.settings.home))
+    done = CliRunner().invoke(app, ["reset", "ingest-game-events", "--abandon", "--yes"])
+    assert done.exit_code == 0, done.output
+    small.run()
+    assert [row["event_id"] for row in small.rows("login")] == ["b"]
+    assert len(small.rows("quarantine")) == 1

@@ -1,0 +1,238 @@
+"""What is left of an erased player in the raw objects of a bucket: nothing, and nobody else's line is lost or moved."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import json
+import lzma
+import time
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from typer.testing import CliRunner
+
+from engagement_platform import erasures
+from engagement_platform.cli import app
+from engagement_platform.engine.model import Manifest
+from engagement_platform.engine.unfinished_batches import OthersBatchUnfinished
+from engagement_platform.pii.erasure import Subject
+from engagement_platform.pipelines.games.feed import shipped
+from engagement_platform.pipelines.games.objects import BATCH
+from engagement_platform.pipelines.games.raw_objects import RawObjects
+from engagement_platform.pipelines.games.replay import BucketNotListed, LandedObjects, objects_below
+from engagement_platform.sections import GamesSettings
+from engagement_platform.settings import Settings
+from engagement_platform_tests.pipelines.games.conftest import World
+from engagement_platform_tests.pipelines.games.events import line
+
+BOB, AMY = "bob-canary", "amy-canary"
+
+
+def _zstd(content: bytes) -> bytes:
+    made = pa.BufferOutputStream()
+    with pa.CompressedOutputStream(made, "zstd") as packed:
+        packed.write(content)
+    packed_bytes: bytes = made.getvalue().to_pybytes()
+    return packed_bytes
+
+
+def _unzstd(content: bytes) -> bytes:
+    read: bytes = pa.CompressedInputStream(pa.BufferReader(content), "zstd").read()
+    return read
+
+
+PACKED: Mapping[str, tuple[Callable[[bytes], bytes], Callable[[bytes], bytes]]] = {
+    "a.json": (bytes, bytes),
+    "b.json.gz": (gzip.compress, gzip.decompress),
+    "c.json.bz2": (bz2.compress, bz2.decompress),
+    "d.json.xz": (lzma.compress, lzma.decompress),
+    "e.json.zst": (_zstd, _unzstd),
+}
+
+
+class Bucket:
+    """A world with settings of the command line, and its objects unpacked."""
+
+    def __init__(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.world = world
+        told = {"HOME": str(world.settings.home), "GAMES__BUCKET": world.bucket, "GAMES__QUEUE_URL": world.queue}
+        for name, value in told.items():
+            monkeypatch.setenv(f"ENGAGEMENT_PLATFORM_{name}", value)
+
+    @property
+    def raw(self) -> RawObjects:
+        """As a call of its own."""
+        return RawObjects(self.world.settings, shipped(self.world.settings))
+
+    def event(self, player: str, event_id: str, **fields: Any) -> bytes:
+        """An event of this moment."""
+        now = datetime.now(UTC).isoformat()
+        return line(self.world.types["login"], event_id, **{"player_id": player, "event_ts": now, **fields})
+
+    def put(self, name: str, lines: list[bytes]) -> None:
+        """An object, packed as its name says; its last line has no end."""
+        content = PACKED[name][0](b"\n".join(lines))
+        self.world.s3.put_object(Bucket=self.world.bucket, Key=f"events/{name}", Body=content, ContentType="text/x")
+
+    def lines(self, name: str) -> list[bytes]:
+        """What is in one."""
+        answer = self.world.s3.get_object(Bucket=self.world.bucket, Key=f"events/{name}")
+        assert answer["ContentType"] == "text/x"
+        return PACKED[name][1](answer["Body"].read()).split(b"\n")
+
+    def erase(self, *more: str) -> tuple[int, dict[str, Any]]:
+        """By the command; (exit status, what the receipt says of these objects)."""
+        done = CliRunner().invoke(app, ["erase", "--subject", BOB, "--yes", *more])
+        if done.exception is not None and not isinstance(done.exception, SystemExit):
+            raise done.exception
+        receipt = json.loads(done.stdout)
+        (place,) = [each for each in receipt["places"] if each["name"] == self.raw.name]
+        return done.exit_code, place
+
+
+@pytest.fixture
+def bucket(small: World, monkeypatch: pytest.MonkeyPatch) -> Bucket:
+    return Bucket(small, monkeypatch)
+
+
+def test_an_erased_player_is_in_no_object_and_other_lines_stand_where_they_stood(bucket: Bucket) -> None:
+    world, escaped = bucket.world, BOB.replace("b", "\\u0062")
+    before: dict[str, list[bytes]] = {}
+    for name in PACKED:
+        before[name] = [
+            bucket.event(AMY, f"{name}-1"), bucket.event(BOB, f"{name}-2"), b"",
+            bucket.event(BOB, f"{name}-3").replace(BOB.encode(), escaped.encode()), b"no json about " + BOB.encode(),
+            b"no json of anybody", bucket.event(AMY, f"{name}-4", level_id=f"{BOB}-x"), bucket.event(BOB, f"{name}-5"),
+        ]  # fmt: skip
+        bucket.put(name, before[name])
+    world.s3.put_object(Bucket=world.bucket, Key="events/f.json", Body=bucket.event(AMY, "f-1"))
+    world.run()
+    untouched = objects_below(world.settings, "events/f")
+    arrived = {file.key: file.event_time for file in objects_below(world.settings, "events/")}
+    # S3 tells whole seconds.
+    time.sleep(1.1)
+    status, place = bucket.erase()
+    assert (status, place["rows"], place["left"], place["stays"]) == (0, 4 * len(PACKED), 0, [])
+    assert place["objects"] == [f"s3://{world.bucket}/events/{name}" for name in PACKED]
+    for name, lines in before.items():
+        assert bucket.lines(name) == [b"" if number in (1, 3, 4, 7) else each for number, each in enumerate(lines)]
+    assert objects_below(world.settings, "events/f") == untouched
+    files = objects_below(world.settings, "events/")
+    assert {file.key: file.event_time for file in files} == arrived, "a replay decides as the first reading did"
+
+    rows = world.everything()
+    assert sorted(row["event_id"] for row in rows["login"]) == sorted(
+        ["f-1", *(f"{name}-{n}" for name in PACKED for n in (1, 4))]
+    )
+    # S3 announces what was written anew.
+    assert world.left() == len(PACKED)
+    assert world.run() == []
+    (report,) = world.replay("events/")
+    assert report.counts.get("landed", 0) == 0
+    assert world.everything() == rows
+    last = world.stores.checkpoints.latest("ingest-game-events")
+    assert last is not None
+    LandedObjects("ingest-game-events", world.settings).check({BATCH: 0}, last.manifest.end)
+    assert bucket.raw.left(Subject(BOB, "ref")) == 0
+
+
+def test_what_was_not_read_yet_stays_until_it_was_and_its_other_lines_land(bucket: Bucket) -> None:
+    world = bucket.world
+    bucket.put("a.json", [bucket.event(AMY, "a-1"), bucket.event(BOB, "a-2")])
+    world.run()
+    bucket.put("b.json.gz", [bucket.event(AMY, "b-1"), bucket.event(BOB, "b-2")])
+    status, place = bucket.erase()
+    assert (status, place["rows"], place["left"]) == (1, 1, 1)
+    assert place["objects"] == [f"s3://{world.bucket}/events/a.json"]
+    assert [stays.partition(" was not read yet")[0] for stays in place["stays"]] == [
+        f"s3://{world.bucket}/events/b.json.gz"
+    ]
+    (report,) = world.run()
+    assert (report.counts["landed"], report.counts["erased"]) == (1, 1)
+    assert bucket.erase()[0] == 0
+    assert b"".join(bucket.lines("b.json.gz")).count(BOB.encode()) == 0
+    assert [row["event_id"] for row in world.rows("login")] == ["a-1", "b-1"]
+
+
+def test_former_versions_of_an_object_go_too_and_only_lines_of_the_game_that_was_asked_for(bucket: Bucket) -> None:
+    world = bucket.world
+    world.s3.put_bucket_versioning(Bucket=world.bucket, VersioningConfiguration={"Status": "Enabled"})
+    for game in ("chess", "puzzle"):
+        bucket.put("a.json", [bucket.event(BOB, f"a-{game}", game_id=game), bucket.event(BOB, "a-2", game_id="chess")])
+    bucket.put("b.json.gz", [bucket.event(AMY, "b-1")])
+    world.run()
+    status, place = bucket.erase("--game", "chess")
+    assert (status, place["rows"]) == (0, 1)
+    assert [json.loads(each)["event_id"] for each in bucket.lines("a.json") if each] == ["a-puzzle"]
+    versions = world.s3.list_object_versions(Bucket=world.bucket)["Versions"]
+    assert sorted(each["Key"] for each in versions) == ["events/a.json", "events/b.json.gz"]
+
+
+def test_an_object_that_breaks_off_is_named_and_left_as_it_is(bucket: Bucket) -> None:
+    world = bucket.world
+    lines = [bucket.event(BOB, f"{number}-{hash(number)}") for number in range(200)]
+    content = gzip.compress(b"\n".join(lines))[:-20]
+    world.s3.put_object(Bucket=world.bucket, Key="events/b.json.gz", Body=content)
+    world.run()
+    status, place = bucket.erase()
+    assert (status, place["rows"], len(place["stays"])) == (1, 0, 1)
+    assert "damaged" in place["stays"][0]
+    assert world.s3.get_object(Bucket=world.bucket, Key="events/b.json.gz")["Body"].read() == content
+
+
+def test_a_verification_lists_the_bucket_again_and_says_where_it_did_not_look(bucket: Bucket, tmp_path: Any) -> None:
+    world, receipt = bucket.world, tmp_path / "receipt.json"
+    bucket.put("a.json", [bucket.event(BOB, "a-1")])
+    world.run()
+    call = CliRunner().invoke
+    assert call(app, ["erase", "--subject", BOB, "--yes", "--out", str(receipt)]).exit_code == 0
+
+    def verified(*more: str) -> tuple[int, dict[str, dict[str, Any]]]:
+        done = call(app, ["erase", "--verify", str(receipt), "--json", *more])
+        said = json.loads(done.stdout)
+        assert said["holds"] == (done.exit_code == 0)
+        return done.exit_code, {check["what"]: check for check in said["checks"]}
+
+    status, checks = verified("--subject", BOB)
+    assert (status, checks[bucket.raw.name]["looked"], checks["bytes"]["looked"]) == (0, True, True)
+    assert {what for what, check in checks.items() if not check["looked"]} == set(erasures.NOT_ERASED)
+    status, checks = verified()
+    assert status == 0
+    assert {what for what, check in checks.items() if check["looked"]} == {
+        "tombstone", "keys", "pii/vault", "pii/refused",
+    }  # fmt: skip
+    assert {bucket.raw.name, "game/*", "engagement/data", "bytes", "backups"} < checks.keys()
+    said = call(app, ["erase", "--verify", str(receipt)]).stdout.splitlines()
+    assert [each.split()[1:3] for each in said if each.startswith("bytes ")] == [["not", "looked"]]
+    bucket.put("b.json.gz", [bucket.event(BOB, "b-1")])
+    status, checks = verified("--subject", BOB)
+    assert (status, checks[bucket.raw.name]["holds"]) == (1, False)
+
+
+def test_objects_can_be_left_alone_and_the_receipt_says_so(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ENGAGEMENT_PLATFORM_PII__RAW_OBJECTS", "leave")
+    bucket.put("a.json", [bucket.event(BOB, "a-1")])
+    receipt = json.loads(CliRunner().invoke(app, ["erase", "--subject", BOB, "--yes"]).stdout)
+    assert [each for each in receipt["not_reached"] if bucket.raw.name in each]
+    assert bucket.raw.name not in [place["name"] for place in receipt["places"]]
+    assert BOB.encode() in bucket.lines("a.json")[0]
+
+
+def test_nothing_is_written_anew_in_the_middle_of_a_batch_or_without_the_right_to(bucket: Bucket) -> None:
+    world, job = bucket.world, "ingest-game-events"
+    bucket.put("a.json", [bucket.event(BOB, "a-1")])
+    batches = world.stores.checkpoints
+    manifest = Manifest(job, batches.app_id(job), 0, {}, {BATCH: 1}, datetime.now(UTC), {"game/quarantine": 0})
+    batches.begin(manifest)
+    with pytest.raises(OthersBatchUnfinished, match=job):
+        bucket.raw.erase(Subject(BOB, "ref"))
+    batches.succeed(manifest, {}, {}, datetime.now(UTC))
+    games = GamesSettings(bucket="nobodys-bucket", queue_url=world.queue)
+    elsewhere = Settings(home=world.settings.home, games=games)
+    with pytest.raises(BucketNotListed, match="NoSuchBucket"):
+        RawObjects(elsewhere, shipped(elsewhere)).erase(Subject(BOB, "ref"))
+    assert bucket.lines("a.json") != [b""]
