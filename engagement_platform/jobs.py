@@ -151,7 +151,7 @@ def build_declared(
     source = KafkaSource(declared.topic, settings.kafka)
     read = partial(read_topic, source, spark, settings)
     if isinstance(declared, DeclaredEntity):
-        return ingest_changes(declared.entity, source, read, lake, stores, settings, told)
+        return ingest_changes(declared.entity, source, read, Parts(lake, stores, settings, told))
     return ingest_stream(declared, source, read, lake, stores, settings, told)
 
 
@@ -251,7 +251,7 @@ def redrive_declared(
         return None
     source, name = RedriveSource(lake, quarantine, job, reason), f"{REDRIVE_QUARANTINE}:{job}:{reason}"
     if isinstance(declared, DeclaredEntity):
-        return ingest_changes(declared.entity, source, source.read, lake, stores, settings, told, name)
+        return ingest_changes(declared.entity, source, source.read, Parts(lake, stores, settings, told), name)
     return ingest_stream(declared, source, source.read, lake, stores, settings, told, name)
 
 

@@ -45,7 +45,7 @@ def reread_changes_job(
     source = KafkaSource(declared.topic, settings.kafka)
     ranges = _recorded(ingest_name(declared.entity), day, source, stores)
     read, name = partial(read_topic, source, spark, settings), reread_name(declared.entity)
-    return ingest_changes(declared.entity, ranges, read, Lake(spark, settings), stores, settings, told, name)
+    return ingest_changes(declared.entity, ranges, read, Parts(Lake(spark, settings), stores, settings, told), name)
 
 
 def reread(

@@ -92,6 +92,13 @@ class RedriveSource(NoIdentity):
         return newest.select(*COORDINATES, "r.key", "r.value", "r.timestamp", "r.batch_sequence")
 
 
+def marks(records: DataFrame, refused: DataFrame, reason: str) -> DataFrame:
+    """Rows for quarantine: a mark for each record of a redrive but the refused ones, by their COORDINATES."""
+    done = records.select(*_RECORD).join(refused.select(*COORDINATES), list(COORDINATES), "left_anti")
+    sentence = f"Refused as {reason}; landed, or known, since."
+    return done.withColumns({"reason_code": F.lit(REDRIVEN), "reason": F.lit(sentence)})
+
+
 @dataclass(frozen=True)
 class RedrivenProcess:
     """Marks those records of a redrive that landed, or were known: a second redrive passes them by."""

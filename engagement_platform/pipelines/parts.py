@@ -1,4 +1,4 @@
-"""What the pipelines of engagements and requests share: what a job is built with, and how its batches write."""
+"""What the pipelines share: what a job is built with, and how its batches write."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Received:
 
 
 def by_reason(decoded: DataFrame, *more: Column) -> list[Row]:
-    """One row for each reason code of a decoded batch: what `received` takes, its organizations, and more aggregates.
+    """One row for each reason code of a decoded batch: what `received` takes, and more aggregates.
 
     Runs one Spark job, which also computes a lazily checkpointed frame.
     """
@@ -79,7 +79,6 @@ def by_reason(decoded: DataFrame, *more: Column) -> list[Row]:
             F.count("*").alias("records"),
             F.sum("value_bytes").alias("bytes"),
             F.sum("unknown_fields").alias("unknown_fields"),
-            F.collect_set("organization_id").alias("organizations"),
             F.percentile_approx(F.unix_millis("produced_ts"), list(QUANTILES), 1000).alias("produced"),
             *more,
         )

@@ -49,7 +49,8 @@ class State:
 
 def summarize(decoded: DataFrame) -> Summary:
     """Run one job over the decoded batch; it also computes a lazily checkpointed frame."""
-    groups = by_reason(decoded, F.collect_set("engagement_date").alias("dates"))
+    organizations, dates = F.collect_set("organization_id"), F.collect_set("engagement_date")
+    groups = by_reason(decoded, organizations.alias("organizations"), dates.alias("dates"))
     accepted = [row for row in groups if row["reason_code"] is None]
     return Summary(
         **received(groups),

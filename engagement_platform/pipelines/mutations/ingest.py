@@ -168,7 +168,7 @@ def open_batch(
     )
     decoded = kept(raw.mapInArrow(step, MUTATION_REQUEST_DECODED_DDL))
     decoded = withheld_in_spark(decoded, REQUESTS, tombstones, lake)
-    groups = by_reason(decoded)
+    groups = by_reason(decoded, F.collect_set("organization_id").alias("organizations"))
     organizations = next((sorted(row["organizations"]) for row in groups if row["reason_code"] is None), [])
     version = manifest.table_versions[MUTATION_REQUEST.name]
     known = None

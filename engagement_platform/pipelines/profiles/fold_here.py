@@ -1,4 +1,4 @@
-"""The fold of `latest_values` in this process: one query of DuckDB over rows in memory. What a word is is told there."""
+"""The fold of `latest_values` in this process: one query of DuckDB over rows in memory.."""
 
 from __future__ import annotations
 

@@ -1,51 +1,58 @@
 """The job that appends changes from their topic to the changeset, one partition a batch; refused ones to quarantine.
 
-Nothing is folded or merged here: that a write touches no row of the base is what merge on read is for.
+Decode, decide by the entity's policies against pinned base and changeset, append. Nothing is folded or merged: that a
+write touches no row of the base is what merge on read is for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import reduce
 
-import pyarrow as pa
-import pyarrow.compute as pc
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
 
 from engagement_platform.engine.fencing import Committer
-from engagement_platform.engine.job import MicroBatchJob, Stores, Told
+from engagement_platform.engine.job import MicroBatchJob, Stores
 from engagement_platform.engine.model import Counts, Limits, Manifest, Source
 from engagement_platform.engine.unfinished_batches import looked_up
-from engagement_platform.lake.arrow import schema_of
 from engagement_platform.lake.engagement import QUARANTINE
 from engagement_platform.lake.fencing import LakeFencing, targets
 from engagement_platform.lake.lake import Lake
-from engagement_platform.lake.turns import turn
-from engagement_platform.landing.batch import COORDINATES, DecodedBatch, with_reason
-from engagement_platform.landing.decoded import decoded_table, few_records
-from engagement_platform.landing.redriven import RedrivenProcess, RedriveSource, turn_of
-from engagement_platform.landing.rejected import RejectedProcess
-from engagement_platform.landing.withheld import of_entity, withheld
-from engagement_platform.pii.tombstones import StoredTombstones
+from engagement_platform.landing.redriven import RedriveSource, marks, turn_of
+from engagement_platform.landing.withheld import of_entity, withheld_in_spark
+from engagement_platform.pii.tombstones import StoredTombstones, Tombstones
 from engagement_platform.pinned_settings import as_pinned, that_decide
+from engagement_platform.pipelines.parts import (
+    Appends,
+    Parts,
+    Reader,
+    Received,
+    by_reason,
+    kept,
+    not_quarantined,
+    received,
+    rejected_records,
+    tune_for,
+)
 from engagement_platform.pipelines.profiles.entity import Entity, policies_of, under_policies
 from engagement_platform.pipelines.profiles.insert_guarantee import PROPERTY, to_note
 from engagement_platform.pipelines.profiles.snapshot import snapshot
-from engagement_platform.settings import Settings
 from engagement_platform.sources.changed_batches import changes_ddl, decode_changes
 from engagement_platform.sources.messages import DecodingLimits
-
-Reader = Callable[[Manifest], DataFrame]
-"""Raw records of a pinned range: topic, partition, offset, key, value, timestamp."""
 
 # What a manifest pins beside versions of tables that others write. Not under the tables' names: a batch that is
 # unfinished would keep rematerialization from beginning, which has nothing to fear from it.
 NUMBER = "number in the changeset"
 
+DUPLICATE = "duplicate"
+"""Instead of a reason code: the change has landed."""
 REASONS = {
     "unknown_profile": "An UPDATE of an id that nobody has inserted, and merge_on_read.unknown_update is quarantine.",
     "insert_not_new": "An INSERT of an id that is known, and merge_on_read.inserts_are_new promises there is none.",
 }
+_OPS = ("INSERT", "UPDATE", "DELETE")
 
 
 def job_name(entity: Entity) -> str:
@@ -59,103 +66,141 @@ def reread_name(entity: Entity) -> str:
 
 
 @dataclass(frozen=True)
-class ChangeBatch(DecodedBatch):
-    """Decoded changes of one batch."""
+class ChangeBatch:
+    """A batch with its finished plan."""
 
+    lake: Lake
     entity: Entity
+    manifest: Manifest
+    raw: DataFrame
+    decoded: DataFrame
+    plan: DataFrame
+    """The decoded records; reason_code is null for those that land, DUPLICATE for those that have. Checkpointed."""
+    received: Received
+    """With the reasons of the plan."""
+    ops: Mapping[str, int]
+    """Operation -> changes that land."""
 
     @property
     def number(self) -> int:
         """Number of the batch in the changeset."""
         return self.manifest.table_versions[NUMBER]
 
+    @property
+    def rejected(self) -> dict[str, int]:
+        """Reason code -> records that go to quarantine."""
+        return {code: count for code, count in self.received.rejected.items() if code != DUPLICATE}
+
+    @property
+    def refused(self) -> DataFrame:
+        """Records of the plan that go to quarantine."""
+        return self.plan.where(F.col("reason_code") != DUPLICATE)
+
+
+@dataclass(frozen=True)
+class QuarantineProcess:
+    """Rejected records, whole; those that quarantine may hold from an earlier reading are left out."""
+
+    name: str = "quarantine"
+    commits: tuple[str, ...] = ("append",)
+
+    def run(self, work: ChangeBatch, commit: Committer) -> Counts:
+        """Counts: rows_in, bytes_in, unknown_fields, duplicates, quarantined, files, bytes, commits."""
+        quarantined = sum(work.rejected.values())
+        counts = {
+            **work.received.counts(),
+            "duplicates": work.received.rejected.get(DUPLICATE, 0),
+            "quarantined": quarantined,
+        }
+        if not quarantined:
+            return counts
+        refused = work.refused.where(F.col("reason_code").isin(*REASONS)) if REASONS.keys() & work.rejected else None
+        rows = not_quarantined(rejected_records(work.decoded, work.raw, refused), work.lake, work.manifest)
+        appends = Appends(work.lake, work.manifest, commit)
+        appends.add("append", QUARANTINE, rows, quarantined)
+        return {**counts, **appends.counts()}
+
 
 @dataclass(frozen=True)
 class ChangesetProcess:
-    """Accepted changes as one partition. With this commit they are visible in the view."""
+    """Accepted changes as one partition. With this commit, the last of the batch, they are visible in the view."""
 
     name: str = "changeset"
     commits: tuple[str, ...] = ("append",)
 
     def run(self, work: ChangeBatch, commit: Committer) -> Counts:
-        """Counts: landed, files, bytes, and inserts, updates, deletes among them."""
-        rows = work.accepted
-        if not rows.num_rows:
+        """Counts: landed, inserts, updates, deletes, files, bytes, commits."""
+        landed = work.received.accepted
+        if not landed:
             return {"landed": 0}
-        table = work.entity.changeset
-        stamps = {
-            "ingestion_ts": pa.scalar(work.manifest.ingestion_ts, pa.timestamp("us", tz="UTC")),
-            "batch_id": pa.scalar(work.number, pa.int64()),
-        }
-        for name, value in stamps.items():
-            rows = rows.append_column(name, pa.repeat(value, rows.num_rows))
-        # In the order of keys, so that a file's bounds within row groups let readers of one key skip most of it.
-        rows = rows.select(list(table.column_names)).cast(schema_of(table)).sort_by(work.entity.key)
         self._note(work)
-        with commit("append") as txn:
-            work.lake.append(rows, table, txn, rows=rows.num_rows)
-        ops = {f"{op.lower()}s": _count(rows, op) for op in ("INSERT", "UPDATE", "DELETE")}
-        return {"landed": rows.num_rows, **ops, **work.lake.written(table, txn)}
+        numbered = replace(work.manifest, batch_id=work.number)
+        appends = Appends(work.lake, numbered, commit)
+        appends.add("append", work.entity.changeset, work.plan.where("reason_code IS NULL"), landed)
+        return {"landed": landed, **{f"{op.lower()}s": count for op, count in work.ops.items()}, **appends.counts()}
 
     @staticmethod
     def _note(work: ChangeBatch) -> None:
         """Under which policy the batch lands: a commit where that is another one than of the batch before."""
-        said = to_note(work.lake.root, work.entity, work.number)
-        if said is not None:
-            with turn(work.lake.root, work.entity.changeset.name):
-                work.lake.set_property(work.entity.changeset, PROPERTY, said)
+        policy = to_note(work.lake.root, work.entity, work.number)
+        if policy is not None:
+            work.lake.set_property(work.entity.changeset, PROPERTY, policy)
+
+
+@dataclass(frozen=True)
+class RedrivenProcess:
+    """Marks those records of a redrive that landed, or were known: a second redrive passes them by."""
+
+    source: RedriveSource
+    name: str = "redriven"
+    commits: tuple[str, ...] = ("append",)
+
+    def run(self, work: ChangeBatch, commit: Committer) -> Counts:
+        """Counts: redriven, files, bytes, commits."""
+        done = work.received.rows_in - sum(work.rejected.values())
+        if not done:
+            return {"redriven": 0}
+        appends = Appends(work.lake, work.manifest, commit)
+        appends.add("append", QUARANTINE, marks(work.raw, work.refused, self.source.reason), done)
+        return {"redriven": done, **appends.counts()}
 
 
 def ingest_changes(
-    entity: Entity,
-    source: Source,
-    read: Reader,
-    lake: Lake,
-    stores: Stores,
-    settings: Settings,
-    told: Told,
-    name: str | None = None,
+    entity: Entity, source: Source, read: Reader, parts: Parts, name: str | None = None
 ) -> MicroBatchJob[ChangeBatch]:
     """Changes of an entity into its changeset, exactly once, and the rejected ones into quarantine.
 
     name: of a redrive or a reread, which go on under checkpoints of their own. One batch of all these jobs at a time:
     who lands a batch under a number that was moved into the base meanwhile would land it where no reader looks.
     """
+    lake, settings, declared, tombstones = parts.lake, parts.settings, entity, StoredTombstones(parts.settings)
     lake.ensure(entity.changeset, entity.base, QUARANTINE)
-    unpinned, declared, tombstones = lake, entity, StoredTombstones(settings)
     redriven = [RedrivenProcess(source)] if isinstance(source, RedriveSource) else []
 
     def prepare(manifest: Manifest) -> ChangeBatch:
         own, entity = as_pinned(settings, manifest), under_policies(declared, manifest.settings.get("policies"))
-        lake = unpinned.under(own)
-        step = decode_changes(entity.shape, DecodingLimits.of(own.decoding), manifest.ingestion_ts)
-        raw = read(manifest)
-        few = few_records(source.size(manifest.start, manifest.end), lake)
-        rows = decoded_table(raw, step, changes_ddl(entity.shape), few)
-        table = withheld(rows, of_entity(entity.name, entity.key), tombstones)
-        records = raw.select(*COORDINATES, "key", "value").toArrow
+        tune_for(lake, source.size(manifest.start, manifest.end))
         # What is redriven has not landed, so an INSERT of a known id is none of what is there.
         seen_before = manifest.goes_over_again and not redriven
-        settled = _refused(table, records, lake, entity, manifest, seen_before=seen_before)
-        return ChangeBatch(lake, manifest, *settled, entity)
+        return open_batch(lake.under(own), entity, manifest, read(manifest), tombstones, seen_before=seen_before)
 
     return MicroBatchJob(
         name=name or job_name(entity),
         source=source,
         prepare=prepare,
-        processes=(RejectedProcess(QUARANTINE), ChangesetProcess(), *redriven),
-        stores=stores,
+        processes=(QuarantineProcess(), ChangesetProcess(), *redriven),
+        stores=parts.stores,
         limits=Limits(settings.batch.max_records, settings.batch.max_bytes),
-        pin=lambda: _pinned(lake, entity, stores),
+        pin=lambda: _pinned(lake, entity, parts.stores),
         decides=lambda: {**that_decide(settings, "decoding"), "policies": policies_of(entity)},
         leased=(turn_of(entity.changeset),),
         enters=(QUARANTINE.name,),
         lease_wait=settings.stores.lease_wait,
         describe=lambda work: {
-            "rejected": work.by_reason,
+            "rejected": work.rejected,
             "changeset_batch": work.number,
             "pending_rows": snapshot(lake.root, entity).pending_rows,
-            "produced_quantiles_ms": work.produced_quantiles_ms,
+            "produced_quantiles_ms": list(work.received.produced_quantiles_ms),
         },
         fencing=LakeFencing(
             lake,
@@ -163,10 +208,70 @@ def ingest_changes(
                 {"quarantine/append": QUARANTINE, "changeset/append": entity.changeset, "redriven/append": QUARANTINE}
             ),
         ),
-        observe=told.observe,
-        on_wait=told.on_wait,
-        on_blocked=told.on_blocked,
+        observe=parts.told.observe,
+        on_wait=parts.told.on_wait,
+        on_blocked=parts.told.on_blocked,
     )
+
+
+def open_batch(
+    lake: Lake, entity: Entity, manifest: Manifest, raw: DataFrame, tombstones: Tombstones, *, seen_before: bool
+) -> ChangeBatch:
+    """Decode the pinned range and decide what lands. tombstones: whose records become markers.
+
+    Cost: a Spark job with results; the keys of base and changeset are read only for a policy that refuses changes.
+    """
+    step = decode_changes(entity.shape, DecodingLimits.of(lake.settings.decoding), manifest.ingestion_ts)
+    decoded = kept(raw.mapInArrow(step, changes_ddl(entity.shape)))
+    decoded = withheld_in_spark(decoded, of_entity(entity.name, entity.key), tombstones, lake)
+    plan = decoded
+    if entity.inserts_are_new or entity.unknown_update == "quarantine":
+        plan = kept(decided(decoded, entity, landed_ids(lake, entity, manifest), seen_before=seen_before))
+    groups = by_reason(plan, *(F.count_if(F.col("op") == op).alias(op) for op in _OPS))
+    accepted = next((row for row in groups if row["reason_code"] is None), None)
+    ops = {op: accepted[op] if accepted else 0 for op in _OPS}
+    return ChangeBatch(lake, entity, manifest, raw, decoded, plan, Received(**received(groups)), ops)
+
+
+def landed_ids(lake: Lake, entity: Entity, manifest: Manifest) -> list[DataFrame]:
+    """Ids of which anything has landed at the pinned versions, with is_made: whether an UPDATE would not make the row.
+
+    Of an id with only DELETEs in the changeset it would. An id may occur many times.
+    """
+    found = []
+    for table, is_made in ((entity.changeset, F.col("op") != "DELETE"), (entity.base, F.lit(True))):
+        if version := manifest.table_versions[looked_up(table.name)]:
+            found.append(lake.read(table, version).select(entity.key, is_made.alias("is_made")))
+    return found
+
+
+def decided(decoded: DataFrame, entity: Entity, landed: list[DataFrame], *, seen_before: bool) -> DataFrame:
+    """Decoded records, with the reasons for which the entity's policies refuse changes after all.
+
+    landed: as of `landed_ids`. seen_before: the records may have landed, so an INSERT of a known id is taken for the
+    one that has (DUPLICATE). An UPDATE of an id that is inserted in the same batch is not refused, wherever it stands.
+    Cost: one scan of the keys of base and changeset, joined with the broadcast ids of the batch.
+    """
+    accepted, key = decoded.where("reason_code IS NULL"), entity.key
+    ids = F.broadcast(accepted.select(key))
+    inserted = accepted.where("op = 'INSERT'").select(key, F.lit(True).alias("is_made"), F.lit(False).alias("is_known"))
+    known = (there.join(ids, key, "left_semi").withColumn("is_known", F.lit(True)) for there in landed)
+    found = reduce(lambda ids, more: ids.unionByName(more), known, inserted).groupBy(key)
+    state = found.agg(F.bool_or("is_made").alias("is_made"), F.bool_or("is_known").alias("is_known"))
+
+    def holds(column: str) -> Column:
+        return F.coalesce(F.col(column), F.lit(False))
+
+    reason = F.col("reason_code")
+    if entity.inserts_are_new:
+        not_new = F.lit(DUPLICATE if seen_before else "insert_not_new")
+        reason = F.coalesce(reason, F.when((F.col("op") == "INSERT") & holds("is_known"), not_new))
+    if entity.unknown_update == "quarantine":
+        unknown = F.lit("unknown_profile")
+        reason = F.coalesce(reason, F.when((F.col("op") == "UPDATE") & ~holds("is_made"), unknown))
+    sentence = F.coalesce("reason", *(F.when(reason == code, text) for code, text in REASONS.items()))
+    joined = decoded.join(F.broadcast(state), key, "left")
+    return joined.withColumns({"reason": sentence, "reason_code": reason}).select(*decoded.columns)
 
 
 def _pinned(lake: Lake, entity: Entity, stores: Stores) -> Mapping[str, int]:
@@ -185,61 +290,3 @@ def _pinned(lake: Lake, entity: Entity, stores: Stores) -> Mapping[str, int]:
         NUMBER: number,
         turn_of(entity.changeset): number,
     }
-
-
-def _refused(
-    decoded: pa.Table,
-    raw: Callable[[], pa.Table],
-    lake: Lake,
-    entity: Entity,
-    manifest: Manifest,
-    *,
-    seen_before: bool,
-) -> tuple[pa.Table, int]:
-    """With the reasons for which the entity's policies refuse changes after all, and without known duplicates.
-
-    Looks ids up in base and changeset, as pinned; for policies that refuse nothing, nothing is looked up.
-    seen_before: the records may have landed, so an INSERT of a known id is taken for the one that has.
-    raw: the same records with key and value, which decoding keeps of those only that it refused.
-    """
-    ops, ids = pc.fill_null(decoded.column("op"), ""), decoded.column(entity.key)
-    inserts, updates = pc.equal(ops, "INSERT"), pc.equal(ops, "UPDATE")
-    nothing = pa.chunked_array([pa.repeat(False, decoded.num_rows)])
-    new_only = inserts if entity.inserts_are_new else nothing
-    known_only = updates if entity.unknown_update == "quarantine" else nothing
-    wanted = ids.filter(pc.or_(new_only, known_only)).unique().to_pylist()
-    if not wanted:
-        return decoded, 0
-    landed, made = _known(wanted, lake, entity, manifest)
-    is_known = pc.is_in(ids, landed)
-    inserted_here = pc.is_in(ids, ids.filter(inserts).unique())
-    unknown = pc.and_(known_only, pc.invert(pc.or_(pc.is_in(ids, made), inserted_here)))
-    again = pc.and_(new_only, is_known)
-    duplicates = 0
-    if seen_before:
-        duplicates, again = int(pc.sum(again).as_py() or 0), nothing
-        fresh = pc.invert(pc.and_(new_only, is_known))
-        decoded, unknown, again = decoded.filter(fresh), unknown.filter(fresh), again.filter(fresh)
-    for code, refused in (("unknown_profile", unknown), ("insert_not_new", again)):
-        if pc.any(refused).as_py():
-            decoded = with_reason(decoded, refused, code, REASONS[code], raw())
-    return decoded, duplicates
-
-
-def _known(ids: Sequence[str], lake: Lake, entity: Entity, manifest: Manifest) -> tuple[pa.Array, pa.Array]:
-    """Those of the ids of which anything has landed, in the base or in the changeset; and those of which there is more
-    than a DELETE in the changeset: an UPDATE would make a row of the others."""
-    found = []
-    for table, also in ((entity.changeset, ("op",)), (entity.base, ())):
-        version = manifest.table_versions[looked_up(table.name)]
-        found.append(lake.find(table, version, (entity.key, *also), {entity.key: ids}))
-    waiting, base = found
-    more = waiting.filter(pc.not_equal(waiting.column("op"), "DELETE"))
-    landed, made = (
-        sorted({*base.column(entity.key).to_pylist(), *rows.column(entity.key).to_pylist()}) for rows in (waiting, more)
-    )
-    return pa.array(landed, pa.string()), pa.array(made, pa.string())
-
-
-def _count(rows: pa.Table, op: str) -> int:
-    return int(pc.sum(pc.equal(rows.column("op"), op)).as_py() or 0)

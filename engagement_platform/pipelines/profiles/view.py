@@ -221,7 +221,7 @@ def view(
 
 
 def folded_changes(lake: Lake, entity: Entity, taken: Snapshot, *, keys: Sequence[str] | None = None) -> DataFrame:
-    """What the changes that wait at a snapshot say last, as of `latest_values`; computed once, however often it is used.
+    """What the changes that wait at a snapshot say last, as of `latest_values`; computed once.
 
     keys: only these. Up to `layout.light_write_rows` changes are folded in this process, at once: a third of the time,
     and the plan that they come into has an aggregation less. More are folded in Spark, when first asked for.

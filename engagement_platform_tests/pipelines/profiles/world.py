@@ -18,6 +18,7 @@ from engagement_platform.engine.job import BatchReport, MicroBatchJob, Observer,
 from engagement_platform.engine.model import Manifest
 from engagement_platform.jobs import open_stores
 from engagement_platform.lake.lake import Lake
+from engagement_platform.pipelines.parts import Parts
 from engagement_platform.pipelines.profiles.entity import Entity
 from engagement_platform.pipelines.profiles.here import current_here
 from engagement_platform.pipelines.profiles.job import ingest_changes
@@ -84,7 +85,7 @@ class World:
             return source.read(self.spark, manifest.start, manifest.end)
 
         told = Told(observe=observe)
-        job = ingest_changes(self.entity, source, read, self.lake, self.stores, self.settings, told)
+        job = ingest_changes(self.entity, source, read, Parts(self.lake, self.stores, self.settings, told))
         return replace(job, clock=lambda: NOW)
 
     def rematerialization(self, observe: Observer = ignore, later: timedelta = timedelta(0)) -> MicroBatchJob[Any]:
