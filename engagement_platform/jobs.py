@@ -157,7 +157,7 @@ def build_declared(
 
 def read_topic(source: KafkaSource, spark: SparkSession, settings: Settings, manifest: Manifest) -> DataFrame:
     """The records of a batch, as they are on the topic."""
-    return source.read(spark, manifest.start, manifest.end, min_partitions=settings.spark.default_parallelism)
+    return source.read(spark, manifest.start, manifest.end, tasks=settings.spark.default_parallelism)
 
 
 def build_job(

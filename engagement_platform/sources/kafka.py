@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     from confluent_kafka.admin._topic import TopicDescription
     from pyspark.sql import DataFrame, SparkSession
 
+_FEW_RECORDS = 50_000
+"""Up to so many records a task for each partition costs more than reading them one after the other (a guess)."""
 _SAMPLE_RECORDS = 200
 _COLUMNS = ("topic", "partition", "offset", "key", "value", "timestamp")
 # Answers that another moment changes: a topic that was just made has no leader yet, a leader moves.
@@ -189,12 +191,11 @@ class KafkaSource:
         """Per partition the first offset that the broker still has."""
         return _as_offsets({partition: kept.low for partition, kept in self._kept().items()})
 
-    def read(
-        self, spark: SparkSession, start: Offsets, end: Offsets, *, min_partitions: int | None = None
-    ) -> DataFrame:
+    def read(self, spark: SparkSession, start: Offsets, end: Offsets, *, tasks: int | None = None) -> DataFrame:
         """The records of a range: topic, partition, offset, key, value, timestamp. Lazy; fails on lost records.
 
-        min_partitions: ranges are split into at least so many tasks; without it one task per topic partition.
+        tasks: a range is split into at least so many; one of few records is not split into more, however many partitions
+        it has. Without it one task per topic partition.
         """
         first, last = _as_partitions(start), _as_partitions(end)
         # Spark must not look at partitions without anything to read: what they had may have expired.
@@ -202,9 +203,9 @@ class KafkaSource:
         reader = spark.read.format("kafka")
         for name, value in spark_options(self.settings).items():
             reader = reader.option(name, value)
-        if min_partitions is not None:
-            reader = reader.option("minPartitions", min_partitions)
-        return (
+        if tasks is not None:
+            reader = reader.option("minPartitions", tasks)
+        records = (
             reader.option("assign", json.dumps({self.topic: wanted}))
             .option("startingOffsets", json.dumps({self.topic: {str(p): first[p] for p in wanted}}))
             .option("endingOffsets", json.dumps({self.topic: {str(p): last[p] for p in wanted}}))
@@ -212,6 +213,7 @@ class KafkaSource:
             .load()
             .select(*_COLUMNS)
         )
+        return records if tasks is None or self.size(start, end) > _FEW_RECORDS else records.coalesce(tasks)
 
     def stream(self, spark: SparkSession) -> DataFrame:
         """The topic as a streaming frame, from its first record on; columns as `read`. Fails on lost records.

@@ -178,7 +178,7 @@ def _messages(
     """
     source = KafkaSource(settings.kafka.engagements_topic, settings.kafka)
     start = _held(source, first.start, last.end)
-    raw = source.read(spark, start, last.end, min_partitions=settings.spark.default_parallelism)
+    raw = source.read(spark, start, last.end, tasks=settings.spark.default_parallelism)
     held = quarantined.select(*(F.col(name).alias(f"held_{name}") for name in (*COORDINATES, "value")))
     same = reduce(and_, (F.col(name).eqNullSafe(F.col(f"held_{name}")) for name in (*COORDINATES, "value")))
     erased = F.col("reason_code").eqNullSafe(Reason.ERASED.value)

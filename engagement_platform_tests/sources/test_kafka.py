@@ -324,7 +324,7 @@ def test_spark_reads_exactly_the_planned_range(broker: Broker, spark: SparkSessi
     source = new_source(broker, partitions=3)
     sent = [(number % 2, b"key-%d" % number, b"\xff%d" % number) for number in range(40)]
     broker.produce(source.topic, sent)
-    frame = source.read(spark, {"0": 5, "1": 0, "2": 0}, {"0": 12, "1": 3, "2": 0}, min_partitions=4)
+    frame = source.read(spark, {"0": 5, "1": 0, "2": 0}, {"0": 12, "1": 3, "2": 0}, tasks=4)
     assert frame.columns == ["topic", "partition", "offset", "key", "value", "timestamp"]
     rows = {(row.topic, row.partition, row.offset, bytes(row.key), bytes(row.value)) for row in frame.collect()}
     by_partition = {number: [record for record in sent if record[0] == number] for number in (0, 1)}

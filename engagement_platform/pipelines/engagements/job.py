@@ -42,6 +42,7 @@ from engagement_platform.pipelines.parts import (
     Parts,
     Reader,
     announced,
+    compiled,
     kept,
     not_quarantined,
     rejected_records,
@@ -266,7 +267,8 @@ def _plan(
     known = known_before(lake, data, manifest)
     state = load_state(known, decoded, summary, all_days=all_days)
     told = int(str(manifest.source.get(ANNOUNCED, -1)))
-    plan = kept(resolve(decoded, state, all_days=all_days, announced=told))
+    with compiled(lake):
+        plan = kept(resolve(decoded, state, all_days=all_days, announced=told))
     counted = plan.groupBy("verdict", "reason_code", "target").agg(
         F.count("*").alias("copies"), F.count("name").alias("names"), F.count("change_type").alias("changes")
     )
