@@ -194,8 +194,8 @@ class KafkaSource:
     def read(self, spark: SparkSession, start: Offsets, end: Offsets, *, tasks: int | None = None) -> DataFrame:
         """The records of a range: topic, partition, offset, key, value, timestamp. Lazy; fails on lost records.
 
-        tasks: a range is split into at least so many; one of few records is not split into more, however many partitions
-        it has. Without it one task per topic partition.
+        tasks: a range is split into at least so many, and one of few records into no more, however many partitions it
+        has. Without it one task per topic partition.
         """
         first, last = _as_partitions(start), _as_partitions(end)
         # Spark must not look at partitions without anything to read: what they had may have expired.
