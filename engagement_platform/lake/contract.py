@@ -68,7 +68,7 @@ class Table:
     @property
     def properties(self) -> Mapping[str, str]:
         """Delta table properties that the mode asks for."""
-        # A checkpoint costs its commit a CPU second more (2 cores, local disk), and until the next one each commit reads
+        # A checkpoint costs its commit a CPU second more (2 cores, local disk), and until the next each commit reads
         # all entries of the log since; 30 weighs both (a guess).
         properties = {"delta.dataSkippingNumIndexedCols": "32", "delta.checkpointInterval": "30"}
         if self.mode is Mode.APPEND_ONLY:
