@@ -33,8 +33,8 @@ QUANTILES = tuple(i / 20 for i in range(21))
 """Of the production times of a batch's messages: 0, 5, … 100 percent."""
 FEW_ROWS = 50_000
 """Up to so many rows are interpreted and planned once (a guess; 200,000 rows gain by compiling)."""
-FEW_PARTITIONS = 8
-"""Shuffles of so few rows have at most so many partitions, however many cores there are (a guess)."""
+ROWS_PER_TASK = 5_000
+"""Of few rows a shuffle has a partition for so many; a task costs some 30 ms of CPU before its first row (a guess)."""
 _INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 _COMPILED = {"spark.sql.codegen.wholeStage": "true", "spark.sql.codegen.factoryMode": "FALLBACK"}
 _RECORD = (*COORDINATES, "key", "value", "reason_code", "reason")
@@ -119,12 +119,14 @@ def tune_for(lake: Lake, rows: int | None) -> None:
     """
     few = rows is not None and rows <= FEW_ROWS
     partitions = lake.settings.spark.shuffle_partitions
+    if few:
+        partitions = min(partitions, 1 + (rows or 0) // ROWS_PER_TASK)
     _configure(
         lake,
         {
             **(_INTERPRETED if few else _COMPILED),
             "spark.sql.adaptive.enabled": str(not few).lower(),
-            "spark.sql.shuffle.partitions": str(min(partitions, FEW_PARTITIONS) if few else partitions),
+            "spark.sql.shuffle.partitions": str(partitions),
             # A task costs some 30 ms of CPU however few its rows are, and each commit reads its table's log anew.
             "spark.databricks.delta.snapshotPartitions": "1" if few else "2",
             "spark.sql.files.minPartitionNum": "1" if few else str(lake.settings.spark.default_parallelism),

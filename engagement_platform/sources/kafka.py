@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 
 _FEW_RECORDS = 50_000
 """Up to so many records a task for each partition costs more than reading them one after the other (a guess)."""
+_RECORDS_PER_TASK = 5_000
+"""Records that take as long as a task costs before its first one (a guess)."""
 _SAMPLE_RECORDS = 200
 _COLUMNS = ("topic", "partition", "offset", "key", "value", "timestamp")
 # Answers that another moment changes: a topic that was just made has no leader yet, a leader moves.
@@ -194,8 +196,8 @@ class KafkaSource:
     def read(self, spark: SparkSession, start: Offsets, end: Offsets, *, tasks: int | None = None) -> DataFrame:
         """The records of a range: topic, partition, offset, key, value, timestamp. Lazy; fails on lost records.
 
-        tasks: a range is split into at least so many, and one of few records into no more, however many partitions it
-        has. Without it one task per topic partition.
+        tasks: a range is split into at least so many; one of few records into no more, however many partitions it has,
+        and into less where a task would have less than _RECORDS_PER_TASK. Without it one task per topic partition.
         """
         first, last = _as_partitions(start), _as_partitions(end)
         # Spark must not look at partitions without anything to read: what they had may have expired.
@@ -203,7 +205,9 @@ class KafkaSource:
         reader = spark.read.format("kafka")
         for name, value in spark_options(self.settings).items():
             reader = reader.option(name, value)
+        size = self.size(start, end)
         if tasks is not None:
+            tasks = min(tasks, 1 + size // _RECORDS_PER_TASK)
             reader = reader.option("minPartitions", tasks)
         records = (
             reader.option("assign", json.dumps({self.topic: wanted}))
@@ -213,7 +217,7 @@ class KafkaSource:
             .load()
             .select(*_COLUMNS)
         )
-        return records if tasks is None or self.size(start, end) > _FEW_RECORDS else records.coalesce(tasks)
+        return records if tasks is None or size > _FEW_RECORDS else records.coalesce(tasks)
 
     def stream(self, spark: SparkSession) -> DataFrame:
         """The topic as a streaming frame, from its first record on; columns as `read`. Fails on lost records.

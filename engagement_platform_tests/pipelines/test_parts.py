@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from engagement_platform.lake.lake import Lake
-from engagement_platform.pipelines.parts import FEW_ROWS, tune_for
+from engagement_platform.pipelines.parts import FEW_ROWS, ROWS_PER_TASK, compiled, tune_for
 from engagement_platform.settings import Settings, SparkSettings
 
 ADAPTIVE, COMPILED, PARTITIONS = (
@@ -21,7 +21,8 @@ ADAPTIVE, COMPILED, PARTITIONS = (
 @pytest.mark.parametrize(
     ("rows", "configured", "adapted", "partitions"),
     [
-        pytest.param(0, 400, "false", "8", id="few rows, many cores"),
+        pytest.param(0, 400, "false", "1", id="no rows, many cores"),
+        pytest.param(ROWS_PER_TASK, 400, "false", "2", id="few rows, many cores"),
         pytest.param(FEW_ROWS, 2, "false", "2", id="few rows, two cores"),
         pytest.param(FEW_ROWS + 1, 400, "true", "400", id="many rows"),
         pytest.param(None, 400, "true", "400", id="who knows how many"),
@@ -42,3 +43,13 @@ def test_a_session_that_was_set_up_for_few_rows_serves_many_again(spark: SparkSe
     for rows in (1, FEW_ROWS * 2):
         tune_for(lake, rows)
     assert lake.spark.conf.get(PARTITIONS) == "16"
+
+
+@pytest.mark.parametrize("rows", [1, FEW_ROWS * 2])
+def test_a_scan_is_compiled_and_leaves_the_session_as_it_was(rows: int, spark: SparkSession, tmp_path: Path) -> None:
+    lake = Lake(spark.newSession(), Settings(home=tmp_path))
+    tune_for(lake, rows)
+    before = lake.spark.conf.get(COMPILED)
+    with compiled(lake):
+        assert lake.spark.conf.get(COMPILED) == "true"
+    assert lake.spark.conf.get(COMPILED) == before
