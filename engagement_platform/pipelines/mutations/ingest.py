@@ -32,6 +32,7 @@ from engagement_platform.pipelines.parts import (
     Reader,
     Received,
     by_reason,
+    compiled,
     kept,
     not_quarantined,
     received,
@@ -174,7 +175,8 @@ def open_batch(
     known = None
     if version and organizations:
         known = lake.read(MUTATION_REQUEST, version).where(within("organization_id", organizations))
-    plan = kept(accepted(decoded.where("reason_code IS NULL"), known))
+    with compiled(lake):
+        plan = kept(accepted(decoded.where("reason_code IS NULL"), known))
     outcome = plan.groupBy("verdict", "operation").agg(F.count("*").alias("requests")).collect()
     return RequestBatch(lake, manifest, raw, decoded, Received(**received(groups)), plan, tuple(outcome))
 
