@@ -32,7 +32,7 @@ from sqlalchemy.exc import ArgumentError, DatabaseError, InterfaceError, NoSuchM
 from sqlalchemy.pool import ConnectionPoolEntry, NullPool
 
 from engagement_platform.engine.column_types import JsonObject, UtcTimestamp
-from engagement_platform.errors import PlatformError
+from engagement_platform.errors import START_ANEW, PlatformError
 
 SCHEMA_VERSION = 2
 
@@ -62,6 +62,17 @@ class StoresTooNew(PlatformError):
         super().__init__(
             f"the stores at {database} have schema version {found}, this platform knows {SCHEMA_VERSION}. Nothing was "
             "changed. Run the version of the platform that wrote them"
+        )
+
+
+class StoresTooOld(PlatformError):
+    """The stores were written by the first edition of the platform."""
+
+    def __init__(self, database: str, found: int) -> None:
+        self.database, self.found = database, found
+        super().__init__(
+            f"the stores at {database} have schema version {found} and were written by the first edition of the "
+            f"platform; this one writes {SCHEMA_VERSION}. Nothing was changed. {START_ANEW}"
         )
 
 
@@ -212,7 +223,8 @@ def open_engine(url: str) -> Engine:
     """Connect to the stores and create their tables on first use; several processes may do so at once.
 
     url: SQLAlchemy URL, `sqlite:///<absolute path>` (the folder is created) or `postgresql+psycopg2://…`.
-    Raises StoresUnavailable when the database cannot be reached, StoresTooNew when its schema is another one.
+    Raises StoresUnavailable when the database cannot be reached, StoresTooNew or StoresTooOld when its schema is
+    another one.
     """
     parsed = _parse(url)
     sqlite = parsed.get_backend_name() == "sqlite"
@@ -344,7 +356,8 @@ def _schema_is_there(engine: Engine, connection: Connection) -> bool:
         return False
     version = connection.execute(select(SCHEMA.c.version)).scalar_one_or_none()
     if version is not None and version != SCHEMA_VERSION:
-        raise StoresTooNew(engine.url.render_as_string(hide_password=True), version)
+        refused = StoresTooOld if version < SCHEMA_VERSION else StoresTooNew
+        raise refused(engine.url.render_as_string(hide_password=True), version)
     # Tables that came later are added to stores that are older; a platform that does not know them leaves them alone.
     return version is not None and there.issuperset(METADATA.tables)
 

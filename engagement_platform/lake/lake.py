@@ -22,7 +22,7 @@ from engagement_platform.lake.batch_logs import refuse_other
 from engagement_platform.lake.contract import ContractBroken, Mode, Table, differences
 from engagement_platform.lake.literals import in_spark
 from engagement_platform.lake.partition_paths import makes_folder_name
-from engagement_platform.lake.refusals import UNSAFE_IN_ROOT, LakePathRefused, NotAStreamSource
+from engagement_platform.lake.refusals import UNSAFE_IN_ROOT, LakeOfFirstEdition, LakePathRefused, NotAStreamSource
 from engagement_platform.lake.transactions import save_under, statement_under
 from engagement_platform.lake.turns import turn
 from engagement_platform.settings import Settings
@@ -36,6 +36,9 @@ Rows: TypeAlias = DataFrame | pa.Table
 MAX_LITERALS = 1000
 """More values than this are not listed in a predicate: the plan would cost more than the pruning saves (a guess)."""
 
+FIRST_EDITION = ("engagement/data", "earlier_versions")
+"""A table, and a column that it lacks in a lake of the first edition, where nobody may add it: its rows would say that
+they had no earlier version."""
 
 ROWS_PER_FILE = 500_000
 """Rows of one batch in one file of a table without partitions: some 50 MB of engagements (a guess)."""
@@ -73,7 +76,7 @@ class Lake:
     def ensure(self, *tables: Table) -> None:
         """Create what is missing and compare what is there with its contract.
 
-        Raises ContractBroken with the differences; adds missing columns only with `layout.evolve`.
+        Raises ContractBroken with the differences, LakeOfFirstEdition; adds missing columns only with `layout.evolve`.
         """
         for table in tables:
             found = log.describe(self.uri(table))
@@ -81,6 +84,8 @@ class Lake:
                 self._create(table)
                 continue
             missing, problems = differences(table, found)
+            if table.name == FIRST_EDITION[0] and any(column.name == FIRST_EDITION[1] for column in missing):
+                raise LakeOfFirstEdition(self.root)
             if problems or (missing and not self.settings.layout.evolve):
                 lacking = [f"column {column.name} {column.type} is missing" for column in missing]
                 raise ContractBroken(table.name, lacking + problems)

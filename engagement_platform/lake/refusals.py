@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engagement_platform.errors import PlatformError
+from engagement_platform.errors import START_ANEW, PlatformError
 from engagement_platform.lake.contract import Table
 
 UNSAFE_IN_ROOT = "%#?[]"
@@ -28,4 +28,14 @@ class LakePathRefused(PlatformError):
             f"The lake cannot be in {root}: one of the characters {UNSAFE_IN_ROOT} in a path means something else to "
             "one of the engines that read and write tables. Nothing was written. Set ENGAGEMENT_PLATFORM_LAKE_URI or "
             "ENGAGEMENT_PLATFORM_HOME to another folder."
+        )
+
+
+class LakeOfFirstEdition(PlatformError):
+    """A lake whose engagements were written by the first edition of the platform."""
+
+    def __init__(self, root: str) -> None:
+        super().__init__(
+            f"The engagement tables in {root} were written by the first edition of the platform, which kept what their "
+            f"rows depend on in other tables. Nothing was written. {START_ANEW}"
         )

@@ -66,7 +66,9 @@ class Timeline:
         everything = list(records)
         mover = None if moving is None else moving.job
         known = (r for r in everything if r.manifest.job != mover and _pinned(r, names) is not None)
-        found = sorted(known, key=_began)
+        # In the order in which they began, which only the stores know: clocks are set back, and `recover` writes down
+        # many batches at one moment.
+        found = sorted(known, key=lambda record: record.manifest.sequence)
         first, last = 0, dict[str, int]()
         for number, record in enumerate(found):
             name = next(name for name in names if name in record.manifest.table_versions)
@@ -214,7 +216,3 @@ def _pinned(record: BatchRecord, names: Sequence[str]) -> int | None:
 
 def _done(record: BatchRecord) -> bool:
     return record.state is JobState.SUCCEEDED
-
-
-def _began(record: BatchRecord) -> tuple[datetime, int]:
-    return record.started_ts, record.manifest.batch_id

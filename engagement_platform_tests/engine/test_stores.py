@@ -23,6 +23,7 @@ from engagement_platform.engine.database import (
     METADATA,
     SCHEMA_VERSION,
     StoresTooNew,
+    StoresTooOld,
     StoresUnavailable,
     reading,
     writing,
@@ -279,11 +280,15 @@ def test_processes_that_start_together_agree_on_one_schema(store_url: str) -> No
     engine.dispose()
 
 
-def test_stores_of_a_newer_platform_are_left_alone(engine: Engine, store_url: str) -> None:
-    with engine.begin() as connection:
-        connection.execute(text("UPDATE schema_version SET version = 99"))
-    with pytest.raises(StoresTooNew, match="schema version 99"):
-        open_engine(store_url)
+def test_stores_of_another_edition_are_left_alone(engine: Engine, store_url: str) -> None:
+    for version, refused, said in (
+        (99, StoresTooNew, "schema version 99"),
+        (SCHEMA_VERSION - 1, StoresTooOld, "first edition .* Start anew"),
+    ):
+        with engine.begin() as connection:
+            connection.execute(text("UPDATE schema_version SET version = :version"), {"version": version})
+        with pytest.raises(refused, match=said):
+            open_engine(store_url)
 
 
 def test_sqlite_waits_for_the_disk_and_lets_readers_pass_a_writer(tmp_path: Path) -> None:

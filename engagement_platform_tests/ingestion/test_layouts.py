@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from contextlib import redirect_stdout
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import dataclass, field
 from datetime import date
 from io import StringIO
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any, get_args
 from urllib.parse import unquote
 
@@ -17,9 +19,10 @@ from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from engagement_platform.consumers.standing import standing_now
 from engagement_platform.engine.job import BatchReport
 from engagement_platform.engine.model import Transaction
-from engagement_platform.jobs import INGEST_MUTATION_REQUESTS
+from engagement_platform.jobs import INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.engagement import CHANGESET, MAPPING, NOTIFICATION, QUARANTINE, engagement_tables
 from engagement_platform.lake.lake import Lake
@@ -40,11 +43,71 @@ Message = dict[str, Any] | None
 
 
 @dataclass
+class Reader:
+    """Reads `engagement/current` all the time, and also the names whenever a commit was made."""
+
+    world: World
+    rows: list[Any] = field(default_factory=list)
+    """Of the run that goes on: what was seen, without what was seen the time before."""
+    names: list[Any] = field(default_factory=list)
+    runs: dict[str, tuple[list[Any], list[Any]]] = field(default_factory=dict)
+    """What was seen of each run, from before its first batch until after its last one."""
+
+    def look(self, point: str = ":after") -> None:
+        if point.endswith(":after") and point != "manifest:after":
+            self.look_at_rows()
+            self._see(self.names, self.world.names())
+
+    def look_at_rows(self) -> None:
+        found = standing_now(self.world.lake.root)
+        columns = ("organization_id", "engagement_id", "person_id", "version")
+        parts = () if found is None else found.every((*columns, "engagement"), None)
+        rows = [row for part in parts for row in part.to_pylist()]
+        self._see(self.rows, sorted((*(row[c] for c in columns), row["engagement"]["subject"]) for row in rows))
+
+    @staticmethod
+    def _see(seen: list[Any], now: list[Any]) -> None:
+        if not seen or seen[-1] != now:
+            seen.append(now)
+
+    def run(self, name: str, job: str = INGEST_ENGAGEMENTS) -> list[BatchReport]:
+        """Run a job while a thread of its own reads."""
+        self.look()
+        self.rows, self.names = self.rows[-1:], self.names[-1:]
+        with self._reading():
+            reports = self.world.run(self.look, name=job)
+        self.look()
+        self.runs[name] = self.rows, self.names
+        return reports
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        ended, failed = Event(), list[BaseException]()
+
+        def read() -> None:
+            try:
+                while not ended.is_set():
+                    self.look_at_rows()
+            except BaseException as error:
+                failed.append(error)
+
+        thread = Thread(target=read)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
+        assert not failed, failed[0]
+
+
+@dataclass
 class Laid:
     """A world with three batches in it, and a conversion that is moved."""
 
     world: World
     reports: list[BatchReport]
+    reader: Reader
 
     @property
     def scheme(self) -> LayoutScheme:
@@ -78,15 +141,16 @@ def laid(
     # Its own session, since the shared one compacts.
     session = session_with(spark, Settings(layout=layout))
     world = World(session, broker, tmp_path_factory.mktemp(request.param), layout=layout)
-    reports: list[BatchReport] = []
-    for messages in batches():
+    reports, reader = list[BatchReport](), Reader(world)
+    world.job()
+    for number, messages in enumerate(batches()):
         world.produce(messages)
-        reports += world.run()
+        reports += reader.run(f"batch {number}")
     convert = {"request_id": "r1", "operation": "CONVERT", "from_id": "lead-1", "to_id": "contact-1"}
     world.produce_requests([{**convert, "organization_id": "org-3", "execution_ts": "2026-11-20T12:00:00Z"}])
     for job in (INGEST_MUTATION_REQUESTS, APPLY_MUTATIONS, REMATERIALIZE_ALIASES):
-        world.run(name=job)
-    return Laid(world, reports)
+        reader.run(job, job)
+    return Laid(world, reports, reader)
 
 
 def entries(world: World, table: Table) -> list[list[dict[str, Any]]]:
@@ -118,6 +182,23 @@ def test_every_layout_ends_in_the_same_rows(laid: Laid) -> None:
         counts = laid.reports[number].counts
         assert (counts["inserted"], counts["updated"]) == (inserted, updated)
         assert (counts["duplicates"], counts["quarantined"]) == (duplicates, quarantined)
+
+
+def test_who_reads_all_the_time_sees_whole_batches_and_no_move(laid: Laid) -> None:
+    """Two states are two batches; what an announcement and a move do is not to be seen."""
+    states = {name: (len(rows), len(names)) for name, (rows, names) in laid.reader.runs.items()}
+    assert states == {
+        "batch 0": (2, 2),
+        "batch 1": (2, 2),
+        "batch 2": (2, 2),
+        INGEST_MUTATION_REQUESTS: (2, 2),
+        APPLY_MUTATIONS: (1, 1),
+        REMATERIALIZE_ALIASES: (1, 1),
+    }
+    (rows, _), (last, names) = laid.reader.runs["batch 0"], laid.reader.runs[REMATERIALIZE_ALIASES]
+    assert rows[0] == []
+    assert [row[:2] for row in last[0]] == [row[:2] for row in laid.world.data_rows()]
+    assert names[0] == laid.world.names()
 
 
 def test_spark_writes_every_commit_of_every_engagement_table(laid: Laid) -> None:

@@ -21,8 +21,9 @@ BEGAN = datetime(2026, 3, 1, tzinfo=UTC)
 def record(number: int, *, job: str = "ingest", pinned: int = 0, done: bool = True, end: int = 0) -> BatchRecord:
     """A batch that began `number` minutes after the first one and took one."""
     began = BEGAN + timedelta(minutes=number)
+    pins = {DATA: pinned}
     return BatchRecord(
-        manifest=Manifest(job, f"{job}@1.t", number, {"0": end - 1}, {"0": end}, began, {DATA: pinned}),
+        manifest=Manifest(job, f"{job}@1.t", number, {"0": end - 1}, {"0": end}, began, pins, sequence=number + 1),
         state=JobState.SUCCEEDED if done else JobState.FAILED,
         ingestion_date=began.date(),
         started_ts=began,
@@ -132,6 +133,8 @@ def test_batches_of_requests_that_overlap_others_are_in_the_order_in_which_they_
     steps = [long, of_requests(1, 2), record(4, pinned=8), of_requests(5, 3)]
     timeline = Timeline.of(steps, DATA, requests)
     assert [step.manifest.batch_id for step in timeline.steps] == [0, 1, 4, 5]
+    recovered = [BatchRecord(**{**vars(step), "started_ts": BEGAN}) for step in reversed(steps)]
+    assert Timeline.of(recovered, DATA, requests).steps == recovered[::-1], "the stores' sequence counts, and no clock"
     assert timeline.at(BEGAN + timedelta(minutes=2)) is None, "the first one was still at work"
     assert timeline.at(BEGAN + timedelta(minutes=3)) == Boundary(1, None)
     anew = Timeline.of([*steps, record(6, pinned=1), of_requests(7, 0)], DATA, requests)
