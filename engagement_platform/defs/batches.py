@@ -10,9 +10,8 @@ import dagster as dg
 from dagster import MetadataValue
 
 from engagement_platform.defs.plot import Bar, markdown
-from engagement_platform.engine.books import accounted
 from engagement_platform.engine.job import BatchReport
-from engagement_platform.engine.model import Counts, Offsets
+from engagement_platform.engine.model import Counts, Offsets, accounted
 from engagement_platform.engine.stores import BatchRecord
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.engagement import ALIAS, CHANGESET, MAPPING, MUTATION_REQUEST, NOTIFICATION, QUARANTINE

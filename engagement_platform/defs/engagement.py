@@ -20,8 +20,7 @@ from engagement_platform.defs.platform import Platform
 from engagement_platform.defs.specs import DATA_TABLE, DAYS, engagement_specs, key_of, request_specs, topic_specs
 from engagement_platform.defs.telling import ENGAGEMENT_TABLES, REQUEST_TABLES, Tables, tell, told_of
 from engagement_platform.defs.work import Again, Build, Mode, batches, work_of
-from engagement_platform.engine.books import BooksDoNotBalance
-from engagement_platform.engine.job import BatchReport
+from engagement_platform.engine.job import BatchReport, BooksDoNotBalance
 from engagement_platform.jobs import INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.engagement import MUTATION_REQUEST

@@ -36,8 +36,7 @@ from engagement_platform.defs.specs import DAYS, OWNERS, key_of, table_spec
 from engagement_platform.defs.telling import Tables, tell, told_of
 from engagement_platform.defs.waiting import Announced, Waiting, waiting
 from engagement_platform.defs.work import batches, work_of
-from engagement_platform.engine.books import BooksDoNotBalance
-from engagement_platform.engine.job import BatchReport, MicroBatchJob, Told
+from engagement_platform.engine.job import BatchReport, BooksDoNotBalance, MicroBatchJob, Told
 from engagement_platform.errors import PlatformError
 from engagement_platform.lake.contract import Table
 from engagement_platform.pipelines.games.event_type import QUARANTINE_NAME

@@ -80,25 +80,6 @@ METADATA = MetaData()
 
 SCHEMA = Table("schema_version", METADATA, Column("version", Integer, primary_key=True))
 
-CHECKPOINT = Table(
-    "checkpoint",
-    METADATA,
-    Column("job_name", String(256), primary_key=True),
-    Column("app_id", String(300), nullable=False),
-    Column("batch_id", BigInteger, nullable=False),
-    Column("job_state", String(16), nullable=False),
-    Column("start_offsets", JsonObject, nullable=False),
-    Column("end_offsets", JsonObject, nullable=False),
-    Column("source_metadata", JsonObject, nullable=False),
-    Column("pinned", JsonObject, nullable=False),
-    Column("sequence", BigInteger, nullable=False),
-    Column("ingestion_ts", UtcTimestamp, nullable=False),
-    Column("table_versions", JsonObject, nullable=False),
-    Column("counts", JsonObject, nullable=False),
-    Column("reason", Text),
-    Column("updated_ts", UtcTimestamp, nullable=False),
-)
-
 BATCH = Table(
     "batch",
     METADATA,
@@ -124,6 +105,7 @@ BATCH = Table(
     Column("reason", Text),
     Index("batch_newest_first", "job_name", "generation", "batch_id"),
     Index("batch_by_date", "job_name", "ingestion_date"),
+    Index("batch_by_state", "job_state"),
 )
 
 BATCH_METADATA = Table(

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from typing import Protocol
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from engagement_platform.engine.lease import Fence
 from engagement_platform.engine.model import Manifest, Transaction
@@ -31,34 +31,17 @@ class TableTransaction:
     transaction: Transaction
 
 
-class Fencing(Protocol):
-    """What a job needs of the lake so that a late write of a predecessor cannot land."""
+class Fencing:
+    """What a job needs of the lake so that a late write of a predecessor cannot land. This one: of no table."""
 
-    @property
-    def targets(self) -> Mapping[str, str | None]:
-        """`<process>/<commit>` -> name of the table that it writes; None: not under the batch's transaction."""
-        ...
+    targets: Mapping[str, str | None] = MappingProxyType({})
+    """`<process>/<commit>` -> name of the table that it writes; None: not under the batch's transaction."""
 
     def check(self) -> None:
         """Raise a PlatformError when this process may not write to the lake any more."""
-        ...
 
     def close(self, transactions: Sequence[TableTransaction]) -> None:
         """Commit an empty transaction for each that its table has not, so that no write under it can land later."""
-        ...
-
-
-@dataclass(frozen=True)
-class Unfenced:
-    """For jobs that write no table."""
-
-    targets: Mapping[str, str | None] = field(default_factory=dict)
-
-    def check(self) -> None:
-        """Nothing to lose."""
-
-    def close(self, transactions: Sequence[TableTransaction]) -> None:
-        """Nothing to close."""
 
 
 def declared(

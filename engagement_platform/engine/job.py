@@ -13,13 +13,11 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Generic, Protocol, TypeVar
 
-from engagement_platform.engine.books import BatchFailed, BooksDoNotBalance, accounted
 from engagement_platform.engine.fencing import (
     OUTSIDE_BATCHES,
     TARGETS,
     Committer,
     Fencing,
-    Unfenced,
     declared,
     targets_of,
     transaction_before,
@@ -33,9 +31,10 @@ from engagement_platform.engine.model import (
     Manifest,
     Offsets,
     Source,
+    accounted,
 )
 from engagement_platform.engine.stores import BatchMetadataStore, CheckpointStore
-from engagement_platform.engine.table_logs import NoTables, TableLogs, refuse_changed, refuse_stores_behind
+from engagement_platform.engine.table_logs import TableLogs, refuse_changed, refuse_stores_behind
 from engagement_platform.engine.unfinished_batches import OthersBatchUnfinished, in_the_way, kept_by
 from engagement_platform.errors import PlatformError
 
@@ -53,6 +52,33 @@ class Told:
     observe: Observer = lambda _point: None
     on_wait: Callable[[str, Holder], None] = lambda _lease, _holder: None
     on_blocked: Callable[[str], None] = lambda _sentence: None
+
+
+class BooksDoNotBalance(PlatformError):
+    """A batch would lose or invent records; it is not finalized."""
+
+    def __init__(self, manifest: Manifest, counts: Counts) -> None:
+        self.counts = counts
+        received, landed = counts.get("rows_in", 0), counts.get("landed", 0)
+        duplicates, quarantined = counts.get("duplicates", 0), counts.get("quarantined", 0)
+        super().__init__(
+            f"{manifest} received {received} records but accounts for {accounted(counts)} ({landed} landed, "
+            f"{duplicates} known duplicates, {quarantined} quarantined, {counts.get('erased', 0)} erased). The batch "
+            "stays unfinished and is tried again by the next run; nothing after it is read. This is a defect: please "
+            "report it with the output of `engagement-platform verify`."
+        )
+
+
+class BatchFailed(PlatformError):
+    """Spark gave up in the middle of a batch."""
+
+    def __init__(self, manifest: Manifest, error: Exception) -> None:
+        first = next((line.strip() for line in str(error).splitlines() if line.strip()), "no reason given")
+        super().__init__(
+            f"{manifest} stopped: {type(error).__name__}: {first[:300]}. What its finished processes wrote stays and "
+            "is not written again; the next run finishes the batch. The whole text is with the batch in the stores "
+            "and in the log of Spark."
+        )
 
 
 class Process(Protocol[W_contra]):
@@ -80,7 +106,7 @@ class Stores:
     checkpoints: CheckpointStore
     metadata: BatchMetadataStore
     leases: LeaseStore
-    tables: TableLogs = field(default_factory=NoTables)
+    tables: TableLogs = field(default_factory=TableLogs)
     """What the tables that go with these stores say of batches."""
 
 
@@ -141,7 +167,7 @@ class MicroBatchJob(Generic[W]):
     describe: Callable[[W], Mapping[str, object]] = lambda _: {}
     """More of a batch than counts, for people: offsets, freshness, samples. Must be JSON-able."""
     clock: Callable[[], datetime] = lambda: datetime.now(UTC)
-    fencing: Fencing = field(default_factory=Unfenced)
+    fencing: Fencing = field(default_factory=Fencing)
     """Keeps writers of this job's earlier attempts out of the tables."""
     observe: Observer = lambda _: None
     on_wait: Callable[[str, Holder], None] = lambda _lease, _holder: None

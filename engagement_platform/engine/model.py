@@ -20,6 +20,15 @@ Counts = Mapping[str, int]
 """What a process or a batch did: rows_in, landed, duplicates, quarantined, files, bytes, … (names in `docs`)."""
 
 
+ENDS = ("landed", "duplicates", "quarantined", "erased")
+"""What becomes of a record that a batch received. erased: of somebody who was erased, and kept nowhere."""
+
+
+def accounted(counts: Counts) -> int:
+    """How many records these counts account for."""
+    return sum(counts.get(name, 0) for name in ENDS)
+
+
 RULES_VERSION = 1
 """Goes up with every change of a rule by which the same messages and settings would make other rows: a batch that was
 begun under another version is not resumed."""
@@ -31,6 +40,10 @@ class JobState(StrEnum):
     RUNNING = "RUNNING"
     SUCCEEDED = "SUCCEEDED"
     FAILED = "FAILED"
+
+
+UNFINISHED = (JobState.RUNNING, JobState.FAILED)
+"""States of a batch that the next run of its job takes up again."""
 
 
 @dataclass(frozen=True)
@@ -103,8 +116,10 @@ class Checkpoint:
     manifest: Manifest
     state: JobState
     updated_ts: datetime
+    """When it ended, or, while it runs, when it was first begun."""
     counts: Counts = field(default_factory=dict)
     reason: str | None = None
+    attempts: int = 1
 
     @property
     def unread_from(self) -> Offsets:

@@ -14,14 +14,13 @@ from sqlalchemy import Connection, Engine, Row, Table, select
 
 from engagement_platform.engine.database import (
     BATCH,
-    CHECKPOINT,
     FOREIGN_APPLICATION,
     JOB_GENERATION,
     SEQUENCE,
     writing,
 )
 from engagement_platform.engine.lease import Fence, lock_name, verify
-from engagement_platform.engine.model import Counts, JobState, Manifest
+from engagement_platform.engine.model import UNFINISHED, Counts, JobState, Manifest
 from engagement_platform.errors import PlatformError
 
 
@@ -63,9 +62,19 @@ def job_transaction(engine: Engine, job: str, fences: Sequence[Fence]) -> Iterat
         yield connection
 
 
+_OF_TODAY = (BATCH.c.job_name == JOB_GENERATION.c.job_name) & (BATCH.c.app_id == JOB_GENERATION.c.app_id)
+
+
 def checkpoint_row(connection: Connection, job: str) -> Row[tuple[object, ...]] | None:
-    """The last batch of a job as it is stored."""
-    return connection.execute(select(CHECKPOINT).where(CHECKPOINT.c.job_name == job)).one_or_none()
+    """The last batch of a job since its last reset, as it is stored."""
+    own = select(BATCH).join(JOB_GENERATION, _OF_TODAY).where(BATCH.c.job_name == job)
+    return connection.execute(own.order_by(BATCH.c.batch_id.desc()).limit(1)).one_or_none()
+
+
+def unfinished_rows(connection: Connection) -> list[Row[tuple[object, ...]]]:
+    """Unfinished batches of all jobs, by job. Only the last batch of a job can be unfinished."""
+    begun = select(BATCH).join(JOB_GENERATION, _OF_TODAY).where(BATCH.c.job_state.in_(UNFINISHED))
+    return list(connection.execute(begun.order_by(BATCH.c.job_name)).all())
 
 
 def generation_of(connection: Connection, job: str) -> tuple[int, str | None]:
@@ -116,15 +125,12 @@ def add_batch(
     details: Mapping[str, object] | None = None,
     reason: str | None = None,
 ) -> None:
-    """Write down a batch that the job has not had, in its checkpoint and in its history: begun at `now`.
-
-    state SUCCEEDED: finished then as well.
-    """
-    columns = manifest_columns(manifest) | {"job_state": state, "counts": {}}
-    upsert(connection, CHECKPOINT, columns | {"reason": reason, "updated_ts": now}, "job_name")
+    """Write down a batch that the job has not had: begun at `now`. state SUCCEEDED: finished then as well."""
     connection.execute(
         BATCH.insert().values(
-            **columns,
+            **manifest_columns(manifest),
+            job_state=state,
+            counts={},
             generation=generation,
             ingestion_date=manifest.ingestion_ts.astimezone(UTC).date().isoformat(),
             attempts=1,
@@ -137,7 +143,7 @@ def add_batch(
 
 
 def manifest_of(row: Row[tuple[object, ...]]) -> Manifest:
-    """From a row of the checkpoints or of the history."""
+    """From a row of the history."""
     return Manifest(
         job=row.job_name,
         app_id=row.app_id,

@@ -35,7 +35,7 @@ from engagement_platform.errors import PlatformError
 REWINDS = "rewinds"
 """In `Manifest.source` of a batch that puts other jobs back: job -> start and end offsets from then on."""
 
-UNFINISHED = "taken over from the tables by `engagement-platform recover`; the next run finishes it"
+_TAKEN_OVER = "taken over from the tables by `engagement-platform recover`; the next run finishes it"
 
 
 class TablesDisagree(PlatformError):
@@ -200,20 +200,14 @@ def _record(engine: Engine, one: Recovered, fences: Sequence[Fence], sequence: i
         keep_generation(connection, one.job, _generation(manifest), manifest.app_id)
         row = checkpoint_row(connection, one.job)
         stands = row is not None and row.job_state == state and manifest_of(row).digest == manifest.digest
-        for batch in (*one.batches, manifest):
+        for batch in () if stands else (*one.batches, manifest):
             key = (BATCH.c.job_name == one.job, BATCH.c.app_id == batch.app_id, BATCH.c.batch_id == batch.batch_id)
-            is_there = connection.execute(BATCH.select().where(*key)).first() is not None
-            if not (stands or (is_there and batch is not manifest)):
+            of = state if batch is manifest else JobState.SUCCEEDED
+            is_done = connection.execute(BATCH.select().where(*key, BATCH.c.job_state == JobState.SUCCEEDED)).first()
+            if batch is manifest or is_done is None:
                 connection.execute(BATCH.delete().where(*key))
-                add_batch(
-                    connection,
-                    batch,
-                    _generation(batch),
-                    state if batch is manifest else JobState.SUCCEEDED,
-                    now,
-                    details={"recovered": True},
-                    reason=UNFINISHED if batch is manifest and state is JobState.FAILED else None,
-                )
+                reason = _TAKEN_OVER if of is JobState.FAILED else None
+                add_batch(connection, batch, _generation(batch), of, now, details={"recovered": True}, reason=reason)
         # Whatever a process had recorded was of another batch. Done again, its commits are skipped.
         connection.execute(BATCH_METADATA.delete().where(BATCH_METADATA.c.job_name == one.job))
         note_foreign(connection, one.job, one.app_ids)

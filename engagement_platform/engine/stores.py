@@ -10,20 +10,20 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, date, datetime
 
-from sqlalchemy import Connection, Engine, Row, Table, Update, and_, select
+from sqlalchemy import Connection, Engine, Row, Update, and_, select, union
 
 from engagement_platform.engine.database import (
     BATCH,
     BATCH_METADATA,
-    CHECKPOINT,
     FOREIGN_APPLICATION,
+    JOB_GENERATION,
     StoresTooNew,
     StoresUnavailable,
     open_engine,
     reading,
 )
 from engagement_platform.engine.lease import Fence, LeaseLost
-from engagement_platform.engine.model import Checkpoint, Counts, JobState, Manifest, ProcessState
+from engagement_platform.engine.model import UNFINISHED, Checkpoint, Counts, JobState, Manifest, ProcessState
 from engagement_platform.engine.records import (
     BatchRecord,
     StaleBatch,
@@ -37,6 +37,7 @@ from engagement_platform.engine.records import (
     note_foreign,
     raise_sequence,
     record_of,
+    unfinished_rows,
     upsert,
 )
 
@@ -60,7 +61,7 @@ def utc_now() -> datetime:
 
 
 class CheckpointStore:
-    """One row a job with its last batch, and the history of all its batches.
+    """The batches of each job; the last one since the job's last reset is its checkpoint.
 
     Every method raises StoresUnavailable; every write takes the fences of the leases it relies on, verified in
     the same transaction (LeaseLost). clock: for started and updated times only; no decision rests on it.
@@ -81,9 +82,8 @@ class CheckpointStore:
 
     def unfinished(self) -> list[Checkpoint]:
         """The batches of all jobs that were begun and have not succeeded, by job; none that a reset gave up."""
-        query = select(CHECKPOINT).where(CHECKPOINT.c.job_state != JobState.SUCCEEDED).order_by(CHECKPOINT.c.job_name)
         with reading(self._engine) as connection:
-            return [_checkpoint(row) for row in connection.execute(query)]
+            return [_checkpoint(row) for row in unfinished_rows(connection)]
 
     def app_id(self, job: str) -> str:
         """The application id that the job's transactions carry now, such as `ingest-engagements@1.5f0c9a2e`.
@@ -104,6 +104,12 @@ class CheckpointStore:
             known = {*used, *connection.execute(foreign).scalars(), *([current] if current else [])}
         return frozenset(known), current
 
+    def every_application(self) -> frozenset[str]:
+        """Every application id of every job that these stores gave out or have met, also from before resets."""
+        columns = (BATCH.c.app_id, JOB_GENERATION.c.app_id, FOREIGN_APPLICATION.c.app_id)
+        with reading(self._engine) as connection:
+            return frozenset(connection.execute(union(*(select(column) for column in columns))).scalars()) - {""}
+
     def begin(self, manifest: Manifest, *, fences: Sequence[Fence] = ()) -> Manifest:
         """Write down what the batch will do, RUNNING, before it does anything; the manifest with its sequence.
 
@@ -114,19 +120,12 @@ class CheckpointStore:
         with job_transaction(self._engine, manifest.job, fences) as connection:
             generation = _require_generation(connection, manifest)
             stored = checkpoint_row(connection, manifest.job)
-            now = self._clock()
             if _is_next(manifest, stored):
                 manifest = replace(manifest, sequence=next_sequence(connection))
-                add_batch(connection, manifest, generation, JobState.RUNNING, now)
+                add_batch(connection, manifest, generation, JobState.RUNNING, self._clock())
             else:
-                connection.execute(
-                    _update(CHECKPOINT, manifest).values(job_state=JobState.RUNNING, reason=None, updated_ts=now)
-                )
-                connection.execute(
-                    _update(BATCH, manifest).values(
-                        job_state=JobState.RUNNING, reason=None, finished_ts=None, attempts=BATCH.c.attempts + 1
-                    )
-                )
+                again = {"job_state": JobState.RUNNING, "reason": None, "finished_ts": None}
+                connection.execute(_update(manifest).values(**again, attempts=BATCH.c.attempts + 1))
             # As it is stored: JSON knows no tuples, and every later change is compared with the row.
             row = checkpoint_row(connection, manifest.job)
             assert row is not None, "it was written just now"
@@ -144,21 +143,17 @@ class CheckpointStore:
 
         details: anything JSON can say, such as files and bytes per table. finished_ts: default the store's clock.
         """
-        now = finished_ts or self._clock()
+        done = {"job_state": JobState.SUCCEEDED, "counts": counts, "details": details or {}, "reason": None}
         with job_transaction(self._engine, manifest.job, fences) as connection:
             _require(connection, manifest, JobState.RUNNING)
-            done = {"job_state": JobState.SUCCEEDED, "counts": counts, "reason": None}
-            connection.execute(_update(CHECKPOINT, manifest).values(**done, updated_ts=now))
-            connection.execute(_update(BATCH, manifest).values(**done, details=details or {}, finished_ts=now))
+            connection.execute(_update(manifest).values(**done, finished_ts=finished_ts or self._clock()))
 
     def fail(self, manifest: Manifest, reason: str, fences: Sequence[Fence] = ()) -> None:
         """The batch stopped; the next run takes the same batch again. Raises StaleBatch once it has SUCCEEDED."""
-        now = self._clock()
+        failed = {"job_state": JobState.FAILED, "reason": _storable(reason)}
         with job_transaction(self._engine, manifest.job, fences) as connection:
-            _require(connection, manifest, JobState.RUNNING, JobState.FAILED)
-            failed = {"job_state": JobState.FAILED, "reason": _storable(reason)}
-            connection.execute(_update(CHECKPOINT, manifest).values(**failed, updated_ts=now))
-            connection.execute(_update(BATCH, manifest).values(**failed, finished_ts=now))
+            _require(connection, manifest, *UNFINISHED)
+            connection.execute(_update(manifest).values(**failed, finished_ts=self._clock()))
 
     def history(self, job: str, *, ingestion_date: date | None = None, limit: int | None = None) -> list[BatchRecord]:
         """Batches of the job, newest first, also from before resets.
@@ -197,7 +192,6 @@ class CheckpointStore:
             )
             note_foreign(connection, job, foreign)
             raise_sequence(connection, sequence)
-            connection.execute(CHECKPOINT.delete().where(CHECKPOINT.c.job_name == job))
             connection.execute(BATCH_METADATA.delete().where(BATCH_METADATA.c.job_name == job))
             return keep_generation(connection, job, generation + 1, new)
 
@@ -274,7 +268,10 @@ def _check_manifest(manifest: Manifest) -> None:
 
 
 def _checkpoint(row: Row[tuple[object, ...]]) -> Checkpoint:
-    return Checkpoint(manifest_of(row), JobState(row.job_state), row.updated_ts, row.counts, row.reason)
+    updated_ts = row.finished_ts or row.started_ts
+    return Checkpoint(
+        manifest_of(row), JobState(row.job_state), updated_ts, row.counts, row.reason, attempts=row.attempts
+    )
 
 
 def _require_generation(connection: Connection, manifest: Manifest) -> int:
@@ -287,12 +284,9 @@ def _require_generation(connection: Connection, manifest: Manifest) -> int:
     return generation
 
 
-def _update(table: Table, manifest: Manifest) -> Update:
-    return table.update().where(
-        table.c.job_name == manifest.job,
-        table.c.app_id == manifest.app_id,
-        table.c.batch_id == manifest.batch_id,
-    )
+def _update(manifest: Manifest) -> Update:
+    own = (BATCH.c.job_name == manifest.job) & (BATCH.c.app_id == manifest.app_id)
+    return BATCH.update().where(own, BATCH.c.batch_id == manifest.batch_id)
 
 
 def _storable(reason: str) -> str:

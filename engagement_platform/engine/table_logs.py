@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from engagement_platform.engine.model import RULES_VERSION, JobState, Manifest
 from engagement_platform.errors import PlatformError
@@ -47,51 +47,27 @@ class Note:
     """The commit keeps late writes of a batch out that a reset gave up."""
 
 
-class TableLogs(Protocol):
-    """What the logs of a lake's tables say of batches."""
-
-    def held(self, job: str | None = None) -> Sequence[Held]:
-        """Transactions of a job, of None of all jobs, that tables hold, under any application id."""
-        ...
-
-    def note(self, held: Held) -> Note | None:
-        """What the commit of a transaction says; None where its entry is no longer in the log."""
-        ...
-
-    def notes(self) -> Iterable[Note]:
-        """What all commits say that are still in the logs, in any order."""
-        ...
-
-    def last_sequence(self) -> int:
-        """The greatest sequence that a commit carries; 0 where none does."""
-        ...
-
-    def ids(self, tables: Iterable[str]) -> Mapping[str, str]:
-        """Delta's ids of those of these tables that are there."""
-        ...
-
-
-class NoTables:
-    """Of stores without a lake: nothing was ever committed."""
+class TableLogs:
+    """What the logs of a lake's tables say of batches. This one is of stores without a lake: nothing was committed."""
 
     def held(self, job: str | None = None) -> Sequence[Held]:  # noqa: ARG002
-        """None."""
+        """Transactions of a job, of None of all jobs, that tables hold, under any application id."""
         return ()
 
     def note(self, held: Held) -> Note | None:  # noqa: ARG002
-        """None."""
+        """What the commit of a transaction says; None where its entry is no longer in the log."""
         return None
 
     def notes(self) -> Iterable[Note]:
-        """None."""
+        """What all commits say that are still in the logs, in any order."""
         return ()
 
     def last_sequence(self) -> int:
-        """0."""
+        """The greatest sequence that a commit carries; 0 where none does."""
         return 0
 
     def ids(self, tables: Iterable[str]) -> Mapping[str, str]:  # noqa: ARG002
-        """None."""
+        """Delta's ids of those of these tables that are there."""
         return {}
 
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from engagement_platform.engine.application_ids import known_applications
 from engagement_platform.engine.job import Stores
 from engagement_platform.engine.stores import utc_now
 from engagement_platform.guards.looked import Kept, Look, LookStore
@@ -62,7 +61,7 @@ def foreign_commits(
     now, most, store = now or utc_now(), settings.health.history_commits, LookStore(stores.leases.engine)
     seen = {table: look for table in tables if (look := _newest(table.uri(settings.lake))) is not None}
     # Later than the logs: a job draws its id before it commits.
-    applications, before = known_applications(stores.leases.engine).union(more), store.looks()
+    applications, before = stores.checkpoints.every_application().union(more), store.looks()
     changed = [look for look in seen.values() if before.get(look.place) != look]
     found = [one for look in changed for one in _found(look, _after(look, before, most), applications, now)]
     kept = {(one.place, one.table_id, one.version): one for one in (*found, *store.found())}

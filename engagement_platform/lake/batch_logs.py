@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import unquote
 
 from engagement_platform.engine.model import Manifest, Transaction, manifest_from
-from engagement_platform.engine.table_logs import Held, Note, OtherManifest
+from engagement_platform.engine.table_logs import Held, Note, OtherManifest, TableLogs
 from engagement_platform.lake import log
 from engagement_platform.lake.held_transactions import transactions
 
@@ -26,7 +26,7 @@ _AT_ONCE = 8
 """Logs read at a time: on an object store each waits for a few requests (a guess)."""
 
 
-class LakeLogs:
+class LakeLogs(TableLogs):
     """The tables under one root, two folders below it."""
 
     def __init__(self, root: str) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from engagement_platform.engine.fencing import TableTransaction
+from engagement_platform.engine.fencing import Fencing, TableTransaction
 from engagement_platform.engine.model import Transaction
 from engagement_platform.errors import PlatformError
 from engagement_platform.lake import driver_lease, log
@@ -41,7 +41,7 @@ def targets(tables: Mapping[str, Table | None]) -> dict[str, str | None]:
 
 
 @dataclass(frozen=True)
-class LakeFencing:
+class LakeFencing(Fencing):
     """Keeps earlier attempts of a job out of the tables of one lake.
 
     targets: `<process>/<commit>` -> name of the table it writes. None for one that Delta cannot keep out by the batch's

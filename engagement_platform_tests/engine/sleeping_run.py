@@ -15,7 +15,7 @@ from pathlib import Path
 
 from engagement_platform.engine.database import open_engine
 from engagement_platform.engine.drain import DrainPolicy, drain
-from engagement_platform.engine.fencing import Committer, TableTransaction
+from engagement_platform.engine.fencing import Committer, Fencing, TableTransaction
 from engagement_platform.engine.job import MicroBatchJob, Stores
 from engagement_platform.engine.lease import LeaseStore
 from engagement_platform.engine.model import Counts, Limits, Manifest, NoIdentity, Offsets
@@ -56,7 +56,7 @@ class Lines:
 
 
 @dataclass
-class Closing:
+class Closing(Fencing):
     """Remembers what it was asked to close."""
 
     closed: list[TableTransaction] = field(default_factory=list)

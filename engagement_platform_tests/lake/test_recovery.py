@@ -18,11 +18,11 @@ from engagement_platform.engine.model import JobState, Manifest, manifest_from
 from engagement_platform.engine.recovery import TablesDisagree, planned, recover
 from engagement_platform.engine.table_logs import (
     Held,
-    NoTables,
     Note,
     OtherManifest,
     RulesChanged,
     StoresBehind,
+    TableLogs,
     TableRecreated,
 )
 from engagement_platform.lake.batch_logs import LakeLogs, note_of
@@ -220,7 +220,7 @@ def test_a_write_is_not_skipped_for_a_batch_that_had_another_manifest(world: Wor
     world.restore_stores(backup)
     world.topic.numbers.append(3)
     job = world.job()
-    blind = replace(job, stores=replace(job.stores, tables=NoTables()))
+    blind = replace(job, stores=replace(job.stores, tables=TableLogs()))
     before = world.versions()
     with pytest.raises(OtherManifest, match=r"numbers/first holds the transaction .*/first/append#1 already"):
         list(drain(blind, AT_ONCE))

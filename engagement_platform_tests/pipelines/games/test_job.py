@@ -10,8 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from engagement_platform.cli import app
-from engagement_platform.engine.books import BooksDoNotBalance
-from engagement_platform.engine.job import BatchReport
+from engagement_platform.engine.job import BatchReport, BooksDoNotBalance
 from engagement_platform.engine.model import JobState
 from engagement_platform.lake import log
 from engagement_platform.pii.erasure import erase, subject
