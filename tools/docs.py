@@ -22,7 +22,7 @@ from engagement_platform.cli import app
 from engagement_platform.pipelines.engagements import rules
 from engagement_platform.pipelines.mutations import requests
 from engagement_platform.settings import ENV_PREFIX, Settings
-from engagement_platform.sources.messages import SENTENCES
+from engagement_platform.sources.messages import Reason
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -232,7 +232,7 @@ def _help(text: str) -> str:
 
 def reason_table() -> str:
     """Every reason code with its sentence: those of decoding, then those of the rules."""
-    rows = [_row(f"`{code.value}`", said.replace("{field}", "*field*"), "decoding") for code, said in SENTENCES.items()]
+    rows = [_row(f"`{one.value}`", one.sentence.replace("{field}", "*field*"), "decoding") for one in Reason]
     rows += [_row(f"`{code}`", said, "comparing with the table") for code, said in COMPARING.items()]
     return "\n".join(["| code | sentence | found by |", "|---|---|---|", *rows])
 

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from engagement_platform.lake.contract import Column, Mode, Table
-from engagement_platform.sources.messages import EVENT_DATE, SENTENCES, DecodingLimits, Reason, RecordShape
+from engagement_platform.sources.messages import EVENT_DATE, DecodingLimits, Reason, RecordShape
 from engagement_platform.sources.recorded_batches import decode_records, records_ddl
 
 SHAPE = RecordShape(
@@ -114,7 +114,7 @@ def refused_ahead(raw: pa.RecordBatch, found: pa.RecordBatch, max_ahead: timedel
         "key": raw.column("key"),
         "value": raw.column("value"),
         "reason_code": pa.scalar(Reason.TIME_OUT_OF_RANGE.value),
-        "reason": pa.scalar(SENTENCES[Reason.TIME_OUT_OF_RANGE].format(field="viewed_at")),
+        "reason": pa.scalar(Reason.TIME_OUT_OF_RANGE.rejection("viewed_at").sentence),
     }
     columns = {name: found.column(name) for name in found.schema.names}
     columns |= {name: pc.if_else(ahead, value, columns[name]) for name, value in said.items()}

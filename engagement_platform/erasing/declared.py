@@ -33,7 +33,7 @@ from engagement_platform.pii.tombstones import ANYWHERE, StoredTombstones, entit
 from engagement_platform.pipelines.games.erasing import kept_for, nobody_writes
 from engagement_platform.pipelines.profiles.entity import Entity
 from engagement_platform.settings import Settings
-from engagement_platform.sources.messages import SENTENCES, Reason
+from engagement_platform.sources.messages import Reason
 from engagement_platform.streams.declared import declarations
 from engagement_platform.streams.stream import Stream
 
@@ -171,7 +171,7 @@ def _of_entity(settings: Settings, declared: Entity) -> DeclaredTables:
 
 def _as_markers(quarantine: Table, places: pa.Table) -> pa.Table:
     """Refused records at these places without what they said."""
-    said = (None, None, Reason.ERASED.value, SENTENCES[Reason.ERASED])
+    said = (None, None, Reason.ERASED.value, Reason.ERASED.sentence)
     for kind, value in zip(schema_of(quarantine, "key", "value", "reason_code", "reason"), said, strict=True):
         places = places.append_column(kind, pa.array([value] * places.num_rows, kind.type))
     return places

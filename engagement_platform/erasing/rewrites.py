@@ -26,7 +26,7 @@ from engagement_platform.lake.engagement import (
 from engagement_platform.pipelines.engagements.schema import ROW
 from engagement_platform.pipelines.mutations.move import KEY
 from engagement_platform.settings import Settings
-from engagement_platform.sources.messages import SENTENCES, Reason
+from engagement_platform.sources.messages import Reason
 
 
 class Rewrite(NamedTuple):
@@ -101,7 +101,7 @@ def _notifications(found: Found) -> Rewrite:
 
 def _quarantine(found: Found) -> Rewrite:
     """Refused records that name the person become markers: where they stood, and that somebody was erased."""
-    said = {"key": None, "value": None, "reason_code": Reason.ERASED.value, "reason": SENTENCES[Reason.ERASED]}
+    said = {"key": None, "value": None, "reason_code": Reason.ERASED.value, "reason": Reason.ERASED.sentence}
     rows = [{**row, **said} for row in found.refused().to_pylist()]
     return Rewrite(PLACE, table_of((), QUARANTINE, *PLACE), table_of(rows, QUARANTINE, *PLACE, *said))
 

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from engagement_platform.lake.lake import Lake
 from engagement_platform.landing.batch import COORDINATES
 from engagement_platform.pii.tombstones import ANYWHERE, ENGAGEMENT, PERSON, Tombstones, entity
-from engagement_platform.sources.messages import SENTENCES, Reason
+from engagement_platform.sources.messages import Reason
 
 Named = Mapping[str, Sequence[str]]
 """Kind of tombstone -> columns that may name one."""
@@ -28,7 +28,7 @@ REQUESTS: Named = {PERSON: ("from_id", "to_id"), ENGAGEMENT: ("engagement_id",)}
 NO_ALIASES: Mapping[str, str] = {}
 _ORGANIZATION = "organization_id"
 _STAYS = frozenset({*COORDINATES, "produced_ts", "value_bytes", "unknown_fields"})
-_MARK = {"reason_code": Reason.ERASED.value, "reason": SENTENCES[Reason.ERASED]}
+_MARK = {"reason_code": Reason.ERASED.value, "reason": Reason.ERASED.sentence}
 
 
 def of_entity(name: str, key: str) -> Named:

@@ -1,19 +1,17 @@
 """Decoding of whole Arrow batches of changes, for DataFrame.mapInArrow: one record in, one record out.
 
-The rules of a change are `changes`; this module only turns rows into columns. In Spark's Python workers or, for few
-records, in the run's own process.
+The rules of a change are `changes`; this module only turns rows into columns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
 
 from engagement_platform.sources.changes import change_decoder
-from engagement_platform.sources.decoded_batches import RECORD_DDL, decoded_batch
+from engagement_platform.sources.decoded_batches import RECORD_DDL, Decode, Step, batch_step
 from engagement_platform.sources.messages import ChangeShape, DecodingLimits, Rejection, ValueType
 
 ARROW_TYPES: dict[ValueType, pa.DataType] = {
@@ -32,25 +30,23 @@ def changes_ddl(shape: ChangeShape) -> str:
     return f"{RECORD_DDL}{shape.key} string, {shape.version} long, op string, {columns}, set_null array<string>"
 
 
-def decode_changes(
-    shape: ChangeShape, limits: DecodingLimits, ingestion_ts: datetime
-) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def decode_changes(shape: ChangeShape, limits: DecodingLimits, ingestion_ts: datetime) -> Step:
     """As `decode_batches`, for changes of this shape. Out: `changes_ddl`, in the same order."""
     fields = ("unknown_fields", shape.key, shape.version, "op", *(name for name, _ in shape.columns), "set_null")
     types = {name: ARROW_TYPES[kind] for name, kind in shape.columns}
     types |= {"unknown_fields": pa.int32(), shape.version: pa.int64(), "set_null": pa.list_(pa.string())}
 
-    def decode(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        # Made in the worker: the parser inside cannot be pickled.
-        one = change_decoder(shape, limits, ingestion_ts)
+    def decoder() -> Decode:
+        decode = change_decoder(shape, limits, ingestion_ts)
 
         def flat(value: bytes | None) -> tuple[Any, ...]:
-            change = one(value)
-            if isinstance(change, Rejection):
-                return change
-            return (change.unknown_fields, change.key, change.version, change.op, *change.values, change.set_null)
+            one = decode(value)
+            return (
+                one
+                if isinstance(one, Rejection)
+                else (one.unknown_fields, one.key, one.version, one.op, *one.values, one.set_null)
+            )
 
-        for batch in batches:
-            yield decoded_batch(batch, flat, fields, types)
+        return flat
 
-    return decode
+    return batch_step(decoder, fields, types)

@@ -1,7 +1,6 @@
 """Decoding of whole Arrow batches, for DataFrame.mapInArrow: one record in, one record out, whatever it holds.
 
-The rules of a message are `decoding`; this module only turns rows into columns. In Spark's Python workers or, for few
-records, in the run's own process.
+The rules of a message are `decoding`; this module only turns rows into columns.
 """
 
 from __future__ import annotations
@@ -50,9 +49,15 @@ _TYPES: dict[str, pa.DataType] = {
 }
 
 
+Decode = Callable[[bytes | None], tuple[Any, ...]]
+"""From a message to a Rejection, or to the values of its columns."""
+Step = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+"""A function for DataFrame.mapInArrow."""
+
+
 def decode_batches(
     kind: MessageKind, limits: DecodingLimits, ingestion_ts: datetime, max_lateness: timedelta | None = None
-) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+) -> Step:
     """A function for DataFrame.mapInArrow that decodes the records of a Kafka read.
 
     In:  topic, partition, offset, key, value, timestamp; more columns are dropped.
@@ -61,33 +66,39 @@ def decode_batches(
     ingestion_ts: the manifest's, with an offset. max_lateness: requests that are further back when they were produced
     are refused; None: none is.
     """
-
-    def decode(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        # Made in the worker: the parser inside cannot be pickled.
-        if kind == "engagement":
-            for batch in batches:
-                yield decoded_batch(batch, engagement_decoder(limits, ingestion_ts), Engagement._fields)
-        else:
-            check = None if max_lateness is None else refuse_late(ingestion_ts, max_lateness)
-            for batch in batches:
-                decoder = mutation_request_decoder(limits, ingestion_ts)
-                yield decoded_batch(batch, decoder, MutationRequest._fields, check=check)
-
-    return decode
+    if kind == "engagement":
+        return batch_step(lambda: engagement_decoder(limits, ingestion_ts), Engagement._fields)
+    check = None if max_lateness is None else refuse_late(ingestion_ts, max_lateness)
+    return batch_step(lambda: mutation_request_decoder(limits, ingestion_ts), MutationRequest._fields, check=check)
 
 
-def decoded_batch(
-    batch: pa.RecordBatch,
-    decode: Callable[[bytes | None], tuple[Any, ...]],
+def batch_step(
+    decoder: Callable[[], Decode],
     fields: Sequence[str],
     types: Mapping[str, pa.DataType] = _TYPES,
     check: Check | None = None,
-) -> pa.RecordBatch:
-    """One batch of records with what became of each: its coordinates, then `fields` as `decode` gives them.
+) -> Step:
+    """A function for DataFrame.mapInArrow: of each record its coordinates, then `fields` as its decoder gives them.
 
-    decode: a Rejection, or values in the order of `fields`. types: of fields that are no strings. check: asked of each
-    record once it is decoded.
+    decoder: called in the worker, since the parser inside cannot be pickled. types: of fields that are no strings.
+    check: asked of each record once it is decoded.
     """
+
+    def step(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        decode = decoder()
+        for batch in batches:
+            yield _decoded(batch, decode, fields, types, check)
+
+    return step
+
+
+def _decoded(
+    batch: pa.RecordBatch,
+    decode: Decode,
+    fields: Sequence[str],
+    types: Mapping[str, pa.DataType],
+    check: Check | None,
+) -> pa.RecordBatch:
     value, produced = batch.column("value"), batch.column("timestamp").cast(_TIMESTAMP)
     decoded: list[Any] = list(map(decode, value.to_pylist()))
     if check is not None:

@@ -38,25 +38,13 @@ _TIME = re.compile(
 _DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 
 
-def decode_engagement(value: bytes | None, limits: DecodingLimits, ingestion_ts: datetime) -> Engagement | Rejection:
-    """The engagement in a message of the topic `engagements`, or why it is none. Never raises on any bytes.
-
-    ingestion_ts: the manifest's, with an offset; times may lie up to limits.max_ahead after it.
-    """
-    return engagement_decoder(limits, ingestion_ts)(value)
-
-
-def decode_mutation_request(
-    value: bytes | None, limits: DecodingLimits, ingestion_ts: datetime
-) -> MutationRequest | Rejection:
-    """The request in a message of the topic `mutation-requests`, or why it is none. Never raises on any bytes."""
-    return mutation_request_decoder(limits, ingestion_ts)(value)
-
-
 def engagement_decoder(
     limits: DecodingLimits, ingestion_ts: datetime
 ) -> Callable[[bytes | None], Engagement | Rejection]:
-    """decode_engagement for many messages: what depends on the limits only is made once."""
+    """A function from a message of the topic `engagements` to its engagement, or to why it is none.
+
+    Never raises on any bytes. ingestion_ts: the manifest's, with an offset; times may lie up to limits.max_ahead after.
+    """
     read_time = time_reader(limits, ingestion_ts)
     id_length = limits.max_id_length
 
@@ -97,7 +85,7 @@ def engagement_decoder(
 def mutation_request_decoder(
     limits: DecodingLimits, ingestion_ts: datetime
 ) -> Callable[[bytes | None], MutationRequest | Rejection]:
-    """decode_mutation_request for many messages: what depends on the limits only is made once."""
+    """The same for messages of the topic `mutation-requests`."""
     read_time = time_reader(limits, ingestion_ts)
     id_length = limits.max_id_length
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from engagement_platform.sources.messages import SENTENCES, Reason, Rejection
+from engagement_platform.sources.messages import Reason, Rejection
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -38,7 +38,7 @@ def refuse_late(read_ts: datetime, max_lateness: timedelta) -> Check:
     Exactly `max_lateness` before its production a request still is on time. Refused records stay what they are.
     """
     read_us, most = microseconds(read_ts), max_lateness // _MICROSECOND
-    refusal = Rejection(Reason.TOO_LATE, SENTENCES[Reason.TOO_LATE])
+    refusal = Reason.TOO_LATE.rejection()
 
     def check(decoded: Any, kafka_us: int | None) -> Any:
         if type(decoded) is Rejection:

@@ -35,84 +35,68 @@ class DecodingLimits:
 
 
 class Reason(StrEnum):
-    """Why a message was refused. The codes are stored in the quarantine and named by redrives: never rename one."""
+    """Why a message was refused: a code, and a sentence that has a place for the field's name.
 
-    EMPTY = "empty"
-    TOO_LARGE = "too_large"
-    NOT_UTF8 = "not_utf8"
-    BYTE_ORDER_MARK = "byte_order_mark"
-    TOO_DEEP = "too_deep"
-    NOT_JSON = "not_json"
-    TRAILING_CONTENT = "trailing_content"
-    NOT_AN_OBJECT = "not_an_object"
-    DUPLICATE_KEY = "duplicate_key"
-    BAD_NUMBER = "bad_number"
-    UNPAIRED_SURROGATE = "unpaired_surrogate"
-    MISSING_FIELD = "missing_field"
-    WRONG_TYPE = "wrong_type"
-    EMPTY_ID = "empty_id"
-    ID_TOO_LONG = "id_too_long"
-    CONTROL_CHARACTER = "control_character"
-    BLANK_END = "blank_end"
-    RESERVED_ID = "reserved_id"
-    BAD_TIME = "bad_time"
-    TIME_WITHOUT_OFFSET = "time_without_offset"
-    TIME_OUT_OF_RANGE = "time_out_of_range"
-    BAD_VERSION = "bad_version"
-    UNKNOWN_FIELDS = "unknown_fields"
-    UNKNOWN_OPERATION = "unknown_operation"
-    MISSING_FROM_ID = "missing_from_id"
-    MISSING_TO_ID = "missing_to_id"
-    MISSING_NAME = "missing_name"
-    MISSING_ENGAGEMENT_ID = "missing_engagement_id"
-    NO_TARGET = "no_target"
-    SELF_CONVERSION = "self_conversion"
-    BAD_DATE = "bad_date"
-    REVERSED_RANGE = "reversed_range"
-    UNKNOWN_OP = "unknown_op"
-    NUMBER_OUT_OF_RANGE = "number_out_of_range"
-    TOO_LATE = "too_late"
-    ERASED = "erased"
+    The codes are stored in the quarantine and named by redrives: never rename one.
+    """
 
+    sentence: str
 
-SENTENCES: dict[Reason, str] = {
-    Reason.EMPTY: "The message has no content.",
-    Reason.TOO_LARGE: "The message is larger than decoding.max_bytes.",
-    Reason.NOT_UTF8: "The message is not UTF-8.",
-    Reason.BYTE_ORDER_MARK: "The message starts with a byte order mark; send UTF-8 without one.",
-    Reason.TOO_DEEP: "The message is nested deeper than decoding.max_depth.",
-    Reason.NOT_JSON: "The message is not JSON.",
-    Reason.TRAILING_CONTENT: "Something follows the JSON value; one message holds one object.",
-    Reason.NOT_AN_OBJECT: "The message is JSON, but not an object.",
-    Reason.DUPLICATE_KEY: "A key stands twice in one object, so which value counts is anybody's guess.",
-    Reason.BAD_NUMBER: "A number is NaN, infinite or beyond what a double holds.",
-    Reason.UNPAIRED_SURROGATE: "A string holds half of a surrogate pair, which is no character.",
-    Reason.MISSING_FIELD: "{field} is missing or null, and required.",
-    Reason.WRONG_TYPE: "{field} has the wrong JSON type.",
-    Reason.EMPTY_ID: "{field} is empty.",
-    Reason.ID_TOO_LONG: "{field} is longer than decoding.max_id_length.",
-    Reason.CONTROL_CHARACTER: "{field} holds a control character.",
-    Reason.BLANK_END: "{field} begins or ends with a blank.",
-    Reason.RESERVED_ID: "{field} is the value that partitioning reserves for null.",
-    Reason.BAD_TIME: "{field} is not an ISO 8601 time such as 2026-01-31T23:59:59.123456Z.",
-    Reason.TIME_WITHOUT_OFFSET: "{field} has no offset from UTC; append Z or one such as +01:00.",
-    Reason.TIME_OUT_OF_RANGE: "{field} is before decoding.earliest or more than decoding.max_ahead after ingestion.",
-    Reason.BAD_VERSION: "{field} is not between 1 and 9223372036854775807.",
-    Reason.UNKNOWN_FIELDS: "The message has fields that nobody declared, and decoding.unknown_fields is quarantine.",
-    Reason.UNKNOWN_OPERATION: "{field} is not one of CONVERT, DELETE, RENAME, UPDATE.",
-    Reason.MISSING_FROM_ID: "{field} is missing or null; this operation needs it.",
-    Reason.MISSING_TO_ID: "{field} is missing or null; CONVERT needs it.",
-    Reason.MISSING_NAME: "{field} is missing or null; RENAME needs it.",
-    Reason.MISSING_ENGAGEMENT_ID: "{field} is missing or null; UPDATE needs it.",
-    Reason.NO_TARGET: "A DELETE names neither from_id nor engagement_id.",
-    Reason.SELF_CONVERSION: "A CONVERT has the same from_id and to_id.",
-    Reason.BAD_DATE: "{field} is not a date such as 2026-01-31.",
-    Reason.REVERSED_RANGE: "engagement_date_from is after engagement_date_to.",
-    Reason.UNKNOWN_OP: "{field} is not one of INSERT, UPDATE, DELETE.",
-    Reason.NUMBER_OUT_OF_RANGE: "{field} is not a whole number of 64 bits.",
-    Reason.TOO_LATE: "execution_ts is further back than mutation.max_lateness at the time the request was produced.",
-    Reason.ERASED: "The message was about somebody who is erased; nothing of it is kept.",
-}
+    def __new__(cls, code: str, sentence: str) -> Reason:
+        """The code is the value."""
+        made = str.__new__(cls, code)
+        made._value_, made.sentence = code, sentence
+        return made
+
+    def rejection(self, field: str = "") -> Rejection:
+        """Of a message whose field breaks the rule."""
+        return Rejection(self, self.sentence.format(field=field))
+
+    EMPTY = ("empty", "The message has no content.")
+    TOO_LARGE = ("too_large", "The message is larger than decoding.max_bytes.")
+    NOT_UTF8 = ("not_utf8", "The message is not UTF-8.")
+    BYTE_ORDER_MARK = ("byte_order_mark", "The message starts with a byte order mark; send UTF-8 without one.")
+    TOO_DEEP = ("too_deep", "The message is nested deeper than decoding.max_depth.")
+    NOT_JSON = ("not_json", "The message is not JSON.")
+    TRAILING_CONTENT = ("trailing_content", "Something follows the JSON value; one message holds one object.")
+    NOT_AN_OBJECT = ("not_an_object", "The message is JSON, but not an object.")
+    DUPLICATE_KEY = ("duplicate_key", "A key stands twice in one object, so which value counts is anybody's guess.")
+    BAD_NUMBER = ("bad_number", "A number is NaN, infinite or beyond what a double holds.")
+    UNPAIRED_SURROGATE = ("unpaired_surrogate", "A string holds half of a surrogate pair, which is no character.")
+    MISSING_FIELD = ("missing_field", "{field} is missing or null, and required.")
+    WRONG_TYPE = ("wrong_type", "{field} has the wrong JSON type.")
+    EMPTY_ID = ("empty_id", "{field} is empty.")
+    ID_TOO_LONG = ("id_too_long", "{field} is longer than decoding.max_id_length.")
+    CONTROL_CHARACTER = ("control_character", "{field} holds a control character.")
+    BLANK_END = ("blank_end", "{field} begins or ends with a blank.")
+    RESERVED_ID = ("reserved_id", "{field} is the value that partitioning reserves for null.")
+    BAD_TIME = ("bad_time", "{field} is not an ISO 8601 time such as 2026-01-31T23:59:59.123456Z.")
+    TIME_WITHOUT_OFFSET = ("time_without_offset", "{field} has no offset from UTC; append Z or one such as +01:00.")
+    TIME_OUT_OF_RANGE = (
+        "time_out_of_range",
+        "{field} is before decoding.earliest or more than decoding.max_ahead after ingestion.",
+    )
+    BAD_VERSION = ("bad_version", "{field} is not between 1 and 9223372036854775807.")
+    UNKNOWN_FIELDS = (
+        "unknown_fields",
+        "The message has fields that nobody declared, and decoding.unknown_fields is quarantine.",
+    )
+    UNKNOWN_OPERATION = ("unknown_operation", "{field} is not one of CONVERT, DELETE, RENAME, UPDATE.")
+    MISSING_FROM_ID = ("missing_from_id", "{field} is missing or null; this operation needs it.")
+    MISSING_TO_ID = ("missing_to_id", "{field} is missing or null; CONVERT needs it.")
+    MISSING_NAME = ("missing_name", "{field} is missing or null; RENAME needs it.")
+    MISSING_ENGAGEMENT_ID = ("missing_engagement_id", "{field} is missing or null; UPDATE needs it.")
+    NO_TARGET = ("no_target", "A DELETE names neither from_id nor engagement_id.")
+    SELF_CONVERSION = ("self_conversion", "A CONVERT has the same from_id and to_id.")
+    BAD_DATE = ("bad_date", "{field} is not a date such as 2026-01-31.")
+    REVERSED_RANGE = ("reversed_range", "engagement_date_from is after engagement_date_to.")
+    UNKNOWN_OP = ("unknown_op", "{field} is not one of INSERT, UPDATE, DELETE.")
+    NUMBER_OUT_OF_RANGE = ("number_out_of_range", "{field} is not a whole number of 64 bits.")
+    TOO_LATE = (
+        "too_late",
+        "execution_ts is further back than mutation.max_lateness at the time the request was produced.",
+    )
+    ERASED = ("erased", "The message was about somebody who is erased; nothing of it is kept.")
 
 
 class Rejection(NamedTuple):

@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Callable
 
-from engagement_platform.sources.messages import SENTENCES, Reason, Rejection
+from engagement_platform.sources.messages import Reason
 
 JsonObject = dict[str, object]
 
@@ -31,7 +31,7 @@ class Refused(Exception):
 
     def __init__(self, reason: Reason, field: str = "") -> None:
         super().__init__(reason)
-        self.rejection = Rejection(reason, SENTENCES[reason].format(field=field))
+        self.rejection = reason.rejection(field)
 
 
 def object_parser(max_bytes: int, max_depth: int) -> Callable[[bytes | None], JsonObject]:

@@ -24,7 +24,7 @@ from engagement_platform.embedded.traffic import (
 from engagement_platform.pipelines.profiles.entity import PROFILE
 from engagement_platform.settings import TrafficSettings
 from engagement_platform.sources.changes import change_decoder
-from engagement_platform.sources.decoding import decode_engagement, decode_mutation_request
+from engagement_platform.sources.decoding import engagement_decoder, mutation_request_decoder
 from engagement_platform.sources.messages import Change, DecodingLimits, Engagement, MutationRequest, Reason, Rejection
 
 START = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -41,8 +41,8 @@ def only_good(count: int, **shares: float) -> list[Message]:
 
 
 def decoded(message: Message, at: datetime = START + timedelta(hours=1)) -> Engagement | MutationRequest | Rejection:
-    decode = decode_engagement if message.kind == "engagements" else decode_mutation_request
-    return decode(message.value, LIMITS, at)
+    decoder = engagement_decoder if message.kind == "engagements" else mutation_request_decoder
+    return decoder(LIMITS, at)(message.value)
 
 
 def test_sizes_grow_by_one_factor_from_2814_to_1968764_engagements_a_day() -> None:

@@ -15,7 +15,7 @@ from engagement_platform.embedded.spoiled import SPOILED_ENGAGEMENTS
 from engagement_platform.engine.job import BatchReport
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.engagement import CHANGESET, MAPPING, NOTIFICATION, QUARANTINE
-from engagement_platform.sources.messages import SENTENCES, Reason
+from engagement_platform.sources.messages import Reason
 from engagement_platform_tests.conftest import Broker
 from engagement_platform_tests.ingestion.oracle import as_bytes, engagement
 from engagement_platform_tests.ingestion.world import NOW, World
@@ -178,7 +178,7 @@ def test_every_rejected_record_is_in_quarantine_whole_with_its_place_and_reason(
         row = rows[offset]
         assert (row["topic"], row["partition"]) == (world.topics[0], 0), case
         assert row["reason_code"] == reason, f"{case}: {row['reason']}"
-        begin, _, end = SENTENCES[reason].partition("{field}")
+        begin, _, end = Reason(reason).sentence.partition("{field}")
         assert row["reason"].startswith(begin), case
         assert row["reason"].endswith(end), case
         assert (row["key"] is None, row["value"] is None) == (key is None, value is None), case

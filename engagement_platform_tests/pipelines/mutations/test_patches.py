@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engagement_platform.pipelines.mutations.patches import Content, Patch, patched
-from engagement_platform.sources.decoding import decode_engagement, decode_mutation_request
+from engagement_platform.sources.decoding import engagement_decoder, mutation_request_decoder
 from engagement_platform.sources.messages import DecodingLimits, Engagement, MutationRequest
 from engagement_platform_tests.pipelines.mutations.histories import (
     Message,
@@ -34,7 +34,7 @@ ORIGINAL = Content("email", "web", "hello", {"a": "1", "b": "2"})
 
 def patch_of(message: Message) -> Patch:
     """An UPDATE by the way it takes: decoded from its message."""
-    decoded = decode_mutation_request(json.dumps(message).encode(), LIMITS, INGESTED)
+    decoded = mutation_request_decoder(LIMITS, INGESTED)(json.dumps(message).encode())
     assert isinstance(decoded, MutationRequest), decoded
     assert decoded.engagement_id is not None
     return Patch(
@@ -63,7 +63,7 @@ def originals(messages: Sequence[Message]) -> dict[Key, Engagement]:
     found: dict[Key, Engagement] = {}
     for message in messages:
         if not is_request(message):
-            decoded = decode_engagement(json.dumps(message).encode(), LIMITS, INGESTED)
+            decoded = engagement_decoder(LIMITS, INGESTED)(json.dumps(message).encode())
             assert isinstance(decoded, Engagement), decoded
             key = (decoded.organization_id, decoded.engagement_id)
             if key not in found or found[key].version < decoded.version:
