@@ -5,7 +5,7 @@ What is counted of an event is `live_ops.folding`; which types there are is `gam
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -56,7 +56,7 @@ def changes_of(declared: EventType, rows: pa.Table) -> list[Change]:
     return [Change(*one) for one in sorted(found)]
 
 
-def withheld(rows: pa.Table, tombstones: Tombstones, now: datetime) -> pa.Table:
+def withheld(rows: pa.Table, tombstones: Tombstones) -> pa.Table:
     """The same rows, those of players that are erased without player and session: they count for their game only.
 
     Who reads late reads files in which they stand, as long as former versions are kept.
@@ -65,7 +65,7 @@ def withheld(rows: pa.Table, tombstones: Tombstones, now: datetime) -> pa.Table:
     pairs = {
         (row["game_id"], row["player_id"]) for row in told.group_by(["game_id", "player_id"]).aggregate([]).to_pylist()
     }
-    gone = tombstones.erased_players(pairs, now) if pairs else set()
+    gone = tombstones.erased_players(pairs, None) if pairs else set()
     if not gone:
         return rows
     each = zip(rows["game_id"].to_pylist(), rows["player_id"].to_pylist(), strict=True)

@@ -139,7 +139,7 @@ class LiveOpsJob:
 
     def _counted(self, declared: EventType, rows: pa.Table, skip: int) -> Batch:
         # Within the transaction that takes the batch in: an erasure comes before it and is seen, or removes it after.
-        return batch_of(declared, withheld(rows, self._tombstones, utc_now()), skip)
+        return batch_of(declared, withheld(rows, self._tombstones), skip)
 
     def _reader(self, declared: EventType) -> Appends | None:
         name = declared.table.name

@@ -35,7 +35,8 @@ PII_TOMBSTONE = Table(
     METADATA,
     Column("game", String(256), primary_key=True),
     Column("subject_ref", String(64), primary_key=True),
-    Column("erased_ts", UtcTimestamp, nullable=False),
+    # Of the stores, as batches have one: tells whether a batch began before or after.
+    Column("sequence", BigInteger, nullable=False),
 )
 
 # Whoever is erased from the tables of engagements and entities: persons and engagements of an organization ("": of

@@ -16,6 +16,7 @@ from threading import Lock
 from sqlalchemy import ColumnElement, Connection, Engine, Row, Table, and_, select
 
 from engagement_platform.engine.database import reading, writing
+from engagement_platform.engine.records import next_sequence
 from engagement_platform.engine.stores import utc_now
 from engagement_platform.pii.database import PII_KEY, PII_SECRET, PII_TOMBSTONE
 from engagement_platform.pii.master import Masters
@@ -111,8 +112,8 @@ class Keyring:
             row = connection.execute(query).one_or_none()
         return None if row is None else self._unwrapped(row)
 
-    def erased(self, owners: Collection[Owner], before: datetime | None = None) -> set[Owner]:
-        """Those that have a tombstone, or had one before a time."""
+    def erased(self, owners: Collection[Owner], before: int | None = None) -> set[Owner]:
+        """Those that have a tombstone. before: that had one when the batch with this sequence began."""
         with reading(self.engine) as connection:
             return self._erased(connection, set(owners), before)
 
@@ -140,9 +141,8 @@ class Keyring:
         with writing(self.engine, _LOCK) as connection:
             overwrite_what_goes(connection)
             if connection.execute(select(PII_TOMBSTONE).where(_of(PII_TOMBSTONE, owner))).first() is None:
-                connection.execute(
-                    PII_TOMBSTONE.insert().values(game=owner.game, subject_ref=owner.ref, erased_ts=self._clock())
-                )
+                values = {"game": owner.game, "subject_ref": owner.ref, "sequence": next_sequence(connection)}
+                connection.execute(PII_TOMBSTONE.insert().values(**values))
             gone = connection.execute(PII_KEY.delete().where(_in_games(owner))).rowcount
         empty_log(self.engine)
         return gone
@@ -203,11 +203,11 @@ class Keyring:
                     found[owner] = self._unwrapped(row)
         return found
 
-    def _erased(self, connection: Connection, owners: set[Owner], before: datetime | None = None) -> set[Owner]:
+    def _erased(self, connection: Connection, owners: set[Owner], before: int | None = None) -> set[Owner]:
         graves: set[Owner] = set()
         for refs in _chunks({owner.ref for owner in owners}):
             rows = connection.execute(select(PII_TOMBSTONE).where(PII_TOMBSTONE.c.subject_ref.in_(refs)))
-            graves |= {Owner(row.game, row.subject_ref) for row in rows if before is None or row.erased_ts < before}
+            graves |= {Owner(row.game, row.subject_ref) for row in rows if before is None or row.sequence < before}
         return {owner for owner in owners if owner in graves or Owner(EVERY_GAME, owner.ref) in graves}
 
     def _unwrapped(self, row: Row[tuple[object, ...]]) -> DataKey:

@@ -48,8 +48,8 @@ class Tombstones(Protocol):
         """Those of these ids that are erased."""
         ...
 
-    def erased_players(self, players: Collection[tuple[str, str]], before: datetime) -> set[tuple[str, str]]:
-        """Those of these (game, player) that were erased before a time."""
+    def erased_players(self, players: Collection[tuple[str, str]], before: int | None) -> set[tuple[str, str]]:
+        """Those of these (game, player) that are erased. before: that were when the batch with this sequence began."""
         ...
 
 
@@ -100,8 +100,8 @@ class StoredTombstones:
                     found.update(key for key in refs[ref] if organization in (ANYWHERE, key[0]))
         return found
 
-    def erased_players(self, players: Collection[tuple[str, str]], before: datetime) -> set[tuple[str, str]]:
-        """Those of these (game, player) that were erased before a time."""
+    def erased_players(self, players: Collection[tuple[str, str]], before: int | None) -> set[tuple[str, str]]:
+        """Those of these (game, player) that are erased. before: that were when the batch with this sequence began."""
         if not self.keyring.has_tombstones():
             return set()
         owners = {Owner(game, self.keyring.ref(player)): (game, player) for game, player in players}

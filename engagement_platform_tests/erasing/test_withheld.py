@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Collection
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
@@ -39,7 +38,7 @@ class Graves:
         graves = self.persons if kind == PERSON else self.engagements
         return {(o, id_) for o, id_ in ids if (o, id_) in graves or (ANYWHERE, id_) in graves}
 
-    def erased_players(self, players: Collection[tuple[str, str]], before: datetime) -> set[tuple[str, str]]:
+    def erased_players(self, players: Collection[tuple[str, str]], before: int | None) -> set[tuple[str, str]]:
         return set()
 
 

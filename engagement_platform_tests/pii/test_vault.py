@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from sqlalchemy import select
 
 from engagement_platform.engine.database import reading, writing
-from engagement_platform.engine.model import Transaction
+from engagement_platform.engine.model import Manifest, Transaction
+from engagement_platform.engine.stores import CheckpointStore
 from engagement_platform.ingest_sections import PiiSettings
 from engagement_platform.lake import light
 from engagement_platform.lake.arrow import table_of
@@ -166,6 +167,16 @@ def test_a_rotation_that_stopped_in_the_middle_is_finished_by_the_next(vault: Va
     put(vault, 2, [deposit(vault, "amy", "e2", "v2")])
     assert vault.keyring.rotate() == ("local:3", 3)
     assert said(vault, "bob") + said(vault, "amy") == [("g1", "e1", "/emails/0", "v1"), ("g1", "e2", "/emails/0", "v2")]
+
+
+def test_who_was_erased_before_a_batch_began_is_erased_for_it_whatever_clocks_say(vault: Vault) -> None:
+    keyring, store = vault.keyring, CheckpointStore(vault.keyring.engine)
+    ann, bob = (Owner("g1", keyring.ref(name)) for name in ("ann", "bob"))
+    keyring.destroy(ann)
+    batch = store.begin(Manifest("ingest", store.app_id("ingest"), 0, {}, {}, datetime(2000, 1, 1, tzinfo=UTC)))
+    keyring.destroy(bob)
+    assert keyring.erased({ann, bob}, batch.sequence) == {ann}
+    assert keyring.erased({ann, bob}) == {ann, bob}
 
 
 def test_a_destroyed_key_is_in_no_file_and_is_not_made_again(vault: Vault, platform: Settings) -> None:

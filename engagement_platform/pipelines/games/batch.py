@@ -106,7 +106,7 @@ def open_batch(
             arrivals[line.arrived] += 1
             yield line
 
-    found, erased = _without_erased(decoded(counted(), decode), tombstones, manifest.ingestion_ts)
+    found, erased = _without_erased(decoded(counted(), decode), tombstones, manifest.sequence)
 
     def known(name: str, rows: Sequence[Row]) -> Mapping[str, Sequence[datetime]]:
         return _landed(lake, manifest, feed.types[name], rows, window)
@@ -118,15 +118,15 @@ def open_batch(
     )  # fmt: skip
 
 
-def _without_erased(found: Decoded, tombstones: Tombstones, planned: datetime) -> tuple[Decoded, int]:
+def _without_erased(found: Decoded, tombstones: Tombstones, sequence: int) -> tuple[Decoded, int]:
     """(what is left without the lines of erased players, how many lines that were).
 
-    Of those who were erased before the batch was planned, so that a replay of it drops the same; an erasure waits for
-    batches that were planned before it. Refused lines are looked into as far as they are JSON.
+    Of those who were erased before the batch began, so that a replay of it drops the same; an erasure waits for batches
+    that began before it. Refused lines are looked into as far as they are JSON.
     """
     refused = [_player_said(each) for each in found.refused]
     players = {_player(row) for rows in found.rows.values() for row in rows} | set(refused)
-    gone = tombstones.erased_players({(game, who) for game, who in players if who is not None}, planned)
+    gone = tombstones.erased_players({(game, who) for game, who in players if who is not None}, sequence)
     if not gone:
         return found, 0
     kept = Decoded(lines=found.lines, bytes=found.bytes)
