@@ -182,10 +182,17 @@ def spark_jars_with_graphframes() -> list[Path]:
 
 def skip_without_graphframes() -> None:
     """Skips, with the reason, where GraphFrames cannot be had."""
+    if (why := without_graphframes()) is not None:
+        pytest.skip(why)
+
+
+def without_graphframes() -> str | None:
+    """Why GraphFrames cannot be had; None where it can."""
     try:
         spark_jars_with_graphframes()
     except JarsUnavailable as unavailable:
-        pytest.skip(str(unavailable))
+        return str(unavailable)
+    return None
 
 
 @pytest.fixture(scope="session")

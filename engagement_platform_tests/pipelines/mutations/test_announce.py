@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 from typing import Any
 
+import pytest
 from pyspark.sql import SparkSession
 
 from engagement_platform.pipelines.mutations import rules
 from engagement_platform.pipelines.mutations.announce import changes
+from engagement_platform.pipelines.mutations.connected_components import GraphFramesMissing
 from engagement_platform.pipelines.mutations.view import Pending
+from engagement_platform_tests.conftest import without_graphframes
 from engagement_platform_tests.pipelines.lakes import MemoryLake
 from engagement_platform_tests.pipelines.mutations.histories import random_history
 from engagement_platform_tests.pipelines.tables import state_tables
@@ -35,7 +39,8 @@ def test_what_requests_change_is_announced_as_the_rules_say_it(spark: SparkSessi
 
     data, images, edges, patches = map(spark.createDataFrame, state_tables(list(lakes.values()), on_one_line))
     # Images of the changeset are newer than the base whatever is new among the requests.
-    found = changes(data, Pending(0, images, edges, patches, moves_identity=True), SINCE).toArrow().to_pylist()
+    waits = Pending(0, images, edges, patches, moves_identity=True)
+    found = changes(data, waits, SINCE).toArrow().to_pylist()
 
     expected = [
         row
@@ -45,3 +50,9 @@ def test_what_requests_change_is_announced_as_the_rules_say_it(spark: SparkSessi
     assert in_order(found) == in_order(expected)
     kinds = [row["change_type"] for row in expected]
     assert {"INSERT", "UPDATE", "DELETE"} == set(kinds), "the histories are too tame"
+    split = replace(waits, max_edges=5)
+    if without_graphframes() is None:
+        assert in_order(changes(data, split, SINCE).toArrow().to_pylist()) == in_order(expected)
+    else:
+        with pytest.raises(GraphFramesMissing, match="max_edges_per_group"):
+            changes(data, split, SINCE)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 
 import pyarrow as pa
+import pytest
 from pyspark.sql import SparkSession
 
+from engagement_platform.pipelines.mutations.connected_components import GraphFramesMissing
 from engagement_platform.pipelines.mutations.view import Pending, current
+from engagement_platform_tests.conftest import without_graphframes
 from engagement_platform_tests.pipelines.lakes import MemoryLake
 from engagement_platform_tests.pipelines.mutations.histories import random_history
 from engagement_platform_tests.pipelines.tables import state_tables
@@ -25,7 +29,8 @@ def test_the_view_shows_what_the_rules_show_with_anything_pending(spark: SparkSe
     lakes = [run(random_history(seed, conflicts=True, size=40), Random(seed)) for seed in range(60)]
     data, changeset, alias, updates = state_tables(lakes, pending_after)
     base, images, edges, patches = map(spark.createDataFrame, (data, changeset, alias, updates))
-    found = current(base, Pending(WATERMARK, images, edges, patches, moves_identity=True)).toArrow()
+    waits = Pending(WATERMARK, images, edges, patches, moves_identity=True)
+    found = current(base, waits).toArrow()
 
     expected = {
         (lake.organization_id, engagement_id): row for lake in lakes for engagement_id, row in lake.current().items()
@@ -37,6 +42,12 @@ def test_the_view_shows_what_the_rules_show_with_anything_pending(spark: SparkSe
         wanted = expected[row["organization_id"], row["engagement_id"]]
         assert {name: row[name] for name in columns} == {name: wanted[name] for name in columns}
     assert all(map(pending, (alias, changeset, updates))), "nothing of one kind is pending"
+    split = replace(waits, max_edges=5)
+    if without_graphframes() is None:
+        assert sorted(map(repr, current(base, split).toArrow().to_pylist())) == sorted(map(repr, found.to_pylist()))
+    else:
+        with pytest.raises(GraphFramesMissing, match="max_edges_per_group"):
+            current(base, split)
 
 
 def pending(table: pa.Table) -> bool:
