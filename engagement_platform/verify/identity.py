@@ -23,8 +23,8 @@ from engagement_platform.pipelines.mutations import names, view
 from engagement_platform.pipelines.parts import kept
 from engagement_platform.settings import Settings
 from engagement_platform.verify.finding import Finding, Rule, found
-from engagement_platform.verify.moment import Moment, moment
 from engagement_platform.verify.recomputed import compare
+from engagement_platform.verify.snapshot import LakeSnapshot, lake_snapshot
 
 _IDENTITY = "every identity follows from its event and the edges"
 _CONTENTS = "every engagement says what its event and its patches make of it"
@@ -33,17 +33,17 @@ _PERSON = ["organization_id", "id"]
 
 
 def identity_findings(settings: Settings, spark: SparkSession, sample: int | None = None) -> list[Finding]:
-    """Findings `identity`, `contents` and `names`, of one consistent moment of the lake.
+    """Findings `identity`, `contents` and `names`, of one consistent snapshot of the lake.
 
     What readers see is compared with what the rules make of the logs; so is what the tables hold, where nothing waits.
     sample: so many organizations, others every UTC day; None: all. Cost: reads the Data Table and the view with their
     contents, and recomputes every row. Before the first batch nothing is looked at. Raises what opening the stores
     raises.
     """
-    then = moment(settings, open_stores(settings))
-    if not then.has(snapshot.DATA, ALIAS, MAPPING, MUTATION_REQUEST):
+    at = lake_snapshot(settings, open_stores(settings))
+    if not at.has(snapshot.DATA, ALIAS, MAPPING, MUTATION_REQUEST):
         return [Finding("identity", _IDENTITY, 0, 0)]
-    within = _Within(Lake(spark, settings), then, sample)
+    within = _Within(Lake(spark, settings), at, sample)
     return [*_rows(within), *_names(within)]
 
 
@@ -57,13 +57,13 @@ def sampled(organizations: Iterable[str], size: int, day: date) -> list[str]:
 
 
 class _Within:
-    """A moment of the lake, as far as it concerns a sample of the organizations; None: all."""
+    """A snapshot of the lake, as far as it concerns a sample of the organizations; None: all."""
 
-    def __init__(self, lake: Lake, then: Moment, sample: int | None) -> None:
-        self.lake, self.at = lake, then.snapshot
+    def __init__(self, lake: Lake, at: LakeSnapshot, sample: int | None) -> None:
+        self.lake, self.at = lake, at.view
         self._organizations: Sequence[str] | None = None
         if sample is not None:
-            tables = (then.read(lake, table).select("organization_id") for table in (snapshot.DATA, MAPPING))
+            tables = (at.read(lake, table).select("organization_id") for table in (snapshot.DATA, MAPPING))
             data, mapping = tables
             everyone = [row[0] for row in data.unionByName(mapping).distinct().collect()]
             self._organizations = sampled(everyone, sample, datetime.now(UTC).date())
@@ -107,10 +107,10 @@ def _names(within: _Within) -> list[Finding]:
     mapping, alias = within.of(lake.read(MAPPING, at.versions[MAPPING.name])), snapshot.pending(lake, at).alias
     late, alias = within.maybe(snapshot.renames(lake, at)), within.maybe(alias)
     renames = within.maybe(snapshot.renames(lake, replace(at, names_watermark=-1)))
-    said = F.struct("name", "name_ts")
-    follows = names.current(mapping, renames, alias).select(*_PERSON, said.alias("follows"))
-    seen = names.current(mapping, late, alias).select(*_PERSON, said.alias("seen"))
-    moved = mapping.where("evidence IS NOT NULL").withColumn("moved", F.when(F.col("name").isNotNull(), said))
+    name = F.struct("name", "name_ts")
+    follows = names.current(mapping, renames, alias).select(*_PERSON, name.alias("follows"))
+    seen = names.current(mapping, late, alias).select(*_PERSON, name.alias("seen"))
+    moved = mapping.where("evidence IS NOT NULL").withColumn("moved", F.when(F.col("name").isNotNull(), name))
     moved = moved.groupBy(*_PERSON).agg(F.count("*").alias("times"), F.first("moved").alias("moved"))
     waits = mapping.where("evidence IS NULL").select("organization_id")
     for frame in (late, alias):

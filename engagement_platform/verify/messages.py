@@ -32,8 +32,8 @@ from engagement_platform.sources.decoded_batches import ENGAGEMENT_DECODED_DDL, 
 from engagement_platform.sources.kafka import KafkaSource
 from engagement_platform.sources.messages import DecodingLimits, Reason
 from engagement_platform.verify.finding import EXAMPLES, Finding, Rule, found
-from engagement_platform.verify.moment import Moment, moment
 from engagement_platform.verify.recomputed import recomputed
+from engagement_platform.verify.snapshot import LakeSnapshot, lake_snapshot
 
 _EVENT = ("engagement_ts", "engagement_date")
 
@@ -44,14 +44,14 @@ def verify(settings: Settings, spark: SparkSession | None = None) -> list[Findin
     Finishing a batch meanwhile is no error: only what finished batches have read is expected.
     Raises what opening Spark, the broker and the stores raise.
     """
-    then = moment(settings, open_stores(settings))
-    findings = [ledger(then.records)]
-    if not then.done:
+    at = lake_snapshot(settings, open_stores(settings))
+    findings = [ledger(at.records)]
+    if not at.done:
         return findings
     if spark is not None:
-        return findings + _tables(settings, spark, then)
+        return findings + _tables(settings, spark, at)
     with spark_session(settings, "verify", reads_only=True) as own:
-        return findings + _tables(settings, own, then)
+        return findings + _tables(settings, own, at)
 
 
 def ledger(records: Sequence[BatchRecord]) -> Finding:
@@ -69,21 +69,21 @@ def ledger(records: Sequence[BatchRecord]) -> Finding:
     return Finding("ledger", meaning, len(records), len(wrong), wrong[:5])
 
 
-def _tables(settings: Settings, spark: SparkSession, then: Moment) -> list[Finding]:
-    lake, done = Lake(spark, settings), then.done
-    notified = then.notified(lake).select(*ID, "change_type", "notification_id")
-    quarantined = then.read(lake, QUARANTINE).where(F.col("topic") == settings.kafka.engagements_topic)
+def _tables(settings: Settings, spark: SparkSession, at: LakeSnapshot) -> list[Finding]:
+    lake, done = Lake(spark, settings), at.done
+    notified = at.notified(lake).select(*ID, "change_type", "notification_id")
+    quarantined = at.read(lake, QUARANTINE).where(F.col("topic") == settings.kafka.engagements_topic)
     last = done[-1].manifest
     messages = kept(_messages(settings, spark, done[0].manifest, last, quarantined))
     refused = F.col("reason_code").isNotNull()
-    joined = _joined(lake, then, messages.where(~refused), notified)
+    joined = _joined(lake, at, messages.where(~refused), notified)
     # Whoever is seen was inserted once more than deleted. A row that came in hidden was never announced.
     announced = F.col("inserts") == F.col("deletes") + F.when(F.col("seen"), 1).otherwise(0)
     known = (F.col("rows") > 0) | (F.col("inserts") > 0) | (F.col("deletes") > 0)
-    stale = F.col("said").isNotNull() & (F.col("rows") > 0) & (F.col("stands") < F.col("said"))
-    missing = F.col("said").isNotNull() & (F.col("rows") == 0)
+    stale = F.col("sent").isNotNull() & (F.col("rows") > 0) & (F.col("landed") < F.col("sent"))
+    missing = F.col("sent").isNotNull() & (F.col("rows") == 0)
     meaning = "every accepted message of a finished batch is in the Data Table"
-    too_old, absent, doubled, told = found(
+    too_old, absent, doubled, announcements = found(
         joined,
         "engagement_id",
         Rule("lost", meaning, stale),
@@ -92,7 +92,7 @@ def _tables(settings: Settings, spark: SparkSession, then: Moment) -> list[Findi
         Rule("announced", "every engagement that is seen was announced, every other one withdrawn", known & ~announced),
     )
     if absent.wrong:
-        absent = _not_erased(lake, then, joined.where(missing).select(*ID, "event.*"), absent)
+        absent = _not_erased(lake, at, joined.where(missing).select(*ID, "event.*"), absent)
     examples = [*too_old.examples, *absent.examples][:EXAMPLES]
     lost = Finding("lost", meaning, too_old.looked_at, too_old.wrong + absent.wrong, examples)
     vanished = Rule("vanished", "every message that is refused stands in quarantine", refused)
@@ -103,7 +103,7 @@ def _tables(settings: Settings, spark: SparkSession, then: Moment) -> list[Findi
         lost,
         *found(messages, "offset", vanished),
         doubled,
-        told,
+        announcements,
         *found(twice, "notification_id", Rule("notified_twice", "every notification stands once", more), weight=times),
         *found(
             again, "offset", Rule("quarantined_twice", "every rejected record stands in quarantine once", more),
@@ -112,20 +112,20 @@ def _tables(settings: Settings, spark: SparkSession, then: Moment) -> list[Findi
     ]  # fmt: skip
 
 
-def _joined(lake: Lake, then: Moment, accepted: DataFrame, notified: DataFrame) -> DataFrame:
+def _joined(lake: Lake, at: LakeSnapshot, accepted: DataFrame, notified: DataFrame) -> DataFrame:
     """One row for each engagement of the messages, the Data Table and the notifications.
 
-    Out: ID, said (highest version of the messages), event (of that one), rows (of the Data Table, deleted ones and
-    tombstones, too), stands (highest version that landed), seen (by readers, as far as requests are announced),
+    Out: ID, sent (highest version of the messages), event (of that one), rows (of the Data Table, deleted ones and
+    tombstones, too), landed (highest version that landed), seen (by readers, as far as requests are announced),
     inserts, deletes.
     """
     event = F.struct(F.col("person_id").alias("source_person_id"), *_EVENT)
-    newest = accepted.groupBy(*ID).agg(F.max("version").alias("said"), F.max_by(event, "version").alias("event"))
-    stored = snapshot.data(lake, then.snapshot).groupBy(*ID).agg(F.count("*").alias("rows"))
+    newest = accepted.groupBy(*ID).agg(F.max("version").alias("sent"), F.max_by(event, "version").alias("event"))
+    stored = snapshot.data(lake, at.view).groupBy(*ID).agg(F.count("*").alias("rows"))
     rows = (
-        _announced(lake, then)
+        _announced(lake, at)
         .groupBy(*ID)
-        .agg(F.max("version").alias("stands"), F.bool_or(F.col("person_id").isNotNull()).alias("seen"))
+        .agg(F.max("version").alias("landed"), F.bool_or(F.col("person_id").isNotNull()).alias("seen"))
     )
     changes = notified.groupBy(*ID).agg(
         F.count_if(F.col("change_type") == "INSERT").alias("inserts"),
@@ -137,28 +137,27 @@ def _joined(lake: Lake, then: Moment, accepted: DataFrame, notified: DataFrame) 
     return kept(joined.na.fill(0, ["rows", "inserts", "deletes"]))
 
 
-def _announced(lake: Lake, then: Moment) -> DataFrame:
-    """Engagements under the identity that notifications have told so far; null: deleted.
+def _announced(lake: Lake, at: LakeSnapshot) -> DataFrame:
+    """Engagements under the identity that notifications have announced so far; null: deleted.
 
     That is the view's, unless there are requests that are not announced yet: `apply-mutations` tells of those.
     """
-    at = then.snapshot
-    if not at.is_pending(ALIAS, then.announced):
-        return snapshot.shown(lake, at)
-    return recomputed(snapshot.data(lake, at), snapshot.pending(lake, at), before=then.announced + 1)
+    if not at.view.is_pending(ALIAS, at.announced):
+        return snapshot.shown(lake, at.view)
+    return recomputed(snapshot.data(lake, at.view), snapshot.pending(lake, at.view), before=at.announced + 1)
 
 
-def _not_erased(lake: Lake, then: Moment, missing: DataFrame, absent: Finding) -> Finding:
+def _not_erased(lake: Lake, at: LakeSnapshot, missing: DataFrame, absent: Finding) -> Finding:
     """Those that are missing although nobody was erased whom they were converted to.
 
     Whatever else is deleted leaves a row: a hidden one, or a tombstone.
     """
     held = F.lit(None)
-    typed = {field.name: field for field in snapshot.data(lake, then.snapshot).schema}
+    typed = {field.name: field for field in snapshot.data(lake, at.view).schema}
     rows = missing.select(
         *(name if name in missing.columns else held.cast(typed[name].dataType).alias(name) for name in ROW.names)
     )
-    edges = snapshot.pending(lake, then.snapshot).alias
+    edges = snapshot.pending(lake, at.view).alias
     converted = None if edges is None else edges.where(F.col("operation") == "CONVERT")
     ends = recomputed(rows, Pending(-1, None, converted, None, moves_identity=True))
     (left,) = found(

@@ -1,12 +1,12 @@
-"""A moment of the lake at which no batch is between two of its commits: what had finished, and the tables' versions.
+"""A snapshot of the lake between two batches: which batches had finished, and the versions of the tables.
 
-Several jobs write the Data Table, one batch at a time; what is compared at such a moment is the caller's.
+Several jobs write the Data Table, one batch at a time. What is compared is the caller's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 from operator import or_
 
@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from engagement_platform.engine.job import Stores
-from engagement_platform.engine.model import Checkpoint, JobState, Manifest
+from engagement_platform.engine.model import Checkpoint, JobState
 from engagement_platform.engine.stores import BatchRecord
 from engagement_platform.engine.unfinished_batches import in_the_way
 from engagement_platform.jobs import INGEST_ENGAGEMENTS
@@ -28,8 +28,8 @@ from engagement_platform.settings import Settings
 
 
 @dataclass(frozen=True)
-class Moment:
-    """What had finished, and the table versions of that moment."""
+class LakeSnapshot:
+    """Which batches had finished, and the table versions that go with them."""
 
     root: str
     """Of the lake."""
@@ -37,7 +37,7 @@ class Moment:
     """All batches of engagement ingestion under its current application id, oldest first."""
     versions: Mapping[str, int]
     """By table name; tables that are not there are absent."""
-    unfinished: Sequence[Manifest]
+    unfinished: Sequence[Checkpoint]
     """Batches that were under way on the Data Table; at most one, since no other begins before it has finished."""
     announced: int
     """Requests up to this sequence had been announced."""
@@ -48,30 +48,31 @@ class Moment:
         return [record for record in self.records if record.state is JobState.SUCCEEDED]
 
     @cached_property
-    def snapshot(self) -> Snapshot:
-        """What readers saw then."""
+    def view(self) -> Snapshot:
+        """What readers saw."""
         return snapshot_of(self.root, self.versions)
 
     def has(self, *tables: Table) -> bool:
-        """Whether all of these tables were there."""
+        """Whether all of these tables exist."""
         return all(table.name in self.versions for table in tables)
 
     def read(self, lake: Lake, table: Table) -> DataFrame:
-        """A table as it was then."""
+        """A table at its version."""
         return lake.read(table, self.versions[table.name])
 
     def notified(self, lake: Lake) -> DataFrame:
-        """The notifications, without those of a batch that had not finished then: its changes are not to be seen."""
+        """The notifications, without those of an unfinished batch, whose changes readers do not see."""
         rows = self.read(lake, NOTIFICATION)
         early = [
-            F.col("notification_id").startswith(f"{manifest.app_id}/") & (F.col("batch_id") >= manifest.batch_id)
-            for manifest in self.unfinished
+            F.col("notification_id").startswith(f"{one.manifest.app_id}/")
+            & (F.col("batch_id") >= one.manifest.batch_id)
+            for one in self.unfinished
         ]
         return rows.where(~reduce(or_, early)) if early else rows
 
 
-def moment(settings: Settings, stores: Stores) -> Moment:
-    """The newest such moment: now between two batches, or when the batch began that is under way.
+def lake_snapshot(settings: Settings, stores: Stores) -> LakeSnapshot:
+    """The newest such snapshot: now between two batches, or when the batch began that is under way.
 
     Looks until nothing happened between two looks. A batch that is under way pinned the versions that it began with,
     and no other begins before it has finished. Tables that it does not pin are read as they are: it only appends names
@@ -84,30 +85,19 @@ def moment(settings: Settings, stores: Stores) -> Moment:
         records = [r for r in checkpoints.history(INGEST_ENGAGEMENTS) if r.manifest.app_id == app_id]
         after = _look(settings, stores)
         # While a batch is under way its commits come and go; the versions that count are those it pinned.
-        if before.batches == after.batches and (before.unfinished or before.versions == after.versions):
+        if (replace(before, versions=after.versions) if after.unfinished else before) == after:
             break
-    manifests = [batch.manifest for batch in before.unfinished]
-    pinned = {name: version for manifest in manifests for name, version in manifest.table_versions.items()}
-    return Moment(settings.lake, records[::-1], {**before.versions, **pinned}, manifests, before.announced)
+    pinned = {name: v for one in after.unfinished for name, v in one.manifest.table_versions.items()}
+    return replace(after, records=records[::-1], versions={**after.versions, **pinned})
 
 
-@dataclass(frozen=True)
-class _Look:
-    unfinished: tuple[Checkpoint, ...]
-    last: Checkpoint | None
-    announced: int
-    versions: Mapping[str, int]
-
-    @property
-    def batches(self) -> object:
-        return self.unfinished, self.last, self.announced
-
-
-def _look(settings: Settings, stores: Stores) -> _Look:
-    found = {}
+def _look(settings: Settings, stores: Stores) -> LakeSnapshot:
+    """With the newest batch only."""
+    checkpoints, versions = stores.checkpoints, dict[str, int]()
     for table in engagement_tables(settings.layout.scheme):
         version = log.newest_entry(table.uri(settings.lake))
         if version is not None:
-            found[table.name] = version
-    unfinished = in_the_way("", {DATA.name}, stores.checkpoints.unfinished())
-    return _Look(unfinished, stores.checkpoints.latest(INGEST_ENGAGEMENTS), announced(stores), found)
+            versions[table.name] = version
+    unfinished = in_the_way("", {DATA.name}, checkpoints.unfinished())
+    newest = checkpoints.history(INGEST_ENGAGEMENTS, limit=1)
+    return LakeSnapshot(settings.lake, newest, versions, unfinished, announced(stores))
