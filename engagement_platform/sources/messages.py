@@ -42,7 +42,7 @@ class Reason(StrEnum):
 
     sentence: str
 
-    def __new__(cls, code: str, sentence: str) -> Reason:
+    def __new__(cls, code: str, sentence: str = "") -> Reason:
         """The code is the value."""
         made = str.__new__(cls, code)
         made._value_, made.sentence = code, sentence
