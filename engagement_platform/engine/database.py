@@ -34,7 +34,7 @@ from sqlalchemy.pool import ConnectionPoolEntry, NullPool
 from engagement_platform.engine.column_types import JsonObject, UtcTimestamp
 from engagement_platform.errors import START_ANEW, PlatformError
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 # Transactions here take milliseconds; half a minute of waiting for another writer means that it is stuck.
 LOCK_TIMEOUT_S = 30
@@ -90,14 +90,9 @@ BATCH = Table(
     Column("generation", BigInteger, nullable=False),
     Column("job_state", String(16), nullable=False),
     Column("attempts", Integer, nullable=False),
-    Column("start_offsets", JsonObject, nullable=False),
-    Column("end_offsets", JsonObject, nullable=False),
-    Column("source_metadata", JsonObject, nullable=False),
-    Column("pinned", JsonObject, nullable=False),
-    Column("sequence", BigInteger, nullable=False),
-    Column("ingestion_ts", UtcTimestamp, nullable=False),
+    # As the commits of the batch carry it.
+    Column("manifest", JsonObject, nullable=False),
     Column("ingestion_date", String(10), nullable=False),
-    Column("table_versions", JsonObject, nullable=False),
     Column("started_ts", UtcTimestamp, nullable=False),
     Column("finished_ts", UtcTimestamp),
     Column("counts", JsonObject, nullable=False),

@@ -20,7 +20,7 @@ from engagement_platform.engine.database import (
     writing,
 )
 from engagement_platform.engine.lease import Fence, lock_name, verify
-from engagement_platform.engine.model import UNFINISHED, Counts, JobState, Manifest
+from engagement_platform.engine.model import UNFINISHED, Counts, JobState, Manifest, manifest_from
 from engagement_platform.errors import PlatformError
 
 
@@ -128,7 +128,10 @@ def add_batch(
     """Write down a batch that the job has not had: begun at `now`. state SUCCEEDED: finished then as well."""
     connection.execute(
         BATCH.insert().values(
-            **manifest_columns(manifest),
+            job_name=manifest.job,
+            app_id=manifest.app_id,
+            batch_id=manifest.batch_id,
+            manifest=manifest.as_json(),
             job_state=state,
             counts={},
             generation=generation,
@@ -144,34 +147,7 @@ def add_batch(
 
 def manifest_of(row: Row[tuple[object, ...]]) -> Manifest:
     """From a row of the history."""
-    return Manifest(
-        job=row.job_name,
-        app_id=row.app_id,
-        batch_id=row.batch_id,
-        start=row.start_offsets,
-        end=row.end_offsets,
-        ingestion_ts=row.ingestion_ts,
-        table_versions=row.table_versions,
-        source=row.source_metadata,
-        sequence=row.sequence,
-        **row.pinned,
-    )
-
-
-def manifest_columns(manifest: Manifest) -> dict[str, object]:
-    """The same back as column values."""
-    return {
-        "job_name": manifest.job,
-        "app_id": manifest.app_id,
-        "batch_id": manifest.batch_id,
-        "start_offsets": manifest.start,
-        "end_offsets": manifest.end,
-        "ingestion_ts": manifest.ingestion_ts,
-        "table_versions": manifest.table_versions,
-        "source_metadata": manifest.source,
-        "sequence": manifest.sequence,
-        "pinned": {name: getattr(manifest, name) for name in ("table_ids", "identity", "settings", "rules_version")},
-    }
+    return manifest_from(row.manifest)
 
 
 def record_of(row: Row[tuple[object, ...]]) -> BatchRecord:

@@ -10,6 +10,6 @@ from engagement_platform.engine.database import BATCH
 def forget_identities(engine: Engine) -> None:
     """Let the jobs take the topics that they find now for the ones that they have read."""
     with engine.execution_options(engagement_platform_writes=True).begin() as connection:
-        for row in connection.execute(select(BATCH.c.job_name, BATCH.c.batch_id, BATCH.c.pinned)).all():
+        for row in connection.execute(select(BATCH.c.job_name, BATCH.c.batch_id, BATCH.c.manifest)).all():
             where = (BATCH.c.job_name == row.job_name, BATCH.c.batch_id == row.batch_id)
-            connection.execute(BATCH.update().where(*where).values(pinned={**row.pinned, "identity": {}}))
+            connection.execute(BATCH.update().where(*where).values(manifest={**row.manifest, "identity": {}}))
