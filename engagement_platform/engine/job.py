@@ -23,16 +23,7 @@ from engagement_platform.engine.fencing import (
     transaction_before,
 )
 from engagement_platform.engine.lease import POLL, Fence, Holder, Lease, LeaseStore
-from engagement_platform.engine.model import (
-    Checkpoint,
-    Counts,
-    JobState,
-    Limits,
-    Manifest,
-    Offsets,
-    Source,
-    accounted,
-)
+from engagement_platform.engine.model import Checkpoint, Counts, JobState, Limits, Manifest, Offsets, Source, accounted
 from engagement_platform.engine.stores import BatchMetadataStore, CheckpointStore
 from engagement_platform.engine.table_logs import TableLogs, refuse_changed, refuse_stores_behind
 from engagement_platform.engine.unfinished_batches import OthersBatchUnfinished, in_the_way, kept_by

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from types import TracebackType
 from typing import Self
 
 from sqlalchemy import Connection, Engine, Row, func, select
@@ -162,11 +161,8 @@ class Lease:
             with writing(self._store.engine, lock_name(self.fence.name)) as connection:
                 verify(connection, self.fence)
                 now = self._store.now(connection)
-                connection.execute(
-                    LEASE.update()
-                    .where(LEASE.c.name == self.fence.name)
-                    .values(heartbeat_ts=now, expires_ts=now + self._store.ttl)
-                )
+                beat = {"heartbeat_ts": now, "expires_ts": now + self._store.ttl}
+                connection.execute(LEASE.update().where(LEASE.c.name == self.fence.name).values(**beat))
         except LeaseLost as error:
             self._lost = error.cause
             raise
@@ -204,9 +200,7 @@ class Lease:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.release()
 
     def _keep_alive(self) -> None:
@@ -381,16 +375,11 @@ class LeaseStore:
 
 def _keep_place(connection: Connection, ticket: int | None, place: dict[str, str], now: datetime) -> int:
     """Our place in the line, still or newly: others may have struck us off while this machine slept."""
-    if ticket is not None:
-        kept = connection.execute(
-            LEASE_WAITER.update().where(LEASE_WAITER.c.ticket == ticket).values(heartbeat_ts=now)
-        ).rowcount
-        if kept:
-            return ticket
+    still = LEASE_WAITER.update().where(LEASE_WAITER.c.ticket == ticket).values(heartbeat_ts=now)
+    if ticket is not None and connection.execute(still).rowcount:
+        return ticket
     inserted = connection.execute(LEASE_WAITER.insert().values(**place, since_ts=now, heartbeat_ts=now))
-    key = inserted.inserted_primary_key
-    assert key is not None
-    return int(key[0])
+    return int(inserted.inserted_primary_key[0])  # type: ignore[index]
 
 
 def _turn_of(number: int) -> int:
