@@ -12,17 +12,8 @@ from datetime import UTC, date, datetime
 
 from sqlalchemy import Connection, Engine, Row, Update, and_, select, union
 
-from engagement_platform.engine.database import (
-    BATCH,
-    BATCH_METADATA,
-    FOREIGN_APPLICATION,
-    JOB_GENERATION,
-    StoresTooNew,
-    StoresUnavailable,
-    open_engine,
-    reading,
-)
-from engagement_platform.engine.lease import Fence, LeaseLost
+from engagement_platform.engine.database import BATCH, BATCH_METADATA, FOREIGN_APPLICATION, JOB_GENERATION, reading
+from engagement_platform.engine.lease import Fence
 from engagement_platform.engine.model import UNFINISHED, Checkpoint, Counts, JobState, Manifest, ProcessState
 from engagement_platform.engine.records import (
     BatchRecord,
@@ -41,10 +32,7 @@ from engagement_platform.engine.records import (
     upsert,
 )
 
-__all__ = [
-    "BatchMetadataStore", "BatchRecord", "CheckpointStore", "Fence", "LeaseLost", "StaleBatch", "StoresTooNew",
-    "StoresUnavailable", "open_engine",
-]  # fmt: skip
+__all__ = ["BatchMetadataStore", "BatchRecord", "CheckpointStore", "StaleBatch"]
 
 # A Spark error can carry a whole plan; the beginning says what happened.
 MAX_REASON_CHARS = 8_000

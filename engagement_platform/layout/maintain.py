@@ -13,10 +13,10 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
+from engagement_platform.engine.database import StoresUnavailable
 from engagement_platform.engine.job import Stores
 from engagement_platform.engine.lease import Holder, LeaseUnavailable
 from engagement_platform.engine.model import Manifest
-from engagement_platform.engine.stores import StoresUnavailable
 from engagement_platform.engine.unfinished_batches import in_the_way
 from engagement_platform.errors import PlatformError
 from engagement_platform.lake.layout import LAYOUT_HISTORY

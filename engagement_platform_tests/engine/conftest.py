@@ -19,7 +19,7 @@ from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.pool import NullPool
 
-from engagement_platform.engine.stores import open_engine
+from engagement_platform.engine.database import open_engine
 
 
 class FakeClock:

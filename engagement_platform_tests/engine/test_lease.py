@@ -12,10 +12,9 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine
 
-from engagement_platform.engine.database import LEASE, LEASE_WAITER, StoresUnavailable
+from engagement_platform.engine.database import LEASE, LEASE_WAITER, StoresUnavailable, open_engine
 from engagement_platform.engine.lease import Fence, Holder, LeaseLost, LeaseStore, LeaseUnavailable
 from engagement_platform.engine.owner import is_gone, this_process
-from engagement_platform.engine.stores import open_engine
 from engagement_platform_tests.engine.conftest import FakeClock
 
 TTL = timedelta(seconds=60)
@@ -26,7 +25,7 @@ CONTENDER = """
 import sys
 from datetime import timedelta
 from engagement_platform.engine.lease import LeaseStore, LeaseUnavailable
-from engagement_platform.engine.stores import open_engine
+from engagement_platform.engine.database import open_engine
 url, name, wait = sys.argv[1:]
 store = LeaseStore(open_engine(url), ttl=timedelta(seconds=60))
 print("ready", flush=True)

@@ -25,12 +25,13 @@ from engagement_platform.engine.database import (
     StoresTooNew,
     StoresTooOld,
     StoresUnavailable,
+    open_engine,
     reading,
     writing,
 )
 from engagement_platform.engine.lease import Fence, LeaseLost, LeaseStore
 from engagement_platform.engine.model import Checkpoint, JobState, Manifest
-from engagement_platform.engine.stores import BatchMetadataStore, CheckpointStore, StaleBatch, open_engine
+from engagement_platform.engine.stores import BatchMetadataStore, CheckpointStore, StaleBatch
 from engagement_platform.errors import PlatformError
 from engagement_platform_tests.engine.conftest import FakeClock
 
@@ -266,7 +267,7 @@ def test_of_two_runs_that_begin_different_batches_at_once_one_is_refused(engine:
 
 
 def test_processes_that_start_together_agree_on_one_schema(store_url: str) -> None:
-    code = "import sys; from engagement_platform.engine.stores import open_engine; open_engine(sys.argv[1])"
+    code = "import sys; from engagement_platform.engine.database import open_engine; open_engine(sys.argv[1])"
     started = [
         subprocess.Popen([sys.executable, "-c", code, store_url], stderr=subprocess.PIPE, text=True) for _ in range(4)
     ]
