@@ -123,7 +123,7 @@ class Bench:
         stores = open_stores(settings)
         job = build_job(INGEST_PROFILE_CHANGES, self.spark, settings, stores)
         moving = build_job(REMATERIALIZE_PROFILE, self.spark, settings, stores)
-        policy = DrainPolicy(linger=timedelta(0), pace=timedelta(seconds=self.options.pace))
+        policy = DrainPolicy(idle_timeout=timedelta(0), min_batch_interval=timedelta(seconds=self.options.pace))
         rows = batches = 0
         sender.start()
         reader.start()
@@ -147,7 +147,7 @@ class Bench:
         """Move what waits, again and again, until it is over; how many times something was moved."""
         moves = 0
         while not over.wait(self.options.moves or None):
-            moves += sum(1 for _ in drain(job, DrainPolicy(linger=timedelta(0))))
+            moves += sum(1 for _ in drain(job, DrainPolicy(idle_timeout=timedelta(0))))
         return moves
 
     def _send(self, settings: Settings, probes: Probes, rate: int, seconds: float, produced: threading.Event) -> None:
@@ -292,7 +292,9 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     rates = [3_000, 6_000, 12_000, 24_000]
     parser.add_argument("--rates", type=int, nargs="+", default=rates, help=f"changes a minute (default {rates})")
     parser.add_argument("--seconds", type=float, default=120.0, help="how long each lasts (default 120)")
-    parser.add_argument("--pace", type=float, default=5.0, help="seconds between two batches (default 5: drain.pace)")
+    parser.add_argument(
+        "--pace", type=float, default=5.0, help="seconds between two batches (default 5: drain.min_batch_interval)"
+    )
     moves = "seconds between two rematerializations; 0: none (default 30)"
     parser.add_argument("--moves", type=float, default=30.0, help=moves)
     parser.add_argument("--seed", type=int, default=20201120, help="seed of the changes (default 20201120)")

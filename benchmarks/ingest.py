@@ -158,7 +158,7 @@ def ingest(spark: SparkSession, settings: Settings) -> Measured:
     before = jobs_started(spark)
     began = time.monotonic()
     job = build_job(INGEST_ENGAGEMENTS, spark, settings, open_stores(settings))
-    reports = list(drain(job, DrainPolicy(linger=timedelta(0))))
+    reports = list(drain(job, DrainPolicy(idle_timeout=timedelta(0))))
     seconds = time.monotonic() - began
     phases: dict[str, float] = {}
     for one in reports:

@@ -52,7 +52,7 @@ from engagement_platform.embedded.game_traffic import GameTraffic
 from engagement_platform.embedded.ports import free_ports
 from engagement_platform.embedded.process import Supervisor
 from engagement_platform.engine.drain import DrainPolicy, drain
-from engagement_platform.jobs import build_job, let_go, open_stores
+from engagement_platform.jobs import build_job, close_source, open_stores
 from engagement_platform.lake.session import session_conf
 from engagement_platform.pipelines.games.feed import shipped
 from engagement_platform.pipelines.games.job import INGEST_GAME_EVENTS
@@ -67,7 +67,7 @@ TARGET_RATE, TARGET_S = 100.0, 60.0
 WAYS = ("client", "source", "tables")
 STREAMS = ("source", "tables")
 SCHEMA = "event_id string, event_type string, game_id string, player_id string, event_ts string, _file string"
-AT_ONCE = DrainPolicy(linger=timedelta(0), max_duration=timedelta.max)
+AT_ONCE = DrainPolicy(idle_timeout=timedelta(0), max_duration=timedelta.max)
 NAME, COMMAND = "s3_sqs", "make bench-s3-sqs ARGS=--page=docs/s3_sqs.md"
 DRAINED = ("objects_a_second", "seconds")
 FRESH = ("p50_s", "p95_s", "most_s", "objects")
@@ -200,7 +200,7 @@ class Bench:
         while time.monotonic() < ends and (sender.is_alive() or landed < bucket.written):
             landed += sum(report.counts["rows_in"] for report in drain(job, AT_ONCE))
             time.sleep(_PAUSE_S)
-        let_go(job)
+        close_source(job)
         sender.join()
         return [table.uri(settings.lake) for table in shipped(settings).tables]
 
@@ -256,7 +256,7 @@ class Bench:
 
         def count() -> int:
             landed = sum(report.counts["rows_in"] for report in drain(job, AT_ONCE))
-            let_go(job)
+            close_source(job)
             return landed
 
         return count

@@ -272,10 +272,10 @@ def open_job(name: str, settings: Settings, told: Told | None = None) -> Iterato
         try:
             yield job
         finally:
-            let_go(job)
+            close_source(job)
 
 
-def let_go(job: MicroBatchJob[Any]) -> None:
+def close_source(job: MicroBatchJob[Any]) -> None:
     """Close what a job's source holds: messages of a queue, that is."""
     if isinstance(job.source, QueueSource):
         job.source.close()
@@ -300,7 +300,7 @@ def replay_game_events(
     name, own = feed.replay_job, feed.settings(settings)
     source = replay_source(own, prefixes, name=name, may_be_empty=may_be_empty or not prefixes)
     job = game_events(name, source, Lake(spark, own), stores, own, feed, told or Told())
-    yield from drain(job, DrainPolicy(linger=timedelta(0), max_duration=timedelta.max))
+    yield from drain(job, DrainPolicy(idle_timeout=timedelta(0), max_duration=timedelta.max))
 
 
 def run_job(
@@ -314,7 +314,7 @@ def run_job(
         yield from _redrive(settings, reason, told)
         return
     policy = DrainPolicy(
-        linger=timedelta(0) if until_idle else timedelta.max, poll=settings.drain.poll, max_duration=timedelta.max
+        idle_timeout=timedelta(0) if until_idle else timedelta.max, poll=settings.drain.poll, max_duration=timedelta.max
     )
     with open_job(name, settings, told) as job:
         yield from drain(job, policy)
@@ -329,7 +329,7 @@ def _redrive(settings: Settings, reason: str | None, told: Told | None) -> Itera
         declared = (redrive_declared(d, reason, spark, settings, stores, told) for d in redriven_tables(settings))
         for job in (*jobs, *declared):
             if job is not None:
-                yield from drain(job, DrainPolicy(linger=timedelta(0), max_duration=timedelta.max))
+                yield from drain(job, DrainPolicy(idle_timeout=timedelta(0), max_duration=timedelta.max))
 
 
 def reset_job(name: str, settings: Settings, *, abandon: bool = False) -> str:

@@ -61,7 +61,7 @@ def reread(
     for day in days:
         with_it = (day, spark, settings, stores, told or Told())
         job = reread_job(*with_it) if declared is None else reread_changes_job(declared, *with_it)
-        yield from drain(job, DrainPolicy(linger=timedelta(0), max_duration=timedelta.max))
+        yield from drain(job, DrainPolicy(idle_timeout=timedelta(0), max_duration=timedelta.max))
 
 
 def _recorded(job: str, day: date, source: KafkaSource, stores: Stores) -> RecordedRanges:

@@ -142,16 +142,16 @@ class BatchSettings(Section):
 
 
 class DrainSettings(Section):
-    linger: timedelta = Field(
+    idle_timeout: timedelta = Field(
         default=timedelta(seconds=20),
-        description="How long a run watches an idle source before it ends. A new run costs 8 to 11 s, so a linger "
+        description="How long a run watches an idle source before it ends. A new run costs 8 to 11 s, so a timeout "
         "much shorter than the pause between bursts pays that again and again.",
     )
     poll: timedelta = Field(default=timedelta(seconds=1), description="How often an idle run asks for new messages.")
-    pace: timedelta = Field(
+    min_batch_interval: timedelta = Field(
         default=timedelta(seconds=10),
         description="A batch of a run in Dagster begins at the earliest this long after the one before, unless that "
-        "one was full. A batch of 200 rows costs nearly what one of 20,000 does, so without a pace a quiet topic takes "
+        "one was full. A batch of 200 rows costs nearly what one of 20,000 does, so without it a quiet topic takes "
         "the machine from a busy one: seen were 23 batches of requests beside 5 of engagements (2 cores).",
     )
     max_duration: timedelta = Field(

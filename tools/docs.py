@@ -63,7 +63,7 @@ variable two underscores follow its name:
 
 ```toml
 [drain]
-linger = 20
+idle_timeout = 20
 ```
 
 - Durations: in the file a number of seconds; in a variable, and also in the file, `PT20S`, `PT10M`, `P7D` (ISO 8601)

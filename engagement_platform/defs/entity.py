@@ -169,7 +169,7 @@ class EntityParts:
         from engagement_platform.engine.drain import DrainPolicy, drain
 
         job = self.build(self.rematerialization, opened, told)
-        once = DrainPolicy(linger=timedelta(0), max_duration=opened.settings.drain.max_duration)
+        once = DrainPolicy(idle_timeout=timedelta(0), max_duration=opened.settings.drain.max_duration)
         today = datetime.now(UTC).date()
         for day in days:
             if day < today:

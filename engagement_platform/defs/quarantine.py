@@ -75,7 +75,7 @@ def _told_of(declared: Stream | DeclaredEntity) -> tuple[Tables, tuple[dg.AssetC
 
 def _batches(job: MicroBatchJob[Any]) -> Iterator[tuple[date, BatchReport]]:
     """What waits, each batch with the day of its ingestion."""
-    for report in drain(job, Policy(linger=timedelta(0), max_duration=timedelta.max)):
+    for report in drain(job, Policy(idle_timeout=timedelta(0), max_duration=timedelta.max)):
         yield report.manifest.ingestion_ts.date(), report
 
 

@@ -39,7 +39,7 @@ def moved_batches(opened: Opened, told: Told) -> Iterator[tuple[date, BatchRepor
     from engagement_platform.jobs import build_job
 
     job = build_job(REMATERIALIZE_ALIASES, opened.spark, opened.settings, opened.stores, told)
-    once = DrainPolicy(linger=timedelta(0), max_duration=opened.settings.drain.max_duration)
+    once = DrainPolicy(idle_timeout=timedelta(0), max_duration=opened.settings.drain.max_duration)
     for report in drain(job, once):
         yield report.manifest.ingestion_ts.date(), report
 

@@ -64,7 +64,9 @@ def _engagements_again(day: date, opened: Opened, told: Told) -> Iterator[BatchR
 
 def drain_policy(settings: DrainSettings, gives_way: Callable[[], bool]) -> DrainPolicy:
     """The settings as the engine wants them."""
-    return DrainPolicy(settings.linger, settings.poll, settings.max_duration, settings.pace, gives_way)
+    return DrainPolicy(
+        settings.idle_timeout, settings.poll, settings.max_duration, settings.min_batch_interval, gives_way
+    )
 
 
 def batches(
@@ -105,4 +107,4 @@ def batches(
             for report in drain(made, drain_policy(opened.settings.drain, gives_way)):
                 yield report.manifest.ingestion_ts.date(), report
         finally:
-            jobs.let_go(made)
+            jobs.close_source(made)

@@ -17,17 +17,17 @@ W = TypeVar("W")
 class DrainPolicy:
     """When a run ends: after an idle time, after a total time; and how often it looks while idle."""
 
-    linger: timedelta = field(default=timedelta(seconds=20))
+    idle_timeout: timedelta = field(default=timedelta(seconds=20))
     poll: timedelta = field(default=timedelta(seconds=1))
     max_duration: timedelta = field(default=timedelta(minutes=10))
-    pace: timedelta = field(default=timedelta(0))
+    min_batch_interval: timedelta = field(default=timedelta(0))
     """A batch begins at the earliest this long after the one before, unless that one was full."""
     gives_way: Callable[[], bool] = field(default=lambda: False)
     """Asked after each batch and look: True ends the run, since somebody waits for what it holds."""
 
 
 def drain(job: MicroBatchJob[W], policy: DrainPolicy) -> Iterator[BatchReport]:
-    """Batch after batch until the source is idle for `linger`, `max_duration` has passed, or the policy gives way.
+    """Runs batches until the source was idle for `idle_timeout`, `max_duration` is over, or the policy gives way.
 
     The job's lease is held meanwhile. A batch that was begun is always finished. Raises what a batch raises.
     """
@@ -44,9 +44,9 @@ def drain(job: MicroBatchJob[W], policy: DrainPolicy) -> Iterator[BatchReport]:
                 if policy.gives_way():
                     return
                 if report.counts.get("rows_in", 0) < job.limits.max_records:
-                    time.sleep(max(0.0, began + policy.pace.total_seconds() - time.monotonic()))
+                    time.sleep(max(0.0, began + policy.min_batch_interval.total_seconds() - time.monotonic()))
                 continue
             idle_since = idle_since or time.monotonic()
-            if time.monotonic() - idle_since >= policy.linger.total_seconds() or policy.gives_way():
+            if time.monotonic() - idle_since >= policy.idle_timeout.total_seconds() or policy.gives_way():
                 return
             time.sleep(policy.poll.total_seconds())

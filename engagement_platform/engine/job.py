@@ -26,7 +26,7 @@ from engagement_platform.engine.lease import POLL, Fence, Holder, Lease, LeaseSt
 from engagement_platform.engine.model import Checkpoint, Counts, JobState, Limits, Manifest, Offsets, Source, accounted
 from engagement_platform.engine.stores import BatchMetadataStore, CheckpointStore
 from engagement_platform.engine.table_logs import TableLogs, refuse_changed, refuse_stores_behind
-from engagement_platform.engine.unfinished_batches import OthersBatchUnfinished, in_the_way, kept_by
+from engagement_platform.engine.unfinished_batches import OthersBatchUnfinished, blocking_batches, kept_by
 from engagement_platform.errors import PlatformError
 
 W = TypeVar("W")
@@ -221,7 +221,7 @@ class MicroBatchJob(Generic[W]):
 
     def others_unfinished(self) -> tuple[Checkpoint, ...]:
         """Batches of other jobs that have to be finished before this one may begin a new one."""
-        return in_the_way(self.name, kept_by(self.leased, self.enters), self.stores.checkpoints.unfinished())
+        return blocking_batches(self.name, kept_by(self.leased, self.enters), self.stores.checkpoints.unfinished())
 
     def _let_finish(self, refusal: OthersBatchUnfinished, gives_up: float) -> None:
         """Return when something happened to the batches in the way; raise the refusal once it is `gives_up`.

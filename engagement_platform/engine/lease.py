@@ -345,9 +345,9 @@ class LeaseStore:
             if stay:
                 place = {"name": name, "owner": str(me), "place": me.place, "purpose": purpose}
                 ticket = _keep_place(connection, ticket, place, now)
-            in_the_way = before if row is None or self._is_free(row, now) else _holder(row)
-            assert in_the_way is not None
-            return now, ticket, in_the_way
+            blocker = before if row is None or self._is_free(row, now) else _holder(row)
+            assert blocker is not None
+            return now, ticket, blocker
 
     def _is_free(self, row: Row[tuple[object, ...]], now: datetime) -> bool:
         return row.owner is None or bool(row.expires_ts <= now) or is_gone(row.owner, row.place)

@@ -67,7 +67,7 @@ class OthersBatchUnfinished(PlatformError):
         )
 
 
-def in_the_way(job: str, leased: Collection[str], unfinished: Iterable[Checkpoint]) -> tuple[Checkpoint, ...]:
+def blocking_batches(job: str, leased: Collection[str], unfinished: Iterable[Checkpoint]) -> tuple[Checkpoint, ...]:
     """The unfinished batches of other jobs that pinned one of these names: tables that `job` leases, see `kept_by`."""
     return tuple(
         batch

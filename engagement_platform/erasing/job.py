@@ -50,7 +50,7 @@ from engagement_platform.pipelines.profiles.entity import profile
 from engagement_platform.settings import Settings
 
 _REMEMBERED = 100
-AT_ONCE = DrainPolicy(linger=timedelta(0), max_duration=timedelta.max)
+AT_ONCE = DrainPolicy(idle_timeout=timedelta(0), max_duration=timedelta.max)
 
 
 def tables(settings: Settings) -> tuple[Table, ...]:

@@ -17,7 +17,7 @@ from engagement_platform.engine.database import StoresUnavailable
 from engagement_platform.engine.job import Stores
 from engagement_platform.engine.lease import Holder, LeaseUnavailable
 from engagement_platform.engine.model import Manifest
-from engagement_platform.engine.unfinished_batches import in_the_way
+from engagement_platform.engine.unfinished_batches import blocking_batches
 from engagement_platform.errors import PlatformError
 from engagement_platform.lake.layout import LAYOUT_HISTORY
 from engagement_platform.layout import history, plan
@@ -227,7 +227,7 @@ class Run:
         """
         if one.append_only:
             return None
-        begun = in_the_way("", (one.place.name,), self.stores.checkpoints.unfinished())
+        begun = blocking_batches("", (one.place.name,), self.stores.checkpoints.unfinished())
         return begun[0].manifest if begun else None
 
     def _in_the_way(self, one: Slice, holder: Holder, ends: float) -> Left | Holder:

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from engagement_platform.engine.fencing import lease_transaction
 from engagement_platform.engine.job import Stores, Told
 from engagement_platform.engine.lease import Fence
-from engagement_platform.engine.unfinished_batches import OthersBatchUnfinished, in_the_way
+from engagement_platform.engine.unfinished_batches import OthersBatchUnfinished, blocking_batches
 from engagement_platform.errors import PlatformError
 from engagement_platform.lake import driver_lease, log
 from engagement_platform.lake.engagement import data_table
@@ -316,6 +316,6 @@ class Migration:
                 )
                 for name in [*(f"job/{job}" for job in sorted(self.writers)), f"table/{table}"]
             ]
-            if others := in_the_way("", {table}, self.stores.checkpoints.unfinished()):
+            if others := blocking_batches("", {table}, self.stores.checkpoints.unfinished()):
                 raise OthersBatchUnfinished(MIGRATE, {table}, others)
             yield [lease.fence for lease in leases]

@@ -19,7 +19,7 @@ from engagement_platform.lake.engagement import CHANGESET, MAPPING, MUTATION_REQ
 from engagement_platform.pipelines.snapshot import Snapshot
 
 _FIRST_LOOK: Final = 64
-"""Batches that are asked of the stores at first: with one every 10 s (`drain.pace`), those of ten minutes."""
+"""Batches that are asked of the stores at first: those of ten minutes, with `drain.min_batch_interval` at 10 s."""
 
 
 def pending_rows(root: str, at: Snapshot) -> int:

@@ -16,7 +16,7 @@ from engagement_platform.engine.job import Stores
 from engagement_platform.engine.model import JobState, Offsets
 from engagement_platform.engine.offset_reset import first_start
 from engagement_platform.engine.stores import BatchRecord
-from engagement_platform.engine.unfinished_batches import OthersBatchUnfinished, in_the_way
+from engagement_platform.engine.unfinished_batches import OthersBatchUnfinished, blocking_batches
 from engagement_platform.errors import PlatformError
 from engagement_platform.lake import log
 from engagement_platform.lake.contract import Table
@@ -170,7 +170,7 @@ def plan(settings: Settings, stores: Stores, asked: Asked) -> Plan:
     """
     group = group_of(settings, asked.table)
     tables = {table.name: table for table in group.tables}
-    if others := in_the_way("", group.leased, stores.checkpoints.unfinished()):
+    if others := blocking_batches("", group.leased, stores.checkpoints.unfinished()):
         raise OthersBatchUnfinished(RESTORE_TABLES, {*tables, *group.leased}, others)
     versions = {name: found for name, t in tables.items() if (found := log.version(t.uri(settings.lake))) is not None}
     timeline = Timeline.of(_records(stores), *group.pinned, moving=group.moving)

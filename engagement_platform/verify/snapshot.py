@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 from engagement_platform.engine.job import Stores
 from engagement_platform.engine.model import Checkpoint, JobState
 from engagement_platform.engine.stores import BatchRecord
-from engagement_platform.engine.unfinished_batches import in_the_way
+from engagement_platform.engine.unfinished_batches import blocking_batches
 from engagement_platform.jobs import INGEST_ENGAGEMENTS
 from engagement_platform.lake import log
 from engagement_platform.lake.contract import Table
@@ -98,6 +98,6 @@ def _look(settings: Settings, stores: Stores) -> LakeSnapshot:
         version = log.newest_entry(table.uri(settings.lake))
         if version is not None:
             versions[table.name] = version
-    unfinished = in_the_way("", {DATA.name}, checkpoints.unfinished())
+    unfinished = blocking_batches("", {DATA.name}, checkpoints.unfinished())
     newest = checkpoints.history(INGEST_ENGAGEMENTS, limit=1)
     return LakeSnapshot(settings.lake, newest, versions, unfinished, announced(stores))

@@ -74,8 +74,8 @@ def shop(tmp_path: Path, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> Ite
             "HOME": str(tmp_path),
             "DEFS_FOLDER": str(tmp_path / "defs"),
             "KAFKA__BOOTSTRAP_SERVERS": broker.bootstrap_servers,
-            "DRAIN__LINGER": "PT0S",
-            "DRAIN__PACE": "PT0S",
+            "DRAIN__IDLE_TIMEOUT": "PT0S",
+            "DRAIN__MIN_BATCH_INTERVAL": "PT0S",
         }.items():
             monkeypatch.setenv(f"ENGAGEMENT_PLATFORM_{name}", value)
         yield made

@@ -60,7 +60,12 @@ def arcade(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Wor
     (folder / "types").mkdir(parents=True)
     (folder / "types" / "coin_in.toml").write_text(COIN)
     (folder / "defs.yaml").write_text(ARCADE.format(queue=world.queue, bucket=world.bucket))
-    told = {"HOME": tmp_path, "DEFS_FOLDER": tmp_path / "defs", "DRAIN__LINGER": "PT0S", "GAMES__VISIBILITY": "PT3S"}
+    told = {
+        "HOME": tmp_path,
+        "DEFS_FOLDER": tmp_path / "defs",
+        "DRAIN__IDLE_TIMEOUT": "PT0S",
+        "GAMES__VISIBILITY": "PT3S",
+    }
     for name, value in told.items():
         monkeypatch.setenv(f"ENGAGEMENT_PLATFORM_{name}", str(value))
     # Few rows on this disk are written without Spark.

@@ -94,7 +94,7 @@ def home(broker: Broker, spark: SparkSession, tmp_path: Path, monkeypatch: pytes
             "KAFKA__ENGAGEMENTS_TOPIC": made.engagements,
             "KAFKA__MUTATION_REQUESTS_TOPIC": made.requests,
             "KAFKA__PROFILE_CHANGES_TOPIC": made.profile_changes,
-            "DRAIN__LINGER": "PT0S",
+            "DRAIN__IDLE_TIMEOUT": "PT0S",
             "BATCH__MAX_RECORDS": "3",
         }.items():
             monkeypatch.setenv(f"ENGAGEMENT_PLATFORM_{name}", value)

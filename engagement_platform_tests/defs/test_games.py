@@ -121,7 +121,7 @@ def test_a_run_tells_of_the_tables_that_it_wrote_and_a_past_day_is_replayed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     settings = {"HOME": str(world.settings.home), "GAMES__BUCKET": world.bucket, "GAMES__QUEUE_URL": world.queue,
-                "DRAIN__LINGER": "PT0S"}  # fmt: skip
+                "DRAIN__IDLE_TIMEOUT": "PT0S"}  # fmt: skip
     for name, value in settings.items():
         monkeypatch.setenv(f"ENGAGEMENT_PLATFORM_{name}", value)
     monkeypatch.setattr("engagement_platform.defs.platform.open_spark", lambda *_: _nothing())

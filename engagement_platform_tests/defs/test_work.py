@@ -48,7 +48,11 @@ def test_auto_covers_each_day_exactly_once_and_in_order(days: list[date]) -> Non
 
 
 def test_the_drain_settings_reach_the_engine() -> None:
-    settings = DrainSettings(linger=timedelta(seconds=3))
+    settings = DrainSettings(idle_timeout=timedelta(seconds=3))
     policy = drain_policy(settings, lambda: True)
     assert policy.gives_way()
-    assert (policy.linger, policy.poll, policy.max_duration) == (settings.linger, settings.poll, settings.max_duration)
+    assert (policy.idle_timeout, policy.poll, policy.max_duration) == (
+        settings.idle_timeout,
+        settings.poll,
+        settings.max_duration,
+    )

@@ -15,7 +15,7 @@ from engagement_platform.embedded.ports import free_ports
 from engagement_platform.embedded.process import Supervisor
 from engagement_platform.embedded.services import all_services, missing_services
 from engagement_platform.engine.drain import drain
-from engagement_platform.jobs import build_job, let_go, open_stores
+from engagement_platform.jobs import build_job, close_source, open_stores
 from engagement_platform.pipelines.games.backlog import depth
 from engagement_platform.pipelines.games.decoding import Event, event_decoder
 from engagement_platform.pipelines.games.registry import registry
@@ -99,7 +99,7 @@ def test_objects_of_simulated_games_are_announced_and_ingested(tmp_path: Path, m
         try:
             reports = list(drain(job, AT_ONCE))
         finally:
-            let_go(job)
+            close_source(job)
         assert depth(settings).backlog(None) == 0
     assert sum(report.counts["rows_in"] for report in reports) == 250
     heartbeats = DeltaTable(f"{settings.lake}/game/heartbeat").to_pyarrow_table()

@@ -25,7 +25,7 @@ from engagement_platform.embedded.process import Supervisor
 from engagement_platform.embedded.services import all_services
 from engagement_platform.engine.drain import drain
 from engagement_platform.ingest_server.keys import IngestKeys
-from engagement_platform.jobs import build_job, let_go, open_stores
+from engagement_platform.jobs import build_job, close_source, open_stores
 from engagement_platform.pipelines.games.backlog import depth
 from engagement_platform.settings import Settings
 from engagement_platform_tests.embedded.test_process import wait_for
@@ -97,7 +97,7 @@ def test_events_that_games_post_go_through_bucket_and_queue_into_tables_and_pers
             try:
                 landed += sum(report.counts["rows_in"] for report in drain(job, AT_ONCE))
             finally:
-                let_go(job)
+                close_source(job)
             return landed >= posted.accepted
 
         wait_for(ingested, "what was accepted did not arrive", timeout_s=60)

@@ -84,7 +84,7 @@ def job(url: str, out: Path) -> MicroBatchJob[Manifest]:
     )
 
 
-AT_ONCE = DrainPolicy(linger=timedelta(0), max_duration=timedelta(minutes=5))
+AT_ONCE = DrainPolicy(idle_timeout=timedelta(0), max_duration=timedelta(minutes=5))
 
 
 def main(url: str, out: str, point: str) -> None:

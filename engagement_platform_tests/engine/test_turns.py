@@ -23,11 +23,11 @@ from engagement_platform.engine.job import BatchReport, MicroBatchJob, Stores
 from engagement_platform.engine.lease import LeaseLost, LeaseStore
 from engagement_platform.engine.model import Checkpoint, Counts, JobState, Limits, Manifest, NoIdentity, Offsets
 from engagement_platform.engine.stores import BatchMetadataStore, CheckpointStore
-from engagement_platform.engine.unfinished_batches import OthersBatchUnfinished, closed, how_to_finish, in_the_way
+from engagement_platform.engine.unfinished_batches import OthersBatchUnfinished, blocking_batches, closed, how_to_finish
 
 INGEST, APPLY, REQUESTS = "ingest-engagements", "apply-mutations", "ingest-mutation-requests"
 DATA, MAPPING, ALIAS, QUARANTINE = "engagement/data", "engagement/mapping", "engagement/alias", "engagement/quarantine"
-AT_ONCE = DrainPolicy(linger=timedelta(0), max_duration=timedelta(minutes=5))
+AT_ONCE = DrainPolicy(idle_timeout=timedelta(0), max_duration=timedelta(minutes=5))
 
 
 class Killed(BaseException):
@@ -172,13 +172,13 @@ def test_a_batch_that_was_given_up_keeps_nobody_waiting(world: World) -> None:
 
 def test_a_drain_ends_after_the_batch_in_which_somebody_began_to_wait(world: World) -> None:
     waits = iter([False, True])
-    policy = replace(AT_ONCE, linger=timedelta(minutes=5), gives_way=lambda: next(waits))
+    policy = replace(AT_ONCE, idle_timeout=timedelta(minutes=5), gives_way=lambda: next(waits))
     assert batches(drain(world.job(INGEST, DATA, batches=3), policy)) == [f"{INGEST} batch {n}" for n in (0, 1)]
 
 
 def test_a_drain_that_has_nothing_to_do_ends_when_somebody_waits(world: World) -> None:
     waits = iter([False, True])
-    policy = DrainPolicy(linger=timedelta(minutes=5), poll=timedelta(0), gives_way=lambda: next(waits))
+    policy = DrainPolicy(idle_timeout=timedelta(minutes=5), poll=timedelta(0), gives_way=lambda: next(waits))
     assert batches(drain(world.job(INGEST, DATA, batches=0), policy)) == []
 
 
@@ -200,7 +200,7 @@ def test_the_wait_for_another_batch_ends_and_does_not_spin(world: World, engine:
     )
     began = time.monotonic()
     with pytest.raises(OthersBatchUnfinished):
-        list(drain(apply, replace(AT_ONCE, pace=timedelta(seconds=5))))
+        list(drain(apply, replace(AT_ONCE, min_batch_interval=timedelta(seconds=5))))
     assert time.monotonic() - began >= 1.2
     assert len(looks) <= 4, "one under the leases, then one every half second and one at the end"
     assert len(told) == 1
@@ -319,7 +319,7 @@ def test_who_slept_past_the_lease_by_which_it_begins_begins_nothing(world: World
 def test_a_long_reason_is_told_by_its_first_line(world: World) -> None:
     manifest = Manifest(INGEST, f"{INGEST}@1.t", 3, {}, {}, datetime(2026, 3, 1, tzinfo=UTC), {DATA: 1})
     batch = Checkpoint(manifest, JobState.FAILED, datetime(2026, 3, 1, 5, tzinfo=UTC), reason=f"\n{'x' * 900}\nplan")
-    assert in_the_way(APPLY, (DATA,), [batch]) == (batch,)
+    assert blocking_batches(APPLY, (DATA,), [batch]) == (batch,)
     told = OthersBatchUnfinished(APPLY, (DATA,), [batch]).waits_for
     assert told == f"{INGEST} batch 3 on engagement/data (FAILED since 2026-03-01 05:00:00 UTC, {'x' * 300})"
 

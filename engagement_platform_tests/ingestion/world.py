@@ -36,7 +36,7 @@ from engagement_platform_tests.conftest import Broker
 from engagement_platform_tests.ingestion.oracle import Key, Oracle, as_bytes
 
 NOW = datetime(2026, 11, 21, 9, 30, 0, 123456, tzinfo=UTC)
-AT_ONCE = DrainPolicy(linger=timedelta(0), max_duration=timedelta(hours=1))
+AT_ONCE = DrainPolicy(idle_timeout=timedelta(0), max_duration=timedelta(hours=1))
 
 
 def ignore(_point: str) -> None:

@@ -24,7 +24,7 @@ from engagement_platform.lake.batch_logs import LakeLogs, refuse_other
 
 JOB = "ingest-numbers"
 FIRST, SECOND = "numbers/first", "numbers/second"
-AT_ONCE = DrainPolicy(linger=timedelta(0), max_duration=timedelta(minutes=5))
+AT_ONCE = DrainPolicy(idle_timeout=timedelta(0), max_duration=timedelta(minutes=5))
 NOW = datetime(2026, 11, 21, 9, 30, tzinfo=UTC)
 
 

@@ -61,7 +61,7 @@ def run(
     spark: SparkSession, lake: SeededLake, batches: int, observe: Callable[[str], None] = lambda _point: None
 ) -> None:
     hear = inline(lake.settings, lake.stores, "ingest", DATA, observe, spark)
-    once = DrainPolicy(linger=timedelta(0), poll=timedelta(0), max_duration=timedelta(minutes=5))
+    once = DrainPolicy(idle_timeout=timedelta(0), poll=timedelta(0), max_duration=timedelta(minutes=5))
     assert len(list(drain(job(lake, batches, hear), once))) == batches
 
 

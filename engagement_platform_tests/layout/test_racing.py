@@ -40,7 +40,7 @@ RACE = timedelta(minutes=10)
 MESSAGES_PER_S = 250
 """Engagements and a fifth as many requests; more than a run of either job needs to be busy most of the time."""
 JOBS = (INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS, APPLY_MUTATIONS)
-A_RUN = DrainPolicy(linger=timedelta(0), max_duration=timedelta(seconds=20))
+A_RUN = DrainPolicy(idle_timeout=timedelta(0), max_duration=timedelta(seconds=20))
 """Something always waits, so a run that went on until nothing does would be the only one."""
 
 

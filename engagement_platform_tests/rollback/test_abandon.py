@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from engagement_platform.engine.job import Told
 from engagement_platform.engine.lease import LeaseUnavailable
 from engagement_platform.engine.model import JobState, Manifest
-from engagement_platform.engine.unfinished_batches import in_the_way
+from engagement_platform.engine.unfinished_batches import blocking_batches
 from engagement_platform.jobs import INGEST_PROFILE_CHANGES
 from engagement_platform.lake import light, log
 from engagement_platform.lake.arrow import table_of
@@ -112,7 +112,7 @@ def test_a_restore_that_is_given_up_leaves_all_tables_as_before_and_jobs_go_on(w
     crashed(world, point)
     with pytest.raises(RestoreUnfinished, match="restore --abandon"):
         world.restoring().run(world.asked)
-    assert in_the_way(INGEST_PROFILE_CHANGES, (CHANGESET.name,), world.stores.checkpoints.unfinished())
+    assert blocking_batches(INGEST_PROFILE_CHANGES, (CHANGESET.name,), world.stores.checkpoints.unfinished())
     done = abandon(world.restoring(), BY)
     assert done is not None
     assert set(done.tables) == {table.name for table in WRITTEN}

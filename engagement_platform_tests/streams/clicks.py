@@ -23,7 +23,7 @@ from engagement_platform.streams.stream import Field, Stream
 from engagement_platform_tests.conftest import Broker
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
-AT_ONCE = DrainPolicy(linger=timedelta(0), max_duration=timedelta.max)
+AT_ONCE = DrainPolicy(idle_timeout=timedelta(0), max_duration=timedelta.max)
 
 CLICK = Stream(
     topic="shop-clicks",

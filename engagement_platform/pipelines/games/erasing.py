@@ -20,7 +20,7 @@ from deltalake import DeltaTable
 from engagement_platform.engine.database import open_engine
 from engagement_platform.engine.lease import Lease, LeaseStore
 from engagement_platform.engine.stores import CheckpointStore
-from engagement_platform.engine.unfinished_batches import OthersBatchUnfinished, in_the_way
+from engagement_platform.engine.unfinished_batches import OthersBatchUnfinished, blocking_batches
 from engagement_platform.lake import light, log
 from engagement_platform.lake.contract import Column, Mode, Table
 from engagement_platform.lake.erased import current_files, opened, take_out
@@ -157,7 +157,7 @@ def nobody_writes(settings: Settings, leased: Sequence[str]) -> Iterator[list[Le
     with ExitStack() as held:
         names = (f"table/{name}" for name in leased)
         taken = [held.enter_context(leases.acquire(n, purpose="erase", wait=stores.lease_wait)) for n in names]
-        if others := in_the_way("erase", leased, CheckpointStore(engine).unfinished()):
+        if others := blocking_batches("erase", leased, CheckpointStore(engine).unfinished()):
             raise OthersBatchUnfinished("erase", leased, others)
         yield taken
 

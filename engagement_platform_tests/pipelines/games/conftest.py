@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from engagement_platform.engine.drain import DrainPolicy, drain
 from engagement_platform.engine.job import BatchReport, MicroBatchJob, Observer, Told
-from engagement_platform.jobs import let_go, open_stores, replay_game_events
+from engagement_platform.jobs import close_source, open_stores, replay_game_events
 from engagement_platform.lake.lake import Lake
 from engagement_platform.pipelines.games.batch import GameBatch
 from engagement_platform.pipelines.games.event_type import GROUP, QUARANTINE
@@ -31,7 +31,7 @@ from engagement_platform_tests.conftest import Moto
 _numbers = itertools.count()
 NO_SPARK = cast(SparkSession, None)
 """Whoever asked it for anything would fail."""
-AT_ONCE = DrainPolicy(linger=timedelta(0), max_duration=timedelta.max)
+AT_ONCE = DrainPolicy(idle_timeout=timedelta(0), max_duration=timedelta.max)
 
 
 class World:
@@ -67,7 +67,7 @@ class World:
         try:
             return list(drain(job, AT_ONCE))
         finally:
-            let_go(job)
+            close_source(job)
 
     def job(self, observe: Observer, settings: Settings) -> MicroBatchJob[GameBatch]:
         """The job for the types of this world."""

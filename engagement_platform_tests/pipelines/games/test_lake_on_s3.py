@@ -33,7 +33,7 @@ class Far:
         """What a command printed."""
         told = {"HOME": str(self.world.settings.home), "LAKE_URI": f"s3a://{self.bucket}/lake",
                 "SPARK__MASTER": "local[2]", "GAMES__BUCKET": self.world.bucket, "GAMES__QUEUE_URL": self.world.queue,
-                "DRAIN__LINGER": "PT0S"}  # fmt: skip
+                "DRAIN__IDLE_TIMEOUT": "PT0S"}  # fmt: skip
         env = {**os.environ, **self.aws, **{f"ENGAGEMENT_PLATFORM_{name}": value for name, value in told.items()}}
         command = [sys.executable, "-m", "engagement_platform.cli", *arguments]
         done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=1500, check=False)

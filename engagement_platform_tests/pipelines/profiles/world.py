@@ -31,7 +31,7 @@ from engagement_platform_tests.conftest import Broker
 from engagement_platform_tests.pipelines.profiles.histories import NOW, plain
 from engagement_platform_tests.pipelines.profiles.oracle import Row, Said, replay, rows_of
 
-AT_ONCE = DrainPolicy(linger=timedelta(0), max_duration=timedelta(hours=1))
+AT_ONCE = DrainPolicy(idle_timeout=timedelta(0), max_duration=timedelta(hours=1))
 
 
 def ignore(_point: str) -> None:
