@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Literal, NamedTuple
 from urllib.parse import quote_plus, unquote_to_bytes
 
@@ -21,6 +23,12 @@ MAX_MESSAGE_BYTES = 2 * 1024 * 1024
 _MAX_DEPTH = 64
 # SNS inside SNS does not happen; a bound so that a message cannot nest without end.
 _MAX_WRAPPINGS = 4
+_BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,254}")
+"""What S3 has ever taken as the name of a bucket."""
+_MAX_KEY_BYTES = 1024
+_MAX_SIZE = 2**63 - 1
+_GIVEN_OUT = re.compile(r"[!-~]{1,1024}")
+"""What S3 gives out as version, ETag, sequencer or time."""
 _CONFIRMATIONS = frozenset({"SubscriptionConfirmation", "UnsubscribeConfirmation"})
 
 
@@ -52,6 +60,9 @@ class S3File:
 
     def as_event(self) -> str:
         """A message that names this object as S3 does, so that a dead letter can be moved back to the queue."""
+        return event_of([self])
+
+    def _record(self) -> JsonObject:
         s3_object = {
             "key": quote_plus(self.key),
             "size": self.size,
@@ -59,7 +70,7 @@ class S3File:
             "versionId": self.version_id,
             "sequencer": self.sequencer,
         }
-        record = {
+        return {
             "eventSource": "aws:s3",
             "eventName": "ObjectCreated:Put",
             "eventTime": self.event_time,
@@ -68,7 +79,11 @@ class S3File:
                 "object": {name: value for name, value in s3_object.items() if value is not None},
             },
         }
-        return json.dumps({"Records": [record]})
+
+
+def event_of(files: Sequence[S3File]) -> str:
+    """One event of S3 that names all these objects."""
+    return json.dumps({"Records": [file._record() for file in files]})
 
 
 class Refusal(NamedTuple):
@@ -99,24 +114,32 @@ class _Nothing(Exception):
     """A record that is fine and names no object to read."""
 
 
-def read_message(body: str, *, wrapper: Wrapper = "auto", buckets: frozenset[str] = frozenset()) -> Told:
+def read_message(
+    body: str,
+    *,
+    wrapper: Wrapper = "auto",
+    buckets: frozenset[str] = frozenset(),
+    max_bytes: int = MAX_MESSAGE_BYTES,
+) -> Told:
     """The objects a message names, what it says that is of no interest, and what is wrong with it.
 
     wrapper: the only wrapping that is taken; `auto` takes every one. buckets: others are refused; empty allows all.
     An object that a message names twice comes twice: only the caller knows what is a repetition.
     """
     try:
-        return _message(_parse(body), wrapper, buckets, _MAX_WRAPPINGS)
+        return _message(_parse(body, max_bytes), wrapper, buckets, _MAX_WRAPPINGS)
     except _Unusable as unusable:
         return Told(refused=(unusable.refusal,))
 
 
-_parse_object: Callable[[bytes | None], JsonObject] = object_parser(MAX_MESSAGE_BYTES, _MAX_DEPTH)
+_parser: Callable[[int], Callable[[bytes | None], JsonObject]] = cache(
+    lambda max_bytes: object_parser(max_bytes, _MAX_DEPTH)
+)
 
 
-def _parse(text: str) -> JsonObject:
+def _parse(text: str, max_bytes: int = MAX_MESSAGE_BYTES) -> JsonObject:
     try:
-        return _parse_object(text.encode())
+        return _parser(max_bytes)(text.encode())
     except Refused as refused:
         raise _Unusable(str(refused.rejection.code), refused.rejection.sentence) from None
     except UnicodeEncodeError:
@@ -211,8 +234,12 @@ def _file(
 ) -> S3File:
     if buckets and bucket not in buckets:
         raise _Unusable("other_bucket", "A record names a bucket that the option buckets does not allow.")
+    if not _BUCKET.fullmatch(bucket):
+        raise _Unusable("bad_bucket", "A record names a bucket that S3 cannot have.")
+    if len(key.encode()) > _MAX_KEY_BYTES or "\0" in key:
+        raise _Unusable("bad_key", "A record names a key that S3 cannot have.")
     size = s3_object.get("size")
-    if size is not None and (not isinstance(size, int) or isinstance(size, bool) or size < 0):
+    if size is not None and (not isinstance(size, int) or isinstance(size, bool) or not 0 <= size <= _MAX_SIZE):
         raise _Unusable("wrong_type", "size of a record is no number of bytes.")
     # What consoles and Hadoop leave so that an empty folder shows.
     if (key.endswith("/") and not size) or key.endswith("_$folder$"):
@@ -223,9 +250,9 @@ def _file(
         bucket=bucket,
         key=key,
         version_id=_optional(s3_object, version_name),
-        etag=etag.strip('"') if etag else None,
+        etag=(etag or "").strip('"') or None,
         size=size,
-        event_time=event_time if isinstance(event_time, str) else None,
+        event_time=event_time if isinstance(event_time, str) and _GIVEN_OUT.fullmatch(event_time) else None,
         sequencer=_optional(s3_object, "sequencer"),
     )
 
@@ -252,5 +279,9 @@ def _text(value: JsonObject, name: str) -> str:
 
 def _optional(value: JsonObject, name: str) -> str | None:
     said = value.get(name)
+    if not isinstance(said, str) or not said:
+        return None
+    if not _GIVEN_OUT.fullmatch(said):
+        raise _Unusable("wrong_type", f"{name} of a record is nothing that S3 gives out.")
     # S3 says "null" for objects from before a bucket was versioned, and takes that as a version.
-    return said if isinstance(said, str) and said else None
+    return said

@@ -15,7 +15,7 @@ import tempfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, cast
 
 import pyarrow as pa
@@ -120,9 +120,7 @@ def decode(stream: BinaryIO, file: S3File, shape: Shape, bad: Bad) -> Iterator[p
         if options.file_format == "parquet":
             yield from _parquet(cast(BinaryIO, buffered), file, shape)
             return
-        numbered = _lines(
-            decompressed(cast(BinaryIO, buffered), file.key, options.compression), options.max_record_bytes
-        )
+        numbered = _lines(decompressed(cast(BinaryIO, buffered), file.key, options.compression), options)
         reader = _READERS[options.file_format](shape, numbered, bad)
         for columns, lines, corrupt in reader:
             if lines:
@@ -240,6 +238,9 @@ def _parquet(stream: BinaryIO, file: S3File, shape: Shape) -> Iterator[pa.Record
     with tempfile.TemporaryFile() as spool:
         shutil.copyfileobj(stream, spool, 1024 * 1024)
         parquet = pq.ParquetFile(spool)
+        groups = (parquet.metadata.row_group(number) for number in range(parquet.num_row_groups))
+        if sum(group.total_byte_size for group in groups) > shape.options.max_object_bytes:
+            raise Unreadable(f"more than maxObjectBytes ({shape.options.max_object_bytes}), unpacked")
         there = set(parquet.schema_arrow.names)
         wanted = [column.name for column in shape.data if column.name in there]
         row = 0
@@ -311,13 +312,16 @@ def _by_suffix(key: str) -> Compression:
     return cast("Compression", _SUFFIXES.get(suffix, "none"))
 
 
-def _lines(stream: BinaryIO, max_bytes: int) -> Iterator[Line]:
+def _lines(stream: BinaryIO, options: S3SqsOptions) -> Iterator[Line]:
     """Lines from 1, without their ends; never more of them in memory than one."""
-    number = 0
+    number, left, max_bytes = 0, options.max_object_bytes, options.max_record_bytes
     while content := stream.readline(max_bytes + 2):
         number += 1
+        left -= len(content)
         if len(content.rstrip(b"\r\n")) > max_bytes:
             raise Unreadable(f"line {number} is longer than maxRecordBytes ({max_bytes})")
+        if left < 0:
+            raise Unreadable(f"line {number} is beyond maxObjectBytes ({options.max_object_bytes}), unpacked")
         yield Line(number, content.removesuffix(b"\n").removesuffix(b"\r"))
 
 
@@ -361,9 +365,10 @@ def _is_utf8(content: bytes) -> bool:
 def _event_time(file: S3File) -> datetime | None:
     try:
         time = datetime.fromisoformat(file.event_time or "")
-    except ValueError:
+        return time.astimezone(UTC) if time.tzinfo else None
+    except (ValueError, OverflowError):
+        # No time, or one that is before the first or after the last year in UTC.
         return None
-    return time if time.tzinfo else None
 
 
 def _check(data: list[pa.Field], names: list[str], options: S3SqsOptions) -> None:

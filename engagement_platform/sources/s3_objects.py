@@ -12,7 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any, BinaryIO, cast
 
-from botocore.exceptions import BotoCoreError, ClientError
+from botocore.exceptions import BotoCoreError, ClientError, ParamValidationError
 
 from engagement_platform.sources.s3_events import Refusal, S3File
 from engagement_platform.sources.s3_sqs_aws import client, said
@@ -31,6 +31,9 @@ _GONE = {
     "PreconditionFailed": Refusal("overwritten", "The object was overwritten before it was read."),
     "412": Refusal("overwritten", "The object was overwritten before it was read."),
     "MethodNotAllowed": Refusal("deleted", "This version of the object is a delete marker."),
+    "InvalidArgument": Refusal("no_version", "S3 cannot have a version of this name."),
+    "KeyTooLongError": Refusal("bad_key", "S3 cannot have a key of this length."),
+    "InvalidBucketName": Refusal("no_bucket", "S3 cannot have a bucket of this name."),
     "InvalidObjectState": Refusal("archived", "The object lies in an archive and has to be restored first."),
 }
 
@@ -87,6 +90,8 @@ class Objects:
             if (refusal := _GONE.get(failed.response.get("Error", {}).get("Code", ""))) is not None:
                 raise Gone(refusal) from None
             raise ObjectNotReadable(file.url, said(failed)) from failed
+        except ParamValidationError:
+            raise Gone(Refusal("bad_name", "S3 cannot have an object of this name.")) from None
         except BotoCoreError as failed:
             raise ObjectNotReadable(file.url, said(failed)) from failed
         return cast(BinaryIO, _Body(answer["Body"], file))

@@ -1,7 +1,8 @@
 """The Spark data source `s3-sqs`: objects that S3 announces through SQS, as a stream, without ever listing a bucket.
 
-Register `S3SqsDataSource`; `docs/s3_sqs.md` shows how to use it. Here is the protocol with Spark: what an offset is,
-when a batch is durable, when messages may go. The parts are in the modules beside it.
+`spark.read` reads objects that are given to it, in the same way. Register `S3SqsDataSource`; `docs/s3_sqs.md` shows how
+to use it. Here is the protocol with Spark: what an offset is, when a batch is durable, when messages may go. The parts
+are in the modules beside it.
 """
 
 from __future__ import annotations
@@ -15,13 +16,18 @@ from datetime import timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxFiles, SupportsTriggerAvailableNow
 
 from engagement_platform.sources.s3_events import S3File, read_message
 from engagement_platform.sources.s3_formats import Shape
-from engagement_platform.sources.s3_sqs_errors import NoDeadLetterQueue, S3SqsSchemaRefused, S3SqsStateLost
-from engagement_platform.sources.s3_sqs_options import S3SqsOptions, parse_options
+from engagement_platform.sources.s3_sqs_errors import (
+    NoDeadLetterQueue,
+    S3SqsOptionRefused,
+    S3SqsSchemaRefused,
+    S3SqsStateLost,
+)
+from engagement_platform.sources.s3_sqs_options import OPTION_NAMES, S3SqsOptions, parse_options
 from engagement_platform.sources.s3_sqs_queue import Message, Queue
 from engagement_platform.sources.s3_sqs_read import read_files, share_out
 from engagement_platform.sources.s3_sqs_state import Arrived, S3SqsState
@@ -44,7 +50,8 @@ _EMPTY_ANSWERS = 2
 
 
 class S3SqsDataSource(DataSource):
-    """`spark.readStream.format("s3-sqs")`. Options and schema are checked before a stream reads anything.
+    """`spark.readStream.format("s3-sqs")`, or `spark.read` with `objects`. Options and schema are checked before
+    anything is read.
 
     Raises S3SqsOptionRefused, S3SqsSchemaRefused.
     """
@@ -62,7 +69,14 @@ class S3SqsDataSource(DataSource):
         raise S3SqsSchemaRefused("there is no schema")
 
     def streamReader(self, schema: StructType) -> S3SqsStreamReader:  # noqa: N802
+        if not self._options.queue_url:
+            raise S3SqsOptionRefused("queueUrl is missing", OPTION_NAMES)
         return S3SqsStreamReader(Shape.of(schema, self._options))
+
+    def reader(self, schema: StructType) -> S3SqsReader:
+        if not self._options.objects:
+            raise S3SqsOptionRefused("objects is missing, which says what spark.read reads", OPTION_NAMES)
+        return S3SqsReader(Shape.of(schema, self._options))
 
 
 @dataclass
@@ -75,6 +89,28 @@ class S3SqsPartition(InputPartition):
     def __init__(self, files: tuple[S3File, ...], dead_letters: str | None) -> None:
         super().__init__(files)
         self.files, self.dead_letters = files, dead_letters
+
+
+class S3SqsReader(DataSourceReader):
+    """Reads given objects, each with the version or ETag that is given. Receives no message and deletes none."""
+
+    def __init__(self, shape: Shape) -> None:
+        self._shape = shape
+
+    def partitions(self) -> list[InputPartition]:
+        options = self._shape.options
+        dead_letters = options.dead_letter_queue_url
+        if dead_letters is None and options.queue_url:
+            queue = Queue(options)
+            try:
+                dead_letters = queue.dead_letter_queue()
+            finally:
+                queue.close()
+        return [S3SqsPartition(group, dead_letters) for group in share_out(options.objects, options.tasks)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, S3SqsPartition)
+        return read_files(partition.files, self._shape, partition.dead_letters)
 
 
 class S3SqsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):

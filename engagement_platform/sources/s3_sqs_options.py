@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from engagement_platform.settings import Settings
-from engagement_platform.sources.s3_events import Wrapper
+from engagement_platform.sources.s3_events import S3File, Wrapper, read_message
 from engagement_platform.sources.s3_sqs_errors import S3SqsOptionRefused
 
 FileFormat = Literal["json", "csv", "parquet", "text"]
@@ -18,12 +18,18 @@ Compression = Literal["auto", "none", "gzip", "bz2", "xz", "zstd"]
 BadRecordPolicy = Literal["deadLetter", "column", "fail"]
 MissingFiles = Literal["skip", "fail"]
 
+_MAX_OBJECTS_BYTES = 1024**3
+"""Of the option `objects`: a million of them are some 400 MB."""
+
 
 @dataclass(frozen=True)
 class S3SqsOptions:
-    """What a stream was asked to do; checked, and free of secrets."""
+    """What a stream, or a read, was asked to do; checked, and free of secrets."""
 
-    queue_url: str
+    queue_url: str = ""
+    """Empty only in a read of given objects."""
+    objects: tuple[S3File, ...] = ()
+    """What a read reads; a stream reads what its queue announces."""
     file_format: FileFormat = "json"
     region: str | None = None
     endpoint: str | None = None
@@ -48,6 +54,8 @@ class S3SqsOptions:
     header: bool = False
     delimiter: str = ","
     max_record_bytes: int = 64 * 1024 * 1024
+    max_object_bytes: int = 1024**3
+    """Unpacked."""
 
 
 def parse_options(given: Mapping[str, str]) -> S3SqsOptions:
@@ -63,10 +71,10 @@ def parse_options(given: Mapping[str, str]) -> S3SqsOptions:
             read[field] = reader(value)
         except ValueError as wrong:
             raise S3SqsOptionRefused(f"{known} is {value!r}, and must be {wrong}", _READ) from None
-    if not read.get("queue_url"):
+    if not read.get("queue_url") and "objects" not in read:
         raise S3SqsOptionRefused("queueUrl is missing", _READ)
     read["state_location"] = read.get("state_location") or _state_url("")
-    read["region"] = read.get("region") or _region(read["queue_url"])
+    read["region"] = read.get("region") or _region(read.get("queue_url", ""))
     return S3SqsOptions(**read)
 
 
@@ -114,6 +122,13 @@ def _bucket_names(value: str) -> frozenset[str]:
     return names
 
 
+def _objects(value: str) -> tuple[S3File, ...]:
+    found = read_message(value, wrapper="none", max_bytes=_MAX_OBJECTS_BYTES)
+    if found.refused:
+        raise ValueError(f"an event of S3 ({found.refused[0].sentence.rstrip('.')})")
+    return found.files
+
+
 def _one_character(value: str) -> str:
     if len(value) != 1 or value in '"\r\n':
         raise ValueError("one character, no quote and no line break")
@@ -139,6 +154,7 @@ def _region(queue_url: str) -> str | None:
 # Name -> field, how its text is read. In the order of the page.
 _READ: dict[str, tuple[str, Callable[[str], object]]] = {
     "queueUrl": ("queue_url", _url),
+    "objects": ("objects", _objects),
     "fileFormat": ("file_format", _one_of("json", "csv", "parquet", "text")),
     "region": ("region", str),
     "endpoint": ("endpoint", _url),
@@ -161,5 +177,6 @@ _READ: dict[str, tuple[str, Callable[[str], object]]] = {
     "header": ("header", _flag),
     "delimiter": ("delimiter", _one_character),
     "maxRecordBytes": ("max_record_bytes", _number(1, 2**31 - 1)),
+    "maxObjectBytes": ("max_object_bytes", _number(1, 999_999_999_999)),
 }
 OPTION_NAMES = tuple(_READ)

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from engagement_platform.errors import PlatformError
 from engagement_platform.sources.s3_events import Refusal, S3File
 from engagement_platform.sources.s3_formats import Bad, Shape, Unreadable, decode
 from engagement_platform.sources.s3_objects import Gone, Objects
@@ -47,6 +48,12 @@ def read_files(files: Sequence[S3File], shape: Shape, dead_letters: str | None) 
             outcome.gone(file, gone.refusal)
         except Unreadable as unreadable:
             outcome.bad(file, Refusal("unreadable", str(unreadable)))
+        except PlatformError:
+            raise
+        except Exception as error:
+            # Whatever it is, it is about this object, and those beside it can be read.
+            log.exception("s3-sqs: %s cannot be read", file.url)
+            outcome.bad(file, Refusal("unreadable", f"{type(error).__name__} while it was read."))
         if bad.count and shape.options.bad_records != "column":
             outcome.bad(file, Refusal("bad_records", str(bad)))
 

@@ -87,6 +87,36 @@ def test_what_cannot_be_used_says_why(body: str, code: str) -> None:
     assert (told.files, [refusal.code for refusal in told.refused]) == ((), [code])
 
 
+@pytest.mark.parametrize(
+    ("bucket", "s3_object", "code"),
+    [
+        ("b/../c", {}, "bad_bucket"),
+        ("..", {}, "bad_bucket"),
+        ("b" * 256, {}, "bad_bucket"),
+        ("raw", {"key": "k" * 1025}, "bad_key"),
+        ("raw", {"key": "a%00b"}, "bad_key"),
+        ("raw", {"size": 2**63}, "wrong_type"),
+        ("raw", {"size": -1}, "wrong_type"),
+        ("raw", {"versionId": "two words"}, "wrong_type"),
+        ("raw", {"eTag": "a\r\nX-Header: b"}, "wrong_type"),
+        ("raw", {"sequencer": "ü"}, "wrong_type"),
+    ],
+)
+def test_what_s3_cannot_have_is_refused_and_what_stands_beside_it_is_read(
+    bucket: str, s3_object: dict[str, Any], code: str
+) -> None:
+    bad = {"eventName": "ObjectCreated:Put", "s3": {"bucket": {"name": bucket}, "object": {"key": "k", **s3_object}}}
+    told = read_message(direct(bad, record("good")))
+    assert [file.key for file in told.files] == ["good"]
+    assert [refusal.code for refusal in told.refused] == [code]
+
+
+def test_a_time_that_s3_does_not_write_is_none() -> None:
+    odd = {**record("k"), "eventTime": "2026-11-22 \0"}
+    (file,) = read_message(direct(odd)).files
+    assert file.event_time is None
+
+
 def test_good_records_are_read_beside_a_broken_one() -> None:
     told = read_message(direct(record("1"), {"eventName": 5}, record("2"), record(event="ObjectRemoved:Delete")))
     assert [file.key for file in told.files] == ["1", "2"]
@@ -123,7 +153,9 @@ def test_a_version_is_part_of_a_file_only_where_overwrites_count() -> None:
     assert first.url == "s3://raw/k?versionId=v1"
 
 
-keys = st.text(st.characters(exclude_categories=["Cs"]), min_size=1).filter(lambda key: not key.endswith("$"))
+keys = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=256).filter(
+    lambda key: not key.endswith("$")
+)
 
 
 @given(keys, st.none() | st.text("0123456789abcdef", min_size=1), st.integers(1, 2**50))

@@ -224,6 +224,38 @@ def test_an_object_is_never_held_whole() -> None:
     assert endless.taken < 3 * 1024 * 1024
 
 
+def test_an_object_that_is_larger_unpacked_than_the_limit_ends_there() -> None:
+    bomb = gzip.compress(b'{"a":1}\n' * 1000)
+    assert len(bomb) < 100
+    rows, bad, broken = rows_of(bomb, shape("a int", maxObjectBytes="80"), "k.gz")
+    assert (len(rows), bad.count) == (10, 0)
+    assert broken == "line 11 is beyond maxObjectBytes (80), unpacked"
+    made = io.BytesIO()
+    pq.write_table(pa.table({"a": list(range(10_000))}), made)
+    rows, _, broken = rows_of(made.getvalue(), shape("a int", fileFormat="parquet", maxObjectBytes="1000"))
+    assert rows == []
+    assert broken == "more than maxObjectBytes (1000), unpacked"
+
+
+@pytest.mark.parametrize(
+    ("said", "found"),
+    [
+        ("0001-01-01T00:00:00+23:59", None),
+        ("9999-12-31T23:59:59-23:59", None),
+        ("0001-01-01T00:00:00Z", datetime(1, 1, 1, tzinfo=UTC)),
+        ("9999-12-31T23:59:59Z", datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)),
+        ("2026-11-22T01:00:00+02:00", datetime(2026, 11, 21, 23, tzinfo=UTC)),
+        ("2026-11-22T01:00:00", None),
+        ("no time", None),
+        (None, None),
+    ],
+)
+def test_an_announcement_at_either_end_of_time_is_read(said: str | None, found: datetime | None) -> None:
+    file, of = S3File("raw", "k", event_time=said), shape("a int, _event_ts timestamp")
+    (batch,) = decode(io.BytesIO(b'{"a":1}'), file, of, Bad())
+    assert batch.to_pylist() == [{"a": 1, "_event_ts": found}]
+
+
 def test_a_line_longer_than_the_limit_ends_the_object() -> None:
     rows, _, broken = rows_of(b'{"a":1}\n{"a":  1}\n', shape("a int", maxRecordBytes="8"))
     assert ([row["a"] for row in rows], broken) == ([1], "line 2 is longer than maxRecordBytes (8)")

@@ -6,7 +6,9 @@ import gzip
 import itertools
 import json
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +17,16 @@ from pyspark.sql import types as T
 from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.streaming.datasource import ReadMaxFiles
 
-from engagement_platform.sources.s3_events import S3File
+from engagement_platform.sources import s3_sqs_read
+from engagement_platform.sources.s3_events import S3File, event_of
+from engagement_platform.sources.s3_formats import decode
 from engagement_platform.sources.s3_sqs import Offset, S3SqsDataSource, S3SqsStreamReader
 from engagement_platform.sources.s3_sqs_errors import (
     BadRecords,
     NoDeadLetterQueue,
     ObjectNotReadable,
     QueueUnavailable,
+    S3SqsOptionRefused,
     S3SqsSchemaRefused,
     S3SqsStateLost,
 )
@@ -301,6 +306,65 @@ def test_good_records_and_files_are_read_and_the_rest_is_a_dead_letter_with_its_
     assert [row for row in rows if row != 3] == [1, 2, 4]
     assert [code for code, _ in pipe.dead_letters()] == ["bad_records", "missing_field", "not_json", "unreadable"]
     assert pipe.left() == 0
+
+
+def test_no_object_and_no_message_keeps_those_beside_it_from_being_read(
+    make: MakePipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipe = make(allowOverwrites="true")
+    pipe.put("good", 1)
+    pipe.put("odd", 2)
+    good = S3File(pipe.bucket, "good")
+    early = "0001-01-01T00:00:00+23:59"
+    for file in (
+        replace(good, version_id="no-version"),
+        replace(good, size=2**63),
+        replace(good, key="gone", event_time=early),
+        S3File("b/../c", "k"),
+        S3File("no-such-bucket-here", "k"),
+    ):
+        pipe.send(file.as_event())
+
+    def fails(stream: Any, file: S3File, *rest: Any) -> Any:
+        if file.key == "odd":
+            raise KeyError("whatever it is")
+        return decode(stream, file, *rest)
+
+    monkeypatch.setattr(s3_sqs_read, "decode", fails)
+    assert pipe.drained(pipe.start()) == [1]
+    codes = Counter(code for code, _ in pipe.dead_letters())
+    version = codes.keys() - {"bad_bucket", "wrong_type", "deleted", "no_bucket", "unreadable"}
+    assert sum(codes.values()) == 6, codes
+    assert version <= {"no_version"}
+    assert pipe.left() == 0
+
+
+def test_a_read_of_given_objects_takes_these_only_and_no_message(make: MakePipe) -> None:
+    pipe = make()
+    for n in range(5):
+        pipe.put(f"{n} ü", n)
+    announced = pipe.left()
+    files = [S3File(pipe.bucket, f"{n} ü") for n in range(4)] + [S3File(pipe.bucket, "gone")]
+    given = {"objects": event_of(files), "endpoint": pipe.options["endpoint"], "region": "eu-central-1", "tasks": "2"}
+
+    def read(**more: str) -> list[int]:
+        reader = S3SqsDataSource(CaseInsensitiveDict({**given, **more})).reader(SCHEMA)
+        parts = reader.partitions()
+        assert len(parts) == 2
+        return sorted(row["a"] for part in parts for batch in reader.read(part) for row in batch.to_pylist())
+
+    assert read(queueUrl=pipe.url) == [0, 1, 2, 3]
+    assert [code for code, _ in pipe.dead_letters()] == ["deleted"]
+    assert read() == [0, 1, 2, 3], "without a queue what is gone is passed by"
+    assert pipe.left() == announced
+    for wrong, options in (
+        ("objects is missing", {"queueUrl": pipe.url}),
+        ("must be an event of S3", {"objects": "{}"}),
+    ):
+        with pytest.raises(S3SqsOptionRefused, match=wrong):
+            S3SqsDataSource(CaseInsensitiveDict(options)).reader(SCHEMA)
+    with pytest.raises(S3SqsOptionRefused, match="queueUrl is missing"):
+        S3SqsDataSource(CaseInsensitiveDict(given)).streamReader(SCHEMA)
 
 
 def test_without_a_dead_letter_queue_nothing_is_skipped_silently(make: MakePipe) -> None:
