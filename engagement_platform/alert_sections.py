@@ -112,7 +112,7 @@ class LiveOpsSettings(Section):
     )
     poll: timedelta = Field(
         default=timedelta(seconds=5),
-        description="How often `live-ops run --follow` looks at the tables.",
+        description="How often `live-ops run --follow` looks at the figures.",
     )
     automatic: bool = Field(
         default=False,

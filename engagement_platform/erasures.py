@@ -20,11 +20,10 @@ from engagement_platform.ingest_server.spooled import SpooledRecords
 from engagement_platform.ingest_server.stored import stored_objects
 from engagement_platform.jobs import open_stores
 from engagement_platform.lake import log
-from engagement_platform.live_ops_job.erasing import PlayersKept
 from engagement_platform.maintenance import READERS
 from engagement_platform.pii import erasure, receipts
 from engagement_platform.pii.opening import open_vault
-from engagement_platform.pipelines.games.erasing import game_tables
+from engagement_platform.pipelines.games.erasing import PlayersKept, game_tables
 from engagement_platform.pipelines.games.feed import Feed, shipped
 from engagement_platform.pipelines.games.raw_objects import RawObjects
 from engagement_platform.replica.erasing import ReplicaFile

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from engagement_platform.live_ops_job.job import Counted
+    from engagement_platform.pipelines.games.live_ops import Judged
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this module to the command line."""
     group = typer.Typer(
-        help="Figures of games by minute and features of players, counted from the tables of events. No Spark.",
+        help="Figures of games by minute and features of players, which each batch of game events counts. No Spark.",
         no_args_is_help=True,
     )
     group.command("run")(run)
@@ -27,11 +27,11 @@ def register(app: typer.Typer) -> None:
 
 
 def run(
-    until_idle: Annotated[bool, typer.Option("--until-idle", help="Count all there is, judge, send, end.")] = False,
+    until_idle: Annotated[bool, typer.Option("--until-idle", help="Judge what is complete, send, end.")] = False,
     follow: Annotated[bool, typer.Option("--follow", help="Go on until Ctrl-C.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a run instead of a line.")] = False,
 ) -> None:
-    """Count what was added to the tables of games, each row once; judge complete minutes; tell of what is wrong.
+    """Judge the minutes of games that are complete, and tell of what is wrong.
 
     A game is judged when it has two days of figures, best four weeks. Exit status: 0, also when something is wrong with
     a game, or 1 with the reason. Example: engagement-platform live-ops run --follow
@@ -41,7 +41,7 @@ def run(
     import signal
     import threading
 
-    from engagement_platform.live_ops_job.job import LiveOpsJob
+    from engagement_platform.pipelines.games.live_ops import LiveOpsJob
     from engagement_platform.settings import Settings
 
     job = LiveOpsJob(Settings())
@@ -53,8 +53,12 @@ def run(
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda _number, _frame: stop.set())
 
-    def say(done: Counted) -> None:
-        if done.rows:
+    last: Judged | None = None
+
+    def say(done: Judged) -> None:
+        nonlocal last
+        if done != last:
+            last = done
             typer.echo(_line(done, as_json))
 
     job.follow(stop, say)
@@ -72,7 +76,7 @@ def player(
     from datetime import UTC, datetime
 
     from engagement_platform.engine.database import open_engine
-    from engagement_platform.live_ops.players import PlayerFeatures
+    from engagement_platform.pipelines.games.players import PlayerFeatures
     from engagement_platform.settings import Settings
 
     found = PlayerFeatures(open_engine(Settings().store_url)).read(game, player_id, datetime.now(UTC))
@@ -83,24 +87,23 @@ def player(
 
 
 def reset_counts() -> None:
-    """Forget figures, features and cursors; the next run counts all tables from their beginning. Alerts stay.
+    """Forget figures and features; they begin anew with the next batch of game events. Alerts stay, and so do tables.
 
-    After a table was taken back or made again, which the job refuses to follow. Not while it runs; tables stay as they
-    are. Exit status: 0, or 1 with the reason. Example: engagement-platform live-ops reset
+    After figures that are wrong were counted. Exit status: 0, or 1 with the reason.
+    Example: engagement-platform live-ops reset
     """
-    from engagement_platform.live_ops_job.job import reset
+    from engagement_platform.pipelines.games.live_ops import reset
     from engagement_platform.settings import Settings
 
     reset(Settings())
-    typer.echo("Nothing is counted any more: run live-ops run --until-idle")
+    typer.echo("Figures and features begin anew with the next batch of game events")
 
 
-def _line(done: Counted, as_json: bool) -> str:
+def _line(done: Judged, as_json: bool) -> str:
     wrong = [{"game": one.game, "what": one.what, "since": one.told_at.isoformat(), "ratio": round(one.ratio, 3),
               "change": one.change} for one in done.standing]  # fmt: skip
     until = None if done.until is None else done.until.isoformat()
     if as_json:
-        shown = {"rows": done.rows, "tables": done.tables, "until": until, "games": done.games, "standing": wrong}
-        return json.dumps(shown)
+        return json.dumps({"until": until, "games": done.games, "standing": wrong})
     said = ", ".join(f"{one['game']}: {one['what']}" for one in wrong) or "nothing is wrong"
-    return f"{done.rows:,} events of {done.tables} tables, {len(done.games)} games judged until {until}; {said}"
+    return f"{len(done.games)} games judged until {until}; {said}"

@@ -45,7 +45,7 @@ class GamesSettings(Section):
         default=16 * _MIB,
         ge=1,
         description="Most bytes of objects in one batch, as they lie in the bucket; a larger one makes a batch alone. "
-        "JSON lines are about ten times as large unpacked, and a batch is held in memory.",
+        "JSON lines are about ten times as large unpacked.",
     )
     max_lateness: timedelta = Field(
         default=timedelta(days=7),

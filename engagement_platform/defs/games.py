@@ -18,12 +18,12 @@ from engagement_platform.defs import evaluations
 from engagement_platform.defs.batches import (
     Batch,
     Metadata,
+    counted,
     identified,
     last_batches,
     rejections,
     unbalanced,
     whole_batch,
-    written,
 )
 from engagement_platform.defs.checks import FRESH, freshness_result
 from engagement_platform.defs.engagement import IngestConfig, partition_days, with_conservation
@@ -39,8 +39,8 @@ from engagement_platform.defs.work import batches, work_of
 from engagement_platform.engine.job import BatchReport, BooksDoNotBalance, MicroBatchJob, Told
 from engagement_platform.errors import PlatformError
 from engagement_platform.lake.contract import Table
-from engagement_platform.pipelines.games.event_type import QUARANTINE_NAME
 from engagement_platform.pipelines.games.feed import Feed
+from engagement_platform.pipelines.games.job import ROWS_OF, TABLES
 from engagement_platform.pipelines.games.objects import NoGameQueue
 from engagement_platform.pipelines.games.replay import folder_of
 from engagement_platform.settings import Settings
@@ -143,17 +143,26 @@ def fresh_check(feed: Feed) -> dg.AssetChecksDefinition:
 
 
 def game_metadata(quarantine: Table, batch: Batch, table: Table, process: str) -> Metadata:
-    """Of one table what was written; of quarantine the sums of the whole batch, too."""
-    shown = written(batch.processes.get(process, {}))
+    """Of one table the rows that were written; of quarantine the sums of the whole batch, too."""
+    counts = batch.processes.get(process, {})
+    shown: Metadata = {"rows_written": dg.MetadataValue.int(counts.get(rows_of(table), 0))}
     if table == quarantine:
-        shown = {"last_batches": last_batches(batch.history), **shown, **whole_batch(batch), **rejections(batch.report)}
+        figures = counted(counts, "files", "bytes", "erased")
+        shown |= {"last_batches": last_batches(batch.history), **figures, **whole_batch(batch)}
+        shown |= rejections(batch.report)
     return identified(batch.report, shown)
+
+
+def rows_of(table: Table) -> str:
+    """Which count says that a batch wrote into a table."""
+    return ROWS_OF + table.key[-1]
 
 
 def tables_of(feed: Feed) -> Tables:
     """What a batch is told of."""
-    own = {feed.quarantine: QUARANTINE_NAME, **{declared.table: name for name, declared in feed.types.items()}}
-    return Tables(own, metadata=partial(game_metadata, feed.quarantine), sparse=True)
+    own = dict.fromkeys(feed.tables, TABLES)
+    wrote = {table: rows_of(table) for table in feed.tables}
+    return Tables(own, metadata=partial(game_metadata, feed.quarantine), wrote=wrote, sparse=True)
 
 
 def checked(

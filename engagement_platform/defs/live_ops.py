@@ -1,6 +1,6 @@
 """Figures of games and features of players as an asset over the tables of events.
 
-What is counted and judged is `live_ops_job`. Made by a function, since which tables there are is declared.
+What is judged is `pipelines/games/live_ops`. Made by a function, since which tables there are is declared.
 """
 
 # No `from __future__ import annotations` beside Dagster's decorators: they read a Config class from the annotation.
@@ -18,14 +18,14 @@ from engagement_platform.defs.histogram import markdown
 from engagement_platform.defs.platform import Platform
 from engagement_platform.defs.replica import REFRESHED
 from engagement_platform.defs.specs import OWNERS, key_of
-from engagement_platform.live_ops.figures import KPIS, MINUTE
-from engagement_platform.live_ops_job.job import Counted, LiveOpsJob
+from engagement_platform.pipelines.games.figures import KPIS, MINUTE
+from engagement_platform.pipelines.games.live_ops import Judged, LiveOpsJob
 from engagement_platform.pipelines.games.registry import Registry, registry
 from engagement_platform.settings import Settings
 
 # Not below `game`, whose names are those of declared types.
 LIVE_OPS = dg.AssetKey(["live_ops", "figures"])
-# Two at a time would move each other's cursors.
+# Two at a time would tell everything twice.
 LIVE_OPS_POOL = "live_ops"
 
 
@@ -35,7 +35,7 @@ SHOWN = timedelta(minutes=15)
 
 @dataclass(frozen=True)
 class Recent:
-    """What is known when a run has counted."""
+    """What is known beside what was judged."""
 
     figures: Sequence[Mapping[str, object]]
     """Rows as KPI_SCHEMA says, of complete minutes, by game and minute."""
@@ -43,15 +43,15 @@ class Recent:
     """Players whose features are kept."""
 
 
-def recent(job: LiveOpsJob, done: Counted) -> Recent:
+def recent(job: LiveOpsJob, done: Judged) -> Recent:
     """Of the last complete minutes, and of all players. Counts an index of the players' table."""
     until = done.until
     rows = [] if until is None else job.store.figures(until - SHOWN, until).to_pylist()
     return Recent(rows, job.features.count())
 
 
-def counted_metadata(done: Counted, found: Recent) -> Metadata:
-    """What a run counted and judged, the last minutes of each game, and what is wrong."""
+def judged_metadata(done: Judged, found: Recent) -> Metadata:
+    """What a run judged, the last minutes of each game, and what is wrong."""
     value = dg.MetadataValue
     wrong = [f"{one.game}: {one.what} since {one.told_at:%Y-%m-%d %H:%M} UTC" for one in done.standing]
     new = sorted({str(row["game"]) for row in found.figures} - set(done.games))
@@ -60,8 +60,6 @@ def counted_metadata(done: Counted, found: Recent) -> Metadata:
         shown["last_minutes"] = value.md(_picture(found.figures, done.until))
         shown["figures"] = _newest(found.figures) if found.figures else value.text(_no_figures(done.until))
     shown |= {
-        "events": value.int(done.rows),
-        "tables": value.int(done.tables),
         "players": value.int(found.players),
         "games_judged": value.int(len(done.games)),
         "wrong": value.int(len(done.standing)),
@@ -110,14 +108,14 @@ def live_ops_asset(types: Registry) -> dg.AssetsDefinition:
         kinds={"python"},
         pool=LIVE_OPS_POOL,
         automation_condition=REFRESHED,
-        description="Figures of games by minute and features of players, counted from what was added to the tables of "
-        "events. Complete minutes are held against a baseline; what is wrong is an alert.",
+        description="Figures of games by minute and features of players, which the batches of events have counted. "
+        "Complete minutes are held against a baseline; what is wrong is an alert.",
     )
     def live_ops_figures(platform: Platform) -> dg.MaterializeResult[None]:
-        """All that was added since the last run; alerts wait for the sensor that sends them."""
+        """The minutes that are complete; alerts wait for the sensor that sends them."""
         job = LiveOpsJob(platform.settings())
         done = job.run()
-        return dg.MaterializeResult(metadata=counted_metadata(done, recent(job, done)))
+        return dg.MaterializeResult(metadata=judged_metadata(done, recent(job, done)))
 
     return live_ops_figures
 
@@ -130,7 +128,7 @@ def live_ops_sensor(*, automatic: bool) -> dg.AutomationConditionSensorDefinitio
         target=dg.AssetSelection.assets(LIVE_OPS),
         default_status=status.RUNNING if automatic else status.STOPPED,
         minimum_interval_seconds=30,
-        description="Counts and judges events of games after they came, at most once a minute. On from the start with "
+        description="Judges the figures of games after events came, at most once a minute. On from the start with "
         "`live_ops.automatic`; otherwise `engagement-platform live-ops run --follow` does the same without runs.",
     )
 

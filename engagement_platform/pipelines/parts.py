@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -21,6 +20,7 @@ from engagement_platform.lake.audit_columns import stamped
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.engagement import QUARANTINE
 from engagement_platform.lake.lake import Lake
+from engagement_platform.lake.log import Commit, added_by
 from engagement_platform.settings import Settings
 from engagement_platform.sources.messages import Reason
 
@@ -159,20 +159,22 @@ class Appends:
 
     def __init__(self, lake: Lake, manifest: Manifest, commit: Committer) -> None:
         self._lake, self._manifest, self._commit = lake, manifest, commit
-        self._written: list[tuple[Table, Transaction]] = []
+        self._written: dict[str, tuple[Table, Transaction]] = {}
 
     def add(self, name: str, table: Table, rows: DataFrame, count: int) -> None:
         """Append so many rows, which get their audit columns here."""
         with self._commit(name) as txn:
             self._lake.add(stamped(rows, self._manifest), table, txn, rows=count)
-        self._written.append((table, txn))
+        self._written[name] = table, txn
+
+    def commits(self) -> Mapping[str, Commit]:
+        """What the tables' logs say of each, by its name; also when it was written before a crash."""
+        found = {name: self._lake.commit_of(table, txn) for name, (table, txn) in sorted(self._written.items())}
+        return {name: commit for name, commit in found.items() if commit is not None}
 
     def counts(self) -> Counts:
         """files, bytes and commits of all."""
-        counts: Counter[str] = Counter()
-        for table, txn in self._written:
-            counts.update(self._lake.written(table, txn))
-        return dict(counts)
+        return added_by(self.commits().values())
 
 
 def side_by_side(*writes: Callable[[], None]) -> None:

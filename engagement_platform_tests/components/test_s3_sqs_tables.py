@@ -68,8 +68,7 @@ def arcade(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Wor
     }
     for name, value in told.items():
         monkeypatch.setenv(f"ENGAGEMENT_PLATFORM_{name}", str(value))
-    # Few rows on this disk are written without Spark.
-    monkeypatch.setattr("engagement_platform.defs.platform.open_spark", lambda *_: nullcontext(None))
+    monkeypatch.setattr("engagement_platform.defs.platform.open_spark", lambda *_: nullcontext(world.spark))
     return world
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -124,7 +125,7 @@ def test_a_run_tells_of_the_tables_that_it_wrote_and_a_past_day_is_replayed(
                 "DRAIN__IDLE_TIMEOUT": "PT0S"}  # fmt: skip
     for name, value in settings.items():
         monkeypatch.setenv(f"ENGAGEMENT_PLATFORM_{name}", value)
-    monkeypatch.setattr("engagement_platform.defs.platform.open_spark", lambda *_: _nothing())
+    monkeypatch.setattr("engagement_platform.defs.platform.open_spark", lambda *_: nullcontext(world.spark))
     today, now = datetime.now(UTC).date().isoformat(), datetime.now(UTC).isoformat()
     purchase = world.types["purchase"]
     world.put("events/2026/11/05/10/a.json.gz", [line(purchase, "a", event_ts=now), b"no json"])
@@ -149,9 +150,3 @@ def test_a_run_tells_of_the_tables_that_it_wrote_and_a_past_day_is_replayed(
         assert event.asset_materialization is not None
         assert figures(dict(event.asset_materialization.metadata))["duplicates"] == 2
         assert world.everything() == before
-
-
-def _nothing() -> object:
-    from contextlib import nullcontext
-
-    return nullcontext(None)

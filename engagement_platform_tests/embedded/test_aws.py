@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
+from pyspark.sql import SparkSession
 
 from engagement_platform.embedded.aws import BUCKET, EmbeddedAws, with_aws
 from engagement_platform.embedded.game_traffic import GameTraffic, put_events
@@ -20,7 +21,7 @@ from engagement_platform.pipelines.games.backlog import depth
 from engagement_platform.pipelines.games.decoding import Event, event_decoder
 from engagement_platform.pipelines.games.registry import registry
 from engagement_platform.settings import Settings
-from engagement_platform_tests.pipelines.games.conftest import AT_ONCE, NO_SPARK
+from engagement_platform_tests.pipelines.games.conftest import AT_ONCE
 from engagement_platform_tests.pipelines.games.events import LIMITS
 
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
@@ -76,7 +77,9 @@ def test_without_moto_there_is_no_emulator(monkeypatch: pytest.MonkeyPatch) -> N
     assert "aws_port" not in [need.name for need in services.needs]
 
 
-def test_objects_of_simulated_games_are_announced_and_ingested(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_objects_of_simulated_games_are_announced_and_ingested(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark: SparkSession
+) -> None:
     (port,) = free_ports(1)
     own = f"http://127.0.0.1:{port}/123456789012/arcade-events"
     aws = EmbeddedAws(port, (("arcade-raw", own), ("theirs", "https://sqs.eu-central-1.amazonaws.com/1/mine")))
@@ -95,7 +98,7 @@ def test_objects_of_simulated_games_are_announced_and_ingested(tmp_path: Path, m
         assert put_events(settings, events=250, rate=0, object_events=100).objects == 3
         # And the one with which S3 tries the topic.
         assert depth(settings).visible == 4
-        job = build_job("ingest-game-events", NO_SPARK, settings, open_stores(settings))
+        job = build_job("ingest-game-events", spark, settings, open_stores(settings))
         try:
             reports = list(drain(job, AT_ONCE))
         finally:

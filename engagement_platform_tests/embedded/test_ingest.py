@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
+from pyspark.sql import SparkSession
 
 from engagement_platform.embedded.aws import EmbeddedAws
 from engagement_platform.embedded.game_servers import EventsNotTaken, post_events
@@ -29,7 +30,7 @@ from engagement_platform.jobs import build_job, close_source, open_stores
 from engagement_platform.pipelines.games.backlog import depth
 from engagement_platform.settings import Settings
 from engagement_platform_tests.embedded.test_process import wait_for
-from engagement_platform_tests.pipelines.games.conftest import AT_ONCE, NO_SPARK
+from engagement_platform_tests.pipelines.games.conftest import AT_ONCE
 
 
 @pytest.fixture
@@ -68,7 +69,7 @@ def test_a_key_that_was_revoked_or_that_nobody_knows_is_made_anew(settings: Sett
 
 
 def test_events_that_games_post_go_through_bucket_and_queue_into_tables_and_personal_data_into_the_vault(
-    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark: SparkSession
 ) -> None:
     aws = EmbeddedAws(settings.embedded.aws_port)
     services = all_services(settings)
@@ -93,14 +94,14 @@ def test_events_that_games_post_go_through_bucket_and_queue_into_tables_and_pers
 
         def ingested() -> bool:
             nonlocal landed
-            job = build_job("ingest-game-events", NO_SPARK, settings, open_stores(settings))
+            job = build_job("ingest-game-events", spark, settings, open_stores(settings))
             try:
                 landed += sum(report.counts["rows_in"] for report in drain(job, AT_ONCE))
             finally:
                 close_source(job)
             return landed >= posted.accepted
 
-        wait_for(ingested, "what was accepted did not arrive", timeout_s=60)
+        wait_for(ingested, "what was accepted did not arrive", timeout_s=240)
     assert landed == posted.accepted
     tables = DeltaTable(f"{settings.lake}/game/heartbeat").to_pyarrow_table()
     assert set(tables.column("game_id").to_pylist()) <= set(GAMES)

@@ -19,7 +19,6 @@ from engagement_platform.errors import PlatformError
 from engagement_platform.lake.append_log_source import RowsTakenAway
 from engagement_platform.lake.lake import Lake
 from engagement_platform.lake.restore import RESTORE
-from engagement_platform.live_ops_job.job import LiveOpsJob
 from engagement_platform.pii.erasure import Subject
 from engagement_platform.pipelines.games.backlog import backlog
 from engagement_platform.pipelines.games.erasing import GameTables
@@ -238,7 +237,7 @@ def test_a_player_who_was_erased_does_not_come_back(four: World) -> None:
 def test_an_unfinished_batch_comes_first(four: World) -> None:
     four.put(key("14"), lines(four, "14", TYPES))
     with pytest.raises(Crash):
-        four.run(crash_at("login.append:after"))
+        four.run(crash_at("tables.login:after"))
     with pytest.raises(OthersBatchUnfinished, match="run ingest-game-events"):
         planned(four, LOGIN, 1)
     four.run()
@@ -247,18 +246,14 @@ def test_an_unfinished_batch_comes_first(four: World) -> None:
         planned(four, QUARANTINE.name, 1)
 
 
-def test_who_follows_a_table_is_told_and_live_ops_goes_on(four: World) -> None:
+def test_who_follows_a_table_is_told(four: World) -> None:
     reader = Appends(four.settings.lake, LOGIN, name="copy", start="beginning", store_url=four.settings.store_url)
     seen = sum(batch.rows.num_rows for batch in reader)
     reader.commit()
-    live_ops = LiveOpsJob(four.settings)
-    assert live_ops.run().rows > seen > 0
+    assert seen > 0
     assert restoring(four).run(Asked(LOGIN, 1)) is not None
     with pytest.raises(RowsTakenAway, match="RESTORE"):
         list(reader)
-    assert live_ops.run().rows == 0
-    again = sum(report.counts["landed"] for report in four.run())
-    assert live_ops.run().rows == again
 
 
 def test_a_batch_is_remembered_as_long_as_all_files_since_are(world: World) -> None:

@@ -1,7 +1,8 @@
-"""Takes the events of an erased player out of the game tables, refused ones included, while no batch is in flight.
+"""Takes the events of an erased player out of the game tables, refused ones included, while no batch is in flight; and
+what live-ops keeps of the player in the stores: features, sessions, who was there in which minute.
 
-Former versions keep their files until VACUUM, since readers and time travel may be at one of them. The keys and what
-else there is of a subject are `pii`'s.
+Figures of games stay: they name nobody. Former versions of tables keep their files until VACUUM, since readers and time
+travel may be at one of them. The keys and what else there is of a subject are `pii`'s.
 """
 
 from __future__ import annotations
@@ -16,8 +17,10 @@ from pathlib import Path
 
 import pyarrow as pa
 from deltalake import DeltaTable
+from sqlalchemy import ColumnElement, Engine, and_, func, inspect, select
+from sqlalchemy import Table as Rows
 
-from engagement_platform.engine.database import open_engine
+from engagement_platform.engine.database import open_engine, reading, writing
 from engagement_platform.engine.lease import Lease, LeaseStore
 from engagement_platform.engine.stores import CheckpointStore
 from engagement_platform.engine.unfinished_batches import OthersBatchUnfinished, blocking_batches
@@ -29,7 +32,11 @@ from engagement_platform.lake.optimize import Place, checkpoint_log
 from engagement_platform.lake.session import spark_session
 from engagement_platform.layout import disk
 from engagement_platform.pii.erasure import Former, Subject, naming, once
+from engagement_platform.pii.keys import empty_log, overwrite_what_goes
 from engagement_platform.pipelines.games.feed import Feed, shipped
+from engagement_platform.pipelines.games.live_ops_store import LOCK, SEEN
+from engagement_platform.pipelines.games.players import LOCK as PLAYERS_LOCK
+from engagement_platform.pipelines.games.players import PLAYER, SESSION
 from engagement_platform.settings import Settings
 
 _LOG_RETENTION = "interval 30 days"
@@ -207,3 +214,44 @@ def _names(line: bytes | None, words: re.Pattern[bytes], game: str | None) -> bo
         return False
     of_game = said.get("game_id") if isinstance(said, dict) else None
     return game is None or not isinstance(of_game, str) or of_game == game
+
+
+_OF_PLAYERS = (PLAYER, SESSION, SEEN)
+
+
+@dataclass(frozen=True)
+class PlayersKept:
+    """What live-ops keeps of each player. Raises StoresUnavailable."""
+
+    settings: Settings
+    name: str = "features of players"
+
+    def erase(self, subject: Subject) -> int:
+        """Remove the player's rows; how many. On SQLite the bytes are overwritten, and the write-ahead log emptied."""
+        engine, gone = open_engine(self.settings.store_url), 0
+        there = list(_tables_of_players(engine))
+        if not there:
+            return 0
+        with writing(engine, LOCK, PLAYERS_LOCK) as connection:
+            overwrite_what_goes(connection)
+            gone = sum(connection.execute(table.delete().where(_player(table, subject))).rowcount for table in there)
+        empty_log(engine)
+        return gone
+
+    def left(self, subject: Subject) -> int:
+        """How many rows there are of the player."""
+        engine = open_engine(self.settings.store_url)
+        with reading(engine) as connection:
+            counts = (select(func.count()).where(_player(table, subject)) for table in _tables_of_players(engine))
+            return sum(connection.execute(query).scalar_one() for query in counts)
+
+
+def _tables_of_players(engine: Engine) -> Iterator[Rows]:
+    """Nobody who never counted has these tables."""
+    names = set(inspect(engine).get_table_names())
+    return (table for table in _OF_PLAYERS if table.name in names)
+
+
+def _player(table: Rows, subject: Subject) -> ColumnElement[bool]:
+    ours = table.c.player_id == subject.id
+    return ours if subject.game is None else and_(ours, table.c.game == subject.game)

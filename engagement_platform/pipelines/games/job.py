@@ -1,26 +1,142 @@
-"""Puts the jobs of game events together: source, work, one process for each table. No work happens here."""
+"""The job of game events: objects to lines, lines to rows of a table for each type, in one plan and then side by side.
+
+Nothing is decided after the plan; which lines are events and which are copies is decided by `rules`, in Spark.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from pyspark.sql import DataFrame
+
+from engagement_platform.engine.database import open_engine
+from engagement_platform.engine.fencing import Committer
 from engagement_platform.engine.job import MicroBatchJob, Stores, Told
-from engagement_platform.engine.model import Limits, Manifest
+from engagement_platform.engine.model import Counts, Limits, Manifest
 from engagement_platform.lake.fencing import LakeFencing, targets
 from engagement_platform.lake.lake import Lake
-from engagement_platform.pii.tombstones import StoredTombstones
+from engagement_platform.lake.log import added_by
+from engagement_platform.pii.tombstones import StoredTombstones, Tombstones
 from engagement_platform.pinned_settings import as_pinned, that_decide
-from engagement_platform.pipelines.games.batch import GameBatch, open_batch
-from engagement_platform.pipelines.games.decoding import event_decoder
+from engagement_platform.pipelines.games.counting import counted
 from engagement_platform.pipelines.games.event_type import GROUP, QUARANTINE_NAME
 from engagement_platform.pipelines.games.feed import Feed, ingest_name, replay_name
-from engagement_platform.pipelines.games.objects import ObjectSource, lines_of
-from engagement_platform.pipelines.games.processes import EventsProcess, RefusedProcess
+from engagement_platform.pipelines.games.live_ops_store import LiveOpsStore
+from engagement_platform.pipelines.games.objects import BatchObjects, ObjectSource
+from engagement_platform.pipelines.games.pipe import (
+    Summary,
+    decode_lines,
+    landed_by_type,
+    landed_events,
+    new_events,
+    not_there_yet,
+    read_lines,
+    rows_of,
+    summarize,
+    without_erased,
+)
 from engagement_platform.pipelines.games.reasons import EventLimits
+from engagement_platform.pipelines.parts import FEW_ROWS, Appends, kept, side_by_side, tune_for
 from engagement_platform.settings import Settings
 
 _DECIDING = ("max_lateness", "max_ahead", "duplicate_window")
 
+TABLES = "tables"
+"""The process that writes."""
+ROWS_OF = "rows/"
+"""How the counts begin that say how many rows were written into a table; its name follows."""
 INGEST_GAME_EVENTS = ingest_name(GROUP)
 REPLAY_GAME_EVENTS = replay_name(GROUP)
+
+
+@dataclass(frozen=True)
+class GameBatch:
+    """A batch with its finished plan."""
+
+    lake: Lake
+    manifest: Manifest
+    feed: Feed
+    found: Summary
+    """Of all lines that were read."""
+    stays: Summary
+    """Without those of players who were erased."""
+    plan: DataFrame
+    """Lines that are refused, and events that land. Checkpointed."""
+    refused: DataFrame
+    """Of the plan those that quarantine does not hold yet."""
+    refused_rows: int
+    landed: Mapping[str, int]
+    """Type -> events that land."""
+
+
+@dataclass(frozen=True)
+class LinesProcess:
+    """What was read. Kept before anything is written: a resume that reads less does not end."""
+
+    name: str = "lines"
+    commits: tuple[str, ...] = ()
+
+    def run(self, work: GameBatch, commit: Committer) -> Counts:  # noqa: ARG002
+        """Counts: rows_in, bytes_in, unknown_fields."""
+        found = work.found
+        return {"rows_in": found.rows_in, "bytes_in": found.bytes_in, "unknown_fields": found.unknown_fields}
+
+
+@dataclass(frozen=True)
+class TablesProcess:
+    """The table of each type that the batch has events of, and quarantine."""
+
+    commits: tuple[str, ...]
+    name: str = TABLES
+
+    def run(self, work: GameBatch, commit: Committer) -> Counts:
+        """Counts: landed, duplicates, quarantined, erased, and as the tables' logs have them files, bytes, commits,
+        rows_written, and rows/<name> of each table."""
+        appends = Appends(work.lake, work.manifest, commit)
+
+        def events(name: str, rows: int) -> None:
+            declared = work.feed.types[name]
+            appends.add(name, declared.table, rows_of(work.plan, name, list(declared.fields)), rows)
+
+        if work.found.rows_in <= FEW_ROWS:
+            # One task writes the days of a table: thirty tables have tasks enough.
+            work.lake.spark.conf.set("spark.sql.shuffle.partitions", "1")
+        side_by_side(*(partial(events, name, rows) for name, rows in sorted(work.landed.items())))
+        if work.refused_rows:
+            # The last one: that it is there says that the batch is.
+            appends.add(QUARANTINE_NAME, work.feed.quarantine, work.refused, work.refused_rows)
+        landed = sum(work.landed.values())
+        copies = sum(work.stays.accepted.values()) - landed
+        commits = appends.commits()
+        rows = {f"{ROWS_OF}{name}": commit.rows_added for name, commit in commits.items()}
+        return {
+            "landed": landed,
+            "duplicates": copies + work.stays.refused - work.refused_rows,
+            "quarantined": work.refused_rows,
+            "erased": work.found.rows_in - work.stays.rows_in,
+            **added_by(commits.values()),
+            "rows_written": sum(rows.values()),
+            **rows,
+        }
+
+
+@dataclass(frozen=True)
+class FiguresProcess:
+    """What the batch adds to the figures of games and the features of players, which are in the stores."""
+
+    store: LiveOpsStore
+    name: str = "figures"
+    commits: tuple[str, ...] = ()
+
+    def run(self, work: GameBatch, commit: Committer) -> Counts:  # noqa: ARG002
+        """Adds them once, whatever dies in between."""
+        if work.landed:
+            manifest = work.manifest
+            groups = counted(work.plan, work.feed.types, work.landed)
+            self.store.add(manifest.app_id, manifest.batch_id, groups, manifest.ingestion_ts)
+        return {}
 
 
 def game_events(
@@ -28,23 +144,25 @@ def game_events(
 ) -> MicroBatchJob[GameBatch]:
     """Objects with lines of events into one table for each type, exactly once, and refused ones into quarantine.
 
-    name: also the key of its checkpoint; a replay is the same job under its own name. settings: those of the feed.
+    Of the feed that ships, figures and features are counted, too. name: also the key of its checkpoint; a replay is the
+    same job under its own name. settings: those of the feed.
     """
     tables = feed.tables
     lake.ensure(*tables)
     tombstones = StoredTombstones(settings)
+    commits = {**{event_type: one.table for event_type, one in feed.types.items()}, QUARANTINE_NAME: feed.quarantine}
+
+    figures = (FiguresProcess(LiveOpsStore(open_engine(settings.store_url))),) if feed.group == GROUP else ()
 
     def prepare(manifest: Manifest) -> GameBatch:
         own = as_pinned(settings, manifest)
-        decode = event_decoder(feed.types, EventLimits.of(own))
-        lines = lines_of(source.shares(manifest.start, manifest.end), source.options, manifest.ingestion_ts)
-        return open_batch(lake, manifest, feed, lines, decode, own.games.duplicate_window, tombstones)
+        return open_batch(lake.under(own), manifest, feed, source.objects(manifest.start, manifest.end), tombstones)
 
     return MicroBatchJob(
         name=name,
         source=source,
         prepare=prepare,
-        processes=(RefusedProcess(), *(EventsProcess(event_type) for event_type in feed.types)),
+        processes=(LinesProcess(), TablesProcess(tuple(commits)), *figures),
         stores=stores,
         limits=Limits(settings.batch.max_records, settings.batch.max_bytes),
         pin=lambda: {table.name: lake.version(table) for table in tables},
@@ -52,21 +170,43 @@ def game_events(
         # One lease stands for all of them: a replay beside new batches would not see what those are landing.
         leased=(feed.quarantine.name,),
         lease_wait=settings.stores.lease_wait,
-        describe=lambda work: {
-            "rejected": work.by_reason,
-            "landed_by_type": {name: len(kept.rows) for name, kept in work.kept.items()},
-            "produced_quantiles_ms": work.arrival_quantiles_ms,
-        },
-        fencing=LakeFencing(
-            lake,
-            targets(
-                {
-                    f"{QUARANTINE_NAME}/append": feed.quarantine,
-                    **{f"{event_type}/append": one.table for event_type, one in feed.types.items()},
-                }
-            ),
-        ),
+        describe=describe,
+        fencing=LakeFencing(lake, targets({f"{TABLES}/{commit}": table for commit, table in commits.items()})),
         observe=told.observe,
         on_wait=told.on_wait,
         on_blocked=told.on_blocked,
     )
+
+
+def open_batch(lake: Lake, manifest: Manifest, feed: Feed, objects: BatchObjects, tombstones: Tombstones) -> GameBatch:
+    """Read and decode the objects, and hold the events against what the tables have at the manifest's versions.
+
+    tombstones: whose lines are dropped. Cost: three Spark jobs with results: over the decoded lines, their players, and
+    the plan; where refused lines may be in quarantine already, one over those.
+    """
+    types, window = feed.types, lake.settings.games.duplicate_window
+    # Nobody knows how many lines there are; most batches have few.
+    tune_for(lake, 0)
+    lines = read_lines(lake.spark, objects)
+    decoded = decode_lines(lines, types, EventLimits.of(lake.settings), manifest.ingestion_ts)
+    found = stays = summarize(decoded)
+    tune_for(lake, found.rows_in)
+    if (others := without_erased(decoded, tombstones, lake, manifest.sequence)) is not None:
+        decoded, stays = others, summarize(others)
+    landed = landed_events(lake, manifest, types, decoded, stays, window)
+    plan = new_events(decoded, landed, stays, window)
+    rows = landed_by_type(plan)
+    refused, refused_rows = plan.where("reason_code IS NOT NULL"), stays.refused
+    if refused_rows and manifest.goes_over_again:
+        quarantine = feed.quarantine
+        refused = kept(not_there_yet(refused, lake, quarantine, manifest.table_versions[quarantine.name]))
+        refused_rows = refused.count()
+    return GameBatch(lake, manifest, feed, found, stays, plan, refused, refused_rows, rows)
+
+
+def describe(work: GameBatch) -> Mapping[str, object]:
+    """What people want to see of a batch beside its counts."""
+    return {
+        "rejected": dict(work.stays.rejected),
+        "produced_quantiles_ms": list(work.found.arrival_quantiles_ms),
+    }

@@ -1,14 +1,13 @@
 """Where batches of game events come from: objects that S3 announces through SQS, or those of a prefix, once more.
 
-What is in a batch is durable before the batch begins; reading an object is `sources.s3_sqs_read`.
+What is in a batch is durable before the batch begins; Spark reads the objects, through the source `s3-sqs`.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
-from datetime import UTC, datetime
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from pyspark.sql import types as T
@@ -16,25 +15,23 @@ from pyspark.sql.streaming.datasource import ReadMaxFiles
 
 from engagement_platform.engine.model import Limits, NoIdentity, Offsets, Source
 from engagement_platform.errors import PlatformError
-from engagement_platform.pipelines.games.sorting import Line
 from engagement_platform.settings import Settings
-from engagement_platform.sources.s3_events import S3File
+from engagement_platform.sources.s3_events import S3File, event_of
 from engagement_platform.sources.s3_formats import Shape
-from engagement_platform.sources.s3_sqs import Offset, S3SqsPartition, S3SqsStreamReader
+from engagement_platform.sources.s3_sqs import Offset, S3SqsStreamReader
 from engagement_platform.sources.s3_sqs_options import S3SqsOptions
-from engagement_platform.sources.s3_sqs_read import read_files, share_out
 from engagement_platform.sources.s3_sqs_state import S3SqsState
 
 Range = tuple[Offsets, Offsets]
-Shares = tuple[S3SqsPartition, ...]
-"""The objects of a batch, one share for each task that reads them; picklable."""
 
 BATCH = "batch"
 """The one partition of offsets: number of the last batch of objects that was read."""
 
-SCHEMA = T.StructType().add("value", "binary").add("_file", "string").add("_line", "long").add("_event_ts", "timestamp")
+LINE_SCHEMA = (
+    T.StructType().add("value", "binary").add("_file", "string").add("_line", "long").add("_event_ts", "timestamp")
+)
+"""What is read of an object: a row a line."""
 _REMEMBER_DAYS = 7
-_BLANKS = b" \t\r\n"
 
 
 class NoGameQueue(PlatformError):
@@ -58,16 +55,33 @@ class ObjectsForgotten(PlatformError):
         )
 
 
+@dataclass(frozen=True)
+class BatchObjects:
+    """The objects of a batch, for `spark.read.format("s3-sqs")`."""
+
+    files: tuple[S3File, ...]
+    options: S3SqsOptions
+    dead_letters: str | None
+    """URL of the queue for objects that cannot be read."""
+
+    def as_options(self) -> dict[str, str]:
+        """As options of the source, which needs neither queue nor state for them."""
+        given = {
+            "objects": event_of(self.files),
+            "fileFormat": self.options.file_format,
+            "region": self.options.region,
+            "endpoint": self.options.endpoint,
+            "tasks": str(self.options.tasks),
+            "deadLetterQueueUrl": self.dead_letters,
+        }
+        return {name: value for name, value in given.items() if value is not None}
+
+
 class ObjectSource(Source, Protocol):
     """A source whose batches are objects."""
 
-    @property
-    def options(self) -> S3SqsOptions:
-        """How objects are read."""
-        ...
-
-    def shares(self, start: Offsets, end: Offsets) -> Shares:
-        """The objects of a range."""
+    def objects(self, start: Offsets, end: Offsets) -> BatchObjects:
+        """The objects of a range; the same ones each time."""
         ...
 
 
@@ -100,9 +114,9 @@ class QueueSource(NoIdentity):
     """
 
     def __init__(self, stream: str, settings: Settings, wait_s: int = 1) -> None:
-        self.options = replace(options_of(settings), wait_time_s=wait_s)
+        self._options = replace(options_of(settings), wait_time_s=wait_s)
         self._stream, self._max_objects = stream, settings.games.max_objects
-        self._reader = S3SqsStreamReader(Shape.of(SCHEMA, self.options))
+        self._reader = S3SqsStreamReader(Shape.of(LINE_SCHEMA, self._options))
 
     def plan(self, start: Offsets | None, limits: Limits, mean_bytes: float | None) -> Range | None:  # noqa: ARG002
         """The objects that wait longest; None when none does. After a reset all that are remembered come again."""
@@ -114,17 +128,18 @@ class QueueSource(NoIdentity):
 
     def check(self, start: Offsets, end: Offsets) -> None:
         """Raise ObjectsForgotten, S3SqsStateLost when the state does not know the batch."""
-        self.shares(start, end)
+        self.objects(start, end)
 
     def size(self, start: Offsets, end: Offsets) -> None:
         """Not known before objects are read."""
 
-    def shares(self, start: Offsets, end: Offsets) -> Shares:
+    def objects(self, start: Offsets, end: Offsets) -> BatchObjects:
         """The objects of a range; the same ones each time."""
-        found = tuple(self._reader.partitions(self._offset(start), self._offset(end)))
-        if not found:
+        shares = self._reader.partitions(self._offset(start), self._offset(end))
+        if not shares:
             raise ObjectsForgotten(self._stream, end[BATCH], "the stores' database")
-        return found
+        files = tuple(file for share in shares for file in share.files)
+        return BatchObjects(files, self._options, shares[0].dead_letters)
 
     def close(self) -> None:
         """Let go of the queue: what was not committed becomes visible to others again in time."""
@@ -148,11 +163,11 @@ class ReplaySource(NoIdentity):
         list_objects: Callable[[], Sequence[S3File]],
         dead_letters: str | None,
     ) -> None:
-        self.options = options_of(settings)
+        self._options = options_of(settings)
         self._stream, self._max_objects = stream, settings.games.max_objects
         self._list: Callable[[], Sequence[S3File]] | None = list_objects
         self._dead_letters = dead_letters
-        self._state = S3SqsState.open(self.options.state_location, allow_overwrites=False)
+        self._state = S3SqsState.open(self._options.state_location, allow_overwrites=False)
 
     def plan(self, start: Offsets | None, limits: Limits, mean_bytes: float | None) -> Range | None:  # noqa: ARG002
         """The next of the objects; None after the last."""
@@ -163,42 +178,20 @@ class ReplaySource(NoIdentity):
         planned = self._state.planned(self._stream, after)
         if planned is None:
             planned = self._state.plan(
-                self._stream, after, self._max_objects, max_bytes=self.options.max_bytes_per_trigger
+                self._stream, after, self._max_objects, max_bytes=self._options.max_bytes_per_trigger
             )
         return None if planned == after else ({BATCH: after}, {BATCH: planned})
 
     def check(self, start: Offsets, end: Offsets) -> None:
         """Raise ObjectsForgotten when the state does not know the batch."""
-        self.shares(start, end)
+        self.objects(start, end)
 
     def size(self, start: Offsets, end: Offsets) -> None:
         """Not known before objects are read."""
 
-    def shares(self, start: Offsets, end: Offsets) -> Shares:
+    def objects(self, start: Offsets, end: Offsets) -> BatchObjects:
         """The objects of a range."""
         found = self._state.files(self._stream, start[BATCH], end[BATCH])
         if not found:
             raise ObjectsForgotten(self._stream, end[BATCH], self._state.location)
-        return tuple(S3SqsPartition(group, self._dead_letters) for group in share_out(found, self.options.tasks))
-
-
-def lines_of(shares: Sequence[S3SqsPartition], options: S3SqsOptions, planned: datetime) -> Iterator[Line]:
-    """The lines of the objects, blank ones left out. Objects that cannot be read become dead letters.
-
-    planned: when the batch was planned, UTC; then an object has arrived whose announcement does not say when it did.
-    """
-    shape = Shape.of(SCHEMA, options)
-    for share in shares:
-        for batch in read_files(share.files, shape, share.dead_letters):
-            # One batch is of one object. Versions are left out: listings, by which objects are replayed, have none.
-            name = str(batch.column("_file")[0].as_py()).partition("?versionId=")[0]
-            arrived = _second(batch.column("_event_ts")[0].as_py() or planned)
-            numbered = zip(batch.column("_line").to_pylist(), batch.column("value").to_pylist(), strict=True)
-            for number, value in numbered:
-                if value.strip(_BLANKS):
-                    yield Line(name, number, arrived, value)
-
-
-def _second(moment: datetime) -> datetime:
-    """Whole seconds, since listings tell no more, and a replay has to decide as the first reading did."""
-    return moment.astimezone(UTC).replace(microsecond=0)
+        return BatchObjects(tuple(found), self._options, self._dead_letters)

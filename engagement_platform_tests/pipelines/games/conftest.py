@@ -1,4 +1,4 @@
-"""A bucket that tells a queue, a lake and jobs on them. Without Spark: few rows on this disk are written without it."""
+"""A bucket that tells a queue, a lake and jobs on them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from deltalake import DeltaTable
@@ -18,10 +18,9 @@ from engagement_platform.engine.drain import DrainPolicy, drain
 from engagement_platform.engine.job import BatchReport, MicroBatchJob, Observer, Told
 from engagement_platform.jobs import close_source, open_stores, replay_game_events
 from engagement_platform.lake.lake import Lake
-from engagement_platform.pipelines.games.batch import GameBatch
 from engagement_platform.pipelines.games.event_type import GROUP, QUARANTINE
 from engagement_platform.pipelines.games.feed import Feed
-from engagement_platform.pipelines.games.job import INGEST_GAME_EVENTS, game_events
+from engagement_platform.pipelines.games.job import INGEST_GAME_EVENTS, GameBatch, game_events
 from engagement_platform.pipelines.games.objects import QueueSource
 from engagement_platform.pipelines.games.registry import registry
 from engagement_platform.sections import GamesSettings
@@ -29,17 +28,15 @@ from engagement_platform.settings import LayoutSettings, Settings
 from engagement_platform_tests.conftest import Moto
 
 _numbers = itertools.count()
-NO_SPARK = cast(SparkSession, None)
-"""Whoever asked it for anything would fail."""
 AT_ONCE = DrainPolicy(idle_timeout=timedelta(0), max_duration=timedelta.max)
 
 
 class World:
     """Everything a job of game events needs, fresh."""
 
-    def __init__(self, moto: Moto, folder: Path) -> None:
+    def __init__(self, moto: Moto, folder: Path, spark: SparkSession) -> None:
         name = f"games{next(_numbers)}"
-        self.moto, self.spark, self.bucket = moto, NO_SPARK, f"{name}-raw"
+        self.moto, self.spark, self.bucket = moto, spark, f"{name}-raw"
         self.s3, self.sqs = moto.client("s3"), moto.client("sqs")
         self.s3.create_bucket(Bucket=self.bucket, CreateBucketConfiguration={"LocationConstraint": "eu-central-1"})
         self.dead = self.sqs.create_queue(QueueName=f"{name}-dead")["QueueUrl"]
@@ -110,9 +107,9 @@ class World:
 
 
 @pytest.fixture
-def world(moto: Moto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+def world(moto: Moto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark: SparkSession) -> World:
     monkeypatch.setenv("AWS_ENDPOINT_URL", moto.endpoint)
-    return World(moto, tmp_path)
+    return World(moto, tmp_path, spark)
 
 
 @pytest.fixture

@@ -8,9 +8,9 @@ import sys
 
 from engagement_platform.engine.drain import drain
 from engagement_platform.engine.job import Told
-from engagement_platform.jobs import build_job, open_stores
+from engagement_platform.jobs import open_job
 from engagement_platform.settings import Settings
-from engagement_platform_tests.pipelines.games.conftest import AT_ONCE, NO_SPARK
+from engagement_platform_tests.pipelines.games.conftest import AT_ONCE
 
 
 def main(point: str) -> None:
@@ -20,10 +20,9 @@ def main(point: str) -> None:
         if passed == point:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    settings = Settings()
-    job = build_job("ingest-game-events", NO_SPARK, settings, open_stores(settings), Told(observe=observe))
-    for _ in drain(job, AT_ONCE):
-        pass
+    with open_job("ingest-game-events", Settings(), Told(observe=observe)) as job:
+        for _ in drain(job, AT_ONCE):
+            pass
 
 
 if __name__ == "__main__":

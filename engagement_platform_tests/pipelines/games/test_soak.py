@@ -162,8 +162,8 @@ class Soak:
     def points(self) -> list[str]:
         """Where the process may be killed, of those that every batch comes by; others may have nothing to write."""
         names = list(self.world.types)[: self.extent.types]
-        passed = [f"{self.rng.choice(names)}.append:{when}" for when in ("before", "after")]
-        return ["manifest:after", "quarantine:recorded", *passed, f"{self.rng.choice(names)}:recorded"]
+        passed = [f"tables.{self.rng.choice(names)}:{when}" for when in ("before", "after")]
+        return ["manifest:after", "lines:recorded", *passed, "tables:recorded"]
 
     @property
     def injected(self) -> Counter[str]:
@@ -258,9 +258,8 @@ def dead_letters(world: World) -> set[tuple[str, str]]:
 
 @pytest.fixture
 def world(moto: Moto, tmp_path: Path, spark: SparkSession) -> World:
-    """Without announcements of its own: the soak sends them. With Spark, which fences off a run that was killed."""
-    made = World(moto, tmp_path)
-    made.spark = spark
+    """Without announcements of its own: the soak sends them."""
+    made = World(moto, tmp_path, spark)
     made.s3.put_bucket_notification_configuration(Bucket=made.bucket, NotificationConfiguration={})
     made.sqs.purge_queue(QueueUrl=made.queue)
     return made

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 import numpy as np
 import pyarrow as pa
 
-from engagement_platform.live_ops.figures import KPI_SCHEMA, KPIS, Grid, minute_number, moment_of
+from engagement_platform.pipelines.games.figures import KPI_SCHEMA, KPIS, Grid, minute_number, moment_of
 
 MONDAY = datetime(2026, 3, 2, tzinfo=UTC)
 DAY = 1440

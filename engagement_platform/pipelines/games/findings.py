@@ -10,7 +10,7 @@ from datetime import timedelta
 
 from engagement_platform.alerting.alerts import Alerts
 from engagement_platform.alerting.model import Alert, Severity
-from engagement_platform.live_ops.detect import SILENCE, Finding
+from engagement_platform.pipelines.games.detection import SILENCE, Finding
 
 SOURCE = "live-ops"
 FIGURES = "figures"

@@ -1,4 +1,4 @@
-"""Nothing of an erased player is in the stores, and counting goes on without the player."""
+"""Nothing of an erased player is in the stores. Batches drop the player's events before they are counted."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from engagement_platform.live_ops_job.erasing import PlayersKept
-from engagement_platform.live_ops_job.job import LiveOpsJob, reset
 from engagement_platform.pii.erasure import Subject, erase, subject
 from engagement_platform.pii.opening import open_vault
 from engagement_platform.pii.scan import places_with
-from engagement_platform.pipelines.games.erasing import game_tables
+from engagement_platform.pipelines.games.erasing import PlayersKept, game_tables
+from engagement_platform.pipelines.games.live_ops import LiveOpsJob
 from engagement_platform.settings import Settings
-from engagement_platform_tests.live_ops_job.tables import Games, Row
+from engagement_platform_tests.pipelines.games.counted import Games, Row
 
 BOB, AMY = "bob-canary", "amy-canary"
 BEGIN = datetime(2026, 3, 2, tzinfo=UTC)
@@ -65,21 +64,6 @@ def test_no_byte_of_an_erased_player_is_in_the_stores_and_others_have_all_they_h
     assert not spent(job, BOB)
     assert job.features.read("chess", AMY, BEGIN + timedelta(hours=4)) == before
     assert erased(games)["features of players"] == (0, 0), "doing it twice is fine"
-
-
-def test_counting_goes_on_past_the_erasure_and_does_not_count_the_player_again(games: Games) -> None:
-    erased(games)
-    games.append("login", [login(AMY, 210)], BEGIN + timedelta(minutes=210))
-    assert LiveOpsJob(games.settings).run().rows == 1
-    # Who begins at the beginning reads files of former versions, in which the player stands.
-    reset(games.settings)
-    job = LiveOpsJob(games.settings)
-    assert job.run().rows == 13
-    figures = job.store.figures(BEGIN, BEGIN + timedelta(hours=5)).to_pylist()
-    assert {(row["events"], row["players"]) for row in figures} == {(2, 1), (1, 1)}, "events count, the player does not"
-    assert not spent(job, BOB)
-    assert spent(job, AMY)
-    assert in_stores(games.settings) == []
 
 
 def test_a_player_erased_in_one_game_keeps_what_it_did_in_others(games: Games) -> None:

@@ -13,8 +13,16 @@ import numpy as np
 import numpy.typing as npt
 
 from engagement_platform.alert_sections import LiveOpsSettings
-from engagement_platform.live_ops.baseline import Baseline, Expectation
-from engagement_platform.live_ops.figures import KPIS, MINUTE, RISING_IS_BAD, Grid, Numbers, minute_number, moment_of
+from engagement_platform.pipelines.games.baseline import Baseline, Expectation
+from engagement_platform.pipelines.games.figures import (
+    KPIS,
+    MINUTE,
+    RISING_IS_BAD,
+    Grid,
+    Numbers,
+    minute_number,
+    moment_of,
+)
 
 Flags = npt.NDArray[np.bool_]
 

@@ -1,4 +1,4 @@
-"""What the job counts is what a loop over the events counts, once, and a drop after a change arrives at a webhook."""
+"""What Spark counts is what a loop over the events counts, once, and a drop after a change arrives at a webhook."""
 
 from __future__ import annotations
 
@@ -6,31 +6,30 @@ import json
 import threading
 from collections import defaultdict
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
-from hypothesis import given
-from hypothesis import strategies as st
+from pyspark.sql import SparkSession
 from scipy.stats import poisson
 from typer.testing import CliRunner
 
 from engagement_platform.cli import app
-from engagement_platform.consumers.appended import Appends
-from engagement_platform.lake.arrow import table_of
-from engagement_platform.live_ops.minutes import known_rows
-from engagement_platform.live_ops_job.events import batch_of, changes_of, events_of
-from engagement_platform.live_ops_job.job import CONSUMER, Counted, LiveOpsJob, reset
+from engagement_platform.pipelines.games.counting import counted
+from engagement_platform.pipelines.games.decoding import event_decoder
+from engagement_platform.pipelines.games.live_ops import Judged, LiveOpsJob, reset
+from engagement_platform.pipelines.games.reasons import EventLimits
 from engagement_platform.pipelines.games.registry import registry
+from engagement_platform.pipelines.games.rules import decoded_ddl, decoded_lines
+from engagement_platform.sources.messages import DecodingLimits
 from engagement_platform_tests.alerting.receiver import Receiver
-from engagement_platform_tests.live_ops_job.tables import Games, Row
+from engagement_platform_tests.pipelines.games.counted import SCHEMA, Event, Games, Row, groups, paid
+from engagement_platform_tests.pipelines.games.test_rules import read
 
 BEGIN = datetime(2026, 3, 2, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
-Event = tuple[str, Row]
 
 
 def event(kind: str, second: int, player: str | None, **fields: object) -> Event:
@@ -46,7 +45,7 @@ def an_hour() -> list[Event]:
         second, player = n * 7919 % 3600, f"p{n % 7}"
         made.append(
             (
-                event("login", second, player),
+                event("login", second, player, succeeded=True),
                 event("purchase", second, player, product_id="a", price=n / 100, currency="USD"),
                 event("purchase", second, player, product_id="b", price=900.0, currency="JPY", price_usd=6.0),
                 event("purchase", second, player, product_id="c", price=900.0, currency="JPY"),
@@ -55,14 +54,6 @@ def an_hour() -> list[Event]:
             )[n % 6]
         )
     return made
-
-
-def paid(kind: str, row: Row) -> int:
-    """Millionths of a dollar."""
-    if kind != "purchase":
-        return 0
-    dollars = row.get("price_usd") or (row["price"] if row["currency"] == "USD" else 0)
-    return round(dollars * 1e6)
 
 
 def by_a_loop(events: list[Event]) -> list[Row]:
@@ -86,46 +77,39 @@ def figures(job: LiveOpsJob) -> list[Row]:
     return rows
 
 
-def put(games: Games, events: list[Event]) -> None:
-    by: dict[str, list[Row]] = defaultdict(list)
-    for kind, row in events:
-        by[kind].append(row)
-    for kind, rows in by.items():
-        games.append(kind, rows, BEGIN + timedelta(hours=1))
+def test_what_spark_counts_of_a_plan_is_what_a_loop_counts(spark: SparkSession, tmp_path: Path) -> None:
+    change = event("server_status", 90, None, server_id="s", live_ops_change="offer 7")
+    absurd = event("purchase", 100, "p1", product_id="a", price=1.0, currency="EUR", price_usd=1e300)
+    events, types = [*an_hour(), change, change, absurd], dict(registry())
+    # As somebody may declare it: without a range.
+    usd = types["purchase"].fields["price_usd"].model_copy(update={"at_most": None})
+    fields = {**types["purchase"].fields, "price_usd": usd}
+    types["purchase"] = types["purchase"].model_copy(update={"fields": fields})
+    decode = event_decoder(types, EventLimits(DecodingLimits(), timedelta(days=7), timedelta(hours=1)))
+    said = ({**row, "event_type": kind, "event_id": f"e{n}"} for n, (kind, row) in enumerate(events))
+    lines = [json.dumps(each, default=datetime.isoformat).encode() for each in said]
+    batch = decoded_lines(read([*lines, b"no json"], BEGIN), decode, types, BEGIN)
+    plan = spark.createDataFrame(pa.Table.from_batches([batch]), decoded_ddl(types))
+    found = counted(plan, types, {kind for kind, _ in events})
+    keys = [(name, "ascending") for name in ("game", "minute", "player_id", "session_id")]
+    assert found.select(SCHEMA.names).cast(SCHEMA).sort_by(keys).equals(groups(events).sort_by(keys))
 
 
-def test_figures_and_features_are_a_loops_however_often_the_job_runs_and_wherever_it_crashes(tmp_path: Path) -> None:
+def test_figures_and_features_are_a_loops_and_a_batch_counts_once(tmp_path: Path) -> None:
     games, events = Games(tmp_path), an_hour()
-    put(games, events[:120])
-    first = LiveOpsJob(games.settings, max_rows=15)
-    assert first.run().rows == 120
-    assert first.run().rows == 0
-    put(games, events[120:250])
-    # A process that counted a part of a commit, and died before its cursor moved.
-    login = registry()["login"]
-    dying = Appends(
-        games.settings.lake, login.table.name, name=CONSUMER, max_rows=5, store_url=games.settings.store_url
-    )
-    before, batch = dying.committed, next(iter(dying))
-    crashed = LiveOpsJob(games.settings)
-    start, end = (before.version, before.rows), (batch.position.version, batch.position.rows)
-    counted = partial(batch_of, login, batch.rows)
-    assert crashed.store.take(login.table.name, start, end, len(batch.rows), counted) == 5
-    assert crashed.store.take(login.table.name, start, end, len(batch.rows), counted) == 0, "a replay adds nothing"
-    # The next one cuts the same rows otherwise.
-    DeltaTable(login.table.uri(games.settings.lake)).optimize.compact()
-    again = LiveOpsJob(games.settings, max_rows=13)
-    assert again.run().rows == 125
-    assert figures(again) == by_a_loop(events[:250])
-    put(games, events[250:])
-    assert again.run().rows == 50
-    assert figures(again) == by_a_loop(events)
-    player_is_a_loops(again, events, "p3")
+    for batch, part in enumerate((events[:120], events[120:250], events[250:])):
+        made = groups(part)
+        assert games.store.add("ingest-game-events@1.a", batch, made, BEGIN)
+        assert not games.store.add("ingest-game-events@1.a", batch, made, BEGIN), "a resume adds nothing"
+    job = LiveOpsJob(games.settings)
+    assert figures(job) == by_a_loop(events)
+    player_is_a_loops(job, events, "p3")
+    # Another job, and one that was reset, have batches of their own.
+    games.store.add("replay-game-events@1.b", 0, groups([event("login", 5, "p3")]), BEGIN)
+    assert figures(job) == by_a_loop([*events, event("login", 5, "p3")])
     reset(games.settings)
-    assert figures(again) == []
-    assert LiveOpsJob(games.settings).run().rows == 300
-    assert figures(again) == by_a_loop(events)
-    player_is_a_loops(again, events, "p3")
+    assert figures(job) == []
+    assert job.features.read("g1", "p3", BEGIN) is None
 
 
 def player_is_a_loops(job: LiveOpsJob, events: list[Event], player: str) -> None:
@@ -194,60 +178,34 @@ def test_a_drop_after_a_change_arrives_at_a_webhook_once_and_so_does_its_end(tmp
         assert not any("recovered" in title for title in receiver.titles[2:])
 
 
-def test_who_follows_counts_what_comes_tells_and_stops(tmp_path: Path) -> None:
-    rows, stop = [3, 2, 4], threading.Event()
-    games = Games(tmp_path)
+def test_who_follows_judges_again_and_again_and_stops(tmp_path: Path) -> None:
+    stop, games = threading.Event(), Games(tmp_path)
     live_ops = games.settings.live_ops.model_copy(update={"poll": timedelta(seconds=0.01)})
-    job = LiveOpsJob(games.settings.model_copy(update={"live_ops": live_ops}))
-    counted: list[int] = []
+    job = LiveOpsJob(games.settings.model_copy(update={"live_ops": live_ops}), clock=lambda: BEGIN)
+    judged: list[datetime | None] = []
 
-    def came(done: Counted) -> None:
-        """After each run that counted, the next rows; after the last of them, and a run that found none, the end."""
-        if done.rows:
-            counted.append(done.rows)
-        elif len(counted) == len(rows):
+    def came(done: Judged) -> None:
+        if done.until not in judged:
+            judged.append(done.until)
+            at = BEGIN + len(judged) * 10 * MINUTE
+            games.append("login", [{"game_id": "g1", "event_ts": at, "player_id": "p"}], at)
+        if len(judged) == 3:
             stop.set()
-        if len(counted) < len(rows) and (done.rows or not counted):
-            put(games, [event("login", n, "p") for n in range(rows[len(counted)])])
 
     follower = threading.Thread(target=job.follow, args=(stop, came))
     follower.start()
     follower.join(60)
     assert not follower.is_alive()
-    assert counted == rows
-    assert sum(row["events"] for row in figures(job)) == sum(rows)
+    delay = games.settings.live_ops.delay
+    assert judged == [None, BEGIN + 10 * MINUTE - delay, BEGIN + 20 * MINUTE - delay]
 
 
-def test_each_shipped_type_makes_events_and_only_server_status_tells_of_changes() -> None:
-    telling = []
-    for name, declared in registry().items():
-        row = {"event_ts": BEGIN + timedelta(seconds=90), "game_id": "g1", "live_ops_change": "x", "price_usd": 2.0}
-        rows = table_of([{key: row[key] for key in row if key in declared.table.column_names}] * 2, declared.table)
-        [one, other] = events_of(declared, rows).to_pylist()
-        assert one == other
-        assert (one["event_type"], one["player_id"], one["level"]) == (name, None, None)
-        assert one["revenue"] == (2.0 if "price_usd" in declared.fields else None)
-        if found := changes_of(declared, rows):
-            assert [(change.at, change.name) for change in found] == [(BEGIN + MINUTE, "x")]
-            telling.append(name)
-    assert telling == ["server_status"]
-
-
-@given(st.integers(0, 20), st.integers(1, 20), st.integers(0, 40), st.booleans())
-def test_rows_that_were_counted_are_passed_by_however_they_were_cut(a: int, size: int, place: int, last: bool) -> None:
-    """Rows a to a + size of commit 4, of which `place` were counted."""
-    through = (4, 0) if last else (3, a + size)
-    before = (3, a) if a else (2, 7)
-    counted = (3, place) if place else (1, 5)
-    if counted < through and place <= a + size:
-        assert known_rows(counted, before, through) == len(set(range(a, a + size)) & set(range(place)))
-
-
-def test_the_commands_count_show_a_player_and_forget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_commands_judge_show_a_player_and_forget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ENGAGEMENT_PLATFORM_HOME", str(tmp_path))
     games, runner = Games(tmp_path), CliRunner()
-    put(games, [event("purchase", 5, "p1", product_id="a", price=2.5, currency="USD"), event("login", 8, "p1")])
+    bought = event("purchase", 5, "p1", product_id="a", price=2.5, currency="USD")
+    games.add([bought, event("login", 8, "p1")], BEGIN)
 
     def said(*arguments: str) -> dict[str, Any]:
         result = runner.invoke(app, ["live-ops", *arguments])
@@ -255,13 +213,11 @@ def test_the_commands_count_show_a_player_and_forget(tmp_path: Path, monkeypatch
         found: dict[str, Any] = json.loads(result.stdout)
         return found
 
-    for rows in (2, 0):
-        done = said("run", "--until-idle", "--json")
-        assert (done["rows"], done["tables"], done["games"], done["standing"]) == (rows, 2, [], [])
+    done = said("run", "--until-idle", "--json")
+    assert (done["games"], done["standing"]) == ([], [])
     features = said("player", "g1", "p1")
     assert (features["spend"], features["level"]) == (2.5, 0)
     assert runner.invoke(app, ["live-ops", "player", "g1", "p2"]).exit_code == 1
     assert runner.invoke(app, ["live-ops", "run"]).exit_code == 2
     assert runner.invoke(app, ["live-ops", "reset"]).exit_code == 0
     assert runner.invoke(app, ["live-ops", "player", "g1", "p1"]).exit_code == 1
-    assert said("run", "--until-idle", "--json")["rows"] == 2

@@ -25,7 +25,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from engagement_platform.live_ops.figures import KPIS, Grid, Numbers, grids
+from engagement_platform.pipelines.games.figures import KPIS, Grid, Numbers, grids
 
 MINUTES_A_DAY = 1440
 WEEK, DAY = 7 * MINUTES_A_DAY, MINUTES_A_DAY

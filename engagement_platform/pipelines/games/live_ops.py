@@ -1,0 +1,119 @@
+"""Judges the minutes of games that are complete, and tells of what is wrong.
+
+Figures are counted by each batch of game events (`counting`, `live_ops_store`); here they are held against a baseline.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from threading import Event
+
+from engagement_platform.alerting.alerts import Alerts
+from engagement_platform.engine.database import open_engine
+from engagement_platform.pipelines.games.baseline import Baseline
+from engagement_platform.pipelines.games.detection import LEVEL_MINUTES, SILENCE, WINDOWS, Finding, findings
+from engagement_platform.pipelines.games.figures import MINUTE, grids, minute_number, moment_of
+from engagement_platform.pipelines.games.findings import tell
+from engagement_platform.pipelines.games.live_ops_store import KEPT, LiveOpsStore
+from engagement_platform.pipelines.games.players import PlayerFeatures
+from engagement_platform.settings import Settings
+
+HISTORY = timedelta(weeks=4)
+# What went on for longer than a day is how the game does now.
+JUDGED = timedelta(days=1)
+# What came before, by which a level is known.
+_LEAD = (LEVEL_MINUTES + max(WINDOWS) + 1) * MINUTE
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What one run found."""
+
+    until: datetime | None
+    """Minutes before it were judged; None without any event."""
+    games: tuple[str, ...]
+    """Games that were judged: those with two days of history or more."""
+    standing: tuple[Finding, ...]
+    """What is wrong at that time."""
+
+
+def utc_now() -> datetime:
+    """This machine's clock, UTC."""
+    return datetime.now(UTC)
+
+
+class LiveOpsJob:
+    """Judges the games of one database. clock: for `live_ops.patience` only. Raises StoresUnavailable."""
+
+    def __init__(self, settings: Settings, *, clock: Callable[[], datetime] = utc_now) -> None:
+        self._settings, self._clock = settings, clock
+        engine = open_engine(settings.store_url)
+        self._baseline: tuple[datetime, Baseline] | None = None
+        self._last: Judged | None = None
+        self.store, self.features = LiveOpsStore(engine), PlayerFeatures(engine)
+        self.alerts = Alerts(engine, settings.alerting)
+
+    def run(self) -> Judged:
+        """Judge the minutes that are complete; messages wait in the outbox until `alerts.deliver()`."""
+        until = self._complete_until()
+        if self._last is not None and self._last.until == until:
+            # Nothing more can be said before the next minute is over.
+            return self._last
+        games, standing = ((), ()) if until is None else self._judged(until)
+        if (newest := self.store.newest()) is not None:
+            # By data time: events of last year are not old to a lake of last year.
+            self.store.close(min(newest) - self._settings.live_ops.players_open)
+            self.store.forget_figures(min(newest) - KEPT)
+            self.features.forget_sessions(min(newest) - KEPT)
+        self._last = Judged(until, games, standing)
+        return self._last
+
+    def follow(self, stop: Event, on_run: Callable[[Judged], None]) -> None:
+        """Run again and again until `stop` is set, and send what is due beside it."""
+        while not stop.is_set():
+            on_run(self.run())
+            self.alerts.deliver_in_background()
+            stop.wait(self._settings.live_ops.poll.total_seconds())
+
+    def _complete_until(self) -> datetime | None:
+        """Minutes before this have all their events, as far as can be known.
+
+        By when events were ingested, not by their own times alone: devices' clocks are up to an hour ahead. By the
+        newest event, too: while ingestion catches up, events of the past are still coming.
+        """
+        newest = self.store.newest()
+        if newest is None:
+            return None
+        settings, (ingested, event) = self._settings.live_ops, newest
+        by_events, by_clock = min(ingested - settings.delay, event), self._clock() - settings.patience
+        return moment_of(minute_number(max(by_events, by_clock)))
+
+    def _judged(self, until: datetime) -> tuple[tuple[str, ...], tuple[Finding, ...]]:
+        baseline = self._expected(until.replace(hour=0, minute=0))
+        games = tuple(sorted(baseline.games))
+        if not games:
+            return (), ()
+        first = until - JUDGED - _LEAD
+        shown = grids(self.store.figures(first, until), first, until, games)
+        changes = self.store.changes(first)
+        found = [
+            one
+            for one in findings(baseline, shown, changes, self._settings.live_ops)
+            if one.what == SILENCE or one.told_at > first + _LEAD
+        ]
+        tell(self.alerts, games, found)
+        return games, tuple(one for one in found if one.over_at is None)
+
+    def _expected(self, midnight: datetime) -> Baseline:
+        """From the weeks before a day, fitted once for each day: 1.4 s a game."""
+        if self._baseline is None or self._baseline[0] != midnight:
+            history = self.store.figures(midnight - HISTORY, midnight)
+            self._baseline = midnight, Baseline.fit(history, midnight)
+        return self._baseline[1]
+
+
+def reset(settings: Settings) -> None:
+    """Forget what was counted; figures begin anew with the next batch. Raises StoresUnavailable."""
+    LiveOpsStore(open_engine(settings.store_url)).reset()
