@@ -38,6 +38,8 @@ from engagement_platform.pipelines.games.feed import Feed, shipped
 from engagement_platform.pipelines.games.job import INGEST_GAME_EVENTS, REPLAY_GAME_EVENTS, game_events
 from engagement_platform.pipelines.games.objects import QueueSource
 from engagement_platform.pipelines.games.replay import replay_source
+from engagement_platform.pipelines.kafka_tables.job import ingest_stream
+from engagement_platform.pipelines.kafka_tables.tables import Stream
 from engagement_platform.pipelines.mutations.announcing import apply_mutations
 from engagement_platform.pipelines.mutations.ingest import ingest_mutation_requests
 from engagement_platform.pipelines.mutations.move import REMATERIALIZE_ALIASES, rematerialize_aliases
@@ -51,8 +53,6 @@ from engagement_platform.pipelines.replay import QuarantineSource
 from engagement_platform.settings import Settings
 from engagement_platform.sources.kafka import KafkaSource
 from engagement_platform.streams.declared import DeclaredEntity, declarations
-from engagement_platform.streams.ingest import ingest_stream
-from engagement_platform.streams.stream import Stream
 
 INGEST_ENGAGEMENTS = "ingest-engagements"
 INGEST_MUTATION_REQUESTS = "ingest-mutation-requests"
@@ -148,11 +148,11 @@ def build_declared(
     told, lake = told or Told(), Lake(spark, settings)
     if isinstance(declared, DeclaredEntity) and name == rematerialize_name(declared.entity):
         return rematerialize(lake, stores, settings, told, declared.entity)
-    source = KafkaSource(declared.topic, settings.kafka)
+    source, parts = KafkaSource(declared.topic, settings.kafka), Parts(lake, stores, settings, told)
     read = partial(read_topic, source, spark, settings)
     if isinstance(declared, DeclaredEntity):
-        return ingest_changes(declared.entity, source, read, Parts(lake, stores, settings, told))
-    return ingest_stream(declared, source, read, lake, stores, settings, told)
+        return ingest_changes(declared.entity, source, read, parts)
+    return ingest_stream(declared, source, read, parts)
 
 
 def read_topic(source: KafkaSource, spark: SparkSession, settings: Settings, manifest: Manifest) -> DataFrame:
@@ -250,9 +250,10 @@ def redrive_declared(
     if log.version(quarantine.uri(settings.lake)) is None:
         return None
     source, name = RedriveSource(lake, quarantine, job, reason), f"{REDRIVE_QUARANTINE}:{job}:{reason}"
+    parts = Parts(lake, stores, settings, told)
     if isinstance(declared, DeclaredEntity):
-        return ingest_changes(declared.entity, source, source.read, Parts(lake, stores, settings, told), name)
-    return ingest_stream(declared, source, source.read, lake, stores, settings, told, name)
+        return ingest_changes(declared.entity, source, source.read, parts, name)
+    return ingest_stream(declared, source, source.read, parts, name)
 
 
 def redriven_tables(settings: Settings) -> list[Stream | DeclaredEntity]:

@@ -21,8 +21,8 @@ from engagement_platform.engine.drain import DrainPolicy as Policy
 from engagement_platform.engine.drain import drain
 from engagement_platform.engine.job import BatchReport, MicroBatchJob, Told
 from engagement_platform.lake.engagement import QUARANTINE
+from engagement_platform.pipelines.kafka_tables.tables import Stream
 from engagement_platform.streams.declared import DeclaredEntity
-from engagement_platform.streams.stream import Stream
 
 
 class RedriveConfig(dg.Config):
@@ -69,7 +69,7 @@ def _told_of(declared: Stream | DeclaredEntity) -> tuple[Tables, tuple[dg.AssetC
         changeset = key_of(entity.changeset)
         tables = Tables({entity.changeset: "changeset"}, {QUARANTINE: "redriven"}, partial(changes_metadata, entity))
         return tables, (dg.AssetCheckKey(changeset, FRESH), dg.AssetCheckKey(changeset, SIZE))
-    own = {declared.table: "table", declared.quarantine: "redriven"}
+    own = {declared.table: "tables", declared.quarantine: "redriven"}
     return Tables(own, {}, partial(landed_metadata, declared)), (dg.AssetCheckKey(key_of(declared.table), FRESH),)
 
 

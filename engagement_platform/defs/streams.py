@@ -40,7 +40,7 @@ from engagement_platform.defs.telling import Tables
 from engagement_platform.defs.waiting import Waiting, waiting
 from engagement_platform.engine.job import MicroBatchJob, Told
 from engagement_platform.lake.contract import Table
-from engagement_platform.streams.stream import Stream
+from engagement_platform.pipelines.kafka_tables.tables import Stream
 
 
 def stream_definitions(stream: Stream) -> dg.Definitions:
@@ -71,7 +71,7 @@ def stream_assets(stream: Stream) -> dg.AssetsDefinition:
     tables = (stream.table, stream.quarantine)
     this = Ingestion(
         stream.job,
-        Tables({stream.table: "table", stream.quarantine: "quarantine"}, {}, partial(landed_metadata, stream)),
+        Tables({stream.table: "tables", stream.quarantine: "tables"}, {}, partial(landed_metadata, stream)),
         stream.table,
         (dg.AssetCheckKey(key_of(stream.table), FRESH),),
         partial(_built, stream),

@@ -31,11 +31,11 @@ from engagement_platform.landing.withheld import said_in
 from engagement_platform.pii.erasure import Former, Subject, naming, once
 from engagement_platform.pii.tombstones import ANYWHERE, StoredTombstones, entity
 from engagement_platform.pipelines.games.erasing import kept_for, nobody_writes
+from engagement_platform.pipelines.kafka_tables.tables import Stream
 from engagement_platform.pipelines.profiles.entity import Entity
 from engagement_platform.settings import Settings
 from engagement_platform.sources.messages import Reason
 from engagement_platform.streams.declared import declarations
-from engagement_platform.streams.stream import Stream
 
 
 @dataclass(frozen=True)

@@ -208,7 +208,7 @@ def rejected_records(decoded: DataFrame, raw: DataFrame, refused: DataFrame | No
     return rows.unionByName(raw.join(few, list(COORDINATES)).select(*_RECORD))
 
 
-def not_quarantined(rejected: DataFrame, lake: Lake, manifest: Manifest) -> DataFrame:
+def not_quarantined(rejected: DataFrame, lake: Lake, manifest: Manifest, quarantine: Table = QUARANTINE) -> DataFrame:
     """Rejected records that quarantine does not hold already, when they may have been seen before.
 
     The same bytes at the same coordinates are the same record, whatever it was rejected for then. A topic that was
@@ -217,7 +217,7 @@ def not_quarantined(rejected: DataFrame, lake: Lake, manifest: Manifest) -> Data
     """
     if not manifest.goes_over_again:
         return rejected
-    held = lake.read(QUARANTINE, manifest.table_versions[QUARANTINE.name]).select(
+    held = lake.read(quarantine, manifest.table_versions[quarantine.name]).select(
         *COORDINATES, F.col("value").alias("held_value"), F.col("reason_code").alias("held_reason")
     )
     same = [F.col(f"rejected.{name}") == F.col(f"held.{name}") for name in COORDINATES]

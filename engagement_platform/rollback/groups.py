@@ -25,6 +25,7 @@ from engagement_platform.landing.redriven import turn_of
 from engagement_platform.pipelines.games.feed import Feed
 from engagement_platform.pipelines.games.feed import shipped as shipped_feed
 from engagement_platform.pipelines.games.replay import LandedObjects
+from engagement_platform.pipelines.kafka_tables.tables import Stream
 from engagement_platform.pipelines.mutations.move import REMATERIALIZE_ALIASES
 from engagement_platform.pipelines.parts import APPLY_MUTATIONS
 from engagement_platform.pipelines.profiles.entity import Entity
@@ -38,7 +39,6 @@ from engagement_platform.rollback.difference import differences, entity_differen
 from engagement_platform.settings import Settings
 from engagement_platform.sources.kafka import KafkaSource
 from engagement_platform.streams.declared import declarations
-from engagement_platform.streams.stream import Stream
 
 Versions = Mapping[str, int]
 """Table -> version."""

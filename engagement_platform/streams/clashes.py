@@ -11,10 +11,10 @@ from pathlib import Path
 
 from engagement_platform.errors import PlatformError
 from engagement_platform.pipelines.games.feed import Feed
+from engagement_platform.pipelines.kafka_tables.tables import Stream
 from engagement_platform.pipelines.profiles.entity import Entity
 from engagement_platform.pipelines.profiles.job import job_name as ingest_name
 from engagement_platform.pipelines.profiles.rematerialize import job_name as rematerialize_name
-from engagement_platform.streams.stream import Stream
 
 PLATFORM_JOBS = frozenset(
     {

@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from engagement_platform.errors import PlatformError
 from engagement_platform.pipelines.games.feed import Feed
 from engagement_platform.pipelines.games.registry import EventTypeRefused
+from engagement_platform.pipelines.kafka_tables.tables import Stream
 from engagement_platform.pipelines.profiles.entity import Entity
 from engagement_platform.settings import Settings
 from engagement_platform.streams.clashes import (
@@ -35,7 +36,6 @@ from engagement_platform.streams.kinds import (
     S3SqsTablesDeclaration,
     ViewAnalyticsDeclaration,
 )
-from engagement_platform.streams.stream import Stream
 
 NAMESPACE = "engagement_platform"
 FILE = "defs.yaml"

@@ -14,11 +14,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from engagement_platform.pipelines.games.event_type import Cleaning, EventType, FieldType, Partitioning
 from engagement_platform.pipelines.games.feed import Feed
 from engagement_platform.pipelines.games.registry import read_folder, what_is_wrong
+from engagement_platform.pipelines.kafka_tables import tables as streams
+from engagement_platform.pipelines.kafka_tables.tables import Stream
 from engagement_platform.pipelines.profiles.entity import Attribute, Entity
 from engagement_platform.sections import UnknownUpdate
 from engagement_platform.sources.messages import ValueType
-from engagement_platform.streams import stream as streams
-from engagement_platform.streams.stream import Stream
 
 
 class Declaration(BaseModel):

@@ -31,7 +31,7 @@ from engagement_platform.settings import Settings
 from engagement_platform.streams.kinds import KafkaTableDeclaration
 from engagement_platform_tests.conftest import Broker
 from engagement_platform_tests.docs.pages import ROOT
-from engagement_platform_tests.streams.clicks import CLICK, click, encoded
+from engagement_platform_tests.pipelines.kafka_tables.clicks import CLICK, click, encoded
 
 CLICKS = """\
 type: engagement_platform.KafkaTable

@@ -19,7 +19,7 @@ from engagement_platform.lake.engagement import MAPPING
 from engagement_platform.layout.doctor import Target
 from engagement_platform.layout.vacuum import floors
 from engagement_platform.settings import Settings
-from engagement_platform_tests.streams.clicks import CLICK
+from engagement_platform_tests.pipelines.kafka_tables.clicks import CLICK
 
 NOW = datetime(2026, 11, 20, 10, tzinfo=UTC)
 

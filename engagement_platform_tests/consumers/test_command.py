@@ -21,8 +21,8 @@ from engagement_platform.lake.arrow import table_of
 from engagement_platform.lake.engagement import NOTIFICATION
 from engagement_platform_tests.consumers.lakes import PlainLake
 from engagement_platform_tests.consumers.test_changes import land, vacuum
+from engagement_platform_tests.pipelines.kafka_tables.clicks import CLICK
 from engagement_platform_tests.pipelines.mutations.histories import convert, delete
-from engagement_platform_tests.streams.clicks import CLICK
 
 
 @pytest.fixture

@@ -30,7 +30,7 @@ from engagement_platform.streams.declared import DeclarationRefused, Declaration
 from engagement_platform_tests.conftest import Broker
 from engagement_platform_tests.guards.strangers import strangers
 from engagement_platform_tests.ingestion.test_crashes import Crash, crash_at
-from engagement_platform_tests.streams.clicks import AT_ONCE, CLICK, World, click
+from engagement_platform_tests.pipelines.kafka_tables.clicks import AT_ONCE, CLICK, World, click
 
 BOB, ANN = "bob-canary-1", "ann-1"
 BY_PAGE = replace(CLICK, subject="page")
@@ -116,7 +116,7 @@ def test_nothing_is_taken_out_while_a_batch_is_half_done_and_the_same_call_does_
     world.settings = world.settings.model_copy(update={"stores": StoreSettings(lease_wait=timedelta(0))})
     world.send(click("c1", page=BOB), json.dumps({"page": BOB}).encode())
     with pytest.raises(Crash):
-        world.ingest(crash_at("quarantine:recorded"))
+        world.ingest(crash_at("tables.quarantine:after"))
     place, subject = of_stream(world.settings, world.stream), Subject(BOB, "ref")
     with pytest.raises(OthersBatchUnfinished, match=world.stream.job):
         place.erase(subject)

@@ -27,8 +27,8 @@ from engagement_platform.settings import BatchSettings, DecodingSettings, Settin
 from engagement_platform_tests.conftest import Broker
 from engagement_platform_tests.ingestion.test_crashes import Crash, crash_at
 from engagement_platform_tests.matrix import spread
-from engagement_platform_tests.streams.clicks import CLICK, World, click
-from engagement_platform_tests.streams.test_redrive import UNDECLARED, redrive, under
+from engagement_platform_tests.pipelines.kafka_tables.clicks import CLICK, World, click
+from engagement_platform_tests.pipelines.kafka_tables.test_redrive import UNDECLARED, redrive, under
 
 Rows = dict[str, list[tuple[Any, ...]]]
 
@@ -214,7 +214,7 @@ def test_an_unfinished_batch_comes_first_and_what_is_gone_from_the_topic_is_not_
     asked = Asked(world.stream.table.name, 1)
     world.send(click("c7"))
     with pytest.raises(Crash):
-        world.ingest(crash_at("table.append:before"))
+        world.ingest(crash_at("tables.table:before"))
     with pytest.raises(OthersBatchUnfinished, match=f"run {world.stream.job}"):
         plan(world.settings, world.stores, asked)
     world.ingest()

@@ -18,8 +18,8 @@ from engagement_platform.engine.job import BatchReport, MicroBatchJob, Observer,
 from engagement_platform.jobs import build_declared, open_stores
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.lake import Lake
+from engagement_platform.pipelines.kafka_tables.tables import Field, Stream
 from engagement_platform.settings import BatchSettings, KafkaSettings, Settings
-from engagement_platform.streams.stream import Field, Stream
 from engagement_platform_tests.conftest import Broker
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)

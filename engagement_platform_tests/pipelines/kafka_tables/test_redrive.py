@@ -17,7 +17,7 @@ from engagement_platform.landing.redriven import REDRIVEN
 from engagement_platform.settings import DecodingSettings
 from engagement_platform_tests.conftest import Broker
 from engagement_platform_tests.ingestion.test_crashes import Crash, crash_at
-from engagement_platform_tests.streams.clicks import AT_ONCE, NOW, World, click, landed
+from engagement_platform_tests.pipelines.kafka_tables.clicks import AT_ONCE, NOW, World, click, landed
 
 pytestmark = [pytest.mark.broker, pytest.mark.crash]
 
@@ -52,7 +52,7 @@ def test_a_record_that_is_right_now_lands_once_wherever_its_redrive_ends(
     assert Counter(code for (code,) in world.rows(world.stream.quarantine, "reason_code"))[UNDECLARED] == 5
     under(world, DecodingSettings())
     with pytest.raises(Crash):
-        redrive(world, crash_at("table.append:after"))
+        redrive(world, crash_at("tables.table:after"))
     with pytest.raises(Crash):
         redrive(world, crash_at("redriven.append:after"))
     redrive(world)

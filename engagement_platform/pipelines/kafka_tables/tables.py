@@ -1,6 +1,6 @@
 """What a declared stream is: a topic, the table its records land in, and the table of those that were refused.
 
-Declarations only: reading them from files is `declared`, filling the tables `ingest`.
+Declarations only: filling the tables is `job`.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ _STAMPS = (
     Column(INGESTION_DATE, "date", "UTC day of ingestion_ts."),
     Column("batch_id", "long", "Batch that wrote the row."),
 )
+_PLACE = tuple(column.name for column in _STAMPS[:3])
 _DAY = Column(EVENT_DATE, "date", "UTC day of the event time; what data skipping works on.")
 _QUARANTINED = (
     *_STAMPS[:3],
@@ -69,13 +70,13 @@ class Stream:
     description: str
     fields: tuple[Field, ...]
     clustered_by: str
-    """An id that people look rows up by: rows of a file lie in its order, so that readers of one skip most."""
+    """An id that people look rows up by."""
     event_time: str | None = None
     partitioned_by: tuple[str, ...] = ()
     """Columns, `event_date` or `ingestion_date`. Default: the first of these two that there is."""
     unique: tuple[str, ...] = ()
     """Columns whose values name a record. A second record of the same name is a known duplicate when it says the same,
-    and is refused when not. Where the table is partitioned by `event_date`, both have the same event day."""
+    and is refused when not. Where the table is partitioned by `event_date`, a name is unique within its day."""
     subject: str | None = None
     """Column with the id of whoever a record is about, by which an erasure finds it."""
 
@@ -142,6 +143,17 @@ class Stream:
         return tuple(field.name for field in self.fields)
 
     @property
+    def declared(self) -> tuple[str, ...]:
+        """What a record says: the declared columns, after the day of the event time where there is one."""
+        return (*((EVENT_DATE,) if self.event_time else ()), *self.columns)
+
+    @property
+    def named_by(self) -> tuple[str, ...]:
+        """Columns by which a record is found again; without `unique` it is its place on the topic."""
+        day = (EVENT_DATE,) if EVENT_DATE in self._partitions else ()
+        return (*(self.unique or _PLACE), *day)
+
+    @property
     def _partitions(self) -> tuple[str, ...]:
         return self.partitioned_by or (EVENT_DATE if self.event_time else INGESTION_DATE,)
 
@@ -167,6 +179,7 @@ class Stream:
             description=self.description,
             mode=Mode.APPEND_ONLY,
             partitioned_by=self._partitions,
+            in_spark=True,
             columns=(*day, *(Column(f.name, f.type, f.comment) for f in self.fields), *_STAMPS),
         )
 
@@ -178,5 +191,6 @@ class Stream:
             description=f"Records of {self.topic} that are none of {self.name}, whole, with the reason.",
             mode=Mode.APPEND_ONLY,
             partitioned_by=(INGESTION_DATE,),
+            in_spark=True,
             columns=_QUARANTINED,
         )

@@ -8,30 +8,11 @@ from datetime import date
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
-from engagement_platform.streams.settle import judged
 from engagement_platform_tests.conftest import Broker
 from engagement_platform_tests.ingestion.test_crashes import Crash, crash_at
-from engagement_platform_tests.streams.clicks import CLICK, World, click, landed
-
-
-@given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 2)), max_size=12), st.integers(0, 12))
-@settings(deadline=None)
-def test_the_first_of_a_name_stands_however_a_history_is_cut(history: list[tuple[str, int]], cut: int) -> None:
-    messages = [{"click_id": name, "price": price} for name, price in history]
-    standing: dict[tuple[object, ...], tuple[object, ...]] = {}
-    found: dict[str, list[str]] = {"new": [], "known": [], "conflict": []}
-    for part in (history[:cut], history[cut:]):
-        names, contents = [(name,) for name, _ in part], [(price,) for _, price in part]
-        verdicts = judged(names, contents, range(len(part)), standing)
-        for name, content, verdict in zip(names, contents, verdicts, strict=True):
-            found[verdict].append(str(name[0]))
-            if verdict == "new":
-                standing[name] = content
-    assert (found["new"], found["known"], found["conflict"]) == landed(messages)
+from engagement_platform_tests.pipelines.kafka_tables.clicks import CLICK, World, click, landed
 
 
 @pytest.mark.slow

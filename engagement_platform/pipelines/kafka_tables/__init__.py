@@ -1,0 +1,1 @@
+"""Declared topics, each into an append-only table of its own."""
