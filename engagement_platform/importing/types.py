@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 
 import pyarrow as pa
 
 from engagement_platform.errors import PlatformError
+from engagement_platform.sources.arrow_types import TIMESTAMP, arrow_type
 
-TIMESTAMP = pa.timestamp("us", tz="UTC")
-
-_PLAIN: Mapping[str, pa.DataType] = {
-    "string": pa.string(), "long": pa.int64(), "bigint": pa.int64(), "int": pa.int32(), "integer": pa.int32(),
-    "short": pa.int16(), "smallint": pa.int16(), "byte": pa.int8(), "tinyint": pa.int8(), "double": pa.float64(),
-    "float": pa.float32(), "boolean": pa.bool_(), "date": pa.date32(), "timestamp": TIMESTAMP, "binary": pa.binary(),
-}  # fmt: skip
 _WORDS: Mapping[pa.DataType, str] = {
     pa.string(): "string", pa.int64(): "long", pa.int32(): "int", pa.int16(): "short", pa.int8(): "byte",
     pa.float64(): "double", pa.float32(): "float", pa.bool_(): "boolean", pa.date32(): "date",
     TIMESTAMP: "timestamp", pa.binary(): "binary",
 }  # fmt: skip
-_DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
 _INTEGERS = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
 _UNSIGNED = {
     pa.uint8(): pa.int16(),
@@ -47,38 +39,10 @@ def parsed(text: str) -> pa.DataType:
     >>> parsed("struct<a:long,b:array<string>>")
     StructType(struct<a: int64, b: list<element: string>>)
     """
-    word = "".join(text.split())
-    if word.lower() in _PLAIN:
-        return _PLAIN[word.lower()]
-    if said := _DECIMAL.fullmatch(word.lower()):
-        return pa.decimal128(int(said[1]), int(said[2]))
-    for kind in ("array", "map", "struct"):
-        if word.lower().startswith(f"{kind}<") and word.endswith(">"):
-            return _nested(kind, _parts(word[len(kind) + 1 : -1]), text)
-    raise UnknownType(text)
-
-
-def _nested(kind: str, parts: list[str], text: str) -> pa.DataType:
-    if kind == "array" and len(parts) == 1:
-        return pa.list_(pa.field("element", parsed(parts[0])))
-    if kind == "map" and len(parts) == 2:
-        return pa.map_(parsed(parts[0]), parsed(parts[1]))
-    if kind == "struct" and all(":" in part for part in parts):
-        pairs = [part.split(":", 1) for part in parts]
-        return pa.struct([pa.field(name, parsed(inner)) for name, inner in pairs])
-    raise UnknownType(text)
-
-
-def _parts(inside: str) -> list[str]:
-    """What commas separate, types within it left whole."""
-    parts, depth = [""], 0
-    for character in inside:
-        depth += (character in "<(") - (character in ">)")
-        if character == "," and not depth:
-            parts.append("")
-        else:
-            parts[-1] += character
-    return parts
+    try:
+        return arrow_type(text)
+    except ValueError:
+        raise UnknownType(text) from None
 
 
 def words(kind: pa.DataType) -> str:

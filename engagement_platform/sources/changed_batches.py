@@ -10,18 +10,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from engagement_platform.sources.arrow_types import arrow_type
 from engagement_platform.sources.changes import change_decoder
 from engagement_platform.sources.decoded_batches import RECORD_DDL, Decode, Step, batch_step
-from engagement_platform.sources.messages import ChangeShape, DecodingLimits, Rejection, ValueType
-
-ARROW_TYPES: dict[ValueType, pa.DataType] = {
-    "string": pa.string(),
-    "long": pa.int64(),
-    "double": pa.float64(),
-    "boolean": pa.bool_(),
-    "date": pa.date32(),
-    "timestamp": pa.timestamp("us", tz="UTC"),
-}
+from engagement_platform.sources.messages import ChangeShape, DecodingLimits, Rejection
 
 
 def changes_ddl(shape: ChangeShape) -> str:
@@ -33,7 +25,7 @@ def changes_ddl(shape: ChangeShape) -> str:
 def decode_changes(shape: ChangeShape, limits: DecodingLimits, ingestion_ts: datetime) -> Step:
     """As `decode_batches`, for changes of this shape. Out: `changes_ddl`, in the same order."""
     fields = ("unknown_fields", shape.key, shape.version, "op", *(name for name, _ in shape.columns), "set_null")
-    types = {name: ARROW_TYPES[kind] for name, kind in shape.columns}
+    types = {name: arrow_type(kind) for name, kind in shape.columns}
     types |= {"unknown_fields": pa.int32(), shape.version: pa.int64(), "set_null": pa.list_(pa.string())}
 
     def decoder() -> Decode:

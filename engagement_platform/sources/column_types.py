@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 SCALARS = ("string", "long", "double", "boolean", "date", "timestamp")
-_OUTER = re.compile(r"(decimal)\((.*)\)|(array|map|struct)<(.*)>", re.DOTALL)
+_OUTER = re.compile(r"(decimal)\((.*)\)|(array|map|struct)<(.*)>", re.DOTALL | re.IGNORECASE)
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,49}")
 _MOST_DIGITS = 38
 KINDS = f"{', '.join(SCALARS)}, decimal(p,s), array<type>, map<string,type> or struct<name:type,...>"

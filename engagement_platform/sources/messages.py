@@ -92,6 +92,7 @@ class Reason(StrEnum):
     REVERSED_RANGE = ("reversed_range", "engagement_date_from is after engagement_date_to.")
     UNKNOWN_OP = ("unknown_op", "{field} is not one of INSERT, UPDATE, DELETE.")
     NUMBER_OUT_OF_RANGE = ("number_out_of_range", "{field} is not a whole number of 64 bits.")
+    BAD_DECIMAL = ("bad_decimal", "{field} is no decimal number, or has more digits than its column.")
     TOO_LATE = (
         "too_late",
         "execution_ts is further back than mutation.max_lateness at the time the request was produced.",
@@ -152,7 +153,7 @@ class MutationRequest(NamedTuple):
 
 
 ValueType = Literal["string", "long", "double", "boolean", "date", "timestamp"]
-"""Types that a column of a declared entity can have."""
+"""Types that a column of a declared entity can have; one of a declared stream may also be nested or a decimal."""
 
 
 @dataclass(frozen=True)
@@ -188,7 +189,8 @@ EVENT_DATE = "event_date"
 class RecordShape:
     """What a record of a declared stream may say: its columns with their types, and the rules of some of them."""
 
-    columns: tuple[tuple[str, ValueType], ...]
+    columns: tuple[tuple[str, str], ...]
+    """Names and types, as `column_types` has them."""
     required: frozenset[str] = frozenset()
     """Columns that may not be null or missing."""
     ids: frozenset[str] = frozenset()

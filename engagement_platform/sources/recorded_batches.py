@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from engagement_platform.sources.changed_batches import ARROW_TYPES
+from engagement_platform.sources.arrow_types import arrow_type
 from engagement_platform.sources.decoded_batches import RECORD_DDL, Decode, Step, batch_step
 from engagement_platform.sources.messages import EVENT_DATE, DecodingLimits, RecordShape, Rejection
 from engagement_platform.sources.records import record_decoder
@@ -24,7 +24,7 @@ def records_ddl(shape: RecordShape) -> str:
 def decode_records(shape: RecordShape, limits: DecodingLimits, ingestion_ts: datetime) -> Step:
     """As `decode_batches`, for records of this shape. Out: `records_ddl`, in the same order."""
     fields = ("unknown_fields", EVENT_DATE, *(name for name, _ in shape.columns))
-    types = {name: ARROW_TYPES[kind] for name, kind in shape.columns}
+    types = {name: arrow_type(kind) for name, kind in shape.columns}
     types |= {"unknown_fields": pa.int32(), EVENT_DATE: pa.date32()}
 
     def decoder() -> Decode:

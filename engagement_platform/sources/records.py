@@ -1,4 +1,4 @@
-"""The rules of one record of a declared stream: one flat JSON object, one field for each column.
+"""The rules of one record of a declared stream: one JSON object, one field for each column.
 
 Bytes to a JSON object is `strict_json`, rules that all messages share are `decoding`. Nothing here raises on any bytes.
 """
@@ -22,13 +22,15 @@ def record_decoder(
     A missing field is the same as null: refused where the column is required. Fields that nobody declared are unknown.
     ingestion_ts: the manifest's, with an offset.
     """
-    readers = {name: value_reader(kind, limits, ingestion_ts) for name, kind in shape.columns}
+    nested: list[int] = []
+    readers = {name: value_reader(kind, limits, ingestion_ts, nested.append) for name, kind in shape.columns}
     readers |= {name: _id_reader(limits.max_id_length) for name in shape.ids}
     rules = [(name, name in shape.required, readers[name]) for name, _ in shape.columns]
     time_at = None if shape.event_time is None else [name for name, _ in shape.columns].index(shape.event_time)
     known = readers.keys()
 
     def read(fields: JsonObject) -> Record:
+        nested.clear()
         values: list[object] = []
         for name, required, reader in rules:
             value = fields.get(name)
@@ -40,7 +42,7 @@ def record_decoder(
                 values.append(reader(value, name))
         time = None if time_at is None else values[time_at]
         day = time.astimezone(UTC).date() if isinstance(time, datetime) else None
-        return Record(len(fields.keys() - known), day, tuple(values))
+        return Record(len(fields.keys() - known) + sum(nested), day, tuple(values))
 
     return decoder_of(limits, read)
 

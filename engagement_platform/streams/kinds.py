@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from engagement_platform.pipelines.games.event_type import Cleaning, EventType, FieldType, Partitioning
 from engagement_platform.pipelines.games.feed import Feed
@@ -18,6 +18,7 @@ from engagement_platform.pipelines.kafka_tables import tables as streams
 from engagement_platform.pipelines.kafka_tables.tables import Stream
 from engagement_platform.pipelines.profiles.entity import Attribute, Entity
 from engagement_platform.sections import UnknownUpdate
+from engagement_platform.sources import column_types
 from engagement_platform.sources.messages import ValueType
 
 
@@ -29,12 +30,19 @@ class Declaration(BaseModel):
     """Whether the platform itself declares it; nobody else gets the names of its tables."""
 
 
-class DeclaredColumn(Declaration):
-    """One column, where more is to be said of it than its type."""
-
-    type: ValueType = Field(description="string, long, double, boolean, date or timestamp.")
+class _Described(Declaration):
     description: str = Field(default="", description="What it holds; shown in the UI.")
     required: bool = Field(default=False, description="Records without it go to quarantine.")
+
+    def comment(self, name: str) -> str:
+        """What is shown of the column of this name."""
+        return self.description or f"`{name}` of the message."
+
+
+class DeclaredColumn(_Described):
+    """One column of an entity, where more is to be said of it than its type."""
+
+    type: ValueType = Field(description="string, long, double, boolean, date or timestamp.")
 
 
 Columns = Annotated[
@@ -47,10 +55,29 @@ Columns = Annotated[
 ]
 
 
-def _column(name: str, said: ValueType | DeclaredColumn) -> streams.Field:
-    if isinstance(said, str):
-        return streams.Field(name, said, f"`{name}` of the message.")
-    return streams.Field(name, said.type, said.description or f"`{name}` of the message.", said.required)
+ColumnType = Annotated[str, AfterValidator(column_types.checked)]
+
+
+class StreamColumn(_Described):
+    """One column of a Kafka table, where more is to be said of it than its type."""
+
+    type: ColumnType = Field(description=f"{column_types.KINDS}.")
+
+
+StreamColumns = Annotated[
+    dict[str, ColumnType | StreamColumn],
+    Field(
+        min_length=1,
+        description=f"Columns by name, each with its type ({column_types.KINDS}), or with `type`, `description` and "
+        "`required`. A column is filled from the field of that name; what is not required may be null or missing, and "
+        "so may everything within a nested type.",
+    ),
+]
+
+
+def _column(name: str, said: ColumnType | StreamColumn) -> streams.Field:
+    column = StreamColumn(type=said) if isinstance(said, str) else said
+    return streams.Field(name, column.type, column.comment(name), column.required)
 
 
 class KafkaTableDeclaration(Declaration):
@@ -58,7 +85,7 @@ class KafkaTableDeclaration(Declaration):
 
     topic: str = Field(min_length=1, description="Kafka topic, on the broker of the settings.")
     table: str = Field(description="The table, such as shop/click; its quarantine is shop/click_quarantine.")
-    columns: Columns
+    columns: StreamColumns
     key: str = Field(description="String column by which people look rows up; required in every record.")
     event_time: str | None = Field(
         default=None, description="Timestamp column that says when it happened; its UTC day is the column event_date."
@@ -69,8 +96,8 @@ class KafkaTableDeclaration(Declaration):
     )
     unique: list[str] = Field(
         default_factory=list,
-        description="Columns that name a record: the second of a name lands only once, and is refused when it says "
-        "something else. Default: nothing, every record lands.",
+        description="Columns of plain types that name a record: the second of a name lands only once, and is refused "
+        "when it says something else. Default: nothing, every record lands.",
     )
     subject: str | None = Field(
         default=None,
@@ -139,8 +166,8 @@ class MergeOnReadEntityDeclaration(Declaration):
         """As the platform knows it. Raises ValueError."""
         if self.name in streams.OURS and not self.ours:
             raise ValueError(f"{self.name} is among the platform's own, {', '.join(sorted(streams.OURS))}")
-        columns = [_column(name, said) for name, said in self.columns.items()]
-        if required := [column.name for column in columns if column.required]:
+        columns = {n: DeclaredColumn(type=c) if isinstance(c, str) else c for n, c in self.columns.items()}
+        if required := [name for name, column in columns.items() if column.required]:
             raise ValueError(
                 f"{', '.join(required)}: a change says some columns only, so none of an entity is required"
             )
@@ -148,7 +175,7 @@ class MergeOnReadEntityDeclaration(Declaration):
             name=self.name,
             key=self.key,
             version=self.version,
-            attributes=tuple(Attribute(column.name, column.type, column.comment) for column in columns),
+            attributes=tuple(Attribute(name, column.type, column.comment(name)) for name, column in columns.items()),
             partitioned_by=tuple(self.partitioned_by),
             unknown_update=self.unknown_update,
             inserts_are_new=self.inserts_are_new,

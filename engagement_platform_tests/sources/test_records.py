@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -18,7 +20,8 @@ NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 SHAPE = RecordShape(
     columns=(
         ("id", "string"), ("at", "timestamp"), ("text", "string"), ("count", "long"), ("price", "double"),
-        ("ok", "boolean"), ("day", "date"),
+        ("ok", "boolean"), ("day", "date"), ("paid", "decimal(5,2)"), ("tags", "array<string>"),
+        ("counts", "map<string,long>"), ("place", "struct<city:string,seen:array<struct<at:timestamp,by:string>>>"),
     ),
     required=frozenset({"id", "at"}),
     ids=frozenset({"id"}),
@@ -38,8 +41,36 @@ def test_each_type_is_read_as_it_is_declared_and_the_day_is_that_of_utc() -> Non
     assert record == Record(
         1,
         date(2026, 11, 21),
-        ("a", datetime(2026, 11, 21, 0, 30, tzinfo=UTC), " x ", -3, 2.0, False, date(2026, 1, 31)),
+        ("a", datetime(2026, 11, 21, 0, 30, tzinfo=UTC), " x ", -3, 2.0, False, date(2026, 1, 31), *[None] * 4),
     )
+
+
+def test_nested_values_are_read_whole_and_everything_in_them_may_be_missing() -> None:
+    place = {"city": "Ulm", "seen": [{"at": "2026-11-20T10:00:00Z", "more": 1}, None, {}], "more": 1}
+    record = said(tags=["b", None, "a"], counts={"z": 1, "a": None}, place=place, more=1)
+    seen = [{"at": datetime(2026, 11, 20, 10, tzinfo=UTC), "by": None}, None, {"at": None, "by": None}]
+    assert isinstance(record, Record)
+    assert record.unknown_fields == 3
+    assert record.values[8:] == (["b", None, "a"], {"a": None, "z": 1}, {"city": "Ulm", "seen": seen})
+    other = said(counts={"a": None, "z": 1})
+    assert isinstance(other, Record)
+    assert other.unknown_fields == 0
+    assert list(other.values[9].items()) == list(record.values[9].items()), "JSON objects have no order"  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("said_as", "held"),
+    [
+        (1, "1"), (-999, "-999"), (0.1, "0.1"), (999.99, "999.99"), (1e2, "100"), ("007.50", "7.5"), ("1.500", "1.5"),
+        ("-0.00", "0"),
+    ],
+)  # fmt: skip
+def test_a_decimal_is_what_was_written(said_as: Any, held: str) -> None:
+    record = said(paid=said_as)
+    assert isinstance(record, Record)
+    assert record.values[7] == Decimal(held)
+    [[column]] = [pa.array([record.values[7]], pa.decimal128(5, 2)).to_pylist()]
+    assert column == Decimal(held)
 
 
 @pytest.mark.parametrize(
@@ -52,6 +83,12 @@ def test_each_type_is_read_as_it_is_declared_and_the_day_is_that_of_utc() -> Non
         ({"count": 1.5}, "wrong_type"), ({"count": True}, "wrong_type"), ({"count": 2**63}, "number_out_of_range"),
         ({"price": "1"}, "wrong_type"), ({"ok": 1}, "wrong_type"), ({"day": "2026-02-30"}, "bad_date"),
         ({"text": {"a": 1}}, "wrong_type"),
+        ({"paid": 1000}, "bad_decimal"), ({"paid": 0.001}, "bad_decimal"), ({"paid": "1e2"}, "bad_decimal"),
+        ({"paid": ""}, "bad_decimal"), ({"paid": "٣"}, "bad_decimal"), ({"paid": 1e300}, "bad_decimal"),
+        ({"paid": True}, "wrong_type"), ({"paid": [1]}, "wrong_type"), ({"tags": "a"}, "wrong_type"),
+        ({"tags": [1]}, "wrong_type"), ({"counts": {"a": "1"}}, "wrong_type"), ({"counts": []}, "wrong_type"),
+        ({"counts": {"a": 2**63}}, "number_out_of_range"), ({"place": []}, "wrong_type"),
+        ({"place": {"seen": [{"at": "2026-11-20"}]}}, "bad_time"),
     ],
 )  # fmt: skip
 def test_a_record_that_breaks_a_rule_is_refused_with_its_code(fields: dict[str, object], code: str) -> None:

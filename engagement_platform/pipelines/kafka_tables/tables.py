@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from engagement_platform.lake.contract import Column, Mode, Table
-from engagement_platform.sources.messages import EVENT_DATE, RecordShape, ValueType
+from engagement_platform.sources.column_types import split
+from engagement_platform.sources.messages import EVENT_DATE, RecordShape
 
 OURS = frozenset({"engagement", "profile", "game", "layout", "perftest", "view"})
 """First parts of names under which the platform keeps tables of its own."""
@@ -55,7 +56,8 @@ class Field:
     """One column of a stream, and the field of the message that it comes from; both have one name."""
 
     name: str
-    type: ValueType
+    type: str
+    """As `sources.column_types` has it."""
     comment: str
     required: bool = False
 
@@ -110,6 +112,8 @@ class Stream:
         for what, used in (("key", [self.clustered_by]), ("unique", self.unique)):
             if unknown := [name for name in used if name not in names]:
                 raise ValueError(f"{self.name} has no columns {', '.join(unknown)}, named by {what}")
+        if nested := [name for name in self.unique if split(types[name])[0] in ("array", "map", "struct")]:
+            raise ValueError(f"{', '.join(nested)} of {self.name} is nested, and unique needs plain values")
         if self.subject is not None and types.get(self.subject) != "string":
             raise ValueError(f"the subject of {self.name} is {self.subject}, which is no string column of it")
         if types[self.clustered_by] != "string":

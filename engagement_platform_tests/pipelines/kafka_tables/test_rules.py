@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, date, datetime
-from typing import Any, get_args
+from decimal import Decimal
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -12,15 +13,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engagement_platform.pipelines.kafka_tables.rules import PLACE, judged
-from engagement_platform.sources.changed_batches import ARROW_TYPES
-from engagement_platform.sources.messages import ValueType
+from engagement_platform.sources.arrow_types import arrow_type
+from engagement_platform.sources.column_types import SCALARS
 from engagement_platform_tests.pipelines.kafka_tables.clicks import landed
 
-NAMES: dict[ValueType, Sequence[object]] = {
+NAMES: dict[str, Sequence[object]] = {
     "string": ["a", "it's", "back\\slash", "日本"],
     "long": [0, -1, 2**63 - 1, -(2**63)],
     "double": [0.1, -1.5, 1e300, 5e-324, 3.0],
     "boolean": [True, False],
+    "decimal(38,3)": [Decimal("0.1"), Decimal(-1), Decimal("12345678901234567890123456789012345.678")],
     "date": [date(2026, 11, 20), date.min, date.max],
     "timestamp": [datetime(2026, 11, 20, 10, tzinfo=UTC), datetime(2000, 1, 1, 0, 0, 0, 1, tzinfo=UTC)],
 }
@@ -57,17 +59,25 @@ def test_the_first_of_a_name_stands_however_a_history_is_cut(history: list[tuple
 
 
 def test_every_type_that_may_name_a_record_is_tried() -> None:
-    assert set(NAMES) == set(get_args(ValueType))
+    assert {kind.partition("(")[0] for kind in NAMES} == {*SCALARS, "decimal"}
 
 
 @pytest.mark.parametrize("kind", NAMES)
-def test_what_landed_is_known_and_what_contradicts_it_is_refused_whatever_type_names_it(kind: ValueType) -> None:
-    kinds, names = (ARROW_TYPES[kind], pa.int64()), NAMES[kind]
+def test_what_landed_is_known_and_what_contradicts_it_is_refused_whatever_type_names_it(kind: str) -> None:
+    kinds, names = (arrow_type(kind), pa.int64()), NAMES[kind]
     once = records([(name, 1) for name in names], *kinds)
     other = records([(name, 2) for name in names], *kinds, first=len(names))
     assert verdicts(once, once.slice(0, 0), ["a"]) == ["new"] * len(names)
     assert verdicts(once, once, ["a"]) == ["known"] * len(names)
     assert verdicts(other, once, ["a"]) == ["unique_conflict"] * len(names)
+
+
+def test_nested_content_is_compared_whole() -> None:
+    kinds = (pa.string(), arrow_type("struct<a:array<long>,b:map<string,string>>"))
+    known = records([("x", {"a": [1, None], "b": {"k": "v"}})], *kinds)
+    same, other, less = known, {"a": [None, 1], "b": {"k": "v"}}, {"a": [1, None], "b": None}
+    assert verdicts(same, known, ["a"]) == ["known"]
+    assert verdicts(records([("x", other), ("x", less)], *kinds), known, ["a"]) == ["unique_conflict"] * 2
 
 
 def test_where_nothing_names_a_record_its_place_does_unless_the_topic_was_made_anew() -> None:
