@@ -35,8 +35,6 @@ from benchmarks.cells import Cells, Progress, Run, add_options, console, open_ru
 from benchmarks.freshness import broker
 from benchmarks.mutation import spark_session
 from benchmarks.mutation_ways import configure
-from engagement_platform.chains.run import run_chain
-from engagement_platform.chains.views import DAILY, PAGE_VIEW, SESSION
 from engagement_platform.embedded.content import compact
 from engagement_platform.embedded.kafka import EmbeddedKafka
 from engagement_platform.embedded.producing import produce
@@ -45,7 +43,9 @@ from engagement_platform.jobs import open_stores
 from engagement_platform.lake import log
 from engagement_platform.lake.lake import Lake
 from engagement_platform.lake.session import session_conf
-from engagement_platform.sections import ChainSettings
+from engagement_platform.pipeline_sections import PageViewsSettings
+from engagement_platform.pipelines.page_views.job import run_hops
+from engagement_platform.pipelines.page_views.tables import DAILY, PAGE_VIEW, SESSION
 from engagement_platform.settings import KafkaSettings, Settings
 
 TARGET_S = 10.0
@@ -183,24 +183,24 @@ class Bench:
             home=self.folder / topic,
             lake_uri=None,
             kafka=KafkaSettings(bootstrap_servers=self.kafka.bootstrap_servers),
-            chain=ChainSettings(views_topic=topic, session_gap=GAP, max_late=LATE),
+            page_views=PageViewsSettings(topic=topic, session_gap=GAP, max_late=LATE),
         )
         configure(self.spark, session_conf(settings))
         lake, stores, views, produced = Lake(self.spark, settings), open_stores(settings), Views(), threading.Event()
         sender = threading.Thread(target=self._send, args=(settings, views, rate, seconds, produced), daemon=True)
         sender.start()
-        for _ in run_chain(lake, stores, until_idle=False, pause=timedelta(milliseconds=100)):
+        for _ in run_hops(lake, stores, until_idle=False, pause=timedelta(milliseconds=100)):
             if produced.is_set():
                 break
         sender.join()
         # What came since the last round, until nothing does.
-        list(run_chain(lake, stores, until_idle=True, pause=timedelta(0)))
+        list(run_hops(lake, stores, until_idle=True, pause=timedelta(0)))
         found = waits_of(settings.lake, views)
         shutil.rmtree(settings.home)
         return found
 
     def _send(self, settings: Settings, views: Views, rate: int, seconds: float, produced: threading.Event) -> None:
-        options, topic = self.options, settings.chain.views_topic
+        options, topic = self.options, settings.page_views.topic
         try:
             said = views.messages(rate, seconds, options.users, options.speed)
             produce(settings.kafka, said, topics={"profile-changes": topic}, rate=rate)

@@ -15,7 +15,6 @@ import typer
 
 from engagement_platform import (
     alert_commands,
-    chain_commands,
     commands,
     consumer_commands,
     erase_commands,
@@ -25,6 +24,7 @@ from engagement_platform import (
     layout_commands,
     live_ops_commands,
     maintenance_commands,
+    page_view_commands,
     perftest_commands,
     recovery_commands,
     replica_commands,
@@ -207,7 +207,7 @@ perftest_commands.register(app)
 alert_commands.register(app)
 game_commands.register(app)
 live_ops_commands.register(app)
-chain_commands.register(app)
+page_view_commands.register(app)
 
 
 def main() -> None:

@@ -19,6 +19,7 @@ from engagement_platform.defs import (
     live_ops,
     maintenance,
     mutation,
+    page_views,
     quarantine,
     rematerialize,
     replica,
@@ -31,21 +32,24 @@ from engagement_platform.streams.declared import declarations
 
 # Named one by one rather than found by walking a folder: that needs a project file beside the package, and an
 # installed package has none.
-_PARTS = (
-    engagement, mutation, rematerialize, shipped, live_ops, replica, maintenance, restore, erase, checks,
-    quarantine,
-    sensors, layout, alerts,
-)  # fmt: skip
+_ENGAGEMENTS = (engagement, mutation, rematerialize, replica, checks, sensors)
+_ALWAYS = (shipped, maintenance, restore, erase, quarantine, layout, alerts)
 
 
 @dg.definitions
 def defs() -> dg.Definitions:
     """Everything that Dagster runs. In-process: each run is one Spark client, not one for each step."""
     bound = dg.Definitions(resources={"platform": bound_platform()}, executor=dg.in_process_executor)
-    parts = [part.definitions() for part in _PARTS]
     settings = Settings()
+    # First, since Dagster would say less well that two declarations want the same name.
+    on, declared = settings.pipelines, declarations(settings)
+    modules = (
+        *_ALWAYS,
+        *(_ENGAGEMENTS if on.engagements else ()),
+        *((live_ops,) if on.games else ()),
+        *((page_views,) if on.page_views and not declared.page_views else ()),
+    )
+    parts = [module.definitions() for module in modules]
     if settings.defs_folder is not None:
-        # First, since Dagster would say less well that two declarations want the same name.
-        declarations(settings)
         parts.append(folder_definitions(settings.defs_folder))
     return dg.Definitions.merge(*parts, bound)

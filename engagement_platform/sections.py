@@ -305,23 +305,6 @@ class ReplicaSettings(Section):
     )
 
 
-class ChainSettings(Section):
-    """The chain of view analytics: page views, sessions of them, days of those."""
-
-    views_topic: str = Field(default="page-views", description="Topic of page views.")
-    session_gap: timedelta = Field(
-        default=timedelta(minutes=30),
-        gt=timedelta(0),
-        description="A longer pause between two views of a user begins a new session. Do not change it while a chain "
-        "is running: what is open is kept under the old one.",
-    )
-    max_late: timedelta = Field(
-        default=timedelta(hours=1),
-        description="Views that come so long after newer ones still count; later ones are counted as late and stand in "
-        "view/page_view only. Every session is written that much later.",
-    )
-
-
 ViewStrategy = Literal["auto", "double_rank_over", "full_outer_join", "left_join_anti_join", "left_join_union_inserts"]
 RematerializeMethod = Literal["merge", "overwrite", "replace_where"]
 UnknownUpdate = Literal["upsert", "ignore", "quarantine"]

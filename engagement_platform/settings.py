@@ -23,8 +23,8 @@ from pydantic_settings import (
 
 from engagement_platform.alert_sections import AlertingSettings, LiveOpsSettings
 from engagement_platform.ingest_sections import IngestServerSettings, PiiSettings
+from engagement_platform.pipeline_sections import PageViewsSettings, PipelinesSettings
 from engagement_platform.sections import (
-    ChainSettings,
     ConsumerSettings,
     GamesSettings,
     HealthSettings,
@@ -281,6 +281,9 @@ class TrafficSettings(Section):
         default=0.2, ge=0, le=1, description="Changes of profiles per engagement; in `up` and `produce --follow`."
     )
     profiles: int = Field(default=5000, ge=1, description="Profiles that exist at a time.")
+    page_view_share: float = Field(
+        default=0.1, ge=0, le=1, description="Page views per engagement; in `up` and `produce --follow`."
+    )
     game_rate: float = Field(
         default=20.0,
         ge=0,
@@ -342,7 +345,8 @@ class Settings(BaseSettings):
     pii: PiiSettings = Field(default_factory=PiiSettings)
     games: GamesSettings = Field(default_factory=GamesSettings)
     replica: ReplicaSettings = Field(default_factory=ReplicaSettings)
-    chain: ChainSettings = Field(default_factory=ChainSettings)
+    pipelines: PipelinesSettings = Field(default_factory=PipelinesSettings)
+    page_views: PageViewsSettings = Field(default_factory=PageViewsSettings)
     live_ops: LiveOpsSettings = Field(default_factory=LiveOpsSettings)
     traffic: TrafficSettings = Field(default_factory=TrafficSettings)
     embedded: EmbeddedSettings = Field(default_factory=EmbeddedSettings)

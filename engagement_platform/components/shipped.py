@@ -72,6 +72,7 @@ def profiles() -> Profiles:
 
 
 def definitions() -> dg.Definitions:
-    """Profiles and game events."""
-    games = GameEvents()
-    return dg.Definitions.merge(profiles().build_defs(), games.made(games.feed(SHIPPED)))
+    """Profiles and game events, where these pipelines are on."""
+    on, games = Settings().pipelines, GameEvents()
+    made = [profiles().build_defs()] if on.profiles else []
+    return dg.Definitions.merge(*made, *([games.made(games.feed(SHIPPED))] if on.games else []))

@@ -1,10 +1,10 @@
-"""The component that runs view analytics. What it is made of is `defs.chain`, what the hops make is `chains`."""
+"""The component that runs the page views by another clock. What it is made of is `defs.page_views`."""
 
 import dagster as dg
 
 from engagement_platform.components.described import Described
 from engagement_platform.components.scaffold import scaffolder
-from engagement_platform.defs.chain import chain_definitions
+from engagement_platform.defs.page_views import page_view_definitions
 from engagement_platform.streams.kinds import ViewAnalyticsDeclaration
 
 EXAMPLE = """\
@@ -16,10 +16,10 @@ cron: "*/5 * * * *"
 class ViewAnalytics(ViewAnalyticsDeclaration, Described, dg.Component):
     """Page views from Kafka, sessions of them, and days of those: three streams, each over the table of the one before.
 
-    Topic, gap and lateness are settings (`chain`). With it come an asset for each hop with its lag, layout checks, and
-    a job and schedule that run all of them.
+    Topic, gap and lateness are settings (`page_views`). With it come an asset for each hop with its lag, layout checks,
+    and a job and schedule that run all of them. Takes the place of those that ship with `pipelines.page_views`.
     """
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:  # noqa: ARG002
         """Assets, checks, job and schedule."""
-        return chain_definitions(self.cron)
+        return page_view_definitions(self.cron)

@@ -14,7 +14,6 @@ import dagster as dg
 from dagster._core.storage.asset_check_execution_record import AssetCheckExecutionRecord
 from pydantic import Field
 
-from engagement_platform.chains.run import HOPS
 from engagement_platform.defs.checks import selected
 from engagement_platform.defs.evaluations import newest, out_of_sight, report, report_again
 from engagement_platform.defs.examined import (
@@ -40,6 +39,7 @@ from engagement_platform.layout.reports import keep
 from engagement_platform.layout.segment import moved_on
 from engagement_platform.pipelines.games.event_type import GROUP as GAMES
 from engagement_platform.pipelines.games.feed import shipped
+from engagement_platform.pipelines.page_views.job import HOPS
 from engagement_platform.pipelines.profiles.entity import PROFILE
 from engagement_platform.settings import Settings
 from engagement_platform.streams.declared import declarations
@@ -51,7 +51,7 @@ TABLES = (
 """Tables that are assets; each has a check for each class of findings."""
 
 CHAIN = tuple(key_of(hop.table) for hop in HOPS)
-"""Tables that are assets, with the same checks (in `chain`), where somebody has declared view analytics."""
+"""Tables that are assets, with the same checks (in `page_views`), where that pipeline is on or declared."""
 
 WHOLES = frozenset({GAMES})
 """First parts of tables of which there are many of a kind: each has one check for all findings, so that thirty tables
@@ -80,8 +80,13 @@ NEW_TABLE_PAUSE = timedelta(minutes=1)
 
 
 def tables_of(settings: Settings) -> tuple[dg.AssetKey, ...]:
-    """All tables that are looked at after writes: those above, and one for each declared type of game event."""
-    return (*TABLES, *CHAIN, *map(key_of, shipped(settings).tables))
+    """All tables that are looked at after writes: those above, and one for each declared type of game event.
+
+    Of pipelines that are on; of page views always, since others may declare them.
+    """
+    on = settings.pipelines
+    ours = [table for table in TABLES if on.has(table.to_user_string())]
+    return (*ours, *CHAIN, *(map(key_of, shipped(settings).tables) if on.games else ()))
 
 
 def declared_tables(settings: Settings) -> tuple[dg.AssetKey, ...]:
@@ -144,9 +149,6 @@ def layout_check(table: dg.AssetKey) -> dg.AssetChecksDefinition:
         yield from selected(context, check_results(looked))
 
     return layout_of_table
-
-
-LAYOUT_CHECKS = [layout_check(table) for table in TABLES]
 
 
 def whole_check(name: str, tables: Sequence[dg.AssetKey]) -> dg.AssetChecksDefinition:
@@ -315,10 +317,14 @@ def layout_after_writes(context: dg.SensorEvaluationContext, platform: Platform)
 
 def definitions() -> dg.Definitions:
     """Asset, checks, jobs, schedule and sensor of this module, for the types of game events declared now."""
-    games = [table for table in tables_of(Settings()) if table.path[0] in WHOLES]
+    tables = tables_of(Settings())
+    games = [table for table in tables if table.path[0] in WHOLES]
     return dg.Definitions(
         assets=[layout_health],
-        asset_checks=[*LAYOUT_CHECKS, whole_check("layout_of_games", games)],
+        asset_checks=[
+            *(layout_check(table) for table in tables if table in TABLES),
+            *([whole_check("layout_of_games", games)] if games else []),
+        ],
         jobs=[examine_layout, check_layout],
         schedules=[nightly_health],
         sensors=[layout_after_writes],

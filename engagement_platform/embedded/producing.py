@@ -18,8 +18,9 @@ from pathlib import Path
 from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka import Message as Record
 
-from engagement_platform.embedded.traffic import Kind, Message, Traffic
+from engagement_platform.embedded.traffic import ENGAGEMENTS, Kind, Message, Traffic
 from engagement_platform.errors import PlatformError
+from engagement_platform.pipeline_sections import PipelinesSettings
 from engagement_platform.settings import KafkaSettings, Settings
 from engagement_platform.sources.kafka_errors import BrokerUnavailable, KafkaOptionRefused, TopicMissing
 from engagement_platform.sources.kafka_options import client_options, without_secrets
@@ -98,11 +99,7 @@ def produce(
     A message that the broker does not take is counted in the report, and the next one is sent.
     Raises BrokerUnavailable before anything is sent, TopicMissing, KafkaOptionRefused, ProducerBroke.
     """
-    topics = topics or {
-        "engagements": settings.engagements_topic,
-        "mutation-requests": settings.mutation_requests_topic,
-        "profile-changes": settings.profile_changes_topic,
-    }
+    topics = topics or topics_of(settings)
     sender = _Sender(settings, on_progress or (lambda _: None))
     stop = stop or threading.Event()
     try:
@@ -112,6 +109,22 @@ def produce(
         sender.finish()
         raise
     return sender.finish()
+
+
+def topics_of(settings: KafkaSettings) -> dict[Kind, str]:
+    """Where engagements, requests and changes of profiles go."""
+    return {
+        "engagements": settings.engagements_topic,
+        "mutation-requests": settings.mutation_requests_topic,
+        "profile-changes": settings.profile_changes_topic,
+    }
+
+
+def kinds_of(pipelines: PipelinesSettings) -> frozenset[Kind]:
+    """What the traffic of a machine is for: messages of the pipelines that are on."""
+    kinds: set[Kind] = {*ENGAGEMENTS} if pipelines.engagements else set()
+    kinds |= {"profile-changes"} if pipelines.profiles else set()
+    return frozenset(kinds | ({"page-views"} if pipelines.page_views else set()))
 
 
 def read_jsonl(path: Path, kind: Kind = "engagements") -> Iterator[Message]:
@@ -142,29 +155,33 @@ def produce_from(
     sends nothing), as the setting counts, whatever else comes with them.
     The same settings make the same sample. Raises NotDelivered when a message was not taken, and what `produce` does.
     """
-    kinds: tuple[Kind, ...] = ("engagements", "mutation-requests", "profile-changes")
-    topics: dict[Kind, str] | None = dict.fromkeys(kinds, topic) if topic else None
+    topics: dict[Kind, str] = {**topics_of(settings.kafka), "page-views": settings.page_views.topic}
+    # Of the sample only what the topic is for: requests among engagements would all be quarantined.
+    only = next((kind for kind, of in topics.items() if of == topic), "engagements")
+    kinds = ENGAGEMENTS if sample is not None else kinds_of(settings.pipelines)
+    if topic is not None:
+        kinds = ENGAGEMENTS if only in ENGAGEMENTS else frozenset({only})
     if file is not None:
         messages = read_jsonl(file)
     elif sample is not None:
-        messages = Traffic(settings.traffic, start=SAMPLE_START).messages()
+        messages = Traffic(settings.traffic, start=SAMPLE_START, kinds=kinds).messages()
     else:
-        traffic = Traffic(settings.traffic, start=datetime.now(UTC), clock=lambda: datetime.now(UTC), profiles=True)
+        traffic = Traffic(settings.traffic, start=datetime.now(UTC), clock=lambda: datetime.now(UTC), kinds=kinds)
         engagements = settings.traffic.rate if rate is None else rate
-        if engagements <= 0:
-            return ProduceReport()
         rate = engagements * traffic.messages_per_engagement
+        if rate <= 0:
+            return ProduceReport()
         messages = traffic.messages()
     if topic is not None and file is None:
-        # Of the sample only what the topic is for: requests among engagements would all be quarantined.
-        others: dict[str, Kind] = {
-            settings.kafka.mutation_requests_topic: "mutation-requests",
-            settings.kafka.profile_changes_topic: "profile-changes",
-        }
-        kind = others.get(topic, "engagements")
-        messages = (message for message in messages if message.kind == kind)
+        messages = (message for message in messages if message.kind == only)
     report = produce(
-        settings.kafka, messages, topics=topics, rate=rate, limit=sample, stop=stop, on_progress=on_progress
+        settings.kafka,
+        messages,
+        topics=dict.fromkeys(topics, topic) if topic else topics,
+        rate=rate,
+        limit=sample,
+        stop=stop,
+        on_progress=on_progress,
     )
     if report.failed:
         raise NotDelivered(report)

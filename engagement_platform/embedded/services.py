@@ -56,6 +56,7 @@ class Services:
         """The processes to supervise. Resolves jars and formats the broker's folder when that was not done yet."""
         children = []
         settings, home = self.settings, self.settings.home
+        declared = declarations(settings)
         # Spark first: it takes longest to come up.
         if self.connect:
             children.append(connect_child(settings, home / "spark"))
@@ -66,12 +67,12 @@ class Services:
             broker.prepare()
             names = settings.kafka
             ours = (names.engagements_topic, names.mutation_requests_topic, names.profile_changes_topic)
-            topics = (*ours, *declarations(settings).topics)
+            has_views = settings.pipelines.page_views or declared.page_views
+            topics = (*ours, *((settings.page_views.topic,) if has_views else ()), *declared.topics)
             children.append(broker.child(dict.fromkeys(topics, ports.kafka_partitions)))
         if self.aws:
-            feeds = declarations(settings).feeds
-            declared = tuple((str(feed.bucket), str(feed.queue_url)) for feed in feeds)
-            children.append(EmbeddedAws(settings.embedded.aws_port, declared).child())
+            queues = tuple((str(feed.bucket), str(feed.queue_url)) for feed in declared.feeds)
+            children.append(EmbeddedAws(settings.embedded.aws_port, queues).child())
         return children
 
     def late_children(self) -> list[Child]:
@@ -134,14 +135,14 @@ def missing_services(settings: Settings) -> Services:
 
 
 def _with_aws(services: Services) -> Services:
-    """With S3 and SQS here, unless the settings name a queue, or moto is not installed.
+    """With S3 and SQS here, unless games are off, the settings name a queue, or moto is not installed.
 
     Nor where the lake is on an object store: whoever is told of the emulator would look for the tables there.
     """
     settings = services.settings
     aws = EmbeddedAws(settings.embedded.aws_port)
     theirs = settings.games.queue_url not in (None, aws.queue_url)
-    if theirs or "://" in settings.lake or not is_installed():
+    if theirs or not settings.pipelines.games or "://" in settings.lake or not is_installed():
         return services
     return replace(services, settings=with_aws(settings, aws), aws=True)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta, timezone
 from enum import StrEnum
@@ -16,11 +16,14 @@ from random import Random
 from typing import Literal, NamedTuple
 
 from engagement_platform.embedded.content import Content, compact, contents, full_name
+from engagement_platform.embedded.page_views import PageViews
 from engagement_platform.embedded.profiles import ProfileChanges
 from engagement_platform.embedded.spoiled import SPOILED_ENGAGEMENTS, SPOILED_REQUESTS
 from engagement_platform.settings import TrafficSettings
 
-Kind = Literal["engagements", "mutation-requests", "profile-changes"]
+Kind = Literal["engagements", "mutation-requests", "profile-changes", "page-views"]
+ENGAGEMENTS: frozenset[Kind] = frozenset({"engagements", "mutation-requests"})
+"""Kinds that only come together: requests are about engagements that were sent."""
 
 
 class Message(NamedTuple):
@@ -137,7 +140,7 @@ class Traffic:
     start: distinguishes this producer's ids from those of an earlier one, so that it may start anew at any time
     without meeting its own past; needs a zone. clock: when the next message is sent; engagement times lie up to two
     seconds before it (late ones days), execution times of requests on it. Not given: one millisecond a message from
-    `start` on, which suits benchmarks and tests. profiles: with changes of profiles among them; all else is the same.
+    `start` on, which suits benchmarks and tests. kinds: what is sent; what is sent of one does not depend on others.
     """
 
     def __init__(
@@ -146,7 +149,7 @@ class Traffic:
         *,
         start: datetime,
         clock: Callable[[], datetime] | None = None,
-        profiles: bool = False,
+        kinds: Collection[Kind] = ENGAGEMENTS,
     ) -> None:
         if start.tzinfo is None:
             raise ValueError("start needs a zone")
@@ -156,8 +159,11 @@ class Traffic:
         self._rng = Random(f"{settings.seed}/{self._token}")
         self._clock = clock or self._ticking(start)
         self._contents = contents(Random(settings.seed), 400)
-        self._profile_share = settings.profile_share if profiles else 0.0
+        self._has_engagements = not ENGAGEMENTS.isdisjoint(kinds)
+        self._profile_share = settings.profile_share if "profile-changes" in kinds else 0.0
         self._profiles = ProfileChanges(settings.seed, self._token, settings.profiles)
+        self._page_view_share = settings.page_view_share if "page-views" in kinds else 0.0
+        self._page_views = PageViews(settings.seed, self._token)
         self._weights = list(accumulate(o.engagements_per_day for o in self.organizations))
         self._keys = [o.id.encode() for o in self.organizations]
         self._people: list[dict[int, _Person]] = [{} for _ in self.organizations]
@@ -170,25 +176,29 @@ class Traffic:
         """Messages of any kind for each new engagement, on average; for pacing by engagements."""
         s = self._settings
         usual = (1 + s.update_share + s.mutation_share) * (1 + s.duplicate_share + s.bad_share)
-        return usual + self._profile_share
+        return (usual if self._has_engagements else 0) + self._profile_share + self._page_view_share
 
     def messages(self) -> Iterator[Message]:
         """Endless. New engagements, and between them updates, requests, duplicates and bad ones by their shares."""
-        random, s = self._rng.random, self._settings
-        requests_due = changes_due = 0.0
-        while True:
-            yield from self._with_company(self._new_engagement())
-            if random() < s.update_share:
-                yield from self._with_company(self._next_version())
-            # Counted, not drawn: 1,000 engagements come with exactly 200 requests.
-            requests_due += s.mutation_share
-            if requests_due >= 1 - 1e-9:
-                requests_due -= 1
-                yield from self._with_company(self._request())
+        requests_due = changes_due = views_due = 0.0
+        while self.messages_per_engagement:
+            if self._has_engagements:
+                yield from self._with_company(self._new_engagement())
+                if self._rng.random() < self._settings.update_share:
+                    yield from self._with_company(self._next_version())
+                # Counted, not drawn: 1,000 engagements come with exactly 200 requests.
+                requests_due += self._settings.mutation_share
+                if requests_due >= 1 - 1e-9:
+                    requests_due -= 1
+                    yield from self._with_company(self._request())
             changes_due += self._profile_share
             if changes_due >= 1 - 1e-9:
                 changes_due -= 1
                 yield Message("profile-changes", *self._profiles.next())
+            views_due += self._page_view_share
+            if views_due >= 1 - 1e-9:
+                views_due -= 1
+                yield Message("page-views", *self._page_views.next(self._clock()))
 
     def _with_company(self, message: Message) -> Iterator[Message]:
         """The message, and whatever duplicates and bad ones are due after it."""

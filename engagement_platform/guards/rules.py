@@ -110,7 +110,7 @@ class Looked:
 def tables_of_jobs(settings: Settings) -> tuple[Table, ...]:
     """Every table that only jobs of ours write: engagements, profiles, games, and all that is declared.
 
-    Not those of view analytics, whose commits are Spark's own, nor imported ones, which are their users'.
+    Not those of page views, whose commits are Spark's own, nor imported ones, which are their users'.
     Raises EventTypeRefused, DeclarationRefused.
     """
     declared = declarations(settings)

@@ -1,7 +1,7 @@
 """Drains a streaming frame into an append-only table: everything that waits, in Spark's own exactly-once batches.
 
 The checkpoint folder knows what was read, and Delta's sink skips a batch that it has (Delta protocol: txn action). Who
-owns which folder is `microbatch.cursors`; what is streamed is the caller's business.
+owns which folder is `engine.cursors`; what is streamed is the caller's business.
 """
 
 from __future__ import annotations
@@ -52,8 +52,12 @@ def finished_batch(checkpoint: str) -> int | None:
 
     Structured Streaming keeps a file for each in `commits`.
     """
-    filesystem, path = log.opened(f"{checkpoint}/commits")
-    listed = log.listed(filesystem, path)
+    return newest_number(f"{checkpoint}/commits")
+
+
+def newest_number(folder: str) -> int | None:
+    """The greatest of the numbers that files of a folder are called by; None where there is none."""
+    listed = log.listed(*log.opened(folder))
     return max((int(one.base_name) for one in listed if one.base_name.isdigit()), default=None)
 
 

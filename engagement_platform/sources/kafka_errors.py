@@ -50,7 +50,8 @@ class TopicMissing(PlatformError):
         self.bootstrap_servers, self.topic = bootstrap_servers, topic
         super().__init__(
             f"The Kafka broker at {bootstrap_servers} has no topic {topic}. No table was changed. Create the topic, or "
-            "name the right one in kafka.engagements_topic, kafka.mutation_requests_topic, kafka.profile_changes_topic."
+            "name the right one in kafka.engagements_topic, kafka.mutation_requests_topic, kafka.profile_changes_topic "
+            "or page_views.topic, or switch its pipeline off (pipelines)."
         )
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from engagement_platform.errors import PlatformError
 from engagement_platform.pipelines.games.feed import Feed
 from engagement_platform.pipelines.kafka_tables.tables import Stream
+from engagement_platform.pipelines.page_views.job import PAGE_VIEWS
 from engagement_platform.pipelines.profiles.entity import Entity
 from engagement_platform.pipelines.profiles.job import job_name as ingest_name
 from engagement_platform.pipelines.profiles.rematerialize import job_name as rematerialize_name
@@ -87,9 +88,9 @@ def of_maintained(path: Path, table: tuple[str, ...]) -> Owner:
     return Owner("MaintainedTable", path, ("/".join(table),), (), (f"check_{words}", f"{words}_commits"))
 
 
-def of_chain(path: Path) -> Owner:
-    """The one chain of view analytics that there can be."""
-    return Owner("ViewAnalytics", path, ("view/page_view", "view/session", "view/daily"), ("view-analytics",))
+def of_page_views(path: Path) -> Owner:
+    """The one pipeline of page views that there can be."""
+    return Owner("ViewAnalytics", path, ("view/page_view", "view/session", "view/daily"), (PAGE_VIEWS,))
 
 
 def refuse_clashes(owners: Sequence[Owner], our_queue: str | None = None) -> None:

@@ -21,10 +21,10 @@ from engagement_platform.pipelines.profiles.entity import Entity
 from engagement_platform.settings import Settings
 from engagement_platform.streams.clashes import (
     Owner,
-    of_chain,
     of_entity,
     of_feed,
     of_maintained,
+    of_page_views,
     of_stream,
     refuse_clashes,
 )
@@ -76,10 +76,12 @@ class Declarations:
     feeds: tuple[Feed, ...] = ()
     maintained: tuple[str, ...] = ()
     """Names of tables that others write."""
+    page_views: bool = False
+    """Whether somebody runs the platform's page views by a clock of their own."""
 
     @property
     def tables(self) -> tuple[str, ...]:
-        """Names of all tables that are examined because they are declared; views are none, nor is view analytics."""
+        """Names of all tables that are examined because they are declared; views are none, nor are page views."""
         ours = (
             *(table for stream in self.streams for table in (stream.table, stream.quarantine)),
             *(table for declared in self.entities for table in (declared.entity.changeset, declared.entity.base)),
@@ -121,7 +123,7 @@ def declarations(settings: Settings) -> Declarations:
     if not folder.is_dir():
         raise DeclarationRefused(folder, "there is no such folder (setting defs_folder)")
     streams, entities, feeds, owners = list[Stream](), list[DeclaredEntity](), list[Feed](), list[Owner]()
-    maintained = list[str]()
+    maintained, page_views = list[str](), False
     for path, declared in _declared(folder):
         match declared:
             case KafkaTableDeclaration():
@@ -137,9 +139,10 @@ def declarations(settings: Settings) -> Declarations:
                 maintained.append(declared.table)
                 owners.append(of_maintained(path, declared.path))
             case ViewAnalyticsDeclaration():
-                owners.append(of_chain(path))
+                page_views = True
+                owners.append(of_page_views(path))
     refuse_clashes(owners, settings.games.queue_url)
-    return Declarations(tuple(streams), tuple(entities), tuple(feeds), tuple(maintained))
+    return Declarations(tuple(streams), tuple(entities), tuple(feeds), tuple(maintained), page_views)
 
 
 def _feed(path: Path, declared: S3SqsTablesDeclaration) -> Feed:

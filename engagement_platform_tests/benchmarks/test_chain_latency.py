@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from benchmarks.chain_latency import BEGIN, DAY, GAP, LATE, Commit, Views, closing_waits, days_of, sessions_of
-from engagement_platform_tests.chains.oracle import Chain
+from engagement_platform_tests.pipelines.page_views.oracle import Chain
 
 HOUR = timedelta(hours=1)
 

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import dagster as dg
+import pytest
 
 from engagement_platform.definitions import defs
 from engagement_platform_tests.defs.test_browser import CHECKS
@@ -54,6 +55,27 @@ def test_dagster_is_told_what_the_snapshot_says() -> None:
         f"Definitions changed. If that is meant, write the snapshot anew and review its diff: {REGENERATE}=1 pytest "
         f"engagement_platform_tests/defs/test_definitions.py"
     )
+
+
+def test_of_a_pipeline_that_is_off_nothing_is_in_dagster(monkeypatch: pytest.MonkeyPatch) -> None:
+    firsts = {"engagements": "engagement", "profiles": "profile", "games": "game", "page_views": "view"}
+
+    def there() -> tuple[set[str], set[str]]:
+        repository = defs().get_repository_def()
+        made = {key.path[0] for key in repository.asset_graph.materializable_asset_keys}
+        return made, {sensor.name for sensor in repository.sensor_defs} | {
+            job.name for job in repository.get_all_jobs()
+        }
+
+    made, named = there()
+    assert set(firsts.values()) <= made
+    for off, first in firsts.items():
+        monkeypatch.setenv(f"ENGAGEMENT_PLATFORM_PIPELINES__{off.upper()}", "false")
+        less, fewer = there()
+        assert first in made - less
+        assert fewer < named, off
+        made, named = less, fewer
+    assert not [name for name in named if name.startswith("ingest_")]
 
 
 def test_the_tests_in_the_browser_wait_for_every_check_of_the_data_table() -> None:

@@ -19,10 +19,8 @@ from deltalake import DeltaTable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engagement_platform.chains.run import HOPS
 from engagement_platform.definitions import defs
 from engagement_platform.defs import layout
-from engagement_platform.defs.chain import chain_definitions
 from engagement_platform.defs.evaluations import newest, out_of_sight
 from engagement_platform.defs.examined import NO_TABLE, WHOLE, check_results
 from engagement_platform.defs.histogram import svg
@@ -37,6 +35,7 @@ from engagement_platform.defs.layout import (
     nightly_health,
     too_soon,
 )
+from engagement_platform.defs.page_views import page_view_definitions
 from engagement_platform.defs.platform import Platform
 from engagement_platform.defs.sensors import REPORT_AGAIN_AFTER, Recent
 from engagement_platform.engine.model import Transaction
@@ -46,6 +45,7 @@ from engagement_platform.lake.engagement import QUARANTINE, data_table
 from engagement_platform.lake.layout import LAYOUT_HISTORY
 from engagement_platform.layout.findings import CODES
 from engagement_platform.layout.reports import keep
+from engagement_platform.pipelines.page_views.job import HOPS
 from engagement_platform.pipelines.profiles.entity import PROFILE
 from engagement_platform.settings import Settings
 from engagement_platform_tests.layout import logs
@@ -348,11 +348,11 @@ def test_every_asset_that_is_a_delta_table_has_a_check_for_every_class_of_findin
     unchecked = {key for key in tables if key.to_user_string().startswith(tuple(UNCHECKED))}
     assert all(any(key.to_user_string().startswith(name) for key in unchecked) for name in UNCHECKED)
     assert [(table, code) for table in tables - unchecked for code in CODES if (table, code) not in checks] == []
-    assert set(TABLES) == tables - unchecked
+    assert {*TABLES, *CHAIN} == tables - unchecked
 
 
 def test_every_table_of_the_chain_has_a_check_for_every_class_of_findings_and_is_examined() -> None:
-    tables, checks = delta_tables(chain_definitions("0 * * * *"))
+    tables, checks = delta_tables(page_view_definitions("0 * * * *"))
     assert [(table, code) for table in tables for code in CODES if (table, code) not in checks] == []
     assert set(CHAIN) == tables
 
@@ -385,7 +385,7 @@ def test_health_evaluates_the_checks_of_profiles_of_maintenance_itself_and_of_a_
         told = lake.newest("small_files", key)
         assert told is not None
         assert told.metadata["version"].value == 0, f"{table.name} was not looked at"
-    assert lake.newest("small_files", CHAIN[-1]) is None, "nobody has declared it"
+    assert lake.newest("small_files", CHAIN[-1]) is None, "it is not there"
 
 
 def test_each_table_of_games_has_one_check_which_says_all_that_is_wrong_and_stays_in_sight(lake: Lake) -> None:

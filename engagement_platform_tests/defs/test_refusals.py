@@ -9,14 +9,14 @@ import dagster as dg
 import pytest
 from deltalake import DeltaTable
 
-from engagement_platform.chains.run import SESSIONS, Hop
-from engagement_platform.chains.views import PAGE_VIEW
-from engagement_platform.defs.chain import hop_asset
+from engagement_platform.defs.page_views import hop_asset
 from engagement_platform.defs.platform import bound_platform
 from engagement_platform.engine.cursors import StreamCheckpoints
 from engagement_platform.jobs import open_stores
 from engagement_platform.lake import light, log
 from engagement_platform.lake.engagement import data_table
+from engagement_platform.pipelines.page_views.job import SESSIONS, Hop
+from engagement_platform.pipelines.page_views.tables import PAGE_VIEW
 from engagement_platform.settings import Settings
 from engagement_platform_tests.defs.conftest import Home
 from engagement_platform_tests.defs.test_engagement import engagement
@@ -74,7 +74,7 @@ def test_a_stream_from_a_table_that_somebody_let_be_changed_is_refused_and_the_r
 
 def test_a_stream_on_the_checkpoint_folder_of_another_is_refused_and_the_run_names_its_owner(home: Home) -> None:
     settings = Settings()
-    folder = f"{settings.lake}/_checkpoints/view-analytics/{SESSIONS.name}"
+    folder = f"{settings.lake}/_checkpoints/page-views/{SESSIONS.name}"
     StreamCheckpoints(open_stores(settings).leases.engine).claim("somebody-else", folder)
     refused = said(run_of(SESSIONS))
     assert f"{folder} belongs to the stream somebody-else" in refused

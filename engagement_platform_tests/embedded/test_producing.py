@@ -18,6 +18,7 @@ from pydantic import SecretStr
 
 from engagement_platform.embedded.producing import NotDelivered, ProduceReport, produce, produce_from, read_jsonl
 from engagement_platform.embedded.traffic import Message, Traffic
+from engagement_platform.pipeline_sections import PipelinesSettings
 from engagement_platform.settings import KafkaSettings, Settings, TrafficSettings
 from engagement_platform.sources.kafka_errors import BrokerUnavailable, TopicMissing
 
@@ -139,10 +140,15 @@ def test_the_pace_is_kept_and_progress_is_told(kafka: KafkaSettings) -> None:
 def test_endless_traffic_stops_when_told(kafka: KafkaSettings, tmp_path: Path) -> None:
     stop = threading.Event()
     threading.Timer(1.0, stop.set).start()
-    report = produce_from(Settings(home=tmp_path, kafka=kafka), rate=100, stop=stop)
+    settings = Settings(home=tmp_path, kafka=kafka, pipelines=PipelinesSettings(page_views=False))
+    report = produce_from(settings, rate=100, stop=stop)
     assert report.seconds < 5
     assert 50 < report.produced[kafka.engagements_topic] < 150
-    assert produce_from(Settings(home=tmp_path, kafka=kafka), rate=0).produced == {}
+    assert produce_from(settings, rate=0).produced == {}
+    on_their_own = settings.model_copy(update={"pipelines": PipelinesSettings(engagements=False, page_views=False)})
+    stop.clear()
+    threading.Timer(1.0, stop.set).start()
+    assert set(produce_from(on_their_own, rate=100, stop=stop).produced) == {kafka.profile_changes_topic}
 
 
 @pytest.mark.broker

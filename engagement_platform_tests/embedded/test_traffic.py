@@ -15,17 +15,29 @@ from hypothesis import strategies as st
 from engagement_platform.embedded.spoiled import SPOILED_ENGAGEMENTS, SPOILED_REQUESTS
 from engagement_platform.embedded.traffic import (
     BYTES_PER_ENGAGEMENT,
+    ENGAGEMENTS,
     ENGAGEMENTS_PER_DAY,
+    Kind,
     Message,
     Size,
     Traffic,
     organizations,
 )
+from engagement_platform.pipelines.page_views.tables import SHAPE
 from engagement_platform.pipelines.profiles.entity import PROFILE
 from engagement_platform.settings import TrafficSettings
 from engagement_platform.sources.changes import change_decoder
 from engagement_platform.sources.decoding import engagement_decoder, mutation_request_decoder
-from engagement_platform.sources.messages import Change, DecodingLimits, Engagement, MutationRequest, Reason, Rejection
+from engagement_platform.sources.messages import (
+    Change,
+    DecodingLimits,
+    Engagement,
+    MutationRequest,
+    Reason,
+    Record,
+    Rejection,
+)
+from engagement_platform.sources.records import record_decoder
 
 START = datetime(2026, 3, 1, 12, tzinfo=UTC)
 LIMITS = DecodingLimits()
@@ -219,7 +231,7 @@ def test_a_start_without_a_zone_is_refused() -> None:
 
 
 def changes(count: int) -> list[Message]:
-    traffic = Traffic(TrafficSettings(profiles=20), start=START, profiles=True)
+    traffic = Traffic(TrafficSettings(profiles=20), start=START, kinds={"profile-changes", *ENGAGEMENTS})
     return list(islice((message for message in traffic.messages() if message.kind == "profile-changes"), count))
 
 
@@ -240,8 +252,30 @@ def test_changes_of_profiles_are_decoded_and_come_late_now_and_then() -> None:
     assert min(ops["INSERT"], ops["DELETE"], late) > 10
 
 
-def test_changes_of_profiles_leave_all_other_messages_as_they_are() -> None:
-    with_them = islice(Traffic(TrafficSettings(), start=START, clock=lambda: START, profiles=True).messages(), 3_000)
-    others = [message for message in with_them if message.kind != "profile-changes"]
-    assert others == messages(len(others), clock=lambda: START)
-    assert len(others) == pytest.approx(3_000 / 1.16, rel=0.05)
+def test_messages_of_each_kind_are_the_same_whatever_else_is_sent() -> None:
+    kinds: list[Kind] = ["profile-changes", "page-views", *ENGAGEMENTS]
+
+    def made(count: int, *kinds: Kind) -> list[Message]:
+        traffic = Traffic(TrafficSettings(), start=START, clock=lambda: START, kinds=kinds)
+        return list(islice(traffic.messages(), count))
+
+    every = made(3_000, *kinds)
+    for some in ({"profile-changes"}, {"page-views"}, ENGAGEMENTS):
+        mine = [message for message in every if message.kind in some]
+        assert mine == made(len(mine), *(kind for kind in kinds if kind in some))
+    assert Counter(message.kind for message in every)["page-views"] == pytest.approx(3_000 * 0.1 / 1.53, rel=0.05)
+    assert made(1) == []
+
+
+def test_page_views_are_decoded_and_users_come_back() -> None:
+    decode = record_decoder(SHAPE, LIMITS, START + timedelta(hours=1))
+    traffic = Traffic(TrafficSettings(), start=START, clock=lambda: START, kinds=["page-views"])
+    views, users = Counter[object](), Counter[object]()
+    for message in islice(traffic.messages(), 2_000):
+        found = decode(message.value)
+        assert isinstance(found, Record)
+        assert found.unknown_fields == 0
+        views[found.values[0]] += 1
+        users[found.values[1]] += 1
+    assert max(views.values()) == 1
+    assert 5 < sum(users.values()) / len(users) < 20

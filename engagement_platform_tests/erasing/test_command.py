@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from engagement_platform.chains.run import HOPS
 from engagement_platform.erasing.job import tables
 from engagement_platform.lake import light
 from engagement_platform.pii.scan import places_with
+from engagement_platform.pipelines.page_views.job import HOPS
 from engagement_platform.replica.refresh import place_of, refresh
 from engagement_platform.settings import Settings
 from engagement_platform_tests.erasing.planted import ANN, BOB, SECRET, Planted

@@ -101,6 +101,9 @@ def test_without_a_folder_nothing_is_declared(tmp_path: Path) -> None:
         ("unique: [click_id]", "partitioned_by: [price]", "cannot be partitioned by price"),
         ("unique: [click_id]", "partitioned_by: [colour]", "no columns colour"),
         ("unique: [click_id]", "uniq: [click_id]", "uniq: Extra inputs are not permitted"),
+        ("shop_id: string", "shop_id: decimal(39,1)", "is no type of a column"),
+        ("unique: [click_id]", "unique: [tags]\n  description: ''", "no columns tags, named by unique"),
+        ("click_id: string", "click_id: array<string>", "nested, and unique needs plain values"),
         ("topic: shop-clicks", "topic: '{{ env.TOPIC }}'", "templates"),
         ("topic: shop-clicks", "topic: [", "while parsing"),
     ],
@@ -198,7 +201,7 @@ def test_what_the_platform_has_itself_cannot_be_declared(tmp_path: Path, text: s
 def test_declarations_that_have_nothing_in_common_stand_beside_each_other(tmp_path: Path) -> None:
     beside = CLICKS.replace("shop/click", "shop/click_rate")
     found = declarations(declared(tmp_path, CLICKS, beside, ACCOUNTS, ARCADE, CHAIN))
-    assert (len(found.streams), len(found.entities), len(found.feeds)) == (2, 1, 1)
+    assert (len(found.streams), len(found.entities), len(found.feeds), found.page_views) == (2, 1, 1, True)
 
 
 def test_every_name_of_the_platform_that_a_declaration_could_come_to_is_kept_for_it() -> None:

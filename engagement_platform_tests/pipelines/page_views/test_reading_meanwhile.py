@@ -15,15 +15,15 @@ import pytest
 from pydantic import SecretStr
 from pyspark.sql import SparkSession
 
-from engagement_platform.chains.run import DAYS, SESSIONS, VIEWS, run_hop
-from engagement_platform.chains.views import DAILY, PAGE_VIEW, SESSION
 from engagement_platform.lake import log
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.lake import Lake
+from engagement_platform.pipelines.page_views.job import DAYS, SESSIONS, VIEWS, run_hop
+from engagement_platform.pipelines.page_views.tables import DAILY, PAGE_VIEW, SESSION
 from engagement_platform.settings import KafkaSettings
-from engagement_platform_tests.chains.oracle import Chain
-from engagement_platform_tests.chains.test_view_analytics import BEGIN, GAP, LATE, World, some_views
 from engagement_platform_tests.conftest import Broker
+from engagement_platform_tests.pipelines.page_views.oracle import Chain
+from engagement_platform_tests.pipelines.page_views.test_hops import BEGIN, GAP, LATE, World, some_views
 
 BATCH = 40
 """Most views in a batch of the first hop, so that one run of it has several."""

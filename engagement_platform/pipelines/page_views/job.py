@@ -1,4 +1,4 @@
-"""Runs the hops of view analytics, each until it has read all that waits; what they make is `views`.
+"""Runs the hops of page views, each until it has read all that waits; what they make is `pipe`.
 
 Each hop is a stream with a checkpoint folder of its own, kept beside the tables; one that was killed goes on where its
 folder says, and Delta skips what it had written.
@@ -6,6 +6,7 @@ folder says, and Delta skips what it had written.
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -17,18 +18,20 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame
 
-from engagement_platform.chains import views
 from engagement_platform.engine.cursors import StreamCheckpoints
 from engagement_platform.engine.job import Stores
+from engagement_platform.engine.model import Offsets
 from engagement_platform.errors import PlatformError
 from engagement_platform.lake import log
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.lake import Lake
-from engagement_platform.lake.streaming import Drained, drain_stream, finished_batch
+from engagement_platform.lake.streaming import Drained, drain_stream, finished_batch, newest_number
+from engagement_platform.pipelines.page_views import pipe, tables
+from engagement_platform.settings import Settings
 from engagement_platform.sources.kafka import KafkaSource
 from engagement_platform.sources.messages import DecodingLimits
 
-CHAIN = "view-analytics"
+PAGE_VIEWS = "page-views"
 
 
 def _nothing(_hop: str) -> None:
@@ -50,7 +53,7 @@ class CheckpointLost(PlatformError):
 
 @dataclass(frozen=True)
 class Hop:
-    """One stream of the chain: from Kafka, or from the table of a hop before, into a table."""
+    """One stream: from Kafka, or from the table of a hop before, into a table."""
 
     name: str
     source: Table | None
@@ -63,22 +66,22 @@ class Hop:
     @property
     def stream(self) -> str:
         """As the stores know who owns which folder."""
-        return f"{CHAIN}/{self.name}"
+        return f"{PAGE_VIEWS}/{self.name}"
 
 
 def _limits(lake: Lake) -> DecodingLimits:
     return DecodingLimits.of(lake.settings.decoding)
 
 
-VIEWS = Hop("page_view", None, views.PAGE_VIEW, "viewed_at", lambda raw, lake: views.page_views(raw, _limits(lake)))
-REFUSED = Hop("quarantine", None, views.VIEW_QUARANTINE, "", lambda raw, lake: views.refused(raw, _limits(lake)))
+VIEWS = Hop("page_view", None, tables.PAGE_VIEW, "viewed_at", lambda raw, lake: pipe.page_views(raw, _limits(lake)))
+REFUSED = Hop("quarantine", None, tables.VIEW_QUARANTINE, "", lambda raw, lake: pipe.refused(raw, _limits(lake)))
 SESSIONS = Hop(
-    "session", views.PAGE_VIEW, views.SESSION, "ended_at",
-    lambda rows, lake: views.sessions(rows, lake.settings.chain.session_gap, lake.settings.chain.max_late),
+    "session", tables.PAGE_VIEW, tables.SESSION, "ended_at",
+    lambda rows, lake: pipe.sessions(rows, lake.settings.page_views.session_gap, lake.settings.page_views.max_late),
 )  # fmt: skip
 DAYS = Hop(
-    "daily", views.SESSION, views.DAILY, "session_date",
-    lambda rows, lake: views.daily(rows, lake.settings.chain.max_late),
+    "daily", tables.SESSION, tables.DAILY, "session_date",
+    lambda rows, lake: pipe.daily(rows, lake.settings.page_views.max_late),
 )  # fmt: skip
 HOPS = (VIEWS, REFUSED, SESSIONS, DAYS)
 """In the order in which rows travel."""
@@ -92,7 +95,7 @@ def run_hop(hop: Hop, lake: Lake, stores: Stores) -> Drained:
     """
     with stores.leases.acquire(f"job/{hop.stream}", purpose="drain", wait=lake.settings.stores.lease_wait):
         lake.ensure(*(table for table in (hop.source, hop.table) if table is not None))
-        folder = checkpoint(hop, lake)
+        folder = checkpoint(hop, lake.root)
         streams = StreamCheckpoints(stores.leases.engine)
         streams.claim(hop.stream, folder)
         if lake.is_local and not Path(folder).is_dir() and lake.version(hop.table) > 0:
@@ -104,7 +107,7 @@ def run_hop(hop: Hop, lake: Lake, stores: Stores) -> Drained:
         return drained
 
 
-def run_chain(
+def run_hops(
     lake: Lake, stores: Stores, *, until_idle: bool, pause: timedelta, observe: Callable[[str], None] = _nothing
 ) -> Iterator[Mapping[str, Drained]]:
     """Every hop, in the order in which rows travel, round after round; what each hop did in each round, by its name.
@@ -124,15 +127,27 @@ def run_chain(
             time.sleep(pause.total_seconds())
 
 
-def checkpoint(hop: Hop, lake: Lake) -> str:
-    """The hop's folder, beside the tables: they are only worth anything together."""
-    return f"{lake.root}/_checkpoints/{CHAIN}/{hop.name}"
+def checkpoint(hop: Hop, root: str) -> str:
+    """The hop's folder, beside the tables below a root: they are only worth anything together."""
+    return f"{root}/_checkpoints/{PAGE_VIEWS}/{hop.name}"
+
+
+def read_up_to(settings: Settings) -> Offsets | None:
+    """Where what no run has planned to read of the topic begins; None before the first run. Reads one small file."""
+    folder = f"{checkpoint(VIEWS, settings.lake)}/offsets"
+    newest = newest_number(folder)
+    if newest is None:
+        return None
+    filesystem, path = log.opened(f"{folder}/{newest}")
+    with filesystem.open_input_stream(path) as file:
+        planned = json.loads(file.read().splitlines()[-1])
+    return {str(partition): int(offset) for partition, offset in planned[settings.page_views.topic].items()}
 
 
 def _source(hop: Hop, lake: Lake) -> DataFrame:
     if hop.source is not None:
         return lake.stream(hop.source)
-    return KafkaSource(lake.settings.chain.views_topic, lake.settings.kafka).stream(lake.spark)
+    return KafkaSource(lake.settings.page_views.topic, lake.settings.kafka).stream(lake.spark)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""View analytics as a run of Dagster: each hop drains what waits and says so; the schedule keeps away from a run."""
+"""Page views as a run of Dagster: each hop drains what waits and says so; the schedule rests while nothing waits."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ import dagster as dg
 import pytest
 from pyspark.sql import SparkSession
 
-from engagement_platform.chains.views import DAILY, PAGE_VIEW, SESSION, VIEW_QUARANTINE
-from engagement_platform.defs.chain import JOB, chain_definitions
-from engagement_platform_tests.chains.oracle import Chain
-from engagement_platform_tests.chains.test_view_analytics import BEGIN, GAP, LATE, World, assert_is, some_views
+from engagement_platform.defs.page_views import JOB, page_view_definitions
+from engagement_platform.defs.platform import Platform
+from engagement_platform.pipelines.page_views.tables import DAILY, PAGE_VIEW, SESSION, VIEW_QUARANTINE
 from engagement_platform_tests.conftest import Broker
+from engagement_platform_tests.pipelines.page_views.oracle import Chain
+from engagement_platform_tests.pipelines.page_views.test_hops import BEGIN, GAP, LATE, World, assert_is, some_views
 
 
 @pytest.mark.slow
@@ -26,21 +27,31 @@ def test_a_run_drains_every_hop_and_tells_its_rows_and_its_lag(
     for name, value in {
         "HOME": str(tmp_path),
         "KAFKA__BOOTSTRAP_SERVERS": broker.bootstrap_servers,
-        "CHAIN__VIEWS_TOPIC": world.settings.chain.views_topic,
-        "CHAIN__SESSION_GAP": f"PT{GAP.total_seconds():.0f}S",
-        "CHAIN__MAX_LATE": f"PT{LATE.total_seconds():.0f}S",
+        "PAGE_VIEWS__TOPIC": world.settings.page_views.topic,
+        "PAGE_VIEWS__SESSION_GAP": f"PT{GAP.total_seconds():.0f}S",
+        "PAGE_VIEWS__MAX_LATE": f"PT{LATE.total_seconds():.0f}S",
     }.items():
         monkeypatch.setenv(f"ENGAGEMENT_PLATFORM_{name}", value)
     views = some_views(random.Random(3), BEGIN, 30)
     world.send(views, b"{")
     chain.drain(views)
-    definitions = chain_definitions("* * * * *")
-    with dg.DagsterInstance.ephemeral() as instance:
+    definitions = page_view_definitions("* * * * *")
+    with dg.DagsterInstance.local_temp(str(tmp_path / "dagster")) as instance:
+
+        def tick() -> dg.RunRequest | dg.SkipReason:
+            context = dg.build_schedule_context(instance, resources={"platform": Platform()})
+            told: Any = definitions.resolve_schedule_def(f"{JOB}_by_the_clock")(context)
+            return told  # type: ignore[no-any-return]
+
+        assert isinstance(tick(), dg.RunRequest)
         assert definitions.resolve_job_def(JOB).execute_in_process(instance=instance).success
         told = {table.name: newest(instance, table.name) for table in (PAGE_VIEW, VIEW_QUARANTINE, SESSION, DAILY)}
         # Nothing waits any more: a second run adds nothing.
         assert definitions.resolve_job_def(JOB).execute_in_process(instance=instance).success
         assert newest(instance, PAGE_VIEW.name)["rows_in"] == 0
+        assert "Nothing is waiting" in str(tick())
+        world.broker.delete_topic(world.settings.page_views.topic)
+        assert "has no topic" in str(tick())
     assert_is(world, chain)
     assert told[PAGE_VIEW.name]["rows_in"] == len(views) + 1
     assert told[VIEW_QUARANTINE.name]["rows_in"] == len(views) + 1

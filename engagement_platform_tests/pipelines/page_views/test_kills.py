@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from engagement_platform.chains.run import run_chain
-from engagement_platform.chains.views import PAGE_VIEW
-from engagement_platform_tests.chains.oracle import Chain
-from engagement_platform_tests.chains.test_view_analytics import BEGIN, GAP, LATE, World, assert_is, some_views
+from engagement_platform.pipelines.page_views.job import run_hops
+from engagement_platform.pipelines.page_views.tables import PAGE_VIEW
 from engagement_platform_tests.conftest import Broker
+from engagement_platform_tests.pipelines.page_views.oracle import Chain
+from engagement_platform_tests.pipelines.page_views.test_hops import BEGIN, GAP, LATE, World, assert_is, some_views
 
 POINTS = ("page_view", "committed session", "session")
 
@@ -27,12 +27,12 @@ def killed(world: World, point: str) -> None:
     told = {
         "HOME": str(world.settings.home),
         "KAFKA__BOOTSTRAP_SERVERS": world.broker.bootstrap_servers,
-        "CHAIN__VIEWS_TOPIC": world.settings.chain.views_topic,
-        "CHAIN__SESSION_GAP": "PT30M",
-        "CHAIN__MAX_LATE": "PT1H",
+        "PAGE_VIEWS__TOPIC": world.settings.page_views.topic,
+        "PAGE_VIEWS__SESSION_GAP": "PT30M",
+        "PAGE_VIEWS__MAX_LATE": "PT1H",
     }
     env = {**os.environ, **{f"ENGAGEMENT_PLATFORM_{name}": value for name, value in told.items()}}
-    command = [sys.executable, "-m", "engagement_platform_tests.chains.killable", point]
+    command = [sys.executable, "-m", "engagement_platform_tests.pipelines.page_views.killable", point]
     ended = subprocess.run(command, env=env, check=False, capture_output=True, timeout=900)
     assert ended.returncode == -signal.SIGKILL, ended.stderr.decode()[-2000:]
 
@@ -53,10 +53,10 @@ def test_a_chain_that_is_killed_between_hops_and_commits_ends_in_what_a_loop_mak
         assert len(world.rows(PAGE_VIEW, "view_id")) == sent, f"{point} is after the first hop"
         # Each drain of the sessions sees what one part brought, as the loop does. Where the kill was in the middle of a
         # batch of theirs, Spark finishes that one and waits for rows before it writes what is over.
-        list(run_chain(world.lake, world.stores, until_idle=True, pause=timedelta(0)))
+        list(run_hops(world.lake, world.stores, until_idle=True, pause=timedelta(0)))
         chain.drain(views, closing=point != "committed session")
         assert_is(world, chain)
     assert chain.days()
-    [idle] = run_chain(world.lake, world.stores, until_idle=True, pause=timedelta(0))
+    [idle] = run_hops(world.lake, world.stores, until_idle=True, pause=timedelta(0))
     assert {name: drained.rows_in for name, drained in idle.items()} == dict.fromkeys(idle, 0)
     assert_is(world, chain)

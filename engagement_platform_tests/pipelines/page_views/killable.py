@@ -13,11 +13,11 @@ import threading
 import time
 from datetime import timedelta
 
-from engagement_platform.chains.run import CHAIN, HOPS, run_chain
 from engagement_platform.jobs import open_stores
 from engagement_platform.lake import log
 from engagement_platform.lake.lake import Lake
 from engagement_platform.lake.session import spark_session
+from engagement_platform.pipelines.page_views.job import HOPS, PAGE_VIEWS, run_hops
 from engagement_platform.settings import Settings
 
 
@@ -32,14 +32,14 @@ def main(point: str) -> None:
     if kind:
         [uri] = [hop.table.uri(settings.lake) for hop in HOPS if hop.name == committed]
         threading.Thread(target=_die_after_a_commit, args=(uri,), daemon=True).start()
-    with spark_session(settings, CHAIN) as spark:
+    with spark_session(settings, PAGE_VIEWS) as spark:
         lake, stores = Lake(spark, settings), open_stores(settings)
 
         def observe(hop: str) -> None:
             if hop == point:
                 die()
 
-        for _ in run_chain(lake, stores, until_idle=True, pause=timedelta(0), observe=observe):
+        for _ in run_hops(lake, stores, until_idle=True, pause=timedelta(0), observe=observe):
             pass
 
 

@@ -1,6 +1,6 @@
-"""View analytics as Dagster sees it: an asset for each hop, with its lag, and the job and schedule that run all.
+"""Page views as Dagster sees them: an asset for each hop, with its lag, and the job and schedule that run all.
 
-What the hops make is `chains/`; it is there for who declares the component `ViewAnalytics`.
+Of the platform itself while `pipelines.page_views` is on, or of who declares the component `ViewAnalytics`.
 """
 
 # No `from __future__ import annotations` beside Dagster's decorators: they read a Config class from the annotation.
@@ -10,17 +10,22 @@ import time
 import dagster as dg
 from dagster import MetadataValue
 
-from engagement_platform.chains.run import HOPS, Hop, Lag, lag, run_hop
 from engagement_platform.defs.batches import Metadata
 from engagement_platform.defs.layout import layout_check
 from engagement_platform.defs.platform import Platform, bound_platform
 from engagement_platform.defs.sensors import recent_runs, why_not
 from engagement_platform.defs.specs import column_schema, key_of
+from engagement_platform.defs.waiting import waiting
+from engagement_platform.errors import PlatformError
 from engagement_platform.lake.streaming import Drained
+from engagement_platform.pipelines.page_views.job import HOPS, PAGE_VIEWS, Hop, Lag, lag, read_up_to, run_hop
+from engagement_platform.sources.kafka_errors import BrokerUnavailable, TopicMissing
 
 GROUP = "view"
-JOB = "view_analytics"
+JOB = "page_views"
 TOPIC = dg.AssetKey(["kafka", "page-views"])
+EVERY = "*/5 * * * *"
+"""How often the hops of the platform run: a run takes some 20 s of a core (a guess)."""
 
 
 def hop_asset(hop: Hop) -> dg.AssetsDefinition:
@@ -35,7 +40,7 @@ def hop_asset(hop: Hop) -> dg.AssetsDefinition:
         description=f"{hop.table.description} Append-only: streams may read on from it.",
         metadata={"dagster/column_schema": column_schema(hop.table)},
     )
-    def hop_of_chain(context: dg.AssetExecutionContext, platform: Platform) -> dg.MaterializeResult[None]:
+    def drain_hop(context: dg.AssetExecutionContext, platform: Platform) -> dg.MaterializeResult[None]:
         from engagement_platform.lake.lake import Lake
 
         with platform.open(hop.stream) as opened:
@@ -45,7 +50,7 @@ def hop_asset(hop: Hop) -> dg.AssetsDefinition:
         context.log.info(f"{hop.stream}: {drained.rows_in:,} rows in {drained.batches} batches, {drained.late:,} late")
         return dg.MaterializeResult(metadata=hop_metadata(drained, told))
 
-    return hop_of_chain
+    return drain_hop
 
 
 def hop_metadata(drained: Drained, told: Lag) -> Metadata:
@@ -64,7 +69,7 @@ def hop_metadata(drained: Drained, told: Lag) -> Metadata:
     return shown
 
 
-def chain_definitions(cron: str) -> dg.Definitions:
+def page_view_definitions(cron: str) -> dg.Definitions:
     """Assets, layout checks, the job that runs all hops, and its schedule."""
     hops = [hop_asset(hop) for hop in HOPS]
     job = dg.define_asset_job(
@@ -80,16 +85,37 @@ def chain_definitions(cron: str) -> dg.Definitions:
         cron_schedule=cron,
         execution_timezone="UTC",
         default_status=dg.DefaultScheduleStatus.RUNNING,
-        description="Runs every hop, unless a run is under way; after failures less and less often.",
+        description="Runs every hop when page views wait, unless a run is under way; after failures less and less "
+        "often.",
     )
-    def by_the_clock(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | dg.SkipReason:
-        reason = why_not(1, recent_runs(context.instance, JOB), time.time())
+    def by_the_clock(context: dg.ScheduleEvaluationContext, platform: Platform) -> dg.RunRequest | dg.SkipReason:
+        settings = platform.settings()
+        try:
+            source = waiting(settings).source(PAGE_VIEWS, settings.page_views.topic)
+            backlog = source.backlog(read_up_to(settings))
+        except (BrokerUnavailable, TopicMissing) as error:
+            return dg.SkipReason(str(error))
+        except PlatformError:
+            # What was to be read next is lost: the run fails with the sentence that says so.
+            backlog = 1
+        reason = why_not(backlog, recent_runs(context.instance, JOB), time.time())
         return dg.SkipReason(reason) if reason else dg.RunRequest()
 
+    topic = dg.AssetSpec(
+        TOPIC,
+        description="Kafka topic of page views; its name on the broker is the setting `page_views.topic`.",
+        group_name=GROUP,
+        kinds={"kafka"},
+    )
     return dg.Definitions(
-        assets=hops,
+        assets=[topic, *hops],
         asset_checks=[layout_check(key_of(hop.table)) for hop in HOPS],
         jobs=[job],
         schedules=[by_the_clock],
         resources={"platform": bound_platform()},
     )
+
+
+def definitions() -> dg.Definitions:
+    """Page views of the platform itself."""
+    return page_view_definitions(EVERY)

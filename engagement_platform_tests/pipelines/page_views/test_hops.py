@@ -16,7 +16,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
-from engagement_platform.chains.run import (
+from engagement_platform.engine.cursors import CheckpointBehind, StreamCheckpoints
+from engagement_platform.jobs import open_stores
+from engagement_platform.lake.contract import Table
+from engagement_platform.lake.engagement import MAPPING
+from engagement_platform.lake.lake import Lake
+from engagement_platform.lake.refusals import NotAStreamSource
+from engagement_platform.lake.streaming import drain_stream, summed
+from engagement_platform.pipeline_sections import PageViewsSettings
+from engagement_platform.pipelines.page_views.job import (
     DAYS,
     HOPS,
     REFUSED,
@@ -27,20 +35,13 @@ from engagement_platform.chains.run import (
     lag,
     run_hop,
 )
-from engagement_platform.chains.views import DAILY, PAGE_VIEW, SESSION, SHAPE, VIEW_QUARANTINE, refused_ahead
-from engagement_platform.engine.cursors import CheckpointBehind, StreamCheckpoints
-from engagement_platform.jobs import open_stores
-from engagement_platform.lake.contract import Table
-from engagement_platform.lake.engagement import MAPPING
-from engagement_platform.lake.lake import Lake
-from engagement_platform.lake.refusals import NotAStreamSource
-from engagement_platform.lake.streaming import drain_stream, summed
-from engagement_platform.sections import ChainSettings
+from engagement_platform.pipelines.page_views.rules import refused_ahead
+from engagement_platform.pipelines.page_views.tables import DAILY, PAGE_VIEW, SESSION, SHAPE, VIEW_QUARANTINE
 from engagement_platform.settings import KafkaSettings, Settings
 from engagement_platform.sources.messages import DecodingLimits
 from engagement_platform.sources.recorded_batches import decode_records
-from engagement_platform_tests.chains.oracle import Chain, View
 from engagement_platform_tests.conftest import Broker
+from engagement_platform_tests.pipelines.page_views.oracle import Chain, View
 
 BEGIN = datetime(2026, 3, 1, 8, tzinfo=UTC)
 GAP, LATE = timedelta(minutes=30), timedelta(hours=1)
@@ -55,7 +56,7 @@ class World:
         self.broker, self.settings = broker, Settings(
             home=folder,
             kafka=KafkaSettings(bootstrap_servers=broker.bootstrap_servers),
-            chain=ChainSettings(views_topic=topic, session_gap=GAP, max_late=LATE),
+            page_views=PageViewsSettings(topic=topic, session_gap=GAP, max_late=LATE),
         )  # fmt: skip
         self.lake, self.stores = Lake(spark, self.settings), open_stores(self.settings)
         self.sent = 0
@@ -68,7 +69,7 @@ class World:
         ]
         self.sent += len(views)
         messages = [*(json.dumps(one).encode() for one in said), *more]
-        self.broker.produce(self.settings.chain.views_topic, [(0, None, message) for message in messages])
+        self.broker.produce(self.settings.page_views.topic, [(0, None, message) for message in messages])
 
     def rows(self, table: Table, *columns: str) -> list[tuple[object, ...]]:
         """Without a JVM, while the chain runs or not."""
@@ -135,7 +136,9 @@ def test_the_chain_ends_in_what_a_loop_makes_whatever_ends_or_is_merged_on_the_w
 
     # A hop that died between the commit of its table and its own: what it does again is skipped.
     versions = world.lake.version(SESSION)
-    newest = max((Path(checkpoint(SESSIONS, world.lake)) / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
+    newest = max(
+        (Path(checkpoint(SESSIONS, world.lake.root)) / "commits").glob("[0-9]*"), key=lambda path: int(path.name)
+    )
     newest.unlink()
     (newest.parent / f".{newest.name}.crc").unlink(missing_ok=True)
     with pytest.raises(CheckpointBehind, match="an older copy was put in its place"):
@@ -160,8 +163,8 @@ def test_the_chain_ends_in_what_a_loop_makes_whatever_ends_or_is_merged_on_the_w
     assert [drain.rows_in for drain in again] == [0, 0, 0, 0]
     assert_is(world, chain)
 
-    shutil.rmtree(checkpoint(DAYS, world.lake))
-    with pytest.raises(CheckpointLost, match="view-analytics/daily"):
+    shutil.rmtree(checkpoint(DAYS, world.lake.root))
+    with pytest.raises(CheckpointLost, match="page-views/daily"):
         run_hop(DAYS, world.lake, world.stores)
     owned = StreamCheckpoints(world.stores.leases.engine).all()
     assert set(owned) == {hop.stream for hop in HOPS}
