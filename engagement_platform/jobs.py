@@ -31,7 +31,6 @@ from engagement_platform.lake.erased import ERASE_SUBJECTS
 from engagement_platform.lake.fencing import LakeFencing
 from engagement_platform.lake.lake import Lake
 from engagement_platform.lake.session import spark_session
-from engagement_platform.landing.redriven import RedriveSource
 from engagement_platform.layout.inline import inline
 from engagement_platform.pipelines.engagements.job import ingest_engagements
 from engagement_platform.pipelines.games.feed import Feed, shipped
@@ -49,6 +48,7 @@ from engagement_platform.pipelines.profiles.job import ingest_changes, reread_na
 from engagement_platform.pipelines.profiles.job import job_name as ingest_name
 from engagement_platform.pipelines.profiles.rematerialize import job_name as rematerialize_name
 from engagement_platform.pipelines.profiles.rematerialize import rematerialize
+from engagement_platform.pipelines.redrive import RedriveSource
 from engagement_platform.pipelines.replay import QuarantineSource
 from engagement_platform.settings import Settings
 from engagement_platform.sources.kafka import KafkaSource

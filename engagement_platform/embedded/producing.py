@@ -157,7 +157,7 @@ def produce_from(
     """
     topics: dict[Kind, str] = {**topics_of(settings.kafka), "page-views": settings.page_views.topic}
     # Of the sample only what the topic is for: requests among engagements would all be quarantined.
-    only = next((kind for kind, of in topics.items() if of == topic), "engagements")
+    only: Kind = next((kind for kind, of in topics.items() if of == topic), "engagements")
     kinds = ENGAGEMENTS if sample is not None else kinds_of(settings.pipelines)
     if topic is not None:
         kinds = ENGAGEMENTS if only in ENGAGEMENTS else frozenset({only})

@@ -28,12 +28,12 @@ from engagement_platform.lake.engagement import (
     QUARANTINE,
     data_table,
 )
-from engagement_platform.landing.withheld import said_in
 from engagement_platform.pii.erasure import Subject, naming
 from engagement_platform.pii.tombstones import ENGAGEMENT, StoredTombstones
 from engagement_platform.pipelines.engagements.schema import ROW, STATE, STATE_FIELDS
 from engagement_platform.pipelines.mutations.edges import Edge
 from engagement_platform.pipelines.mutations.rules import Evidence, current_names, current_rows
+from engagement_platform.pipelines.tombstones import said_in
 from engagement_platform.settings import Settings
 
 PAIR = ("organization_id", "engagement_id")

@@ -41,12 +41,12 @@ from engagement_platform.lake.erased import ERASE_SUBJECTS
 from engagement_platform.lake.fencing import LakeFencing, targets
 from engagement_platform.lake.lake import Lake
 from engagement_platform.lake.session import spark_session
-from engagement_platform.landing.redriven import turn_of
 from engagement_platform.pii.sealing import SealBroken
 from engagement_platform.pii.tombstones import StoredTombstones
 from engagement_platform.pipelines.engagements.job import ANNOUNCED
 from engagement_platform.pipelines.parts import announced
 from engagement_platform.pipelines.profiles.entity import profile
+from engagement_platform.pipelines.redrive import turn_of
 from engagement_platform.settings import Settings
 
 _REMEMBERED = 100

@@ -18,9 +18,9 @@ import pyarrow.parquet as pq
 
 from engagement_platform.importing.files import SourceFile
 from engagement_platform.importing.lines import Record, lines, records
-from engagement_platform.importing.types import TIMESTAMP
 from engagement_platform.lake import log
 from engagement_platform.lake.plain import plain_rows
+from engagement_platform.sources.arrow_types import TIMESTAMP
 
 BLOCK = 20_000
 """Records that are parsed together; one that does not parse is found by halving."""

@@ -18,8 +18,9 @@ from engagement_platform.errors import PlatformError
 from engagement_platform.importing.files import SourceFile
 from engagement_platform.importing.lines import Record, lines, records
 from engagement_platform.importing.parse import TEXT, csv_of, header, json_of, sifted
-from engagement_platform.importing.types import TIMESTAMP, UnknownType, holds, parsed, plain, words
+from engagement_platform.importing.types import UnknownType, holds, parsed, plain, words
 from engagement_platform.lake import log
+from engagement_platform.sources.arrow_types import TIMESTAMP
 
 LOOKED_AT = 200
 """Files that are looked into at most, spread over all of them; what the others have beside that is left out."""

@@ -9,36 +9,13 @@ from typing import Any
 import pyarrow as pa
 
 from engagement_platform.lake.contract import Table
-from engagement_platform.lake.engagement import ENGAGEMENT_STRUCT
-
-_TYPES: Mapping[str, pa.DataType] = {
-    "string": pa.string(),
-    "long": pa.int64(),
-    "int": pa.int32(),
-    "double": pa.float64(),
-    "boolean": pa.bool_(),
-    "binary": pa.binary(),
-    "date": pa.date32(),
-    "timestamp": pa.timestamp("us", tz="UTC"),
-    "array<string>": pa.list_(pa.string()),
-    "map<string,string>": pa.map_(pa.string(), pa.string()),
-    "map<bigint,binary>": pa.map_(pa.int64(), pa.binary()),
-    "array<struct<name:string,name_ts:timestamp,request_id:string>>": pa.list_(
-        pa.struct([("name", pa.string()), ("name_ts", pa.timestamp("us", tz="UTC")), ("request_id", pa.string())])
-    ),
-}
-_STRUCT = pa.struct(
-    [
-        *(pa.field(name, pa.string()) for name in ("type", "channel", "subject")),
-        pa.field("attributes", _TYPES["map<string,string>"]),
-    ]
-)
+from engagement_platform.sources.arrow_types import arrow_type
 
 
 def schema_of(table: Table, *columns: str) -> pa.Schema:
     """Arrow schema of these columns of a table, or of all."""
-    types = {c.name: _STRUCT if c.type == ENGAGEMENT_STRUCT else _TYPES[c.type] for c in table.columns}
-    return pa.schema([pa.field(name, types[name]) for name in (columns or table.column_names)])
+    types = {column.name: column.type for column in table.columns}
+    return pa.schema([pa.field(name, arrow_type(types[name])) for name in (columns or table.column_names)])
 
 
 def moments(times: pa.ChunkedArray) -> list[datetime]:

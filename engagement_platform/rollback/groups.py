@@ -21,7 +21,6 @@ from engagement_platform.lake.contract import Table
 from engagement_platform.lake.engagement import ALIAS, CHANGESET, MAPPING, MUTATION_REQUEST, NOTIFICATION, data_table
 from engagement_platform.lake.lake import Lake, Rows
 from engagement_platform.lake.restore import RESTORE
-from engagement_platform.landing.redriven import turn_of
 from engagement_platform.pipelines.games.feed import Feed
 from engagement_platform.pipelines.games.feed import shipped as shipped_feed
 from engagement_platform.pipelines.games.replay import LandedObjects
@@ -33,6 +32,7 @@ from engagement_platform.pipelines.profiles.job import NUMBER
 from engagement_platform.pipelines.profiles.job import job_name as ingest_name
 from engagement_platform.pipelines.profiles.rematerialize import job_name as rematerialize_name
 from engagement_platform.pipelines.profiles.snapshot import transaction, watermark_of
+from engagement_platform.pipelines.redrive import turn_of
 from engagement_platform.pipelines.snapshot import moved_through, watermark
 from engagement_platform.rollback.boundary import Moving
 from engagement_platform.rollback.difference import differences, entity_differences, rows_of

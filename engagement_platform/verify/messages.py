@@ -20,13 +20,13 @@ from engagement_platform.lake.engagement import ALIAS, QUARANTINE
 from engagement_platform.lake.erased import PSEUDONYM
 from engagement_platform.lake.lake import Lake
 from engagement_platform.lake.session import spark_session
-from engagement_platform.landing.withheld import ENGAGEMENTS, withheld_in_spark
 from engagement_platform.pii.tombstones import StoredTombstones
 from engagement_platform.pipelines import snapshot
 from engagement_platform.pipelines.engagements.pipe import ID
 from engagement_platform.pipelines.engagements.schema import ROW
 from engagement_platform.pipelines.mutations.view import Pending
 from engagement_platform.pipelines.parts import COORDINATES, kept
+from engagement_platform.pipelines.tombstones import ENGAGEMENTS, withheld
 from engagement_platform.settings import Settings
 from engagement_platform.sources.decoded_batches import ENGAGEMENT_DECODED_DDL, decode_batches
 from engagement_platform.sources.kafka import KafkaSource
@@ -184,7 +184,7 @@ def _messages(
     raw = raw.join(held, same, "left_anti").join(marked, list(COORDINATES), "left_anti")
     step = decode_batches("engagement", DecodingLimits.of(settings.decoding), last.ingestion_ts)
     decoded = kept(raw.mapInArrow(step, ENGAGEMENT_DECODED_DDL))
-    decoded = withheld_in_spark(decoded, ENGAGEMENTS, StoredTombstones(settings), Lake(spark, settings)).where(~erased)
+    decoded = withheld(decoded, ENGAGEMENTS, StoredTombstones(settings), Lake(spark, settings)).where(~erased)
     return decoded.select(*COORDINATES, *ID, "version", "person_id", *_EVENT, "reason_code")
 
 

@@ -36,6 +36,7 @@ def test_a_run_drains_every_hop_and_tells_its_rows_and_its_lag(
     world.send(views, b"{")
     chain.drain(views)
     definitions = page_view_definitions("* * * * *")
+    (tmp_path / "dagster").mkdir()
     with dg.DagsterInstance.local_temp(str(tmp_path / "dagster")) as instance:
 
         def tick() -> dg.RunRequest | dg.SkipReason:

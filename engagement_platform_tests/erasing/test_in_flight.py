@@ -22,11 +22,11 @@ from engagement_platform.erasing.job import Eraser
 from engagement_platform.erasing.whom import Whom
 from engagement_platform.jobs import INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS, INGEST_PROFILE_CHANGES
 from engagement_platform.lake.engagement import ALIAS, CHANGESET, MAPPING, MUTATION_REQUEST, QUARANTINE
-from engagement_platform.landing.redriven import turn_of
 from engagement_platform.pii.tombstones import ANYWHERE, StoredTombstones, entity
 from engagement_platform.pipelines.mutations.move import REMATERIALIZE_ALIASES
 from engagement_platform.pipelines.parts import APPLY_MUTATIONS
 from engagement_platform.pipelines.profiles.entity import PROFILE
+from engagement_platform.pipelines.redrive import turn_of
 from engagement_platform.settings import KafkaSettings, LayoutSettings, StoreSettings
 from engagement_platform_tests.conftest import Broker
 from engagement_platform_tests.erasing.planted import BOB, DATA, LATER, PENDING, Planted, edge

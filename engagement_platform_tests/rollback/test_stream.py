@@ -18,7 +18,7 @@ from engagement_platform.engine.job import MicroBatchJob, Observer, Told
 from engagement_platform.engine.unfinished_batches import OthersBatchUnfinished
 from engagement_platform.lake.append_log_source import RowsTakenAway
 from engagement_platform.lake.contract import Table
-from engagement_platform.landing.redriven import REDRIVEN
+from engagement_platform.pipelines.redrive import REDRIVEN
 from engagement_platform.rollback import groups
 from engagement_platform.rollback.groups import NotRestorable, group_of
 from engagement_platform.rollback.job import RestoreUnfinished, Restoring

@@ -30,14 +30,12 @@ from engagement_platform.lake.engagement import (
 from engagement_platform.lake.erased import PSEUDONYM
 from engagement_platform.lake.fencing import LakeFencing, targets
 from engagement_platform.lake.lake import Lake
-from engagement_platform.landing.withheld import ENGAGEMENTS, as_markers_in_spark, withheld_in_spark
 from engagement_platform.pii.tombstones import PERSON, StoredTombstones, Tombstones
 from engagement_platform.pinned_settings import as_pinned, that_decide
 from engagement_platform.pipelines.engagements.pipe import State, Summary, load_state, resolve, summarize
 from engagement_platform.pipelines.engagements.rules import Target, Verdict
 from engagement_platform.pipelines.mutations.names import EVIDENCE_DDL
 from engagement_platform.pipelines.parts import (
-    COORDINATES,
     Appends,
     Parts,
     Reader,
@@ -50,6 +48,7 @@ from engagement_platform.pipelines.parts import (
     tune_for,
 )
 from engagement_platform.pipelines.snapshot import pending, snapshot_of
+from engagement_platform.pipelines.tombstones import ENGAGEMENTS, with_tombstones, withheld
 from engagement_platform.sources.decoded_batches import ENGAGEMENT_DECODED_DDL, decode_batches
 from engagement_platform.sources.messages import DecodingLimits
 
@@ -240,13 +239,13 @@ def open_batch(lake: Lake, data: Table, manifest: Manifest, raw: DataFrame, tomb
     """
     step = decode_batches("engagement", DecodingLimits.of(lake.settings.decoding), manifest.ingestion_ts)
     decoded = kept(raw.mapInArrow(step, ENGAGEMENT_DECODED_DDL))
-    decoded = withheld_in_spark(decoded, ENGAGEMENTS, tombstones, lake)
+    decoded = withheld(decoded, ENGAGEMENTS, tombstones, lake)
     work = _resolved(lake, data, manifest, raw, decoded)
     if tombstones.organizations(PERSON) and work.names + work.copies(target=Target.DATA.value):
         # Of somebody who became a person that is erased.
         led = work.plan.where(F.col("person_id").startswith(PSEUDONYM))
-        if places := led.select(*COORDINATES).toArrow().to_pylist():
-            return _resolved(lake, data, manifest, raw, kept(as_markers_in_spark(decoded, places, lake)))
+        if not led.isEmpty():
+            return _resolved(lake, data, manifest, raw, kept(with_tombstones(decoded, led)))
     return work
 
 

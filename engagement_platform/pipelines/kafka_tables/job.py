@@ -19,8 +19,6 @@ from engagement_platform.engine.job import MicroBatchJob
 from engagement_platform.engine.model import Counts, Limits, Manifest, Source
 from engagement_platform.lake.fencing import LakeFencing, targets
 from engagement_platform.lake.lake import Lake
-from engagement_platform.landing.redriven import RedriveSource, turn_of
-from engagement_platform.landing.withheld import withheld_in_spark
 from engagement_platform.pii.tombstones import StoredTombstones, Tombstones
 from engagement_platform.pinned_settings import as_pinned, that_decide
 from engagement_platform.pipelines.engagements.pipe import BROADCAST_ROWS
@@ -40,7 +38,8 @@ from engagement_platform.pipelines.parts import (
     side_by_side,
     tune_for,
 )
-from engagement_platform.pipelines.redrive import RedrivenProcess
+from engagement_platform.pipelines.redrive import RedrivenProcess, RedriveSource, turn_of
+from engagement_platform.pipelines.tombstones import withheld
 from engagement_platform.sources.messages import DecodingLimits
 from engagement_platform.sources.recorded_batches import decode_records, records_ddl
 
@@ -66,21 +65,21 @@ class StreamBatch:
     """Verdict -> records."""
 
     @property
-    def rejected_by(self) -> dict[str, int]:
+    def rejected(self) -> dict[str, int]:
         """Reason code -> records that go to quarantine."""
         conflicts = self.outcome.get(Verdict.UNIQUE_CONFLICT, 0)
         return {**self.received.rejected, **({Verdict.UNIQUE_CONFLICT.value: conflicts} if conflicts else {})}
 
     @property
-    def rejected(self) -> DataFrame:
+    def refused(self) -> DataFrame:
         """Records that go to quarantine, whole."""
-        refused = None
+        conflicts = None
         if Verdict.UNIQUE_CONFLICT in self.outcome:
             code = Verdict.UNIQUE_CONFLICT
-            refused = self.plan.where(F.col("verdict") == code.value).withColumns(
+            conflicts = self.plan.where(F.col("verdict") == code.value).withColumns(
                 {"reason_code": F.lit(code.value), "reason": F.lit(REASONS[code])}
             )
-        return rejected_records(self.decoded, self.raw, refused)
+        return rejected_records(self.decoded, self.raw, conflicts)
 
 
 @dataclass(frozen=True)
@@ -93,10 +92,10 @@ class TablesProcess:
     def run(self, work: StreamBatch, commit: Committer) -> Counts:
         """Counts: rows_in, bytes_in, unknown_fields, quarantined, landed, duplicates, files, bytes, commits."""
         stream, appends = work.stream, Appends(work.lake, work.manifest, commit)
-        landed, quarantined = work.outcome.get(Verdict.NEW, 0), sum(work.rejected_by.values())
+        landed, quarantined = work.outcome.get(Verdict.NEW, 0), sum(work.rejected.values())
         writes: list[Callable[[], None]] = []
         if quarantined:
-            rows = not_quarantined(work.rejected, work.lake, work.manifest, stream.quarantine)
+            rows = not_quarantined(work.refused, work.lake, work.manifest, stream.quarantine)
             writes.append(lambda: appends.add("quarantine", stream.quarantine, rows, quarantined))
         if landed:
             for column, values in work.folders.items():
@@ -157,7 +156,7 @@ def open_batch(lake: Lake, stream: Stream, manifest: Manifest, raw: DataFrame, t
     step = decode_records(stream.shape, DecodingLimits.of(lake.settings.decoding), manifest.ingestion_ts)
     decoded = kept(raw.mapInArrow(step, records_ddl(stream.shape)))
     if stream.subject is not None:
-        decoded = withheld_in_spark(decoded, {stream.tombstone: (stream.subject,)}, tombstones, lake)
+        decoded = withheld(decoded, {stream.tombstone: (stream.subject,)}, tombstones, lake)
     folders = sorted({*stream.table.partitioned_by} & stream.shape.ids)
     groups = by_reason(
         decoded,
@@ -208,4 +207,4 @@ def _bounds(accepted: Row, kinds: Mapping[str, str], names: Sequence[str]) -> li
 
 def describe(work: StreamBatch) -> Mapping[str, object]:
     """What people want to see of a batch beside its counts."""
-    return {"rejected": work.rejected_by, "produced_quantiles_ms": list(work.received.produced_quantiles_ms)}
+    return {"rejected": work.rejected, "produced_quantiles_ms": list(work.received.produced_quantiles_ms)}

@@ -18,8 +18,6 @@ from engagement_platform.engine.model import Counts, Limits, Manifest, Source
 from engagement_platform.lake.engagement import ALIAS, MUTATION_REQUEST, QUARANTINE
 from engagement_platform.lake.fencing import LakeFencing, targets
 from engagement_platform.lake.lake import Lake
-from engagement_platform.landing.redriven import turn_of
-from engagement_platform.landing.withheld import REQUESTS, withheld_in_spark
 from engagement_platform.pii.tombstones import StoredTombstones, Tombstones
 from engagement_platform.pinned_settings import as_pinned, that_decide
 from engagement_platform.pipelines.engagements.pipe import within
@@ -40,6 +38,8 @@ from engagement_platform.pipelines.parts import (
     side_by_side,
     tune_for,
 )
+from engagement_platform.pipelines.redrive import turn_of
+from engagement_platform.pipelines.tombstones import REQUESTS, withheld
 from engagement_platform.sources.decoded_batches import MUTATION_REQUEST_DECODED_DDL, decode_batches
 from engagement_platform.sources.messages import DecodingLimits
 
@@ -168,7 +168,7 @@ def open_batch(
         "mutation_request", DecodingLimits.of(settings.decoding), manifest.ingestion_ts, max_lateness=lateness
     )
     decoded = kept(raw.mapInArrow(step, MUTATION_REQUEST_DECODED_DDL))
-    decoded = withheld_in_spark(decoded, REQUESTS, tombstones, lake)
+    decoded = withheld(decoded, REQUESTS, tombstones, lake)
     groups = by_reason(decoded, F.collect_set("organization_id").alias("organizations"))
     organizations = next((sorted(row["organizations"]) for row in groups if row["reason_code"] is None), [])
     version = manifest.table_versions[MUTATION_REQUEST.name]

@@ -26,12 +26,12 @@ from engagement_platform.lake.engagement import ALIAS, CHANGESET, MAPPING, MUTAT
 from engagement_platform.lake.fencing import LakeFencing, targets
 from engagement_platform.lake.lake import MAX_LITERALS, Lake
 from engagement_platform.lake.overwrite import delete_through, replace_all, replace_rows, update_rows
-from engagement_platform.landing.redriven import turn_of
 from engagement_platform.pinned_settings import as_pinned, that_decide
 from engagement_platform.pipelines import snapshot
 from engagement_platform.pipelines.mutations import names, view
 from engagement_platform.pipelines.mutations.purge_horizon import purge_horizon
 from engagement_platform.pipelines.parts import Parts, announced, kept, side_by_side, tune_for
+from engagement_platform.pipelines.redrive import turn_of
 from engagement_platform.pipelines.snapshot import Snapshot, moved_through
 from engagement_platform.settings import MutationSettings
 from engagement_platform.sources.lateness import from_microseconds, microseconds

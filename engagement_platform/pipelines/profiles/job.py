@@ -20,8 +20,6 @@ from engagement_platform.engine.unfinished_batches import looked_up
 from engagement_platform.lake.engagement import QUARANTINE
 from engagement_platform.lake.fencing import LakeFencing, targets
 from engagement_platform.lake.lake import Lake
-from engagement_platform.landing.redriven import RedriveSource, marks, turn_of
-from engagement_platform.landing.withheld import of_entity, withheld_in_spark
 from engagement_platform.pii.tombstones import StoredTombstones, Tombstones
 from engagement_platform.pinned_settings import as_pinned, that_decide
 from engagement_platform.pipelines.parts import (
@@ -39,6 +37,8 @@ from engagement_platform.pipelines.parts import (
 from engagement_platform.pipelines.profiles.entity import Entity, policies_of, under_policies
 from engagement_platform.pipelines.profiles.insert_guarantee import PROPERTY, to_note
 from engagement_platform.pipelines.profiles.snapshot import snapshot
+from engagement_platform.pipelines.redrive import RedrivenProcess, RedriveSource, turn_of
+from engagement_platform.pipelines.tombstones import of_entity, withheld
 from engagement_platform.sources.changed_batches import changes_ddl, decode_changes
 from engagement_platform.sources.messages import DecodingLimits
 
@@ -147,24 +147,6 @@ class ChangesetProcess:
             work.lake.set_property(work.entity.changeset, PROPERTY, policy)
 
 
-@dataclass(frozen=True)
-class RedrivenProcess:
-    """Marks those records of a redrive that landed, or were known: a second redrive passes them by."""
-
-    source: RedriveSource
-    name: str = "redriven"
-    commits: tuple[str, ...] = ("append",)
-
-    def run(self, work: ChangeBatch, commit: Committer) -> Counts:
-        """Counts: redriven, files, bytes, commits."""
-        done = work.received.rows_in - sum(work.rejected.values())
-        if not done:
-            return {"redriven": 0}
-        appends = Appends(work.lake, work.manifest, commit)
-        appends.add("append", QUARANTINE, marks(work.raw, work.refused, self.source.reason), done)
-        return {"redriven": done, **appends.counts()}
-
-
 def ingest_changes(
     entity: Entity, source: Source, read: Reader, parts: Parts, name: str | None = None
 ) -> MicroBatchJob[ChangeBatch]:
@@ -223,7 +205,7 @@ def open_batch(
     """
     step = decode_changes(entity.shape, DecodingLimits.of(lake.settings.decoding), manifest.ingestion_ts)
     decoded = kept(raw.mapInArrow(step, changes_ddl(entity.shape)))
-    decoded = withheld_in_spark(decoded, of_entity(entity.name, entity.key), tombstones, lake)
+    decoded = withheld(decoded, of_entity(entity.name, entity.key), tombstones, lake)
     plan = decoded
     if entity.inserts_are_new or entity.unknown_update == "quarantine":
         plan = kept(decided(decoded, entity, landed_ids(lake, entity, manifest), seen_before=seen_before))

@@ -13,7 +13,7 @@ from engagement_platform.engine.drain import drain
 from engagement_platform.engine.job import BatchReport, Observer, Told
 from engagement_platform.jobs import redrive_declared
 from engagement_platform.lake.lake import Lake
-from engagement_platform.landing.redriven import REDRIVEN
+from engagement_platform.pipelines.redrive import REDRIVEN
 from engagement_platform.settings import DecodingSettings
 from engagement_platform_tests.conftest import Broker
 from engagement_platform_tests.ingestion.test_crashes import Crash, crash_at

@@ -1,0 +1,126 @@
+"""Replaces records of erased subjects with tombstones that keep only their Kafka coordinates and the reason `erased`.
+
+Who is erased is asked of `pii.tombstones`, by id and never by record; erasing what landed is not done here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from engagement_platform.lake.lake import Lake
+from engagement_platform.pii.tombstones import ANYWHERE, ENGAGEMENT, PERSON, Tombstones, entity
+from engagement_platform.pipelines.parts import COORDINATES, kept
+from engagement_platform.sources.messages import Reason
+
+Named = Mapping[str, Sequence[str]]
+"""Kind of tombstone -> columns that may name one."""
+
+ENGAGEMENTS: Named = {PERSON: ("person_id",), ENGAGEMENT: ("engagement_id",)}
+REQUESTS: Named = {PERSON: ("from_id", "to_id"), ENGAGEMENT: ("engagement_id",)}
+
+NO_ALIASES: Mapping[str, str] = {}
+_ORGANIZATION = "organization_id"
+_STAYS = frozenset({*COORDINATES, "produced_ts", "value_bytes", "unknown_fields"})
+_MARK = {"reason_code": Reason.ERASED.value, "reason": Reason.ERASED.sentence}
+_ID = ("kind", "within", "id")
+_MENTION = pa.schema(
+    [
+        ("topic", pa.string()), ("partition", pa.int32()), ("offset", pa.int64()),
+        *((name, pa.string()) for name in _ID),
+    ]
+)  # fmt: skip
+_MENTION_DDL = "topic string, partition int, offset bigint, kind string, within string, id string"
+
+
+def of_entity(name: str, key: str) -> Named:
+    """What changes of an entity name."""
+    return {entity(name): (key,)}
+
+
+def withheld(decoded: DataFrame, named: Named, tombstones: Tombstones, lake: Lake) -> DataFrame:
+    """Decoded records, those of erased subjects as tombstones. Refused ones are looked into as far as they are JSON.
+
+    decoded: kept. Cost: nothing while nobody is erased; otherwise a Spark job, and the distinct ids in this process.
+    """
+    if not any(map(tombstones.organizations, named)):
+        return decoded
+    columns = dict.fromkeys(name for of in named.values() for name in of)
+    there = [_ORGANIZATION] if _ORGANIZATION in decoded.columns else []
+    rows = decoded.select(*COORDINATES, *there, *columns, "reason_code", "value")
+    named_there = kept(rows.mapInArrow(mentions(named, lake.settings.decoding.aliases), _MENTION_DDL))
+    gone = erased_among(named_there.select(*_ID).distinct().toArrow(), tombstones)
+    if not gone.num_rows:
+        return decoded
+    same = [F.col(f"named.{name}").eqNullSafe(F.col(f"gone.{name}")) for name in _ID]
+    few = F.broadcast(lake.frame(gone)).alias("gone")
+    return with_tombstones(decoded, named_there.alias("named").join(few, same, "left_semi"))
+
+
+def with_tombstones(decoded: DataFrame, places: DataFrame) -> DataFrame:
+    """Decoded records, those at these COORDINATES as tombstones."""
+    marks = places.select(*COORDINATES).distinct().withColumn("is_marked", F.lit(True))
+    columns = [
+        F.col(name)
+        if name in _STAYS
+        else F.when(F.col("is_marked").isNull(), F.col(name)).otherwise(F.lit(_MARK.get(name))).alias(name)
+        for name in decoded.columns
+    ]
+    return decoded.join(F.broadcast(marks), list(COORDINATES), "left").select(*columns)
+
+
+def mentions(
+    named: Named, aliases: Mapping[str, str] = NO_ALIASES
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """A function for DataFrame.mapInArrow: whom records name, one row for each id.
+
+    In:  COORDINATES, organization_id where records have one, the columns of `named`, reason_code, value.
+    Out: COORDINATES, kind, within (the organization; ANYWHERE where there are none, null where it cannot be read), id.
+    aliases: other spellings of fields, and which field each means.
+    """
+
+    def of(row: Mapping[str, object], has_organization: bool) -> Iterator[dict[str, object]]:
+        value = row["value"]
+        said = row if row["reason_code"] is None else said_in(value if isinstance(value, bytes) else None, aliases)
+        within = said.get(_ORGANIZATION) if has_organization else ANYWHERE
+        for kind, columns in named.items():
+            for name in columns:
+                if said.get(name) is not None:
+                    place = {at: row[at] for at in COORDINATES}
+                    yield {**place, "kind": kind, "within": within, "id": said[name]}
+
+    def step(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            has_organization = _ORGANIZATION in batch.schema.names
+            found = [mention for row in batch.to_pylist() for mention in of(row, has_organization)]
+            yield pa.RecordBatch.from_pylist(found, _MENTION)
+
+    return step
+
+
+def erased_among(ids: pa.Table, tombstones: Tombstones) -> pa.Table:
+    """Those of the ids (kind, within, id) that are erased; where nobody knows within which organization, in any."""
+    gone = []
+    for kind in ids.column("kind").unique().to_pylist():
+        everywhere = tombstones.organizations(kind)
+        asked = [row for row in ids.to_pylist() if row["kind"] == kind]
+        places = [everywhere if row["within"] is None else {row["within"]} for row in asked]
+        keys = [{(within, row["id"]) for within in of} for row, of in zip(asked, places, strict=True)]
+        erased = tombstones.erased(kind, {key for of in keys for key in of})
+        gone += [row for row, of in zip(asked, keys, strict=True) if not erased.isdisjoint(of)]
+    return pa.Table.from_pylist(gone, pa.schema([_MENTION.field(name) for name in _ID]))
+
+
+def said_in(value: bytes | None, aliases: Mapping[str, str] = NO_ALIASES) -> Mapping[str, str]:
+    """The texts of the object that a record is; empty where it is none, or no JSON. For records that were refused."""
+    try:
+        said = json.loads(value or b"")
+    except (ValueError, RecursionError):
+        return {}
+    texts = {name: of for name, of in said.items() if isinstance(of, str)} if isinstance(said, dict) else {}
+    # A field under its own name goes before another spelling of it.
+    return {aliases[name]: of for name, of in texts.items() if name in aliases} | texts
