@@ -27,8 +27,8 @@ from engagement_platform.defs import (
     sensors,
 )
 from engagement_platform.defs.platform import bound_platform
+from engagement_platform.pipelines.declarations.declared import declarations
 from engagement_platform.settings import Settings
-from engagement_platform.streams.declared import declarations
 
 # Named one by one rather than found by walking a folder: that needs a project file beside the package, and an
 # installed package has none.

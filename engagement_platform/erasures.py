@@ -23,12 +23,12 @@ from engagement_platform.lake import log
 from engagement_platform.maintenance import READERS
 from engagement_platform.pii import erasure, receipts
 from engagement_platform.pii.opening import open_vault
+from engagement_platform.pipelines.declarations.declared import Declarations, declarations
 from engagement_platform.pipelines.games.erasing import PlayersKept, game_tables
 from engagement_platform.pipelines.games.feed import Feed, shipped
 from engagement_platform.pipelines.games.raw_objects import RawObjects
 from engagement_platform.replica.erasing import ReplicaFile
 from engagement_platform.settings import Settings
-from engagement_platform.streams.declared import Declarations, declarations
 
 NOT_ERASED = ("messages in Kafka", "replicas in files of their own", "backups")
 """What no erasure looks into; docs/pii.md says why, and what to do."""

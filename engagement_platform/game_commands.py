@@ -42,10 +42,10 @@ def replay(
     from engagement_platform.engine.job import Told
     from engagement_platform.jobs import open_stores, replay_game_events
     from engagement_platform.lake.session import spark_session
+    from engagement_platform.pipelines.declarations.declared import declarations
     from engagement_platform.pipelines.games.feed import shipped
     from engagement_platform.pipelines.games.replay import folder_of
     from engagement_platform.settings import Settings
-    from engagement_platform.streams.declared import declarations
 
     settings = Settings()
     feed = shipped(settings) if tables is None else declarations(settings).feed(tables)

@@ -32,6 +32,7 @@ from engagement_platform.lake.fencing import LakeFencing
 from engagement_platform.lake.lake import Lake
 from engagement_platform.lake.session import spark_session
 from engagement_platform.layout.inline import inline
+from engagement_platform.pipelines.declarations.declared import DeclaredEntity, declarations
 from engagement_platform.pipelines.engagements.job import ingest_engagements
 from engagement_platform.pipelines.games.feed import Feed, shipped
 from engagement_platform.pipelines.games.job import INGEST_GAME_EVENTS, REPLAY_GAME_EVENTS, game_events
@@ -52,7 +53,6 @@ from engagement_platform.pipelines.redrive import RedriveSource
 from engagement_platform.pipelines.replay import QuarantineSource
 from engagement_platform.settings import Settings
 from engagement_platform.sources.kafka import KafkaSource
-from engagement_platform.streams.declared import DeclaredEntity, declarations
 
 INGEST_ENGAGEMENTS = "ingest-engagements"
 INGEST_MUTATION_REQUESTS = "ingest-mutation-requests"

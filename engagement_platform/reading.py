@@ -25,12 +25,12 @@ from engagement_platform.lake.contract import Mode, Table
 from engagement_platform.lake.engagement import MAPPING, engagement_tables
 from engagement_platform.lake.lake import Lake
 from engagement_platform.lake.plain import plain_rows, plain_value
+from engagement_platform.pipelines.declarations.declared import declarations
 from engagement_platform.pipelines.engagements.schema import CURRENT_ROW
 from engagement_platform.pipelines.profiles import view as profiles
 from engagement_platform.pipelines.profiles.entity import Entity, profile
 from engagement_platform.pipelines.snapshot import CURRENT, DATA, current, current_names, snapshot
 from engagement_platform.settings import Settings
-from engagement_platform.streams.declared import declarations
 
 GROUP_ROWS = 100_000
 GROUP_BYTES = 64 * 1024 * 1024

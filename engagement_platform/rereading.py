@@ -14,6 +14,7 @@ from engagement_platform.engine.job import BatchReport, MicroBatchJob, Stores, T
 from engagement_platform.engine.offset_reset import lineage
 from engagement_platform.jobs import INGEST_ENGAGEMENTS, REREAD_ENGAGEMENTS, read_topic
 from engagement_platform.lake.lake import Lake
+from engagement_platform.pipelines.declarations.declared import DeclaredEntity
 from engagement_platform.pipelines.engagements.job import ingest_engagements
 from engagement_platform.pipelines.parts import Parts
 from engagement_platform.pipelines.profiles.job import ingest_changes, reread_name
@@ -21,7 +22,6 @@ from engagement_platform.pipelines.profiles.job import job_name as ingest_name
 from engagement_platform.pipelines.replay import RecordedRanges, recorded_ranges
 from engagement_platform.settings import Settings
 from engagement_platform.sources.kafka import KafkaSource
-from engagement_platform.streams.declared import DeclaredEntity
 
 
 def reread_job(

@@ -26,6 +26,7 @@ from engagement_platform.jobs import (
 from engagement_platform.lake.engagement import MUTATION_REQUEST
 from engagement_platform.pipelines import snapshot as lake_snapshot
 from engagement_platform.pipelines.backlog import moved_up_to, oldest_above, pending_rows, rows_above
+from engagement_platform.pipelines.declarations.declared import DeclaredEntity
 from engagement_platform.pipelines.games.backlog import backlog as objects_waiting
 from engagement_platform.pipelines.games.feed import Feed, shipped
 from engagement_platform.pipelines.mutations.move import REMATERIALIZE_ALIASES
@@ -36,7 +37,6 @@ from engagement_platform.pipelines.profiles.snapshot import pending_rows as pend
 from engagement_platform.settings import Settings
 from engagement_platform.sources.kafka import KafkaSource
 from engagement_platform.sources.kafka_errors import TopicMissing
-from engagement_platform.streams.declared import DeclaredEntity
 
 WARMING_BATCHES = 2
 """Of a job after a start: the first pays for loading classes (about 10 s), the second for what waited meanwhile."""

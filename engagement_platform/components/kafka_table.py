@@ -5,8 +5,8 @@ import dagster as dg
 
 from engagement_platform.components.described import Described
 from engagement_platform.components.scaffold import scaffolder
-from engagement_platform.defs.streams import stream_definitions
-from engagement_platform.streams.kinds import KafkaTableDeclaration
+from engagement_platform.defs.kafka_tables import stream_definitions
+from engagement_platform.pipelines.declarations.kinds import KafkaTableDeclaration
 
 EXAMPLE = """\
 topic: shop-clicks

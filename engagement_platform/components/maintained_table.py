@@ -5,7 +5,7 @@ import dagster as dg
 from engagement_platform.components.described import Described
 from engagement_platform.components.scaffold import scaffolder
 from engagement_platform.defs.maintained import maintained_definitions
-from engagement_platform.streams.kinds import MaintainedTableDeclaration
+from engagement_platform.pipelines.declarations.kinds import MaintainedTableDeclaration
 
 EXAMPLE = """\
 table: shop/order

@@ -7,8 +7,8 @@ from engagement_platform.components.described import Described
 from engagement_platform.components.scaffold import scaffolder
 from engagement_platform.defs.entity import EntityParts
 from engagement_platform.defs.examining import examining
-from engagement_platform.defs.streams import topic_key
-from engagement_platform.streams.kinds import MergeOnReadEntityDeclaration
+from engagement_platform.defs.kafka_tables import topic_key
+from engagement_platform.pipelines.declarations.kinds import MergeOnReadEntityDeclaration
 
 EXAMPLE = """\
 topic: account-changes

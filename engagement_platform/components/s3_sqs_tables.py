@@ -6,8 +6,8 @@ import dagster as dg
 from engagement_platform.components.described import Described
 from engagement_platform.components.scaffold import scaffolder
 from engagement_platform.defs.games import declared_definitions
+from engagement_platform.pipelines.declarations.kinds import S3SqsTablesDeclaration
 from engagement_platform.pipelines.games.feed import Feed
-from engagement_platform.streams.kinds import S3SqsTablesDeclaration
 
 EXAMPLE = """\
 name: arcade

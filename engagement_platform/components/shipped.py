@@ -16,12 +16,12 @@ from engagement_platform.components.s3_sqs_tables import S3SqsTables
 from engagement_platform.defs.entity import EntityParts
 from engagement_platform.defs.games import GAMES_GROUP, feed_definitions
 from engagement_platform.defs.profile import PROFILES
+from engagement_platform.pipelines.declarations.kinds import DeclaredColumn
 from engagement_platform.pipelines.games.event_type import GROUP
 from engagement_platform.pipelines.games.feed import Feed, shipped
 from engagement_platform.pipelines.games.registry import SHIPPED
 from engagement_platform.pipelines.profiles.entity import PROFILE
 from engagement_platform.settings import Settings
-from engagement_platform.streams.kinds import DeclaredColumn
 
 
 class Profiles(MergeOnReadEntity):

@@ -5,7 +5,7 @@ import dagster as dg
 from engagement_platform.components.described import Described
 from engagement_platform.components.scaffold import scaffolder
 from engagement_platform.defs.page_views import page_view_definitions
-from engagement_platform.streams.kinds import ViewAnalyticsDeclaration
+from engagement_platform.pipelines.declarations.kinds import ViewAnalyticsDeclaration
 
 EXAMPLE = """\
 cron: "*/5 * * * *"

@@ -88,15 +88,15 @@ class EntityParts:
     def build(self, job: str, opened: Opened, told: Told) -> MicroBatchJob[Any]:
         """One of the two jobs."""
         from engagement_platform.jobs import build_declared
-        from engagement_platform.streams.declared import DeclaredEntity
+        from engagement_platform.pipelines.declarations.declared import DeclaredEntity
 
         declared = DeclaredEntity(self.topic(opened.settings), self.of(opened.settings))
         return build_declared(job, declared, opened.spark, opened.settings, opened.stores, told)
 
     def again(self, day: date, opened: Opened, told: Told) -> Iterator[BatchReport]:
         """What was ingested on a day, read once more."""
+        from engagement_platform.pipelines.declarations.declared import DeclaredEntity
         from engagement_platform.rereading import reread
-        from engagement_platform.streams.declared import DeclaredEntity
 
         declared = DeclaredEntity(self.topic(opened.settings), self.of(opened.settings))
         return reread([day], opened.spark, opened.settings, opened.stores, told, declared=declared)

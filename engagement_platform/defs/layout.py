@@ -37,12 +37,12 @@ from engagement_platform.layout.findings import CODES
 from engagement_platform.layout.outcomes import predicted_and_actual
 from engagement_platform.layout.reports import keep
 from engagement_platform.layout.segment import moved_on
+from engagement_platform.pipelines.declarations.declared import declarations
 from engagement_platform.pipelines.games.event_type import GROUP as GAMES
 from engagement_platform.pipelines.games.feed import shipped
 from engagement_platform.pipelines.page_views.job import HOPS
 from engagement_platform.pipelines.profiles.entity import PROFILE
 from engagement_platform.settings import Settings
-from engagement_platform.streams.declared import declarations
 
 TABLES = (
     *(spec.key for spec in (*engagement_specs(), *request_specs())),

@@ -12,17 +12,17 @@ from engagement_platform.defs.checks import ENGAGEMENT_CHECKS, FRESH, REQUEST_CH
 from engagement_platform.defs.engagement import DATA_POOL
 from engagement_platform.defs.entity_checks import SIZE
 from engagement_platform.defs.evaluations import carry_over
+from engagement_platform.defs.kafka_tables import landed_metadata
 from engagement_platform.defs.platform import Opened, Platform
 from engagement_platform.defs.profiled import changes_metadata
 from engagement_platform.defs.specs import key_of
-from engagement_platform.defs.streams import landed_metadata
 from engagement_platform.defs.telling import ENGAGEMENT_TABLES, REQUEST_TABLES, Tables, tell, told_of
 from engagement_platform.engine.drain import DrainPolicy as Policy
 from engagement_platform.engine.drain import drain
 from engagement_platform.engine.job import BatchReport, MicroBatchJob, Told
 from engagement_platform.lake.engagement import QUARANTINE
+from engagement_platform.pipelines.declarations.declared import DeclaredEntity
 from engagement_platform.pipelines.kafka_tables.tables import Stream
-from engagement_platform.streams.declared import DeclaredEntity
 
 
 class RedriveConfig(dg.Config):

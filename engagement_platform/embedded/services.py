@@ -20,8 +20,8 @@ from engagement_platform.embedded.kafka import EmbeddedKafka
 from engagement_platform.embedded.ports import LOCALHOST, PortNeed
 from engagement_platform.embedded.process import Child
 from engagement_platform.lake.jars import resolve_jars
+from engagement_platform.pipelines.declarations.declared import declarations
 from engagement_platform.settings import ENV_PREFIX, Settings
-from engagement_platform.streams.declared import declarations
 
 
 @dataclass(frozen=True)

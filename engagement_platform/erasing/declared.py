@@ -28,6 +28,7 @@ from engagement_platform.lake.optimize import Place, checkpoint_log
 from engagement_platform.lake.session import spark_session
 from engagement_platform.pii.erasure import Former, Subject, naming, once
 from engagement_platform.pii.tombstones import ANYWHERE, StoredTombstones, entity
+from engagement_platform.pipelines.declarations.declared import declarations
 from engagement_platform.pipelines.games.erasing import kept_for, nobody_writes
 from engagement_platform.pipelines.kafka_tables.tables import Stream
 from engagement_platform.pipelines.profiles.entity import Entity
@@ -35,7 +36,6 @@ from engagement_platform.pipelines.redrive import turn_of
 from engagement_platform.pipelines.tombstones import said_in
 from engagement_platform.settings import Settings
 from engagement_platform.sources.messages import Reason
-from engagement_platform.streams.declared import declarations
 
 
 @dataclass(frozen=True)

@@ -29,11 +29,11 @@ from engagement_platform.lake.refusals import NotAStreamSource
 from engagement_platform.lake.streaming import finished_batch
 from engagement_platform.layout import disk
 from engagement_platform.layout.vacuum import RetentionTooShort
+from engagement_platform.pipelines.declarations.declared import declarations
 from engagement_platform.pipelines.games.feed import shipped
 from engagement_platform.pipelines.profiles.entity import PROFILE, Entity
 from engagement_platform.pipelines.snapshot import WATERMARK
 from engagement_platform.settings import Settings
-from engagement_platform.streams.declared import declarations
 
 State = Literal["kept", "broken", "nothing to look at"]
 

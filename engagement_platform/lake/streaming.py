@@ -52,12 +52,7 @@ def finished_batch(checkpoint: str) -> int | None:
 
     Structured Streaming keeps a file for each in `commits`.
     """
-    return newest_number(f"{checkpoint}/commits")
-
-
-def newest_number(folder: str) -> int | None:
-    """The greatest of the numbers that files of a folder are called by; None where there is none."""
-    listed = log.listed(*log.opened(folder))
+    listed = log.listed(*log.opened(f"{checkpoint}/commits"))
     return max((int(one.base_name) for one in listed if one.base_name.isdigit()), default=None)
 
 

@@ -21,6 +21,7 @@ from engagement_platform.lake.contract import Table
 from engagement_platform.lake.engagement import ALIAS, CHANGESET, MAPPING, MUTATION_REQUEST, NOTIFICATION, data_table
 from engagement_platform.lake.lake import Lake, Rows
 from engagement_platform.lake.restore import RESTORE
+from engagement_platform.pipelines.declarations.declared import declarations
 from engagement_platform.pipelines.games.feed import Feed
 from engagement_platform.pipelines.games.feed import shipped as shipped_feed
 from engagement_platform.pipelines.games.replay import LandedObjects
@@ -38,7 +39,6 @@ from engagement_platform.rollback.boundary import Moving
 from engagement_platform.rollback.difference import differences, entity_differences, rows_of
 from engagement_platform.settings import Settings
 from engagement_platform.sources.kafka import KafkaSource
-from engagement_platform.streams.declared import declarations
 
 Versions = Mapping[str, int]
 """Table -> version."""

@@ -27,8 +27,8 @@ from engagement_platform.engine.model import Transaction
 from engagement_platform.lake import light
 from engagement_platform.lake.arrow import table_of
 from engagement_platform.layout.findings import CODES
+from engagement_platform.pipelines.declarations.kinds import KafkaTableDeclaration
 from engagement_platform.settings import Settings
-from engagement_platform.streams.kinds import KafkaTableDeclaration
 from engagement_platform_tests.conftest import Broker
 from engagement_platform_tests.docs.pages import ROOT
 from engagement_platform_tests.pipelines.kafka_tables.clicks import CLICK, click, encoded

@@ -18,11 +18,11 @@ from engagement_platform.defs.platform import Platform
 from engagement_platform.engine.unfinished_batches import how_to_finish
 from engagement_platform.jobs import job_names, open_stores, reset_job
 from engagement_platform.layout.findings import CODES
+from engagement_platform.pipelines.declarations.declared import DeclarationRefused, NoSuchTables, declarations
 from engagement_platform.pipelines.games.erasing import game_tables
 from engagement_platform.reading import table_names
 from engagement_platform.settings import Settings
 from engagement_platform.status import backlog
-from engagement_platform.streams.declared import DeclarationRefused, NoSuchTables, declarations
 from engagement_platform_tests.components.test_kafka_table import evaluated, tick
 from engagement_platform_tests.pipelines.games.conftest import World, world
 

@@ -17,12 +17,12 @@ from pydantic import BaseModel
 
 from engagement_platform.cli import app
 from engagement_platform.guards.rules import RULES
-from engagement_platform.settings import ENV_PREFIX, Settings
-from engagement_platform.streams.kinds import (
+from engagement_platform.pipelines.declarations.kinds import (
     KafkaTableDeclaration,
     MergeOnReadEntityDeclaration,
     S3SqsTablesDeclaration,
 )
+from engagement_platform.settings import ENV_PREFIX, Settings
 from engagement_platform_tests.docs.pages import PAGES, ROOT, blocks, error_names, name, test_names, text
 
 EVERY_PAGE = pytest.mark.parametrize("page", PAGES, ids=name)

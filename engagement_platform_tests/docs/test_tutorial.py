@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from engagement_platform.embedded.ports import free_ports
+from engagement_platform.pipelines.declarations.declared import declarations
 from engagement_platform.settings import ENV_PREFIX, Settings
-from engagement_platform.streams.declared import declarations
 from engagement_platform_tests.conftest import QUICK_JVM
 from engagement_platform_tests.docs.pages import ROOT, text
 

@@ -25,8 +25,8 @@ from engagement_platform.lake.contract import Table
 from engagement_platform.lake.erased import current_files
 from engagement_platform.pii.erasure import Subject
 from engagement_platform.pii.scan import places_with
+from engagement_platform.pipelines.declarations.declared import DeclarationRefused, Declarations, declarations
 from engagement_platform.settings import Settings, StoreSettings
-from engagement_platform.streams.declared import DeclarationRefused, Declarations, declarations
 from engagement_platform_tests.conftest import Broker
 from engagement_platform_tests.guards.strangers import strangers
 from engagement_platform_tests.ingestion.test_crashes import Crash, crash_at

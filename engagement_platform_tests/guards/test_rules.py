@@ -23,8 +23,8 @@ from engagement_platform.lake.engagement import NOTIFICATION
 from engagement_platform.settings import SparkSettings
 from engagement_platform_tests.consumers.lakes import PlainLake
 from engagement_platform_tests.consumers.test_changes import land
+from engagement_platform_tests.pipelines.declarations.test_declared import CLICKS
 from engagement_platform_tests.pipelines.mutations.histories import convert, delete
-from engagement_platform_tests.streams.test_declared import CLICKS
 
 
 @pytest.fixture

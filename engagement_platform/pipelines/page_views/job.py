@@ -25,7 +25,7 @@ from engagement_platform.errors import PlatformError
 from engagement_platform.lake import log
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.lake import Lake
-from engagement_platform.lake.streaming import Drained, drain_stream, finished_batch, newest_number
+from engagement_platform.lake.streaming import Drained, drain_stream, finished_batch
 from engagement_platform.pipelines.page_views import pipe, tables
 from engagement_platform.settings import Settings
 from engagement_platform.sources.kafka import KafkaSource
@@ -133,12 +133,12 @@ def checkpoint(hop: Hop, root: str) -> str:
 
 
 def read_up_to(settings: Settings) -> Offsets | None:
-    """Where what no run has planned to read of the topic begins; None before the first run. Reads one small file."""
-    folder = f"{checkpoint(VIEWS, settings.lake)}/offsets"
-    newest = newest_number(folder)
-    if newest is None:
+    """Where what no finished batch has read of the topic begins; None before the first. Reads one small file."""
+    folder = checkpoint(VIEWS, settings.lake)
+    batch = finished_batch(folder)
+    if batch is None:
         return None
-    filesystem, path = log.opened(f"{folder}/{newest}")
+    filesystem, path = log.opened(f"{folder}/offsets/{batch}")
     with filesystem.open_input_stream(path) as file:
         planned = json.loads(file.read().splitlines()[-1])
     return {str(partition): int(offset) for partition, offset in planned[settings.page_views.topic].items()}

@@ -8,6 +8,7 @@ from datetime import date
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from engagement_platform_tests.conftest import Broker
@@ -59,3 +60,7 @@ def test_reading_the_topic_again_adds_nothing(
     assert sum(report.counts["landed"] for report in again) == 0
     assert world.rows(world.stream.table, "click_id", "shop_id", "event_date", "price", "batch_id") == before
     assert len(world.rows(world.stream.quarantine)) == 1
+    for table in (world.stream.table, world.stream.quarantine):
+        assert {commit["engineInfo"].split("/")[0] for commit in DeltaTable(world.lake.uri(table)).history()} == {
+            "Apache-Spark"
+        }

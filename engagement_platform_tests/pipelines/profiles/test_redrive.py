@@ -15,9 +15,9 @@ from engagement_platform.engine.job import BatchReport, MicroBatchJob, Observer,
 from engagement_platform.engine.unfinished_batches import OthersBatchUnfinished
 from engagement_platform.jobs import redrive_declared
 from engagement_platform.lake.engagement import QUARANTINE
+from engagement_platform.pipelines.declarations.declared import DeclaredEntity
 from engagement_platform.pipelines.redrive import REDRIVEN
 from engagement_platform.settings import BatchSettings, StoreSettings
-from engagement_platform.streams.declared import DeclaredEntity
 from engagement_platform_tests.ingestion.test_crashes import Crash, crash_at
 from engagement_platform_tests.matrix import spread
 from engagement_platform_tests.pipelines.profiles.conftest import MakeWorld

@@ -11,8 +11,8 @@ import pytest
 
 from engagement_platform.engine.drain import drain
 from engagement_platform.engine.job import MicroBatchJob, Told
+from engagement_platform.pipelines.declarations.declared import DeclaredEntity
 from engagement_platform.rereading import reread_changes_job
-from engagement_platform.streams.declared import DeclaredEntity
 from engagement_platform_tests.guards.strangers import strangers
 from engagement_platform_tests.ingestion.test_crashes import Crash, crash_at
 from engagement_platform_tests.matrix import spread

@@ -14,12 +14,7 @@ import yaml
 from pydantic import ValidationError
 
 from engagement_platform.errors import PlatformError
-from engagement_platform.pipelines.games.feed import Feed
-from engagement_platform.pipelines.games.registry import EventTypeRefused
-from engagement_platform.pipelines.kafka_tables.tables import Stream
-from engagement_platform.pipelines.profiles.entity import Entity
-from engagement_platform.settings import Settings
-from engagement_platform.streams.clashes import (
+from engagement_platform.pipelines.declarations.clashes import (
     Owner,
     of_entity,
     of_feed,
@@ -28,7 +23,7 @@ from engagement_platform.streams.clashes import (
     of_stream,
     refuse_clashes,
 )
-from engagement_platform.streams.kinds import (
+from engagement_platform.pipelines.declarations.kinds import (
     Declaration,
     KafkaTableDeclaration,
     MaintainedTableDeclaration,
@@ -36,6 +31,11 @@ from engagement_platform.streams.kinds import (
     S3SqsTablesDeclaration,
     ViewAnalyticsDeclaration,
 )
+from engagement_platform.pipelines.games.feed import Feed
+from engagement_platform.pipelines.games.registry import EventTypeRefused
+from engagement_platform.pipelines.kafka_tables.tables import Stream
+from engagement_platform.pipelines.profiles.entity import Entity
+from engagement_platform.settings import Settings
 
 NAMESPACE = "engagement_platform"
 FILE = "defs.yaml"

@@ -9,10 +9,10 @@ import pytest
 
 from engagement_platform.job_errors import UnknownJob
 from engagement_platform.jobs import GAME_JOBS, JOB_NAMES, job_names, topic_of
+from engagement_platform.pipelines.declarations.clashes import PLATFORM_JOBS, DeclarationsClash
+from engagement_platform.pipelines.declarations.declared import DeclarationRefused, declarations
 from engagement_platform.reading import table_names
 from engagement_platform.settings import Settings
-from engagement_platform.streams.clashes import PLATFORM_JOBS, DeclarationsClash
-from engagement_platform.streams.declared import DeclarationRefused, declarations
 
 CLICKS = dedent(
     """\

@@ -1,6 +1,6 @@
 """A declared stream as Dagster sees it: its two tables, checks, the job that drains its topic, and the sensor.
 
-What a batch does is `streams/`; the components that people declare streams with are in `components`.
+What a batch does is `pipelines.kafka_tables`; the components that people declare streams with are in `components`.
 """
 
 # No `from __future__ import annotations` beside Dagster's decorators: they read a Config class from the annotation.

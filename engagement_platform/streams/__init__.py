@@ -1,1 +1,0 @@
-"""Topics that somebody declares, each into an append-only table of its own."""
