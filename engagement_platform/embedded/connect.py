@@ -26,6 +26,9 @@ _FOR_FEW_CORES = (
     # Each time that classes outgrow what was set aside for them, all of the heap is collected; they end at 200 MB.
     "-XX:MetaspaceSize=400m",
     "-XX:+UseSerialGC",
+    # Nearly all that a batch allocates is garbage at its end: with half of the heap for it instead of a third,
+    # collecting takes half the time, 0.2 of 5 CPU seconds (2 cores, 1 GB).
+    "-XX:NewRatio=1",
 )
 _LOG4J = """\
 status = error
