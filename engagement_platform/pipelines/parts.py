@@ -32,7 +32,9 @@ COORDINATES = ("topic", "partition", "offset")
 QUANTILES = tuple(i / 20 for i in range(21))
 """Of the production times of a batch's messages: 0, 5, … 100 percent."""
 FEW_ROWS = 50_000
-"""Up to so many rows are interpreted and planned once (a guess; 200,000 rows gain by compiling)."""
+"""Up to so many rows are planned once (a guess)."""
+INTERPRETED_ROWS = 5_000
+"""Up to so many rows plans are interpreted. At 20,000 the notification alone took 1.7 s so, and 1.1 s compiled."""
 ROWS_PER_TASK = 5_000
 """Of few rows a shuffle has a partition for so many; a task costs some 30 ms of CPU before its first row (a guess)."""
 _INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
@@ -113,9 +115,9 @@ def kept(frame: DataFrame) -> DataFrame:
 def tune_for(lake: Lake, rows: int | None) -> None:
     """Set up the lake's session for a batch, or a table, of so many rows; None for unknown.
 
-    For few rows Spark interprets its plans and plans each query once, as one job: compiling took a tenth longer and a
-    fifth more CPU, and adaptive execution makes a job of each shuffle, 30 instead of 15 a batch, a sixth more CPU
-    (5,000 rows, 100,000 present, 2 cores). Then nothing joins small partitions, so there are few from the start.
+    For few rows Spark plans each query once, as one job: adaptive execution makes a job of each shuffle, 30 instead of
+    15 a batch, a sixth more CPU (5,000 rows, 100,000 present, 2 cores). Then nothing joins small partitions, so there
+    are few from the start. For very few it interprets its plans as well: compiling took a fifth more CPU.
     """
     few = rows is not None and rows <= FEW_ROWS
     partitions = lake.settings.spark.shuffle_partitions
@@ -124,7 +126,7 @@ def tune_for(lake: Lake, rows: int | None) -> None:
     _configure(
         lake,
         {
-            **(_INTERPRETED if few else _COMPILED),
+            **(_INTERPRETED if rows is not None and rows <= INTERPRETED_ROWS else _COMPILED),
             "spark.sql.adaptive.enabled": str(not few).lower(),
             "spark.sql.shuffle.partitions": str(partitions),
             # A task costs some 30 ms of CPU however few its rows are, and each commit reads its table's log anew.

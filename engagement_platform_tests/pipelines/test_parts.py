@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from engagement_platform.lake.lake import Lake
-from engagement_platform.pipelines.parts import FEW_ROWS, ROWS_PER_TASK, compiled, tune_for
+from engagement_platform.pipelines.parts import FEW_ROWS, INTERPRETED_ROWS, compiled, tune_for
 from engagement_platform.settings import Settings, SparkSettings
 
 ADAPTIVE, COMPILED, PARTITIONS = (
@@ -19,23 +19,30 @@ ADAPTIVE, COMPILED, PARTITIONS = (
 
 
 @pytest.mark.parametrize(
-    ("rows", "configured", "adapted", "partitions"),
+    ("rows", "configured", "adapted", "is_compiled", "partitions"),
     [
-        pytest.param(0, 400, "false", "1", id="no rows, many cores"),
-        pytest.param(ROWS_PER_TASK, 400, "false", "2", id="few rows, many cores"),
-        pytest.param(FEW_ROWS, 2, "false", "2", id="few rows, two cores"),
-        pytest.param(FEW_ROWS + 1, 400, "true", "400", id="many rows"),
-        pytest.param(None, 400, "true", "400", id="who knows how many"),
+        pytest.param(0, 400, "false", "false", "1", id="no rows, many cores"),
+        pytest.param(INTERPRETED_ROWS, 400, "false", "false", "2", id="very few rows, many cores"),
+        pytest.param(INTERPRETED_ROWS + 1, 400, "false", "true", "2", id="few rows, many cores"),
+        pytest.param(FEW_ROWS, 2, "false", "true", "2", id="few rows, two cores"),
+        pytest.param(FEW_ROWS + 1, 400, "true", "true", "400", id="many rows"),
+        pytest.param(None, 400, "true", "true", "400", id="who knows how many"),
     ],
 )
 def test_few_rows_are_planned_once_on_few_partitions_and_more_are_compiled_and_adapted(
-    rows: int | None, configured: int, adapted: str, partitions: str, spark: SparkSession, tmp_path: Path
+    rows: int | None,
+    configured: int,
+    adapted: str,
+    is_compiled: str,
+    partitions: str,
+    spark: SparkSession,
+    tmp_path: Path,
 ) -> None:
     session = spark.newSession()
     settings = Settings(home=tmp_path, spark=SparkSettings(shuffle_partitions=configured))
     tune_for(Lake(session, settings), rows)
     found = [session.conf.get(key) for key in (ADAPTIVE, COMPILED, PARTITIONS)]
-    assert found == [adapted, adapted, partitions]
+    assert found == [adapted, is_compiled, partitions]
 
 
 def test_a_session_that_was_set_up_for_few_rows_serves_many_again(spark: SparkSession, tmp_path: Path) -> None:
