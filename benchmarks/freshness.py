@@ -51,7 +51,8 @@ from engagement_platform.lake import log
 from engagement_platform.lake.jars import resolve_jars
 from engagement_platform.lake.session import session_conf
 from engagement_platform.pipelines.profiles.entity import profile
-from engagement_platform.pipelines.profiles.here import current_here
+from engagement_platform.pipelines.profiles.point_read import read_keys
+from engagement_platform.pipelines.profiles.snapshot import snapshot
 from engagement_platform.settings import KafkaSettings, Settings, SparkSettings
 
 TARGET_RATE, TARGET_S = 12_000, 60.0
@@ -171,10 +172,10 @@ def _look(
             log.version(table.uri(settings.lake)) is not None for table in (entity.base, entity.changeset)
         ):
             began = time.monotonic()
-            found = current_here(settings.lake, entity, keys=wanted)
+            found = read_keys(settings.lake, entity, wanted, snapshot(settings.lake, entity))
             shown = time.monotonic()
             reads.append(shown - began)
-            probes.seen.update(dict.fromkeys(found.column(entity.key).to_pylist(), shown))
+            probes.seen.update(dict.fromkeys(found, shown))
         over.wait(_PAUSE_S)
 
 

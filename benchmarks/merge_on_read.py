@@ -2,10 +2,10 @@
 
 Data: seeded records of some 364 bytes, 2,000,000 by default, in the order of 2,000 days; batches of 50,000 changes
 that meet every day, so that a MERGE finds something in every file. 5 % of the changes are inserts, 1 % deletions.
-Writes: seconds of each batch until it can be read, batch after batch in one lake a way: the append to the changeset
-(and all in Spark, as on an object store), copy-on-write MERGE, MERGE with deletion vectors, full overwrite, delta-rs's
-merge; the ways by hand have a plain table without versions of columns. Merge on read also moves its changes into the
-base once, which is spread over --every batches (the default is what rematerialize.max_pending_rows lets wait).
+Writes: seconds of each batch until it can be read, batch after batch in one lake a way: the append to the changeset,
+copy-on-write MERGE, MERGE with deletion vectors, full overwrite, delta-rs's merge; the ways by hand have a plain table
+without versions of columns. Merge on read also moves its changes into the base once, which is spread over --every
+batches (the default is what rematerialize.max_pending_rows lets wait).
 Reads: the view with 0 to 800,000 changes waiting by each strategy, made and read, against the base alone, in turns; all
 columns, and one counted; the same view read again; one key without a JVM. Moves: the three methods on bases of four
 sizes, in sixteen partitions; changes meet all of them, or one; and where their curves cross.
@@ -39,7 +39,6 @@ from benchmarks.lakes import mark_ready, ready, restore
 from benchmarks.merge_on_read_reads import WHOLE, base_rows, read, seconds_of_read
 from benchmarks.merge_on_read_report import MOVE, SPREADS, Asked, figures, save, show
 from benchmarks.merge_on_read_ways import (
-    IN_SPARK,
     MERGE_ON_READ,
     WAYS,
     Stage,
@@ -110,9 +109,7 @@ class Bench:
     def _write(self, way: str, cells: int) -> None:
         """All batches of a way; its figures are kept when its rows are found to be right."""
         records = self._records(self.asked.rows, 0)
-        at = self._copy(
-            f"way-{way.replace(' ', '-')}", self._base(self.asked.rows, flat=True), in_spark=way == IN_SPARK
-        )
+        at = self._copy(f"way-{way.replace(' ', '-')}", self._base(self.asked.rows, flat=True))
         figures: dict[str, dict[str, float]] = {}
         uri = table_of(at, way)
         set_up(at, way)
@@ -203,14 +200,12 @@ class Bench:
         base: Path,
         entity: Entity = ENTITY,
         method: RematerializeMethod = "overwrite",
-        *,
-        in_spark: bool = False,
     ) -> Stage:
         """A lake of its own with the same files; what an interruption left of it is removed."""
         home = self.folder / name
         shutil.rmtree(home, ignore_errors=True)
         restore(base, home)
-        return stage(self.spark, home, entity, method, in_spark=in_spark)
+        return stage(self.spark, home, entity, method)
 
     def peers(self, cells: Cells, notes: Notes) -> Peers:
         """Formats that are not Delta, ready to be measured."""

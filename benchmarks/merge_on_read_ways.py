@@ -23,11 +23,12 @@ from engagement_platform.lake.contract import Column, Mode, Table
 from engagement_platform.lake.lake import Lake
 from engagement_platform.lake.session import session_conf
 from engagement_platform.perftest.data import ENTITY, PARTITIONED, Records, fill, put
+from engagement_platform.pipelines.parts import Parts
 from engagement_platform.pipelines.profiles.entity import Entity
 from engagement_platform.pipelines.profiles.rematerialize import rematerialize
 from engagement_platform.pipelines.profiles.view import current
 from engagement_platform.sections import MergeOnReadSettings, RematerializeMethod, RematerializeSettings
-from engagement_platform.settings import LayoutSettings, Settings
+from engagement_platform.settings import Settings
 
 FLAT = Table(
     key=("record", "flat"),
@@ -41,7 +42,6 @@ FLAT = Table(
 )
 
 MERGE_ON_READ = "merge on read"
-IN_SPARK = "merge on read, in Spark"
 COPY_ON_WRITE = "copy-on-write MERGE"
 VECTORS = "MERGE with deletion vectors"
 
@@ -70,14 +70,11 @@ def stage(
     home: Path,
     entity: Entity = ENTITY,
     method: RematerializeMethod = "overwrite",
-    *,
-    in_spark: bool = False,
 ) -> Stage:
-    """The lake in `home`, opened with the session set up for it. in_spark: nothing is written without Spark."""
+    """The lake in `home`, opened with the session set up for it."""
     settings = Settings(
         home=home,
         lake_uri=None,
-        layout=LayoutSettings(**({"light_write_rows": 0} if in_spark else {})),
         merge_on_read=MergeOnReadSettings(inserts_are_new=True, unknown_update="quarantine"),
         rematerialize=RematerializeSettings(method=method),
     )
@@ -99,17 +96,19 @@ def build(home: Path, records: Records, *, flat: bool = False) -> None:
 def land(at: Stage, records: Records, batch: int) -> None:
     """One batch into the changeset, as the ingestion of changes lets it land."""
     rows = records.changes(batch)
-    at.lake.append(rows, at.entity.changeset, Transaction("bench/changes", batch), rows=rows.num_rows)
+    make_staged(at, rows, batch)
+    appended(at, rows, batch)
 
 
 def appended(at: Stage, rows: pa.Table, batch: int) -> None:
-    """The product: one append. Without Spark while batches are small, on a disk."""
-    at.lake.append(rows, at.entity.changeset, Transaction("bench/changes", batch), rows=rows.num_rows)
+    """The product: one append by Spark."""
+    staged = at.spark.read.format("delta").load(staged_at(at, batch))
+    at.lake.add(staged, at.entity.changeset, Transaction("bench/changes", batch), rows=rows.num_rows)
 
 
 def moved(at: Stage) -> Mapping[str, float]:
     """One batch of the job that moves pending changes into the base; seconds of each of its processes."""
-    job = rematerialize(at.lake, open_stores(at.settings), at.settings, Told(), at.entity)
+    job = rematerialize(at.entity, Parts(at.lake, open_stores(at.settings), at.settings, Told()))
     with job.exclusive() as lease:
         report = job.run_batch(lease)
     assert report is not None, "no changes wait"
@@ -158,7 +157,6 @@ Write = Callable[[Stage, pa.Table, int], None]
 
 WAYS: Mapping[str, Write] = {
     MERGE_ON_READ: appended,
-    IN_SPARK: appended,
     COPY_ON_WRITE: merged,
     VECTORS: merged,
     "full overwrite": overwritten,
@@ -186,7 +184,7 @@ def set_up(at: Stage, way: str) -> None:
 
 def is_product(way: str) -> bool:
     """Whether a way is the product's."""
-    return way in (MERGE_ON_READ, IN_SPARK)
+    return way == MERGE_ON_READ
 
 
 def table_of(at: Stage, way: str) -> str:

@@ -147,7 +147,7 @@ def build_declared(
         return game_events(name, QueueSource(name, own), Lake(spark, own), stores, own, declared, told or Told())
     told, lake = told or Told(), Lake(spark, settings)
     if isinstance(declared, DeclaredEntity) and name == rematerialize_name(declared.entity):
-        return rematerialize(lake, stores, settings, told, declared.entity)
+        return rematerialize(declared.entity, Parts(lake, stores, settings, told))
     source, parts = KafkaSource(declared.topic, settings.kafka), Parts(lake, stores, settings, told)
     read = partial(read_topic, source, spark, settings)
     if isinstance(declared, DeclaredEntity):

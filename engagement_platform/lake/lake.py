@@ -170,7 +170,7 @@ class Lake:
             elif table.partitioned_by:
                 selected = selected.repartition(*(F.col(name) for name in table.partitioned_by))
             else:
-                selected = selected.coalesce(-(-rows // ROWS_PER_FILE))
+                selected = selected.coalesce(files_of(rows))
             if table.liquid_by:
                 # It would cluster every new file of a liquid table at once (Delta 4.4.0). OPTIMIZE does so in bulk.
                 self.spark.conf.set("spark.databricks.delta.autoCompact.enabled", "false")
@@ -278,6 +278,15 @@ def here(rows: Rows) -> pa.Table | None:
 
 def _select(rows: Rows, columns: Sequence[str]) -> Rows:
     return rows.select(list(columns)) if isinstance(rows, pa.Table) else rows.select(*columns)
+
+
+def files_of(rows: int) -> int:
+    """Into how many files so many rows of a table without partitions go.
+
+    >>> [files_of(rows) for rows in (0, 1, ROWS_PER_FILE, ROWS_PER_FILE + 1)]
+    [1, 1, 1, 2]
+    """
+    return max(1, -(-rows // ROWS_PER_FILE))
 
 
 def any_of(column: str, values: Sequence[Any]) -> Column:

@@ -10,36 +10,17 @@ from datetime import UTC, date, datetime
 from functools import reduce
 from operator import and_, or_
 
-import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from engagement_platform.engine.model import Transaction
-from engagement_platform.lake import light
 from engagement_platform.lake.contract import Table
-from engagement_platform.lake.lake import Lake, Rows
+from engagement_platform.lake.lake import Lake, files_of
 from engagement_platform.lake.transactions import save_under
 from engagement_platform.lake.turns import turn
 
 PartitionValues = tuple[object, ...]
 """Of one partition, in the order of the table's partition columns; None where a column is null."""
-
-
-def replace(lake: Lake, rows: Rows | pa.RecordBatchReader, table: Table, txn: Transaction) -> None:
-    """Make these rows, with the table's columns, all that it has; skipped when this transaction is in it already.
-
-    Rows in this process are committed without a Spark job where delta-rs can; others should not be streamed, since all
-    of them are held then.
-    """
-    with turn(lake.root, table.name):
-        found = lake.light_of(table, 0) if not isinstance(rows, DataFrame) else None
-        if found is not None and not isinstance(rows, DataFrame):
-            if not light.written(found, txn):
-                txn.guard()
-                light.replace(found, rows, txn)
-            return
-        held = rows.read_all() if isinstance(rows, pa.RecordBatchReader) else rows
-        _overwrite(lake, lake.frame(held), table, txn, {})
 
 
 def replace_partitions(
@@ -69,10 +50,16 @@ def replace_rows(
         _overwrite(lake, frame, table, txn, {"replaceWhere": where})
 
 
-def replace_all(lake: Lake, frame: DataFrame, table: Table, txn: Transaction) -> None:
-    """Make these rows all that a table holds; skipped when this transaction is in the table already."""
+def replace_all(lake: Lake, frame: DataFrame, table: Table, txn: Transaction, *, rows: int | None = None) -> None:
+    """Make these rows all that a table holds; skipped when this transaction is in the table already.
+
+    rows: about how many; a table without partitions gets as few files as they fill, without a shuffle.
+    """
+    options = {}
+    if rows is not None and not table.partitioned_by:
+        frame, options = frame.coalesce(files_of(rows)), {"optimizeWrite": "false"}
     with turn(lake.root, table.name):
-        _overwrite(lake, frame, table, txn, {})
+        _overwrite(lake, frame, table, txn, options)
 
 
 def update_rows(
@@ -132,22 +119,6 @@ def merge_newer(
         merge = merge.whenNotMatched().insert({name: F.col(f"__new_{name}") for name in table.column_names})
         with lake.transaction(txn):
             merge.merge()
-
-
-def drop_partitions(lake: Lake, table: Table, column: str, through: int, txn: Transaction) -> None:
-    """Remove the partitions whose value of a whole-number partition column is not greater.
-
-    Changes the log alone: no data file is read or written. Skipped when this transaction is in the table already.
-    """
-    with turn(lake.root, table.name):
-        found = lake.light_of(table, 0)
-        if found is not None:
-            if not light.written(found, txn):
-                txn.guard()
-                light.drop_partitions(found, column, through, txn)
-            return
-        with lake.transaction(txn):
-            lake.spark.sql(f"DELETE FROM {lake.sql_name(table)} WHERE `{column}` <= {int(through)}").collect()
 
 
 def delete_where(lake: Lake, table: Table, condition: str, txn: Transaction, before: datetime) -> None:

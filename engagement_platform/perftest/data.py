@@ -21,7 +21,7 @@ from engagement_platform.lake import light
 from engagement_platform.lake.arrow import schema_of
 from engagement_platform.lake.contract import Table
 from engagement_platform.pipelines.profiles.entity import Attribute, Entity, version_of
-from engagement_platform.pipelines.profiles.insert_guarantee import note_here, words
+from engagement_platform.pipelines.profiles.insert_guarantee import PROPERTY, words
 from engagement_platform.sections import Section
 
 ENTITY = Entity(
@@ -205,7 +205,9 @@ def fill(root: str, records: Records, entity: Entity = ENTITY) -> None:
         put(root, entity.base, state_rows(rows, entity), Transaction("perftest/base", n))
     put(root, entity.changeset, schema_of(entity.changeset).empty_table(), Transaction("perftest/changes", -1))
     # The batches keep the promise that the entity makes, though nobody checks them.
-    note_here(root, entity, words(entity, 0))
+    DeltaTable(entity.changeset.uri(root)).alter.set_table_properties(
+        {PROPERTY: words(entity, 0)}, raise_if_not_exists=False
+    )
     for batch in range(records.scale.batches):
         put(root, entity.changeset, records.changes(batch), Transaction("perftest/changes", batch))
 

@@ -22,7 +22,7 @@ from pyspark.sql import functions as F
 from engagement_platform.engine.model import Transaction
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.lake import Lake
-from engagement_platform.lake.overwrite import replace
+from engagement_platform.lake.overwrite import replace_all
 from engagement_platform.lake.session import spark_session
 from engagement_platform.perftest.spec import Permutation, Spec, entity_of, parse, settings_of
 from engagement_platform.pipelines.profiles.entity import Entity
@@ -89,7 +89,7 @@ def stopped(lake: Lake, entity: Entity, work: Work, at: Snapshot, show_rows: int
         seconds = time.monotonic() - began
     else:
         table = scratch_table(entity, work.scratch)
-        replace(lake, seen.state, table, Transaction(f"perftest/{work.scratch}", 0))
+        replace_all(lake, seen.state, table, Transaction(f"perftest/{work.scratch}", 0))
         seconds = time.monotonic() - began
         found = lake.read(table).where("present").select(*entity.view_columns)
     return Stopped(seconds, start_s, *summed_up(found), at.pending_rows, seen.broadcast)

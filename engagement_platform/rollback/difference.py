@@ -5,8 +5,7 @@ Reads only. Which moments those are is `plan`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -14,24 +13,18 @@ from deltalake import DeltaTable
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from engagement_platform.lake import light, log
-from engagement_platform.lake.arrow import schema_of
+from engagement_platform.lake import log
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.engagement import MUTATION_REQUEST
-from engagement_platform.lake.lake import Lake, Rows
+from engagement_platform.lake.lake import Lake
 from engagement_platform.pipelines.mutations.announce import changes
 from engagement_platform.pipelines.profiles.entity import Entity
-from engagement_platform.pipelines.profiles.here import current_here
 from engagement_platform.pipelines.profiles.snapshot import snapshot
 from engagement_platform.pipelines.profiles.view import view
 from engagement_platform.pipelines.snapshot import data, pending, shown, snapshot_of
 
-MOST_ROWS_HERE = 200_000
-"""Rows, of both moments together, above which Spark compares them; about 200 MB in this process (a guess)."""
-
 _ID = ("organization_id", "engagement_id")
 _VALUES = ("engagement_date", "engagement_ts", "person_id", "source_person_id", "version", "said")
-_KIND = pa.field("change_type", pa.string())
 
 
 def differences(lake: Lake, before: Mapping[str, int], after: Mapping[str, int], announced: int) -> DataFrame:
@@ -55,29 +48,11 @@ def differences(lake: Lake, before: Mapping[str, int], after: Mapping[str, int],
     )
 
 
-def _kinds(was: Mapping[Any, Any], now: Mapping[Any, Any]) -> Iterator[tuple[Any, str]]:
-    """Keys whose values differ, each with its change_type."""
-    for key in was.keys() | now.keys():
-        if key not in now:
-            yield key, "DELETE"
-        elif key not in was:
-            yield key, "INSERT"
-        elif was[key] != now[key]:
-            yield key, "UPDATE"
-
-
-def _table(rows: Iterable[tuple[Any, ...]], schema: pa.Schema) -> pa.Table:
-    return pa.Table.from_pylist([dict(zip(schema.names, row, strict=True)) for row in rows], schema=schema)
-
-
-def entity_differences(lake: Lake, entity: Entity, before: Mapping[str, int], after: Mapping[str, int]) -> Rows:
+def entity_differences(lake: Lake, entity: Entity, before: Mapping[str, int], after: Mapping[str, int]) -> DataFrame:
     """One row for each key that differs in an entity's view: key, change_type. before, after: of changeset and base.
 
-    Cost: the view is read twice, whole, and joined; up to MOST_ROWS_HERE rows and changes without a Spark job.
+    Cost: the view is read twice, whole, and joined.
     """
-    if _few_here(lake, entity, before, after):
-        was, now = (_entity_here(lake, entity, versions) for versions in (before, after))
-        return _table(_kinds(was, now), pa.schema([*schema_of(entity.base, entity.key), _KIND]))
 
     def seen(versions: Mapping[str, int], name: str) -> DataFrame:
         changeset, base = (versions[table.name] for table in (entity.changeset, entity.base))
@@ -87,26 +62,6 @@ def entity_differences(lake: Lake, entity: Entity, before: Mapping[str, int], af
 
     joined = seen(before, "was").join(seen(after, "now"), entity.key, "full")
     return _differing(joined).select(entity.key, "change_type")
-
-
-def _entity_here(lake: Lake, entity: Entity, versions: Mapping[str, int]) -> dict[str, tuple[Any, ...]]:
-    """Key -> version and columns of what readers see."""
-    changeset, base = (versions[table.name] for table in (entity.changeset, entity.base))
-    at = snapshot(lake.root, entity, changeset_version=changeset, base_version=base)
-    rows = current_here(lake.root, entity, at=at).to_pylist()
-    return {row[entity.key]: tuple(row[name] for name in (entity.version, *entity.columns)) for row in rows}
-
-
-def _few_here(lake: Lake, entity: Entity, *moments: Mapping[str, int]) -> bool:
-    """Whether changesets and bases of these moments are few rows that are read without Spark."""
-    each = [(table, versions[table.name]) for versions in moments for table in (entity.changeset, entity.base)]
-    if not _without_spark(lake) or any(light.opened(lake.uri(table), table, at) is None for table, at in each):
-        return False
-    return sum(rows_of(lake, table, at) for table, at in each) <= MOST_ROWS_HERE
-
-
-def _without_spark(lake: Lake) -> bool:
-    return lake.is_local and lake.settings.layout.light_write_rows > 0
 
 
 def rows_of(lake: Lake, table: Table, version: int) -> int:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from deltalake import DeltaTable
+from pyspark.sql import DataFrame
 
 from engagement_platform.engine.model import Offsets, Transaction
 from engagement_platform.engine.unfinished_batches import looked_up
@@ -19,7 +20,7 @@ from engagement_platform.jobs import INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUEST
 from engagement_platform.lake import log
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.engagement import ALIAS, CHANGESET, MAPPING, MUTATION_REQUEST, NOTIFICATION, data_table
-from engagement_platform.lake.lake import Lake, Rows
+from engagement_platform.lake.lake import Lake
 from engagement_platform.lake.restore import RESTORE
 from engagement_platform.pipelines.declarations.declared import declarations
 from engagement_platform.pipelines.games.feed import Feed
@@ -82,7 +83,7 @@ class Group:
     """Leases of all who write them. A restore pins these names too, so that nobody begins a batch before it is done."""
     read: Mapping[str, Callable[[], Again]]
     """Jobs whose offsets go back with the tables, and where they read what came since."""
-    differences: Callable[[Lake, Versions, Versions, int], Rows] | None
+    differences: Callable[[Lake, Versions, Versions, int], DataFrame] | None
     """What readers see differently at two moments, with a column change_type: INSERT, UPDATE or DELETE; the number is
     the sequence up to which requests are announced. None: rows only come and go, and the log tells how many."""
     beside: tuple[Table, ...] = ()

@@ -31,7 +31,7 @@ from engagement_platform.lake.audit_columns import stamped
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.engagement import NOTIFICATION
 from engagement_platform.lake.fencing import LakeFencing, targets
-from engagement_platform.lake.lake import Lake, Rows
+from engagement_platform.lake.lake import Lake
 from engagement_platform.lake.restore import RESTORE, Checksum, checksums, restore
 from engagement_platform.layout.unfinished_reads import vacuum_of
 from engagement_platform.rollback.groups import Group, come_and_gone, engagements, group_of
@@ -158,12 +158,12 @@ class RestoreBatch:
         return {table.name: checksum for table, checksum in zip(self.tables, found, strict=False)}
 
     @cached_property
-    def seen(self) -> Rows:
-        """What readers see differently, held in this process or in Spark. Of groups that tell it row by row."""
+    def seen(self) -> DataFrame:
+        """What readers see differently. Of groups that tell it row by row."""
         before = self.manifest.table_versions
         assert self.group.differences is not None, "rows only come and go"
         found = self.group.differences(self.lake, before, {**before, **self.manifest.end}, self.what["announced"])
-        return found if isinstance(found, pa.Table) else found.localCheckpoint()
+        return found.localCheckpoint()
 
     @cached_property
     def kinds(self) -> Mapping[str, int]:
@@ -174,13 +174,10 @@ class RestoreBatch:
         return come_and_gone(self.lake, self.group, before, {**before, **self.manifest.end})
 
 
-def counted(seen: Rows) -> dict[str, int]:
+def counted(seen: DataFrame) -> dict[str, int]:
     """inserted, updated, deleted of what `differences` found."""
-    if isinstance(seen, pa.Table):
-        found = Counter(seen.column("change_type").to_pylist())
-    else:
-        counts = seen.groupBy("change_type").count().collect()
-        found = Counter({row["change_type"]: int(row["count"]) for row in counts})
+    counts = seen.groupBy("change_type").count().collect()
+    found = Counter({row["change_type"]: int(row["count"]) for row in counts})
     return {name: found[kind] for kind, name in _KINDS.items()}
 
 

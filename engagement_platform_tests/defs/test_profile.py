@@ -14,21 +14,23 @@ import dagster as dg
 import pytest
 from dagster._core.storage.defs_state.base import DefsStateStorage
 from deltalake import DeltaTable
+from pyspark.sql import SparkSession
 
 from engagement_platform.definitions import defs
 from engagement_platform.defs.entity import WHY
 from engagement_platform.defs.entity_checks import replay_result, size_result, watermark_result
 from engagement_platform.defs.platform import Platform
 from engagement_platform.defs.profile import PROFILES
-from engagement_platform.lake import light
+from engagement_platform.lake.lake import Lake
 from engagement_platform.pipelines.profiles import consistency_check
 from engagement_platform.pipelines.profiles.entity import PROFILE
-from engagement_platform.pipelines.profiles.here import current_here, state_here
-from engagement_platform.pipelines.profiles.snapshot import Snapshot, snapshot, transaction
+from engagement_platform.pipelines.profiles.point_read import read_keys
+from engagement_platform.pipelines.profiles.snapshot import Snapshot, snapshot
 from engagement_platform.settings import Settings
 from engagement_platform_tests.defs.conftest import Home
-from engagement_platform_tests.pipelines.profiles.histories import Changes
+from engagement_platform_tests.pipelines.profiles.histories import Changes, seen_by_rules
 from engagement_platform_tests.pipelines.profiles.oracle import Said
+from engagement_platform_tests.pipelines.profiles.test_schedule import record
 
 
 def change(profile_id: str, version: int, op: str = "UPDATE", **changes: object) -> bytes:
@@ -129,8 +131,8 @@ def test_a_backfill_is_one_run_that_completes_its_days_and_changes_nothing_that_
     home.broker.produce(home.profile_changes, [(0, None, message) for message in messages])
     assert home.run("ingest_profile_changes", [today]).success
     assert home.run("rematerialize_profile", [today]).success
-    seen = current_here(str(home.folder / "lake"), PROFILE).to_pylist()
-    assert [(row["name"], row["city"]) for row in seen] == [("Ann", "Oslo")]
+    seen = seen_by_rules(str(home.folder / "lake"), PROFILE)
+    assert [(row[2], row[6]) for row in seen] == [("Ann", "Oslo")]
 
     for job, key in (("ingest_profile_changes", "changeset"), ("rematerialize_profile", "materialized")):
         assert home.run(job, days).success
@@ -142,7 +144,7 @@ def test_a_backfill_is_one_run_that_completes_its_days_and_changes_nothing_that_
     assert (again.metadata["job"].value, again.metadata["landed"].value) == ("reread-profile-changes", 2)
     assert again.partition == today.isoformat()
     assert home.passed("profile/changeset", "conservation")
-    assert current_here(str(home.folder / "lake"), PROFILE).to_pylist() == seen
+    assert seen_by_rules(str(home.folder / "lake"), PROFILE) == seen
 
 
 @pytest.mark.broker
@@ -197,34 +199,35 @@ def test_the_check_of_the_size_fails_beyond_the_limit(tmp_path: Path) -> None:
 def test_the_check_of_the_watermark_sees_batches_in_both_tables_and_a_base_that_was_put_back(tmp_path: Path) -> None:
     settings, found = seeded(tmp_path)
     assert watermark_result(PROFILE, found, under_way=False, told=None).passed
-    base = light.opened(PROFILE.base.uri(settings.lake), PROFILE.base)
-    assert base is not None
-    light.replace(base, state_here(settings.lake, PROFILE), transaction(PROFILE, 0))
+    Changes(tmp_path, PROFILE).move(replace(found, through=0))
     both = snapshot(settings.lake, PROFILE)
     assert watermark_result(PROFILE, both, under_way=True, told=0).passed
     assert "[0]" in (watermark_result(PROFILE, both, under_way=False, told=0).description or "")
     assert "put back" in (watermark_result(PROFILE, both, under_way=True, told=1).description or "")
 
 
-def test_the_check_of_the_view_passes_where_it_shows_the_replay(tmp_path: Path) -> None:
-    settings, found = seeded(tmp_path)
-    right = replay_result(PROFILE, settings, found)
-    assert right.passed
-    assert right.metadata["keys"].value == 2
-    assert replay_result(PROFILE, settings, None).passed
-
-
-def test_the_check_of_the_view_fails_where_it_shows_something_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_view_of_some_keys_is_checked_against_the_rules(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Seeded in what both compare: a policy under which one of them reads."""
+    """A difference is seeded in what both compare: a policy under which one of them reads."""
     changes = Changes(tmp_path, PROFILE)
-    changes.land(0, [Said("a-canary", 1, "UPDATE", {"name": "Ann"})])
+    changes.land(0, [Said("a", 1, "INSERT", {"name": "Ann"}), Said("a-canary", 1, "UPDATE", {"name": "Ann"})])
+    lake, taken = Lake(spark, Settings(lake_uri=str(tmp_path))), snapshot(str(tmp_path), PROFILE)
+    assert consistency_check.check_view(lake, PROFILE, taken) == consistency_check.Checked(2, ())
     other = replace(PROFILE, unknown_update="ignore")
-    monkeypatch.setattr(
-        consistency_check, "current_here", lambda root, _entity, **said: current_here(root, other, **said)
-    )
-    found = replay_result(PROFILE, Settings(lake_uri=str(tmp_path)), snapshot(str(tmp_path), PROFILE))
-    assert not found.passed
-    assert found.metadata["differing"].value == 1
-    assert "canary" not in str(found), "what Dagster keeps is beyond any erasure, and a key may be a person"
+    monkeypatch.setattr(consistency_check, "read_keys", lambda root, _entity, *said: read_keys(root, other, *said))
+    assert consistency_check.check_view(lake, PROFILE, taken).differing == ("a-canary",)
+
+
+@pytest.mark.parametrize(
+    ("details", "passed"),
+    [
+        ({"checked_keys": 2, "differing_keys": 0}, True),
+        ({"checked_keys": 2, "differing_keys": 1}, False),
+        ({}, True),
+    ],
+)
+def test_the_check_of_the_view_tells_what_the_last_move_found(details: dict[str, object], passed: bool) -> None:
+    found = replay_result(PROFILE, record(0, details))
+    assert (found.passed, found.metadata["keys"].value) == (passed, details.get("checked_keys", 0))
+    assert replay_result(PROFILE, None).passed

@@ -13,11 +13,11 @@ from engagement_platform.defs.platform import Platform
 from engagement_platform.defs.restore import restore_unfinished
 from engagement_platform.lake.engagement import data_table
 from engagement_platform.pipelines.profiles.entity import PROFILE
-from engagement_platform.pipelines.profiles.here import current_here
 from engagement_platform.settings import Settings
 from engagement_platform_tests.defs.conftest import Home
 from engagement_platform_tests.defs.test_mutation import engagement
 from engagement_platform_tests.defs.test_profile import change
+from engagement_platform_tests.pipelines.profiles.histories import seen_by_rules
 
 pytestmark = pytest.mark.broker
 
@@ -56,7 +56,7 @@ def test_a_run_shows_the_plan_and_restores_only_when_it_is_told_to(home: Home) -
 @pytest.mark.slow
 def test_profiles_go_back_with_their_changes_and_come_again(home: Home) -> None:
     def names() -> set[str]:
-        return set(current_here(Settings().lake, PROFILE).column("name").to_pylist())
+        return {row[2] for row in seen_by_rules(Settings().lake, PROFILE)}
 
     home.broker.create_topic(home.profile_changes)
     changes = [change(f"p{n}", 1, "INSERT", name=f"Name {n}") for n in range(5)]

@@ -94,7 +94,7 @@ def test_batches_that_are_moved_wait_until_their_files_are_merged(make_world: Ma
     assert (done.files_before, done.files_after, done.attempts) == (KEYS, 1, 1)
     assert set(waits.leases) == {LEASE}
     assert (report.counts["changes"], report.counts["batches_removed"], files(world)) == (KEYS, 1, {})
-    assert world.seen_here() == world.expected()
+    assert world.seen_by_rules() == world.expected()
 
 
 def test_files_of_a_batch_that_is_leaving_are_not_merged_before_it_has_left(make_world: MakeWorld) -> None:
@@ -118,7 +118,7 @@ def test_files_of_a_batch_that_is_leaving_are_not_merged_before_it_has_left(make
     assert set(waits.leases) == {LEASE}
     assert (report.counts["batches_removed"], files(world)) == (1, {})
     assert [type(one) for one in looking] == [Done], "there was nothing left to merge, and that is no failure"
-    assert world.seen_here() == world.expected()
+    assert world.seen_by_rules() == world.expected()
 
 
 @pytest.mark.slow
@@ -148,4 +148,4 @@ def test_batches_land_move_and_are_merged_all_at_once_and_no_change_is_lost(make
     move(world, Wait())
     assert not [one for one in outcomes if not isinstance(one, Done)], "a slice was left"
     assert files(world) == {}
-    assert world.seen_here() == world.expected()
+    assert world.seen_by_rules() == world.expected()

@@ -15,11 +15,11 @@ from engagement_platform.lake.lake import Lake
 from engagement_platform.perftest.data import ENTITY, Generated, Records, fill
 from engagement_platform.perftest.one import Stopped, Work, stopped
 from engagement_platform.perftest.spec import METHODS, Operation, Permutation, parse, permutations
-from engagement_platform.pipelines.profiles.here import current_here
 from engagement_platform.pipelines.profiles.snapshot import snapshot
 from engagement_platform.settings import Settings
 from engagement_platform_tests.docs.pages import ROOT
 from engagement_platform_tests.perftest.test_spec import PASSWORD
+from engagement_platform_tests.pipelines.profiles.histories import seen_by_rules
 
 SCALE = Generated(base_rows=400, changes=60, batches=2, dates=50)
 QUERY = "score >= 90 AND city = 'Oslo'"
@@ -31,7 +31,7 @@ def test_every_method_reads_and_writes_the_same_rows_and_shows_them_to_nobody(
     fill(str(tmp_path), Records(SCALE))
     at = snapshot(str(tmp_path), ENTITY)
     lake = Lake(spark, Settings(lake_uri=str(tmp_path)))
-    expected = current_here(str(tmp_path), ENTITY).to_pylist()
+    expected = [dict(zip(ENTITY.view_columns, row, strict=True)) for row in seen_by_rules(str(tmp_path), ENTITY)]
     matching = [row for row in expected if (row["score"] or 0) >= 90 and row["city"] == "Oslo"]
     operations: list[tuple[Operation, int]] = [("read", len(matching)), ("write", len(expected))]
     for operation, rows in operations:

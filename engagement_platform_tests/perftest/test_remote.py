@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 from engagement_platform.perftest.timer import TIMER
-from engagement_platform.pipelines.profiles.here import current_here
 from engagement_platform_tests.conftest import QUICK_JVM
 from engagement_platform_tests.ingestion.test_whole_path import Machine, started
-from engagement_platform_tests.pipelines.profiles.histories import PROFILE, Changes, side_by_side
+from engagement_platform_tests.pipelines.profiles.histories import PROFILE, Changes, seen_by_rules, side_by_side
 
 pytestmark = [pytest.mark.broker, pytest.mark.crash, pytest.mark.slow]
 
@@ -52,7 +51,7 @@ def test_a_cluster_is_measured_by_who_has_its_token_and_nobody_reads_it_anywhere
         assert said[-1].count(" min left)") == measured
     rows = guarded.rows(TIMER.name, "operation", "method", "rows", "parameters")
     assert [row[:2] for row in rows] == [(operation, m) for operation in ("read", "write") for m in METHODS]
-    everybody = current_here(guarded.lake, PROFILE).num_rows
+    everybody = len(seen_by_rules(guarded.lake, PROFILE))
     assert {row[2] for row in rows if row[0] == "write"} == {everybody}
     places = [guarded.folder / "home" / "perftest", Path(guarded.lake)]
     kept = [path for place in places for path in place.rglob("*") if path.is_file()]

@@ -11,12 +11,11 @@ from typing import Any
 from uuid import uuid4
 
 from engagement_platform.engine.job import MicroBatchJob, Observer, Told
-from engagement_platform.pipelines.profiles.here import current_here
 from engagement_platform.pipelines.profiles.snapshot import snapshot
 from engagement_platform.rollback.groups import Group, of_entity
 from engagement_platform.rollback.job import Restoring
-from engagement_platform_tests.pipelines.profiles.histories import plain, side_by_side
-from engagement_platform_tests.pipelines.profiles.oracle import Row, Said, replay, rows_of
+from engagement_platform_tests.pipelines.profiles.histories import seen_by_rules, side_by_side
+from engagement_platform_tests.pipelines.profiles.oracle import Row, Said, replay
 from engagement_platform_tests.pipelines.profiles.world import World, ignore
 from engagement_platform_tests.rollback.moved_topics import forget_identities
 
@@ -47,7 +46,7 @@ class Ticking(World):
         """What readers see at versions of changeset and base."""
         changeset, base = (versions[table.name] for table in (self.entity.changeset, self.entity.base))
         at = snapshot(self.lake.root, self.entity, changeset_version=changeset, base_version=base)
-        return rows_of(plain(current_here(self.lake.root, self.entity, at=at)), self.entity)
+        return seen_by_rules(self.lake.root, self.entity, at)
 
     def under(self, home: Path, topic: str | None = None) -> Ticking:
         """The same with a copy of lake and stores. topic: another one, with the same messages."""
@@ -118,5 +117,5 @@ def filled(world: Ticking) -> Landed:
     world.move(once("manifest:after", land))
     land()
     assert next(waiting, None) is None
-    assert world.seen_here() == world.expected()
+    assert world.seen_by_rules() == world.expected()
     return made

@@ -97,11 +97,11 @@ def test_a_time_means_the_batches_that_had_landed_by_then_wherever_their_rows_ar
 def test_they_go_back_together_and_a_replay_ends_in_the_undisturbed_rows(landed: Landed, copy: Ticking) -> None:
     asked = Asked(BASE, 1, reason="a bad move", by="ann@here")
     count, target = read_by(copy, landed, asked), plan(copy.settings, copy.stores, asked).target
-    before, rows, wanted = copy.versions, copy.seen_here(), landed.seen(count)
+    before, rows, wanted = copy.versions, copy.seen_by_rules(), landed.seen(count)
     assert count == 3, "two batches had landed when the next move began"
     report = copy.restoring().run(asked)
     assert report is not None
-    assert copy.seen_here() == wanted == copy.seen(current(copy.lake, PROFILE))
+    assert copy.seen_by_rules() == wanted == copy.seen(current(copy.lake, PROFILE))
     now = {row[0]: row for row in wanted}
     was = {row[0]: row for row in rows}
     assert {name: report.counts[name] for name in ("inserted", "updated", "deleted", "notifications", "tables")} == {
@@ -123,9 +123,9 @@ def test_they_go_back_together_and_a_replay_ends_in_the_undisturbed_rows(landed:
     }
     offsets = landed_offsets(copy)
     copy.ingest()
-    assert copy.seen_here() == copy.expected()
+    assert copy.seen_by_rules() == copy.expected()
     copy.move()
-    assert copy.seen_here() == copy.expected()
+    assert copy.seen_by_rules() == copy.expected()
     assert not copy.snapshot.pending
     assert len(offsets) == len(set(offsets))
     assert copy.ingest() == copy.move() == []
@@ -147,15 +147,15 @@ def test_what_is_dropped_stays_away_and_later_changes_land(landed: Landed, tmp_p
     asked = Asked(CHANGESET, 2, "drop")
     count = read_by(own, landed, Asked(CHANGESET, 2))
     assert own.restoring().run(asked) is not None
-    assert own.seen_here() == landed.seen(count)
+    assert own.seen_by_rules() == landed.seen(count)
     assert own.ingest() == [], "something was read again"
     [more] = side_by_side(99, PROFILE, 9, 1)
     own.landed = landed.prefix(count)
     own.send(more)
     own.ingest()
-    assert own.seen_here() == own.expected()
+    assert own.seen_by_rules() == own.expected()
     own.move()
-    assert own.seen_here() == own.expected()
+    assert own.seen_by_rules() == own.expected()
 
 
 def test_a_restore_can_be_taken_back_itself(copy: Ticking) -> None:
@@ -164,12 +164,12 @@ def test_a_restore_can_be_taken_back_itself(copy: Ticking) -> None:
     assert copy.restoring().run(Asked(CHANGESET, 1)) is not None
     copy.ingest()
     copy.move()
-    assert copy.seen_here() == copy.expected()
+    assert copy.seen_by_rules() == copy.expected()
     for name in (BASE, CHANGESET):
         target = dict(plan(copy.settings, copy.stores, Asked(name, last[name])).target)
         assert copy.rows_at(target) == copy.expected(), name
     assert copy.restoring().run(Asked(BASE, last[BASE])) is not None
-    assert copy.seen_here() == copy.expected()
+    assert copy.seen_by_rules() == copy.expected()
     assert copy.ingest() == []
     assert copy.snapshot.watermark == watermark_of(
         DeltaTable(PROFILE.base.uri(copy.lake.root), version=last[BASE]), PROFILE
@@ -218,12 +218,12 @@ def assert_finished_once(landed: Landed, world: Ticking, points: Sequence[str]) 
                 assert_nobody_begins(world)
             assert world.restoring().run(None) is not None
         assert world.restoring().run(None) is None
-        assert world.seen_here() == wanted, point
+        assert world.seen_by_rules() == wanted, point
         assert set(POINTS) <= set(world.restoring().job(asked).crash_points)
         world.ingest()
-        assert world.seen_here() == world.expected(), point
+        assert world.seen_by_rules() == world.expected(), point
         world.move()
-        assert world.seen_here() == world.expected(), point
+        assert world.seen_by_rules() == world.expected(), point
 
 
 def assert_nobody_begins(world: Ticking) -> None:
@@ -301,7 +301,7 @@ def test_a_base_that_only_spark_writes_goes_back_with_its_watermark(
         world.send(batch)
         world.ingest()
         world.move()
-    between, rows = world.versions, world.seen_here()
+    between, rows = world.versions, world.seen_by_rules()
     world.send(third)
     world.ingest()
     world.move()
@@ -311,7 +311,7 @@ def test_a_base_that_only_spark_writes_goes_back_with_its_watermark(
         patch.setattr(groups, "groups", lambda _settings: iter([group]))
         # By the changeset: the base had its version still when the third batch had landed.
         assert world.restoring().run(Asked(DEVICE.changeset.name, between[DEVICE.changeset.name])) is not None
-    assert world.seen_here() == rows == world.seen(current(world.lake, DEVICE))
+    assert world.seen_by_rules() == rows == world.seen(current(world.lake, DEVICE))
     world.ingest()
     world.move()
-    assert world.seen_here() == world.expected()
+    assert world.seen_by_rules() == world.expected()

@@ -44,13 +44,6 @@ def to_note(root: str, entity: Entity, batch: int) -> str | None:
     return words(entity, batch + is_there)
 
 
-def note_here(root: str, entity: Entity, said: str) -> None:
-    """Let the changeset say it, in a lake on this disk and without Spark."""
-    changeset = DeltaTable(log.storage_uri(entity.changeset.uri(root)))
-    if noted(changeset) != said:
-        changeset.alter.set_table_properties({PROPERTY: said}, raise_if_not_exists=False)
-
-
 def covers(entity: Entity, said: str, first: int) -> bool:
     """Whether a changeset that says so kept the promise, as the entity understands it now, from a batch on."""
     policy, _, since = said.partition(_SINCE)

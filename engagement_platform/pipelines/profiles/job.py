@@ -28,6 +28,7 @@ from engagement_platform.pipelines.parts import (
     Reader,
     Received,
     by_reason,
+    compiled,
     kept,
     not_quarantined,
     received,
@@ -208,7 +209,8 @@ def open_batch(
     decoded = withheld(decoded, of_entity(entity.name, entity.key), tombstones, lake)
     plan = decoded
     if entity.inserts_are_new or entity.unknown_update == "quarantine":
-        plan = kept(decided(decoded, entity, landed_ids(lake, entity, manifest), seen_before=seen_before))
+        with compiled(lake):
+            plan = kept(decided(decoded, entity, landed_ids(lake, entity, manifest), seen_before=seen_before))
     groups = by_reason(plan, *(F.count_if(F.col("op") == op).alias(op) for op in _OPS))
     accepted = next((row for row in groups if row["reason_code"] is None), None)
     ops = {op: accepted[op] if accepted else 0 for op in _OPS}

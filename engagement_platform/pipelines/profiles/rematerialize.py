@@ -1,4 +1,4 @@
-"""The job that moves pending changes into the base: the watermark first, then one commit of the base, then the batches.
+"""The job that moves pending changes into the base: one commit of base and watermark, then the batches leave.
 
 What readers see does not change. When it runs is `schedule`, how rows come together is `view`.
 """
@@ -16,32 +16,28 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from engagement_platform.engine.fencing import Committer
-from engagement_platform.engine.job import MicroBatchJob, Stores, Told
-from engagement_platform.engine.model import Counts, JobState, Limits, Manifest, NoIdentity, Offsets
+from engagement_platform.engine.job import MicroBatchJob, Stores
+from engagement_platform.engine.model import Counts, JobState, Limits, Manifest, NoIdentity, Offsets, Transaction
 from engagement_platform.errors import PlatformError
-from engagement_platform.lake import light, log
+from engagement_platform.lake import log
 from engagement_platform.lake.fencing import LakeFencing, targets
-from engagement_platform.lake.lake import Lake, Rows
+from engagement_platform.lake.lake import Lake
 from engagement_platform.lake.overwrite import (
+    delete_through,
     delete_where,
-    drop_partitions,
     merge_newer,
+    replace_all,
     replace_partitions,
 )
-from engagement_platform.lake.overwrite import replace as replace_table
 from engagement_platform.pinned_settings import as_pinned, that_decide
+from engagement_platform.pipelines.parts import Parts, tune_for
+from engagement_platform.pipelines.profiles.consistency_check import Checked, check_view
 from engagement_platform.pipelines.profiles.entity import Entity, policies_of, under_policies, version_of
-from engagement_platform.pipelines.profiles.here import can_stream, state_here, streamed_state
 from engagement_platform.pipelines.profiles.point_read import point_read_seconds
 from engagement_platform.pipelines.profiles.schedule import ROUNDS, Round, cadence, rounds
 from engagement_platform.pipelines.profiles.snapshot import Snapshot, snapshot, transaction
 from engagement_platform.pipelines.profiles.view import folded_changes, view
 from engagement_platform.sections import RematerializeMethod
-from engagement_platform.settings import Settings
-
-LIGHT_BYTES = 64 * 1024 * 1024
-"""What is held in this process as a whole, in files: changes, and a base that cannot be streamed. As Arrow it is some
-ten times that (a guess)."""
 
 
 class NotPartitioned(PlatformError):
@@ -73,11 +69,18 @@ class Rematerialization:
     """Tombstones older than this are forgotten; None: none is."""
     point_read_s: float | None
     """How long one key took to read through the view before; None where nothing is there."""
+    checked: Checked
+    """The view of some keys against the rules, before the base takes over what it shows."""
 
     @property
     def latest(self) -> int:
         """The batch up to which the base has everything afterwards."""
         return self.manifest.end["batch"]
+
+    @property
+    def rows(self) -> int:
+        """At most so many rows the base has afterwards."""
+        return log.rows_in(self.lake.uri(self.entity.base), self.taken.base_version) + self.taken.pending_rows
 
 
 @dataclass(frozen=True)
@@ -113,11 +116,11 @@ class BaseProcess:
         counts = {"changes": work.taken.pending_rows, "batches": len(work.taken.pending)}
         if not work.taken.pending:
             return counts
-        # Not under the batch's own transaction: the watermark is the one by which readers and replays go.
-        txn = transaction(work.entity, work.latest)
-        with commit("write"):
-            METHODS[work.method](work)
         base = work.entity.base
+        with commit("write") as batch:
+            # Not under the batch's own transaction: the watermark is the one by which readers and replays go.
+            txn = replace(transaction(work.entity, work.latest), guard=batch.guard)
+            METHODS[work.method](work, txn)
         counts |= {**work.lake.written(base, txn), **work.lake.rewritten(base, txn)}
         if work.method == "merge" and (found := work.lake.commit_of(base, txn)) is not None:
             counts |= {"find_ms": found.find_ms, "rewrite_ms": found.rewrite_ms}
@@ -126,7 +129,8 @@ class BaseProcess:
 
 @dataclass(frozen=True)
 class BatchesProcess:
-    """Takes the merged batches out of the changeset, by partition. Readers have not looked at them since the base."""
+    """Takes the merged batches out of the changeset: whole partitions, so no data file is read or written. Readers have
+    not looked at them since the base has them."""
 
     name: str = "changeset"
     commits: tuple[str, ...] = ("delete",)
@@ -134,7 +138,7 @@ class BatchesProcess:
     def run(self, work: Rematerialization, commit: Committer) -> Counts:
         """Counts: batches_removed."""
         with commit("delete") as txn:
-            drop_partitions(work.lake, work.entity.changeset, "batch_id", work.latest, txn)
+            delete_through(work.lake, work.entity.changeset, "batch_id", work.latest, txn)
         return {"batches_removed": len([number for number in work.taken.batches if number <= work.latest])}
 
 
@@ -157,39 +161,26 @@ class TombstoneProcess:
         return {"tombstones_removed": found.rows_deleted if found else 0}
 
 
-def overwrite(work: Rematerialization) -> None:
-    """The whole state over the base: each file is written once, none is looked for. Without Spark on this disk, unless
-    changes are very many, or the base is both partitioned and large.
-    """
-    lake, entity, txn = work.lake, work.entity, transaction(work.entity, work.latest)
-    found = lake.light_of(entity.base, 0)
-    if found is not None and light.written(found, txn):
-        return
-    here = found is not None and sum(batch.bytes for batch in work.taken.pending.values()) <= LIGHT_BYTES
-    if here and can_stream(lake.root, entity):
-        with streamed_state(lake.root, entity, work.taken) as rows:
-            replace_table(lake, rows, entity.base, txn)
-        return
-    few = log.total_bytes(entity.base.uri(lake.root), work.taken.base_version) <= LIGHT_BYTES
-    whole: Rows = state_here(lake.root, entity, at=work.taken) if here and few else _state(work)
-    replace_table(lake, whole, entity.base, txn)
+def overwrite(work: Rematerialization, txn: Transaction) -> None:
+    """The whole state over the base: each file is written once, none is looked for."""
+    replace_all(work.lake, _state(work), work.entity.base, txn, rows=work.rows)
 
 
-def merge(work: Rematerialization) -> None:
+def merge(work: Rematerialization, txn: Transaction) -> None:
     """Folded changes merged by key: only files with changed keys are rewritten, which are few where keys cluster."""
     entity = work.entity
     merge_newer(
         work.lake,
         _folded(work).drop("inserted"),
         entity.base,
-        transaction(entity, work.latest),
+        txn,
         on=entity.key,
         greatest=entity.version,
         words={"present_version": ("present", "present_ts")} | {version_of(name): (name,) for name in entity.columns},
     )
 
 
-def replace_where(work: Rematerialization) -> None:
+def replace_where(work: Rematerialization, txn: Transaction) -> None:
     """The partitions in which something changes, or from which something moves away, written anew.
 
     Raises NotPartitioned.
@@ -206,10 +197,10 @@ def replace_where(work: Rematerialization) -> None:
     one_of = [reduce(and_, (F.col(c).eqNullSafe(F.lit(row[c])) for c in columns)) for row in touched]
     rows = state.where(reduce(or_, one_of, F.lit(False)))
     partitions = [tuple(row[c] for c in columns) for row in touched]
-    replace_partitions(lake, rows, entity.base, transaction(entity, work.latest), partitions)
+    replace_partitions(lake, rows, entity.base, txn, partitions)
 
 
-METHODS: Mapping[RematerializeMethod, Callable[[Rematerialization], None]] = {
+METHODS: Mapping[RematerializeMethod, Callable[[Rematerialization, Transaction], None]] = {
     "merge": merge,
     "overwrite": overwrite,
     "replace_where": replace_where,
@@ -217,14 +208,10 @@ METHODS: Mapping[RematerializeMethod, Callable[[Rematerialization], None]] = {
 
 
 def rematerialize(
-    lake: Lake,
-    stores: Stores,
-    settings: Settings,
-    told: Told,
-    entity: Entity,
-    clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+    entity: Entity, parts: Parts, clock: Callable[[], datetime] = lambda: datetime.now(UTC)
 ) -> MicroBatchJob[Rematerialization]:
     """All changes that wait into the base, in one batch. Raises NotPartitioned."""
+    lake, stores, settings = parts.lake, parts.stores, parts.settings
     lake.ensure(entity.base, entity.changeset)
     if any(a.type == "string" for a in entity.attributes if a.name in entity.partitioned_by):
         # Values are the producers', and few of them make good folder names on every file system.
@@ -243,8 +230,9 @@ def rematerialize(
         pinned = snapshot(lake.root, entity, changeset_version=changeset, base_version=base)
         # A batch may have landed between the watermark and the versions that were pinned.
         taken = replace(pinned, through=manifest.end["batch"])
-        seconds = point_read_seconds(lake.root, entity)
-        return Rematerialization(lake, entity, manifest, method, taken, retention, seconds)
+        tune_for(lake, log.rows_in(lake.uri(entity.base), base) + taken.pending_rows)
+        seconds, checked = point_read_seconds(lake.root, entity), check_view(lake, entity, taken)
+        return Rematerialization(lake, entity, manifest, method, taken, retention, seconds, checked)
 
     return MicroBatchJob(
         name=job_name(entity),
@@ -272,9 +260,9 @@ def rematerialize(
             # The watermark goes up with the base; it cannot be written ahead of it.
             targets({"base/write": None, "changeset/delete": entity.changeset, "tombstones/delete": entity.base}),
         ),
-        observe=told.observe,
-        on_wait=told.on_wait,
-        on_blocked=told.on_blocked,
+        observe=parts.told.observe,
+        on_wait=parts.told.on_wait,
+        on_blocked=parts.told.on_blocked,
     )
 
 
@@ -285,7 +273,7 @@ def known_rounds(stores: Stores, entity: Entity) -> list[Round]:
 
 
 def describe(work: Rematerialization) -> Mapping[str, object]:
-    """What it cost and what it is good for: a point read through the view before and after, as `schedule` wants it."""
+    """What it is good for, a read of one key before and after, as `schedule` wants it; and what the check found."""
     began = time.monotonic()
     after = point_read_seconds(work.lake.root, work.entity)
     return {
@@ -295,6 +283,8 @@ def describe(work: Rematerialization) -> Mapping[str, object]:
         "point_read_before_s": work.point_read_s,
         "point_read_after_s": after,
         "measured_s": round(time.monotonic() - began, 3),
+        "checked_keys": work.checked.keys,
+        "differing_keys": len(work.checked.differing),
     }
 
 

@@ -1,6 +1,6 @@
 """Base and pending changes as one frame: the four strategies, which of them is valid, and when changes are broadcast.
 
-Nothing is written. Folding comes first (`latest_values`); the same without a JVM is `here`.
+Nothing is written. Folding comes first (`latest_values`).
 """
 
 from __future__ import annotations
@@ -8,16 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from engagement_platform.errors import PlatformError
 from engagement_platform.lake.lake import Lake
+from engagement_platform.pipelines.parts import kept
 from engagement_platform.pipelines.profiles.entity import Entity, version_of
-from engagement_platform.pipelines.profiles.here import folded_here
 from engagement_platform.pipelines.profiles.insert_guarantee import covers
-from engagement_platform.pipelines.profiles.latest_values import fold
+from engagement_platform.pipelines.profiles.latest_values import latest_values
 from engagement_platform.pipelines.profiles.snapshot import Snapshot, are_newer, snapshot
 from engagement_platform.sections import MergeOnReadSettings, ViewStrategy
 
@@ -221,18 +220,15 @@ def view(
 
 
 def folded_changes(lake: Lake, entity: Entity, taken: Snapshot, *, keys: Sequence[str] | None = None) -> DataFrame:
-    """What the changes that wait at a snapshot say last, as of `latest_values`; computed once.
+    """The changes that wait at a snapshot, as of `latest_values`; computed at its first use and never again.
 
-    keys: only these. Up to `layout.light_write_rows` changes are folded in this process, at once: a third of the time,
-    and the plan that they come into has an aggregation less. More are folded in Spark, when first asked for.
+    keys: only these.
     """
-    if taken.pending_rows <= lake.settings.layout.light_write_rows:
-        return _in_parts(lake, folded_here(lake.root, entity, taken, keys=keys))
     changes = lake.read(entity.changeset, taken.changeset_version)
     changes = changes.where((F.col("batch_id") > taken.watermark) & (F.col("batch_id") <= taken.latest))
     if keys is not None:
         changes = changes.where(F.col(entity.key).isin(list(keys)))
-    return fold(changes, entity).localCheckpoint(eager=False)
+    return kept(latest_values(changes, entity))
 
 
 def current(lake: Lake, entity: Entity, *, keys: Sequence[str] | None = None, where: str | None = None) -> DataFrame:
@@ -280,18 +276,3 @@ def _new(name: str) -> str:
 
 def _sent(frame: DataFrame, broadcast: bool) -> DataFrame:
     return F.broadcast(frame) if broadcast else frame
-
-
-def _in_parts(lake: Lake, rows: pa.Table) -> DataFrame:
-    """Rows as a frame whose tasks read them.
-
-    Otherwise they would be a literal of the plan, which its rules look through again and again: 0.9 s for 100,000 rows
-    instead of 0.3. Over Spark Connect they are that in any case, until they are used first.
-    """
-    threshold = "spark.sql.execution.arrow.localRelationThreshold"
-    before = lake.spark.conf.get(threshold)
-    lake.spark.conf.set(threshold, "0")
-    try:
-        return lake.frame(rows).localCheckpoint(eager=False)
-    finally:
-        lake.spark.conf.set(threshold, str(before))

@@ -7,17 +7,20 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
-from engagement_platform.engine.model import Transaction
-from engagement_platform.lake import light
-from engagement_platform.lake.arrow import table_of
+from engagement_platform.lake.arrow import schema_of, table_of
+from engagement_platform.lake.contract import Table
 from engagement_platform.pipelines.profiles.entity import Attribute, Entity, profile
-from engagement_platform.pipelines.profiles.insert_guarantee import note_here, to_note
+from engagement_platform.pipelines.profiles.insert_guarantee import PROPERTY, to_note
+from engagement_platform.pipelines.profiles.point_read import read_keys
+from engagement_platform.pipelines.profiles.rules import state_after
+from engagement_platform.pipelines.profiles.snapshot import Snapshot, snapshot
 from engagement_platform.settings import Settings
-from engagement_platform_tests.pipelines.profiles.oracle import Said
+from engagement_platform_tests.pipelines.profiles.oracle import Row, Said, rows_of
 
 NOW = datetime(2026, 11, 21, 9, 30, tzinfo=UTC)
 PROFILE = profile(Settings())
@@ -74,27 +77,57 @@ def history(
 
 @dataclass
 class Changes:
-    """An entity's two tables under a root, filled as batches land; no engine, no broker."""
+    """An entity's two tables under a root, filled as batches land and are moved; no engine, no broker, no Spark."""
 
     root: Path
     entity: Entity
 
     def __post_init__(self) -> None:
         for table in (self.entity.changeset, self.entity.base):
-            light.create(table.uri(str(self.root)), table)
+            schema = schema_of(table)
+            partitions = list(table.partitioned_by)
+            DeltaTable.create(
+                self.uri(table), schema, mode="ignore", partition_by=partitions, configuration=dict(table.properties)
+            )
+
+    def uri(self, table: Table) -> str:
+        return table.uri(str(self.root))
 
     def land(self, number: int, changes: Sequence[Said]) -> None:
         """One batch into the changeset, in this order."""
         rows = [self._row(change, number, offset) for offset, change in enumerate(changes)]
         # The order of a file's rows must not matter.
         Random(number).shuffle(rows)
+        if not rows:
+            return
         table = self.entity.changeset
-        if rows and (said := to_note(str(self.root), self.entity, number)) is not None:
-            note_here(str(self.root), self.entity, said)
-        found = light.opened(table.uri(str(self.root)), table)
-        assert found is not None
-        if rows:
-            light.append(found, table_of(rows, table), Transaction("test", number))
+        if (policy := to_note(str(self.root), self.entity, number)) is not None:
+            DeltaTable(self.uri(table)).alter.set_table_properties({PROPERTY: policy}, raise_if_not_exists=False)
+        write_deltalake(self.uri(table), table_of(rows, table), mode="append")
+
+    def move(self, at: Snapshot | None = None, *, keys: Sequence[str] | None = None) -> None:
+        """The base with everything that waits at a snapshot, as a rematerialization leaves it. keys: appends them only,
+        as a file of their own."""
+        taken = at or snapshot(str(self.root), self.entity)
+        before = {row[self.entity.key]: row for row in self._rows(self.entity.base, taken.base_version)}
+        changes: dict[str, list[dict[str, Any]]] = {key: [] for key in before}
+        for row in self._rows(self.entity.changeset, taken.changeset_version):
+            if taken.watermark < row["batch_id"] <= taken.latest:
+                changes.setdefault(row[self.entity.key], []).append(row)
+        states = [state_after(before.get(key), changes[key], self.entity) for key in changes]
+        if keys is not None:
+            states = [state for state in states if state[self.entity.key] in keys]
+        base = self.entity.base
+        watermark = CommitProperties(app_transactions=[Transaction(self.entity.watermark, taken.latest)])
+        mode: Literal["append", "overwrite"] = "overwrite" if keys is None else "append"
+        write_deltalake(self.uri(base), table_of(states, base), mode=mode, commit_properties=watermark)
+
+    def drop(self, through: int) -> None:
+        """Take batches out of the changeset."""
+        DeltaTable(self.uri(self.entity.changeset)).delete(f"batch_id <= {through}")
+
+    def _rows(self, table: Table, version: int) -> list[dict[str, Any]]:
+        return DeltaTable(self.uri(table), version=version).to_pyarrow_table().to_pylist()  # type: ignore[no-any-return]
 
     def _row(self, change: Said, number: int, offset: int) -> dict[str, Any]:
         values = {name: None if name in change.set_null else value for name, value in change.changes.items()}
@@ -121,6 +154,18 @@ def side_by_side(seed: int, entity: Entity, histories: int, batches: int, *, ins
 
 def plain(table: pa.Table) -> list[dict[str, Any]]:
     """Rows with times in UTC."""
-    return [
-        {n: v.astimezone(UTC) if isinstance(v, datetime) else v for n, v in row.items()} for row in table.to_pylist()
-    ]
+    return [_in_utc(row) for row in table.to_pylist()]
+
+
+def seen_by_rules(root: str, entity: Entity, at: Snapshot | None = None) -> list[Row]:
+    """What readers see, by the rules and without Spark: every key that stands in base or changeset."""
+    taken = at or snapshot(root, entity)
+    keys: set[str] = set()
+    for table, version in ((entity.base, taken.base_version), (entity.changeset, taken.changeset_version)):
+        found = DeltaTable(table.uri(root), version=version).to_pyarrow_table(columns=[entity.key])
+        keys.update(found.column(entity.key).to_pylist())
+    return rows_of(map(_in_utc, read_keys(root, entity, sorted(keys), taken).values()), entity)
+
+
+def _in_utc(row: dict[str, Any]) -> dict[str, Any]:
+    return {n: v.astimezone(UTC) if isinstance(v, datetime) else v for n, v in row.items()}

@@ -17,7 +17,6 @@ from engagement_platform_tests.ingestion.test_crashes import Crash, crash_at
 from engagement_platform_tests.pipelines.profiles.conftest import MakeWorld
 from engagement_platform_tests.pipelines.profiles.histories import PROFILE, Changes, plain
 from engagement_platform_tests.pipelines.profiles.oracle import Said, replay, rows_of
-from engagement_platform_tests.pipelines.profiles.test_here import drop, rematerialize
 from engagement_platform_tests.pipelines.profiles.test_job import reasons
 from engagement_platform_tests.pipelines.profiles.test_view import lake_of
 
@@ -33,12 +32,12 @@ def test_what_landed_before_the_promise_is_read_by_a_strategy_that_needs_none(
     spark: SparkSession, tmp_path: Path, now: Entity
 ) -> None:
     """An INSERT of a known key would stand twice, and an UPDATE that makes a row would vanish."""
-    lake, root = lake_of(spark, tmp_path), str(tmp_path)
+    lake = lake_of(spark, tmp_path)
     before, after = Changes(tmp_path, PROFILE), Changes(tmp_path, now)
     landed = [Said("a", 1, "INSERT", {"name": "Ann", "city": "Oslo"})]
     before.land(0, landed)
-    rematerialize(before, snapshot(root, PROFILE))
-    drop(before, 0)
+    before.move()
+    before.drop(0)
     waiting = [Said("a", 2, "INSERT", {"name": "Ann B"}), Said("b", 1, "UPDATE", {"name": "Bo"})]
     before.land(1, waiting)
     checked = [Said("c", 1, "INSERT", {"name": "Cy"}), Said("a", 3, "UPDATE", {"city": "Rome"})]
@@ -54,8 +53,8 @@ def test_what_landed_before_the_promise_is_read_by_a_strategy_that_needs_none(
     assert found.strategy == "left_join_anti_join"
     assert rows_of(plain(found.rows.toArrow()), now) == replay(landed, now)
 
-    rematerialize(after, snapshot(root, now))
-    drop(after, 2)
+    after.move()
+    after.drop(2)
     more = [Said("d", 1, "INSERT", {"name": "Di"}), Said("a", 4, "UPDATE", {"title": "Dr"})]
     after.land(3, more)
     found = view(lake, now)
@@ -130,9 +129,9 @@ def test_an_update_of_an_id_of_which_only_a_delete_came_is_refused_where_unknown
     found = view(world.lake, REFUSING)
     assert found.strategy == "left_join_union_inserts"
     assert [(row[0], row[2]) for row in world.seen(found.rows)] == [("b", "Bob")]
-    assert world.seen(found.rows) == world.seen_here()
+    assert world.seen(found.rows) == world.seen_by_rules()
     world.move()
-    assert [(row[0], row[2]) for row in world.seen_here()] == [("b", "Bob")]
+    assert [(row[0], row[2]) for row in world.seen_by_rules()] == [("b", "Bob")]
 
 
 def test_where_tombstones_are_forgotten_an_update_may_be_of_a_row_that_is_not_there() -> None:

@@ -37,7 +37,7 @@ def test_a_batch_that_ends_anywhere_lands_once(make_world: MakeWorld) -> None:
         with pytest.raises(Crash):
             world.ingest(crash_at(point))
         world.ingest()
-        assert world.seen_here() == world.expected(), f"ended at {point}"
+        assert world.seen_by_rules() == world.expected(), f"ended at {point}"
     batches = world.snapshot.batches
     assert {number: batch.rows for number, batch in batches.items()} == dict.fromkeys(range(len(points)), 2)
     assert all(batch.files == 1 for batch in batches.values())
@@ -59,7 +59,7 @@ def test_reading_the_topic_again_changes_nothing_that_readers_see(make_world: Ma
     [report] = world.ingest()
     assert (report.manifest.batch_id, report.counts["rows_in"], report.counts["landed"]) == (0, 5, 3)
     assert (world.snapshot.watermark, list(world.snapshot.pending)) == (1, [2])
-    assert world.seen_here() == world.expected()
+    assert world.seen_by_rules() == world.expected()
     assert reasons(world) == [("not_json", 1), ("not_json", 3)]
 
 
@@ -82,7 +82,7 @@ def test_what_the_policies_refuse_goes_to_quarantine_whole(make_world: MakeWorld
     [refused] = world.lake.read(QUARANTINE).where("offset = 3").collect()
     assert json.loads(refused["value"])["changes"] == {"name": "Al"}
     world.landed = [*said[:2], *more[1:]]
-    assert world.seen_here() == world.expected()
+    assert world.seen_by_rules() == world.expected()
 
 
 def test_a_change_that_a_batch_accepts_is_accepted_by_its_resume_whatever_the_policies_are_by_then(
@@ -100,7 +100,7 @@ def test_a_change_that_a_batch_accepts_is_accepted_by_its_resume_whatever_the_po
     strict.settings = world.settings.model_copy(update={"decoding": DecodingSettings(max_id_length=6)})
     (resumed,) = strict.ingest()
     assert (resumed.replayed, resumed.counts["landed"]) == (True, 2)
-    assert world.seen_here() == world.expected()
+    assert world.seen_by_rules() == world.expected()
     unknown = {"profile_id": "p9", "version": 1, "op": "UPDATE", "changes": {"city": "Bergen"}}
     world.produce([json.dumps(unknown).encode()])
     (new,) = strict.ingest()

@@ -6,26 +6,22 @@ That they may end at any point without a kill is `test_ingest` and `test_remater
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import pytest
 
 from engagement_platform.embedded.producing import produce
 from engagement_platform.embedded.traffic import Kind, Message
 from engagement_platform.pipelines.profiles.entity import Entity
-from engagement_platform.pipelines.profiles.here import current_here
 from engagement_platform.settings import KafkaSettings
 from engagement_platform_tests.ingestion.test_whole_path import Machine, started
-from engagement_platform_tests.pipelines.profiles.histories import DEVICE, PROFILE, plain, side_by_side
-from engagement_platform_tests.pipelines.profiles.oracle import Said, replay, rows_of
+from engagement_platform_tests.pipelines.profiles.histories import DEVICE, PROFILE, seen_by_rules, side_by_side
+from engagement_platform_tests.pipelines.profiles.oracle import Said, replay
 from engagement_platform_tests.pipelines.profiles.test_rematerialize import POINTS
 
 pytestmark = [pytest.mark.broker, pytest.mark.crash, pytest.mark.slow]
 
-HERE: Mapping[str, str] = {}
-IN_SPARK = {"ENGAGEMENT_PLATFORM_LAYOUT__LIGHT_WRITE_ROWS": "0"}
 METHOD = "ENGAGEMENT_PLATFORM_REMATERIALIZE__METHOD"
 DECLARED = f"""
 type: engagement_platform.MergeOnReadEntity
@@ -69,8 +65,7 @@ class Landed:
         self.changes += changes
 
     def assert_seen(self, when: str) -> None:
-        found: list[Any] = plain(current_here(self.machine.lake, self.entity))
-        assert rows_of(found, self.entity) == replay(self.changes, self.entity), when
+        assert seen_by_rules(self.machine.lake, self.entity) == replay(self.changes, self.entity), when
 
 
 @pytest.fixture(scope="module")
@@ -94,9 +89,9 @@ def devices(machine: Machine) -> Landed:
     return Landed(machine, DEVICE)
 
 
-def assert_seen_wherever_a_move_is_killed(of: Landed, point: str, variables: Mapping[str, str]) -> None:
+def assert_seen_wherever_a_move_is_killed(of: Landed, point: str, method: str) -> None:
     """A kill, a batch that lands after it, and the run that finishes what was begun."""
-    own = replace(of.machine, environment={**of.machine.environment, **variables})
+    own = replace(of.machine, environment={**of.machine.environment, METHOD: method})
     first, second = side_by_side(len(of.changes), of.entity, 10, 2)
     of.send(first)
     own.cli("run", of.ingest, "--until-idle")
@@ -114,12 +109,12 @@ UNTIL_WRITTEN = KILLED[: KILLED.index("base:recorded") + 1]
 """After these no method differs from another."""
 
 
-@pytest.mark.parametrize("variables", [HERE, IN_SPARK | {METHOD: "merge"}], ids=["overwrite here", "merge in Spark"])
+@pytest.mark.parametrize("method", ["overwrite", "merge"])
 @pytest.mark.parametrize("point", KILLED)
 def test_readers_see_the_replay_wherever_a_move_is_killed_also_after_a_batch_that_lands_then(
-    profiles: Landed, point: str, variables: Mapping[str, str]
+    profiles: Landed, point: str, method: str
 ) -> None:
-    assert_seen_wherever_a_move_is_killed(profiles, point, variables)
+    assert_seen_wherever_a_move_is_killed(profiles, point, method)
 
 
 @pytest.mark.parametrize("method", ["overwrite", "replace_where"])
@@ -127,7 +122,7 @@ def test_readers_see_the_replay_wherever_a_move_is_killed_also_after_a_batch_tha
 def test_readers_of_a_partitioned_base_see_the_replay_wherever_a_move_is_killed(
     devices: Landed, point: str, method: str
 ) -> None:
-    assert_seen_wherever_a_move_is_killed(devices, point, IN_SPARK | {METHOD: method})
+    assert_seen_wherever_a_move_is_killed(devices, point, method)
 
 
 @pytest.mark.parametrize("point", ["manifest:after", "changeset.append:before", "changeset.append:after", "finalized"])

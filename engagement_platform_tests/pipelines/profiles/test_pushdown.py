@@ -12,7 +12,8 @@ from pyspark.sql import SparkSession
 
 from engagement_platform.lake.contract import Table
 from engagement_platform.pipelines.profiles.entity import Entity
-from engagement_platform.pipelines.profiles.here import current_here
+from engagement_platform.pipelines.profiles.point_read import read_keys
+from engagement_platform.pipelines.profiles.snapshot import snapshot
 from engagement_platform.pipelines.profiles.view import create_view
 from engagement_platform.sections import MergeOnReadSettings, ViewStrategy
 from engagement_platform_tests.pipelines.profiles.histories import PROFILE, Changes
@@ -57,5 +58,5 @@ def test_a_key_opens_files_of_base_and_changeset_that_may_have_it_without_a_jvm(
     two_of_each(tmp_path)
     for table in (PROFILE.base, PROFILE.changeset):
         assert take_away(table, tmp_path, profile_id=OTHERS[table.name]) == 1
-    found = current_here(str(tmp_path), PROFILE, keys=["z"]).to_pylist()
-    assert [(row["name"], row["city"]) for row in found] == [("Zoe", "Oslo")]
+    found = read_keys(str(tmp_path), PROFILE, ["z"], snapshot(str(tmp_path), PROFILE))
+    assert [(row["name"], row["city"]) for row in found.values()] == [("Zoe", "Oslo")]

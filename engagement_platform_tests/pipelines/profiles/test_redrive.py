@@ -80,12 +80,12 @@ def assert_landed_once(world: World, points: list[str]) -> None:
         redrive(world)
         world.landed.append(late)
         stand.update([(REDRIVEN, late.key, 2)])
-        assert world.seen_here() == world.expected(), f"ended at {point}"
+        assert world.seen_by_rules() == world.expected(), f"ended at {point}"
         assert quarantined(world) == stand, f"ended at {point}"
         changes = world.lake.read(world.entity.changeset).where(f"profile_id = '{late.key}'").count()
         assert changes <= 1, f"ended at {point}, landed twice"
         world.move()
-        assert world.seen_here() == world.expected(), f"ended at {point}, and was moved"
+        assert world.seen_by_rules() == world.expected(), f"ended at {point}, and was moved"
 
 
 def test_a_change_that_is_right_now_lands_once_wherever_its_redrive_ends(make_world: MakeWorld) -> None:
@@ -110,7 +110,7 @@ def test_a_redrive_is_bounded_by_batches_and_a_second_one_finds_what_is_still_wr
     ]
     assert figures == [(2, 2, 0, 2), (2, 2, 0, 2), (1, 0, 1, 0)]
     world.landed += said[:4]
-    assert world.seen_here() == world.expected()
+    assert world.seen_by_rules() == world.expected()
     [again] = redrive(world)
     assert (again.counts["rows_in"], again.counts["landed"], again.counts["quarantined"]) == (1, 0, 1)
     assert quarantined(world) == Counter(
@@ -130,7 +130,7 @@ def test_an_insert_of_a_known_id_stays_refused_until_its_rule_is_changed(make_wo
     [report] = redrive(world, "insert_not_new")
     assert (report.counts["landed"], report.counts["redriven"]) == (1, 1)
     world.landed.append(second)
-    assert world.seen_here() == world.expected()
+    assert world.seen_by_rules() == world.expected()
 
 
 def test_no_batch_of_the_topic_begins_while_a_redrive_is_half_done(make_world: MakeWorld) -> None:
@@ -150,4 +150,4 @@ def test_no_batch_of_the_topic_begins_while_a_redrive_is_half_done(make_world: M
     world.landed.insert(1, Said("p", 2, "UPDATE", {"city": "Oslo"}))
     world.move()
     world.ingest()
-    assert world.seen_here() == world.expected()
+    assert world.seen_by_rules() == world.expected()

@@ -9,18 +9,16 @@ import pytest
 from deltalake import DeltaTable
 
 from engagement_platform.engine.model import JobState
-from engagement_platform.pipelines.profiles.here import current_here
 from engagement_platform.pipelines.profiles.rematerialize import NotPartitioned
 from engagement_platform.pipelines.profiles.snapshot import Snapshot
 from engagement_platform.pipelines.profiles.view import view
 from engagement_platform.sections import MergeOnReadSettings, RematerializeMethod, RematerializeSettings
-from engagement_platform.settings import LayoutSettings
 from engagement_platform_tests.guards.strangers import strangers
 from engagement_platform_tests.ingestion.test_crashes import Crash, crash_at
 from engagement_platform_tests.matrix import spread
 from engagement_platform_tests.pipelines.profiles.conftest import MakeWorld
-from engagement_platform_tests.pipelines.profiles.histories import DEVICE, PROFILE, plain, side_by_side
-from engagement_platform_tests.pipelines.profiles.oracle import Row, Said, rows_of
+from engagement_platform_tests.pipelines.profiles.histories import DEVICE, PROFILE, seen_by_rules, side_by_side
+from engagement_platform_tests.pipelines.profiles.oracle import Row, Said
 from engagement_platform_tests.pipelines.profiles.world import World
 
 pytestmark = [pytest.mark.broker, pytest.mark.crash]
@@ -30,7 +28,6 @@ POINTS = (
     *("manifest:before", "manifest:after", "base.write:before", "base.write:after", "base:recorded"),
     *("changeset.delete:before", "changeset.delete:after", "changeset:recorded", "finalized"),
 )
-IN_SPARK = LayoutSettings(auto_compact=False, light_write_rows=0)
 
 
 def assert_crashes_change_nothing(world: World, points: list[str]) -> None:
@@ -42,12 +39,12 @@ def assert_crashes_change_nothing(world: World, points: list[str]) -> None:
         world.ingest()
         with pytest.raises(Crash):
             world.move(crash_at(point))
-        assert world.seen_here() == world.expected(), f"ended at {point}"
+        assert world.seen_by_rules() == world.expected(), f"ended at {point}"
         world.send(batches[2 * number + 1])
         world.ingest()
-        assert world.seen_here() == world.expected(), f"ended at {point}, and a batch landed"
+        assert world.seen_by_rules() == world.expected(), f"ended at {point}, and a batch landed"
         world.move()
-        assert world.seen_here() == world.expected(), f"ended at {point}, and was finished"
+        assert world.seen_by_rules() == world.expected(), f"ended at {point}, and was finished"
         last = world.stores.checkpoints.latest(f"rematerialize-{world.entity.name}")
         assert last is not None
         assert last.state is JobState.SUCCEEDED
@@ -60,39 +57,33 @@ def assert_crashes_change_nothing(world: World, points: list[str]) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_readers_see_the_same_wherever_it_ends(make_world: MakeWorld, method: RematerializeMethod) -> None:
-    world = make_world(entity=DEVICE, rematerialize=RematerializeSettings(method=method), layout=IN_SPARK)
+    world = make_world(entity=DEVICE, rematerialize=RematerializeSettings(method=method))
     points = ["base.write:after", "changeset.delete:before"] if method == "merge" else spread(POINTS[2:6], 1)
     assert_crashes_change_nothing(world, points)
 
 
-def test_readers_see_the_same_wherever_it_ends_without_spark(make_world: MakeWorld) -> None:
+def test_readers_see_the_same_wherever_a_move_of_profiles_ends(make_world: MakeWorld) -> None:
     world = make_world(entity=PROFILE)
-    assert_crashes_change_nothing(world, spread(POINTS, 4))
+    assert_crashes_change_nothing(world, spread(POINTS[2:6], 1))
     assert strangers(world.settings, world.stores) == set(), "our own job is taken for somebody else"
-
-
-@pytest.mark.slow
-def test_readers_see_the_same_at_whatever_point_it_ends_without_spark(make_world: MakeWorld) -> None:
-    assert_crashes_change_nothing(make_world(entity=PROFILE), list(POINTS))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_readers_see_the_same_at_whatever_point_it_ends(make_world: MakeWorld, method: RematerializeMethod) -> None:
-    world = make_world(entity=DEVICE, rematerialize=RematerializeSettings(method=method), layout=IN_SPARK)
+    world = make_world(entity=DEVICE, rematerialize=RematerializeSettings(method=method))
     assert_crashes_change_nothing(world, list(POINTS))
 
 
-def assert_readers_see_no_difference_while_it_runs(world: World, *, in_spark: bool) -> None:
+def assert_readers_see_no_difference_while_it_runs(world: World) -> None:
     """At every point of a run readers look, a batch lands, and they look again; who holds a state keeps it."""
     batches = side_by_side(4, world.entity, 20, len(POINTS) + 1)
     held: list[tuple[Snapshot, list[Row]]] = []
     passed: list[str] = []
 
     def look(when: str) -> None:
-        assert world.seen_here() == world.expected(), when
-        if in_spark:
-            assert world.seen(view(world.lake, world.entity).rows) == world.expected(), f"{when}, in Spark"
+        assert world.seen_by_rules() == world.expected(), when
+        assert world.seen(view(world.lake, world.entity).rows) == world.expected(), f"{when}, in Spark"
         held.append((world.snapshot, world.expected()))
 
     def look_and_land(point: str) -> None:
@@ -111,13 +102,9 @@ def assert_readers_see_no_difference_while_it_runs(world: World, *, in_spark: bo
     look("at the end")
     assert not world.snapshot.pending
     for at, expected in held:
-        found = plain(current_here(world.lake.root, world.entity, at=at))
-        assert rows_of(found, world.entity) == expected, f"held since watermark {at.watermark}, batch {at.latest}"
-
-
-@pytest.mark.slow
-def test_readers_see_no_difference_while_it_runs_and_batches_land_without_spark(make_world: MakeWorld) -> None:
-    assert_readers_see_no_difference_while_it_runs(make_world(entity=PROFILE), in_spark=False)
+        assert seen_by_rules(world.lake.root, world.entity, at) == expected, (
+            f"held since watermark {at.watermark}, batch {at.latest}"
+        )
 
 
 @pytest.mark.slow
@@ -125,8 +112,8 @@ def test_readers_see_no_difference_while_it_runs_and_batches_land_without_spark(
 def test_readers_see_no_difference_while_it_runs_and_batches_land(
     make_world: MakeWorld, method: RematerializeMethod
 ) -> None:
-    world = make_world(entity=DEVICE, rematerialize=RematerializeSettings(method=method), layout=IN_SPARK)
-    assert_readers_see_no_difference_while_it_runs(world, in_spark=True)
+    world = make_world(entity=DEVICE, rematerialize=RematerializeSettings(method=method))
+    assert_readers_see_no_difference_while_it_runs(world)
 
 
 def test_a_base_is_overwritten_unless_somebody_chose_otherwise() -> None:
@@ -135,7 +122,7 @@ def test_a_base_is_overwritten_unless_somebody_chose_otherwise() -> None:
 
 @pytest.mark.slow
 def test_merged_batches_leave_by_partition_and_later_ones_stay(make_world: MakeWorld) -> None:
-    world = make_world(layout=IN_SPARK)
+    world = make_world()
     for version in (1, 2):
         world.send([Said("p", version, "UPDATE", {"score": version})])
         world.ingest()
@@ -156,7 +143,7 @@ def test_merged_batches_leave_by_partition_and_later_ones_stay(make_world: MakeW
     assert first.counts["changes"] == 2
     assert first.details["watermark"] == 1
     assert world.snapshot.watermark == 2
-    assert world.seen_here() == world.expected()
+    assert world.seen_by_rules() == world.expected()
     assert strangers(world.settings, world.stores) == set(), "our own job is taken for somebody else"
 
 
@@ -171,7 +158,7 @@ def test_what_was_deleted_long_ago_is_forgotten_where_a_retention_is_set(make_wo
     [report] = world.move(later=timedelta(days=31))
     assert report.counts["tombstones_removed"] == 1
     assert [row["profile_id"] for row in world.lake.read(world.entity.base).collect()] == ["q"]
-    assert world.seen_here() == world.expected()
+    assert world.seen_by_rules() == world.expected()
 
 
 def test_a_base_without_partitions_has_none_to_replace(make_world: MakeWorld) -> None:
@@ -183,7 +170,7 @@ def test_a_base_without_partitions_has_none_to_replace(make_world: MakeWorld) ->
 def test_a_base_written_under_one_strategy_is_right_under_all(make_world: MakeWorld) -> None:
     """The DELETE of an unknown id has to be remembered, though the preferred strategy would drop it."""
     entity = replace(PROFILE, unknown_update="ignore", inserts_are_new=True)
-    world = make_world(entity=entity, layout=IN_SPARK, merge_on_read=MergeOnReadSettings(view="auto"))
+    world = make_world(entity=entity, merge_on_read=MergeOnReadSettings(view="auto"))
     world.send([Said("p", 2, "DELETE"), Said("q", 1, "INSERT", {"name": "Ann"})])
     world.ingest()
     world.move()

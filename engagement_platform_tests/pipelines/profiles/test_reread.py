@@ -65,14 +65,14 @@ def assert_nothing_changes_wherever_it_ends(world: World, ends: Sequence[str]) -
     for point in ends:
         with pytest.raises(Crash):
             list(drain(reread(world, crash_at(point)), AT_ONCE))
-        assert world.seen_here() == world.expected(), f"ended at {point}"
+        assert world.seen_by_rules() == world.expected(), f"ended at {point}"
         finished = list(drain(reread(world), AT_ONCE))
         world.ingest()
-        assert world.seen_here() == world.expected(), f"ended at {point}, and was finished"
+        assert world.seen_by_rules() == world.expected(), f"ended at {point}, and was finished"
         assert finished, f"ended at {point}, and not begun again"
     assert reasons(world) == refused
     world.move()
-    assert world.seen_here() == world.expected()
+    assert world.seen_by_rules() == world.expected()
     assert strangers(world.settings, world.stores) == set(), "our own job is taken for somebody else"
 
 
@@ -84,6 +84,6 @@ def test_what_would_pass_now_lands_when_its_day_is_read_again(make_world: MakeWo
     world.send([Said("p", 1, "INSERT", {"name": "An", "city": "Oslo"})])
     world.ingest()
     world.move()
-    assert [(row[2], row[6]) for row in world.seen_here()] == [("An", "Oslo")]
+    assert [(row[2], row[6]) for row in world.seen_by_rules()] == [("An", "Oslo")]
     assert [report.counts["landed"] for report in drain(reread(world), AT_ONCE)] == [1, 1]
-    assert world.seen_here() == world.expected()
+    assert world.seen_by_rules() == world.expected()

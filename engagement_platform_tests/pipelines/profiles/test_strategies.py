@@ -1,6 +1,6 @@
 """In Spark, after every batch and on both sides of every rematerialization: each strategy shows the sequential replay.
 
-One state of many histories is `test_view`, which is quicker; the same without a JVM is `test_here`.
+One state of many histories is `test_view`, which is quicker; the rules alone are `test_rules`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from engagement_platform_tests.pipelines.profiles.histories import (
     side_by_side,
 )
 from engagement_platform_tests.pipelines.profiles.oracle import Row, Said, replay, rows_of
-from engagement_platform_tests.pipelines.profiles.test_here import drop, rematerialize
 from engagement_platform_tests.pipelines.profiles.test_view import NEW_ONLY, lake_of
 
 HISTORIES = 60
@@ -40,10 +39,10 @@ def states(root: Path, entity: Entity, batches: Batches, moved_after: set[int], 
         changes.land(number, batch)
         passed.append(snapshot(str(root), entity))
         if number in moved_after:
-            rematerialize(changes, passed[-1])
+            changes.move(passed[-1])
             passed.append(snapshot(str(root), entity))
             if dropped:
-                drop(changes, number)
+                changes.drop(number)
                 passed.append(snapshot(str(root), entity))
     return passed
 

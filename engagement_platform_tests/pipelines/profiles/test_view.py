@@ -14,40 +14,39 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 
-from engagement_platform.lake import light
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.lake import Lake
 from engagement_platform.pipelines.profiles import view as view_module
 from engagement_platform.pipelines.profiles.entity import Entity, version_of
-from engagement_platform.pipelines.profiles.here import current_here, state_here
-from engagement_platform.pipelines.profiles.snapshot import are_newer, snapshot, transaction
+from engagement_platform.pipelines.profiles.snapshot import are_newer, snapshot
 from engagement_platform.pipelines.profiles.view import (
     STRATEGIES,
     StrategyNotValid,
     choose,
     create_view,
     fits_broadcast,
-    folded_changes,
     view,
 )
 from engagement_platform.reading import rows_of as rows_of_table
 from engagement_platform.reading import save
 from engagement_platform.sections import MergeOnReadSettings, UnknownUpdate, ViewStrategy
-from engagement_platform.settings import LayoutSettings, Settings
+from engagement_platform.settings import Settings
 from engagement_platform_tests.matrix import quick
-from engagement_platform_tests.pipelines.profiles.histories import DEVICE, PROFILE, Changes, plain, side_by_side
+from engagement_platform_tests.pipelines.profiles.histories import (
+    DEVICE,
+    PROFILE,
+    Changes,
+    plain,
+    seen_by_rules,
+    side_by_side,
+)
 from engagement_platform_tests.pipelines.profiles.oracle import Said, replay, rows_of
 
 NEW_ONLY = replace(PROFILE, unknown_update="ignore", inserts_are_new=True)
 
 
-def lake_of(
-    spark: SparkSession, root: Path, merge_on_read: MergeOnReadSettings | None = None, *, light: bool = True
-) -> Lake:
-    """light: few changes are folded in this process, otherwise all are in Spark."""
-    layout = LayoutSettings() if light else LayoutSettings(light_write_rows=0)
-    settings = Settings(lake_uri=str(root), merge_on_read=merge_on_read or MergeOnReadSettings(), layout=layout)
-    return Lake(spark, settings)
+def lake_of(spark: SparkSession, root: Path, merge_on_read: MergeOnReadSettings | None = None) -> Lake:
+    return Lake(spark, Settings(lake_uri=str(root), merge_on_read=merge_on_read or MergeOnReadSettings()))
 
 
 def half_moved(root: Path, entity: Entity, seed: int, histories: int = 150, *, newer: int = 0) -> list[Said]:
@@ -61,27 +60,19 @@ def half_moved(root: Path, entity: Entity, seed: int, histories: int = 150, *, n
     for number, batch in enumerate(batches):
         changes.land(number, batch)
         if number == 1:
-            taken = snapshot(str(root), entity)
-            base = light.opened(entity.base.uri(str(root)), entity.base)
-            changeset = light.opened(entity.changeset.uri(str(root)), entity.changeset)
-            assert base is not None
-            assert changeset is not None
-            light.replace(base, state_here(str(root), entity, at=taken), transaction(entity, 1))
-            light.drop_partitions(changeset, "batch_id", 0, transaction(entity, 0))
+            changes.move()
+            changes.drop(0)
     assert snapshot(str(root), entity).orphans == [1]
     return [change for batch in batches for change in batch]
 
 
-@pytest.mark.parametrize("folded_in_spark", [False, True], ids=["folded here", "folded in Spark"])
 @pytest.mark.parametrize("entity", [*quick([PROFILE, DEVICE]), NEW_ONLY], ids=["profile", "device", "new inserts"])
-def test_every_valid_strategy_shows_the_replay(
-    spark: SparkSession, tmp_path: Path, entity: Entity, folded_in_spark: bool
-) -> None:
+def test_every_valid_strategy_shows_the_replay(spark: SparkSession, tmp_path: Path, entity: Entity) -> None:
     """With orphans of a half-finished rematerialization, and other histories each time."""
     seed = Random().randrange(2**32)
     landed = half_moved(tmp_path, entity, seed)
     expected = replay(landed, entity)
-    lake = lake_of(spark, tmp_path, light=not folded_in_spark)
+    lake = lake_of(spark, tmp_path)
     for strategy in STRATEGIES:
         if strategy == "left_join_union_inserts" and entity is not NEW_ONLY:
             with pytest.raises(StrategyNotValid):
@@ -89,7 +80,7 @@ def test_every_valid_strategy_shows_the_replay(
             continue
         found = view(lake, entity, strategy=strategy).rows.toArrow()
         assert rows_of(plain(found), entity) == expected, f"{strategy}, seed {seed}"
-    assert rows_of(plain(current_here(str(tmp_path), entity)), entity) == expected, f"here, seed {seed}"
+    assert seen_by_rules(str(tmp_path), entity) == expected, f"by the rules, seed {seed}"
 
 
 @pytest.mark.parametrize("entity", quick([PROFILE, DEVICE, NEW_ONLY]), ids=["profile", "device", "new inserts"])
@@ -224,13 +215,8 @@ def in_files(root: Path, *moved: list[Said]) -> Changes:
     for number, batch in enumerate(moved):
         # Empty again, so that the next is in the base alone.
         changes.land(number, batch)
-        base = light.opened(PROFILE.base.uri(str(root)), PROFILE.base)
-        changeset = light.opened(PROFILE.changeset.uri(str(root)), PROFILE.changeset)
-        assert base is not None
-        assert changeset is not None
-        keys = [change.key for change in batch]
-        light.append(base, state_here(str(root), PROFILE, keys=keys), transaction(PROFILE, number))
-        light.drop_partitions(changeset, "batch_id", number, transaction(PROFILE, number))
+        changes.move(keys=[change.key for change in batch])
+        changes.drop(number)
     return changes
 
 
@@ -241,11 +227,10 @@ def test_one_key_opens_only_files_of_base_and_changeset_that_may_have_it(spark: 
     changes.land(3, [Said("z", 2, "UPDATE", {"city": "Oslo"})])
     taken = (take_away(PROFILE.base, tmp_path, profile_id="a"), take_away(PROFILE.changeset, tmp_path, profile_id="b"))
     assert taken == (1, 1)
-    for few in (True, False):
-        lake = lake_of(spark, tmp_path, light=few)
-        for strategy in ("double_rank_over", "full_outer_join", "left_join_anti_join"):
-            found = view(lake, PROFILE, strategy=strategy, keys=["z"]).rows.toArrow()
-            assert [(row["name"], row["city"]) for row in found.to_pylist()] == [("Zoe", "Oslo")]
+    lake = lake_of(spark, tmp_path)
+    for strategy in ("double_rank_over", "full_outer_join", "left_join_anti_join"):
+        found = view(lake, PROFILE, strategy=strategy, keys=["z"]).rows.toArrow()
+        assert [(row["name"], row["city"]) for row in found.to_pylist()] == [("Zoe", "Oslo")]
 
 
 def test_a_predicate_opens_files_of_the_base_where_it_may_be_true_or_a_change_waits(
@@ -284,18 +269,16 @@ def test_with_more_changes_waiting_than_are_few_a_predicate_leaves_the_base_whol
     assert sorted(found.toArrow().column("profile_id").to_pylist()) == ["a", "b"]
 
 
-def test_folding_is_the_same_here_and_in_spark(spark: SparkSession, tmp_path: Path) -> None:
-    """Also what no reader sees of it: versions, and whether an INSERT is among the changes."""
+def test_the_state_is_what_the_rules_leave_in_the_base(spark: SparkSession, tmp_path: Path) -> None:
+    """Also what no reader sees of it: versions, tombstones, and what nobody has inserted."""
     for entity in (PROFILE, DEVICE, NEW_ONLY):
         root, seed = tmp_path / f"{entity.name} {entity.inserts_are_new}", Random().randrange(2**32)
         half_moved(root, entity, seed, 40)
-        taken = snapshot(str(root), entity)
-        here, in_spark = (
-            folded_changes(lake_of(spark, root, light=few), entity, taken).orderBy(entity.key).toArrow().to_pylist()
-            for few in (True, False)
-        )
-        assert here, "something waits"
-        assert here == in_spark, f"{entity.name}, seed {seed}"
+        lake = lake_of(spark, root)
+        in_spark = plain(view(lake, entity, strategy="full_outer_join").state.orderBy(entity.key).toArrow())
+        Changes(root, entity).move()
+        assert in_spark, "there are rows"
+        assert in_spark == plain(lake.read(entity.base).orderBy(entity.key).toArrow()), f"{entity.name}, seed {seed}"
 
 
 @pytest.mark.parametrize("where", quick(["name = 'a'", "score IS NULL", "NOT (city <=> 'b') AND version > 2"]))

@@ -20,7 +20,6 @@ from engagement_platform.jobs import open_stores
 from engagement_platform.lake.lake import Lake
 from engagement_platform.pipelines.parts import Parts
 from engagement_platform.pipelines.profiles.entity import Entity
-from engagement_platform.pipelines.profiles.here import current_here
 from engagement_platform.pipelines.profiles.job import ingest_changes
 from engagement_platform.pipelines.profiles.rematerialize import rematerialize
 from engagement_platform.pipelines.profiles.snapshot import Snapshot, snapshot
@@ -28,7 +27,7 @@ from engagement_platform.sections import MergeOnReadSettings, RematerializeSetti
 from engagement_platform.settings import KafkaSettings, LayoutSettings, Settings, StoreSettings
 from engagement_platform.sources.kafka import KafkaSource
 from engagement_platform_tests.conftest import Broker
-from engagement_platform_tests.pipelines.profiles.histories import NOW, plain
+from engagement_platform_tests.pipelines.profiles.histories import NOW, plain, seen_by_rules
 from engagement_platform_tests.pipelines.profiles.oracle import Row, Said, replay, rows_of
 
 AT_ONCE = DrainPolicy(idle_timeout=timedelta(0), max_duration=timedelta(hours=1))
@@ -90,7 +89,7 @@ class World:
 
     def rematerialization(self, observe: Observer = ignore, later: timedelta = timedelta(0)) -> MicroBatchJob[Any]:
         told, clock = Told(observe=observe), lambda: NOW + later
-        return rematerialize(self.lake, self.stores, self.settings, told, self.entity, clock)
+        return rematerialize(self.entity, Parts(self.lake, self.stores, self.settings, told), clock)
 
     def send(self, changes: Sequence[Said]) -> None:
         """Onto the topic, in this order."""
@@ -113,9 +112,9 @@ class World:
     def expected(self) -> list[Row]:
         return replay(self.landed, self.entity)
 
-    def seen_here(self) -> list[Row]:
-        """The view without a JVM."""
-        return rows_of(plain(current_here(self.lake.root, self.entity)), self.entity)
+    def seen_by_rules(self) -> list[Row]:
+        """By the rules, without Spark."""
+        return seen_by_rules(self.lake.root, self.entity)
 
     def seen(self, frame: DataFrame) -> list[Row]:
         """A view in Spark."""

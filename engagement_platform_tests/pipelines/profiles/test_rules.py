@@ -1,4 +1,4 @@
-"""The view without a JVM is what a sequential replay gives, after every batch and every rematerialization."""
+"""The rules give what a sequential replay gives, after every batch and every rematerialization. No Spark."""
 
 from __future__ import annotations
 
@@ -11,39 +11,25 @@ from deltalake import DeltaTable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engagement_platform.lake import light
 from engagement_platform.pipelines.profiles.entity import Attribute, Entity
-from engagement_platform.pipelines.profiles.here import current_here, state_here
-from engagement_platform.pipelines.profiles.snapshot import Snapshot, snapshot, transaction
+from engagement_platform.pipelines.profiles.point_read import read_keys
+from engagement_platform.pipelines.profiles.snapshot import snapshot
 from engagement_platform_tests.pipelines.profiles.histories import (
     DEVICE,
     PROFILE,
     Batches,
     Changes,
-    plain,
+    seen_by_rules,
     side_by_side,
 )
-from engagement_platform_tests.pipelines.profiles.oracle import Said, replay, rows_of
+from engagement_platform_tests.pipelines.profiles.oracle import Said, replay
 
 HISTORIES = 60
 BATCHES = 3
 
 
-def rematerialize(changes: Changes, at: Snapshot) -> None:
-    """The base as it should be at a snapshot, as the job does it for a small one."""
-    base = light.opened(changes.entity.base.uri(str(changes.root)), changes.entity.base)
-    assert base is not None
-    light.replace(base, state_here(str(changes.root), changes.entity, at=at), transaction(changes.entity, at.latest))
-
-
-def drop(changes: Changes, through: int) -> None:
-    found = light.opened(changes.entity.changeset.uri(str(changes.root)), changes.entity.changeset)
-    assert found is not None
-    light.drop_partitions(found, "batch_id", through, transaction(changes.entity, through))
-
-
 def seen(changes: Changes) -> list[tuple[object, ...]]:
-    return rows_of(plain(current_here(str(changes.root), changes.entity)), changes.entity)
+    return seen_by_rules(str(changes.root), changes.entity)
 
 
 def assert_replayed(root: Path, entity: Entity, batches: Batches, moved_after: set[int], dropped: bool) -> None:
@@ -54,10 +40,10 @@ def assert_replayed(root: Path, entity: Entity, batches: Batches, moved_after: s
         landed += batch
         assert seen(changes) == replay(landed, entity), f"after batch {number}"
         if number in moved_after:
-            rematerialize(changes, snapshot(str(root), entity))
+            changes.move()
             assert seen(changes) == replay(landed, entity), f"batch {number} is in the base, and still in the changeset"
             if dropped:
-                drop(changes, number)
+                changes.drop(number)
                 assert seen(changes) == replay(landed, entity), f"batch {number} is in the base"
 
 
@@ -106,7 +92,7 @@ def test_of_equal_versions_the_first_to_land_stays_column_by_column(tmp_path: Pa
     first, second = Said("p", 1, "INSERT", {"name": "Ann"}), Said("p", 1, "UPDATE", {"name": "Bo", "city": "Rome"})
     changes = Changes(tmp_path, PROFILE)
     changes.land(0, [first])
-    rematerialize(changes, snapshot(str(tmp_path), PROFILE))
+    changes.move()
     changes.land(1, [second])
     assert [(row[2], row[6]) for row in seen(changes)] == [("Ann", "Rome")]
 
@@ -116,7 +102,7 @@ def test_where_unknown_updates_are_ignored_they_wait_for_their_insert(tmp_path: 
     changes = Changes(tmp_path, entity)
     changes.land(0, [Said("p", 2, "UPDATE", {"name": "Ann"})])
     assert seen(changes) == []
-    rematerialize(changes, snapshot(str(tmp_path), entity))
+    changes.move()
     changes.land(1, [Said("p", 1, "INSERT", {"name": "Bo", "city": "Rome"})])
     assert [(row[2], row[6]) for row in seen(changes)] == [("Ann", "Rome")]
 
@@ -124,8 +110,8 @@ def test_where_unknown_updates_are_ignored_they_wait_for_their_insert(tmp_path: 
 def test_a_tombstone_outlives_a_rematerialization(tmp_path: Path) -> None:
     changes = Changes(tmp_path, PROFILE)
     changes.land(0, [Said("p", 3, "DELETE")])
-    rematerialize(changes, snapshot(str(tmp_path), PROFILE))
-    drop(changes, 0)
+    changes.move()
+    changes.drop(0)
     changes.land(1, [Said("p", 2, "INSERT", {"name": "Ann"})])
     assert seen(changes) == []
     changes.land(2, [Said("p", 4, "UPDATE", {"name": "Ann"})])
@@ -140,9 +126,9 @@ def test_a_key_is_found_alone_and_files_without_it_are_not_read(tmp_path: Path) 
     table = DeltaTable(PROFILE.changeset.uri(str(tmp_path)))
     [other] = [uri for uri in table.file_uris() if "batch_id=0" in uri]
     Path(other).unlink()
-    found = current_here(str(tmp_path), PROFILE, keys=["it's"])
-    assert [row["name"] for row in found.to_pylist()] == ["Bo"]
-    assert current_here(str(tmp_path), PROFILE, keys=[]).num_rows == 0
+    at = snapshot(str(tmp_path), PROFILE)
+    assert [row["name"] for row in read_keys(str(tmp_path), PROFILE, ["it's"], at).values()] == ["Bo"]
+    assert read_keys(str(tmp_path), PROFILE, [], at) == {}
 
 
 def test_a_reader_of_an_earlier_state_keeps_it(tmp_path: Path) -> None:
@@ -150,23 +136,12 @@ def test_a_reader_of_an_earlier_state_keeps_it(tmp_path: Path) -> None:
     changes.land(0, [Said("p", 1, "INSERT", {"name": "Ann"})])
     before = snapshot(str(tmp_path), PROFILE)
     changes.land(1, [Said("p", 2, "UPDATE", {"name": "Bo"})])
-    rematerialize(changes, snapshot(str(tmp_path), PROFILE))
-    drop(changes, 1)
+    changes.move()
+    changes.drop(1)
     now = snapshot(str(tmp_path), PROFILE)
     assert (before.watermark, now.watermark, now.pending, now.orphans) == (-1, 1, {}, [])
-    assert current_here(str(tmp_path), PROFILE, at=before).column("name").to_pylist() == ["Ann"]
+    assert read_keys(str(tmp_path), PROFILE, ["p"], before)["p"]["name"] == "Ann"
     assert seen(changes)[0][2] == "Bo"
-
-
-def test_removing_merged_batches_touches_no_data(tmp_path: Path) -> None:
-    changes = Changes(tmp_path, PROFILE)
-    for number in range(3):
-        changes.land(number, [Said("p", number + 1, "UPDATE", {"score": number})])
-    drop(changes, 1)
-    [told] = DeltaTable(PROFILE.changeset.uri(str(tmp_path))).history(1)
-    metrics = told["operationMetrics"]
-    assert (metrics["num_removed_files"], metrics["num_added_files"]) == (2, 0)
-    assert sorted(snapshot(str(tmp_path), PROFILE).batches) == [2]
 
 
 @pytest.mark.parametrize(
