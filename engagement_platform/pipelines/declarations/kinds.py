@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from engagement_platform.pipelines.games.event_type import Cleaning, EventType, FieldType, Partitioning
 from engagement_platform.pipelines.games.feed import Feed
@@ -55,17 +55,14 @@ Columns = Annotated[
 ]
 
 
-ColumnType = Annotated[str, AfterValidator(column_types.checked)]
-
-
 class StreamColumn(_Described):
     """One column of a Kafka table, where more is to be said of it than its type."""
 
-    type: ColumnType = Field(description=f"{column_types.KINDS}.")
+    type: str = Field(description=f"{column_types.KINDS}.")
 
 
 StreamColumns = Annotated[
-    dict[str, ColumnType | StreamColumn],
+    dict[str, str | StreamColumn],
     Field(
         min_length=1,
         description=f"Columns by name, each with its type ({column_types.KINDS}), or with `type`, `description` and "
@@ -75,9 +72,13 @@ StreamColumns = Annotated[
 ]
 
 
-def _column(name: str, said: ColumnType | StreamColumn) -> streams.Field:
+def _column(name: str, said: str | StreamColumn) -> streams.Field:
     column = StreamColumn(type=said) if isinstance(said, str) else said
-    return streams.Field(name, column.type, column.comment(name), column.required)
+    try:
+        kind = column_types.checked(column.type)
+    except ValueError as error:
+        raise ValueError(f"columns.{name}: {error}") from None
+    return streams.Field(name, kind, column.comment(name), column.required)
 
 
 class KafkaTableDeclaration(Declaration):
