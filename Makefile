@@ -74,7 +74,7 @@ bench-incremental-read: setup ## bytes that reading one same change takes in a t
 bench-chain: setup ## from a commit to its rows in the next table, of each hop of the chain of streams; p50, p95
 	@$(BIN)/python -m benchmarks.chain_latency $(ARGS)
 
-bench-optimize: setup ## where the seconds of OPTIMIZE go, per partition: snapshot, plan, read and write, commit; both engines
+bench-optimize: setup ## where the seconds of OPTIMIZE go, per partition: snapshot, plan, read and write, commit
 	@$(BIN)/python -m benchmarks.optimize_cost $(ARGS)
 
 bench-doctor: setup ## seconds that `doctor PATH --json` takes on a table of ten thousand files, start of the process included

@@ -1,18 +1,17 @@
 """Where do the seconds of an OPTIMIZE of one partition go?  python -m benchmarks.optimize_cost --partitions 8
 
 Data: seeded engagements in a Data Table partitioned by organization, many small files in each, written by delta-rs.
-Each engine gets a copy and Z-orders one partition after the other, as maintenance does.
+Spark Z-orders one partition after the other, as maintenance does.
 Measures seconds for each partition: snapshot (open the table), plan (survey of the whole table, done once for all
 slices, divided by them), read and write (until the last data file was written), commit (from then until the file in
-the log was), after the commit (until the engine returns). The last three by times of change of the files, so on a disk
-whose clock is this machine's. The first partition pays for the start of the engine and is told apart.
+the log was), after the commit (until the statement returns). The last three by times of change of the files, so on a
+disk whose clock is this machine's. The first partition pays for the start of Spark and is told apart.
 Prints a table; compare shares within one run, never seconds across machines. Fails when rows differ afterwards.
 """
 
 from __future__ import annotations
 
 import argparse
-import shutil
 import statistics
 import tempfile
 import time
@@ -32,7 +31,7 @@ from engagement_platform.engine.model import Transaction
 from engagement_platform.lake import light
 from engagement_platform.lake.arrow import table_of
 from engagement_platform.lake.engagement import data_table
-from engagement_platform.lake.optimize import Engine, Place, Rewrite, rewrite
+from engagement_platform.lake.optimize import Place, Rewrite, rewrite
 from engagement_platform.lake.session import spark_session
 from engagement_platform.layout.doctor import Target
 from engagement_platform.layout.survey import Survey, survey
@@ -47,13 +46,12 @@ PHASES = ("snapshot", "plan", "read and write", "commit", "after the commit")
 class Cost:
     """Seconds of one partition, by PHASES."""
 
-    engine: Engine
     partition: str
     seconds: tuple[float, ...]
 
 
 def seeded(uri: str, partitions: int, files: int, rows: int) -> None:
-    """The table that every engine gets a copy of."""
+    """The table that is optimized."""
     light.create(uri, DATA)
     found = DeltaTable(uri)
     for batch in range(files):
@@ -76,7 +74,7 @@ def _row(organization: int, batch: int, i: int) -> dict[str, object]:
     }
 
 
-def measured(settings: Settings, uri: str, engine: Engine, spark: SparkSession) -> list[Cost]:
+def measured(settings: Settings, uri: str, spark: SparkSession) -> list[Cost]:
     """Z-order each partition of a table in a commit of its own."""
     target, place = Target(DATA.name, uri), Place(DATA.name, uri, settings.lake)
     began = time.monotonic()
@@ -91,26 +89,25 @@ def measured(settings: Settings, uri: str, engine: Engine, spark: SparkSession) 
             place, tuple(seen.where[name]), "engagement_date", settings.maintenance.target_file_bytes, f"bench/{name}"
         )
         wall = time.time()
-        done = rewrite(work, engine, lambda: spark, lambda _point: None)
+        done = rewrite(work, spark)
         ended = time.time()
         if done.version is None:
-            raise SystemExit(f"{engine.value} rewrote nothing in {name}")
+            raise SystemExit(f"nothing was rewritten in {name}")
         written = max(Path(uri, path).stat().st_mtime for path in done.added)
         committed = Path(uri, "_delta_log", f"{done.version:020}.json").stat().st_mtime
         parts = (written - wall, committed - written, ended - committed)
-        costs.append(Cost(engine, name, (opened, planning, *(max(0.0, part) for part in parts))))
+        costs.append(Cost(name, (opened, planning, *(max(0.0, part) for part in parts))))
     return costs
 
 
 def shown(costs: Sequence[Cost], title: str) -> Shown:
-    """First partition and median of the others, each phase of each engine."""
-    table = Shown("engine", "partition", *PHASES, "sum", title=title)
-    for engine in Engine:
-        own = [cost.seconds for cost in costs if cost.engine is engine]
-        rest = own[1:] or own
-        median = tuple(statistics.median(phase) for phase in zip(*rest, strict=True))
-        for label, seconds in (("first", own[0]), (f"median of {len(rest)}", median)):
-            table.add_row(engine.value, label, *(f"{s:.3f}" for s in (*seconds, sum(seconds))))
+    """First partition and median of the others, by phase."""
+    table = Shown("partition", *PHASES, "sum", title=title)
+    own = [cost.seconds for cost in costs]
+    rest = own[1:] or own
+    median = tuple(statistics.median(phase) for phase in zip(*rest, strict=True))
+    for label, seconds in (("first", own[0]), (f"median of {len(rest)}", median)):
+        table.add_row(label, *(f"{s:.3f}" for s in (*seconds, sum(seconds))))
     return table
 
 
@@ -120,7 +117,7 @@ def _rows(uri: str) -> pa.Table:
 
 
 def main() -> None:
-    """Seed, rewrite by both engines, print."""
+    """Seed, rewrite, print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = partial(parser.add_argument, type=int)
     add("--partitions", default=12)
@@ -129,16 +126,13 @@ def main() -> None:
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="bench-optimize-") as home:
         settings = Settings(home=Path(home), lake_uri=f"{home}/lake")
-        source, costs = f"{home}/source", list[Cost]()
-        seeded(source, asked.partitions, asked.files, asked.rows)
-        before = _rows(source)
+        uri = f"{home}/lake/{DATA.name}"
+        seeded(uri, asked.partitions, asked.files, asked.rows)
+        before = _rows(uri)
         with spark_session(settings, "bench-optimize") as spark:
-            for engine in Engine:
-                uri = f"{home}/lake/{engine.value}/data"
-                shutil.copytree(source, uri)
-                costs += measured(settings, uri, engine, spark)
-                if not _rows(uri).equals(before):
-                    raise SystemExit(f"{engine.value} left other rows")
+            costs = measured(settings, uri, spark)
+        if not _rows(uri).equals(before):
+            raise SystemExit("other rows are left")
     title = f"seconds per partition; {asked.files} files of {asked.rows} rows, {asked.partitions} partitions"
     Console(width=140).print(shown(costs, title))
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -26,12 +25,11 @@ from engagement_platform.errors import PlatformError
 from engagement_platform.job_errors import ReasonMissing, UnfinishedBatch, UnknownJob
 from engagement_platform.lake import log
 from engagement_platform.lake.batch_logs import LakeLogs
-from engagement_platform.lake.engagement import QUARANTINE, data_table
+from engagement_platform.lake.engagement import QUARANTINE
 from engagement_platform.lake.erased import ERASE_SUBJECTS
 from engagement_platform.lake.fencing import LakeFencing
 from engagement_platform.lake.lake import Lake
 from engagement_platform.lake.session import spark_session
-from engagement_platform.layout.inline import inline
 from engagement_platform.pipelines.declarations.declared import DeclaredEntity, declarations
 from engagement_platform.pipelines.engagements.job import ingest_engagements
 from engagement_platform.pipelines.games.feed import Feed, shipped
@@ -169,9 +167,6 @@ def build_job(
         return build_declared(name, shipped(settings), spark, settings, stores, told)
     if name not in JOB_NAMES:
         return build_declared(name, _declared_of(name, settings), spark, settings, stores, told)
-    if name == INGEST_ENGAGEMENTS:
-        data = data_table(settings.layout.scheme)
-        told = replace(told, observe=inline(settings, stores, name, data, told.observe, spark))
     parts = Parts(Lake(spark, settings), stores, settings, told)
     if name == APPLY_MUTATIONS:
         return apply_mutations(parts)

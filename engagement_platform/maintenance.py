@@ -103,7 +103,7 @@ def migrate(settings: Settings, table: str, wanted: LayoutScheme, told: job.Told
     with spark_session(settings, MIGRATE) as spark:
         done = Migration(Lake(spark, settings), stores, WRITERS, told or job.Told()).run(table, wanted)
         if (mended := done.mended(began)) is not None:
-            history.remember_mended(settings, mended, lambda: spark)
+            history.remember_mended(settings, mended, spark)
         return done
 
 

@@ -75,7 +75,7 @@ def optimize(
 
 
 def _say_slice(one: Slice) -> None:
-    typer.echo(f"{one}: {one.action} with {one.engine.value}, about {one.seconds:,.1f} s; {one.why}", err=True)
+    typer.echo(f"{one}: {one.action}, about {one.seconds:,.1f} s; {one.why}", err=True)
 
 
 def _say_wait(one: Slice, holder: Holder) -> None:
@@ -110,13 +110,12 @@ def _show_plan(plan: Plan, *, as_json: bool) -> None:
         typer.echo(json.dumps(told))
         return
     fold = [Column(name, overflow="fold") for name in ("table", "partition")]
-    shown = Table(*fold, "action", "engine", "files", "to rewrite", "seconds", Column("why", overflow="fold"))
+    shown = Table(*fold, "action", "files", "to rewrite", "seconds", Column("why", overflow="fold"))
     for one in plan.chosen:
         shown.add_row(
             Text(one.place.name),
             Text(one.partition),
             one.action,
-            one.engine.value,
             f"{one.gain.files_before or 0:,} → {one.gain.files_after or 0:,}",
             readable(one.gain.bytes_to_rewrite or 0),
             f"{one.seconds:,.1f}",

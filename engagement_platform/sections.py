@@ -255,12 +255,6 @@ class MaintenanceSettings(Section):
         description="Maintenance takes the lease of a mutable table only when nobody holds or awaits it. After so long "
         "without such a moment it stands in the line once, for one slice, so that a busy table is looked after too.",
     )
-    inline_every: int = Field(
-        default=0,
-        ge=0,
-        description="After so many batches an ingestion run itself optimizes the worst partition of the "
-        "Data Table, while it holds the lease, in its own Spark session. 0 leaves it to the maintenance runs.",
-    )
     rollback_window: timedelta = Field(
         default=timedelta(days=7),
         description="Versions younger than this stay readable: VACUUM refuses to go below it, so that a bad batch can "

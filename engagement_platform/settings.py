@@ -224,11 +224,6 @@ class LayoutSettings(Section):
         "committed through delta-rs, without a Spark job: 0.02 s instead of about 1 s a commit. 0 does everything in "
         "Spark. Liquid tables, tables with deletion vectors and lakes on object stores are always written by Spark.",
     )
-    light_merge_bytes: int = Field(
-        default=256 * 1024 * 1024,
-        ge=0,
-        description="A partition of at most so many bytes is optimized without Spark: it is read in this process.",
-    )
     evolve: bool = Field(
         default=False,
         description="Add columns that a contract has and the table lacks. Any other difference always stops the job.",

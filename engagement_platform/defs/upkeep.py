@@ -44,7 +44,7 @@ def organization_of(key: str) -> str:
 def told_of(context: Context) -> Told:
     """Slices and waits go to the log of the run."""
     return Told(
-        on_slice=lambda one: context.log.info(f"{one}: {one.action} with {one.engine.value}; {one.why}"),
+        on_slice=lambda one: context.log.info(f"{one}: {one.action}; {one.why}"),
         on_outcome=lambda outcome: context.log.info(_line(outcome)),
         on_wait=lambda one, holder: context.log.info(f"{one} waits: {holder}"),
     )

@@ -16,7 +16,6 @@ LAYOUT_HISTORY = Table(
         Column(
             "action", "string", "optimize (merge small files), zorder, vacuum, checkpoint, repartition_table (migrate)."
         ),
-        Column("engine", "string", "delta-rs or spark; null: not said."),
         Column("why", "string", "Why this slice was chosen, and this action; of a VACUUM, why no less was kept."),
         Column("target_file_bytes", "long", "Size that files were merged up to."),
         Column("predicted_files_after", "long", "Files of the partition afterwards, as predicted."),

@@ -9,19 +9,15 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from enum import StrEnum
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.fs as pafs
-from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Schema, WriterProperties
-from deltalake.exceptions import CommitFailedError
+from deltalake import DeltaTable, PostCommitHookProperties
 from pyspark.sql import SparkSession
 
 from engagement_platform.engine.model import Transaction
 from engagement_platform.errors import PlatformError
 from engagement_platform.lake import light, log
-from engagement_platform.lake.arrow import schema_of
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.lake import Lake
 from engagement_platform.lake.turns import turn
@@ -37,13 +33,6 @@ CONFLICT = re.compile(r"Concurrent\w+Exception|DELTA_(?:CONCURRENT_|METADATA_CHA
 _ENTRY = re.compile(r"\d{20}\.json")
 _CHECKSUM = re.compile(r"\.?(\d{20})\.(?:.*\.)?crc")
 """Of a version, and those that Hadoop keeps of each file on a disk."""
-
-
-class Engine(StrEnum):
-    """Who rewrites files."""
-
-    LIGHT = "delta-rs"
-    SPARK = "spark"
 
 
 class OptimizeConflict(PlatformError):
@@ -88,7 +77,7 @@ class Rewrite:
     marker: str
     """User metadata of the commit, by which it is found again."""
     only_below_bytes: int | None = None
-    """Spark merges only files that are smaller; None: those below the target."""
+    """Merges only files that are smaller; None: those below the target."""
 
 
 @dataclass(frozen=True)
@@ -102,63 +91,27 @@ class Rewritten:
 
 
 def writes_as_spark(found: DeltaTable) -> bool:
-    """Whether delta-rs may commit to a table and write its checkpoints without losing anything that Spark put there.
+    """Whether delta-rs may write checkpoints of a table without losing anything that Spark put there.
 
     By the features of its protocol: with others than these, such as clustering or deletion vectors, the log holds what
-    delta-rs does not carry on, or asks of writers what it does not do.
+    delta-rs does not carry on.
     """
     features = set(found.protocol().writer_features or [])
     mapped = found.metadata().configuration.get("delta.columnMapping.mode", "none") != "none"
     return features <= light.FEATURES and not mapped
 
 
-def rewrite(
-    work: Rewrite,
-    engine: Engine,
-    spark: SparkGetter,
-    observe: Callable[[str], None],
-    guard: Callable[[], None] = lambda: None,
-) -> Rewritten:
-    """Do it, in one commit that says dataChange=false, so that streams from the table see no row twice.
+def rewrite(work: Rewrite, spark: SparkSession, guard: Callable[[], None] = lambda: None) -> Rewritten:
+    """OPTIMIZE, in one commit that says dataChange=false, so that streams from the table see no row twice.
 
-    guard: raises when the caller may not write any more. observe: told `opened` when the version to work on is fixed
-    (delta-rs only).
-    Raises OptimizeConflict, TableBusy.
+    guard: raises when the caller may not write any more. Raises OptimizeConflict, TableBusy.
     """
-    # A session is opened before the turn is taken: others need not wait for a JVM to start.
-    session = spark() if engine is Engine.SPARK else None
     with turn(work.place.root, work.place.name):
         before = log.version(work.place.uri)
         assert before is not None, f"{work.place.name} is gone"
         guard()
-        if session is None:
-            _rewrite_here(work, observe)
-        else:
-            _rewrite_in_spark(work, session)
+        _rewrite_in_spark(work, spark)
     return _what_was_done(work.place.uri, before, work.marker)
-
-
-def _rewrite_here(work: Rewrite, observe: Callable[[str], None]) -> None:
-    found = DeltaTable(log.storage_uri(work.place.uri))
-    observe("opened")
-    metadata = {"userMetadata": work.marker}
-    if work.order_by is not None:
-        # Spark says so among the parameters of the operation; delta-rs leaves that out (1.6.6).
-        metadata["zOrderBy"] = f'["{work.order_by}"]'
-    options: dict[str, Any] = {
-        "partition_filters": [(value.column, "=", value.text or "") for value in work.where] or None,
-        "target_size": work.target_file_bytes,
-        "writer_properties": WriterProperties(compression="SNAPPY", statistics_truncate_length=light.STATISTICS_LENGTH),
-        "commit_properties": CommitProperties(custom_metadata=metadata),
-        "post_commithook_properties": _NO_CLEANUP,
-    }
-    try:
-        if work.order_by is not None:
-            found.optimize.z_order([work.order_by], **options)
-        else:
-            found.optimize.compact(**options)
-    except CommitFailedError as error:
-        raise OptimizeConflict(work.place.name, _said(work.where), first_line(error)) from error
 
 
 def _rewrite_in_spark(work: Rewrite, spark: SparkSession) -> None:
@@ -234,27 +187,9 @@ def _what_was_done(uri: str, before: int, marker: str) -> Rewritten:
     return Rewritten(version, removed, added)
 
 
-def vacuum_here(place: Place, keep_hours: int, *, dry_run: bool) -> list[str]:
-    """Remove files that were taken out of the table more than keep_hours ago, and older ones that its log never knew.
-
-    Out: their paths below the table. dry_run removes nothing.
-    """
-    with turn(place.root, place.name):
-        found = DeltaTable(log.storage_uri(place.uri))
-        return list(
-            found.vacuum(
-                retention_hours=keep_hours,
-                dry_run=dry_run,
-                # The table's own retention is one of the floors that `layout/vacuum` has put keep_hours above.
-                enforce_retention_duration=False,
-                post_commithook_properties=_NO_CLEANUP,
-                full=True,
-            )
-        )
-
-
-def vacuum_in_spark(place: Place, spark: SparkSession, *, dry_run: bool) -> list[str]:
-    """The same with the table's own retention, the only one that Spark knows (Delta 4.1 and later ignore RETAIN).
+def vacuum(place: Place, spark: SparkSession, *, dry_run: bool) -> list[str]:
+    """Remove files that were taken out of the table longer ago than its own retention, the only one that Spark knows
+    (Delta 4.1 and later ignore RETAIN), and older ones that its log never knew.
 
     Out: paths that a dry run found; nothing for a real one.
     """
@@ -287,31 +222,13 @@ def _remove_checksums(uri: str) -> None:
             filesystem.delete_file(f"{folder}/{name}")
 
 
-def record(settings: Settings, table: Table, rows: pa.Table, txn: Transaction, spark: SparkGetter) -> None:
+def record(settings: Settings, table: Table, rows: pa.Table, txn: Transaction, spark: SparkSession) -> None:
     """Append rows to one of maintenance's own tables, skipped when replayed.
 
     The table, and columns of it that are missing, are made.
     """
-    uri = table.uri(settings.lake)
-    if "://" in settings.lake or settings.layout.light_write_rows == 0:
-        # What maintenance writes down for itself may gain columns without anybody being asked.
-        grows = settings.model_copy(update={"layout": settings.layout.model_copy(update={"evolve": True})})
-        lake = Lake(spark(), grows)
-        lake.ensure(table)
-        lake.append(rows, table, txn, rows=rows.num_rows)
-        return
-    with turn(settings.lake, table.name):
-        light.create(uri, table)
-        found = _grown(DeltaTable(uri), table)
-        if not light.written(found, txn):
-            light.append(found, rows, txn)
-
-
-def _grown(found: DeltaTable, table: Table) -> DeltaTable:
-    """The table with all columns of its contract; those that it lacks are added, null in every row."""
-    there = {field.name for field in found.schema().fields}
-    missing = [field for field in schema_of(table) if field.name not in there]
-    if not missing:
-        return found
-    found.alter.add_columns(list(Schema.from_arrow(pa.schema(missing)).fields))
-    return DeltaTable(found.table_uri)
+    # What maintenance writes down for itself may gain columns without anybody being asked.
+    grows = settings.model_copy(update={"layout": settings.layout.model_copy(update={"evolve": True})})
+    lake = Lake(spark, grows)
+    lake.ensure(table)
+    lake.add(lake.frame(rows), table, txn, rows=rows.num_rows)

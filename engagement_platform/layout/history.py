@@ -11,11 +11,12 @@ from datetime import date, datetime
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql import SparkSession
 
 from engagement_platform.engine.model import Transaction
 from engagement_platform.lake.arrow import table_of
 from engagement_platform.lake.layout import LAYOUT_HISTORY
-from engagement_platform.lake.optimize import SparkGetter, record
+from engagement_platform.lake.optimize import record
 from engagement_platform.layout import outcomes, remedies
 from engagement_platform.layout.optimize import Done
 from engagement_platform.layout.plan import Last
@@ -26,16 +27,13 @@ _REWRITES: Sequence[remedies.Action] = ("optimize", "zorder")
 _MEMORY = (
     "action",
     "partition",
-    "engine",
     "target_file_bytes",
     "fingerprint",
-    "seconds",
-    "predicted_seconds",
     "started_ts",
 )
 
 
-def remember(settings: Settings, done: Sequence[Done], now: Survey, spark: SparkGetter) -> None:
+def remember(settings: Settings, done: Sequence[Done], now: Survey, spark: SparkSession) -> None:
     """Append one row for each slice. now: the table after them, for what reads open by its new bounds."""
     if not done:
         return
@@ -60,7 +58,7 @@ class Mended:
     predicted_seconds: float | None = None
 
 
-def remember_mended(settings: Settings, mended: Mended, spark: SparkGetter) -> None:
+def remember_mended(settings: Settings, mended: Mended, spark: SparkSession) -> None:
     """Append one row for a VACUUM, a checkpoint or a migration."""
     gain = mended.gain
     row = {
@@ -92,14 +90,13 @@ def _row(done: Done, now: Survey) -> dict[str, object]:
         "table_name": one.place.name,
         "partition": one.partition,
         "action": one.action,
-        "engine": one.engine.value,
         "why": one.why,
         "target_file_bytes": one.target_file_bytes,
         "predicted_files_after": gain.files_after,
         "predicted_bytes_rewritten": gain.bytes_to_rewrite,
         "predicted_read_files_before": gain.read_files_before,
         "predicted_read_files_after": gain.read_files_after,
-        "predicted_seconds": one.uncorrected_s,
+        "predicted_seconds": one.seconds,
         "files_before": done.files_before,
         "files_after": done.files_after,
         "files_removed": len(done.rewritten.removed),

@@ -32,7 +32,7 @@ from engagement_platform.settings import Settings
 PURPOSE = "optimize"
 
 _ENGINES = ("pyspark", "py4j", "grpc", "deltalake", "_internal")
-"""Whose errors are about one table. delta-rs says of its own that they come from `_internal`."""
+"""Whose errors are about one table. delta-rs, which reads logs, says of its own that they come from `_internal`."""
 
 LOOK_S = 0.25
 """How often a waiting slice looks whether the table is free: between two batches of a busy job it is for a moment."""
@@ -96,9 +96,8 @@ def planned(settings: Settings, asked: Asked) -> Plan:
             continue
         surveys[table.name] = seen
         done = history.recalled(settings, table.name, today)
-        pace = plan.calibrated(done)
         for part in _parts(seen, table, asked):
-            gaining = plan.slices(part, limits, history.last_of(done), pace)
+            gaining = plan.slices(part, limits, history.last_of(done))
             found += [one for one in gaining if table.name != LAYOUT_HISTORY.name or _enough(one)]
     budget = settings.maintenance.budget if asked.budget is None else asked.budget
     chosen, left = plan.within(plan.ordered(one for one in found if not one.too_large), budget.total_seconds())
@@ -136,7 +135,6 @@ def _limits(settings: Settings, *, second_round: bool) -> Limits:
         target_file_bytes=upkeep.second_round_file_bytes if second_round else upkeep.target_file_bytes,
         max_overlap_depth=settings.health.max_overlap_depth,
         max_rewrite_share=upkeep.max_rewrite_share,
-        light_bytes=settings.layout.light_merge_bytes if settings.layout.light_write_rows else 0,
         max_slice_bytes=upkeep.max_slice_bytes,
     )
 
@@ -174,6 +172,9 @@ class Run:
         limit = self.settings.maintenance.budget if budget is None else budget
         ends = time.monotonic() + limit.total_seconds()
         done, queue, passed = list[Done](), deque(chosen.chosen), 0
+        if queue:
+            # Before any lease is taken: writers need not wait for a session to open.
+            self.tools.spark()
         try:
             while queue:
                 one = queue.popleft()
@@ -265,4 +266,4 @@ class Run:
         for name, some in by_table.items():
             place = some[0].slice.place
             now = survey(self.settings, Target(name, place.uri), some[0].slice.target_file_bytes)
-            history.remember(self.settings, some, now, self.tools.spark)
+            history.remember(self.settings, some, now, self.tools.spark())

@@ -23,12 +23,11 @@ from engagement_platform.errors import PlatformError
 from engagement_platform.lake import driver_lease, log
 from engagement_platform.lake.engagement import data_table
 from engagement_platform.lake.lake import Lake
-from engagement_platform.lake.optimize import Engine
 from engagement_platform.lake.repartition import WrittenMeanwhile, cluster, last_relaid, organizations, relay, scheme_of
 from engagement_platform.lake.restore import Checksum, checksums, rolled_back, whole
 from engagement_platform.layout.finding import readable
 from engagement_platform.layout.history import Mended
-from engagement_platform.layout.plan import COSTS
+from engagement_platform.layout.plan import COST
 from engagement_platform.layout.remedies import Prediction
 from engagement_platform.settings import LayoutScheme, Settings
 
@@ -185,9 +184,8 @@ def plan(settings: Settings, table: str, wanted: LayoutScheme) -> Plan:
     tasks = max(ceil(held / settings.maintenance.target_file_bytes), settings.spark.shuffle_partitions)
     partitions = _partitions(files, wanted)
     after = None if partitions is None else partitions + tasks - 1
-    cost = COSTS[Engine.SPARK]
     opened = _READS_BEFORE * files.num_rows + (1 + _READS_AFTER) * (after or files.num_rows)
-    seconds = _FIXED_S + cost.file_s * opened + held / cost.bytes_per_s
+    seconds = _FIXED_S + COST.file_s * opened + held / COST.bytes_per_s
     return Plan(
         table=table,
         version=int(found.version()),

@@ -1,4 +1,4 @@
-"""Does one slice: rewrites its files with the engine that was planned, and tries again when somebody else was faster.
+"""Does one slice: rewrites its files, and tries again when somebody else was faster.
 
 What to do is `plan`; whose turn it is, is `maintain`.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from engagement_platform.lake.optimize import OptimizeConflict, Rewrite, Rewritten, SparkGetter, rewrite
@@ -55,14 +55,12 @@ class Tools:
     """Opens Spark when it is first needed."""
     clock: Callable[[], datetime] = lambda: datetime.now(UTC)
     sleep: Callable[[float], None] = time.sleep
-    observe: Callable[[str], None] = field(default=lambda _point: None)
-    """Told `opened` when an attempt has fixed the version it works on; tests commit something in between."""
 
 
 def optimize(one: Slice, planned_on: Survey, tools: Tools, guard: Callable[[], None] = lambda: None) -> Done | Left:
     """Rewrite a slice in one commit. Left, when other commits took its files away at every attempt.
 
-    guard: raises when the table's lease is lost. Raises TableBusy, and what an engine raises for all but a conflict.
+    guard: raises when the table's lease is lost. Raises TableBusy, and what Spark raises for all but a conflict.
     """
     started = tools.clock()
     began = time.monotonic()
@@ -77,7 +75,7 @@ def optimize(one: Slice, planned_on: Survey, tools: Tools, guard: Callable[[], N
             only_below_bytes=one.only_below_bytes,
         )
         try:
-            rewritten = rewrite(work, one.engine, tools.spark, tools.observe, guard)
+            rewritten = rewrite(work, tools.spark(), guard)
         except OptimizeConflict as conflict:
             said = str(conflict)
             if attempt < tools.settings.attempts:

@@ -11,10 +11,8 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from engagement_platform.lake.optimize import Engine, Place
-from engagement_platform.lake.partition_paths import makes_folder_name
+from engagement_platform.lake.optimize import Place
 from engagement_platform.layout import remedies
 from engagement_platform.layout.finding import readable
 from engagement_platform.layout.remedies import Prediction
@@ -25,20 +23,16 @@ Action = Literal["optimize", "zorder"]
 
 @dataclass(frozen=True)
 class Cost:
-    """What a slice takes with one engine: seconds whatever it holds, seconds a file, and bytes a second."""
+    """What a slice takes: seconds whatever it holds, seconds a file, and bytes a second."""
 
     fixed_s: float
     file_s: float
     bytes_per_s: float
 
 
-# Of 20 files of 200 rows: 0.06 s with delta-rs, 2.08 s in a warm Spark, nearly all of it the jobs that read and sort
-# (`make bench-optimize`, 2 cores, docs/layout.md). Bytes a second are guesses; `calibrated` mends both from what slices
-# really took.
-COSTS: Mapping[Engine, Cost] = {
-    Engine.LIGHT: Cost(fixed_s=0.02, file_s=0.002, bytes_per_s=40e6),
-    Engine.SPARK: Cost(fixed_s=1.9, file_s=0.01, bytes_per_s=25e6),
-}
+# Of 20 files of 200 rows: 2.08 s in a warm Spark, nearly all of it the jobs that read and sort (`make bench-optimize`,
+# 2 cores, docs/layout.md). Seconds a file and bytes a second are guesses.
+COST = Cost(fixed_s=1.9, file_s=0.01, bytes_per_s=25e6)
 
 
 @dataclass(frozen=True)
@@ -48,8 +42,6 @@ class Limits:
     target_file_bytes: int
     max_overlap_depth: int
     max_rewrite_share: float
-    light_bytes: int
-    """Largest partition that is rewritten without Spark; 0: none."""
     max_slice_bytes: int
     """Most that a slice of a mutable table rewrites: its writers wait meanwhile."""
 
@@ -72,13 +64,10 @@ class Slice:
     where: Where
     action: Action
     order_by: str | None
-    engine: Engine
     target_file_bytes: int
     gain: Prediction
     seconds: float
-    """Estimated, with what slices took lately."""
-    uncorrected_s: float
-    """Estimated from its files and bytes alone."""
+    """Estimated from its files and bytes."""
     why: str
     append_only: bool
     only_below_bytes: int | None = None
@@ -105,7 +94,6 @@ class Slice:
             "table": self.place.name,
             "partition": self.partition,
             "action": self.action,
-            "engine": self.engine.value,
             "target_file_bytes": self.target_file_bytes,
             "only_below_bytes": self.only_below_bytes,
             "seconds": round(self.seconds, 3),
@@ -122,11 +110,10 @@ def files_saved(gain: Prediction) -> float:
     return max(0.0, change) + max(0.0, read)
 
 
-def slices(survey: Survey, limits: Limits, last: Mapping[str, Last], pace: Mapping[Engine, float]) -> Iterator[Slice]:
+def slices(survey: Survey, limits: Limits, last: Mapping[str, Last]) -> Iterator[Slice]:
     """Slices of one table that gain something, in any order; those that are too large too.
 
-    last: what the last rewrite of a partition left; one that has the same files still is left out. pace: how much
-    longer than estimated an engine takes.
+    last: what the last rewrite of a partition left; one that has the same files still is left out.
     """
     for row in range(survey.partitions.num_rows):
         one = survey.partitions.slice(row, 1)
@@ -136,7 +123,7 @@ def slices(survey: Survey, limits: Limits, last: Mapping[str, Last], pace: Mappi
             continue
         if done and done.target_file_bytes >= limits.target_file_bytes and done.fingerprint == survey.fingerprint(name):
             continue
-        found = _best(survey, one, limits, pace)
+        found = _best(survey, one, limits)
         if found is not None:
             yield found
 
@@ -147,11 +134,11 @@ def _may_gain(one: pa.Table, limits: Limits) -> bool:
     return one.column("mergeable_files")[0].as_py() >= 2 or depth > limits.max_overlap_depth
 
 
-def _best(survey: Survey, one: pa.Table, limits: Limits, pace: Mapping[Engine, float]) -> Slice | None:
-    merged = _merged(survey, one, limits, pace)
+def _best(survey: Survey, one: pa.Table, limits: Limits) -> Slice | None:
+    merged = _merged(survey, one, limits)
     if survey.clustering is None:
         return merged if _pays(merged, limits) else None
-    ordered = _slice(survey, one, "zorder", limits, pace)
+    ordered = _slice(survey, one, "zorder", limits)
     deep = (one.column("depth")[0].as_py() or 0) > limits.max_overlap_depth
     if deep and _halves_reads(ordered.gain):
         if not _too_large(ordered, survey, limits):
@@ -173,9 +160,9 @@ def _too_large(found: Slice, survey: Survey, limits: Limits) -> bool:
     return bounded and (found.gain.bytes_to_rewrite or 0) > limits.max_slice_bytes
 
 
-def _merged(survey: Survey, one: pa.Table, limits: Limits, pace: Mapping[Engine, float]) -> Slice:
+def _merged(survey: Survey, one: pa.Table, limits: Limits) -> Slice:
     """Merging what is small: all of it, or as many of the smallest files as a slice may rewrite."""
-    found = _slice(survey, one, "optimize", limits, pace)
+    found = _slice(survey, one, "optimize", limits)
     if not _too_large(found, survey, limits):
         return found
     below, files, size = smallest(survey.sizes[found.partition], limits.max_slice_bytes)
@@ -183,7 +170,7 @@ def _merged(survey: Survey, one: pa.Table, limits: Limits, pace: Mapping[Engine,
         return replace(found, too_large=True)
     for name, figure in (("mergeable_files", files), ("mergeable_bytes", size)):
         one = one.set_column(one.column_names.index(name), name, pa.array([figure], one.schema.field(name).type))
-    some = _slice(survey, one, "optimize", limits, pace, only_below=below)
+    some = _slice(survey, one, "optimize", limits, only_below=below)
     waiting = (found.gain.bytes_to_rewrite or 0) - size
     return replace(
         some, why=f"the {files:,} smallest of {found.gain.files_before:,} files; {readable(waiting)} wait for the next"
@@ -221,39 +208,24 @@ def _slice(
     one: pa.Table,
     action: Action,
     limits: Limits,
-    pace: Mapping[Engine, float],
     only_below: int | None = None,
 ) -> Slice:
     predict = remedies.zorder if action == "zorder" or survey.liquid else remedies.optimize
     gain = replace(predict(one, limits.target_file_bytes), action=action)
-    where = survey.where[one.column("partition")[0].as_py()]
-    held = int(one.column("bytes")[0].as_py())
-    # To delta-rs the size below which files are merged is the size that they are merged up to.
-    engine = engine_for(survey, where, held, limits) if only_below is None else Engine.SPARK
     rewritten = int(one.column("files" if action == "zorder" or survey.liquid else "mergeable_files")[0].as_py())
-    cost = COSTS[engine]
-    seconds = cost.fixed_s + cost.file_s * rewritten + (gain.bytes_to_rewrite or 0) / cost.bytes_per_s
     return Slice(
         place=survey.place,
         partition=one.column("partition")[0].as_py(),
-        where=where,
+        where=survey.where[one.column("partition")[0].as_py()],
         action=action,
         order_by=survey.clustering if action == "zorder" else None,
-        engine=engine,
         target_file_bytes=limits.target_file_bytes,
         gain=gain,
-        seconds=seconds * pace.get(engine, 1.0),
-        uncorrected_s=seconds,
+        seconds=COST.fixed_s + COST.file_s * rewritten + (gain.bytes_to_rewrite or 0) / COST.bytes_per_s,
         why=_why(one, action, survey, limits),
         append_only=survey.append_only,
         only_below_bytes=only_below,
     )
-
-
-def engine_for(survey: Survey, where: Where, held: int, limits: Limits) -> Engine:
-    """delta-rs where it writes what Spark would and the partition fits into this process; else Spark."""
-    named = all(value.text is None or makes_folder_name(value.text) for value in where)
-    return Engine.LIGHT if survey.light and named and held <= limits.light_bytes else Engine.SPARK
 
 
 def _why(one: pa.Table, action: Action, survey: Survey, limits: Limits) -> str:
@@ -302,18 +274,3 @@ def within(found: Iterable[Slice], budget_s: float) -> tuple[list[Slice], list[L
         spent += one.seconds
         chosen.append(one)
     return chosen, left
-
-
-def calibrated(history: pa.Table) -> dict[Engine, float]:
-    """How much longer than estimated each engine took lately: the median of seconds / predicted_seconds.
-
-    In: engine, seconds, predicted_seconds of `layout/history`. Between a tenth and ten, and 1 below five slices: one
-    slow afternoon should not keep partitions from being looked after.
-    """
-    pace = {}
-    for engine in Engine:
-        rows = history.filter(pc.equal(history.column("engine"), engine.value))
-        if rows.num_rows >= 5:
-            ratios = pc.divide(rows.column("seconds"), pc.max_element_wise(rows.column("predicted_seconds"), 1e-3))
-            pace[engine] = min(10.0, max(0.1, float(pc.approximate_median(ratios).as_py())))
-    return pace

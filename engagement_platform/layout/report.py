@@ -167,7 +167,7 @@ def _outcome(one: Outcome) -> str:
     )
     return (
         f"<tr><td>{one['started_ts']:%Y-%m-%d %H:%M}</td><td>{escape(str(one['partition'] or 'the table'))}</td>"
-        f"<td>{escape(', '.join(str(one[name]) for name in ('action', 'engine') if one[name]))}</td>{figures}</tr>"
+        f"<td>{escape(str(one['action']))}</td>{figures}</tr>"
     )
 
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
-from engagement_platform.lake.optimize import Place, Value, writes_as_spark
+from engagement_platform.lake.optimize import Place, Value
 from engagement_platform.layout import commits, files, statistics
 from engagement_platform.layout.doctor import CLUSTERED_BY, Target, in_lake
 from engagement_platform.layout.segment import segment
@@ -36,8 +36,6 @@ class Survey:
     clustering: str | None
     """Column that its partitions are ordered by; None: they are not, or the table clusters itself."""
     liquid: bool
-    light: bool
-    """Whether delta-rs writes such a table as Spark would."""
     properties: Mapping[str, str]
     partitions: pa.Table
     where: Mapping[str, Where]
@@ -75,7 +73,6 @@ def survey(settings: Settings, table: Target, target_file_bytes: int) -> Survey:
         append_only=what.properties.get("delta.appendOnly") == "true",
         clustering=None if liquid else column,
         liquid=liquid,
-        light="://" not in table.uri and writes_as_spark(opened) and _plainly_named(what),
         properties=what.properties,
         partitions=statistics.by_partition(
             live,
@@ -96,12 +93,6 @@ def _ordered_by(name: str, what: files.Shape, lately: commits.Recent) -> str | N
     declared = [CLUSTERED_BY[name]] if name in CLUSTERED_BY and not lately.clustered_by else []
     candidates = [*declared, *(logical.get(c, c) for c in lately.clustered_by), *z_ordered]
     return next((c for c in candidates if c in what.leaves and c not in what.partitioned_by), None)
-
-
-def _plainly_named(what: files.Shape) -> bool:
-    """No property under which delta-rs would put files into other folders than Spark, or without what is promised."""
-    beyond = {"delta.randomizeFilePrefixes": "true", "delta.enableDeletionVectors": "true"}
-    return all(what.properties.get(key) != value for key, value in beyond.items())
 
 
 def _values(opened: DeltaTable, what: files.Shape, live: pa.Table) -> dict[str, Where]:

@@ -22,15 +22,9 @@ from engagement_platform.engine.job import Stores
 from engagement_platform.engine.model import Checkpoint, JobState
 from engagement_platform.errors import PlatformError
 from engagement_platform.lake import log
+from engagement_platform.lake import optimize as lake_optimize
 from engagement_platform.lake.engagement import CHANGESET, MAPPING, NOTIFICATION, data_table
-from engagement_platform.lake.optimize import (
-    Place,
-    SparkGetter,
-    checkpoint_log,
-    vacuum_here,
-    vacuum_in_spark,
-    writes_as_spark,
-)
+from engagement_platform.lake.optimize import Place, SparkGetter, checkpoint_log, writes_as_spark
 from engagement_platform.layout import disk, files, history
 from engagement_platform.layout.commits import recent
 from engagement_platform.layout.doctor import Target
@@ -78,12 +72,12 @@ class RetentionTooShort(PlatformError):
 
 
 class RetentionNotApplied(PlatformError):
-    """Spark removes what is older than the table's own retention, and more has to be kept."""
+    """VACUUM removes what is older than the table's own retention, and more has to be kept."""
 
     def __init__(self, table: str, own_hours: int, wanted_hours: int, because: str) -> None:
         self.table = table
         super().__init__(
-            f"{table} can be vacuumed by Spark only, which keeps what the table says, {own_hours:,} hours, and not the "
+            f"VACUUM of {table} keeps removed files for what the table says, {own_hours:,} hours, and not for the "
             f"{wanted_hours:,} that {because} needs. Nothing was removed. Set delta.deletedFileRetentionDuration to "
             f"'interval {wanted_hours} hours' or more on the table, or ask again when that is no longer needed."
         )
@@ -264,13 +258,11 @@ def _vacuum(
     because = found[0].because if hours is None else f"{hours:,} hours were asked for"
     gain = None if dry_run else _predicted(opened, what, table, timedelta(hours=keep), now)
     began = time.monotonic()
-    done = _vacuumed(
-        table, place_of(settings, table), opened, what, (keep, because.rstrip(",")), spark, dry_run=dry_run
-    )
+    done = _vacuumed(table, place_of(settings, table), what, (keep, because.rstrip(",")), spark, dry_run=dry_run)
     if gain is not None and done.files:
         actual = {"files_freed": done.files, "bytes_freed": done.bytes}
         took = time.monotonic() - began
-        history.remember_mended(settings, Mended(table.name, gain, done.because, now, took, actual), spark)
+        history.remember_mended(settings, Mended(table.name, gain, done.because, now, took, actual), spark())
     return done
 
 
@@ -293,7 +285,6 @@ def _predicted(opened: DeltaTable, what: files.Shape, table: Target, keep: timed
 def _vacuumed(
     table: Target,
     place: Place,
-    opened: DeltaTable,
     what: files.Shape,
     kept: tuple[int, str],
     spark: SparkGetter,
@@ -303,19 +294,13 @@ def _vacuumed(
     """kept: hours to keep, and why. Raises RetentionNotApplied."""
     keep, because = kept
     local = "://" not in table.uri
-    if local and writes_as_spark(opened):
-        # delta-rs names files that an earlier VACUUM removed again, as long as the log remembers them.
-        sizes = _sizes(table.uri, vacuum_here(place, keep, dry_run=True))
-        if sizes and not dry_run:
-            vacuum_here(place, keep, dry_run=False)
-        return Vacuumed(table.name, dry_run, keep, because, len(sizes), sum(sizes))
     own = math.ceil(disk.retention(what.properties) / _HOUR)
     if own < keep:
         raise RetentionNotApplied(table.name, own, keep, because)
-    would = vacuum_in_spark(place, spark(), dry_run=True)
+    would = lake_optimize.vacuum(place, spark(), dry_run=True)
     sizes = _sizes(table.uri, [path.removeprefix("file:") for path in would]) if local else []
-    if not dry_run:
-        vacuum_in_spark(place, spark(), dry_run=False)
+    if would and not dry_run:
+        lake_optimize.vacuum(place, spark(), dry_run=False)
     return Vacuumed(table.name, dry_run, own, "the table's own retention", len(would), sum(sizes) if local else None)
 
 
@@ -369,5 +354,5 @@ def checkpoint(
     gain = Prediction("checkpoint", 0, commits_replayed_before=lag, commits_replayed_after=0)
     why = f"{lag:,} commits came after the newest checkpoint"
     mended = Mended(table.name, gain, why, now, took, {"commits_replayed_after": left})
-    history.remember_mended(settings, mended, spark)
+    history.remember_mended(settings, mended, spark())
     return Checkpointed(table.name, lately.checkpoint_lag, done=True, cleaned=clean)

@@ -11,6 +11,7 @@ import dagster as dg
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyspark.sql import SparkSession
 
 from engagement_platform.definitions import defs
 from engagement_platform.defs.maintenance import ORGANIZATIONS, organizations_found
@@ -22,7 +23,7 @@ HISTORY = dg.AssetKey(["layout", "history"])
 
 
 @pytest.fixture
-def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SeededLake:
+def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark: SparkSession) -> SeededLake:
     monkeypatch.setenv("ENGAGEMENT_PLATFORM_HOME", str(tmp_path))
     made = SeededLake(tmp_path)
     made.engagements("org-1", 12)

@@ -49,6 +49,8 @@ class SeededLake:
     )
     layout: LayoutSettings = field(default_factory=LayoutSettings)
     batches: int = 0
+    spark: SparkSession | None = None
+    """Who rewrites; None: nothing may be rewritten."""
 
     @cached_property
     def settings(self) -> Settings:
@@ -104,7 +106,10 @@ class SeededLake:
         return sum(organization in (None, row["partition.organization_id"]) for row in live)
 
     def tools(self, **more: Any) -> Tools:
-        return Tools(**{"settings": self.settings.maintenance, "spark": no_spark, **more})
+        return Tools(**{"settings": self.settings.maintenance, "spark": self.session, **more})
+
+    def session(self) -> SparkSession:
+        return self.spark or no_spark()
 
     def optimize(self, asked: Asked | None = None, told: Told | None = None, **tools: Any) -> list[Outcome]:
         """One run, to its end."""
@@ -137,11 +142,6 @@ def engagement_rows(organization: str, batch: int, rows: int) -> pa.Table:
             }
         )
     return table_of(made, DATA)
-
-
-def delete_row(uri: str, engagement_id: str) -> None:
-    """A writer of another house: takes no turn, holds no lease, rewrites a file."""
-    DeltaTable(uri).delete(f"engagement_id = '{engagement_id}'")
 
 
 def append_foreign(uri: str, rows: pa.Table) -> None:

@@ -27,7 +27,7 @@ def under(lake: SeededLake, **more: object) -> SeededLake:
 def test_what_is_too_much_for_one_slice_is_merged_piece_by_piece_the_smallest_files_first(
     tmp_path: Path, spark: SparkSession
 ) -> None:
-    lake = SeededLake(tmp_path)
+    lake = SeededLake(tmp_path, spark=spark)
     for n in range(9):
         lake.engagements("org-1", 1, rows=4 + 300 * n)
     rows, before = lake.rows(), sizes(lake)
@@ -37,14 +37,14 @@ def test_what_is_too_much_for_one_slice_is_merged_piece_by_piece_the_smallest_fi
     left = len(before) - many + 1
     pieces = under(lake, max_slice_bytes=most)
 
-    [first] = pieces.optimize(spark=lambda: spark)
+    [first] = pieces.optimize()
     assert isinstance(first, Done)
     assert sorted(first.rewritten.removed.values()) == before[:many]
     assert (len(first.rewritten.added), lake.files(), first.files_after) == (1, left, left)
     assert first.slice.gain.files_after == left
     assert first.slice.gain.bytes_to_rewrite == sum(before[:many])
 
-    while following := pieces.optimize(spark=lambda: spark):
+    while following := pieces.optimize():
         [next_one] = following
         assert isinstance(next_one, Done), "the next run goes on with what waits"
         assert 0 < sum(next_one.rewritten.removed.values()) <= most
@@ -55,8 +55,10 @@ def test_what_is_too_much_for_one_slice_is_merged_piece_by_piece_the_smallest_fi
     assert (lake.files(), lake.rows()) == (1, rows)
 
 
-def test_a_partition_that_takes_too_long_to_be_ordered_is_left_and_told_of_and_fails_nothing(tmp_path: Path) -> None:
-    lake = SeededLake(tmp_path)
+def test_a_partition_that_takes_too_long_to_be_ordered_is_left_and_told_of_and_fails_nothing(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    lake = SeededLake(tmp_path, spark=spark)
     lake.engagements("org-1", 12)
     rows, before = lake.rows(), sizes(lake)
     # None of them is small, and days lie deeper on each other than they should.

@@ -15,7 +15,7 @@ from engagement_platform.engine.drain import drain
 from engagement_platform.engine.job import BatchReport
 from engagement_platform.layout.maintain import Asked, Outcome, Run, Told, planned
 from engagement_platform.layout.optimize import Done, Tools
-from engagement_platform_tests.layout.seeded import leased, no_spark
+from engagement_platform_tests.layout.seeded import leased
 from engagement_platform_tests.pipelines.profiles.conftest import MakeWorld, make_world
 from engagement_platform_tests.pipelines.profiles.histories import PROFILE
 from engagement_platform_tests.pipelines.profiles.oracle import Said
@@ -69,7 +69,7 @@ def files(world: World) -> dict[int, int]:
 
 
 def optimize(world: World, told: Told) -> list[Outcome]:
-    run = Run(world.settings, world.stores, Tools(world.settings.maintenance, no_spark), told)
+    run = Run(world.settings, world.stores, Tools(world.settings.maintenance, world.spark.newSession), told)
     return list(run.do(planned(world.settings, Asked(CHANGESET.name))))
 
 

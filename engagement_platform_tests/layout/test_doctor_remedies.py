@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
+from pyspark.sql import SparkSession
 from typer.testing import CliRunner, Result
 
 from engagement_platform.cli import app
@@ -25,10 +26,10 @@ SMALL = 60
 
 
 @pytest.fixture
-def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SeededLake:
+def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark: SparkSession) -> SeededLake:
     monkeypatch.setenv("ENGAGEMENT_PLATFORM_HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
-    return SeededLake(tmp_path)
+    return SeededLake(tmp_path, spark=spark)
 
 
 def call(*words: str) -> Result:

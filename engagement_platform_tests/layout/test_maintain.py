@@ -10,6 +10,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 from engagement_platform.engine.lease import Holder
 from engagement_platform.engine.model import Manifest
@@ -22,8 +23,8 @@ SOON = 20.0
 
 
 @pytest.fixture
-def lake(tmp_path: Path) -> SeededLake:
-    return SeededLake(tmp_path)
+def lake(tmp_path: Path, spark: SparkSession) -> SeededLake:
+    return SeededLake(tmp_path, spark=spark)
 
 
 def with_patience(lake: SeededLake, patience: timedelta) -> SeededLake:

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 from typer.testing import CliRunner, Result
 
 from engagement_platform.cli import app
@@ -18,7 +19,7 @@ from engagement_platform_tests.layout.seeded import SeededLake, leased
 
 
 @pytest.fixture
-def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SeededLake:
+def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark: SparkSession) -> SeededLake:
     monkeypatch.setenv("ENGAGEMENT_PLATFORM_HOME", str(tmp_path))
     monkeypatch.setenv("COLUMNS", "200")
     made = SeededLake(tmp_path)

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engagement_platform.lake.optimize import Engine, Place, Value
+from engagement_platform.lake.optimize import Place, Value
 from engagement_platform.layout import plan, statistics
-from engagement_platform.layout.plan import Last, Limits, Slice, calibrated, ordered, within
+from engagement_platform.layout.plan import Last, Limits, Slice, ordered, within
 from engagement_platform.layout.survey import Survey, fingerprint
 
 MIB = 1024**2
@@ -20,7 +20,6 @@ LIMITS = Limits(
     target_file_bytes=128 * MIB,
     max_overlap_depth=10,
     max_rewrite_share=0.5,
-    light_bytes=256 * MIB,
     max_slice_bytes=4096 * MIB,
 )
 PLACE = Place("engagement/data", "/lake/engagement/data", "/lake")
@@ -47,7 +46,7 @@ def surveyed(partitions: dict[str, list[File]], target: int = LIMITS.target_file
     )
     summed = statistics.by_partition(live, small_file_bytes=1, target_file_bytes=target, clustered=True)
     found = Survey(
-        place=PLACE, version=7, append_only=False, clustering="engagement_date", liquid=False, light=True,
+        place=PLACE, version=7, append_only=False, clustering="engagement_date", liquid=False,
         properties={}, partitions=summed,
         where={f"organization_id={n}": (Value("organization_id", n, "string"),) for n in partitions},
         paths={f"organization_id={n}": tuple(f"{n}-{i:05}" for i in range(len(f))) for n, f in partitions.items()},
@@ -57,7 +56,7 @@ def surveyed(partitions: dict[str, list[File]], target: int = LIMITS.target_file
 
 
 def chosen(survey: Survey, limits: Limits = LIMITS, last: dict[str, Last] | None = None) -> dict[str, Slice]:
-    return {one.partition.partition("=")[2]: one for one in plan.slices(survey, limits, last or {}, {})}
+    return {one.partition.partition("=")[2]: one for one in plan.slices(survey, limits, last or {})}
 
 
 def small(count: int) -> list[File]:
@@ -66,7 +65,7 @@ def small(count: int) -> list[File]:
 
 def test_a_partition_of_many_small_files_is_merged_and_ordered_into_one() -> None:
     one = chosen(surveyed({"org": small(175)}))["org"]
-    assert (one.action, one.order_by, one.engine) == ("zorder", "engagement_date", Engine.LIGHT)
+    assert (one.action, one.order_by) == ("zorder", "engagement_date")
     assert (one.gain.files_before, one.gain.files_after, one.gain.bytes_to_rewrite) == (175, 1, 175 * 7 * 1024)
     assert "up to 175 of 175 files" in one.why
 
@@ -86,7 +85,6 @@ def test_a_large_ordered_partition_has_only_its_new_small_files_merged() -> None
 def test_ranges_that_lie_too_deep_are_ordered_anew_even_without_small_files() -> None:
     one = chosen(surveyed({"org": [(128 * MIB, 0, 90)] * 20}))["org"]
     assert (one.action, one.gain.bytes_to_rewrite) == ("zorder", 20 * 128 * MIB)
-    assert one.engine is Engine.SPARK, "2.5 GB are not read in this process"
 
 
 def test_one_small_file_beside_a_nearly_full_one_waits_for_more() -> None:
@@ -107,11 +105,6 @@ def test_a_partition_with_the_files_its_last_rewrite_left_is_left_alone() -> Non
     assert not chosen(survey, last={key: Last(left, LIMITS.target_file_bytes)})
     assert chosen(survey, last={key: Last(fingerprint(["org-00000"]), LIMITS.target_file_bytes)}), "a file came"
     assert chosen(survey, last={key: Last(left, LIMITS.target_file_bytes - 1)}), "the target grew"
-
-
-@pytest.mark.parametrize("name", ["it's", "a/b", "100%", "日本", "x" * 300])
-def test_an_organization_that_makes_no_folder_name_is_rewritten_by_spark(name: str) -> None:
-    assert chosen(surveyed({name: small(9)}))[name].engine is Engine.SPARK
 
 
 def test_what_saves_most_for_its_time_comes_first_and_equals_by_name() -> None:
@@ -170,7 +163,6 @@ def test_no_slice_of_a_mutable_table_rewrites_more_than_its_writers_wait_for(
             of_one_size = sum(size for size, *_ in partitions[name] if size == least)
             assert of_one_size > most, "of what is merged the smallest files come first, those of one size together"
         if one.only_below_bytes is not None:
-            assert one.engine is Engine.SPARK
             following = min(size for size, *_ in partitions[name] if size >= below)
             held = sum(size for size, *_ in partitions[name] if size <= following)
             assert held > most, "the files of the next size would have fitted, too"
@@ -193,15 +185,3 @@ def depth(files: list[File]) -> int:
         holds = [f for f in files if (f[1] == f[2] == value) or (f[1] <= value < f[2])]
         most = max(most, len(holds))
     return most
-
-
-def test_an_estimate_is_corrected_by_what_slices_took() -> None:
-    def history(ratio: float, count: int) -> pa.Table:
-        rows = [{"engine": "delta-rs", "seconds": 2.0 * ratio, "predicted_seconds": 2.0}] * count
-        return pa.Table.from_pylist(rows)
-
-    assert calibrated(history(3.0, 4)) == {}
-    assert calibrated(history(3.0, 5)) == {Engine.LIGHT: pytest.approx(3.0)}
-    assert calibrated(history(1_000.0, 5)) == {Engine.LIGHT: 10.0}
-    slow = next(iter(plan.slices(surveyed({"org": small(9)}), LIMITS, {}, {Engine.LIGHT: 3.0})))
-    assert slow.seconds == pytest.approx(3 * slow.uncorrected_s)

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
+from pyspark.sql import SparkSession
 
 from engagement_platform.engine.model import Manifest
 from engagement_platform.engine.unfinished_batches import looked_up, versions_read
 from engagement_platform.jobs import INGEST_PROFILE_CHANGES
-from engagement_platform.lake import light
 from engagement_platform.lake.erased import ERASE_SUBJECTS
 from engagement_platform.layout.unfinished_reads import StillRead
 from engagement_platform.layout.vacuum import checkpoint, vacuum
@@ -26,11 +26,11 @@ FILES = 4
 
 
 @pytest.fixture
-def lake(tmp_path: Path) -> SeededLake:
+def lake(tmp_path: Path, spark: SparkSession) -> SeededLake:
     """Version 4 has four small files, version 5 one large one instead."""
-    lake = SeededLake(tmp_path)
+    lake = SeededLake(tmp_path, spark=spark)
     lake.engagements("org-1", FILES)
-    light.compact(DeltaTable(lake.uri()), DATA, 2)
+    DeltaTable(lake.uri()).optimize.compact()
     own_retention(lake.uri(), 0)
     assert parquet_files(lake) == FILES + 1
     return lake
@@ -102,7 +102,7 @@ def test_entries_of_the_log_stay_while_an_unfinished_batch_reads_a_former_versio
     eager = lake.settings.model_copy(update={"maintenance": upkeep})
     if is_half_done:
         half_done(lake, APPLY_MUTATIONS, {DATA.name: 3})
-    made = checkpoint(eager, lake.target(), lake.stores, READERS, no_spark)
+    made = checkpoint(eager, lake.target(), lake.stores, READERS, lake.session)
     assert (made.done, made.cleaned) == (True, not is_half_done)
 
 

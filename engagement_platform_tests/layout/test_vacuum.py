@@ -15,7 +15,6 @@ from engagement_platform.engine.model import Manifest
 from engagement_platform.lake import log
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.lake import Lake
-from engagement_platform.layout.maintain import Asked
 from engagement_platform.layout.segment import segment
 from engagement_platform.layout.vacuum import (
     Floor,
@@ -26,16 +25,16 @@ from engagement_platform.layout.vacuum import (
     floors,
     vacuum,
 )
-from engagement_platform.settings import LayoutSettings, MutationSettings, Settings
-from engagement_platform_tests.layout.seeded import DATA, NOTIFICATION, NOW, SeededLake, engagement_rows, no_spark
+from engagement_platform.settings import MutationSettings, Settings
+from engagement_platform_tests.layout.seeded import DATA, NOTIFICATION, NOW, SeededLake, no_spark
 
 READERS = {"reader": "engagement/notification"}
 WEEK = 168
 
 
 @pytest.fixture
-def lake(tmp_path: Path) -> SeededLake:
-    return SeededLake(tmp_path)
+def lake(tmp_path: Path, spark: SparkSession) -> SeededLake:
+    return SeededLake(tmp_path, spark=spark)
 
 
 def keeping(
@@ -63,7 +62,7 @@ def swept(
     lake: SeededLake, settings: Settings, *, table: Table = DATA, hours: int | None = None, dry_run: bool = False
 ) -> Vacuumed:
     target = lake.target(table)
-    return vacuum(settings, target, lake.stores, READERS, no_spark, hours=hours, dry_run=dry_run)
+    return vacuum(settings, target, lake.stores, READERS, lake.session, hours=hours, dry_run=dry_run)
 
 
 def read_through(lake: SeededLake, version: int, *, finished: bool = True) -> None:
@@ -138,6 +137,13 @@ def test_a_vacuum_after_the_window_frees_room_and_keeps_the_live_rows(lake: Seed
     assert swept(lake, short(lake)).files == 0
 
 
+def test_a_vacuum_keeps_no_more_than_the_table_says_and_so_refuses_where_more_is_needed(lake: SeededLake) -> None:
+    lake.engagements("org-1", 1)
+    own_retention(lake.uri(), 0)
+    with pytest.raises(RetentionNotApplied, match="what the table says, 0 hours, and not for the 168"):
+        swept(lake, lake.settings)
+
+
 def test_a_file_that_no_log_knows_is_removed_when_it_is_old_enough(lake: SeededLake) -> None:
     lake.engagements("org-1", 1)
     for name, age in (("old", timedelta(days=9)), ("young", timedelta(days=2))):
@@ -154,39 +160,17 @@ def parquet_files(lake: SeededLake) -> int:
     return len([path for path in Path(lake.uri()).rglob("*.parquet") if "_delta_log" not in path.parts])
 
 
-def test_spark_vacuums_what_delta_rs_cannot_and_only_by_the_tables_own_retention(
-    tmp_path: Path, spark: SparkSession
-) -> None:
-    lake = SeededLake(tmp_path, layout=LayoutSettings(light_write_rows=0, auto_compact=False))
-    written = Lake(spark, lake.settings)
-    written.ensure(DATA)
-    written.set_property(DATA, "delta.enableDeletionVectors", "true")
-    written.set_property(DATA, "delta.deletedFileRetentionDuration", "interval 0 hours")
-
-    for batch in range(2):
-        written.append(engagement_rows("org-1", batch, 2), DATA, lake._txn(f"{batch}"))
-    lake.optimize(Asked("engagement/data"), spark=lambda: spark)
-    before = lake.rows()
-    with pytest.raises(RetentionNotApplied, match="keeps what the table says, 0 hours, and not the 168"):
-        vacuum(lake.settings, lake.target(), lake.stores, READERS, lambda: spark, dry_run=False)
-    would = vacuum(short(lake), lake.target(), lake.stores, READERS, lambda: spark, dry_run=True)
-    done = vacuum(short(lake), lake.target(), lake.stores, READERS, lambda: spark, dry_run=False)
-    assert (would.files, done.files, parquet_files(lake)) == (2, 2, 1)
-    assert would.bytes
-    assert lake.rows() == before
-
-
 def test_a_log_gets_a_checkpoint_when_many_commits_came_after_the_last(lake: SeededLake) -> None:
     lake.engagements("org-1", 8)
     eager = lake.settings.model_copy(
         update={"maintenance": lake.maintenance.model_copy(update={"checkpoint_commits": 5})}
     )
     before = lake.rows()
-    assert not checkpoint(lake.settings, lake.target(), lake.stores, READERS, no_spark).done
-    made = checkpoint(eager, lake.target(), lake.stores, READERS, no_spark)
+    assert not checkpoint(lake.settings, lake.target(), lake.stores, READERS, lake.session).done
+    made = checkpoint(eager, lake.target(), lake.stores, READERS, lake.session)
     assert (made.commits, made.done, made.cleaned) == (9, True, True)
     assert segment(lake.uri()).checkpoint == 8
-    assert not checkpoint(eager, lake.target(), lake.stores, READERS, no_spark).done
+    assert not checkpoint(eager, lake.target(), lake.stores, READERS, lake.session).done
     assert lake.rows() == before
 
 
@@ -197,7 +181,7 @@ def test_log_entries_that_a_job_has_yet_to_read_are_kept(lake: SeededLake) -> No
         update={"maintenance": lake.maintenance.model_copy(update={"checkpoint_commits": 5})}
     )
     late = datetime.now(UTC) + timedelta(days=40)
-    made = checkpoint(eager, lake.target(NOTIFICATION), lake.stores, READERS, no_spark, now=late)
+    made = checkpoint(eager, lake.target(NOTIFICATION), lake.stores, READERS, lake.session, now=late)
     assert (made.done, made.cleaned) == (True, False)
     assert segment(lake.uri(NOTIFICATION)).commits[0] == 0
 

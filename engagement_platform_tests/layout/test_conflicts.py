@@ -1,4 +1,4 @@
-"""Spark's OPTIMIZE beside a writer of another house, which takes no turn: real commits in the middle of attempts."""
+"""OPTIMIZE beside a writer of another house, which takes no turn: real commits in the middle of attempts."""
 
 from __future__ import annotations
 
@@ -13,11 +13,9 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from engagement_platform.lake.optimize import Engine
 from engagement_platform.layout.optimize import Done
 from engagement_platform.layout.plan import Left
 from engagement_platform.sections import MaintenanceSettings
-from engagement_platform.settings import LayoutSettings
 from engagement_platform_tests.layout.seeded import SeededLake
 
 ATTEMPTS = 3
@@ -54,10 +52,10 @@ class Meddler:
 
 
 @pytest.fixture
-def lake(tmp_path: Path) -> SeededLake:
-    """Twelve small files of one organization, and everything is rewritten by Spark."""
+def lake(tmp_path: Path, spark: SparkSession) -> SeededLake:
+    """Twelve small files of one organization."""
     upkeep = MaintenanceSettings(attempts=ATTEMPTS, backoff=timedelta(milliseconds=10))
-    lake = SeededLake(tmp_path, upkeep, LayoutSettings(light_merge_bytes=0))
+    lake = SeededLake(tmp_path, upkeep, spark=spark)
     lake.engagements("org-1", 12)
     return lake
 
@@ -80,26 +78,24 @@ def after(calls: int, act: Callable[[], None]) -> Callable[[float], None]:
     return pause
 
 
-def test_spark_tries_again_until_nobody_took_its_files_away(lake: SeededLake, spark: SparkSession) -> None:
+def test_a_slice_is_tried_again_until_nobody_took_its_files_away(lake: SeededLake) -> None:
     before = versions(lake)
     with Meddler(lake.uri()) as meddler:
-        [done] = lake.optimize(spark=lambda: spark, sleep=after(ATTEMPTS - 1, meddler.stop))
+        [done] = lake.optimize(sleep=after(ATTEMPTS - 1, meddler.stop))
     assert isinstance(done, Done)
-    assert (done.slice.engine, done.attempts, lake.files()) == (Engine.SPARK, ATTEMPTS, 1)
+    assert (done.attempts, lake.files()) == (ATTEMPTS, 1)
     assert versions(lake) == {**before, ROW: before[ROW] + meddler.commits}, "of neither a commit was lost"
 
 
-def test_spark_leaves_what_somebody_never_ceases_to_change_and_the_next_run_does_it(
-    lake: SeededLake, spark: SparkSession
-) -> None:
+def test_what_somebody_never_ceases_to_change_is_left_and_the_next_run_does_it(lake: SeededLake) -> None:
     before = versions(lake)
     with Meddler(lake.uri()) as meddler:
-        [left] = lake.optimize(spark=lambda: spark)
+        [left] = lake.optimize()
     assert isinstance(left, Left)
     assert left.why.startswith(f"tried {ATTEMPTS} times: Files of engagement/data in organization_id=org-1 changed")
     assert not left.failed, "a conflict fails no run"
     assert versions(lake) == {**before, ROW: before[ROW] + meddler.commits}
-    [done] = lake.optimize(spark=lambda: spark)
+    [done] = lake.optimize()
     assert isinstance(done, Done)
     assert (done.attempts, lake.files()) == (1, 1)
     assert versions(lake) == {**before, ROW: before[ROW] + meddler.commits}
