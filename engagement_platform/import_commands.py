@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,9 +15,9 @@ import typer
 
 if TYPE_CHECKING:
     from engagement_platform.importing.files import SourceFile
-    from engagement_platform.importing.job import Progress, Report
+    from engagement_platform.importing.job import Report
     from engagement_platform.importing.schema import Schema
-    from engagement_platform.settings import Settings
+    from engagement_platform.lake.lake import Lake
 
 _NAME = re.compile(r"[A-Za-z0-9_]+/[A-Za-z0-9_]+")
 _OURS = ("engagement", "profile", "game", "layout", "import", "perftest")
@@ -48,14 +47,17 @@ def import_store(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="The report as one JSON object.")] = False,
 ) -> None:
-    """Import an old store into a Delta table, slice by slice, each committed once. Needs no Spark.
+    """Import an old store into a Delta table by Spark, slice by slice, each committed once.
 
-    Columns are looked for in the files and shown before anything is written. Lines that do not parse go to
+    Columns are looked for in the files and shown before anything is written. Lines that do not fit go to
     import/quarantine, whole and with the reason. Called again after an interruption it goes on; when all is there,
-    it only checks. Small files are merged at the end; all rows are read back, and compared with those that were parsed.
+    it only checks. Small files are merged at the end; all rows are read back, and compared with those that were read.
     Exit status: 0, or 1 with the reason. Example: engagement-platform import old-store old/clicks --yes
     """
-    from engagement_platform.importing.files import FORMATS, found, root_of
+    from engagement_platform.importing.files import FORMATS, folder_of, found, root_of
+    from engagement_platform.importing.job import Import, convert
+    from engagement_platform.lake.lake import Lake
+    from engagement_platform.lake.session import spark_session
     from engagement_platform.settings import Settings
 
     if file_format is not None and file_format not in FORMATS:
@@ -69,39 +71,31 @@ def import_store(
     root = root_of(source)
     files = found(root, file_format)
     settings = Settings()
-    columns = _columns(settings, root, table, files, schema)
-    if show:
-        typer.echo(columns.as_json())
-        return
-    _shown(files, columns)
-    if not yes and schema is None and not typer.confirm("Import with these columns?", err=True):
-        raise typer.Exit(1)
-    report = _done(settings, root, table, files, columns)
+    with spark_session(settings, "import", reads_only=show) as spark:
+        lake = Lake(spark, settings)
+        columns = _columns(lake, root, table, files, schema)
+        if show:
+            typer.echo(columns.as_json())
+            return
+        _shown(files, columns)
+        if not yes and schema is None and not typer.confirm("Import with these columns?", err=True):
+            raise typer.Exit(1)
+        if table is None:
+            report = convert(lake, root, files, columns)
+        else:
+            report = Import(lake, root, folder_of(root), table).run(files, columns)
     _told(report, as_json)
 
 
-def _columns(
-    settings: Settings, root: str, table: str | None, files: Sequence[SourceFile], path: Path | None
-) -> Schema:
+def _columns(lake: Lake, root: str, table: str | None, files: Sequence[SourceFile], path: Path | None) -> Schema:
     from engagement_platform.importing.files import folder_of
     from engagement_platform.importing.job import Import
     from engagement_platform.importing.schema import declared, inferred
 
     if path is not None:
         return declared(path, files)
-    kept = None if table is None else Import(settings.lake, root, folder_of(root), table).kept()
-    return kept or inferred(folder_of(root), files)
-
-
-def _done(settings: Settings, root: str, table: str | None, files: Sequence[SourceFile], columns: Schema) -> Report:
-    from engagement_platform.importing.files import folder_of
-    from engagement_platform.importing.in_place import convert
-    from engagement_platform.importing.job import Import
-
-    if table is None:
-        return convert(root, files, columns)
-    with _progress(sum(file.bytes for file in files)) as progress:
-        return Import(settings.lake, root, folder_of(root), table).run(files, columns, progress)
+    kept = None if table is None else Import(lake, root, folder_of(root), table).kept()
+    return kept or inferred(lake.spark, folder_of(root), files)
 
 
 def _shown(files: Sequence[SourceFile], columns: Schema) -> None:
@@ -109,27 +103,13 @@ def _shown(files: Sequence[SourceFile], columns: Schema) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    from engagement_platform.importing.types import words
-
     kinds = sorted({f"{file.format}{f' ({file.codec})' if file.codec else ''}" for file in files})
     typer.echo(f"{len(files):,} files, {sum(file.bytes for file in files):,} bytes: {', '.join(kinds)}", err=True)
     table = Table("column", "type", "")
     for field in columns.columns:
-        table.add_row(
-            escape(field.name), escape(words(field.type)), "partition" if field.name in columns.partitioned_by else ""
-        )
+        by = "partition" if field.name in columns.partitioned_by else ""
+        table.add_row(escape(field.name), escape(field.dataType.simpleString()), by)
     Console(stderr=True).print(table)
-
-
-@contextmanager
-def _progress(total: int) -> Iterator[Progress]:
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("importing"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as shown:
-        task = shown.add_task("importing", total=total)
-        yield lambda done: shown.update(task, advance=done)
 
 
 def _told(report: Report, as_json: bool) -> None:

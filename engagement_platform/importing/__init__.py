@@ -1,1 +1,1 @@
-"""Old stores into Delta tables, without Spark: files of several formats, slice by slice, resumable and verified."""
+"""Old stores into Delta tables: files of several formats, read and written by Spark, slice by slice, and verified."""

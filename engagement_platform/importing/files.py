@@ -22,9 +22,11 @@ _SUFFIXES = {
     ".parquet": "parquet", ".parq": "parquet", ".orc": "orc", ".csv": "csv", ".tsv": "csv", ".json": "jsonl",
     ".jsonl": "jsonl", ".ndjson": "jsonl", ".txt": "text", ".text": "text", ".log": "text",
 }  # fmt: skip
-_CODECS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4", ".br": "brotli"}
+_CODECS = {".gz": "gzip", ".bz2": "bz2"}
 _MAGIC = {b"PAR1": "parquet", b"ORC": "orc"}
-_NOT_READ = (".snappy", ".deflate", ".lzo", ".lzo_deflate", ".xz", ".z", ".zip", ".7z", ".tar", ".tgz")
+_NOT_READ = (
+    ".snappy", ".deflate", ".lzo", ".lzo_deflate", ".xz", ".z", ".zip", ".7z", ".tar", ".tgz", ".zst", ".lz4", ".br"
+)  # fmt: skip
 """Ways to compress a file as a whole, or to pack several, that are not undone here."""
 _UNKNOWN = {b"RCF": "RCFile", b"SEQ": "a Hadoop sequence file", b"Obj\x01": "Avro"}
 

@@ -131,7 +131,7 @@ def partitioned_otherwise(partitioned_by: Sequence[str], contract: Table) -> str
 
 def declared(columns: Iterable[Column]) -> str:
     """Columns as DDL. A comment stands between single quotes, so it is given typographic ones."""
-    return ", ".join(f"{c.name} {c.type} COMMENT '{c.comment.replace(chr(39), '’')}'" for c in columns)
+    return ", ".join(f"`{c.name}` {c.type} COMMENT '{c.comment.replace(chr(39), '’')}'" for c in columns)
 
 
 def _plain(spark_type: str) -> str:

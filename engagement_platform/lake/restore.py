@@ -15,6 +15,7 @@ import pyarrow.fs as pafs
 from deltalake import CommitProperties, DeltaTable
 from deltalake import Transaction as TxnAction
 from deltalake.exceptions import DeltaError
+from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame, DataFrameWriter
 from pyspark.sql import functions as F
 
@@ -250,9 +251,13 @@ def _summed(found: DeltaTable, table: Table) -> Checksum:
 
 
 def _summed_in_spark(lake: Lake, table: Table, version: int) -> DataFrame:
-    """rows and total of a version. As JSON, since maps have no hash of their own; all columns stand in it, so that a
-    null cannot hide."""
+    """rows and total of a version."""
+    rows = lake.read(table, version)
+    return rows.agg(F.count("*").alias("rows"), F.sum(row_hash(table.column_names)).alias("total"))
+
+
+def row_hash(columns: Sequence[str]) -> SparkColumn:
+    """A hash of these columns. As JSON, since maps have no hash of their own; all columns stand in it, so that a null
+    cannot hide."""
     options = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX", "ignoreNullFields": "false"}
-    whole = F.to_json(F.struct(*(F.col(name) for name in table.column_names)), options)
-    rows = lake.read(table, version).select(F.xxhash64(whole).cast("decimal(38,0)").alias("hash"))
-    return rows.agg(F.count("*").alias("rows"), F.sum("hash").alias("total"))
+    return F.xxhash64(F.to_json(F.struct(*columns), options)).cast("decimal(38,0)")

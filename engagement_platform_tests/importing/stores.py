@@ -78,4 +78,4 @@ def rows_in(table: Path) -> Rows:
 
 
 def quarantined(home: Path) -> Rows:
-    return sorted(rows_in(home / "home/lake/import/quarantine"), key=lambda one: (one["path"], one["line"] or 0))
+    return sorted(rows_in(home / "home/lake/import/quarantine"), key=lambda one: (one["path"], one["value"] or b""))
