@@ -16,15 +16,13 @@ from deltalake import CommitProperties, DeltaTable
 from deltalake import Transaction as TxnAction
 from deltalake.exceptions import DeltaError
 from pyspark.sql import Column as SparkColumn
-from pyspark.sql import DataFrame, DataFrameWriter
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from engagement_platform.engine.model import Transaction
 from engagement_platform.errors import PlatformError
-from engagement_platform.lake import checksums as sums
-from engagement_platform.lake import light, log
+from engagement_platform.lake import log
 from engagement_platform.lake.append_log_source import location
-from engagement_platform.lake.arrow import schema_of
 from engagement_platform.lake.contract import Column, Mode, Table
 from engagement_platform.lake.lake import Lake
 from engagement_platform.lake.transactions import save_under
@@ -57,11 +55,6 @@ RESTORE = Table(
 )
 
 
-ROWS_HERE = 5_000_000
-"""Rows of the asked versions of a table above which Spark sums them: 1,000,000 of the Data Table take 1.8 s of one core
-in this process (deltalake 1.6.6, DuckDB 2.0.0)."""
-
-
 class VersionGone(PlatformError):
     """A version whose files or log entries are no longer there."""
 
@@ -90,7 +83,7 @@ class Checksum:
 
     rows: int
     total: str
-    """Sum of a 64-bit hash of each row's values; the engine that computed it has a hash of its own."""
+    """Sum of a 64-bit hash of each row's values."""
 
 
 def moved(uri: str, name: str, current: int, version: int) -> Moved:
@@ -123,17 +116,14 @@ def _missing(uri: str, paths: Sequence[str]) -> list[str]:
     return [path for path, info in zip(by_place.values(), found, strict=True) if info.type != pafs.FileType.File]
 
 
-def restore(
-    lake: Lake, table: Table, version: int, txn: Transaction, mark: Transaction | None = None, *, in_spark: bool = False
-) -> None:
+def restore(lake: Lake, table: Table, version: int, txn: Transaction, mark: Transaction | None = None) -> None:
     """Give a table the rows and the properties of an earlier version; skipped when this transaction has done it.
 
     Done once more where somebody has written on top of that, which only writers of another house do: what is asked
     for is the version.
 
     mark: what the earlier version said of an application, where that is to be true again. RESTORE takes no transaction
-    back. in_spark: Spark alone writes the table; without, delta-rs does it where it can, in 3 ms instead of a second.
-    Append-only tables too: what forbids a DELETE allows this. Raises VersionGone.
+    back. Append-only tables too: what forbids a DELETE allows this. Raises VersionGone.
     """
     uri = lake.uri(table)
     with turn(lake.root, table.name):
@@ -141,36 +131,24 @@ def restore(
         if done is not None and done.version == lake.version(table):
             return
         moved(uri, table.name, lake.version(table), version)
-        here = lake.is_local and not in_spark
-        found = light.opened(uri, table) if here else None
-        then = light.opened(uri, table, version) if found is not None else None
-        if found is not None and then is not None:
-            txn.guard()
-            light.restore(found, version, txn, mark)
-            return
         if mark is not None:
             # First, since a base that has more than its watermark says shows the same rows, and one that has less does
-            # not. A version that is not greater than the last is none that Spark writes.
+            # not.
             own = Transaction(f"{txn.app_id.rpartition('/')[0]}/mark", txn.version)
-            if in_spark:
-                save_under(_nothing(lake, table), uri, replace(mark, guard=txn.guard, of=own.marker))
+            if mark.version > (DeltaTable(log.storage_uri(uri)).transaction_version(mark.app_id) or -1):
+                nothing = lake.read(table).limit(0).write.format("delta").mode("append")
+                save_under(nothing, uri, replace(mark, guard=txn.guard, of=own.marker))
             else:
+                # A version that is not greater than the last is none that Spark writes.
                 txn.guard()
                 _note(uri, own, mark)
         with lake.transaction(txn):
             lake.spark.sql(f"RESTORE TABLE {lake.sql_name(table)} TO VERSION AS OF {int(version)}").collect()
 
 
-def touch(lake: Lake, table: Table, txn: Transaction, *, in_spark: bool = False) -> None:
-    """A commit without rows; skipped when this transaction is in the table already. in_spark: as for `restore`."""
-    if in_spark:
-        lake.add(lake.read(table), table, txn, rows=0)
-    else:
-        lake.append(schema_of(table).empty_table(), table, txn)
-
-
-def _nothing(lake: Lake, table: Table) -> DataFrameWriter:
-    return lake.read(table).limit(0).write.format("delta").mode("append")
+def touch(lake: Lake, table: Table, txn: Transaction) -> None:
+    """A commit without rows; skipped when this transaction is in the table already."""
+    lake.add(lake.read(table), table, txn, rows=0)
 
 
 def _note(uri: str, txn: Transaction, mark: Transaction) -> None:
@@ -205,52 +183,16 @@ def rolled_back(lake: Lake, table: Table, version: int, guard: Callable[[], None
 
 
 def checksums(lake: Lake, versions: Iterable[tuple[Table, int]]) -> list[Checksum]:
-    """Of each of these versions, in their order; comparable with those of the same table and call only.
-
-    Tables that delta-rs reads and that have up to ROWS_HERE rows are summed in this process, all others whole in one
-    Spark job.
-    """
-    wanted = list(versions)
-    here: dict[str, list[DeltaTable] | None] = {}
-    for table in dict(wanted):
-        here[table.name] = _few(lake, table, [version for each, version in wanted if each == table])
-    found: dict[int, Checksum] = {}
-    frames = []
-    for number, (table, version) in enumerate(wanted):
-        opened = here[table.name]
-        if opened is not None:
-            found[number] = _summed(next(each for each in opened if each.version() == version), table)
-        else:
-            frames.append(_summed_in_spark(lake, table, version).withColumn("n", F.lit(number)))
-    if frames:
-        together = reduce(lambda left, right: left.unionAll(right), frames).collect()
-        found |= {row["n"]: Checksum(row["rows"], str(row["total"] or 0)) for row in together}
-    return [found[number] for number in range(len(wanted))]
+    """Of each of these versions, in their order; comparable with those of the same table and call only. One Spark job
+    for all."""
+    frames = [_summed(lake, *each).withColumn("n", F.lit(number)) for number, each in enumerate(versions)]
+    if not frames:
+        return []
+    found = reduce(DataFrame.unionAll, frames).collect()
+    return [Checksum(row["rows"], str(row["total"] or 0)) for row in sorted(found, key=lambda row: row["n"])]
 
 
-def _few(lake: Lake, table: Table, versions: Iterable[int]) -> list[DeltaTable] | None:
-    """These versions, opened without Spark; None where one of them is for Spark."""
-    if not lake.is_local or not lake.settings.layout.light_write_rows:
-        return None
-    opened: list[DeltaTable] = []
-    rows = 0
-    for version in versions:
-        found = light.opened(lake.uri(table), table, version)
-        counts = None if found is None else pa.table(found.get_add_actions(flatten=True)).column("num_records")
-        if found is None or counts is None or counts.null_count:
-            return None
-        rows += pc.sum(counts).as_py() or 0
-        opened.append(found)
-    return opened if rows <= ROWS_HERE else None
-
-
-def _summed(found: DeltaTable, table: Table) -> Checksum:
-    parts = light.batches(found, table.column_names, {})
-    total = sums.checksum(parts, next(parts).schema)
-    return Checksum(total.rows, total.text)
-
-
-def _summed_in_spark(lake: Lake, table: Table, version: int) -> DataFrame:
+def _summed(lake: Lake, table: Table, version: int) -> DataFrame:
     """rows and total of a version."""
     rows = lake.read(table, version)
     return rows.agg(F.count("*").alias("rows"), F.sum(row_hash(table.column_names)).alias("total"))

@@ -68,12 +68,11 @@ def abandon(restoring: Restoring, by: str) -> Abandoned | None:
                 stores.leases.check(fences)
                 restoring.told.observe(f"abandon.{table.key[-1]}:before")
                 version, txn = put_back[table.name], manifest.transaction("abandon", table.key[-1])
-                in_spark = work.group.in_spark
                 if lake.version(table) == version:
-                    touch(lake, table, txn, in_spark=in_spark)
+                    touch(lake, table, txn)
                 else:
                     mark = work.group.mark(lake.root, table, version)
-                    restore(lake, table, version, txn, mark, in_spark=in_spark)
+                    restore(lake, table, version, txn, mark)
             work.compared(put_back)
             counts = {"tables": 0, "tables_put_back": len(put_back)}
             details = {"abandoned_by": by, "table": work.what["table"], "mode": work.what["mode"]}

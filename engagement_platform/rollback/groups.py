@@ -92,8 +92,6 @@ class Group:
     """What the jobs read, in the plural."""
     announced: bool = False
     """Whether that is told by notifications."""
-    in_spark: bool = False
-    """Whether Spark alone writes the tables."""
     verified: str | None = None
     """The job whose record says where tables and topic part when what came since is given up."""
     follows: tuple[str, ...] = ()
@@ -154,7 +152,6 @@ def engagements(settings: Settings) -> Group:
         },
         differences=differences,
         announced=True,
-        in_spark=True,
         verified=INGEST_ENGAGEMENTS,
         # Its offsets say up to when names are folded for good.
         follows=(REMATERIALIZE_ALIASES,),

@@ -16,7 +16,6 @@ from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any
 
-import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
@@ -176,8 +175,7 @@ class RestoreBatch:
 
 def counted(seen: DataFrame) -> dict[str, int]:
     """inserted, updated, deleted of what `differences` found."""
-    counts = seen.groupBy("change_type").count().collect()
-    found = Counter({row["change_type"]: int(row["count"]) for row in counts})
+    found = Counter({row["change_type"]: int(row["count"]) for row in seen.groupBy("change_type").count().collect()})
     return {name: found[kind] for kind, name in _KINDS.items()}
 
 
@@ -205,7 +203,7 @@ class RestoreProcess:
             version = work.manifest.end[table.name]
             with commit(table.key[-1]) as txn:
                 mark = work.group.mark(work.lake.root, table, version)
-                restore(work.lake, table, version, txn, mark, in_spark=work.group.in_spark)
+                restore(work.lake, table, version, txn, mark)
         return {"tables": len(work.tables), "rows": sum(checksum.rows for checksum in work.checksums.values())}
 
 
@@ -222,10 +220,8 @@ class ReversalProcess:
         count = sum(kinds.values())
         if not count or not work.group.announced:
             return {**kinds, "notifications": 0}
-        seen = work.seen
-        assert not isinstance(seen, pa.Table), "Spark alone writes notifications"
         with commit("append") as txn:
-            work.lake.add(announcements(seen, work.manifest), NOTIFICATION, txn, rows=count)
+            work.lake.add(announcements(work.seen, work.manifest), NOTIFICATION, txn, rows=count)
         return {**kinds, "notifications": count, **work.lake.written(NOTIFICATION, txn)}
 
 
@@ -265,7 +261,7 @@ class AuditProcess:
         ]
         if rows:
             with commit("append") as txn:
-                work.lake.append(table_of(rows, RESTORE), RESTORE, txn, rows=len(rows))
+                work.lake.add(work.lake.frame(table_of(rows, RESTORE)), RESTORE, txn, rows=len(rows))
         return {}
 
 
