@@ -7,22 +7,21 @@ files until VACUUM, as those of game tables do.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import cast
 
 import pyarrow as pa
-from pyspark.sql import SparkSession
+from deltalake import DeltaTable
 
 from engagement_platform.engine.stores import utc_now
 from engagement_platform.erasing.found import PLACE
-from engagement_platform.lake import log
+from engagement_platform.lake import light, log
 from engagement_platform.lake.arrow import schema_of
 from engagement_platform.lake.contract import Table
-from engagement_platform.lake.erased import change, current_files, needs_spark, take_out
+from engagement_platform.lake.erased import current_files, rewrite
 from engagement_platform.lake.lake import Lake
 from engagement_platform.lake.optimize import Place, checkpoint_log
 from engagement_platform.lake.session import spark_session
@@ -59,32 +58,33 @@ class DeclaredTables:
 
         Raises LeaseUnavailable, OthersBatchUnfinished, TableBusy; the same call does the rest.
         """
-        root, gone = self.settings.lake, 0
+        gone = 0
         with self._lake() as lake, nobody_writes(self.settings, self.leased) as leases:
             # Not before: the rest of a batch that is half done would take for a marker what its books count as a row.
             StoredTombstones(self.settings).put_up(self.kind, [(ANYWHERE, subject.id)], utc_now())
             for table, column in self._there():
                 for lease in leases:
                     lease.check()
-                count = self._count(lake, table, column, subject)
-                rows = pa.table({column: [subject.id]}).slice(0, 1 if count else 0)
+                count = self._count(table, column, subject)
                 # Also without a row: then it closes a table that a crash left open.
-                take_out(root, table, rows, once(), lake)
-                checkpoint_log(Place(table.name, table.uri(root), root), clean=True)
+                self._rewrite(lake, table, (column,), gone=pa.table({column: [subject.id]}).slice(0, 1 if count else 0))
                 gone += count
-            refused = self._refused(lake, subject)
-            if self.quarantine is not None and log.version(self.quarantine.uri(root)) is not None:
-                change(root, self.quarantine, _as_markers(self.quarantine, refused), once(), lake, on=PLACE)
-                checkpoint_log(Place(self.quarantine.name, self.quarantine.uri(root), root), clean=True)
+            refused = self._refused(subject)
+            if self.quarantine is not None:
+                self._rewrite(lake, self.quarantine, PLACE, changed=_as_markers(self.quarantine, refused))
         return gone + int(refused.num_rows)
+
+    def _rewrite(self, lake: Lake | None, table: Table, on: Sequence[str], **rows: pa.Table) -> None:
+        if lake is not None and self._open(table) is not None:
+            rewrite(lake, table, once(), on=on, **rows)
+            checkpoint_log(Place(table.name, table.uri(lake.root), lake.root), clean=True)
 
     def left(self, subject: Subject) -> int:
         """How many rows and refused records name the subject; one more where the tombstone is missing."""
         key = (ANYWHERE, subject.id)
         missing = 0 if key in StoredTombstones(self.settings).erased(self.kind, {key}) else 1
-        with self._lake() as lake:
-            counts = [self._count(lake, table, column, subject) for table, column in self._there()]
-            return missing + sum(counts) + int(self._refused(lake, subject).num_rows)
+        counts = [self._count(table, column, subject) for table, column in self._there()]
+        return missing + sum(counts) + int(self._refused(subject).num_rows)
 
     def keeps(self) -> Mapping[Former, timedelta]:
         """As the slowest of the tables keeps them."""
@@ -107,19 +107,22 @@ class DeclaredTables:
         return (*self.holding, *((self.quarantine,) if self.quarantine is not None else ()))
 
     def _there(self) -> Iterator[tuple[Table, str]]:
-        for table, column in self.holding.items():
-            if log.version(table.uri(self.settings.lake)) is not None:
-                yield table, column
+        return ((table, column) for table, column in self.holding.items() if self._open(table) is not None)
 
-    def _count(self, lake: Lake, table: Table, column: str, subject: Subject) -> int:
-        return int(lake.find(table, lake.version(table), (column,), {column: [subject.id]}).num_rows)
+    def _open(self, table: Table) -> DeltaTable | None:
+        return log.open_log(table.uri(self.settings.lake))
 
-    def _refused(self, lake: Lake, subject: Subject) -> pa.Table:
+    def _count(self, table: Table, column: str, subject: Subject) -> int:
+        found = self._open(table)
+        return 0 if found is None else int(light.find(found, (column,), {column: [subject.id]}).num_rows)
+
+    def _refused(self, subject: Subject) -> pa.Table:
         """Where refused records stand that name the subject as a word of its own, in whatever way JSON writes it."""
         table = self.quarantine
-        if table is None or log.version(table.uri(self.settings.lake)) is None:
+        found = None if table is None else self._open(table)
+        if table is None or found is None:
             return schema_of(table, *PLACE).empty_table() if table is not None else pa.table({})
-        word, rows = naming(subject), lake.find(table, lake.version(table), (*PLACE, "key", "value"), {})
+        word, rows = naming(subject), light.find(found, (*PLACE, "key", "value"), {})
         named = []
         for key, value in zip(rows.column("key").to_pylist(), rows.column("value").to_pylist(), strict=True):
             said = json.dumps(dict(said_in(value)), ensure_ascii=False).encode("utf-8", "surrogatepass")
@@ -128,14 +131,13 @@ class DeclaredTables:
         return rows.select(list(PLACE)).filter(pa.array(named, pa.bool_())).group_by(list(PLACE)).aggregate([])
 
     @contextmanager
-    def _lake(self) -> Iterator[Lake]:
-        """With a session of Spark only where one is needed."""
-        if any(needs_spark(self.settings.lake, table) for table in self._tables):
-            with spark_session(self.settings, "erase") as spark:
-                yield Lake(spark, self.settings)
-        else:
-            # Nothing asks it for its session then.
-            yield Lake(cast(SparkSession, None), self.settings)
+    def _lake(self) -> Iterator[Lake | None]:
+        """With a session of Spark; None where there is no table."""
+        if not any(self._open(table) for table in self._tables):
+            yield None
+            return
+        with spark_session(self.settings, "erase") as spark:
+            yield Lake(spark, self.settings)
 
 
 def declared_tables(settings: Settings) -> list[DeclaredTables]:

@@ -21,7 +21,7 @@ from engagement_platform.lake.arrow import table_of
 from engagement_platform.lake.audit_columns import stamped_here
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.engagement import NOTIFICATION
-from engagement_platform.lake.erased import rewrite, take_out
+from engagement_platform.lake.erased import rewrite
 from engagement_platform.lake.lake import Lake
 from engagement_platform.pii.tombstones import ANYWHERE, ENGAGEMENT, PERSON, StoredTombstones, entity
 from engagement_platform.pipelines.engagements.job import ANNOUNCED
@@ -149,5 +149,5 @@ class EntityProcess:
         there = work.found.find(self.table, (self.key,), {self.key: work.whom.profiles})
         with commit("remove") as txn:
             # Also without a row: then it closes a table that a crash left open.
-            take_out(work.lake.root, self.table, there.group_by(self.key).aggregate([]), txn, work.lake)
+            rewrite(work.lake, self.table, txn, on=(self.key,), gone=there.group_by(self.key).aggregate([]))
         return work.rows(self.table, txn)

@@ -5,18 +5,17 @@ Former versions have the rows until VACUUM; which files those are is told here t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import reduce
 from operator import and_
 from pathlib import Path
 from urllib.parse import unquote, urlparse
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable
+from deltalake import DeltaTable
 from pyspark.sql import functions as F
 
 from engagement_platform.engine.model import Transaction
-from engagement_platform.errors import PlatformError
 from engagement_platform.lake import light, log
 from engagement_platform.lake.contract import Mode, Table
 from engagement_platform.lake.lake import Lake
@@ -48,64 +47,6 @@ def is_erasure_of_players(marker: str | None) -> bool:
     return (marker or "").startswith(f"{ERASE_PLAYERS}/")
 
 
-class RowsNotTakenOut(PlatformError):
-    """A table has features with which rows can only be taken out by Spark, which is not at hand."""
-
-    def __init__(self, table: str) -> None:
-        self.table = table
-        super().__init__(
-            f"Rows cannot be taken out of {table} without Spark: it has deletion vectors, random folder names or some "
-            "other feature that delta-rs does not write. Keys are destroyed, and what the erasure came to before is "
-            "done; nothing of this table was changed. Switch the feature off on the table and erase again."
-        )
-
-
-def opened(root: str, table: Table) -> DeltaTable | None:
-    """The table as it is now, None where there is none. Raises RowsNotTakenOut."""
-    uri = table.uri(root)
-    if not DeltaTable.is_deltatable(uri):
-        return None
-    found = light.opened(uri, table)
-    if found is None:
-        raise RowsNotTakenOut(table.name)
-    return found
-
-
-def take_out(root: str, table: Table, rows: pa.Table, txn: Transaction, lake: Lake | None = None) -> int:
-    """Remove the rows that equal one of `rows` in all of its columns; how many, where delta-rs did it.
-
-    An append-only table is open for it meanwhile: one commit opens it, one closes it. A process that dies in between
-    leaves a table that its contract refuses, until the same call is made again, be it with nothing to remove.
-    Skipped when this transaction is in the table already. lake: by it Spark does what delta-rs cannot; without it
-    that raises RowsNotTakenOut. Its streams stop at the removal, unless they pass by changes. Raises TableBusy.
-    """
-    if lake is not None and needs_spark(lake.root, table):
-        rewrite(lake, table, txn, on=rows.column_names, gone=rows)
-        return 0
-    return _in_place(root, table, rows, txn, lambda found: light.take_out(found, rows, txn))
-
-
-def change(
-    root: str, table: Table, rows: pa.Table, txn: Transaction, lake: Lake | None = None, *, on: Sequence[str]
-) -> int:
-    """Give the rows that equal one of `rows` in the columns `on` its other columns; otherwise as `take_out`.
-
-    rows: one for each value of `on`.
-    """
-    if lake is not None and needs_spark(lake.root, table):
-        rewrite(lake, table, txn, on=on, changed=rows)
-        return 0
-    return _in_place(root, table, rows, txn, lambda found: light.change(found, rows, txn, on=on))
-
-
-def needs_spark(root: str, table: Table) -> bool:
-    """Whether rows of a table that is there can be taken out by Spark only."""
-    if "://" in root:
-        return True
-    uri = table.uri(root)
-    return DeltaTable.is_deltatable(uri) and light.opened(uri, table) is None
-
-
 def rewrite(
     lake: Lake,
     table: Table,
@@ -120,9 +61,11 @@ def rewrite(
     one of `changed` its other columns, as far as `where` holds.
 
     Keys stand in one of both, in `changed` once. By a MERGE whose condition names columns, and the first and last
-    organization and day; what opens an append-only table is said at `take_out`. Rows that are only marked as removed
-    leave their files, too. Skipped when this transaction is in the table already, or there is no table. Raises
-    TableBusy, OtherManifest.
+    organization and day. An append-only table is open for it meanwhile: one commit opens it, one closes it; a process
+    that dies in between leaves a table that its contract refuses, until the same call is made again, be it with nothing
+    to remove. Its streams stop at the removal, unless they pass by changes. Rows that are only marked as removed leave
+    their files, too. Skipped when this transaction is in the table already, or there is no table. Raises TableBusy,
+    OtherManifest.
     """
     uri, name = lake.uri(table), lake.sql_name(table)
     with turn(lake.root, table.name):
@@ -175,22 +118,6 @@ def _alter(lake: Lake, table: Table, *, open_to_removals: bool) -> None:
         lake.spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('{_APPEND_ONLY}' = '{wanted}')").collect()
 
 
-def _in_place(root: str, table: Table, rows: pa.Table, txn: Transaction, work: Callable[[DeltaTable], int]) -> int:
-    with turn(root, table.name):
-        found = opened(root, table)
-        if found is None:
-            return 0
-        done = 0
-        try:
-            if rows.num_rows and not light.written(found, txn):
-                txn.guard()
-                _set_append_only(found, table, open_to_removals=True)
-                done = work(found)
-        finally:
-            _set_append_only(DeltaTable(table.uri(root)), table, open_to_removals=False)
-    return done
-
-
 def current_files(root: str, table: Table) -> set[Path]:
     """The files of the newest version, on this machine's disk; none where there is no table."""
     uri = table.uri(root)
@@ -201,11 +128,3 @@ def current_files(root: str, table: Table) -> set[Path]:
 
 def _on_disk(uri: str) -> Path:
     return Path(unquote(urlparse(uri).path)) if uri.startswith("file:") else Path(uri)
-
-
-def _set_append_only(found: DeltaTable, table: Table, *, open_to_removals: bool) -> None:
-    wanted = "false" if open_to_removals else "true"
-    if table.mode is Mode.APPEND_ONLY and found.metadata().configuration.get(_APPEND_ONLY, "false") != wanted:
-        found.alter.set_table_properties(
-            {_APPEND_ONLY: wanted}, commit_properties=CommitProperties(max_commit_retries=0)
-        )

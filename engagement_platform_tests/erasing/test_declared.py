@@ -150,7 +150,10 @@ def tables_of(found: Declarations) -> list[tuple[Table, str]]:
     return [(clicks.table, "user_id"), (entity.changeset, "account_id"), (entity.base, "account_id")]
 
 
-def test_the_receipt_names_declared_tables_and_those_that_nobody_can_look_into(tmp_path: Path) -> None:
+def test_the_receipt_names_declared_tables_and_those_that_nobody_can_look_into(
+    tmp_path: Path,
+    spark: SparkSession,
+) -> None:
     settings = declared(tmp_path)
     found = declarations(settings)
     for table, column in tables_of(found):

@@ -26,7 +26,7 @@ from engagement_platform.engine.stores import CheckpointStore
 from engagement_platform.engine.unfinished_batches import OthersBatchUnfinished, blocking_batches
 from engagement_platform.lake import light, log
 from engagement_platform.lake.contract import Column, Mode, Table
-from engagement_platform.lake.erased import current_files, opened, take_out
+from engagement_platform.lake.erased import current_files, rewrite
 from engagement_platform.lake.lake import Lake
 from engagement_platform.lake.optimize import Place, checkpoint_log
 from engagement_platform.lake.session import spark_session
@@ -47,7 +47,7 @@ _SLACK = timedelta(days=2)
 
 @dataclass(frozen=True)
 class GameTables:
-    """All tables of a feed, also of types that are declared no longer. On an object store Spark takes the rows out."""
+    """All tables of a feed, also of types that are declared no longer."""
 
     settings: Settings
     feed: Feed
@@ -62,16 +62,18 @@ class GameTables:
 
         A line of which no game can be read goes, whatever game was asked for. Log entries that have expired go too.
         Raises LeaseUnavailable, OthersBatchUnfinished (a batch that was begun may be about to write such rows),
-        RowsNotTakenOut, TableBusy; the same call does the rest.
+        TableBusy; the same call does the rest.
         """
         root = self.settings.lake
         with self._lake() as lake, nobody_lands(self.settings, self.feed) as lease:
             gone = 0
             for table in self._tables():
+                assert lake is not None, "there is a table"
                 lease.check()
-                # Counted before, since Spark does not say.
+                found = self._found(table, subject)
                 gone += self._count(table, subject)
-                take_out(root, table, self._found(table, subject), once(), lake)
+                # Also without a row: then it closes a table that a crash left open.
+                rewrite(lake, table, once(), on=found.column_names, gone=found)
                 checkpoint_log(Place(table.name, table.uri(root), root), clean=True)
         return gone
 
@@ -130,15 +132,12 @@ class GameTables:
         return pa.Table.from_pylist(kept, schema=pa.schema(list(columns.items())))
 
     def _opened(self, table: Table) -> DeltaTable | None:
-        """For reading, which delta-rs can wherever the table is."""
-        if "://" in self.settings.lake:
-            return log.open_log(table.uri(self.settings.lake))
-        return opened(self.settings.lake, table)
+        return log.open_log(table.uri(self.settings.lake))
 
     @contextmanager
     def _lake(self) -> Iterator[Lake | None]:
-        """With a session of Spark, where only that may write."""
-        if "://" not in self.settings.lake:
+        """With a session of Spark; None where there is no table."""
+        if next(self._tables(), None) is None:
             yield None
             return
         with spark_session(self.settings, "erase") as spark:

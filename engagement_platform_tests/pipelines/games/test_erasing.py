@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
+from pyspark.sql import SparkSession
 
 from engagement_platform.engine.database import open_engine
 from engagement_platform.engine.model import Manifest, Transaction
@@ -19,7 +20,7 @@ from engagement_platform.jobs import open_stores
 from engagement_platform.lake import light
 from engagement_platform.lake.arrow import schema_of
 from engagement_platform.lake.contract import Table
-from engagement_platform.lake.erased import RowsNotTakenOut, current_files
+from engagement_platform.lake.erased import current_files
 from engagement_platform.pii.erasure import Erased, Former, Subject, erase, naming, subject
 from engagement_platform.pii.opening import open_vault
 from engagement_platform.pii.receipts import receipt, verify
@@ -87,7 +88,7 @@ class World:
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> World:
+def world(tmp_path: Path, spark: SparkSession) -> World:
     return World(Settings(home=tmp_path / "home"))
 
 
@@ -148,12 +149,6 @@ def test_a_table_that_was_left_open_by_a_crash_is_closed_by_the_same_call(world:
     DeltaTable(LOGIN.uri(world.root)).alter.set_table_properties({"delta.appendOnly": "false"})
     erase(world.vault, world.who(), [world.tables])
     assert DeltaTable(LOGIN.uri(world.root)).metadata().configuration["delta.appendOnly"] == "true"
-
-
-def test_a_table_that_only_spark_writes_is_refused_and_not_passed_over(world: World) -> None:
-    DeltaTable(LOGIN.uri(world.root)).alter.set_table_properties({"delta.randomizeFilePrefixes": "true"})
-    with pytest.raises(RowsNotTakenOut, match="game/login"):
-        erase(world.vault, world.who(), [world.tables])
 
 
 @pytest.mark.parametrize(

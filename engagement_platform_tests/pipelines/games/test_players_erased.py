@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 from engagement_platform.pii.erasure import Subject, erase, subject
 from engagement_platform.pii.opening import open_vault
@@ -35,7 +36,7 @@ def spent(job: LiveOpsJob, player: str) -> bool:
 
 
 @pytest.fixture
-def games(tmp_path: Path) -> Games:
+def games(tmp_path: Path, spark: SparkSession) -> Games:  # noqa: ARG001
     """Two players of two games, counted, in several batches; minutes of the first are closed already."""
     games = Games(tmp_path)
     for minute in (0, 40, 200):
