@@ -27,7 +27,7 @@ from engagement_platform.importing.schema import Schema
 from engagement_platform.lake import light, log
 from engagement_platform.lake.arrow import table_of
 from engagement_platform.lake.contract import Column, Mode, Table
-from engagement_platform.lake.imported import OUTCOME, PLAN, REJECTED
+from engagement_platform.lake.imported import OUTCOME, PLAN, REJECTED, convert_folder, merge_files
 from engagement_platform.lake.lake import Lake
 from engagement_platform.lake.restore import Checksum, row_hash
 
@@ -133,7 +133,7 @@ class Import:
         for number in left:
             self._make(number, slices[number], table, schema)
         if left:
-            self.lake.spark.sql(f"OPTIMIZE {self.lake.sql_name(table)}").collect()
+            merge_files(self.lake, table)
             self.observe(COMPACTED)
         return self._report(len(slices), len(left), table)
 
@@ -265,8 +265,7 @@ def convert(lake: Lake, source: str, files: Sequence[SourceFile], schema: Schema
         before = summed(rows.select(*schema.columns.names))
     seconds = time.monotonic() - began
     by = ", ".join(f"`{name}` {schema.columns[name].dataType.simpleString()}" for name in schema.partitioned_by)
-    place = source.replace("`", "``")
-    lake.spark.sql(f"CONVERT TO DELTA parquet.`{place}`{f' PARTITIONED BY ({by})' if by else ''}").collect()
+    convert_folder(lake, source, by)
     began = time.monotonic()
     there = summed(lake.spark.read.format("delta").load(source).select(*schema.columns.names))
     if there != before:

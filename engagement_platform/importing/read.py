@@ -21,7 +21,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, BinaryType, DataType, MapType, StringType, StructType
 
-from engagement_platform.importing.files import SourceFile
+from engagement_platform.importing.files import NO_VALUE, SourceFile
 from engagement_platform.lake import log
 from engagement_platform.lake.optimize import configured
 
@@ -36,11 +36,8 @@ _EMPTY, _CORRUPT = "\x1a", "__corrupt"
 _BLOCK = 1024 * 1024
 _GLOB = re.compile(r"([\\{}\[\]*?])")
 
-# A value that does not fit makes the whole line null, not the value alone; folders say texts.
-_STRICT = {
-    "spark.sql.json.enablePartialResults": "false",
-    "spark.sql.sources.partitionColumnTypeInference.enabled": "false",
-}
+# A value that does not fit makes the whole line null, not the value alone.
+_STRICT = {"spark.sql.json.enablePartialResults": "false"}
 
 
 @dataclass(frozen=True)
@@ -115,11 +112,11 @@ def _shape(root: str, file: SourceFile) -> Shape | str:
 
 
 def raw(spark: SparkSession, root: str, shape: Shape, files: Iterable[SourceFile]) -> DataFrame:
-    """Files of one shape as they are: lines in `value`, or the columns of Parquet and ORC; and what folders say."""
-    reader, paths = spark.read.option("basePath", root), places(root, files)
+    """Files of one shape as they are: lines in `value`, or the columns of Parquet and ORC."""
+    paths = places(root, files)
     if shape.format in ("parquet", "orc"):
-        return reader.format(shape.format).load(paths)
-    return reader.text(paths)
+        return spark.read.format(shape.format).load(paths)
+    return spark.read.text(paths)
 
 
 def places(root: str, files: Iterable[SourceFile]) -> list[str]:
@@ -140,10 +137,12 @@ def read(spark: SparkSession, root: str, looked: Looked, schema: StructType) -> 
 
 
 def _parsed(spark: SparkSession, root: str, shape: Shape, files: Sequence[SourceFile], schema: StructType) -> DataFrame:
-    rows = raw(spark, root, shape, files).select("*", F.col("_metadata.file_path").alias(PATH))
+    # As the file is called: its place is a URI.
+    place = F.url_decode(F.replace("_metadata.file_path", F.lit("+"), F.lit("%2B")))
+    rows = raw(spark, root, shape, files).select("*", place.alias(PATH))
     folders = list(files[0].partition)
     own = [field for field in schema if field.name not in folders]
-    found: dict[str, tuple[Column, DataType]] = {name: (F.col(name), StringType()) for name in folders}
+    found: dict[str, tuple[Column, DataType]] = {name: (_of_folder(name), StringType()) for name in folders}
     whole: list[Column] = []
     if shape.format in ("parquet", "orc"):
         there = {field.name: field.dataType for field in rows.schema if field.name not in (*folders, PATH)}
@@ -154,8 +153,6 @@ def _parsed(spark: SparkSession, root: str, shape: Shape, files: Sequence[Source
         whole.append(F.when(~F.expr("is_valid_utf8(value)"), "it is no UTF-8"))
         rows, texts = _of_text(rows, shape, [field.name for field in own], whole)
         found |= {name: (text, StringType()) for name, text in texts.items()}
-    place = F.url_decode(F.replace(PATH, F.lit("+"), F.lit("%2B")))
-    prefix = f"{'' if '://' in root else 'file://'}{root}/"
     fitted, reasons = [], whole
     for field in schema:
         if field.name not in found:
@@ -168,10 +165,17 @@ def _parsed(spark: SparkSession, root: str, shape: Shape, files: Sequence[Source
     reason = F.coalesce(*reasons, F.lit(None).cast("string"))
     return rows.select(
         *fitted,
-        F.substring(place, F.lit(len(prefix) + 1), F.length(place)).alias(PATH),
+        F.substring(PATH, F.locate(f"{root}/", F.col(PATH)) + len(root) + 1, F.length(PATH)).alias(PATH),
         F.when(reason.isNotNull(), value).alias(VALUE),
         reason.alias(REASON),
     )
+
+
+def _of_folder(name: str) -> Column:
+    """What the folders of a file say of a column, as Hive writes it."""
+    said = F.regexp_extract(PATH, f"/{re.escape(name)}=([^/]*)/", 1)
+    plain = F.coalesce(F.try_url_decode(F.replace(said, F.lit("+"), F.lit("%2B"))), said)
+    return F.when(said != NO_VALUE, plain)
 
 
 def _of_text(

@@ -1,8 +1,12 @@
-"""Tables in which an import keeps its plan, what came of it, and what it refused. Writing them is `importing`."""
+"""Tables in which an import keeps its plan, what came of it, and what it refused; and the statements that end one.
+
+What is imported is `importing`'s to say.
+"""
 
 from __future__ import annotations
 
 from engagement_platform.lake.contract import Column, Mode, Table
+from engagement_platform.lake.lake import Lake
 
 _WHERE = (
     Column("source", "string", "Where the old store is."),
@@ -51,3 +55,14 @@ REJECTED = Table(
         Column("reason", "string", "Why it was refused."),
     ),
 )
+
+
+def merge_files(lake: Lake, table: Table) -> None:
+    """Merge small files of a table."""
+    lake.spark.sql(f"OPTIMIZE {lake.sql_name(table)}").collect()
+
+
+def convert_folder(lake: Lake, folder: str, partitioned_by: str) -> None:
+    """Make a folder of Parquet files a Delta table. partitioned_by: columns and types as DDL; empty: by none."""
+    place, by = folder.replace("`", "``"), f" PARTITIONED BY ({partitioned_by})" if partitioned_by else ""
+    lake.spark.sql(f"CONVERT TO DELTA parquet.`{place}`{by}").collect()

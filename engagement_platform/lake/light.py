@@ -15,7 +15,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Schema, WriterProperties, write_deltalake
 from deltalake import Transaction as TxnAction
-from deltalake.table import TableMerger
 
 from engagement_platform.engine.model import Transaction
 from engagement_platform.lake.batch_logs import refuse_other
@@ -118,7 +117,7 @@ def batches(
     wanted = {name: pa.array(values) for name, values in where.items() if len(values) > MAX_LITERALS}
     read = [*columns, *(name for name in wanted if name not in columns)]
     reader = pa.RecordBatchReader.from_stream(
-        found.scan(columns=read, predicate=_condition(where, between or {}) or None)
+        found.scan(columns=read, predicate=condition(where, between or {}) or None)
     )
     plain = pa.schema([pa.field(field.name, _plain(field.type)) for field in reader.schema])
     yield plain.empty_table().select(list(columns))
@@ -129,7 +128,7 @@ def batches(
         yield rows.select(list(columns))
 
 
-def _condition(where: Mapping[str, Sequence[Any]], between: Mapping[str, tuple[Any, Any]]) -> str:
+def condition(where: Mapping[str, Sequence[Any]], between: Mapping[str, tuple[Any, Any]]) -> str:
     """As SQL; of too many values only the bounds."""
     parts = [
         f'"{name}" BETWEEN {in_datafusion(low)} AND {in_datafusion(high)}' for name, (low, high) in between.items()
@@ -186,51 +185,6 @@ def drop_partitions(found: DeltaTable, column: str, through: int, txn: Transacti
     found.delete(f'"{column}" <= {through}', commit_properties=_named(txn), post_commithook_properties=_NO_HOOKS)
 
 
-def remove(found: DeltaTable, where: Mapping[str, Sequence[Any]], txn: Transaction) -> int:
-    """Remove the rows whose columns have one of the given values, at most MAX_LITERALS each; how many that were.
-
-    Files with such rows are written anew without them; the old ones stay until they are vacuumed.
-    """
-    if any(len(values) > MAX_LITERALS for values in where.values()):
-        raise ValueError("bounds are no condition for removing rows")
-    done = found.delete(
-        _condition(where, {}),
-        writer_properties=_writer(),
-        commit_properties=_named(txn),
-        post_commithook_properties=_NO_HOOKS,
-    )
-    return int(done["num_deleted_rows"] or 0)
-
-
-def take_out(found: DeltaTable, rows: pa.Table, txn: Transaction) -> int:
-    """Remove the rows that equal one of `rows` in all its columns, without naming values in the log; how many."""
-    done = _equal(found, rows, rows.column_names, txn).when_matched_delete().execute()
-    return int(done["num_target_rows_deleted"] or 0)
-
-
-def change(found: DeltaTable, rows: pa.Table, txn: Transaction, *, on: Sequence[str]) -> int:
-    """Give the rows that equal one of `rows` in the columns `on` its other columns; how many. As `take_out` does it."""
-    taken = {name: f'source."{name}"' for name in rows.column_names if name not in on}
-    return int(_equal(found, rows, on, txn).when_matched_update(taken).execute()["num_target_rows_updated"] or 0)
-
-
-def _equal(found: DeltaTable, rows: pa.Table, on: Sequence[str], txn: Transaction) -> TableMerger:
-    condition = " AND ".join(f'target."{name}" = source."{name}"' for name in on)
-    # Bounds of a source that is read as a whole would stand in the log, as the condition of a delete does.
-    how: dict[str, Any] = {"commit_properties": _named(txn), "post_commithook_properties": _NO_HOOKS}
-    return found.merge(rows, condition, "source", "target", writer_properties=_writer(), streamed_exec=True, **how)
-
-
-def purge(found: DeltaTable) -> None:
-    """Delete every file that the table does not have now. Only where nobody reads former versions, within the turn."""
-    found.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False, full=True)
-
-
-def restore(found: DeltaTable, version: int, txn: Transaction, mark: Transaction | None = None) -> None:
-    """Give the table files, schema and properties of an earlier version, which has to be whole, and the `mark`."""
-    found.restore(version, commit_properties=_named(txn, mark))
-
-
 def compact(found: DeltaTable, table: Table, min_files: int) -> int:
     """Compact the partitions that hold at least `min_files` small files; how many partitions that were.
 
@@ -273,10 +227,10 @@ def _writer(rows: int | None = None) -> WriterProperties:
     return WriterProperties(compression="SNAPPY", statistics_truncate_length=STATISTICS_LENGTH, max_row_group_size=rows)
 
 
-def _named(txn: Transaction, *more: Transaction | None) -> CommitProperties:
+def _named(txn: Transaction) -> CommitProperties:
     return CommitProperties(
         custom_metadata={"userMetadata": txn.metadata},
-        app_transactions=[TxnAction(each.app_id, each.version) for each in (txn, *more) if each is not None],
+        app_transactions=[TxnAction(txn.app_id, txn.version)],
         # The writers of a table take turns; a conflict means that one does not, and must be heard of.
         max_commit_retries=0,
     )

@@ -1,8 +1,8 @@
 """Lets one process at a time commit to a table on this machine's disk.
 
-Spark puts a commit on a local disk by looking whether the file is there and then renaming; delta-rs links it. Two
-engines at one moment could lose a commit that way, so every writer of the platform takes its turn. On object stores
-Spark alone writes, through one driver, and nothing has to wait here.
+Spark puts a commit on a local disk by looking whether the file is there and then renaming: two drivers at one moment
+could lose a commit that way, so every writer of the platform takes its turn. On object stores one driver alone writes
+(`driver_lease`), and nothing has to wait here.
 """
 
 from __future__ import annotations

@@ -169,12 +169,12 @@ class Run:
         Raises StoresUnavailable, which stops all maintenance; what was done until then is in the history too.
         Other errors come as slices that were left and `failed`.
         """
+        if chosen.chosen:
+            # Before any lease is taken: writers need not wait for a session to open.
+            self.tools.spark()
         limit = self.settings.maintenance.budget if budget is None else budget
         ends = time.monotonic() + limit.total_seconds()
         done, queue, passed = list[Done](), deque(chosen.chosen), 0
-        if queue:
-            # Before any lease is taken: writers need not wait for a session to open.
-            self.tools.spark()
         try:
             while queue:
                 one = queue.popleft()

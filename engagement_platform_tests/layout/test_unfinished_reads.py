@@ -69,7 +69,7 @@ def test_files_that_an_unfinished_batch_reads_stay_and_the_refusal_says_what_end
     with pytest.raises(StillRead):
         swept(lake, short(lake), dry_run=True)
     lake.stores.checkpoints.succeed(manifest, {})
-    assert swept(lake, short(lake), hours=0).files == FILES
+    assert swept(lake, short(lake), dry_run=True).files == FILES
 
 
 def test_no_clock_decides_whether_files_are_still_read(lake: SeededLake) -> None:
@@ -83,7 +83,7 @@ def test_no_clock_decides_whether_files_are_still_read(lake: SeededLake) -> None
 
 def test_a_batch_whose_version_has_no_files_of_its_own_keeps_nothing(lake: SeededLake) -> None:
     half_done(lake, APPLY_MUTATIONS, {DATA.name: FILES + 1})
-    assert swept(lake, short(lake), hours=0).files == FILES
+    assert swept(lake, short(lake), dry_run=True).files == FILES
 
 
 def test_a_table_that_is_still_read_does_not_keep_the_others_from_being_vacuumed(lake: SeededLake) -> None:

@@ -21,6 +21,7 @@ from engagement_platform.lake import light
 from engagement_platform.lake.arrow import schema_of
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.erased import current_files
+from engagement_platform.pii import vault_store
 from engagement_platform.pii.erasure import Erased, Former, Subject, erase, naming, subject
 from engagement_platform.pii.opening import open_vault
 from engagement_platform.pii.receipts import receipt, verify
@@ -36,9 +37,9 @@ from engagement_platform_tests.pipelines.games.events import line
 BOB, AMY = "bob-canary", "amy-canary"
 DAY = date(2026, 11, 22)
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
-LOGIN, PURCHASE = (registry()[name].table for name in ("login", "purchase"))
+LOGIN = registry()["login"].table
 FORMER = Table(("game", "once_declared"), "", LOGIN.columns, LOGIN.mode, LOGIN.partitioned_by)
-TABLES = (LOGIN, PURCHASE, FORMER)
+TABLES = (LOGIN, FORMER)
 
 
 class World:
@@ -97,8 +98,8 @@ def test_no_file_in_use_has_a_byte_of_an_erased_player_and_others_have_all_they_
     before = strangers(world.settings, stores)
     keys, done = erase(world.vault, world.who(), game_tables(world.settings))
     assert strangers(world.settings, stores) == before, "our own erasure is taken for somebody else"
-    assert [(one.rows, one.left) for one in done if one.name == "game/*"] == [(9, 0)]
-    assert [world.players(table) for table in TABLES] == [[("chess", AMY), ("puzzle", AMY)]] * 3
+    assert [(one.rows, one.left) for one in done if one.name == "game/*"] == [(7, 0)]
+    assert [world.players(table) for table in TABLES] == [[("chess", AMY), ("puzzle", AMY)]] * 2
     assert world.refused() == [2, 4], "another player's line, and one that is not kept"
     for table in (*TABLES, QUARANTINE):
         assert DeltaTable(table.uri(world.root)).metadata().configuration["delta.appendOnly"] == "true"
@@ -110,24 +111,20 @@ def test_no_file_in_use_has_a_byte_of_an_erased_player_and_others_have_all_they_
     given = receipt(world.vault.keyring, world.who(), keys, done, NOW, ["engagement/*"])
     assert given["not_reached"] == ["engagement/*"]
     assert world.looked_at(given) == {"game/*": [True], "bytes": [True], "waits": [True, True]}
+    past = {former.value: NOW.replace(year=2020).isoformat() for former in Former}
+    late = [Erased(one.name, one.rows, one.left, past if one.until else {}) for one in done]
+    overdue = receipt(world.vault.keyring, world.who(), keys, late, NOW)
+    assert world.looked_at(overdue) == {"game/*": [True], "bytes": [False]}, "what waits is left once its day is over"
     for table in (*TABLES, QUARANTINE):
-        light.purge(DeltaTable(table.uri(world.root)))
+        vault_store.purge(DeltaTable(table.uri(world.root)))
     left = places_with([world.settings.home], [BOB.encode()])
     assert {path.parent.name for path in left} == {"_delta_log"}
     assert world.looked_at(given) == {"game/*": [True], "bytes": [True], "waits": [True]}
 
 
-def test_what_waits_is_left_once_its_day_is_over(world: World) -> None:
-    keys, done = erase(world.vault, world.who(), [world.tables])
-    past = {former.value: NOW.replace(year=2020).isoformat() for former in Former}
-    late = [Erased(one.name, one.rows, one.left, past if one.until else {}) for one in done]
-    given = receipt(world.vault.keyring, world.who(), keys, late, NOW)
-    assert world.looked_at(given) == {"game/*": [True], "bytes": [False]}
-
-
 def test_a_player_erased_in_one_game_stays_in_the_others(world: World) -> None:
     erase(world.vault, world.who("puzzle"), [world.tables])
-    assert [world.players(table) for table in TABLES] == [[("chess", AMY), ("chess", BOB), ("puzzle", AMY)]] * 3
+    assert [world.players(table) for table in TABLES] == [[("chess", AMY), ("chess", BOB), ("puzzle", AMY)]] * 2
     assert world.refused() == [0, 2, 4], "a line of which no game can be read goes too"
 
 
@@ -140,14 +137,10 @@ def test_nothing_is_taken_out_while_a_batch_is_half_done_and_the_same_call_does_
         erase(world.vault, world.who(), [world.tables])
     assert len(world.players(LOGIN)) == 4
     batches.succeed(manifest, {}, {}, NOW)
-    erase(world.vault, world.who(), [world.tables])
-    assert world.tables.left(world.who()) == 0
-
-
-def test_a_table_that_was_left_open_by_a_crash_is_closed_by_the_same_call(world: World) -> None:
-    erase(world.vault, world.who(), [world.tables])
+    # As a crash leaves it.
     DeltaTable(LOGIN.uri(world.root)).alter.set_table_properties({"delta.appendOnly": "false"})
     erase(world.vault, world.who(), [world.tables])
+    assert world.tables.left(world.who()) == 0
     assert DeltaTable(LOGIN.uri(world.root)).metadata().configuration["delta.appendOnly"] == "true"
 
 

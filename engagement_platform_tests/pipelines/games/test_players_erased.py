@@ -36,7 +36,7 @@ def spent(job: LiveOpsJob, player: str) -> bool:
 
 
 @pytest.fixture
-def games(tmp_path: Path, spark: SparkSession) -> Games:  # noqa: ARG001
+def games(tmp_path: Path, spark: SparkSession) -> Games:
     """Two players of two games, counted, in several batches; minutes of the first are closed already."""
     games = Games(tmp_path)
     for minute in (0, 40, 200):
