@@ -151,8 +151,9 @@ class DrainSettings(Section):
     min_batch_interval: timedelta = Field(
         default=timedelta(seconds=10),
         description="A batch of a run in Dagster begins at the earliest this long after the one before, unless that "
-        "one was full. A batch of 200 rows costs nearly what one of 20,000 does, so without it a quiet topic takes "
-        "the machine from a busy one: seen were 23 batches of requests beside 5 of engagements (2 cores).",
+        "one was full, and rests at least as long as that one took. A batch of 200 rows costs nearly what one of "
+        "20,000 does, so without it a quiet topic takes the machine from a busy one: seen were 23 batches of requests "
+        "beside 5 of engagements (2 cores).",
     )
     max_duration: timedelta = Field(
         default=timedelta(minutes=10),

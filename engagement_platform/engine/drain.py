@@ -21,9 +21,18 @@ class DrainPolicy:
     poll: timedelta = field(default=timedelta(seconds=1))
     max_duration: timedelta = field(default=timedelta(minutes=10))
     min_batch_interval: timedelta = field(default=timedelta(0))
-    """A batch begins at the earliest this long after the one before, unless that one was full."""
+    """A batch begins at the earliest this long after the one before, unless that one was full. Zero: at once."""
     gives_way: Callable[[], bool] = field(default=lambda: False)
     """Asked after each batch and look: True ends the run, since somebody waits for what it holds."""
+
+
+def pause_s(min_interval_s: float, took_s: float) -> float:
+    """Seconds between a batch that took so long and the next: what is left of the interval, and at least as long again.
+
+    So a job never takes the machine for more than half of the time, however long its batches are: one of thirty game
+    tables takes 12 s where the interval is 10.
+    """
+    return max(min_interval_s - took_s, took_s) if min_interval_s else 0.0
 
 
 def drain(job: MicroBatchJob[W], policy: DrainPolicy) -> Iterator[BatchReport]:
@@ -44,7 +53,7 @@ def drain(job: MicroBatchJob[W], policy: DrainPolicy) -> Iterator[BatchReport]:
                 if policy.gives_way():
                     return
                 if report.counts.get("rows_in", 0) < job.limits.max_records:
-                    time.sleep(max(0.0, began + policy.min_batch_interval.total_seconds() - time.monotonic()))
+                    time.sleep(pause_s(policy.min_batch_interval.total_seconds(), time.monotonic() - began))
                 continue
             idle_since = idle_since or time.monotonic()
             if time.monotonic() - idle_since >= policy.idle_timeout.total_seconds() or policy.gives_way():

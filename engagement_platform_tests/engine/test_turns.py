@@ -17,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from sqlalchemy import Engine, func, select
 
 from engagement_platform.engine.database import LEASE, LEASE_WAITER, open_engine
-from engagement_platform.engine.drain import DrainPolicy, drain
+from engagement_platform.engine.drain import DrainPolicy, drain, pause_s
 from engagement_platform.engine.fencing import Committer
 from engagement_platform.engine.job import BatchReport, MicroBatchJob, Stores
 from engagement_platform.engine.lease import LeaseLost, LeaseStore
@@ -168,6 +168,19 @@ def test_a_batch_that_was_given_up_keeps_nobody_waiting(world: World) -> None:
 
     apply = replace(world.job(APPLY, DATA), lease_wait=timedelta(seconds=30), on_blocked=give_up)
     assert batches(drain(apply, AT_ONCE)) == ["apply-mutations batch 0"]
+
+
+@pytest.mark.parametrize(
+    ("interval", "took", "pause"),
+    [
+        pytest.param(10.0, 3.0, 7.0, id="the rest of the interval"),
+        pytest.param(10.0, 5.0, 5.0, id="half of the interval is work"),
+        pytest.param(10.0, 12.0, 12.0, id="a long batch rests as long as it took"),
+        pytest.param(0.0, 12.0, 0.0, id="without an interval at once"),
+    ],
+)
+def test_a_batch_that_was_not_full_is_followed_by_a_pause(interval: float, took: float, pause: float) -> None:
+    assert pause_s(interval, took) == pause
 
 
 def test_a_drain_ends_after_the_batch_in_which_somebody_began_to_wait(world: World) -> None:
