@@ -103,7 +103,7 @@ def land(at: Stage, records: Records, batch: int) -> None:
 def appended(at: Stage, rows: pa.Table, batch: int) -> None:
     """The product: one append by Spark."""
     staged = at.spark.read.format("delta").load(staged_at(at, batch))
-    at.lake.add(staged, at.entity.changeset, Transaction("bench/changes", batch), rows=rows.num_rows)
+    at.lake.append(staged, at.entity.changeset, Transaction("bench/changes", batch), rows=rows.num_rows)
 
 
 def moved(at: Stage) -> Mapping[str, float]:

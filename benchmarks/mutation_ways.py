@@ -140,7 +140,7 @@ def add(lake: Lake, rows: pa.Table, table: Table, txn: Transaction) -> None:
     """Append rows of this process as the jobs append theirs, by Spark. By way of a file, so that no plan holds them."""
     staged = Path(lake.root).parent / "staged.parquet"
     pq.write_table(rows, staged)
-    lake.add(lake.spark.read.schema(table.ddl).parquet(str(staged)), table, txn, rows=rows.num_rows)
+    lake.append(lake.spark.read.schema(table.ddl).parquet(str(staged)), table, txn, rows=rows.num_rows)
     staged.unlink()
 
 

@@ -83,7 +83,7 @@ def lake(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Lake:
 
 
 def put(lake: Lake, table: Table, rows: Sequence[dict[str, Any]]) -> None:
-    lake.append(table_of(rows, table), table, Transaction("test", 0), rows=len(rows))
+    lake.append(lake.frame(table_of(rows, table)), table, Transaction("test", 0), rows=len(rows))
 
 
 def test_parquet_holds_the_table_as_it_is_with_its_types(lake: Lake, tmp_path: Path) -> None:

@@ -107,7 +107,7 @@ class AnnounceProcess:
         if gone:
             rows = work.lake.frame(stamped_here(table_of(gone, NOTIFICATION, *gone[0]), work.manifest))
             with commit("append") as txn:
-                work.lake.add(rows, NOTIFICATION, txn, rows=len(gone))
+                work.lake.append(rows, NOTIFICATION, txn, rows=len(gone))
         return {"notifications": len(gone)}
 
     def _gone(self, work: Erasing) -> Iterator[dict[str, Any]]:

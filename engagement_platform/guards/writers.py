@@ -11,7 +11,7 @@ from typing import Any
 from engagement_platform.engine.job import Stores
 from engagement_platform.engine.stores import utc_now
 from engagement_platform.guards.looked import Kept, Look, LookStore
-from engagement_platform.lake import light, log
+from engagement_platform.lake import log
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.erased import is_erasure_of_players
 from engagement_platform.lake.repartition import is_relay
@@ -112,5 +112,5 @@ def _ours(info: Mapping[str, Any], applications: frozenset[str]) -> bool:
     if info.get("operation") in REWRITES:
         # Spark's own auto compaction follows a write that is looked at by itself.
         automatic = str((info.get("operationParameters") or {}).get("auto", "")).lower() == "true"
-        return automatic or marker == light.AUTO_COMPACTION or _BY_MAINTENANCE.fullmatch(marker) is not None
+        return automatic or _BY_MAINTENANCE.fullmatch(marker) is not None
     return False

@@ -187,7 +187,7 @@ class Import:
         good, bad = (rows.where(F.col(REASON).isNull() == is_good) for is_good in (True, False))
         imported, rejected = summed(good.select(*table.column_names)), bad.count()
         seconds = time.monotonic() - began
-        self.lake.add(good, table, self.txn("append", number), rows=imported.rows)
+        self.lake.append(good, table, self.txn("append", number), rows=imported.rows)
         self.observe(APPENDED)
         if rejected or looked.damaged:
             where = {name: F.lit(value) for name, value in self._where.items()}
@@ -195,7 +195,7 @@ class Import:
             damaged = [{"path": path, "reason": reason} for path, reason in looked.damaged.items()]
             refused = refused.unionAll(self.lake.frame(table_of(damaged, REJECTED, *refused.columns)))
             refused = refused.withColumns({**where, "slice": F.lit(number).cast("long")})
-            self.lake.add(refused, REJECTED, self.txn("quarantine", number), rows=rejected + len(damaged))
+            self.lake.append(refused, REJECTED, self.txn("quarantine", number), rows=rejected + len(damaged))
         self.observe(REFUSED)
         outcome = {
             **self._where, "slice": number, "rows": imported.rows, "rejected": rejected + len(looked.damaged),
@@ -236,7 +236,7 @@ class Import:
         return f"xxhash64 of JSON, Spark {self.lake.spark.version}"
 
     def _note(self, table: Table, rows: Sequence[Mapping[str, Any]], txn: Transaction) -> None:
-        self.lake.add(self.lake.frame(table_of(rows, table)), table, txn, rows=len(rows))
+        self.lake.append(self.lake.frame(table_of(rows, table)), table, txn, rows=len(rows))
 
     def _noted(self, table: Table, **where: str) -> list[dict[str, Any]]:
         """Rows of one of the import's books that have these values; none where there is no such table."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Self, TypeAlias
+from typing import Any, Self, TypeAlias
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -26,9 +26,6 @@ from engagement_platform.lake.refusals import UNSAFE_IN_ROOT, LakeOfFirstEdition
 from engagement_platform.lake.transactions import save_under, statement_under
 from engagement_platform.lake.turns import turn
 from engagement_platform.settings import Settings
-
-if TYPE_CHECKING:
-    from deltalake import DeltaTable
 
 Rows: TypeAlias = DataFrame | pa.Table
 """Rows to write: in Spark, or few enough to be in this process."""
@@ -133,31 +130,7 @@ class Lake:
             raise NotAStreamSource(table)
         return self.spark.readStream.format("delta").option("skipChangeCommits", "true").load(self.uri(table))
 
-    def append(self, frame: Rows, table: Table, txn: Transaction, *, rows: int | None = None) -> None:
-        """Append rows with the table's columns; skipped when this transaction is in the table already.
-
-        rows: how many there are, where the caller knows; few enough are collected and committed without a Spark job
-        (`layout.light_write_rows`). Otherwise Delta's optimized writes give each partition to one task; with them
-        switched off the rows are repartitioned here, so that there are never more files than partitions touched.
-        """
-        selected = _select(frame, table.column_names)
-        with turn(self.root, table.name):
-            self._before_write(table, txn)
-            # What is in this process already is not handed to Spark, however much it is.
-            found = self.light_of(table, 0 if isinstance(frame, pa.Table) else rows)
-            if found is not None and light.written(found, txn):
-                return
-            if found is not None and (few := here(selected)) is not None:
-                txn.guard()
-                light.append(found, few, txn)
-                self._compact(found, table)
-                return
-            selected = self.frame(selected)
-            if table.partitioned_by and not self.settings.layout.optimize_write:
-                selected = selected.repartition(*(F.col(name) for name in table.partitioned_by))
-            save_under(selected.write.format("delta").mode("append"), self.uri(table), txn)
-
-    def add(self, frame: DataFrame, table: Table, txn: Transaction, *, rows: int) -> None:
+    def append(self, frame: DataFrame, table: Table, txn: Transaction, *, rows: int) -> None:
         """Append rows by Spark, as few files as they fill; skipped when this transaction is in the table already.
 
         rows: how many there are. None is fine: then the transaction alone is committed.
@@ -193,19 +166,6 @@ class Lake:
         if table.mode is Mode.MUTABLE and partitioned_by != table.partitioned_by:
             raise ContractBroken(table.name, [contract.partitioned_otherwise(partitioned_by, table)])
         refuse_other(self.uri(table), txn, found.transaction_version(txn.app_id))
-
-    def _compact(self, found: DeltaTable, table: Table) -> None:
-        """What Spark does of itself after its commits."""
-        if self.settings.layout.auto_compact:
-            light.compact(found, table, self.settings.layout.auto_compact_min_files)
-
-    def light_of(self, table: Table, rows: int | None) -> DeltaTable | None:
-        """The table opened for a write without Spark, or None where Spark has to do it.
-
-        On a local file system only: there both engines can be made to take turns by a lock.
-        """
-        few = rows is not None and rows <= self.settings.layout.light_write_rows > 0
-        return light.opened(self.uri(table), table) if few and self.is_local else None
 
     @contextmanager
     def transaction(self, txn: Transaction) -> Iterator[None]:
@@ -262,22 +222,6 @@ class Lake:
     def sql_name(self, table: Table) -> str:
         """A table in SQL, by its path."""
         return f"delta.`{self.uri(table).replace('`', '``')}`"
-
-
-def here(rows: Rows) -> pa.Table | None:
-    """Rows in this process; None when they are more bytes than Spark hands out (spark.driver.maxResultSize)."""
-    if isinstance(rows, pa.Table):
-        return rows
-    try:
-        return rows.toArrow()
-    except Exception as error:
-        if "maxResultSize" in str(error):
-            return None
-        raise
-
-
-def _select(rows: Rows, columns: Sequence[str]) -> Rows:
-    return rows.select(list(columns)) if isinstance(rows, pa.Table) else rows.select(*columns)
 
 
 def files_of(rows: int) -> int:

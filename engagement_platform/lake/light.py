@@ -33,15 +33,9 @@ FEATURES = frozenset({"appendOnly", "invariants"})
 STATISTICS_LENGTH = 32
 """Characters of a string's bounds that are kept in the log, as Spark keeps them; a subject may have a million."""
 
-COMPACTED_BYTES = 128 * 1024 * 1024
-"""Target of a compaction, as of Spark's auto compaction."""
-
 MAX_LITERALS = 1000
 """More values are not listed in a predicate but looked up in what was read: a literal costs 0.13 ms to plan, and with
 50,000 of them the planner's stack overflows, which ends the process (deltalake 1.6.6)."""
-
-AUTO_COMPACTION = "auto-compaction"
-"""User metadata of a compaction that follows a commit."""
 
 _NO_HOOKS = PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=False)
 
@@ -178,49 +172,6 @@ def replace(found: DeltaTable, rows: pa.Table | pa.RecordBatchReader, txn: Trans
         commit_properties=_named(txn),
         post_commithook_properties=_NO_HOOKS,
     )
-
-
-def drop_partitions(found: DeltaTable, column: str, through: int, txn: Transaction) -> None:
-    """Remove the partitions whose value is not greater; no file is read or written."""
-    found.delete(f'"{column}" <= {through}', commit_properties=_named(txn), post_commithook_properties=_NO_HOOKS)
-
-
-def compact(found: DeltaTable, table: Table, min_files: int) -> int:
-    """Compact the partitions that hold at least `min_files` small files; how many partitions that were.
-
-    What auto compaction does after a commit of Spark, with the same bounds. The rows are committed by then, so a
-    compaction that fails is only told of; the next commit tries again.
-    """
-    try:
-        found.update_incremental()
-        crowded = _crowded(found, table, min_files)
-        if crowded:
-            filters = [(column, "in", sorted({part[column] for part in crowded})) for column in table.partitioned_by]
-            found.optimize.compact(
-                partition_filters=filters or None,
-                target_size=COMPACTED_BYTES,
-                writer_properties=_writer(),
-                commit_properties=CommitProperties(custom_metadata={"userMetadata": AUTO_COMPACTION}),
-                post_commithook_properties=_NO_HOOKS,
-            )
-    except Exception as error:  # whatever it was, it must not fail a batch that is written
-        _LOG.warning("The small files of %s could not be compacted: %s", table.name, error)
-        return 0
-    return len(crowded)
-
-
-def _crowded(found: DeltaTable, table: Table, min_files: int) -> list[dict[str, str]]:
-    """Partition values, as text, of the partitions with at least `min_files` files below half of COMPACTED_BYTES.
-
-    Without those of a null, which a filter of delta-rs cannot name.
-    """
-    files = pa.table(found.get_add_actions(flatten=True))
-    files = files.filter(pc.less(files.column("size_bytes"), COMPACTED_BYTES // 2))
-    columns = [f"partition.{column}" for column in table.partitioned_by]
-    counted = files.group_by(columns).aggregate([([], "count_all")])
-    crowded = counted.filter(pc.greater_equal(counted.column("count_all"), min_files)).select(columns)
-    rows = [row for row in crowded.to_pylist() if None not in row.values()]
-    return [{name.removeprefix("partition."): str(value) for name, value in row.items()} for row in rows]
 
 
 def _writer(rows: int | None = None) -> WriterProperties:

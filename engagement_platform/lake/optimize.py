@@ -231,4 +231,4 @@ def record(settings: Settings, table: Table, rows: pa.Table, txn: Transaction, s
     grows = settings.model_copy(update={"layout": settings.layout.model_copy(update={"evolve": True})})
     lake = Lake(spark, grows)
     lake.ensure(table)
-    lake.add(lake.frame(rows), table, txn, rows=rows.num_rows)
+    lake.append(lake.frame(rows), table, txn, rows=rows.num_rows)

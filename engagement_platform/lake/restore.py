@@ -148,7 +148,7 @@ def restore(lake: Lake, table: Table, version: int, txn: Transaction, mark: Tran
 
 def touch(lake: Lake, table: Table, txn: Transaction) -> None:
     """A commit without rows; skipped when this transaction is in the table already."""
-    lake.add(lake.read(table), table, txn, rows=0)
+    lake.append(lake.read(table), table, txn, rows=0)
 
 
 def _note(uri: str, txn: Transaction, mark: Transaction) -> None:

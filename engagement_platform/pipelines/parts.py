@@ -166,7 +166,7 @@ class Appends:
     def add(self, name: str, table: Table, rows: DataFrame, count: int) -> None:
         """Append so many rows, which get their audit columns here."""
         with self._commit(name) as txn:
-            self._lake.add(stamped(rows, self._manifest), table, txn, rows=count)
+            self._lake.append(stamped(rows, self._manifest), table, txn, rows=count)
         self._written[name] = table, txn
 
     def commits(self) -> Mapping[str, Commit]:

@@ -221,7 +221,7 @@ class ReversalProcess:
         if not count or not work.group.announced:
             return {**kinds, "notifications": 0}
         with commit("append") as txn:
-            work.lake.add(announcements(work.seen, work.manifest), NOTIFICATION, txn, rows=count)
+            work.lake.append(announcements(work.seen, work.manifest), NOTIFICATION, txn, rows=count)
         return {**kinds, "notifications": count, **work.lake.written(NOTIFICATION, txn)}
 
 
@@ -261,7 +261,7 @@ class AuditProcess:
         ]
         if rows:
             with commit("append") as txn:
-                work.lake.add(work.lake.frame(table_of(rows, RESTORE)), RESTORE, txn, rows=len(rows))
+                work.lake.append(work.lake.frame(table_of(rows, RESTORE)), RESTORE, txn, rows=len(rows))
         return {}
 
 

@@ -301,7 +301,7 @@ def append(lake: Lake, table: Table, number: int) -> Transaction:
     rows = rows.select(*(F.lit(None).cast(kind).alias(name) for name, kind in kinds.items()))
     rows = rows.withColumns({"batch_id": F.lit(number).cast("long"), "ingestion_date": F.lit(date(2026, 11, 20))})
     txn = Transaction("job/append", number)
-    lake.add(rows, table, txn, rows=4)
+    lake.append(rows, table, txn, rows=4)
     return txn
 
 

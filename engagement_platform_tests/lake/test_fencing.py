@@ -45,13 +45,14 @@ def test_a_closed_transaction_is_in_the_table_without_a_row_and_a_write_under_it
     assert found is not None
     assert found.transaction_version(TRANSACTION.app_id) == TRANSACTION.version
     assert rows(lake) == []
-    lake.append(lake.spark.range(5).toDF("id"), TABLE, TRANSACTION)
-    lake.append(lake.spark.range(7, 8).toDF("id"), TABLE, Transaction(TRANSACTION.app_id, TRANSACTION.version + 1))
+    lake.append(lake.spark.range(5).toDF("id"), TABLE, TRANSACTION, rows=5)
+    later = Transaction(TRANSACTION.app_id, TRANSACTION.version + 1)
+    lake.append(lake.spark.range(7, 8).toDF("id"), TABLE, later, rows=1)
     assert rows(lake) == [7]
 
 
 def test_a_transaction_that_the_table_has_is_left_alone_and_a_table_that_is_not_there_is_not_made(lake: Lake) -> None:
-    lake.append(lake.spark.range(2).toDF("id"), TABLE, TRANSACTION)
+    lake.append(lake.spark.range(2).toDF("id"), TABLE, TRANSACTION, rows=2)
     before = lake.version(TABLE)
     close(lake, TRANSACTION)
     close(lake, Transaction(TRANSACTION.app_id, TRANSACTION.version - 1))
@@ -118,7 +119,7 @@ def test_who_closes_beside_a_write_that_lands_finds_it_done(lake: Lake) -> None:
         def check(self) -> None:
             if not written.is_set():
                 written.set()
-                lake.append(lake.spark.range(1).toDF("id"), TABLE, TRANSACTION)
+                lake.append(lake.spark.range(1).toDF("id"), TABLE, TRANSACTION, rows=1)
 
     Beside(lake).close([TableTransaction(TABLE.name, TRANSACTION)])
     found = log.open_log(lake.uri(TABLE))
@@ -128,7 +129,7 @@ def test_who_closes_beside_a_write_that_lands_finds_it_done(lake: Lake) -> None:
 
 
 def test_a_deletion_under_a_closed_transaction_is_skipped(lake: Lake) -> None:
-    lake.append(lake.spark.range(2).toDF("id"), CHANGING, Transaction("first", 0))
+    lake.append(lake.spark.range(2).toDF("id"), CHANGING, Transaction("first", 0), rows=2)
     close(lake, TRANSACTION, CHANGING)
     delete_through(lake, CHANGING, "id", 0, TRANSACTION)
     assert rows(lake, CHANGING) == [0, 1]
@@ -139,14 +140,14 @@ def test_nothing_is_written_once_the_guard_refuses(lake: Lake, write: str) -> No
     def refuse() -> None:
         raise PermissionError("the lease is lost")
 
-    lake.append(lake.spark.range(2).toDF("id"), CHANGING, Transaction("first", 0))
+    lake.append(lake.spark.range(2).toDF("id"), CHANGING, Transaction("first", 0), rows=2)
     guarded = Transaction("late", 1, guard=refuse)
     writes = {
-        "append": lambda: lake.append(lake.spark.range(3).toDF("id"), CHANGING, guarded),
+        "append": lambda: lake.append(lake.spark.range(3).toDF("id"), CHANGING, guarded, rows=3),
         "delete": lambda: delete_through(lake, CHANGING, "id", 0, guarded),
     }
     with pytest.raises(PermissionError):
         writes[write]()
     assert rows(lake, CHANGING) == [0, 1]
-    lake.append(lake.spark.range(9, 10).toDF("id"), CHANGING, Transaction("next", 0))
+    lake.append(lake.spark.range(9, 10).toDF("id"), CHANGING, Transaction("next", 0), rows=1)
     assert rows(lake, CHANGING) == [0, 1, 9]

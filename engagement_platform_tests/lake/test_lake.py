@@ -119,7 +119,7 @@ def test_a_table_that_differs_stops_the_job_with_every_difference(lake: Lake) ->
 def test_missing_columns_are_added_only_with_evolve_and_only_when_all_else_agrees(lake: Lake) -> None:
     table = named("evolves")
     lake.ensure(table)
-    lake.append(frame(lake, [("org", "a", 1, "old")]), table, Transaction("job/evolve", 0))
+    lake.append(frame(lake, [("org", "a", 1, "old")]), table, Transaction("job/evolve", 0), rows=1)
     more, between = Column("more", "map<string,string>", "It's new."), Column("between", "long", "New, too.")
     wider = replace(table, columns=(*table.columns[:2], between, *table.columns[2:], more))
     with pytest.raises(ContractBroken, match="column more map<string,string> is missing"):
@@ -138,13 +138,13 @@ def test_an_append_that_is_done_again_adds_nothing_even_with_other_rows(lake: La
     table = named("appended")
     lake.ensure(table)
     first, second = Transaction("job@1/data/insert", 4), Transaction("job@1/data/insert", 5)
-    lake.append(frame(lake, [("org", "a", 1, "one"), ("org-2", "b", 1, None)]), table, first)
+    lake.append(frame(lake, [("org", "a", 1, "one"), ("org-2", "b", 1, None)]), table, first, rows=2)
     after = lake.version(table)
-    lake.append(frame(lake, [("org", "a", 1, "one"), ("org-2", "b", 1, None)]), table, first)
-    lake.append(frame(lake, [("org", "c", 1, "another")]), table, first)
+    lake.append(frame(lake, [("org", "a", 1, "one"), ("org-2", "b", 1, None)]), table, first, rows=2)
+    lake.append(frame(lake, [("org", "c", 1, "another")]), table, first, rows=1)
     assert lake.version(table) == after
-    lake.append(frame(lake, [("org", "d", 1, "next")]), table, second)
-    lake.append(frame(lake, [("org", "e", 1, "other application")]), table, Transaction("job@2/data/insert", 4))
+    lake.append(frame(lake, [("org", "d", 1, "next")]), table, second, rows=1)
+    lake.append(frame(lake, [("org", "e", 1, "other application")]), table, Transaction("job@2/data/insert", 4), rows=1)
     assert sorted(row[1] for row in rows_of(lake, table)) == ["a", "b", "d", "e"]
     commit = lake.commit_of(table, first)
     assert commit is not None
@@ -157,7 +157,7 @@ def test_an_update_that_is_done_again_changes_nothing(lake: Lake) -> None:
     table = named("updated")
     lake.ensure(table)
     held = [("org", "a", 1, "one"), ("org", "b", 5, "other"), ("org-2", "a", 1, "theirs")]
-    lake.append(frame(lake, held), table, Transaction("job/insert", 0))
+    lake.append(frame(lake, held), table, Transaction("job/insert", 0), rows=len(held))
     txn = Transaction("job/update", 1)
 
     def update(changes: Sequence[Row]) -> None:
@@ -181,11 +181,11 @@ def test_an_update_that_is_done_again_changes_nothing(lake: Lake) -> None:
 def test_an_update_that_fails_leaves_no_transaction_behind_in_the_session(lake: Lake) -> None:
     table = named("refused")
     lake.ensure(table)
-    lake.append(frame(lake, [("org", "a", 1, "one")]), table, Transaction("job/insert", 0))
+    lake.append(frame(lake, [("org", "a", 1, "one")]), table, Transaction("job/insert", 0), rows=1)
     twice = frame(lake, [("org", "a", 2, "two"), ("org", "a", 3, "three")])
     with pytest.raises(Exception, match="DELTA_MULTIPLE_SOURCE_ROW_MATCHING_TARGET_ROW_IN_MERGE"):
         update_rows(lake, twice, table, Transaction("job/update", 1), on=("organization_id", "id"), within=())
-    lake.append(frame(lake, [("org", "b", 1, "later")]), table, Transaction("job/insert", 1))
+    lake.append(frame(lake, [("org", "b", 1, "later")]), table, Transaction("job/insert", 1), rows=1)
     assert [row[1] for row in rows_of(lake, table)] == ["a", "b"]
     assert lake.spark.conf.get("spark.databricks.delta.write.txnAppId", None) is None
 
@@ -194,7 +194,7 @@ def test_an_append_only_table_refuses_an_update(lake: Lake) -> None:
     table = replace(named("append_only"), mode=Mode.APPEND_ONLY)
     lake.ensure(table)
     rows = frame(lake, [("org", "a", 1, "one")])
-    lake.append(rows, table, Transaction("job/insert", 0))
+    lake.append(rows, table, Transaction("job/insert", 0), rows=1)
     with pytest.raises(Exception, match="DELTA_CANNOT_MODIFY_APPEND_ONLY"):
         update_rows(lake, rows, table, Transaction("job/update", 0), on=("organization_id", "id"), within=())
 
@@ -202,9 +202,9 @@ def test_an_append_only_table_refuses_an_update(lake: Lake) -> None:
 def test_a_pinned_version_is_read_whatever_came_later(lake: Lake) -> None:
     table = named("pinned")
     lake.ensure(table)
-    lake.append(frame(lake, [("org", "a", 1, "one")]), table, Transaction("job/insert", 0))
+    lake.append(frame(lake, [("org", "a", 1, "one")]), table, Transaction("job/insert", 0), rows=1)
     pinned = lake.version(table)
-    lake.append(frame(lake, [("org", "b", 1, "two")]), table, Transaction("job/insert", 1))
+    lake.append(frame(lake, [("org", "b", 1, "two")]), table, Transaction("job/insert", 1), rows=1)
     assert [row["id"] for row in lake.read(table, pinned).collect()] == ["a"]
     assert lake.read(table, 0).count() == 0
 
@@ -252,5 +252,5 @@ def test_organizations_that_make_no_folder_name_turn_a_table_to_random_ones_once
     assert found.properties["delta.randomizeFilePrefixes"] == "true"
     lake.ensure(table)
     odd = [("../up", "a", 1, "one"), ("😀" * 256, "b", 1, "two")]
-    lake.append(frame(lake, odd), table, Transaction("job/insert", 0))
+    lake.append(frame(lake, odd), table, Transaction("job/insert", 0), rows=len(odd))
     assert rows_of(lake, table) == sorted(odd)

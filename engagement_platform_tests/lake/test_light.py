@@ -10,22 +10,19 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 
 from engagement_platform.engine.model import Transaction
 from engagement_platform.lake import light
-from engagement_platform.lake.arrow import table_of
 from engagement_platform.lake.contract import Column, Mode, Table
 from engagement_platform.lake.engagement import MUTATION_REQUEST, QUARANTINE, data_table
-from engagement_platform.lake.lake import Lake, here
+from engagement_platform.lake.lake import Lake
 from engagement_platform.lake.turns import TableBusy, turn
 from engagement_platform.settings import LayoutSettings, Settings
-from engagement_platform_tests.conftest import max_result_size
 from engagement_platform_tests.matrix import quick
 
 THINGS = Table(
@@ -86,56 +83,11 @@ def rows_of(lake: Lake, table: Table) -> list[Any]:
     return sorted((row.asDict(recursive=True) for row in lake.read(table).collect()), key=repr)
 
 
-def engines(lake: Lake, table: Table) -> list[str]:
-    """Who wrote each commit, but for compactions."""
-    history = [entry for entry in DeltaTable(lake.uri(table)).history() if entry["operation"] != "OPTIMIZE"]
-    return ["light" if entry["engineInfo"].startswith("delta-rs") else "Spark" for entry in reversed(history)]
-
-
 def random_rows(rng: random.Random, count: int, version: int = 1) -> list[Row]:
     """One row per key at most."""
     keys = [(o, d, i) for o in ORGANIZATIONS for d in DAYS for i in IDS]
     says: list[Any] = [("word", {"k": "v", "empty": None}), (None, {}), ("", None), None]
     return [(*key, version, rng.choice(says)) for key in rng.sample(keys, count)]
-
-
-def test_both_engines_leave_the_same_rows_and_read_what_the_other_wrote(spark: SparkSession, home: Path) -> None:
-    """The same appends, without Spark, by Spark, and taking turns, whoever begins."""
-    all_ways, table = [(1000, 1000), (0, 0), (0, 1000), (1000, 0)], named("both")
-    found = []
-    for nth, ways in enumerate(all_ways):
-        rng = random.Random(20261121)
-        lakes = [lake_at(spark, home / str(nth), light_write_rows=way) for way in ways]
-        lakes[0].ensure(table)
-        for version in range(1, 6):
-            lake = lakes[version % 2]
-            changes = random_rows(rng, 60, version=rng.randint(1, 5))
-            lake.append(frame(lake, changes), table, Transaction("job/insert", version), rows=len(changes))
-        found.append(rows_of(lakes[0], table))
-        assert len(found[-1]) > 60
-        assert found[-1] == found[0]
-        assert set(engines(lakes[0], table)[1:]) == {("light" if way else "Spark") for way in ways}
-
-
-@pytest.mark.parametrize(("first", "second"), quick([(0, 1000), (1000, 0), (1000, 1000)], unpack=True))
-def test_a_transaction_of_one_engine_is_skipped_by_the_other(
-    spark: SparkSession, home: Path, first: int, second: int
-) -> None:
-    table = named(f"skipped_{first}_{second}")
-    ours, theirs = lake_at(spark, home, light_write_rows=first), lake_at(spark, home, light_write_rows=second)
-    ours.ensure(table)
-    row: Row = ("org", DAYS[0], "a", 1, None)
-    ours.append(frame(ours, [row]), table, Transaction("job@1/insert", 4), rows=1)
-    after = ours.version(table)
-    for version in (3, 4):
-        txn = Transaction("job@1/insert", version)
-        theirs.append(frame(theirs, [("org", DAYS[0], "b", 1, None)]), table, txn, rows=1)
-    assert ours.version(table) == after
-    theirs.append(frame(theirs, [("org", DAYS[0], "b", 1, None)]), table, Transaction("job@2/insert", 4), rows=1)
-    assert [row["id"] for row in rows_of(ours, table)] == ["a", "b"]
-    commit = ours.commit_of(table, Transaction("job@1/insert", 4))
-    assert commit is not None
-    assert (commit.files_added, commit.rows_added, commit.bytes_added > 0) == (1, 1, True)
 
 
 @pytest.mark.parametrize("max_literals", quick([light.MAX_LITERALS, 2, 0]))
@@ -185,41 +137,6 @@ def test_a_hundred_thousand_values_are_looked_up_without_harm(
     assert lake.find(table, 1, ("id",), {"organization_id": ["org"], "id": ids[1:]}).num_rows == 0
 
 
-def test_many_rows_and_liquid_tables_go_through_spark(spark: SparkSession, home: Path) -> None:
-    lake = lake_at(spark, home, light_write_rows=2)
-    table, liquid = named("mixed"), replace(named("liquid"), partitioned_by=(), liquid_by=("organization_id",))
-    lake.ensure(table, liquid)
-    row: Row = ("org", DAYS[0], "a", 1, None)
-    one = frame(lake, [row])
-    for version, rows in enumerate((1, 2, 3, None)):
-        lake.append(one, table, Transaction("job/insert", version), rows=rows)
-    lake.append(one, liquid, Transaction("job/insert", 0), rows=1)
-    assert engines(lake, table)[1:] == ["light", "light", "Spark", "Spark"]
-    assert engines(lake, liquid)[:2] == ["Spark", "Spark"]
-    assert len(rows_of(lake, table)) == 4
-
-
-@pytest.mark.parametrize("partitioned_by", quick([("organization_id",), ("organization_id", "day"), ()]))
-def test_partitions_with_many_small_files_are_compacted_and_nothing_else_changes(
-    spark: SparkSession, home: Path, partitioned_by: tuple[str, ...]
-) -> None:
-    """Also in append-only tables, and streams of those do not see it."""
-    table = replace(named(f"compacted_{len(partitioned_by)}"), partitioned_by=partitioned_by, mode=Mode.APPEND_ONLY)
-    lake = lake_at(spark, home, auto_compact=True, auto_compact_min_files=4)
-    lake.ensure(table)
-    rows: list[Row] = [("Org 2", DAYS[nth % 2], str(nth), 1, None) for nth in range(10)]
-    for nth, row in enumerate(rows):
-        with_other = [row, ("other", DAYS[0], "0", 1, None)] if nth == 0 else [row]
-        lake.append(frame(lake, with_other), table, Transaction("job/insert", nth), rows=2)
-    operations = [entry["operation"] for entry in DeltaTable(lake.uri(table)).history()]
-    assert operations.count("OPTIMIZE") == {0: 3, 1: 3, 2: 2}[len(partitioned_by)]
-    assert sorted(row["id"] for row in rows_of(lake, table)) == sorted(["0", *(str(nth) for nth in range(10))])
-    assert len(DeltaTable(lake.uri(table)).file_uris()) <= 5
-    query = lake.stream(table).writeStream.format("memory").queryName(f"seen_{len(partitioned_by)}")
-    query.trigger(availableNow=True).start().awaitTermination()
-    assert spark.table(f"seen_{len(partitioned_by)}").count() == 11
-
-
 @pytest.mark.parametrize("word", quick(["x\u2028y", "\u2029", "\x85", "long " * 100_000]))
 def test_whatever_a_text_holds_its_commit_is_found_and_stays_small(spark: SparkSession, home: Path, word: str) -> None:
     table = named(f"texts_{len(word)}_{ord(word[0])}")
@@ -232,32 +149,6 @@ def test_whatever_a_text_holds_its_commit_is_found_and_stays_small(spark: SparkS
     assert (commit.rows_added, commit.bytes_added > 0) == (1, True)
     assert Path(lake.uri(table), "_delta_log", f"{commit.version:020}.json").stat().st_size < 5_000
     assert rows_of(lake, table)[0]["more"]["word"] == word
-
-
-def test_rows_of_more_bytes_than_spark_hands_out_go_through_spark(spark: SparkSession, home: Path) -> None:
-    table = named("heavy")
-    lake = lake_at(spark, home)
-    lake.ensure(table)
-    rows: list[Row] = [("org", DAYS[0], str(nth), 1, (f"{nth} " * 50_000, None)) for nth in range(3)]
-    with max_result_size(spark, "200k"):
-        lake.append(frame(lake, rows), table, Transaction("job/insert", 0), rows=3)
-        assert here(frame(lake, rows)) is None
-    assert engines(lake, table)[1:] == ["Spark"]
-    assert [row["id"] for row in rows_of(lake, table)] == ["0", "1", "2"]
-
-
-def test_a_conflict_with_another_writer_is_raised_and_not_retried(spark: SparkSession, home: Path) -> None:
-    """The writers take turns, so a conflict means that one does not; the batch is replayed instead."""
-    table = named("conflict")
-    lake = lake_at(spark, home)
-    lake.ensure(table)
-    rows = pa.table(frame(lake, [("org", DAYS[0], "a", 1, None)]).toArrow())
-    lake.append(frame(lake, [("org", DAYS[0], "a", 1, None)]), table, Transaction("job/insert", 0), rows=1)
-    stale = DeltaTable(lake.uri(table))
-    lake.append(frame(lake, [("org", DAYS[0], "b", 1, None)]), table, Transaction("job/insert", 1), rows=1)
-    with pytest.raises(Exception, match=r"(?i)commit|transaction"):
-        light.append(stale, rows, Transaction("job/insert", 1))
-    assert [row["id"] for row in rows_of(lake, table)] == ["a", "b"]
 
 
 def test_writers_of_a_table_take_turns_and_do_not_wait_for_ever(tmp_path: Path) -> None:
@@ -300,32 +191,3 @@ def test_a_table_made_without_spark_is_the_one_that_spark_makes(
     assert ours.protocol() == theirs.protocol()
     shown = [spark.sql(f"DESCRIBE TABLE delta.`{lake.uri(declared)}`").collect() for lake in lakes]
     assert shown[0] == shown[1]
-
-
-def test_four_who_append_at_once_lose_and_double_nothing(tmp_path: Path) -> None:
-    """Nobody needs a lease to add rows: commits take turns, and no run waits for another one to end."""
-    things = replace(THINGS, mode=Mode.APPEND_ONLY, columns=THINGS.columns[:4])
-    settings, at_once, failed = Settings(home=tmp_path), threading.Barrier(4), list[BaseException]()
-    Lake(cast(SparkSession, None), settings).ensure(things)
-
-    def append(who: int) -> None:
-        try:
-            lake = Lake(cast(SparkSession, None), settings)
-            at_once.wait()
-            for n in range(5):
-                rows = [{"organization_id": "org", "day": DAYS[0], "id": f"{who}-{n}", "version": 1}]
-                lake.append(table_of(rows, things), things, Transaction(f"appender-{who}", n), rows=1)
-        except BaseException as error:
-            failed.append(error)
-
-    threads = [threading.Thread(target=append, args=(who,)) for who in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert failed == []
-    found = DeltaTable(things.uri(settings.lake))
-    assert found.version() == 20
-    ids = sorted(row["id"] for row in found.to_pyarrow_table().to_pylist())
-    assert ids == sorted(f"{who}-{n}" for who in range(4) for n in range(5))
-    assert {found.transaction_version(f"appender-{who}") for who in range(4)} == {4}

@@ -164,17 +164,17 @@ def test_by_organization_the_same_rows_lie_in_few_files_with_days_that_do_not_ov
     # A batch that is replayed is still known, and new ones land.
     lake, data = home.migration(spark, "organization").lake, data_table("organization")
     lake.ensure(data)
-    again = engagement_rows("org-1", 9, 2)
-    lake.append(again, data, Transaction("ingest@1.t/data/insert", 2))
+    again = lake.frame(engagement_rows("org-1", 9, 2))
+    lake.append(again, data, Transaction("ingest@1.t/data/insert", 2), rows=2)
     assert home.rows() == home.before
-    lake.append(again, data, Transaction("ingest@1.t/data/insert", 3))
+    lake.append(again, data, Transaction("ingest@1.t/data/insert", 3), rows=2)
     assert len(home.rows()) == len(home.before) + 2
     with pytest.raises(LaidOutOtherwise, match=r"partitioned by \(organization_id, engagement_date\) at version 1"):
         rollback.plan(home.settings("organization"), home.seeded.stores, rollback.Asked(DATA, 1, "only"))
     # Who began before the migration has the old layout in mind.
     old = data_table("organization_date")
     with pytest.raises(ContractBroken, match="engagement-platform migrate"):
-        lake.append(again, old, Transaction("ingest@1.t/data/insert", 4))
+        lake.append(again, old, Transaction("ingest@1.t/data/insert", 4), rows=2)
 
 
 @pytest.mark.slow
@@ -194,10 +194,11 @@ def test_every_layout_can_become_every_other(spark: SparkSession, tmp_path: Path
         assert_migrated(home, done, scheme)
         detail = spark.sql(f"DESCRIBE DETAIL delta.`{home.uri}`").collect()[0]
         assert list(detail["clusteringColumns"] or ()) == list(data_table(scheme).liquid_by)
-        # Jobs write to it, by the engine that can.
+        # Jobs write to it.
         lake, number = Lake(spark, home.settings(scheme)), len(home.before)
         lake.ensure(data_table(scheme))
-        lake.append(engagement_rows("org-1", number, 1), data_table(scheme), Transaction("more@1.t", number), rows=1)
+        one = lake.frame(engagement_rows("org-1", number, 1))
+        lake.append(one, data_table(scheme), Transaction("more@1.t", number), rows=1)
         home.before = home.rows()
         assert len(home.before) == number + 1
 

@@ -229,7 +229,7 @@ def test_organizations_of_any_name_are_rewritten_and_a_liquid_table_as_a_whole(
         written.accept_folders("organization_id", ODD, table)
     for batch in range(2):
         rows = pa.concat_tables([engagement_rows(name, batch * 20 + i, 2) for i, name in enumerate(ODD)])
-        written.add(written.frame(rows), table, lake._txn(f"{batch}"), rows=rows.num_rows)
+        written.append(written.frame(rows), table, lake._txn(f"{batch}"), rows=rows.num_rows)
     before, version = lake.rows(), DeltaTable(lake.uri()).version()
     asked = Asked("engagement/data", () if scheme == "liquid" else ODD[:3])
     plan = planned(lake.settings, asked)

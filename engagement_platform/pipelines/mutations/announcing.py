@@ -80,7 +80,7 @@ class NotificationProcess:
         rows = sum(by.values())
         requests = sum(of.values())
         with commit("append") as txn:
-            work.lake.add(notifications(work.changes, work.manifest), NOTIFICATION, txn, rows=rows)
+            work.lake.append(notifications(work.changes, work.manifest), NOTIFICATION, txn, rows=rows)
         return {
             "rows_in": requests,
             "landed": requests,

@@ -218,7 +218,7 @@ def write_data(work: Move, txn: Transaction) -> None:
     """Commit the changed rows and the watermark to the Data Table."""
     bounds, lake, table = work.bounds, work.lake, work.data
     if not bounds["rows"]:
-        lake.add(lake.read(table, work.at.versions[table.name]), table, txn, rows=0)
+        lake.append(lake.read(table, work.at.versions[table.name]), table, txn, rows=0)
         return
     if work.choice.strategy == "overwrite":
         stays = lake.read(table, work.at.versions[table.name]).join(work.changed.select(*KEY), list(KEY), "left_anti")
@@ -245,7 +245,7 @@ def write_names(work: Move, txn: Transaction) -> None:
         touched = touched.unionByName(part.select("organization_id"))
     organizations = sorted(row[0] for row in touched.distinct().collect())
     if not organizations:
-        lake.add(mapping, MAPPING, txn, rows=0)
+        lake.append(mapping, MAPPING, txn, rows=0)
         return
     listed = len(organizations) <= MAX_LITERALS
 
