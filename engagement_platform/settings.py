@@ -218,12 +218,6 @@ class LayoutSettings(Section):
         description="Both keys for optimized writes (autoOptimize.optimizeWrite, optimizeWrite.enabled): one task "
         "writes a partition.",
     )
-    light_write_rows: int = Field(
-        default=200_000,
-        ge=0,
-        description="Tables on this machine's disk that are not clustered are made without a Spark job (0.01 s instead "
-        "of 0.6 s); 0 has Spark make them, too. Rows are Spark's in any case.",
-    )
     evolve: bool = Field(
         default=False,
         description="Add columns that a contract has and the table lacks. Any other difference always stops the job.",

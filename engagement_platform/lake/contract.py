@@ -39,7 +39,7 @@ class Table:
     partitioned_by: tuple[str, ...] = ()
     liquid_by: tuple[str, ...] = ()
     in_spark: bool = False
-    """Whether Spark alone writes the table, its creation included."""
+    """Whether Spark makes the empty table on a local disk, too; its rows are Spark's in any case."""
 
     @property
     def name(self) -> str:

@@ -206,7 +206,8 @@ class Lake:
                 self.spark.sql(f"ALTER TABLE {self.sql_name(table)} SET TBLPROPERTIES {prefixes}").collect()
 
     def _create(self, table: Table) -> None:
-        if self.is_local and not table.liquid_by and not table.in_spark and self.settings.layout.light_write_rows:
+        if self.is_local and not table.liquid_by and not table.in_spark:
+            # 0.01 s instead of 0.6 s, and there are thirty tables of games.
             with turn(self.root, table.name):
                 light.create(self.uri(table), table)
             return

@@ -178,12 +178,9 @@ def test_a_table_made_without_spark_is_the_one_that_spark_makes(
     spark: SparkSession, tmp_path: Path, declared: Table
 ) -> None:
     """Columns, types, comments, partitions, properties and protocol, as both engines read them."""
-    lakes = [
-        Lake(spark, Settings(home=tmp_path / name, layout=LayoutSettings(light_write_rows=rows)))
-        for name, rows in (("light", 1), ("spark", 0))
-    ]
-    for lake in lakes:
-        lake.ensure(declared)
+    lakes = [Lake(spark, Settings(home=tmp_path / name)) for name in ("without", "with")]
+    for lake, in_spark in zip(lakes, (False, True), strict=True):
+        lake.ensure(replace(declared, in_spark=in_spark))
     ours, theirs = (DeltaTable(lake.uri(declared)) for lake in lakes)
     assert json.loads(ours.schema().to_json()) == json.loads(theirs.schema().to_json())
     assert ours.metadata().partition_columns == theirs.metadata().partition_columns

@@ -293,9 +293,7 @@ def test_a_base_that_only_spark_writes_goes_back_with_its_watermark(
     spark: SparkSession, broker: Broker, tmp_path: Path
 ) -> None:
     """One with partitions of texts has random folder names, which delta-rs does not keep."""
-    world = Ticking(
-        spark, broker, tmp_path / "home", DEVICE, layout=LayoutSettings(auto_compact=False, light_write_rows=0)
-    )
+    world = Ticking(spark, broker, tmp_path / "home", DEVICE, layout=LayoutSettings(auto_compact=False))
     first, second, third = side_by_side(5, DEVICE, 9, 3)
     for batch in (first, second):
         world.send(batch)
