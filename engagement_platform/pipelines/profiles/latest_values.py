@@ -30,16 +30,12 @@ def latest_values(changes: DataFrame, entity: Entity) -> DataFrame:
     newest = {
         name: F.max_by(F.struct(name, entity.version), F.when(_speaks_of(name), place)) for name in entity.columns
     }
-    # Aggregates of strings sort. By key first, so that rows are sorted once, and not before the shuffle, too.
-    folded = (
-        changes.repartition(entity.key)
-        .groupBy(entity.key)
-        .agg(
-            F.max(entity.version).alias(entity.version),
-            F.bool_or(F.col("op") == "INSERT").alias("inserted"),
-            presence.alias("presence"),
-            *(word.alias(f"word_{name}") for name, word in newest.items()),
-        )
+    # No repartition before it, which would keep a predicate on the key from the files of the changeset.
+    folded = changes.groupBy(entity.key).agg(
+        F.max(entity.version).alias(entity.version),
+        F.bool_or(F.col("op") == "INSERT").alias("inserted"),
+        presence.alias("presence"),
+        *(word.alias(f"word_{name}") for name, word in newest.items()),
     )
     return folded.select(
         entity.key,
