@@ -59,7 +59,10 @@ class Services:
         declared = declarations(settings)
         # Spark first: it takes longest to come up.
         if self.connect:
-            children.append(connect_child(settings, home / "spark"))
+            spark = connect_child(settings, home / "spark")
+            # Its workers fetch the objects of games, and boto3 looks for address and keys in the environment only.
+            aws = {name: value for name, value in self.variables.items() if name.startswith("AWS_")}
+            children.append(replace(spark, env={**spark.env, **aws}))
         if self.kafka:
             ports = settings.embedded
             jars = resolve_jars("kafka", settings.spark.jar_cache)

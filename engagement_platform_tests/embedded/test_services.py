@@ -44,6 +44,15 @@ def test_another_port_moves_the_address_that_clients_are_told(monkeypatch: pytes
     assert services.variables["ENGAGEMENT_PLATFORM_KAFKA__BOOTSTRAP_SERVERS"] == "127.0.0.1:29999"
 
 
+@pytest.mark.usefixtures("kafka_jars", "spark_jars")
+def test_sparks_workers_are_told_where_the_objects_of_games_are(tmp_path: Path) -> None:
+    services = all_services(Settings(home=tmp_path))
+    [spark] = [child for child in services.children() if child.name == "spark-connect"]
+    told = {name: value for name, value in services.variables.items() if name.startswith("AWS_")}
+    assert told
+    assert {name: spark.env.get(name) for name in told} == told
+
+
 def test_a_broker_that_is_named_is_used_and_none_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ENGAGEMENT_PLATFORM_KAFKA__BOOTSTRAP_SERVERS", "kafka.example.org:9092")
     services = missing_services(Settings())
