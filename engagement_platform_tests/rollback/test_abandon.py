@@ -48,6 +48,8 @@ BY = "ann@here"
 class Batches(Planted):
     """Three batches of profiles, each with a row in two tables."""
 
+    spark: SparkSession
+
     def __init__(self, spark: SparkSession, home: Path) -> None:
         super().__init__(home)
         self.spark = spark
