@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from benchmarks.mutation_ways import configure
-from engagement_platform.engine.job import Told
+from engagement_platform.engine.job import Callbacks
 from engagement_platform.engine.model import Transaction
 from engagement_platform.jobs import open_stores
 from engagement_platform.lake.contract import Column, Mode, Table
@@ -108,7 +108,7 @@ def appended(at: Stage, rows: pa.Table, batch: int) -> None:
 
 def moved(at: Stage) -> Mapping[str, float]:
     """One batch of the job that moves pending changes into the base; seconds of each of its processes."""
-    job = rematerialize(at.entity, Parts(at.lake, open_stores(at.settings), at.settings, Told()))
+    job = rematerialize(at.entity, Parts(at.lake, open_stores(at.settings), at.settings, Callbacks()))
     with job.exclusive() as lease:
         report = job.run_batch(lease)
     assert report is not None, "no changes wait"

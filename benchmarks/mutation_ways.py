@@ -24,7 +24,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from benchmarks.mutation_data import DataSet, Tally, tally
-from engagement_platform.engine.job import BatchReport, MicroBatchJob, Told
+from engagement_platform.engine.job import BatchReport, Callbacks, MicroBatchJob
 from engagement_platform.engine.model import Limits, Manifest, NoIdentity, Offsets, Transaction
 from engagement_platform.jobs import open_stores
 from engagement_platform.lake import log
@@ -232,7 +232,7 @@ def only_batch(job: MicroBatchJob[Any]) -> tuple[float, BatchReport]:
 
 def parts_of(stage: Stage) -> Parts:
     """What the jobs are built with."""
-    return Parts(stage.lake, open_stores(stage.settings), stage.settings, Told())
+    return Parts(stage.lake, open_stores(stage.settings), stage.settings, Callbacks())
 
 
 def ingestion(stage: Stage, topic: StagedTopic) -> MicroBatchJob[Any]:

@@ -34,7 +34,7 @@ from engagement_platform.embedded.ports import free_ports
 from engagement_platform.embedded.producing import produce
 from engagement_platform.embedded.traffic import Traffic
 from engagement_platform.engine.fencing import Committer
-from engagement_platform.engine.job import MicroBatchJob, Process, Told
+from engagement_platform.engine.job import Callbacks, MicroBatchJob, Process
 from engagement_platform.engine.model import Counts, Limits, Manifest
 from engagement_platform.jobs import INGEST_ENGAGEMENTS, open_stores, read_topic
 from engagement_platform.lake.jars import resolve_jars
@@ -224,7 +224,7 @@ def main() -> None:
             console.print(produce(settings.kafka, made, limit=needed))
             spark = build_remote(settings.spark, session_conf(settings))
             source = KafkaSource(settings.kafka.engagements_topic, settings.kafka)
-            parts = Parts(Lake(spark, settings), open_stores(settings), settings, Told())
+            parts = Parts(Lake(spark, settings), open_stores(settings), settings, Callbacks())
             read = partial(read_topic, source, spark, settings)
             bench = Bench(ingest_engagements(INGEST_ENGAGEMENTS, source, read, parts), Path(settings.lake), server)
             for _ in range(2):

@@ -39,15 +39,15 @@ def run(
     A batch that was interrupted is finished first. Exit status: 0 when idle, 1 with a one-line reason.
     Example: engagement-platform run ingest-engagements --until-idle --json
     """
-    from engagement_platform.engine.job import Told
+    from engagement_platform.engine.job import Callbacks
     from engagement_platform.jobs import run_job
     from engagement_platform.settings import Settings
 
     def say(why: object) -> None:
         typer.echo(f"Waiting: {why}", err=True)
 
-    told = Told(on_wait=lambda _lease, holder: say(holder), on_blocked=say)
-    for report in run_job(job, Settings(), until_idle=until_idle, reason=reason, told=told):
+    callbacks = Callbacks(on_wait=lambda _lease, holder: say(holder), on_blocked=say)
+    for report in run_job(job, Settings(), until_idle=until_idle, reason=reason, callbacks=callbacks):
         if as_json:
             typer.echo(json.dumps(report.as_json()))
             continue

@@ -53,7 +53,7 @@ def erase(
     Example: engagement-platform erase --subject p-42 --yes --out receipt.json
     """
     from engagement_platform import erasures
-    from engagement_platform.engine.job import Told
+    from engagement_platform.engine.job import Callbacks
     from engagement_platform.settings import Settings
 
     if finish == (subject is not None or verify is not None):
@@ -63,9 +63,9 @@ def erase(
     def say(why: object) -> None:
         typer.echo(f"Waiting: {why}", err=True)
 
-    told = Told(on_wait=lambda _lease, holder: say(holder), on_blocked=say)
+    callbacks = Callbacks(on_wait=lambda _lease, holder: say(holder), on_blocked=say)
     if finish:
-        finished = len(list(erasures.finish(settings, told)))
+        finished = len(list(erasures.finish(settings, callbacks)))
         typer.echo(f"{finished} erasures were finished.")
         return
     names = {"persons": person or (), "organizations": organization or (), "profiles": profile or ()}
@@ -82,7 +82,7 @@ def erase(
         raise typer.Exit(0 if holds else 1)
     if not yes:
         typer.confirm(f"Erase {subject} for good?", abort=True)
-    done = erasures.erase(settings, asked, told)
+    done = erasures.erase(settings, asked, callbacks)
     for sentence in done.kept:
         typer.echo(f"Not purged yet: {sentence}", err=True)
     for sentence in done.stays:

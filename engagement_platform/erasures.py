@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from engagement_platform.engine.job import BatchReport, Told
+from engagement_platform.engine.job import BatchReport, Callbacks
 from engagement_platform.engine.stores import utc_now
 from engagement_platform.erasing.declared import declared_tables
 from engagement_platform.erasing.job import Eraser, tables
@@ -76,9 +76,9 @@ class Done:
     """What was left as it is, with the reason and what to do, as sentences."""
 
 
-def erase(settings: Settings, asked: Request, told: Told | None = None) -> Done:
+def erase(settings: Settings, asked: Request, callbacks: Callbacks | None = None) -> Done:
     """Erase a subject everywhere. Raises what each place raises; the same call then does the rest."""
-    vault, reach = open_vault(settings), _places(settings, asked, told)
+    vault, reach = open_vault(settings), _places(settings, asked, callbacks)
     who = erasure.subject(vault, asked.subject, asked.game)
     keys, done = erasure.erase(vault, who, reach)
     given = receipts.receipt(vault.keyring, who, keys, done, utc_now(), not_reached(settings, asked))
@@ -86,9 +86,9 @@ def erase(settings: Settings, asked: Request, told: Told | None = None) -> Done:
     return Done(given, sum(one.left for one in done), list(_kept(reach)), stays)
 
 
-def finish(settings: Settings, told: Told | None = None) -> Iterator[BatchReport]:
+def finish(settings: Settings, callbacks: Callbacks | None = None) -> Iterator[BatchReport]:
     """Finish erasures of engagements and profiles that were interrupted. Without a receipt: erase again for that."""
-    return Eraser(settings, open_stores(settings), told or Told()).finish()
+    return Eraser(settings, open_stores(settings), callbacks or Callbacks()).finish()
 
 
 def verify(settings: Settings, receipt: Path, asked: Request | None) -> list[receipts.Check]:
@@ -128,7 +128,7 @@ def _other_tables(settings: Settings, declared: Declarations) -> Iterator[str]:
             yield name
 
 
-def _places(settings: Settings, asked: Request, told: Told | None) -> list[erasure.Erasable]:
+def _places(settings: Settings, asked: Request, callbacks: Callbacks | None) -> list[erasure.Erasable]:
     found: list[erasure.Erasable] = [
         SpooledRecords(settings),
         *stored_objects(settings),
@@ -143,7 +143,7 @@ def _places(settings: Settings, asked: Request, told: Told | None) -> list[erasu
         # on they refuse nothing that is about the person.
         found += declared_tables(settings)
         # The replica is a consumer, too: behind the erasure it would keep the files of what it is told of.
-        found += [*places(settings, asked.whom, told, readers=readers, before_purge=replica.make_anew), replica]
+        found += [*places(settings, asked.whom, callbacks, readers=readers, before_purge=replica.make_anew), replica]
     # Last, for they may be many.
     return [*found, *(raw for raw in (_raw(settings, feed) for feed in _feeds(settings)) if raw.is_reached)]
 

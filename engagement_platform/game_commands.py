@@ -39,7 +39,7 @@ def replay(
     """
     if finish == bool(prefix or date):
         raise typer.BadParameter("give --prefix or --date, or --finish alone")
-    from engagement_platform.engine.job import Told
+    from engagement_platform.engine.job import Callbacks
     from engagement_platform.jobs import open_stores, replay_game_events
     from engagement_platform.lake.session import spark_session
     from engagement_platform.pipelines.declarations.declared import declarations
@@ -55,10 +55,10 @@ def replay(
     def say(why: object) -> None:
         typer.echo(f"Waiting: {why}", err=True)
 
-    told = Told(on_wait=lambda _lease, holder: say(holder), on_blocked=say)
+    callbacks = Callbacks(on_wait=lambda _lease, holder: say(holder), on_blocked=say)
     stores = open_stores(settings)
     with spark_session(settings, feed.replay_job) as spark:
-        for report in replay_game_events(prefixes, spark, settings, stores, told, feed=feed):
+        for report in replay_game_events(prefixes, spark, settings, stores, callbacks, feed=feed):
             counts = report.counts
             if as_json:
                 typer.echo(json.dumps(report.as_json()))

@@ -17,7 +17,7 @@ from engagement_platform.engine.database import open_engine
 from engagement_platform.engine.drain import DrainPolicy, drain
 from engagement_platform.engine.fencing import declared as declared_transactions
 from engagement_platform.engine.fencing import targets_of
-from engagement_platform.engine.job import BatchReport, MicroBatchJob, Stores, Told
+from engagement_platform.engine.job import BatchReport, Callbacks, MicroBatchJob, Stores
 from engagement_platform.engine.lease import LeaseStore
 from engagement_platform.engine.model import JobState, Manifest
 from engagement_platform.engine.stores import BatchMetadataStore, CheckpointStore
@@ -134,7 +134,7 @@ def build_declared(
     spark: SparkSession,
     settings: Settings,
     stores: Stores,
-    told: Told | None = None,
+    callbacks: Callbacks | None = None,
 ) -> MicroBatchJob[Any]:
     """The job of a declared stream or feed, or the one of a declared entity that has this name, on an open session.
 
@@ -142,11 +142,13 @@ def build_declared(
     """
     if isinstance(declared, Feed):
         own = declared.settings(settings)
-        return game_events(name, QueueSource(name, own), Lake(spark, own), stores, own, declared, told or Told())
-    told, lake = told or Told(), Lake(spark, settings)
+        return game_events(
+            name, QueueSource(name, own), Lake(spark, own), stores, own, declared, callbacks or Callbacks()
+        )
+    callbacks, lake = callbacks or Callbacks(), Lake(spark, settings)
     if isinstance(declared, DeclaredEntity) and name == rematerialize_name(declared.entity):
-        return rematerialize(declared.entity, Parts(lake, stores, settings, told))
-    source, parts = KafkaSource(declared.topic, settings.kafka), Parts(lake, stores, settings, told)
+        return rematerialize(declared.entity, Parts(lake, stores, settings, callbacks))
+    source, parts = KafkaSource(declared.topic, settings.kafka), Parts(lake, stores, settings, callbacks)
     read = partial(read_topic, source, spark, settings)
     if isinstance(declared, DeclaredEntity):
         return ingest_changes(declared.entity, source, read, parts)
@@ -159,21 +161,21 @@ def read_topic(source: KafkaSource, spark: SparkSession, settings: Settings, man
 
 
 def build_job(
-    name: str, spark: SparkSession, settings: Settings, stores: Stores, told: Told | None = None
+    name: str, spark: SparkSession, settings: Settings, stores: Stores, callbacks: Callbacks | None = None
 ) -> MicroBatchJob[Any]:
     """One of `job_names` on an open session. Raises UnknownJob, NoGameQueue, DeclarationRefused."""
-    told = told or Told()
+    callbacks = callbacks or Callbacks()
     if name in GAME_JOBS:
-        return build_declared(name, shipped(settings), spark, settings, stores, told)
+        return build_declared(name, shipped(settings), spark, settings, stores, callbacks)
     if name not in JOB_NAMES:
-        return build_declared(name, _declared_of(name, settings), spark, settings, stores, told)
-    parts = Parts(Lake(spark, settings), stores, settings, told)
+        return build_declared(name, _declared_of(name, settings), spark, settings, stores, callbacks)
+    parts = Parts(Lake(spark, settings), stores, settings, callbacks)
     if name == APPLY_MUTATIONS:
         return apply_mutations(parts)
     if name == REMATERIALIZE_ALIASES:
         return rematerialize_aliases(parts, partial(unread_requests, settings, stores))
     if name in (INGEST_PROFILE_CHANGES, REMATERIALIZE_PROFILE):
-        return build_declared(name, shipped_entity(settings), spark, settings, stores, told)
+        return build_declared(name, shipped_entity(settings), spark, settings, stores, callbacks)
     return _topic_job(name, parts)
 
 
@@ -202,7 +204,7 @@ def _topic_job(name: str, parts: Parts) -> MicroBatchJob[Any]:
 
 
 def redrive_jobs(
-    reason: str, spark: SparkSession, settings: Settings, stores: Stores, told: Told | None = None
+    reason: str, spark: SparkSession, settings: Settings, stores: Stores, callbacks: Callbacks | None = None
 ) -> list[MicroBatchJob[Any]]:
     """Records in quarantine for a reason, put through once more: engagements, then requests.
 
@@ -210,10 +212,10 @@ def redrive_jobs(
     Requests are not judged by their lateness again: quarantine does not tell when a record was produced, and one that
     was on time must not be refused because it lay there.
     """
-    told = told or Told()
+    callbacks = callbacks or Callbacks()
     lake = Lake(spark, settings)
     lake.ensure(QUARANTINE)
-    parts = Parts(lake, stores, settings, told)
+    parts = Parts(lake, stores, settings, callbacks)
     jobs: list[MicroBatchJob[Any]] = []
     for topic, kind, build in (
         (settings.kafka.engagements_topic, "engagements", ingest_engagements),
@@ -231,13 +233,13 @@ def redrive_declared(
     spark: SparkSession,
     settings: Settings,
     stores: Stores,
-    told: Told | None = None,
+    callbacks: Callbacks | None = None,
 ) -> MicroBatchJob[Any] | None:
     """Records in the quarantine of a stream or an entity, put through once more; None where there is no quarantine.
 
     Each lands once and is marked there. The reason is part of the job's name, as in `redrive_jobs`.
     """
-    told, lake = told or Told(), Lake(spark, settings)
+    callbacks, lake = callbacks or Callbacks(), Lake(spark, settings)
     if isinstance(declared, DeclaredEntity):
         job, quarantine = ingest_name(declared.entity), QUARANTINE
     else:
@@ -245,7 +247,7 @@ def redrive_declared(
     if log.version(quarantine.uri(settings.lake)) is None:
         return None
     source, name = RedriveSource(lake, quarantine, job, reason), f"{REDRIVE_QUARANTINE}:{job}:{reason}"
-    parts = Parts(lake, stores, settings, told)
+    parts = Parts(lake, stores, settings, callbacks)
     if isinstance(declared, DeclaredEntity):
         return ingest_changes(declared.entity, source, source.read, parts, name)
     return ingest_stream(declared, source, source.read, parts, name)
@@ -258,13 +260,13 @@ def redriven_tables(settings: Settings) -> list[Stream | DeclaredEntity]:
 
 
 @contextmanager
-def open_job(name: str, settings: Settings, told: Told | None = None) -> Iterator[MicroBatchJob[Any]]:
+def open_job(name: str, settings: Settings, callbacks: Callbacks | None = None) -> Iterator[MicroBatchJob[Any]]:
     """A job with its own Spark session. Raises UnknownJob and what opening Spark, stores and tables raises."""
     if name not in (*GAME_JOBS, *(names := job_names(settings))):
         raise UnknownJob(name, (*names, REDRIVE_QUARANTINE))
     stores = open_stores(settings)
     with spark_session(settings, name) as spark:
-        job = build_job(name, spark, settings, stores, told)
+        job = build_job(name, spark, settings, stores, callbacks)
         try:
             yield job
         finally:
@@ -282,7 +284,7 @@ def replay_game_events(
     spark: SparkSession,
     settings: Settings,
     stores: Stores,
-    told: Told | None = None,
+    callbacks: Callbacks | None = None,
     *,
     feed: Feed | None = None,
     may_be_empty: bool = False,
@@ -295,34 +297,34 @@ def replay_game_events(
     feed = feed or shipped(settings)
     name, own = feed.replay_job, feed.settings(settings)
     source = replay_source(own, prefixes, name=name, may_be_empty=may_be_empty or not prefixes)
-    job = game_events(name, source, Lake(spark, own), stores, own, feed, told or Told())
+    job = game_events(name, source, Lake(spark, own), stores, own, feed, callbacks or Callbacks())
     yield from drain(job, DrainPolicy(idle_timeout=timedelta(0), max_duration=timedelta.max))
 
 
 def run_job(
-    name: str, settings: Settings, *, until_idle: bool, reason: str | None = None, told: Told | None = None
+    name: str, settings: Settings, *, until_idle: bool, reason: str | None = None, callbacks: Callbacks | None = None
 ) -> Iterator[BatchReport]:
     """Batch after batch until nothing is waiting, or, not until_idle, for ever.
 
     reason: for redrive-quarantine only. Raises UnknownJob, ReasonMissing and what batches raise.
     """
     if name == REDRIVE_QUARANTINE:
-        yield from _redrive(settings, reason, told)
+        yield from _redrive(settings, reason, callbacks)
         return
     policy = DrainPolicy(
         idle_timeout=timedelta(0) if until_idle else timedelta.max, poll=settings.drain.poll, max_duration=timedelta.max
     )
-    with open_job(name, settings, told) as job:
+    with open_job(name, settings, callbacks) as job:
         yield from drain(job, policy)
 
 
-def _redrive(settings: Settings, reason: str | None, told: Told | None) -> Iterator[BatchReport]:
+def _redrive(settings: Settings, reason: str | None, callbacks: Callbacks | None) -> Iterator[BatchReport]:
     if not reason:
         raise ReasonMissing
     stores = open_stores(settings)
     with spark_session(settings, REDRIVE_QUARANTINE) as spark:
-        jobs = redrive_jobs(reason, spark, settings, stores, told)
-        declared = (redrive_declared(d, reason, spark, settings, stores, told) for d in redriven_tables(settings))
+        jobs = redrive_jobs(reason, spark, settings, stores, callbacks)
+        declared = (redrive_declared(d, reason, spark, settings, stores, callbacks) for d in redriven_tables(settings))
         for job in (*jobs, *declared):
             if job is not None:
                 yield from drain(job, DrainPolicy(idle_timeout=timedelta(0), max_duration=timedelta.max))

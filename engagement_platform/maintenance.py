@@ -96,12 +96,12 @@ def vacuum_tables(
         yield from _each(settings, asked, one)
 
 
-def migrate(settings: Settings, table: str, wanted: LayoutScheme, told: job.Told | None = None) -> Migrated:
+def migrate(settings: Settings, table: str, wanted: LayoutScheme, callbacks: job.Callbacks | None = None) -> Migrated:
     """Give the Data Table another layout. Raises what `Migration.run` raises."""
     stores = open_stores(settings)
     began = datetime.now(UTC)
     with spark_session(settings, MIGRATE) as spark:
-        done = Migration(Lake(spark, settings), stores, WRITERS, told or job.Told()).run(table, wanted)
+        done = Migration(Lake(spark, settings), stores, WRITERS, callbacks or job.Callbacks()).run(table, wanted)
         if (mended := done.mended(began)) is not None:
             history.remember_mended(settings, mended, spark)
         return done

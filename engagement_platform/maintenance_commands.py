@@ -187,9 +187,9 @@ def migrate(
         typer.echo(json.dumps(planned.as_json()) if as_json else planned)
         return
     typer.echo(planned, err=True)
-    from engagement_platform.engine.job import Told
+    from engagement_platform.engine.job import Callbacks
     from engagement_platform.maintenance import migrate as migrated
 
-    told = Told(on_wait=lambda _lease, holder: typer.echo(f"Waiting: {holder}", err=True))
-    done = migrated(settings, table, layout, told)
+    callbacks = Callbacks(on_wait=lambda _lease, holder: typer.echo(f"Waiting: {holder}", err=True))
+    done = migrated(settings, table, layout, callbacks)
     typer.echo(json.dumps(done.as_json()) if as_json else done)

@@ -126,7 +126,7 @@ def _planned(settings: object, asked: object, dry_run: bool, as_json: bool) -> b
 
 @contextmanager
 def _restoring(settings: object) -> Iterator[Restoring]:
-    from engagement_platform.engine.job import Told
+    from engagement_platform.engine.job import Callbacks
     from engagement_platform.jobs import open_stores
     from engagement_platform.lake.lake import Lake
     from engagement_platform.lake.session import spark_session
@@ -138,9 +138,9 @@ def _restoring(settings: object) -> Iterator[Restoring]:
     def say(why: object) -> None:
         typer.echo(f"Waiting: {why}", err=True)
 
-    told = Told(on_wait=lambda _lease, holder: say(holder), on_blocked=say)
+    callbacks = Callbacks(on_wait=lambda _lease, holder: say(holder), on_blocked=say)
     with spark_session(settings, "restore") as spark:
-        yield Restoring(Lake(spark, settings), open_stores(settings), told)
+        yield Restoring(Lake(spark, settings), open_stores(settings), callbacks)
 
 
 def _abandon(settings: object, as_json: bool) -> None:

@@ -18,7 +18,7 @@ from engagement_platform.defs.evaluations import carry_over, evaluation
 from engagement_platform.defs.giving_way import gives_way
 from engagement_platform.defs.platform import Platform
 from engagement_platform.defs.specs import DATA_TABLE, DAYS, engagement_specs, key_of, request_specs, topic_specs
-from engagement_platform.defs.telling import ENGAGEMENT_TABLES, REQUEST_TABLES, Tables, tell, told_of
+from engagement_platform.defs.telling import ENGAGEMENT_TABLES, REQUEST_TABLES, Tables, callbacks_of, tell
 from engagement_platform.defs.work import Again, Build, Mode, batches, work_of
 from engagement_platform.engine.job import BatchReport, BooksDoNotBalance
 from engagement_platform.jobs import INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS
@@ -105,7 +105,7 @@ def ingest(
             this.job,
             work,
             opened,
-            told_of(context),
+            callbacks_of(context),
             gives_way=gives_way(context),
             build=this.build,
             again=this.again,

@@ -30,11 +30,11 @@ from engagement_platform.defs.platform import Opened, Platform
 from engagement_platform.defs.profiled import changes_metadata, moved_metadata
 from engagement_platform.defs.sensors import drain_request, recent_runs, to_report, why_not
 from engagement_platform.defs.specs import DAYS, GROUP, entity_view_spec, key_of, table_spec
-from engagement_platform.defs.telling import Tables, tell, told_of
+from engagement_platform.defs.telling import Tables, callbacks_of, tell
 from engagement_platform.defs.waiting import Waiting, waiting
 from engagement_platform.defs.watched_view import kept, looks, observation
 from engagement_platform.defs.watched_view import looked as looked_at
-from engagement_platform.engine.job import BatchReport, MicroBatchJob, Told
+from engagement_platform.engine.job import BatchReport, Callbacks, MicroBatchJob
 from engagement_platform.engine.model import JobState
 from engagement_platform.lake.engagement import QUARANTINE
 from engagement_platform.pipelines.profiles.entity import Entity
@@ -85,21 +85,21 @@ class EntityParts:
         """Name of the job that writes the base, as the stores know it."""
         return rematerialize_name(self.entity)
 
-    def build(self, job: str, opened: Opened, told: Told) -> MicroBatchJob[Any]:
+    def build(self, job: str, opened: Opened, callbacks: Callbacks) -> MicroBatchJob[Any]:
         """One of the two jobs."""
         from engagement_platform.jobs import build_declared
         from engagement_platform.pipelines.declarations.declared import DeclaredEntity
 
         declared = DeclaredEntity(self.topic(opened.settings), self.of(opened.settings))
-        return build_declared(job, declared, opened.spark, opened.settings, opened.stores, told)
+        return build_declared(job, declared, opened.spark, opened.settings, opened.stores, callbacks)
 
-    def again(self, day: date, opened: Opened, told: Told) -> Iterator[BatchReport]:
+    def again(self, day: date, opened: Opened, callbacks: Callbacks) -> Iterator[BatchReport]:
         """What was ingested on a day, read once more."""
         from engagement_platform.pipelines.declarations.declared import DeclaredEntity
         from engagement_platform.rereading import reread
 
         declared = DeclaredEntity(self.topic(opened.settings), self.of(opened.settings))
-        return reread([day], opened.spark, opened.settings, opened.stores, told, declared=declared)
+        return reread([day], opened.spark, opened.settings, opened.stores, callbacks, declared=declared)
 
     @cached_property
     def changeset_asset(self) -> dg.AssetsDefinition:
@@ -150,10 +150,12 @@ class EntityParts:
         def base(context: dg.AssetExecutionContext, platform: Platform) -> Iterator[dg.AssetCheckResult]:
             why = context.run.tags.get(WHY, "launched by hand")
             context.log.info(f"Moving changes: {why}")
-            told = partial(moved_metadata, entity, why)
-            tables = Tables({entity.base: "base"}, {entity.changeset: "changeset"}, told, always=True)
+            metadata = partial(moved_metadata, entity, why)
+            tables = Tables({entity.base: "base"}, {entity.changeset: "changeset"}, metadata, always=True)
             with platform.open(self.rematerialization) as opened:
-                done = tell(context, tables, opened, self._moved(opened, told_of(context), partition_days(context)))
+                done = tell(
+                    context, tables, opened, self._moved(opened, callbacks_of(context), partition_days(context))
+                )
                 for number, _report in enumerate(done):
                     if number == 0:
                         carry_over(context, checks)
@@ -163,12 +165,14 @@ class EntityParts:
 
         return base
 
-    def _moved(self, opened: Opened, told: Told, days: Sequence[date]) -> Iterator[tuple[date, BatchReport | None]]:
+    def _moved(
+        self, opened: Opened, callbacks: Callbacks, days: Sequence[date]
+    ) -> Iterator[tuple[date, BatchReport | None]]:
         """Batch after batch until nothing waits, each with the day on which it was planned. Before that the days before
         today that were asked for, with None: a backfill would wait for them for ever."""
         from engagement_platform.engine.drain import DrainPolicy, drain
 
-        job = self.build(self.rematerialization, opened, told)
+        job = self.build(self.rematerialization, opened, callbacks)
         once = DrainPolicy(idle_timeout=timedelta(0), max_duration=opened.settings.drain.max_duration)
         today = datetime.now(UTC).date()
         for day in days:

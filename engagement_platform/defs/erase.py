@@ -12,7 +12,7 @@ from pydantic import Field
 
 from engagement_platform.defs.platform import Platform
 from engagement_platform.defs.sensors import recent_runs, why_not
-from engagement_platform.defs.telling import told_of
+from engagement_platform.defs.telling import callbacks_of
 from engagement_platform.defs.waiting import waiting
 from engagement_platform.engine.model import JobState
 from engagement_platform.lake.erased import ERASE_SUBJECTS
@@ -36,15 +36,15 @@ def erase(context: dg.OpExecutionContext, config: EraseConfig, platform: Platfor
     """The receipt as metadata of the run; it names nobody."""
     from engagement_platform import erasures
 
-    settings, told = platform.settings(), told_of(context)
+    settings, callbacks = platform.settings(), callbacks_of(context)
     if not config.request:
-        finished = len(list(erasures.finish(settings, told)))
+        finished = len(list(erasures.finish(settings, callbacks)))
         context.add_output_metadata({"finished": finished})
         return
     if not config.receipt:
         raise dg.Failure("An erasure without a receipt cannot be proved: give `receipt`. Nothing was erased.")
     request, receipt = Path(config.request), Path(config.receipt)
-    done = erasures.erase(settings, erasures.Request.of_json(json.loads(request.read_text("utf-8"))), told)
+    done = erasures.erase(settings, erasures.Request.of_json(json.loads(request.read_text("utf-8"))), callbacks)
     receipt.write_text(json.dumps(done.receipt, indent=2) + "\n", encoding="utf-8")
     request.unlink()
     shown = {"receipt": dg.MetadataValue.json(dict(done.receipt)), "left": done.left, "not purged": list(done.kept)}

@@ -33,10 +33,10 @@ from engagement_platform.defs.giving_way import gives_way
 from engagement_platform.defs.platform import Opened, Platform
 from engagement_platform.defs.sensors import run_request, to_report
 from engagement_platform.defs.specs import DAYS, OWNERS, key_of, table_spec
-from engagement_platform.defs.telling import Tables, tell, told_of
+from engagement_platform.defs.telling import Tables, callbacks_of, tell
 from engagement_platform.defs.waiting import Announced, Waiting, waiting
 from engagement_platform.defs.work import batches, work_of
-from engagement_platform.engine.job import BatchReport, BooksDoNotBalance, MicroBatchJob, Told
+from engagement_platform.engine.job import BatchReport, BooksDoNotBalance, Callbacks, MicroBatchJob
 from engagement_platform.errors import PlatformError
 from engagement_platform.lake.contract import Table
 from engagement_platform.pipelines.games.feed import Feed
@@ -201,7 +201,7 @@ def game_assets(feed: Feed, group: str) -> dg.AssetsDefinition:
                 feed.job,
                 work,
                 opened,
-                told_of(context),
+                callbacks_of(context),
                 gives_way=gives_way(context),
                 build=partial(_built, feed),
                 again=partial(_again, feed),
@@ -211,23 +211,23 @@ def game_assets(feed: Feed, group: str) -> dg.AssetsDefinition:
     return ingest_tables
 
 
-def _built(feed: Feed, opened: Opened, told: Told) -> MicroBatchJob[Any]:
+def _built(feed: Feed, opened: Opened, callbacks: Callbacks) -> MicroBatchJob[Any]:
     from engagement_platform.jobs import build_declared
 
-    return build_declared(feed.job, feed, opened.spark, opened.settings, opened.stores, told)
+    return build_declared(feed.job, feed, opened.spark, opened.settings, opened.stores, callbacks)
 
 
-def _again(feed: Feed, day: date, opened: Opened, told: Told) -> Iterator[BatchReport]:
-    return _replay(feed, [folder_of(day, feed.settings(opened.settings))], opened, told, may_be_empty=True)
+def _again(feed: Feed, day: date, opened: Opened, callbacks: Callbacks) -> Iterator[BatchReport]:
+    return _replay(feed, [folder_of(day, feed.settings(opened.settings))], opened, callbacks, may_be_empty=True)
 
 
 def _replay(
-    feed: Feed, prefixes: Sequence[str], opened: Opened, told: Told, *, may_be_empty: bool = False
+    feed: Feed, prefixes: Sequence[str], opened: Opened, callbacks: Callbacks, *, may_be_empty: bool = False
 ) -> Iterator[BatchReport]:
     from engagement_platform.jobs import replay_game_events
 
     settings, stores = opened.settings, opened.stores
-    return replay_game_events(prefixes, opened.spark, settings, stores, told, feed=feed, may_be_empty=may_be_empty)
+    return replay_game_events(prefixes, opened.spark, settings, stores, callbacks, feed=feed, may_be_empty=may_be_empty)
 
 
 def backlog_sensor(feed: Feed, assets: dg.AssetsDefinition) -> dg.SensorDefinition:
@@ -292,7 +292,7 @@ def replayed(
     """Batches of a replay, each with the day of its ingestion."""
     own = feed.settings(opened.settings)
     prefixes = [*config.prefixes, *(folder_of(date.fromisoformat(day), own) for day in config.dates)]
-    for report in _replay(feed, prefixes, opened, told_of(context)):
+    for report in _replay(feed, prefixes, opened, callbacks_of(context)):
         yield report.manifest.ingestion_ts.date(), report
 
 

@@ -38,7 +38,7 @@ from engagement_platform.defs.sensors import drain_request, to_report
 from engagement_platform.defs.specs import DAYS, key_of, table_spec
 from engagement_platform.defs.telling import Tables
 from engagement_platform.defs.waiting import Waiting, waiting
-from engagement_platform.engine.job import MicroBatchJob, Told
+from engagement_platform.engine.job import Callbacks, MicroBatchJob
 from engagement_platform.lake.contract import Table
 from engagement_platform.pipelines.kafka_tables.tables import Stream
 
@@ -100,10 +100,10 @@ def stream_assets(stream: Stream) -> dg.AssetsDefinition:
     return landed
 
 
-def _built(stream: Stream, opened: Opened, told: Told) -> MicroBatchJob[Any]:
+def _built(stream: Stream, opened: Opened, callbacks: Callbacks) -> MicroBatchJob[Any]:
     from engagement_platform.jobs import build_declared
 
-    return build_declared(stream.job, stream, opened.spark, opened.settings, opened.stores, told)
+    return build_declared(stream.job, stream, opened.spark, opened.settings, opened.stores, callbacks)
 
 
 def landed_metadata(stream: Stream, batch: Batch, table: Table, process: str) -> Metadata:

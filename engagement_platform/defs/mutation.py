@@ -6,7 +6,7 @@ import dagster as dg
 
 from engagement_platform.defs.giving_way import gives_way
 from engagement_platform.defs.platform import Platform
-from engagement_platform.defs.telling import ANNOUNCED_TABLES, tell, told_of
+from engagement_platform.defs.telling import ANNOUNCED_TABLES, callbacks_of, tell
 from engagement_platform.defs.work import Work, batches
 from engagement_platform.pipelines.parts import APPLY_MUTATIONS
 
@@ -21,7 +21,7 @@ def announce(context: dg.OpExecutionContext, platform: Platform) -> None:
     """A notification for each engagement that published requests change for readers, batch after batch."""
     with platform.open(APPLY_MUTATIONS) as opened:
         new = Work((), drain=True)
-        done = batches(APPLY_MUTATIONS, new, opened, told_of(context), gives_way=gives_way(context))
+        done = batches(APPLY_MUTATIONS, new, opened, callbacks_of(context), gives_way=gives_way(context))
         for _report in tell(context, ANNOUNCED_TABLES, opened, done):
             pass
 

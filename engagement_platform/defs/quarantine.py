@@ -16,10 +16,10 @@ from engagement_platform.defs.kafka_tables import landed_metadata
 from engagement_platform.defs.platform import Opened, Platform
 from engagement_platform.defs.profiled import changes_metadata
 from engagement_platform.defs.specs import key_of
-from engagement_platform.defs.telling import ENGAGEMENT_TABLES, REQUEST_TABLES, Tables, tell, told_of
+from engagement_platform.defs.telling import ENGAGEMENT_TABLES, REQUEST_TABLES, Tables, callbacks_of, tell
 from engagement_platform.engine.drain import DrainPolicy as Policy
 from engagement_platform.engine.drain import drain
-from engagement_platform.engine.job import BatchReport, MicroBatchJob, Told
+from engagement_platform.engine.job import BatchReport, Callbacks, MicroBatchJob
 from engagement_platform.lake.engagement import QUARANTINE
 from engagement_platform.pipelines.declarations.declared import DeclaredEntity
 from engagement_platform.pipelines.kafka_tables.tables import Stream
@@ -37,7 +37,7 @@ class RedriveConfig(dg.Config):
 def redrive(context: dg.OpExecutionContext, config: RedriveConfig, platform: Platform) -> None:
     """Records in quarantine for one reason, put through once more; what passes now lands and is announced."""
     with platform.open("redrive-quarantine") as opened:
-        for job, tables, checks in redrives(config.reason, opened, told_of(context)):
+        for job, tables, checks in redrives(config.reason, opened, callbacks_of(context)):
             landed = False
             for report in tell(context, tables, opened, _batches(job)):
                 landed = True
@@ -50,16 +50,16 @@ Redrive = tuple[MicroBatchJob[Any], Tables, tuple[dg.AssetCheckKey, ...]]
 """A job, what its batches are told of, and the checks of these tables that others evaluate."""
 
 
-def redrives(reason: str, opened: Opened, told: Told) -> Iterator[Redrive]:
+def redrives(reason: str, opened: Opened, callbacks: Callbacks) -> Iterator[Redrive]:
     """Engagements, requests, profiles, and everything that is declared and has a quarantine."""
     from engagement_platform.jobs import redrive_declared, redrive_jobs, redriven_tables
 
     spark, settings, stores = opened.spark, opened.settings, opened.stores
-    engagements, requests = redrive_jobs(reason, spark, settings, stores, told)
+    engagements, requests = redrive_jobs(reason, spark, settings, stores, callbacks)
     yield engagements, ENGAGEMENT_TABLES, ENGAGEMENT_CHECKS
     yield requests, REQUEST_TABLES, REQUEST_CHECKS
     for declared in redriven_tables(settings):
-        if job := redrive_declared(declared, reason, spark, settings, stores, told):
+        if job := redrive_declared(declared, reason, spark, settings, stores, callbacks):
             yield job, *_told_of(declared)
 
 

@@ -16,9 +16,9 @@ import dagster as dg
 from engagement_platform.defs.mutated import hidden_rows
 from engagement_platform.defs.platform import Opened, Platform
 from engagement_platform.defs.sensors import recent_runs, why_not
-from engagement_platform.defs.telling import REMATERIALIZED_TABLES, tell, told_of
+from engagement_platform.defs.telling import REMATERIALIZED_TABLES, callbacks_of, tell
 from engagement_platform.defs.waiting import Waiting, waiting
-from engagement_platform.engine.job import BatchReport, Told
+from engagement_platform.engine.job import BatchReport, Callbacks
 from engagement_platform.engine.model import Checkpoint, JobState
 from engagement_platform.pipelines.mutations.move import PURGE_EVERY, REMATERIALIZE_ALIASES, reaches
 from engagement_platform.pipelines.mutations.purge_horizon import purge_horizon
@@ -33,12 +33,12 @@ PRESSING_ROWS = 500_000
 """From so many pending rows on they are moved at once: the view looks each of them up (a guess)."""
 
 
-def moved_batches(opened: Opened, told: Told) -> Iterator[tuple[date, BatchReport]]:
+def moved_batches(opened: Opened, callbacks: Callbacks) -> Iterator[tuple[date, BatchReport]]:
     """Batch after batch until nothing pends, each with the day on which it was planned."""
     from engagement_platform.engine.drain import DrainPolicy, drain
     from engagement_platform.jobs import build_job
 
-    job = build_job(REMATERIALIZE_ALIASES, opened.spark, opened.settings, opened.stores, told)
+    job = build_job(REMATERIALIZE_ALIASES, opened.spark, opened.settings, opened.stores, callbacks)
     once = DrainPolicy(idle_timeout=timedelta(0), max_duration=opened.settings.drain.max_duration)
     for report in drain(job, once):
         yield report.manifest.ingestion_ts.date(), report
@@ -48,7 +48,7 @@ def moved_batches(opened: Opened, told: Told) -> Iterator[tuple[date, BatchRepor
 def rematerialize(context: dg.OpExecutionContext, platform: Platform) -> None:
     """All pending changes, moved into the Data Table and the mapping."""
     with platform.open(REMATERIALIZE_ALIASES) as opened:
-        for _report in tell(context, REMATERIALIZED_TABLES, opened, moved_batches(opened, told_of(context))):
+        for _report in tell(context, REMATERIALIZED_TABLES, opened, moved_batches(opened, callbacks_of(context))):
             pass
 
 

@@ -10,7 +10,7 @@ import dagster as dg
 
 from engagement_platform.defs.platform import Opened, Platform
 from engagement_platform.defs.sensors import recent_runs, why_not
-from engagement_platform.defs.telling import told_of
+from engagement_platform.defs.telling import callbacks_of
 from engagement_platform.defs.waiting import waiting
 from engagement_platform.engine.model import JobState
 from engagement_platform.rollback.plan import RESTORE_TABLES
@@ -47,7 +47,7 @@ def _restored(context: dg.OpExecutionContext, config: RestoreConfig, opened: Ope
     from engagement_platform.rollback.telling import as_json, told
 
     lake = Lake(opened.spark, opened.settings)
-    restoring = Restoring(lake, opened.stores, told_of(context))
+    restoring = Restoring(lake, opened.stores, callbacks_of(context))
     if not config.table:
         report = restoring.run(None)
         return {} if report is None else report.as_json()

@@ -13,7 +13,7 @@ from engagement_platform.defs.batches import BATCHES_SHOWN as HISTORY
 from engagement_platform.defs.batches import Batch, Metadata, log_line, nothing_recorded, table_metadata
 from engagement_platform.defs.platform import Opened
 from engagement_platform.defs.specs import DATA_TABLE, key_of
-from engagement_platform.engine.job import BatchReport, Told
+from engagement_platform.engine.job import BatchReport, Callbacks
 from engagement_platform.engine.lease import Holder
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.engagement import ALIAS, CHANGESET, MAPPING, MUTATION_REQUEST, NOTIFICATION, QUARANTINE
@@ -56,13 +56,13 @@ REMATERIALIZED_TABLES = Tables(
 )
 
 
-def told_of(context: Context) -> Told:
+def callbacks_of(context: Context) -> Callbacks:
     """A run that waits for a lease or for another job's batch says so in its log."""
 
     def on_wait(lease: str, holder: Holder) -> None:
         context.log.info(f"Waiting for the lease {lease}: {holder}")
 
-    return Told(on_wait=on_wait, on_blocked=lambda why: context.log.info(f"Waiting: {why}"))
+    return Callbacks(on_wait=on_wait, on_blocked=lambda why: context.log.info(f"Waiting: {why}"))
 
 
 def tables_to_tell(tables: Tables, batch: Batch) -> dict[Table, str]:

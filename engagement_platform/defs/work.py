@@ -15,11 +15,11 @@ from engagement_platform.settings import DrainSettings
 
 if TYPE_CHECKING:
     from engagement_platform.defs.platform import Opened
-    from engagement_platform.engine.job import Told
+    from engagement_platform.engine.job import Callbacks
 
 Mode = Literal["auto", "drain", "reread"]
-Build = Callable[["Opened", "Told"], MicroBatchJob[Any]]
-Again = Callable[[date, "Opened", "Told"], Iterator[BatchReport]]
+Build = Callable[["Opened", "Callbacks"], MicroBatchJob[Any]]
+Again = Callable[[date, "Opened", "Callbacks"], Iterator[BatchReport]]
 
 
 class NoReread(PlatformError):
@@ -56,10 +56,10 @@ def work_of(mode: Mode, days: Sequence[date], today: date) -> Work:
     return Work(sorted(day for day in days if day < today), drain=not days or any(day >= today for day in days))
 
 
-def _engagements_again(day: date, opened: Opened, told: Told) -> Iterator[BatchReport]:
+def _engagements_again(day: date, opened: Opened, callbacks: Callbacks) -> Iterator[BatchReport]:
     from engagement_platform.rereading import reread
 
-    return reread([day], opened.spark, opened.settings, opened.stores, told)
+    return reread([day], opened.spark, opened.settings, opened.stores, callbacks)
 
 
 def drain_policy(settings: DrainSettings, gives_way: Callable[[], bool]) -> DrainPolicy:
@@ -73,7 +73,7 @@ def batches(
     job: str,
     work: Work,
     opened: Opened,
-    told: Told,
+    callbacks: Callbacks,
     *,
     gives_way: Callable[[], bool],
     build: Build | None = None,
@@ -93,7 +93,7 @@ def batches(
         raise NoReread(job, work.reread)
     for day in work.reread:
         nothing = True
-        for report in again(day, opened, told) if again else ():
+        for report in again(day, opened, callbacks) if again else ():
             nothing = False
             yield day, report
         if nothing:
@@ -102,7 +102,7 @@ def batches(
         from engagement_platform.engine.drain import drain
 
         named = partial(jobs.build_job, job, opened.spark, opened.settings, opened.stores)
-        made = named(told) if build is None else build(opened, told)
+        made = named(callbacks) if build is None else build(opened, callbacks)
         try:
             for report in drain(made, drain_policy(opened.settings.drain, gives_way)):
                 yield report.manifest.ingestion_ts.date(), report

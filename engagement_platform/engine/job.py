@@ -33,12 +33,12 @@ W = TypeVar("W")
 W_contra = TypeVar("W_contra", contravariant=True)
 
 Observer = Callable[[str], None]
-"""Told of every point a batch passes; tests raise or stop the process there."""
+"""Called at every point that a batch passes; tests raise or stop the process there."""
 
 
 @dataclass(frozen=True)
-class Told:
-    """Who is told what while a job runs."""
+class Callbacks:
+    """What a job calls while it runs."""
 
     observe: Observer = lambda _point: None
     on_wait: Callable[[str, Holder], None] = lambda _lease, _holder: None
@@ -163,7 +163,7 @@ class MicroBatchJob(Generic[W]):
     observe: Observer = lambda _: None
     on_wait: Callable[[str, Holder], None] = lambda _lease, _holder: None
     on_blocked: Callable[[str], None] = lambda _batch: None
-    """Told for which unfinished batch of which other job this one waits, with state and reason."""
+    """Called with the unfinished batch of another job that blocks this one: state and reason."""
 
     def __post_init__(self) -> None:
         """Raise ValueError for a commit that `fencing` does not know, when it knows any."""

@@ -99,7 +99,7 @@ class Manifest:
         return Transaction(f"{self.app_id}/{process}/{commit}", self.batch_id, text)
 
     @property
-    def goes_over_again(self) -> bool:
+    def is_replay(self) -> bool:
         """The records may have been seen before this application id: after a reset, and in jobs that re-read."""
         return not self.app_id.startswith(f"{self.job}@1.") or not self.job.startswith("ingest-")
 

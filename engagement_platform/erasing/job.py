@@ -15,7 +15,7 @@ from typing import cast
 from pyspark.sql import SparkSession
 
 from engagement_platform.engine.drain import DrainPolicy, drain
-from engagement_platform.engine.job import BatchReport, MicroBatchJob, Stores, Told
+from engagement_platform.engine.job import BatchReport, Callbacks, MicroBatchJob, Stores
 from engagement_platform.engine.model import JobState, Limits, Manifest, NoIdentity, Offsets
 from engagement_platform.engine.unfinished_batches import closed
 from engagement_platform.erasing.processes import (
@@ -84,9 +84,11 @@ class AskedSource(NoIdentity):
         """No records are read."""
 
 
-def erase_job(lake: Lake, stores: Stores, settings: Settings, told: Told | None = None) -> MicroBatchJob[Erasing]:
+def erase_job(
+    lake: Lake, stores: Stores, settings: Settings, callbacks: Callbacks | None = None
+) -> MicroBatchJob[Erasing]:
     """Every erasure that was asked for and is not finished, one batch each."""
-    told, entity, tombstones = told or Told(), profile(settings), StoredTombstones(settings)
+    callbacks, entity, tombstones = callbacks or Callbacks(), profile(settings), StoredTombstones(settings)
 
     def prepare(manifest: Manifest) -> Erasing:
         asked = tombstones.asked(number := manifest.end["erasure"])
@@ -116,9 +118,9 @@ def erase_job(lake: Lake, stores: Stores, settings: Settings, told: Told | None 
         lease_wait=settings.stores.lease_wait,
         fencing=LakeFencing(lake, targets({**written, "announce/append": NOTIFICATION})),
         clock=lambda: datetime.now(UTC),
-        observe=told.observe,
-        on_wait=told.on_wait,
-        on_blocked=told.on_blocked,
+        observe=callbacks.observe,
+        on_wait=callbacks.on_wait,
+        on_blocked=callbacks.on_blocked,
     )  # fmt: skip
 
 
@@ -131,7 +133,7 @@ class Eraser:
 
     settings: Settings
     stores: Stores
-    told: Told = field(default_factory=Told)
+    callbacks: Callbacks = field(default_factory=Callbacks)
     spark: SparkSession | None = None
 
     def run(self, subject_ref: str, whom: Whom) -> dict[str, int]:
@@ -147,7 +149,7 @@ class Eraser:
     def finish(self) -> Iterator[BatchReport]:
         """Every erasure that is not finished, and then nothing of whom they were about is kept any more."""
         with self.lake() as lake:
-            yield from drain(erase_job(lake, self.stores, self.settings, self.told), AT_ONCE)
+            yield from drain(erase_job(lake, self.stores, self.settings, self.callbacks), AT_ONCE)
         last = self.stores.checkpoints.latest(ERASE_SUBJECTS)
         if last is not None and last.state is JobState.SUCCEEDED:
             StoredTombstones(self.settings).forget_asked(last.manifest.end["erasure"])

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from engagement_platform.engine.job import Told
+from engagement_platform.engine.job import Callbacks
 from engagement_platform.engine.stores import utc_now
 from engagement_platform.erasing.found import Found
 from engagement_platform.erasing.job import Eraser, tables, versions
@@ -134,7 +134,7 @@ class TombstonePlace:
 def places(
     settings: Settings,
     whom: Whom,
-    told: Told | None = None,
+    callbacks: Callbacks | None = None,
     spark: SparkSession | None = None,
     readers: Readers | None = None,
     before_purge: Callable[[], None] | None = None,
@@ -145,7 +145,7 @@ def places(
     before_purge: called between the tables' erasure and that.
     """
     stores = open_stores(settings)
-    run = Run(Eraser(settings, stores, told or Told(), spark), whom, before_purge=before_purge)
+    run = Run(Eraser(settings, stores, callbacks or Callbacks(), spark), whom, before_purge=before_purge)
     if readers is not None:
         run.purge = partial(purge_now, settings, stores, readers, whom, utc_now())
     found = [TablePlace(settings, table, run) for table in tables(settings)]

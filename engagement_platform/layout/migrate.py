@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from engagement_platform.engine.fencing import lease_transaction
-from engagement_platform.engine.job import Stores, Told
+from engagement_platform.engine.job import Callbacks, Stores
 from engagement_platform.engine.lease import Fence
 from engagement_platform.engine.unfinished_batches import OthersBatchUnfinished, blocking_batches
 from engagement_platform.errors import PlatformError
@@ -225,7 +225,7 @@ class Migration:
     lake: Lake
     stores: Stores
     writers: Sequence[str]
-    told: Told = field(default_factory=Told)
+    callbacks: Callbacks = field(default_factory=Callbacks)
     """`observe` is told what was passed: leased, relaid, verified."""
     elapsed: Callable[[], float] = time.monotonic
 
@@ -242,7 +242,7 @@ class Migration:
         with self._alone(table) as fences:
             # Planned anew: somebody may have written, or migrated it, while we waited.
             planned = plan(settings, table, wanted)
-            self.told.observe("leased")
+            self.callbacks.observe("leased")
 
             def guard() -> None:
                 self.stores.leases.check(fences)
@@ -256,9 +256,9 @@ class Migration:
                 relay(self.lake, wanted, planned.tasks, replace(lease_transaction(fences[-1]), guard=guard))
                 if scheme_of(self.lake.uri(data_table(wanted))) != wanted:
                     raise WrittenMeanwhile(table, "a later holder of the table's lease has written to it")
-                self.told.observe("relaid")
+                self.callbacks.observe("relaid")
             versions, found = self._compared(wanted, guard, again=not relaying)
-            self.told.observe("verified")
+            self.callbacks.observe("verified")
             if wanted == "liquid":
                 cluster(self.lake, data_table(wanted), guard)
             files = log.open_log(self.lake.uri(data_table(wanted)))
@@ -309,7 +309,7 @@ class Migration:
                         name,
                         purpose=MIGRATE,
                         wait=self.lake.settings.stores.lease_wait,
-                        on_wait=lambda holder, name=name: self.told.on_wait(name, holder),  # type: ignore[misc]
+                        on_wait=lambda holder, name=name: self.callbacks.on_wait(name, holder),  # type: ignore[misc]
                     )
                 )
                 for name in [*(f"job/{job}" for job in sorted(self.writers)), f"table/{table}"]

@@ -14,7 +14,7 @@ from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 
 from engagement_platform.engine.fencing import Committer
-from engagement_platform.engine.job import Stores, Told
+from engagement_platform.engine.job import Callbacks, Stores
 from engagement_platform.engine.model import Counts, JobState, Manifest, Transaction
 from engagement_platform.lake.audit_columns import stamped
 from engagement_platform.lake.contract import Table
@@ -49,7 +49,7 @@ class Parts:
     lake: Lake
     stores: Stores
     settings: Settings
-    told: Told
+    callbacks: Callbacks
 
 
 @dataclass(frozen=True)
@@ -217,7 +217,7 @@ def not_quarantined(rejected: DataFrame, lake: Lake, manifest: Manifest, quarant
     made anew counts its offsets from 0 again, so coordinates alone would not do; but where somebody was erased they
     are all that is left, and what stood there must not come back.
     """
-    if not manifest.goes_over_again:
+    if not manifest.is_replay:
         return rejected
     held = lake.read(quarantine, manifest.table_versions[quarantine.name]).select(
         *COORDINATES, F.col("value").alias("held_value"), F.col("reason_code").alias("held_reason")

@@ -66,7 +66,7 @@ def abandon(restoring: Restoring, by: str) -> Abandoned | None:
             put_back = {table.name: manifest.table_versions[table.name] for table in work.tables}
             for table in work.tables:
                 stores.leases.check(fences)
-                restoring.told.observe(f"abandon.{table.key[-1]}:before")
+                restoring.callbacks.observe(f"abandon.{table.key[-1]}:before")
                 version, txn = put_back[table.name], manifest.transaction("abandon", table.key[-1])
                 if lake.version(table) == version:
                     touch(lake, table, txn)

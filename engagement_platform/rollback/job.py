@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from engagement_platform.engine.fencing import Committer
-from engagement_platform.engine.job import BatchReport, MicroBatchJob, Stores, Told
+from engagement_platform.engine.job import BatchReport, Callbacks, MicroBatchJob, Stores
 from engagement_platform.engine.lease import Fence
 from engagement_platform.engine.model import Checkpoint, Counts, JobState, Limits, Manifest, NoIdentity, Offsets
 from engagement_platform.engine.offset_reset import Rewind, rewind
@@ -291,7 +291,7 @@ class Restoring:
 
     lake: Lake
     stores: Stores
-    told: Told = field(default_factory=Told)
+    callbacks: Callbacks = field(default_factory=Callbacks)
     clock: Callable[[], datetime] = lambda: datetime.now(UTC)
 
     @property
@@ -354,9 +354,9 @@ class Restoring:
             describe=lambda work: {name: work.what[name] for name in ("table", "mode", "reason", "by", "boundary")},
             clock=self.clock,
             fencing=LakeFencing(lake, targets(group.written)),
-            observe=self.told.observe,
-            on_wait=self.told.on_wait,
-            on_blocked=self.told.on_blocked,
+            observe=self.callbacks.observe,
+            on_wait=self.callbacks.on_wait,
+            on_blocked=self.callbacks.on_blocked,
         )
 
     def _group(self, asked: Asked | None) -> Group:
@@ -383,7 +383,7 @@ class Restoring:
                         f"job/{job}",
                         purpose=RESTORE_TABLES,
                         wait=self.lake.settings.stores.lease_wait,
-                        on_wait=lambda holder, job=job: self.told.on_wait(f"job/{job}", holder),  # type: ignore[misc]
+                        on_wait=lambda holder, job=job: self.callbacks.on_wait(f"job/{job}", holder),  # type: ignore[misc]
                     )
                 )
                 for job in sorted(jobs)

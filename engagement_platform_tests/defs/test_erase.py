@@ -11,7 +11,7 @@ import pytest
 from engagement_platform.definitions import defs
 from engagement_platform.defs.erase import erasure_unfinished
 from engagement_platform.defs.platform import Platform
-from engagement_platform.engine.job import Told
+from engagement_platform.engine.job import Callbacks
 from engagement_platform.pii.scan import places_with
 from engagement_platform_tests.erasing.planted import BOB, DATA, Planted
 from engagement_platform_tests.erasing.test_erasing import REF, WHOM, dying_at
@@ -36,7 +36,7 @@ def test_a_run_erases_writes_the_receipt_and_keeps_no_word_of_whom_it_was(
         context = dg.build_sensor_context(instance, resources={"platform": Platform()}, definitions=defs())
         assert isinstance(erasure_unfinished(context), dg.SkipReason)
         with pytest.raises(RuntimeError, match="died"):
-            planted.eraser(Told(observe=dying_at("data.rewrite:after"))).run(REF, WHOM)
+            planted.eraser(Callbacks(observe=dying_at("data.rewrite:after"))).run(REF, WHOM)
         assert isinstance(erasure_unfinished(context), dg.RunRequest)
         assert job.execute_in_process(instance=instance).success
     assert not planted.stores.checkpoints.unfinished()

@@ -30,7 +30,7 @@ def test_the_next_batch_begins_where_the_job_was_put_back_to(engine: Engine, clo
     assert latest is not None
     assert (latest.manifest, latest.state) == (record, JobState.SUCCEEDED)
     assert (record.batch_id, record.app_id, record.end) == (2, f"{JOB}@2.t", BACK.end)
-    assert record.goes_over_again
+    assert record.is_replay
     after = replace(manifest(3, generation=2), start=record.end)
     with pytest.raises(StaleBatch):
         store.begin(replace(after, batch_id=2))

@@ -15,7 +15,7 @@ from typing import Any
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from engagement_platform.engine.job import Told
+from engagement_platform.engine.job import Callbacks
 from engagement_platform.engine.model import Manifest, Transaction
 from engagement_platform.erasing.job import Eraser, tables
 from engagement_platform.jobs import open_stores
@@ -196,8 +196,8 @@ class Planted:
         if made := list(rows):
             light.append(DeltaTable(table.uri(self.root)), table_of(made, table), Transaction("appended", number))
 
-    def eraser(self, told: Told | None = None) -> Eraser:
-        return Eraser(self.settings, self.stores, told or Told(), self.spark)
+    def eraser(self, callbacks: Callbacks | None = None) -> Eraser:
+        return Eraser(self.settings, self.stores, callbacks or Callbacks(), self.spark)
 
     def rows(self, table: Table) -> list[Row]:
         found: list[Row] = DeltaTable(table.uri(self.root)).to_pyarrow_table().to_pylist()

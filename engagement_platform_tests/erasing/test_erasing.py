@@ -15,7 +15,7 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from engagement_platform.consumers import Changes
-from engagement_platform.engine.job import Told
+from engagement_platform.engine.job import Callbacks
 from engagement_platform.engine.model import Limits
 from engagement_platform.engine.unfinished_batches import OthersBatchUnfinished
 from engagement_platform.erasing.job import erase_job, tables
@@ -192,7 +192,7 @@ def test_a_crash_at_any_point_leaves_what_an_undisturbed_erasure_leaves(tmp_path
     died = []
     for point in job.crash_points:
         try:
-            crashed.eraser(Told(observe=dying_at(point))).run(REF, WHOM)
+            crashed.eraser(Callbacks(observe=dying_at(point))).run(REF, WHOM)
         except RuntimeError:
             died.append(point)
     assert died == list(job.crash_points), "each attempt gets as far as its point"
@@ -238,7 +238,7 @@ def alike(planted: Planted) -> dict[str, list[str]]:
 def test_other_jobs_wait_until_an_erasure_is_finished(tmp_path: Path, spark: SparkSession) -> None:
     planted = Planted(tmp_path, spark)
     with pytest.raises(RuntimeError, match="died"):
-        planted.eraser(Told(observe=dying_at("tombstones:recorded"))).run(REF, WHOM)
+        planted.eraser(Callbacks(observe=dying_at("tombstones:recorded"))).run(REF, WHOM)
     unfinished = planted.stores.checkpoints.unfinished()
     with pytest.raises(OthersBatchUnfinished, match="erase --finish"):
         raise OthersBatchUnfinished("ingest-engagements", (DATA.name,), unfinished)
@@ -269,7 +269,7 @@ def test_readers_see_nothing_else_at_any_moment(tmp_path: Path, spark: SparkSess
             said = {BOB if row["id"].startswith(PSEUDONYM) else row["id"]: row["name"] for row in names}
             seen.append(({row["engagement_id"]: row for row in rows}, said))
 
-    planted.eraser(Told(observe=look)).run(REF, WHOM)
+    planted.eraser(Callbacks(observe=look)).run(REF, WHOM)
     assert len(seen) == 6
     (first, first_names), (last, last_names) = seen[0], seen[-1]
     gone = {"again", "became", "elsewhere", "led", "own", "waiting"}

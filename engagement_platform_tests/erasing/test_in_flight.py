@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from engagement_platform import erasures
-from engagement_platform.engine.job import Told
+from engagement_platform.engine.job import Callbacks
 from engagement_platform.engine.lease import LeaseUnavailable
 from engagement_platform.engine.model import Manifest
 from engagement_platform.engine.unfinished_batches import OthersBatchUnfinished
@@ -90,7 +90,7 @@ def traces(world: World, person: str) -> list[str]:
 
 
 def eraser(world: World, observe: Callable[[str], None] = lambda _point: None) -> Eraser:
-    return Eraser(world.settings, world.stores, Told(observe=observe), world.spark)
+    return Eraser(world.settings, world.stores, Callbacks(observe=observe), world.spark)
 
 
 def once_at(point: str, do: Callable[[], object]) -> Callable[[str], None]:
@@ -168,7 +168,7 @@ def test_conversions_that_a_batch_leaves_while_the_erasure_waits_for_it_are_foll
         planted.append(ALIAS, [late])
         checkpoints.succeed(half_done, {})
 
-    planted.eraser(Told(on_blocked=finish)).run("ref", Whom.of(BOB))
+    planted.eraser(Callbacks(on_blocked=finish)).run("ref", Whom.of(BOB))
     assert checkpoints.unfinished() == []
     assert "late" not in {each["engagement_id"] for each in planted.rows(DATA)}
 
@@ -193,5 +193,5 @@ def test_declared_entities_refuse_nothing_about_the_person_once_quarantine_is_lo
             key = (ANYWHERE, BOB)
             up.append(StoredTombstones(settings).erased(entity("account"), {key}) == {key})
 
-    erasures.erase(settings, erasures.Request(BOB), Told(observe=look))
+    erasures.erase(settings, erasures.Request(BOB), Callbacks(observe=look))
     assert up == [True]

@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 
-from engagement_platform.engine.job import Told
+from engagement_platform.engine.job import Callbacks
 from engagement_platform.jobs import run_job
 from engagement_platform.settings import Settings
 
@@ -26,7 +26,7 @@ def main(job: str, point: str | None = None, new: str | None = None) -> None:
         if begun and passed == point:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    for _ in run_job(job, Settings(), until_idle=True, told=Told(observe=observe)):
+    for _ in run_job(job, Settings(), until_idle=True, callbacks=Callbacks(observe=observe)):
         pass
 
 

@@ -41,11 +41,11 @@ def crash_at(point: str) -> Any:
 
 
 def redrive(world: World, reason: str, observe: Any = ignore) -> list[BatchReport]:
-    return world.run_all(redrive_jobs(reason, world.spark, world.settings, world.stores, world.told(observe)))
+    return world.run_all(redrive_jobs(reason, world.spark, world.settings, world.stores, world.callbacks(observe)))
 
 
 def reread(world: World, day: date = TODAY, observe: Any = ignore) -> list[BatchReport]:
-    return world.run_all([reread_job(day, world.spark, world.settings, world.stores, world.told(observe))])
+    return world.run_all([reread_job(day, world.spark, world.settings, world.stores, world.callbacks(observe))])
 
 
 def summed(reports: Sequence[BatchReport]) -> Counter[str]:
@@ -172,10 +172,10 @@ def test_messages_that_spell_fields_otherwise_land_once_somebody_says_what_they_
     world.produce([{otherwise.get(name, name): value for name, value in message.items()}, today("usual")])
     world.run()
     assert reasons(world) == {"missing_field": 1}
-    told = world.under(decoding=DecodingSettings(aliases={of: field for field, of in otherwise.items()}))
-    redrive(told, "missing_field")
-    assert [row[1] for row in told.data_rows()] == ["spelled otherwise", "usual"]
-    assert reasons(told) == {"missing_field": 1}, "what was refused stays to be seen"
+    callbacks = world.under(decoding=DecodingSettings(aliases={of: field for field, of in otherwise.items()}))
+    redrive(callbacks, "missing_field")
+    assert [row[1] for row in callbacks.data_rows()] == ["spelled otherwise", "usual"]
+    assert reasons(callbacks) == {"missing_field": 1}, "what was refused stays to be seen"
 
 
 def test_reading_a_day_again_after_a_fix_lands_what_was_refused_and_announces_only_that(make_world: MakeWorld) -> None:

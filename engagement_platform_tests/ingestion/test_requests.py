@@ -132,7 +132,7 @@ def test_a_redrive_lands_requests_that_are_right_now_and_no_request_twice(make_w
 
     relaxed = strict.under(decoding=DecodingSettings())
     for landed, duplicates in ((1, 0), (0, 1)):
-        _, requests = redrive_jobs("too_deep", relaxed.spark, relaxed.settings, relaxed.stores, relaxed.told())
+        _, requests = redrive_jobs("too_deep", relaxed.spark, relaxed.settings, relaxed.stores, relaxed.callbacks())
         (report,) = relaxed.run_all([requests])
         counts = report.counts
         assert (counts["rows_in"], counts["landed"], counts["duplicates"]) == (2, landed, duplicates)
@@ -153,6 +153,6 @@ def test_a_redrive_refuses_no_request_for_having_lain_in_quarantine(make_world: 
 
     relaxed = strict.under(decoding=DecodingSettings())
     for reason, landed in (("too_deep", ["deep"]), ("too_late", ["deep", "old"])):
-        _, requests = redrive_jobs(reason, relaxed.spark, relaxed.settings, relaxed.stores, relaxed.told())
+        _, requests = redrive_jobs(reason, relaxed.spark, relaxed.settings, relaxed.stores, relaxed.callbacks())
         relaxed.run_all([requests])
         assert sorted(row["request_id"] for row in relaxed.rows(MUTATION_REQUEST)) == landed

@@ -15,7 +15,7 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from engagement_platform.engine.drain import DrainPolicy, drain
-from engagement_platform.engine.job import BatchReport, MicroBatchJob, Observer, Stores, Told
+from engagement_platform.engine.job import BatchReport, Callbacks, MicroBatchJob, Observer, Stores
 from engagement_platform.jobs import INGEST_ENGAGEMENTS, build_job, open_stores, unread_requests
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.engagement import NOTIFICATION, QUARANTINE, data_table, engagement_tables
@@ -141,17 +141,17 @@ class World:
         """Everything these jobs find, with the clock that stands still."""
         return [report for job in jobs for report in drain(replace(job, clock=lambda: NOW), AT_ONCE)]
 
-    def told(self, observe: Observer = ignore) -> Told:
+    def callbacks(self, observe: Observer = ignore) -> Callbacks:
         """For jobs that are not made by `job`."""
-        return Told(observe=observe)
+        return Callbacks(observe=observe)
 
     def job(self, observe: Observer = ignore, name: str = INGEST_ENGAGEMENTS) -> MicroBatchJob[Any]:
         """The ingestion job, with a clock that stands still: then equal runs leave equal rows."""
-        told = Told(observe=observe)
+        callbacks = Callbacks(observe=observe)
         if name == REMATERIALIZE_ALIASES:
             unread = partial(unread_requests, self.settings, self.stores)
-            return rematerialize_aliases(Parts(self.lake, self.stores, self.settings, told), unread, self.clock)
-        job = build_job(name, self.spark, self.settings, self.stores, told)
+            return rematerialize_aliases(Parts(self.lake, self.stores, self.settings, callbacks), unread, self.clock)
+        job = build_job(name, self.spark, self.settings, self.stores, callbacks)
         return replace(job, clock=self.clock)
 
     def clock(self) -> datetime:

@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 
 from engagement_platform.cli import app
 from engagement_platform.engine.database import LEASE, writing
-from engagement_platform.engine.job import Told
+from engagement_platform.engine.job import Callbacks
 from engagement_platform.engine.lease import LeaseUnavailable
 from engagement_platform.engine.model import Manifest, Transaction
 from engagement_platform.engine.unfinished_batches import OthersBatchUnfinished
@@ -90,21 +90,23 @@ class Home:
         found: list[dict[str, object]] = pa.table(DeltaTable(self.uri).get_add_actions(flatten=True)).to_pylist()
         return found
 
-    def migration(self, spark: SparkSession | None, scheme: LayoutScheme, told: Told | None = None) -> Migration:
+    def migration(
+        self, spark: SparkSession | None, scheme: LayoutScheme, callbacks: Callbacks | None = None
+    ) -> Migration:
         lake = Lake(spark or no_spark_at_all(), self.settings(scheme))
-        return Migration(lake, self.seeded.stores, WRITERS, told or Told())
+        return Migration(lake, self.seeded.stores, WRITERS, callbacks or Callbacks())
 
 
 def no_spark_at_all() -> SparkSession:
     return object()  # type: ignore[return-value]
 
 
-def crash_at(point: str) -> Told:
+def crash_at(point: str) -> Callbacks:
     def observe(passed: str) -> None:
         if passed == point:
             raise Crash(point)
 
-    return Told(observe=observe)
+    return Callbacks(observe=observe)
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from engagement_platform.engine.job import MicroBatchJob, Observer, Told
+from engagement_platform.engine.job import Callbacks, MicroBatchJob, Observer
 from engagement_platform.pipelines.profiles.snapshot import snapshot
 from engagement_platform.rollback.groups import Group, of_entity
 from engagement_platform.rollback.job import Restoring
@@ -40,7 +40,7 @@ class Ticking(World):
         return {table.name: self.lake.version(table) for table in self.group.tables}
 
     def restoring(self, observe: Observer = ignore) -> Restoring:
-        return Restoring(self.lake, self.stores, Told(observe=observe))
+        return Restoring(self.lake, self.stores, Callbacks(observe=observe))
 
     def rows_at(self, versions: dict[str, int]) -> list[Row]:
         """What readers see at versions of changeset and base."""

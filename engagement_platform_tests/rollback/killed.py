@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 
-from engagement_platform.engine.job import Told
+from engagement_platform.engine.job import Callbacks
 from engagement_platform.jobs import open_stores
 from engagement_platform.lake.lake import Lake
 from engagement_platform.lake.session import spark_session
@@ -24,7 +24,7 @@ def main(table: str, version: str, point: str) -> None:
 
     settings = Settings()
     with spark_session(settings, "restore") as spark:
-        restoring = Restoring(Lake(spark, settings), open_stores(settings), Told(observe=observe))
+        restoring = Restoring(Lake(spark, settings), open_stores(settings), Callbacks(observe=observe))
         restoring.run(Asked(table, int(version), by="ann@here"))
 
 

@@ -13,7 +13,7 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from engagement_platform.engine.job import Told
+from engagement_platform.engine.job import Callbacks
 from engagement_platform.engine.lease import LeaseUnavailable
 from engagement_platform.engine.model import JobState, Manifest
 from engagement_platform.engine.unfinished_batches import blocking_batches
@@ -79,7 +79,7 @@ class Batches(Planted):
 
     def restoring(self, point: str = "") -> Restoring:
         lake = Lake(self.spark, self.settings)
-        return Restoring(lake, self.stores, Told(observe=crash_at(point)))
+        return Restoring(lake, self.stores, Callbacks(observe=crash_at(point)))
 
     def swept(self, table: Table) -> None:
         """VACUUM with nothing kept that need not be."""
@@ -194,7 +194,7 @@ def test_no_vacuum_comes_between_the_plan_of_a_restore_and_its_manifest(world: B
             tried.append(point)
 
     restoring = world.restoring()
-    Restoring(restoring.lake, restoring.stores, Told(observe=sweep)).run(world.asked)
+    Restoring(restoring.lake, restoring.stores, Callbacks(observe=sweep)).run(world.asked)
     assert tried
 
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pytest
 
 from engagement_platform.engine.database import LEASE, writing
-from engagement_platform.engine.job import Told
+from engagement_platform.engine.job import Callbacks
 from engagement_platform.engine.lease import LeaseLost
 from engagement_platform.lake.engagement import ALIAS
 from engagement_platform.rollback.job import Restoring
@@ -39,7 +39,7 @@ def test_a_restore_that_slept_changes_nothing_after_its_successor(own: World, fi
 
     def run() -> None:
         try:
-            sleeper = Restoring(own.lake, own.stores, Told(observe=sleep), own.clock)
+            sleeper = Restoring(own.lake, own.stores, Callbacks(observe=sleep), own.clock)
             sleeper.run(Asked(ALIAS.name, filled.between[ALIAS.name], by="ann@here"))
         except BaseException as error:
             ended.append(error)
@@ -50,7 +50,7 @@ def test_a_restore_that_slept_changes_nothing_after_its_successor(own: World, fi
         assert reached.wait(WAIT_S), f"it never reached {point}: {ended}"
         with writing(own.stores.leases.engine, "test") as connection:
             connection.execute(LEASE.update().values(expires_ts=datetime(2020, 1, 1, tzinfo=UTC)))
-        report = Restoring(own.lake, own.stores, Told(), own.clock).run(None)
+        report = Restoring(own.lake, own.stores, Callbacks(), own.clock).run(None)
         assert report is not None
         assert report.replayed
         for job in JOBS:

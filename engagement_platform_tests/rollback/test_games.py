@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 
 from engagement_platform.consumers.appended import Appends
 from engagement_platform.engine.database import open_engine
-from engagement_platform.engine.job import Told
+from engagement_platform.engine.job import Callbacks
 from engagement_platform.engine.unfinished_batches import OthersBatchUnfinished
 from engagement_platform.errors import PlatformError
 from engagement_platform.lake.append_log_source import RowsTakenAway
@@ -77,7 +77,7 @@ def planned(world: World, table: str, to: int | datetime, mode: RestoreMode = "r
 
 
 def restoring(world: World, observe: Any = lambda _point: None) -> Restoring:
-    return Restoring(Lake(world.spark, world.settings), world.stores, Told(observe=observe))
+    return Restoring(Lake(world.spark, world.settings), world.stores, Callbacks(observe=observe))
 
 
 def after(world: World, everything: Any, hours: Sequence[str]) -> dict[str, list[dict[str, Any]]]:

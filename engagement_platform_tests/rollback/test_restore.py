@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from engagement_platform.engine.job import BatchReport, Observer, Told
+from engagement_platform.engine.job import BatchReport, Callbacks, Observer
 from engagement_platform.engine.lease import LeaseUnavailable
 from engagement_platform.engine.unfinished_batches import OthersBatchUnfinished
 from engagement_platform.errors import PlatformError
@@ -46,7 +46,7 @@ pytestmark = [pytest.mark.broker]
 
 
 def restoring(world: World, observe: Observer = ignore) -> Restoring:
-    return Restoring(world.lake, world.stores, Told(observe=observe), world.clock)
+    return Restoring(world.lake, world.stores, Callbacks(observe=observe), world.clock)
 
 
 def restored(world: World, to: int | datetime, table: Table | None = None, **how: str) -> BatchReport:

@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from engagement_platform.consumers.appended import Appends
-from engagement_platform.engine.job import MicroBatchJob, Observer, Told
+from engagement_platform.engine.job import Callbacks, MicroBatchJob, Observer
 from engagement_platform.engine.unfinished_batches import OthersBatchUnfinished
 from engagement_platform.lake.append_log_source import RowsTakenAway
 from engagement_platform.lake.contract import Table
@@ -59,7 +59,7 @@ class Ticking(World):
         return sorted(tuple(row[name] for name in columns) for row in found.to_pylist())
 
     def restoring(self, observe: Observer = lambda _point: None) -> Restoring:
-        return Restoring(self.lake, self.stores, Told(observe=observe))
+        return Restoring(self.lake, self.stores, Callbacks(observe=observe))
 
 
 def through(rows: Rows, offset: int) -> Rows:

@@ -169,7 +169,7 @@ def said_names(work: EngagementBatch) -> DataFrame:
     said = work.plan.where(F.col("name").isNotNull()).select(
         "organization_id", F.col("person_said").alias("id"), "name", "name_ts"
     )
-    if work.manifest.goes_over_again:
+    if work.manifest.is_replay:
         mapping = work.lake.read(MAPPING, work.manifest.table_versions[MAPPING.name])
         kept_ = mapping.select("organization_id", "id", F.explode("evidence").alias("of"))
         known = mapping.where("evidence IS NULL").select(*_NAME)
@@ -225,9 +225,9 @@ def ingest_engagements(name: str, source: Source, read: Reader, parts: Parts) ->
                 }
             ),
         ),
-        observe=parts.told.observe,
-        on_wait=parts.told.on_wait,
-        on_blocked=parts.told.on_blocked,
+        observe=parts.callbacks.observe,
+        on_wait=parts.callbacks.on_wait,
+        on_blocked=parts.callbacks.on_blocked,
     )
 
 
@@ -265,9 +265,9 @@ def _plan(
 ) -> tuple[DataFrame, tuple[Row, ...]]:
     known = known_before(lake, data, manifest)
     state = load_state(known, decoded, summary, all_days=all_days)
-    told = int(str(manifest.source.get(ANNOUNCED, -1)))
+    callbacks = int(str(manifest.source.get(ANNOUNCED, -1)))
     with compiled(lake):
-        plan = kept(resolve(decoded, state, all_days=all_days, announced=told))
+        plan = kept(resolve(decoded, state, all_days=all_days, announced=callbacks))
     counted = plan.groupBy("verdict", "reason_code", "target").agg(
         F.count("*").alias("copies"), F.count("name").alias("names"), F.count("change_type").alias("changes")
     )

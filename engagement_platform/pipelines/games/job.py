@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame
 
 from engagement_platform.engine.database import open_engine
 from engagement_platform.engine.fencing import Committer
-from engagement_platform.engine.job import MicroBatchJob, Stores, Told
+from engagement_platform.engine.job import Callbacks, MicroBatchJob, Stores
 from engagement_platform.engine.model import Counts, Limits, Manifest
 from engagement_platform.lake.fencing import LakeFencing, targets
 from engagement_platform.lake.lake import Lake
@@ -140,7 +140,7 @@ class FiguresProcess:
 
 
 def game_events(
-    name: str, source: ObjectSource, lake: Lake, stores: Stores, settings: Settings, feed: Feed, told: Told
+    name: str, source: ObjectSource, lake: Lake, stores: Stores, settings: Settings, feed: Feed, callbacks: Callbacks
 ) -> MicroBatchJob[GameBatch]:
     """Objects with lines of events into one table for each type, exactly once, and refused ones into quarantine.
 
@@ -172,9 +172,9 @@ def game_events(
         lease_wait=settings.stores.lease_wait,
         describe=describe,
         fencing=LakeFencing(lake, targets({f"{TABLES}/{commit}": table for commit, table in commits.items()})),
-        observe=told.observe,
-        on_wait=told.on_wait,
-        on_blocked=told.on_blocked,
+        observe=callbacks.observe,
+        on_wait=callbacks.on_wait,
+        on_blocked=callbacks.on_blocked,
     )
 
 
@@ -197,7 +197,7 @@ def open_batch(lake: Lake, manifest: Manifest, feed: Feed, objects: BatchObjects
     plan = new_events(decoded, landed, stays, window)
     rows = landed_by_type(plan)
     refused, refused_rows = plan.where("reason_code IS NOT NULL"), stays.refused
-    if refused_rows and manifest.goes_over_again:
+    if refused_rows and manifest.is_replay:
         quarantine = feed.quarantine
         refused = kept(not_there_yet(refused, lake, quarantine, manifest.table_versions[quarantine.name]))
         refused_rows = refused.count()

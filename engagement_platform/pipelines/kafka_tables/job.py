@@ -144,9 +144,9 @@ def ingest_stream(
         lease_wait=settings.stores.lease_wait,
         describe=describe,
         fencing=LakeFencing(lake, targets(commits)),
-        observe=parts.told.observe,
-        on_wait=parts.told.on_wait,
-        on_blocked=parts.told.on_blocked,
+        observe=parts.callbacks.observe,
+        on_wait=parts.callbacks.on_wait,
+        on_blocked=parts.callbacks.on_blocked,
     )
 
 
@@ -166,7 +166,7 @@ def open_batch(lake: Lake, stream: Stream, manifest: Manifest, raw: DataFrame, t
     accepted = next((row for row in groups if row["reason_code"] is None), None)
     plan = decoded.where("reason_code IS NULL").select(*COORDINATES, *stream.declared)
     outcome: dict[str, int] = {}
-    if accepted is None or not (stream.unique or manifest.goes_over_again):
+    if accepted is None or not (stream.unique or manifest.is_replay):
         plan = plan.withColumn("verdict", F.lit(Verdict.NEW.value))
         outcome = {Verdict.NEW: accepted["records"]} if accepted else {}
     else:

@@ -142,7 +142,7 @@ def apply_mutations(parts: Parts) -> MicroBatchJob[Announcement]:
         lease_wait=settings.stores.lease_wait,
         describe=lambda _work: {},
         fencing=LakeFencing(lake, targets({"notification/append": NOTIFICATION})),
-        observe=parts.told.observe,
-        on_wait=parts.told.on_wait,
-        on_blocked=parts.told.on_blocked,
+        observe=parts.callbacks.observe,
+        on_wait=parts.callbacks.on_wait,
+        on_blocked=parts.callbacks.on_blocked,
     )

@@ -164,7 +164,7 @@ def ingest_changes(
         own, entity = as_pinned(settings, manifest), under_policies(declared, manifest.settings.get("policies"))
         tune_for(lake, source.size(manifest.start, manifest.end))
         # What is redriven has not landed, so an INSERT of a known id is none of what is there.
-        seen_before = manifest.goes_over_again and not redriven
+        seen_before = manifest.is_replay and not redriven
         return open_batch(lake.under(own), entity, manifest, read(manifest), tombstones, seen_before=seen_before)
 
     return MicroBatchJob(
@@ -191,9 +191,9 @@ def ingest_changes(
                 {"quarantine/append": QUARANTINE, "changeset/append": entity.changeset, "redriven/append": QUARANTINE}
             ),
         ),
-        observe=parts.told.observe,
-        on_wait=parts.told.on_wait,
-        on_blocked=parts.told.on_blocked,
+        observe=parts.callbacks.observe,
+        on_wait=parts.callbacks.on_wait,
+        on_blocked=parts.callbacks.on_blocked,
     )
 
 

@@ -15,7 +15,7 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from engagement_platform.engine.drain import DrainPolicy, drain
-from engagement_platform.engine.job import BatchReport, MicroBatchJob, Observer, Told
+from engagement_platform.engine.job import BatchReport, Callbacks, MicroBatchJob, Observer
 from engagement_platform.jobs import close_source, open_stores, replay_game_events
 from engagement_platform.lake.lake import Lake
 from engagement_platform.pipelines.games.event_type import GROUP, QUARANTINE
@@ -71,12 +71,12 @@ class World:
         # What was put is announced by then.
         source, lake = QueueSource(INGEST_GAME_EVENTS, settings, wait_s=0), Lake(self.spark, settings)
         return game_events(
-            INGEST_GAME_EVENTS, source, lake, self.stores, settings, Feed(GROUP, self.types), Told(observe=observe)
+            INGEST_GAME_EVENTS, source, lake, self.stores, settings, Feed(GROUP, self.types), Callbacks(observe=observe)
         )
 
     def replay(self, *prefixes: str, observe: Observer = lambda _point: None) -> list[BatchReport]:
         """Objects with these prefixes, once more."""
-        return list(replay_game_events(prefixes, self.spark, self.settings, self.stores, Told(observe=observe)))
+        return list(replay_game_events(prefixes, self.spark, self.settings, self.stores, Callbacks(observe=observe)))
 
     def rows(self, name: str) -> list[dict[str, Any]]:
         """The rows of a type's table, or of quarantine, in the order of what stands first."""

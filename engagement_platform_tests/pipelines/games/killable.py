@@ -7,7 +7,7 @@ import signal
 import sys
 
 from engagement_platform.engine.drain import drain
-from engagement_platform.engine.job import Told
+from engagement_platform.engine.job import Callbacks
 from engagement_platform.jobs import open_job
 from engagement_platform.settings import Settings
 from engagement_platform_tests.pipelines.games.conftest import AT_ONCE
@@ -20,7 +20,7 @@ def main(point: str) -> None:
         if passed == point:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    with open_job("ingest-game-events", Settings(), Told(observe=observe)) as job:
+    with open_job("ingest-game-events", Settings(), Callbacks(observe=observe)) as job:
         for _ in drain(job, AT_ONCE):
             pass
 

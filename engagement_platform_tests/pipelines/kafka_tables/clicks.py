@@ -14,7 +14,7 @@ from uuid import uuid4
 from pyspark.sql import SparkSession
 
 from engagement_platform.engine.drain import DrainPolicy, drain
-from engagement_platform.engine.job import BatchReport, MicroBatchJob, Observer, Told
+from engagement_platform.engine.job import BatchReport, Callbacks, MicroBatchJob, Observer
 from engagement_platform.jobs import build_declared, open_stores
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.lake import Lake
@@ -69,7 +69,7 @@ class World:
     def job(self, observe: Observer = lambda _point: None) -> MicroBatchJob[Any]:
         """The job, at a clock that stands still."""
         build = partial(build_declared, self.stream.job, self.stream, self.lake.spark, self.settings, self.stores)
-        return replace(build(Told(observe=observe)), clock=lambda: NOW)
+        return replace(build(Callbacks(observe=observe)), clock=lambda: NOW)
 
     def send(self, *messages: dict[str, object] | bytes) -> None:
         """Onto the topic, in this order."""

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from engagement_platform.engine.drain import drain
-from engagement_platform.engine.job import BatchReport, Observer, Told
+from engagement_platform.engine.job import BatchReport, Callbacks, Observer
 from engagement_platform.jobs import redrive_declared
 from engagement_platform.lake.lake import Lake
 from engagement_platform.pipelines.redrive import REDRIVEN
@@ -32,7 +32,7 @@ def under(world: World, decoding: DecodingSettings) -> None:
 
 def redrive(world: World, observe: Observer = lambda _point: None) -> list[BatchReport]:
     job = redrive_declared(
-        world.stream, UNDECLARED, world.lake.spark, world.settings, world.stores, Told(observe=observe)
+        world.stream, UNDECLARED, world.lake.spark, world.settings, world.stores, Callbacks(observe=observe)
     )
     assert job is not None
     return list(drain(replace(job, clock=lambda: NOW), AT_ONCE))

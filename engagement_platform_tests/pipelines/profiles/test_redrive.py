@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from engagement_platform.engine.drain import drain
-from engagement_platform.engine.job import BatchReport, MicroBatchJob, Observer, Told
+from engagement_platform.engine.job import BatchReport, Callbacks, MicroBatchJob, Observer
 from engagement_platform.engine.unfinished_batches import OthersBatchUnfinished
 from engagement_platform.jobs import redrive_declared
 from engagement_platform.lake.engagement import QUARANTINE
@@ -38,7 +38,7 @@ POINTS = (
 
 def redriving(world: World, reason: str, observe: Observer = ignore) -> MicroBatchJob[Any]:
     declared = DeclaredEntity(world.topic, world.entity)
-    job = redrive_declared(declared, reason, world.spark, world.settings, world.stores, Told(observe=observe))
+    job = redrive_declared(declared, reason, world.spark, world.settings, world.stores, Callbacks(observe=observe))
     assert job is not None
     return replace(job, clock=lambda: NOW)
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from engagement_platform.engine.drain import drain
-from engagement_platform.engine.job import MicroBatchJob, Told
+from engagement_platform.engine.job import Callbacks, MicroBatchJob
 from engagement_platform.pipelines.declarations.declared import DeclaredEntity
 from engagement_platform.rereading import reread_changes_job
 from engagement_platform_tests.guards.strangers import strangers
@@ -28,8 +28,8 @@ pytestmark = pytest.mark.broker
 def reread(world: World, observe: Any = ignore) -> MicroBatchJob[Any]:
     """The job for the day on which everything of the world landed."""
     declared = DeclaredEntity(world.topic, world.entity)
-    told = Told(observe=observe)
-    job = reread_changes_job(declared, NOW.date(), world.spark, world.settings, world.stores, told)
+    callbacks = Callbacks(observe=observe)
+    job = reread_changes_job(declared, NOW.date(), world.spark, world.settings, world.stores, callbacks)
     return replace(job, clock=lambda: datetime.now(UTC))
 
 

@@ -14,7 +14,7 @@ from uuid import uuid4
 from pyspark.sql import DataFrame, SparkSession
 
 from engagement_platform.engine.drain import DrainPolicy, drain
-from engagement_platform.engine.job import BatchReport, MicroBatchJob, Observer, Stores, Told
+from engagement_platform.engine.job import BatchReport, Callbacks, MicroBatchJob, Observer, Stores
 from engagement_platform.engine.model import Manifest
 from engagement_platform.jobs import open_stores
 from engagement_platform.lake.lake import Lake
@@ -83,13 +83,13 @@ class World:
         def read(manifest: Manifest) -> DataFrame:
             return source.read(self.spark, manifest.start, manifest.end)
 
-        told = Told(observe=observe)
-        job = ingest_changes(self.entity, source, read, Parts(self.lake, self.stores, self.settings, told))
+        callbacks = Callbacks(observe=observe)
+        job = ingest_changes(self.entity, source, read, Parts(self.lake, self.stores, self.settings, callbacks))
         return replace(job, clock=lambda: NOW)
 
     def rematerialization(self, observe: Observer = ignore, later: timedelta = timedelta(0)) -> MicroBatchJob[Any]:
-        told, clock = Told(observe=observe), lambda: NOW + later
-        return rematerialize(self.entity, Parts(self.lake, self.stores, self.settings, told), clock)
+        callbacks, clock = Callbacks(observe=observe), lambda: NOW + later
+        return rematerialize(self.entity, Parts(self.lake, self.stores, self.settings, callbacks), clock)
 
     def send(self, changes: Sequence[Said]) -> None:
         """Onto the topic, in this order."""
