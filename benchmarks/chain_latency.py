@@ -43,10 +43,9 @@ from engagement_platform.jobs import open_stores
 from engagement_platform.lake import log
 from engagement_platform.lake.lake import Lake
 from engagement_platform.lake.session import session_conf
-from engagement_platform.pipeline_sections import PageViewsSettings
 from engagement_platform.pipelines.page_views.job import run_hops
 from engagement_platform.pipelines.page_views.tables import DAILY, PAGE_VIEW, SESSION
-from engagement_platform.settings import KafkaSettings, Settings
+from engagement_platform.settings import KafkaSettings, PageViewsSettings, Settings
 
 TARGET_S = 10.0
 """p95 from a commit to its rows in the next table."""

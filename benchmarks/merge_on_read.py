@@ -65,7 +65,7 @@ from engagement_platform.perftest.one import summed_up
 from engagement_platform.pipelines.profiles.entity import Entity
 from engagement_platform.pipelines.profiles.rematerialize import METHODS
 from engagement_platform.pipelines.profiles.view import STRATEGIES, view
-from engagement_platform.sections import RematerializeMethod
+from engagement_platform.settings import RematerializeMethod
 
 Kept = tuple[Cells, Cells, Cells]
 """Writes, reads, moves."""

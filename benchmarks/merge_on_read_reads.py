@@ -11,7 +11,7 @@ from benchmarks.merge_on_read_ways import Stage
 from engagement_platform.pipelines.profiles.point_read import point_read_seconds
 from engagement_platform.pipelines.profiles.snapshot import snapshot
 from engagement_platform.pipelines.profiles.view import STRATEGIES, view
-from engagement_platform.sections import ViewStrategy
+from engagement_platform.settings import ViewStrategy
 
 BASE, ONE_KEY = "base alone", "one key, no JVM"
 STANDING: ViewStrategy = "left_join_union_inserts"

@@ -23,7 +23,7 @@ from benchmarks.merge_on_read_ways import COPY_ON_WRITE, MERGE_ON_READ, WAYS, is
 from benchmarks.pages import markdown
 from engagement_platform.pipelines.profiles.rematerialize import METHODS
 from engagement_platform.pipelines.profiles.view import STRATEGIES
-from engagement_platform.sections import ViewStrategy
+from engagement_platform.settings import ViewStrategy
 
 MOVE = "move"
 """In the place of a batch's number: the move of all batches into the base."""

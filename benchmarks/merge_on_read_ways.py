@@ -27,8 +27,7 @@ from engagement_platform.pipelines.parts import Parts
 from engagement_platform.pipelines.profiles.entity import Entity
 from engagement_platform.pipelines.profiles.rematerialize import rematerialize
 from engagement_platform.pipelines.profiles.view import current
-from engagement_platform.sections import MergeOnReadSettings, RematerializeMethod, RematerializeSettings
-from engagement_platform.settings import Settings
+from engagement_platform.settings import MergeOnReadSettings, RematerializeMethod, RematerializeSettings, Settings
 
 FLAT = Table(
     key=("record", "flat"),

@@ -56,8 +56,7 @@ from engagement_platform.jobs import build_job, close_source, open_stores
 from engagement_platform.lake.session import session_conf
 from engagement_platform.pipelines.games.feed import shipped
 from engagement_platform.pipelines.games.job import INGEST_GAME_EVENTS
-from engagement_platform.sections import GamesSettings
-from engagement_platform.settings import Settings
+from engagement_platform.settings import GamesSettings, Settings
 from engagement_platform.sources.s3_events import S3File
 from engagement_platform.sources.s3_sqs import S3SqsDataSource
 

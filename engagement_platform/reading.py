@@ -1,6 +1,6 @@
 """Reads tables of the lake and the current views for people: into one file, or the first rows. Writes no table.
 
-What the views hold is `pipelines.snapshot` and `pipelines.profiles.view`; how a command line shows rows is `commands`.
+What the views hold is `pipelines.snapshot` and `pipelines.profiles.view`; how a command line shows rows is `cli.jobs`.
 """
 
 from __future__ import annotations

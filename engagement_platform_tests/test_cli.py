@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from engagement_platform.commands import _show
+from engagement_platform.cli.jobs import _show
 from engagement_platform.jobs import JOB_NAMES, REDRIVE_QUARANTINE
 
 

@@ -15,13 +15,13 @@ from fnmatch import fnmatchcase
 from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
-from engagement_platform.alert_sections import AlertingSettings
 from engagement_platform.alerting.model import Alert, Severity, Standing, State
 from engagement_platform.alerting.outbox import Outbox, Queue
 from engagement_platform.alerting.schema import make_tables
 from engagement_platform.alerting.sender import Sender, Target
 from engagement_platform.alerting.store import AlertStore, Telling
 from engagement_platform.errors import PlatformError
+from engagement_platform.settings import AlertingSettings
 
 _LOG = logging.getLogger(__name__)
 

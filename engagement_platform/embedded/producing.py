@@ -20,8 +20,7 @@ from confluent_kafka import Message as Record
 
 from engagement_platform.embedded.traffic import ENGAGEMENTS, Kind, Message, Traffic
 from engagement_platform.errors import PlatformError
-from engagement_platform.pipeline_sections import PipelinesSettings
-from engagement_platform.settings import KafkaSettings, Settings
+from engagement_platform.settings import KafkaSettings, PipelinesSettings, Settings
 from engagement_platform.sources.kafka_errors import BrokerUnavailable, KafkaOptionRefused, TopicMissing
 from engagement_platform.sources.kafka_options import client_options, without_secrets
 

@@ -19,7 +19,7 @@ from engagement_platform.lake.log import spark_type
 from engagement_platform.layout.files import CODEC_IN_NAME, NULL_PARTITION, UNNAMED, Shape
 from engagement_platform.layout.segment import Segment, sidecars
 from engagement_platform.layout.statistics import BUCKETS, COLUMNS, Statistics, Totals
-from engagement_platform.sections import HealthSettings
+from engagement_platform.settings import HealthSettings
 
 _ADD = (
     "path string, partitionValues map<string,string>, size long, stats string, "

@@ -26,8 +26,7 @@ from engagement_platform.layout.finding import Facts, Finding
 from engagement_platform.layout.findings import findings
 from engagement_platform.layout.segment import Segment, segment
 from engagement_platform.layout.statistics import Statistics
-from engagement_platform.sections import HealthSettings
-from engagement_platform.settings import Settings
+from engagement_platform.settings import HealthSettings, Settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -23,7 +23,7 @@ from engagement_platform.layout.finding import (
     total,
 )
 from engagement_platform.layout.remedies import Prediction
-from engagement_platform.sections import HealthSettings
+from engagement_platform.settings import HealthSettings
 
 
 def small_files(facts: Facts, limits: HealthSettings) -> Iterator[Finding]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 from engagement_platform.layout import file_rules, log_rules
 from engagement_platform.layout.finding import Facts, Finding, Severity
-from engagement_platform.sections import HealthSettings
+from engagement_platform.settings import HealthSettings
 
 RULES: tuple[Callable[[Facts, HealthSettings], Iterator[Finding]], ...] = (
     file_rules.small_files,

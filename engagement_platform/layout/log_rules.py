@@ -12,7 +12,7 @@ from engagement_platform.layout import remedies
 from engagement_platform.layout.files import UNNAMED
 from engagement_platform.layout.finding import FAR, Facts, Finding, more_than_share, readable
 from engagement_platform.layout.remedies import Prediction
-from engagement_platform.sections import HealthSettings
+from engagement_platform.settings import HealthSettings
 
 
 def unindexed_clustering(facts: Facts, limits: HealthSettings) -> Iterator[Finding]:

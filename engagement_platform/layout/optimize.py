@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from engagement_platform.lake.optimize import OptimizeConflict, Rewrite, Rewritten, SparkGetter, rewrite
 from engagement_platform.layout.plan import Left, Slice
 from engagement_platform.layout.survey import Survey, fingerprint
-from engagement_platform.sections import MaintenanceSettings
+from engagement_platform.settings import MaintenanceSettings
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from engagement_platform.lake.arrow import schema_of
 from engagement_platform.lake.contract import Table
 from engagement_platform.pipelines.profiles.entity import Attribute, Entity, version_of
 from engagement_platform.pipelines.profiles.insert_guarantee import PROPERTY, words
-from engagement_platform.sections import Section
+from engagement_platform.settings import Section
 
 ENTITY = Entity(
     name="record",

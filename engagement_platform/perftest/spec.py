@@ -25,8 +25,7 @@ from engagement_platform.errors import PlatformError
 from engagement_platform.perftest.data import ENTITY, Generated
 from engagement_platform.pipelines.profiles.entity import Entity, profile
 from engagement_platform.pipelines.profiles.view import choose
-from engagement_platform.sections import Section
-from engagement_platform.settings import Settings
+from engagement_platform.settings import Section, Settings
 
 Operation = Literal["read", "write"]
 Method = Literal["double_rank_over", "full_outer_join", "left_join_anti_join", "left_join_union_inserts"]

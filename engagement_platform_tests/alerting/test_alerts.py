@@ -12,11 +12,11 @@ import pytest
 from pydantic import SecretStr
 from sqlalchemy import create_engine
 
-from engagement_platform.alert_sections import AlertingSettings
 from engagement_platform.alerting.alerts import Alerts
 from engagement_platform.alerting.model import Alert, Message, Severity, State
 from engagement_platform.alerting.sender import Sender
 from engagement_platform.engine.database import open_engine
+from engagement_platform.settings import AlertingSettings
 from engagement_platform_tests.alerting.mailbox import Mailbox
 from engagement_platform_tests.alerting.receiver import Receiver
 from engagement_platform_tests.engine.conftest import FakeClock

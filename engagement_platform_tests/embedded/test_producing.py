@@ -18,8 +18,7 @@ from pydantic import SecretStr
 
 from engagement_platform.embedded.producing import NotDelivered, ProduceReport, produce, produce_from, read_jsonl
 from engagement_platform.embedded.traffic import Message, Traffic
-from engagement_platform.pipeline_sections import PipelinesSettings
-from engagement_platform.settings import KafkaSettings, Settings, TrafficSettings
+from engagement_platform.settings import KafkaSettings, PipelinesSettings, Settings, TrafficSettings
 from engagement_platform.sources.kafka_errors import BrokerUnavailable, TopicMissing
 
 START = datetime(2026, 3, 1, tzinfo=UTC)

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from engagement_platform.ingest_sections import IngestServerSettings
 from engagement_platform.pii.opening import open_vault
 from engagement_platform.pii.vault import Vault
-from engagement_platform.settings import Settings
+from engagement_platform.settings import IngestServerSettings, Settings
 
 
 @pytest.fixture

@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from engagement_platform.ingest_sections import IngestServerSettings, PiiSettings
 from engagement_platform.ingest_server.delivery import Delivery
 from engagement_platform.ingest_server.events import Sent
 from engagement_platform.ingest_server.intake import Intake, Taken
@@ -36,7 +35,7 @@ from engagement_platform.ingest_server.spool import Segment, Spool
 from engagement_platform.pii.contracts import REFUSED, VAULT
 from engagement_platform.pii.erasure import erase, subject
 from engagement_platform.pii.vault import Vault
-from engagement_platform.settings import Settings
+from engagement_platform.settings import IngestServerSettings, PiiSettings, Settings
 from engagement_platform_tests.conftest import Moto
 from engagement_platform_tests.ingest_server.world import event, ids, stored, wait_until
 

@@ -24,8 +24,7 @@ from engagement_platform.lake.contract import Table
 from engagement_platform.layout.doctor import Target
 from engagement_platform.layout.maintain import Asked, Outcome, Run, Told, planned
 from engagement_platform.layout.optimize import Tools
-from engagement_platform.sections import MaintenanceSettings
-from engagement_platform.settings import LayoutSettings, Settings
+from engagement_platform.settings import LayoutSettings, MaintenanceSettings, Settings
 
 DATA = engagement.data_table("organization")
 NOTIFICATION = replace(engagement.NOTIFICATION, liquid_by=(), partitioned_by=("organization_id", "ingestion_date"))

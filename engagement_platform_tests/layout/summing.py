@@ -16,8 +16,7 @@ from typing import Any
 from engagement_platform.lake.jars import resolve_jars
 from engagement_platform.lake.session import build_classic, classic_conf
 from engagement_platform.layout import doctor
-from engagement_platform.sections import HealthSettings
-from engagement_platform.settings import Settings, SparkSettings
+from engagement_platform.settings import HealthSettings, Settings, SparkSettings
 from engagement_platform_tests.layout import logs
 
 ADDS = 20_000

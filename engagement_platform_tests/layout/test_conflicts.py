@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from engagement_platform.layout.optimize import Done
 from engagement_platform.layout.plan import Left
-from engagement_platform.sections import MaintenanceSettings
+from engagement_platform.settings import MaintenanceSettings
 from engagement_platform_tests.layout.seeded import SeededLake
 
 ATTEMPTS = 3

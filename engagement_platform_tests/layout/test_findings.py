@@ -20,8 +20,7 @@ from engagement_platform.layout.finding import Finding, more_than_share
 from engagement_platform.layout.findings import CODES
 from engagement_platform.layout.gain import told as gain_told
 from engagement_platform.layout.segment import from_checkpoint, segment
-from engagement_platform.sections import HealthSettings
-from engagement_platform.settings import Settings, SparkSettings
+from engagement_platform.settings import HealthSettings, Settings, SparkSettings
 from engagement_platform_tests.layout import logs
 
 KB, MB = 1024, 1024**2

@@ -21,8 +21,7 @@ from engagement_platform.jobs import INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUEST
 from engagement_platform.layout.maintain import Asked, Outcome, Run, planned
 from engagement_platform.layout.optimize import Done, Tools
 from engagement_platform.pipelines.parts import APPLY_MUTATIONS
-from engagement_platform.sections import MaintenanceSettings
-from engagement_platform.settings import BatchSettings, StoreSettings, TrafficSettings
+from engagement_platform.settings import BatchSettings, MaintenanceSettings, StoreSettings, TrafficSettings
 from engagement_platform.verify import identity_findings, verify
 from engagement_platform_tests.ingestion.conftest import MakeWorld, make_world
 from engagement_platform_tests.ingestion.oracle import engagement

@@ -10,8 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from engagement_platform.layout.doctor import Examination, Target, examine
-from engagement_platform.sections import HealthSettings
-from engagement_platform.settings import Settings
+from engagement_platform.settings import HealthSettings, Settings
 
 ROWS = 80
 

@@ -17,7 +17,6 @@ from sqlalchemy import select
 from engagement_platform.engine.database import reading, writing
 from engagement_platform.engine.model import Manifest, Transaction
 from engagement_platform.engine.stores import CheckpointStore
-from engagement_platform.ingest_sections import PiiSettings
 from engagement_platform.lake import light
 from engagement_platform.lake.arrow import table_of
 from engagement_platform.pii import keys
@@ -28,7 +27,7 @@ from engagement_platform.pii.master import KmsMaster, LocalMaster, MasterKeyExpo
 from engagement_platform.pii.opening import open_vault
 from engagement_platform.pii.sealing import SealBroken, Sealer, new_key, words
 from engagement_platform.pii.vault import Deposit, PurposeRefused, Refusal, Vault
-from engagement_platform.settings import Settings
+from engagement_platform.settings import PiiSettings, Settings
 from engagement_platform_tests.conftest import Moto
 
 NOW = datetime(2026, 11, 22, 10, 30, tzinfo=UTC)

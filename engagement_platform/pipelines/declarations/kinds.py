@@ -17,7 +17,7 @@ from engagement_platform.pipelines.games.registry import read_folder, what_is_wr
 from engagement_platform.pipelines.kafka_tables import tables as streams
 from engagement_platform.pipelines.kafka_tables.tables import Stream
 from engagement_platform.pipelines.profiles.entity import Attribute, Entity
-from engagement_platform.sections import UnknownUpdate
+from engagement_platform.settings import UnknownUpdate
 from engagement_platform.sources import column_types
 from engagement_platform.sources.messages import ValueType
 

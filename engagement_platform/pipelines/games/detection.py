@@ -12,7 +12,6 @@ from datetime import datetime
 import numpy as np
 import numpy.typing as npt
 
-from engagement_platform.alert_sections import LiveOpsSettings
 from engagement_platform.pipelines.games.baseline import Baseline, Expectation
 from engagement_platform.pipelines.games.figures import (
     KPIS,
@@ -23,6 +22,7 @@ from engagement_platform.pipelines.games.figures import (
     minute_number,
     moment_of,
 )
+from engagement_platform.settings import LiveOpsSettings
 
 Flags = npt.NDArray[np.bool_]
 

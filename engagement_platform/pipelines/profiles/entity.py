@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from engagement_platform.lake.contract import Column, Mode, Table
-from engagement_platform.sections import UnknownUpdate
-from engagement_platform.settings import Settings
+from engagement_platform.settings import Settings, UnknownUpdate
 from engagement_platform.sources.messages import ChangeShape, ValueType
 
 # Columns that the tables, decoding or folding add.

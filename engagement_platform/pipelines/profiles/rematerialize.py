@@ -37,7 +37,7 @@ from engagement_platform.pipelines.profiles.point_read import point_read_seconds
 from engagement_platform.pipelines.profiles.schedule import ROUNDS, Round, cadence, rounds
 from engagement_platform.pipelines.profiles.snapshot import Snapshot, snapshot, transaction
 from engagement_platform.pipelines.profiles.view import folded_changes, view
-from engagement_platform.sections import RematerializeMethod
+from engagement_platform.settings import RematerializeMethod
 
 
 class NotPartitioned(PlatformError):

@@ -13,7 +13,7 @@ from math import sqrt
 from statistics import median
 
 from engagement_platform.engine.stores import BatchRecord
-from engagement_platform.sections import RematerializeSettings
+from engagement_platform.settings import RematerializeSettings
 
 ROUNDS = 10
 """Newest rematerializations that the median is taken of: some hours of them, and one slow one does not count."""

@@ -18,7 +18,7 @@ from engagement_platform.pipelines.profiles.entity import Entity, version_of
 from engagement_platform.pipelines.profiles.insert_guarantee import covers
 from engagement_platform.pipelines.profiles.latest_values import latest_values
 from engagement_platform.pipelines.profiles.snapshot import Snapshot, are_newer, snapshot
-from engagement_platform.sections import MergeOnReadSettings, ViewStrategy
+from engagement_platform.settings import MergeOnReadSettings, ViewStrategy
 
 FEW_KEYS = 1000
 """As many pending changes are looked for by their keys where a predicate is given; with more the base is read whole.

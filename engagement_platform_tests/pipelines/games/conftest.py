@@ -23,8 +23,7 @@ from engagement_platform.pipelines.games.feed import Feed
 from engagement_platform.pipelines.games.job import INGEST_GAME_EVENTS, GameBatch, game_events
 from engagement_platform.pipelines.games.objects import QueueSource
 from engagement_platform.pipelines.games.registry import registry
-from engagement_platform.sections import GamesSettings
-from engagement_platform.settings import LayoutSettings, Settings
+from engagement_platform.settings import GamesSettings, LayoutSettings, Settings
 from engagement_platform_tests.conftest import Moto
 
 _numbers = itertools.count()

@@ -11,10 +11,9 @@ import numpy as np
 import pyarrow as pa
 from pydantic import SecretStr
 
-from engagement_platform.alert_sections import AlertingSettings
 from engagement_platform.engine.database import open_engine
 from engagement_platform.pipelines.games.live_ops_store import LiveOpsStore
-from engagement_platform.settings import Settings
+from engagement_platform.settings import AlertingSettings, Settings
 
 Row = dict[str, Any]
 Event = tuple[str, Row]

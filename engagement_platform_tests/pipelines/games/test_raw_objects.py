@@ -24,8 +24,7 @@ from engagement_platform.pipelines.games.feed import shipped
 from engagement_platform.pipelines.games.objects import BATCH
 from engagement_platform.pipelines.games.raw_objects import RawObjects
 from engagement_platform.pipelines.games.replay import BucketNotListed, LandedObjects, objects_below
-from engagement_platform.sections import GamesSettings
-from engagement_platform.settings import Settings
+from engagement_platform.settings import GamesSettings, Settings
 from engagement_platform_tests.pipelines.games.conftest import World
 from engagement_platform_tests.pipelines.games.events import line
 

@@ -23,7 +23,6 @@ from engagement_platform.lake.engagement import MAPPING
 from engagement_platform.lake.lake import Lake
 from engagement_platform.lake.refusals import NotAStreamSource
 from engagement_platform.lake.streaming import drain_stream, summed
-from engagement_platform.pipeline_sections import PageViewsSettings
 from engagement_platform.pipelines.page_views.job import (
     DAYS,
     HOPS,
@@ -37,7 +36,7 @@ from engagement_platform.pipelines.page_views.job import (
 )
 from engagement_platform.pipelines.page_views.rules import refused_ahead
 from engagement_platform.pipelines.page_views.tables import DAILY, PAGE_VIEW, SESSION, SHAPE, VIEW_QUARANTINE
-from engagement_platform.settings import KafkaSettings, Settings
+from engagement_platform.settings import KafkaSettings, PageViewsSettings, Settings
 from engagement_platform.sources.messages import DecodingLimits
 from engagement_platform.sources.recorded_batches import decode_records
 from engagement_platform_tests.conftest import Broker

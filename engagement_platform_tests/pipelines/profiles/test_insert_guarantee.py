@@ -12,7 +12,7 @@ from engagement_platform.pipelines.profiles.entity import Entity
 from engagement_platform.pipelines.profiles.insert_guarantee import covers, to_note
 from engagement_platform.pipelines.profiles.snapshot import snapshot
 from engagement_platform.pipelines.profiles.view import STRATEGIES, StrategyNotValid, choose, view
-from engagement_platform.sections import ViewStrategy
+from engagement_platform.settings import ViewStrategy
 from engagement_platform_tests.ingestion.test_crashes import Crash, crash_at
 from engagement_platform_tests.pipelines.profiles.conftest import MakeWorld
 from engagement_platform_tests.pipelines.profiles.histories import PROFILE, Changes, plain

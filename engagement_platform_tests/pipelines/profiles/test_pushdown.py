@@ -15,7 +15,7 @@ from engagement_platform.pipelines.profiles.entity import Entity
 from engagement_platform.pipelines.profiles.point_read import read_keys
 from engagement_platform.pipelines.profiles.snapshot import snapshot
 from engagement_platform.pipelines.profiles.view import create_view
-from engagement_platform.sections import MergeOnReadSettings, ViewStrategy
+from engagement_platform.settings import MergeOnReadSettings, ViewStrategy
 from engagement_platform_tests.pipelines.profiles.histories import PROFILE, Changes
 from engagement_platform_tests.pipelines.profiles.oracle import Said
 from engagement_platform_tests.pipelines.profiles.test_view import NEW_ONLY, in_files, lake_of, take_away

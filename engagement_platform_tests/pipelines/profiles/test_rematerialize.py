@@ -12,7 +12,7 @@ from engagement_platform.engine.model import JobState
 from engagement_platform.pipelines.profiles.rematerialize import NotPartitioned
 from engagement_platform.pipelines.profiles.snapshot import Snapshot
 from engagement_platform.pipelines.profiles.view import view
-from engagement_platform.sections import MergeOnReadSettings, RematerializeMethod, RematerializeSettings
+from engagement_platform.settings import MergeOnReadSettings, RematerializeMethod, RematerializeSettings
 from engagement_platform_tests.guards.strangers import strangers
 from engagement_platform_tests.ingestion.test_crashes import Crash, crash_at
 from engagement_platform_tests.matrix import spread

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from engagement_platform.engine.model import JobState, Manifest
 from engagement_platform.engine.stores import BatchRecord
 from engagement_platform.pipelines.profiles.schedule import Round, Waits, cadence, due, pressing, rounds
-from engagement_platform.sections import RematerializeSettings
+from engagement_platform.settings import RematerializeSettings
 
 NOW = datetime(2026, 11, 21, 9, 30, tzinfo=UTC)
 SETTINGS = RematerializeSettings()

@@ -29,8 +29,7 @@ from engagement_platform.pipelines.profiles.view import (
 )
 from engagement_platform.reading import rows_of as rows_of_table
 from engagement_platform.reading import save
-from engagement_platform.sections import MergeOnReadSettings, UnknownUpdate, ViewStrategy
-from engagement_platform.settings import Settings
+from engagement_platform.settings import MergeOnReadSettings, Settings, UnknownUpdate, ViewStrategy
 from engagement_platform_tests.matrix import quick
 from engagement_platform_tests.pipelines.profiles.histories import (
     DEVICE,

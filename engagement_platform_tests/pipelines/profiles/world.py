@@ -23,8 +23,14 @@ from engagement_platform.pipelines.profiles.entity import Entity
 from engagement_platform.pipelines.profiles.job import ingest_changes
 from engagement_platform.pipelines.profiles.rematerialize import rematerialize
 from engagement_platform.pipelines.profiles.snapshot import Snapshot, snapshot
-from engagement_platform.sections import MergeOnReadSettings, RematerializeSettings
-from engagement_platform.settings import KafkaSettings, LayoutSettings, Settings, StoreSettings
+from engagement_platform.settings import (
+    KafkaSettings,
+    LayoutSettings,
+    MergeOnReadSettings,
+    RematerializeSettings,
+    Settings,
+    StoreSettings,
+)
 from engagement_platform.sources.kafka import KafkaSource
 from engagement_platform_tests.conftest import Broker
 from engagement_platform_tests.pipelines.profiles.histories import NOW, plain, seen_by_rules

@@ -1,4 +1,4 @@
-"""The groups of settings that say which pipelines run, and of those that have no room elsewhere, how."""
+"""Which pipelines run, and the page views pipeline."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from pydantic import Field
 
-from engagement_platform.sections import Section
+from engagement_platform.settings.section import Section
 
 
 class PipelinesSettings(Section):

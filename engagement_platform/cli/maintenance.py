@@ -1,4 +1,4 @@
-"""Commands that mend the layout of tables: optimize, vacuum, migrate. Looking at it is in `layout_commands`.
+"""Commands that mend the layout of tables: optimize, vacuum, migrate. Looking at it is in `cli.layout`.
 
 Thin: parse, call, print.
 """

@@ -1,49 +1,28 @@
-"""The command line: parse, call, print. What a command does is elsewhere, and imported only when it is called.
+"""Commands that set up and run everything on one machine: setup, services, up, produce, produce-games.
 
-Here are the commands that set up and run one machine; those that work on the lake are in `commands`.
+Thin: parse, call, print.
 """
 
 from __future__ import annotations
 
 import signal
-import sys
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from engagement_platform import (
-    alert_commands,
-    commands,
-    consumer_commands,
-    erase_commands,
-    game_commands,
-    import_commands,
-    ingest_commands,
-    layout_commands,
-    live_ops_commands,
-    maintenance_commands,
-    page_view_commands,
-    perftest_commands,
-    recovery_commands,
-    replica_commands,
-    rollback_commands,
-)
-from engagement_platform.errors import PlatformError
-
 if TYPE_CHECKING:
     from types import FrameType
 
-app = typer.Typer(
-    help="Events that change after they were written: ingested exactly once, mutated in bulk, read incrementally.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this module to the command line."""
+    for command in (setup, services, up, produce):
+        app.command()(command)
+    app.command("produce-games")(produce_games)
 
 
-@app.command()
 def setup() -> None:
     """Check Java and download the jars that pyspark lacks into the user's cache. Starts nothing.
 
@@ -66,7 +45,6 @@ def setup() -> None:
     print(f"Jars: {len(jars)} in {jars[0].parent.parent}")
 
 
-@app.command()
 def services(
     env_file: Annotated[
         Path | None, typer.Option(help="Write the settings to use here as KEY=VALUE lines, once everything answers.")
@@ -97,7 +75,6 @@ def services(
     run_services(settings, env_file, Console(), _stop_signals(), game_rate=rate)
 
 
-@app.command()
 def up(
     traffic: Annotated[
         float | None, typer.Option(min=0, help="Sample engagements a second; 0 is off. Default: traffic.rate.")
@@ -126,7 +103,6 @@ def up(
     raise typer.Exit(run_up(settings, options, figures, Console(), _stop_signals()))
 
 
-@app.command()
 def produce(
     sample: Annotated[int | None, typer.Option(min=0, help="Produce so many messages of the traffic model.")] = None,
     file: Annotated[
@@ -157,7 +133,6 @@ def produce(
     print(produce_from(Settings(), sample=sample, file=file, topic=topic, rate=rate, stop=stop))
 
 
-@app.command("produce-games")
 def produce_games(
     sample: Annotated[int | None, typer.Option(min=1, help="Put so many lines of events.")] = None,
     follow: Annotated[bool, typer.Option("--follow", help="Put events until Ctrl-C.")] = False,
@@ -193,55 +168,6 @@ def produce_games(
     print(post_events(traffic, to, sample_keys(settings), events=sample, rate=paced, stop=_stop_signals()))
 
 
-commands.register(app)
-layout_commands.register(app)
-maintenance_commands.register(app)
-rollback_commands.register(app)
-recovery_commands.register(app)
-consumer_commands.register(app)
-ingest_commands.register(app)
-erase_commands.register(app)
-replica_commands.register(app)
-import_commands.register(app)
-perftest_commands.register(app)
-alert_commands.register(app)
-game_commands.register(app)
-live_ops_commands.register(app)
-page_view_commands.register(app)
-
-
-def main() -> None:
-    """Entry point of `engagement-platform`: errors meant for people become one line on stderr, never a traceback."""
-    try:
-        app()
-    except PlatformError as error:
-        print(error, file=sys.stderr)
-        sys.exit(1)
-    except ValueError as error:
-        if (reason := _unusable_settings(error)) is None:
-            raise
-        print(reason, file=sys.stderr)
-        sys.exit(2)
-
-
-def _unusable_settings(error: ValueError) -> str | None:
-    """A sentence for settings that cannot be read, None for any other error. Values are left out: some are secrets."""
-    import tomllib
-
-    from pydantic import ValidationError
-    from pydantic_settings import SettingsError
-
-    from engagement_platform.settings import ENV_PREFIX
-
-    if isinstance(error, ValidationError) and error.title == "Settings":
-        problems = error.errors(include_input=False, include_url=False)
-        wrong = (f"{ENV_PREFIX}{'__'.join(map(str, problem['loc'])).upper()}: {problem['msg']}" for problem in problems)
-        return f"Settings cannot be used (variable or line of platform.toml): {'; '.join(wrong)}. Nothing was started."
-    if isinstance(error, SettingsError | tomllib.TOMLDecodeError):
-        return f"Settings cannot be read: {error}. Nothing was started."
-    return None
-
-
 def _stop_signals() -> Event:
     """An event that Ctrl-C, SIGTERM and a closed terminal set."""
     stop = Event()
@@ -252,7 +178,3 @@ def _stop_signals() -> Event:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, hear)
     return stop
-
-
-if __name__ == "__main__":
-    main()

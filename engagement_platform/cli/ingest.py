@@ -1,4 +1,4 @@
-"""Commands of the ingest server and of personal data: ingest-server, ingest-key, pii. Erasing is `erase_commands`.
+"""Commands of the ingest server and of personal data: ingest-server, ingest-key, pii. Erasing is `cli.erase`.
 
 Thin: parse, call, print.
 """

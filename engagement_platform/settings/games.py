@@ -1,60 +1,64 @@
-"""Groups of settings about telling people: whom, and what is worth it. Where they are read from is `settings`.
-
-Values and reasons only.
-"""
+"""Game events and live operations."""
 
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Literal
+from pathlib import Path
 
-from pydantic import Field, SecretStr
+from pydantic import Field
 
-from engagement_platform.sections import Section
+from engagement_platform.settings.section import Section
 
-SeverityName = Literal["info", "warning", "error"]
+_MIB = 1024**2
 
 
-class AlertingSettings(Section):
-    """Whom to tell of alerts, which, and how often."""
+class GamesSettings(Section):
+    """Events of games: where they come from, and which are taken."""
 
-    urls: list[SecretStr] = Field(
-        default_factory=list,
-        description="Apprise URLs of those who are told: Slack, mail, a webhook ([alerts.md](alerts.md)). They hold "
-        "tokens and are never printed. One JSON list in the environment. Empty: alerts are kept and listed, and "
-        "nothing is sent.",
+    bucket: str | None = Field(
+        default=None, description="Bucket that the ingest server, or Firehose, writes events into; replays list it."
     )
-    severities: list[SeverityName] = Field(
-        default=["warning", "error"],
-        description="Alerts of other severities are kept and listed, and not sent.",
+    prefix: str = Field(
+        default="events/",
+        description="Keys of events begin so, and go on with the hour of arrival, YYYY/MM/DD/HH/, in UTC.",
     )
-    mute: list[str] = Field(
-        default_factory=list,
-        description="Patterns of keys, as in file names (`check/*/small_files`), whose alerts are kept and not sent.",
+    queue_url: str | None = Field(
+        default=None,
+        description="SQS queue in which S3 announces new objects. Not set: no game event is read. Credentials, region "
+        "and AWS_ENDPOINT_URL are found where AWS's own tools look.",
     )
-    dedupe: timedelta = Field(
-        default=timedelta(hours=1),
-        description="An alert that goes on is told again at most once in so long; one that gets worse at once.",
+    declarations: Path | None = Field(
+        default=None,
+        description="Folder of declared types of events, one TOML file each, beside those that ship. Read when the "
+        "code is loaded: restart the code server after a change.",
     )
-    settle: timedelta = Field(
-        default=timedelta(minutes=2),
-        description="A recovery is told when it has lasted so long. What fails again before that goes on as one alert: "
-        "a check at its limit would otherwise send two messages a minute (sensors look every 30 s).",
-    )
-    per_minute: int = Field(
-        default=10,
+    max_objects: int = Field(default=1000, ge=1, description="Most objects in one batch.")
+    max_bytes: int = Field(
+        default=16 * _MIB,
         ge=1,
-        description="Most messages a minute to each URL. What is more is held back and summed up in the next message. "
-        "Slack takes one a second (a guess at what people take).",
+        description="Most bytes of objects in one batch, as they lie in the bucket; a larger one makes a batch alone. "
+        "JSON lines are about ten times as large unpacked.",
     )
-    timeout: timedelta = Field(
-        default=timedelta(seconds=10),
-        description="How long a URL may take for one message. Sending goes on beside everything else, so this delays "
-        "no run; Apprise itself spaces messages to some services by up to 5.5 s.",
+    max_lateness: timedelta = Field(
+        default=timedelta(days=7),
+        description="Events further back than this when their object arrived are quarantined as `late`. With it the "
+        "partitions that a batch writes, and so its files, are bounded.",
     )
-    keep_trying: timedelta = Field(
+    max_ahead: timedelta = Field(
         default=timedelta(hours=1),
-        description="A message that a URL did not take is sent again, after ever longer pauses, until it is this old.",
+        description="Events further ahead than this when their object arrived are quarantined as `future`: clocks of "
+        "devices are wrong.",
+    )
+    duplicate_window: timedelta = Field(
+        default=timedelta(hours=1),
+        description="Two events of a type with one event_id are the same, and the second is dropped, when their times "
+        "are at most so far apart. A sender that repeats an event repeats its time as well; the window is for those "
+        "that stamp it anew.",
+    )
+    visibility: timedelta = Field(
+        default=timedelta(minutes=5),
+        description="How long a message stays with a run that has received it; prolonged while the run lives. After "
+        "a crash it takes so long until SQS hands it out again, to no harm.",
     )
 
 

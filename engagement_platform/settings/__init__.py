@@ -1,0 +1,131 @@
+"""Every knob of the platform, once: type, default, unit and why. One module per section.
+
+Values come from `ENGAGEMENT_PLATFORM_*` variables (nested with `__`), then `platform.toml` in the working
+directory (or the file that `ENGAGEMENT_PLATFORM_CONFIG` names), then the defaults here, which run everything
+on one machine. `docs/settings.md` is generated from these classes. Nothing here opens, starts or connects.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from pydantic import Field
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
+
+from engagement_platform.settings.alerting import AlertingSettings, QualitySettings, SeverityName
+from engagement_platform.settings.batches import BatchSettings, DrainSettings
+from engagement_platform.settings.consumers import ConsumerSettings, ReplicaSettings
+from engagement_platform.settings.decoding import DecodingSettings, MessageField
+from engagement_platform.settings.games import GamesSettings, LiveOpsSettings
+from engagement_platform.settings.ingest_server import IngestServerSettings
+from engagement_platform.settings.kafka import KafkaSettings
+from engagement_platform.settings.layout import HealthSettings, LayoutScheme, LayoutSettings
+from engagement_platform.settings.local import EmbeddedSettings, TrafficSettings
+from engagement_platform.settings.maintenance import MaintenanceSettings
+from engagement_platform.settings.mutation import ApplyStrategy, MutationSettings
+from engagement_platform.settings.pii import PiiSettings
+from engagement_platform.settings.pipelines import PageViewsSettings, PipelinesSettings
+from engagement_platform.settings.profiles import (
+    MergeOnReadSettings,
+    RematerializeMethod,
+    RematerializeSettings,
+    UnknownUpdate,
+    ViewStrategy,
+)
+from engagement_platform.settings.section import Section
+from engagement_platform.settings.spark import SparkSettings
+from engagement_platform.settings.stores import StoreSettings
+
+__all__ = [
+    "ENV_PREFIX", "AlertingSettings", "ApplyStrategy", "BatchSettings", "ConsumerSettings", "DecodingSettings",
+    "DrainSettings", "EmbeddedSettings", "GamesSettings", "HealthSettings", "IngestServerSettings", "KafkaSettings",
+    "LayoutScheme", "LayoutSettings", "LiveOpsSettings", "MaintenanceSettings", "MergeOnReadSettings",
+    "MessageField", "MutationSettings", "PageViewsSettings", "PiiSettings", "PipelinesSettings", "QualitySettings",
+    "RematerializeMethod", "RematerializeSettings", "ReplicaSettings", "Section", "Settings", "SeverityName",
+    "SparkSettings", "StoreSettings", "TrafficSettings", "UnknownUpdate", "ViewStrategy",
+]  # fmt: skip
+
+ENV_PREFIX = "ENGAGEMENT_PLATFORM_"
+
+
+def _data_home() -> Path:
+    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "engagement-platform"
+
+
+class Settings(BaseSettings):
+    """All settings. Construct it where a process starts and hand it on; reading it again may read other values."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=ENV_PREFIX, env_nested_delimiter="__", extra="ignore", frozen=True, validate_default=True
+    )
+
+    home: Path = Field(default_factory=_data_home, description="All local state: stores, broker data, Dagster, lake.")
+    lake_uri: str | None = Field(
+        default=None, description="Root of the Delta tables: a folder, or s3a://bucket/prefix. Not set: <home>/lake."
+    )
+    defs_folder: Path | None = Field(
+        default=None,
+        description="Folder whose `defs.yaml` files, at any depth, declare tables of your own (docs/tutorial.md). They "
+        "are part of everything: Dagster, `run`, `status`. Relative to the working directory.",
+    )
+    kafka: KafkaSettings = Field(default_factory=KafkaSettings)
+    spark: SparkSettings = Field(default_factory=SparkSettings)
+    stores: StoreSettings = Field(default_factory=StoreSettings)
+    batch: BatchSettings = Field(default_factory=BatchSettings)
+    drain: DrainSettings = Field(default_factory=DrainSettings)
+    decoding: DecodingSettings = Field(default_factory=DecodingSettings)
+    layout: LayoutSettings = Field(default_factory=LayoutSettings)
+    mutation: MutationSettings = Field(default_factory=MutationSettings)
+    merge_on_read: MergeOnReadSettings = Field(default_factory=MergeOnReadSettings)
+    rematerialize: RematerializeSettings = Field(default_factory=RematerializeSettings)
+    quality: QualitySettings = Field(default_factory=QualitySettings)
+    health: HealthSettings = Field(default_factory=HealthSettings)
+    maintenance: MaintenanceSettings = Field(default_factory=MaintenanceSettings)
+    consumers: ConsumerSettings = Field(default_factory=ConsumerSettings)
+    alerting: AlertingSettings = Field(default_factory=AlertingSettings)
+    ingest_server: IngestServerSettings = Field(default_factory=IngestServerSettings)
+    pii: PiiSettings = Field(default_factory=PiiSettings)
+    games: GamesSettings = Field(default_factory=GamesSettings)
+    replica: ReplicaSettings = Field(default_factory=ReplicaSettings)
+    pipelines: PipelinesSettings = Field(default_factory=PipelinesSettings)
+    page_views: PageViewsSettings = Field(default_factory=PageViewsSettings)
+    live_ops: LiveOpsSettings = Field(default_factory=LiveOpsSettings)
+    traffic: TrafficSettings = Field(default_factory=TrafficSettings)
+    embedded: EmbeddedSettings = Field(default_factory=EmbeddedSettings)
+
+    @property
+    def lake(self) -> str:
+        """Root of the Delta tables without a trailing slash: an absolute path or a URI with a scheme."""
+        uri = self.lake_uri or str(self.home / "lake")
+        return (uri if "://" in uri else str(Path(uri).expanduser().absolute())).rstrip("/")
+
+    @property
+    def replica_path(self) -> Path:
+        """The file of the replica in DuckDB."""
+        path = self.replica.path or self.home / "replica" / "engagement.duckdb"
+        return path.expanduser().absolute()
+
+    @property
+    def store_url(self) -> str:
+        """SQLAlchemy URL of the stores; holds a password in production, so never log it."""
+        if self.stores.url is not None:
+            return self.stores.url.get_secret_value()
+        return f"sqlite:///{self.home.expanduser().absolute() / 'stores.db'}"
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        toml = Path(os.environ.get(f"{ENV_PREFIX}CONFIG", "platform.toml"))
+        return init_settings, env_settings, TomlConfigSettingsSource(settings_cls, toml)

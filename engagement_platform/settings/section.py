@@ -1,0 +1,11 @@
+"""The base of every section of settings."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict
+
+
+class Section(BaseModel):
+    """A group of settings; unknown names are refused so that a typing error is not silently a default."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
