@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from engagement_platform.lake.contract import Table
-from engagement_platform.sources.arrow_types import arrow_type
+from engagement_platform.sources.decoded_batches import arrow_type
 
 
 def schema_of(table: Table, *columns: str) -> pa.Schema:

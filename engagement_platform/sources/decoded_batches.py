@@ -1,58 +1,72 @@
 """Decoding of whole Arrow batches, for DataFrame.mapInArrow: one record in, one record out, whatever it holds.
 
-The rules of a message are `decoding`; this module only turns rows into columns.
+The rules of a message are `decoding` and `declared`; this module only turns rows into columns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from engagement_platform.sources.column_types import split
+from engagement_platform.sources.declared import Decode, change_decoder, record_decoder
 from engagement_platform.sources.decoding import engagement_decoder, mutation_request_decoder
 from engagement_platform.sources.lateness import Check, refuse_late
-from engagement_platform.sources.messages import DecodingLimits, Engagement, MutationRequest, Rejection
+from engagement_platform.sources.messages import EVENT_DATE, ChangeShape, DecodingLimits, RecordShape, Rejection
 
 MessageKind = Literal["engagement", "mutation_request"]
 
 RECORD_DDL = (
     "topic string, partition int, offset long, produced_ts timestamp, value_bytes int, key binary, value binary, "
-    "reason_code string, reason string, unknown_fields int, "
+    "reason_code string, reason string, "
 )
 """What is kept of each record, whatever it is: begins the decoded columns."""
 ENGAGEMENT_DECODED_DDL = RECORD_DDL + (
-    "organization_id string, engagement_date date, engagement_ts timestamp, engagement_id string, person_id string, "
-    "person_name string, version long, type string, channel string, subject string, attributes map<string,string>"
+    "unknown_fields int, organization_id string, engagement_date date, engagement_ts timestamp, engagement_id string, "
+    "person_id string, person_name string, version long, type string, channel string, subject string, "
+    "attributes map<string,string>"
 )
 MUTATION_REQUEST_DECODED_DDL = RECORD_DDL + (
-    "request_id string, organization_id string, operation string, from_id string, to_id string, name string, "
-    "engagement_id string, type string, channel string, subject string, attributes map<string,string>, "
+    "unknown_fields int, request_id string, organization_id string, operation string, from_id string, to_id string, "
+    "name string, engagement_id string, type string, channel string, subject string, attributes map<string,string>, "
     "set_null array<string>, engagement_date_from date, engagement_date_to date, execution_ts timestamp"
 )
 
-_TIMESTAMP = pa.timestamp("us", tz="UTC")
+TIMESTAMP = pa.timestamp("us", tz="UTC")
 _TEXT_MAP = pa.map_(pa.string(), pa.string())
-# Everything that is not named here is a string.
-_TYPES: dict[str, pa.DataType] = {
-    "unknown_fields": pa.int32(),
-    "version": pa.int64(),
-    "engagement_ts": _TIMESTAMP,
-    "execution_ts": _TIMESTAMP,
-    "engagement_date": pa.date32(),
-    "engagement_date_from": pa.date32(),
-    "engagement_date_to": pa.date32(),
-    "attributes": _TEXT_MAP,
-    "set_null": pa.list_(pa.string()),
-}
+_ARROW: Mapping[str, pa.DataType] = {
+    "string": pa.string(), "long": pa.int64(), "bigint": pa.int64(), "int": pa.int32(), "integer": pa.int32(),
+    "short": pa.int16(), "smallint": pa.int16(), "byte": pa.int8(), "tinyint": pa.int8(), "double": pa.float64(),
+    "float": pa.float32(), "boolean": pa.bool_(), "date": pa.date32(), "timestamp": TIMESTAMP, "binary": pa.binary(),
+}  # fmt: skip
 
-
-Decode = Callable[[bytes | None], tuple[Any, ...]]
-"""From a message to a Rejection, or to the values of its columns."""
 Step = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 """A function for DataFrame.mapInArrow."""
+
+
+def arrow_type(kind: str) -> pa.DataType:
+    """A type as people write it. Raises ValueError.
+
+    >>> arrow_type("struct<a:long,b:array<string>>")
+    StructType(struct<a: int64, b: list<element: string>>)
+    """
+    word, parts = split(kind)
+    match word.lower(), parts:
+        case plain, () if plain in _ARROW:
+            return _ARROW[plain]
+        case "decimal", (digits, after) if digits.isdecimal() and after.isdecimal():
+            return pa.decimal128(int(digits), int(after))
+        case "array", (element,):
+            return pa.list_(pa.field("element", arrow_type(element)))
+        case "map", (key, value):
+            return pa.map_(arrow_type(key), arrow_type(value))
+        case "struct", _ if all(":" in part for part in parts):
+            return pa.struct([pa.field(name, arrow_type(of)) for name, _, of in (p.partition(":") for p in parts)])
+    raise ValueError(f"{kind!r} is no type of a column")
 
 
 def decode_batches(
@@ -67,49 +81,66 @@ def decode_batches(
     are refused; None: none is.
     """
     if kind == "engagement":
-        return batch_step(lambda: engagement_decoder(limits, ingestion_ts), Engagement._fields)
+        return _step(lambda: engagement_decoder(limits, ingestion_ts), ENGAGEMENT_DECODED_DDL)
     check = None if max_lateness is None else refuse_late(ingestion_ts, max_lateness)
-    return batch_step(lambda: mutation_request_decoder(limits, ingestion_ts), MutationRequest._fields, check=check)
+    return _step(lambda: mutation_request_decoder(limits, ingestion_ts), MUTATION_REQUEST_DECODED_DDL, check)
 
 
-def batch_step(
-    decoder: Callable[[], Decode],
-    fields: Sequence[str],
-    types: Mapping[str, pa.DataType] = _TYPES,
-    check: Check | None = None,
-) -> Step:
-    """A function for DataFrame.mapInArrow: of each record its coordinates, then `fields` as its decoder gives them.
+def records_ddl(shape: RecordShape) -> str:
+    """The columns that `decode_records` makes: those of each record, then the event's day, then the declared ones."""
+    return f"{RECORD_DDL}unknown_fields int, {EVENT_DATE} date, {_declared(shape)}"
 
-    decoder: called in the worker, since the parser inside cannot be pickled. types: of fields that are no strings.
-    check: asked of each record once it is decoded.
+
+def decode_records(shape: RecordShape, limits: DecodingLimits, ingestion_ts: datetime) -> Step:
+    """As `decode_batches`, for records of a declared stream. Out: `records_ddl`, in the same order."""
+    return _step(lambda: record_decoder(shape, limits, ingestion_ts), records_ddl(shape))
+
+
+def changes_ddl(shape: ChangeShape) -> str:
+    """The columns that `decode_changes` makes: those of each record, then key, version, op, columns, set_null."""
+    envelope = f"unknown_fields int, {shape.key} string, {shape.version} long, op string"
+    return f"{RECORD_DDL}{envelope}, {_declared(shape)}, set_null array<string>"
+
+
+def decode_changes(shape: ChangeShape, limits: DecodingLimits, ingestion_ts: datetime) -> Step:
+    """As `decode_batches`, for changes of a declared entity. Out: `changes_ddl`, in the same order."""
+    return _step(lambda: change_decoder(shape, limits, ingestion_ts), changes_ddl(shape))
+
+
+def _declared(shape: RecordShape | ChangeShape) -> str:
+    return ", ".join(f"{name} {kind}" for name, kind in shape.columns)
+
+
+def _step(decoder: Callable[[], Decode], ddl: str, check: Check | None = None) -> Step:
+    """A function for DataFrame.mapInArrow: of each record its coordinates, then what its decoder makes of it.
+
+    decoder: called in the worker, since the parser inside cannot be pickled. check: asked of each record once it is
+    decoded.
     """
+    columns = [column.split(" ", 1) for column in ddl.removeprefix(RECORD_DDL).split(", ")]
 
     def step(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        decode = decoder()
+        decode, types = decoder(), {name: arrow_type(kind) for name, kind in columns}
         for batch in batches:
-            yield _decoded(batch, decode, fields, types, check)
+            yield _decoded(batch, decode, types, check)
 
     return step
 
 
 def _decoded(
-    batch: pa.RecordBatch,
-    decode: Decode,
-    fields: Sequence[str],
-    types: Mapping[str, pa.DataType],
-    check: Check | None,
+    batch: pa.RecordBatch, decode: Decode, types: Mapping[str, pa.DataType], check: Check | None
 ) -> pa.RecordBatch:
-    value, produced = batch.column("value"), batch.column("timestamp").cast(_TIMESTAMP)
+    value, produced = batch.column("value"), batch.column("timestamp").cast(TIMESTAMP)
     decoded: list[Any] = list(map(decode, value.to_pylist()))
     if check is not None:
         decoded = list(map(check, decoded, produced.cast(pa.int64()).to_pylist()))
     rejections = [row if type(row) is Rejection else None for row in decoded]
     if any(rejections):
-        nothing = (None,) * len(fields)
+        nothing = (None,) * len(types)
         decoded = [row if rejection is None else nothing for row, rejection in zip(decoded, rejections, strict=True)]
     codes = pa.array([rejection and rejection.code.value for rejection in rejections], pa.string())
     rejected = codes.is_valid()
-    columns = list(zip(*decoded, strict=True)) if decoded else [()] * len(fields)
+    columns = list(zip(*decoded, strict=True)) if decoded else [()] * len(types)
     arrays = {
         "topic": batch.column("topic"),
         "partition": batch.column("partition"),
@@ -121,8 +152,8 @@ def _decoded(
         "reason_code": codes,
         "reason": pa.array([rejection and rejection.sentence for rejection in rejections], pa.string()),
     }
-    for field, column in zip(fields, columns, strict=True):
-        arrays[field] = _array(column, types.get(field, pa.string()))
+    for (name, kind), column in zip(types.items(), columns, strict=True):
+        arrays[name] = _map_array(column) if kind == _TEXT_MAP else pa.array(column, kind)
     return pa.RecordBatch.from_arrays(list(arrays.values()), names=list(arrays))
 
 
@@ -130,10 +161,6 @@ def _only_where(mask: pa.Array, column: pa.Array) -> pa.Array:
     if not mask.true_count:
         return pa.nulls(len(column), column.type)
     return pc.if_else(mask, column, pa.scalar(None, column.type))
-
-
-def _array(column: Sequence[Any], arrow_type: pa.DataType) -> pa.Array:
-    return _map_array(column) if arrow_type == _TEXT_MAP else pa.array(column, arrow_type)
 
 
 def _map_array(maps: Iterable[dict[str, str | None] | None]) -> pa.Array:

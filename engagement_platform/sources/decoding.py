@@ -6,27 +6,36 @@ Bytes to a JSON object is `strict_json`; whole Arrow batches are `decoded_batche
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, date, datetime
-from typing import TypeVar
+from functools import partial
+from typing import Any, TypeVar
 
-from engagement_platform.sources.messages import (
-    Change,
-    DecodingLimits,
-    Engagement,
-    MutationRequest,
-    Reason,
-    Record,
-    Rejection,
-)
+from engagement_platform.sources.messages import DecodingLimits, Engagement, MutationRequest, Reason, Rejection
 from engagement_platform.sources.strict_json import JsonObject, Refused, object_parser
 
-Decoded = TypeVar("Decoded", Engagement, MutationRequest, Change, Record)
+Decoded = TypeVar("Decoded", bound=tuple[Any, ...])
+"""The values of a message's columns; the first is how many fields nobody declared."""
 
 MAX_VERSION = 2**63 - 1
 RESERVED_ORGANIZATION_ID = "__HIVE_DEFAULT_PARTITION__"
 
 _REQUEST_FIELDS = frozenset(MutationRequest._fields) - {"unknown_fields", "set_null"}
+_RANGE = ("engagement_date_from", "engagement_date_to")
+# Operation -> the fields that it uses, each with the reason to refuse a request that does not have it.
+_OPERATIONS: dict[str, dict[str, Reason | None]] = {
+    "CONVERT": {
+        "from_id": Reason.MISSING_FROM_ID,
+        "to_id": Reason.MISSING_TO_ID,
+        **dict.fromkeys(("engagement_id", *_RANGE)),
+    },
+    "DELETE": dict.fromkeys(("from_id", "engagement_id", *_RANGE)),
+    "RENAME": {"from_id": Reason.MISSING_FROM_ID, "name": Reason.MISSING_NAME},
+    "UPDATE": {
+        "engagement_id": Reason.MISSING_ENGAGEMENT_ID,
+        **dict.fromkeys(("type", "channel", "subject", "attributes")),
+    },
+}
 # Unicode category Cc, all of it.
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 # Hours end at 23 and seconds at 59 here, because fromisoformat takes 24:00 in later Pythons only.
@@ -52,17 +61,18 @@ def engagement_decoder(
         # pop: what is left in the end are the fields that nobody declared.
         take = fields.pop
         engagement_id = read_id(take("engagement_id", None), "engagement_id", id_length)
-        organization_id = _organization_id(take("organization_id", None), id_length)
+        organization_id = read_partition_id(take("organization_id", None), "organization_id", id_length)
         person_id = read_id(take("person_id", None), "person_id", id_length)
         engagement_ts = read_time(take("engagement_ts", None), "engagement_ts")
         kind = take("type", None)
         if type(kind) is not str:
             raise wrong_or_missing(kind, "type")
         person_name = _optional_text(take("person_name", None), "person_name")
-        version = _version(take("version", None))
+        version = take("version", None)
+        version = 1 if version is None else read_version(version, "version")
         channel = _optional_text(take("channel", None), "channel")
         subject = _optional_text(take("subject", None), "subject")
-        attributes = _attributes(take("attributes", None))
+        attributes = _attributes(take("attributes", None), "attributes")
         # Positional, in the declared order: keywords cost a tenth of the whole decoding.
         return Engagement(
             len(fields),
@@ -88,38 +98,48 @@ def mutation_request_decoder(
     """The same for messages of the topic `mutation-requests`."""
     read_time = time_reader(limits, ingestion_ts)
     id_length = limits.max_id_length
+    readers: dict[str, Callable[[object, str], Any]] = {
+        **dict.fromkeys(("from_id", "to_id", "engagement_id"), partial(read_id, max_length=id_length)),
+        **dict.fromkeys(("name", "type", "channel", "subject"), _optional_text),
+        "attributes": partial(_attributes, nulls=True),
+        **dict.fromkeys(_RANGE, read_date),
+    }
 
     def read(fields: JsonObject) -> MutationRequest:
         request_id = read_id(fields.get("request_id"), "request_id", id_length)
-        organization_id = _organization_id(fields.get("organization_id"), id_length)
+        organization_id = read_partition_id(fields.get("organization_id"), "organization_id", id_length)
         operation = fields.get("operation")
         if type(operation) is not str:
             raise wrong_or_missing(operation, "operation")
-        use = _OPERATIONS.get(operation)
-        if use is None:
+        if operation not in _OPERATIONS:
             raise Refused(Reason.UNKNOWN_OPERATION, "operation")
         execution_ts = read_time(fields.get("execution_ts"), "execution_ts")
-        request = MutationRequest(
-            unknown_fields=len(fields.keys() - _REQUEST_FIELDS),
-            request_id=request_id,
-            organization_id=organization_id,
-            operation=operation,
-            from_id=None,
-            to_id=None,
-            name=None,
-            engagement_id=None,
-            type=None,
-            channel=None,
-            subject=None,
-            attributes=None,
-            set_null=None,
-            engagement_date_from=None,
-            engagement_date_to=None,
-            execution_ts=execution_ts,
-        )
-        return use(request, fields, id_length)
+        values: dict[str, Any] = dict.fromkeys(MutationRequest._fields)
+        for name, missing in _OPERATIONS[operation].items():
+            if fields.get(name) is not None:
+                values[name] = readers[name](fields[name], name)
+            elif missing is not None:
+                raise Refused(missing, name)
+        _check_together(operation, values)
+        if operation == "UPDATE":
+            # A null clears channel or subject, so it differs from a field that is absent; it leaves the type.
+            values["set_null"] = [name for name in ("channel", "subject") if name in fields and fields[name] is None]
+        values |= {"unknown_fields": len(fields.keys() - _REQUEST_FIELDS), "request_id": request_id}
+        values |= {"organization_id": organization_id, "operation": operation, "execution_ts": execution_ts}
+        return MutationRequest(**values)
 
     return decoder_of(limits, respelled(limits, read))
+
+
+def _check_together(operation: str, values: Mapping[str, Any]) -> None:
+    """Rules over more than one field of a request."""
+    if operation == "CONVERT" and values["from_id"] == values["to_id"]:
+        raise Refused(Reason.SELF_CONVERSION)
+    if operation == "DELETE" and values["from_id"] is None and values["engagement_id"] is None:
+        raise Refused(Reason.NO_TARGET)
+    first, last = (values[name] for name in _RANGE)
+    if first is not None and last is not None and first > last:
+        raise Refused(Reason.REVERSED_RANGE)
 
 
 def decoder_of(
@@ -132,7 +152,7 @@ def decoder_of(
     def decode(value: bytes | None) -> Decoded | Rejection:
         try:
             decoded = read(parse(value))
-            if refuse_unknown and decoded.unknown_fields:
+            if refuse_unknown and decoded[0]:
                 raise Refused(Reason.UNKNOWN_FIELDS)
         except Refused as refused:
             return refused.rejection
@@ -155,60 +175,6 @@ def respelled(limits: DecodingLimits, read: Callable[[JsonObject], Decoded]) -> 
         return read(fields)
 
     return read_respelled
-
-
-def _convert(request: MutationRequest, fields: JsonObject, id_length: int) -> MutationRequest:
-    from_id = _needed_id(fields, "from_id", id_length, Reason.MISSING_FROM_ID)
-    to_id = _needed_id(fields, "to_id", id_length, Reason.MISSING_TO_ID)
-    if from_id == to_id:
-        raise Refused(Reason.SELF_CONVERSION)
-    first, last = _date_range(fields)
-    return request._replace(
-        from_id=from_id,
-        to_id=to_id,
-        engagement_id=_optional_id(fields, "engagement_id", id_length),
-        engagement_date_from=first,
-        engagement_date_to=last,
-    )
-
-
-def _delete(request: MutationRequest, fields: JsonObject, id_length: int) -> MutationRequest:
-    from_id = _optional_id(fields, "from_id", id_length)
-    engagement_id = _optional_id(fields, "engagement_id", id_length)
-    if from_id is None and engagement_id is None:
-        raise Refused(Reason.NO_TARGET)
-    first, last = _date_range(fields)
-    return request._replace(
-        from_id=from_id, engagement_id=engagement_id, engagement_date_from=first, engagement_date_to=last
-    )
-
-
-def _rename(request: MutationRequest, fields: JsonObject, id_length: int) -> MutationRequest:
-    from_id = _needed_id(fields, "from_id", id_length, Reason.MISSING_FROM_ID)
-    name = _optional_text(fields.get("name"), "name")
-    if name is None:
-        raise Refused(Reason.MISSING_NAME, "name")
-    return request._replace(from_id=from_id, name=name)
-
-
-def _update(request: MutationRequest, fields: JsonObject, id_length: int) -> MutationRequest:
-    """A null clears channel or subject, so it is told apart from a field that is absent; it leaves the type."""
-    return request._replace(
-        engagement_id=_needed_id(fields, "engagement_id", id_length, Reason.MISSING_ENGAGEMENT_ID),
-        type=_optional_text(fields.get("type"), "type"),
-        channel=_optional_text(fields.get("channel"), "channel"),
-        subject=_optional_text(fields.get("subject"), "subject"),
-        attributes=_attribute_patch(fields.get("attributes")),
-        set_null=[field for field in ("channel", "subject") if field in fields and fields[field] is None],
-    )
-
-
-_OPERATIONS: dict[str, Callable[[MutationRequest, JsonObject, int], MutationRequest]] = {
-    "CONVERT": _convert,
-    "DELETE": _delete,
-    "RENAME": _rename,
-    "UPDATE": _update,
-}
 
 
 def wrong_or_missing(value: object, field: str) -> Refused:
@@ -234,23 +200,12 @@ def read_id(value: object, field: str, max_length: int) -> str:
     return value
 
 
-def _organization_id(value: object, max_length: int) -> str:
-    checked = read_id(value, "organization_id", max_length)
+def read_partition_id(value: object, field: str, max_length: int) -> str:
+    """An id that may partition a table: it is not the value that Hive partitioning reserves."""
+    checked = read_id(value, field, max_length)
     if checked == RESERVED_ORGANIZATION_ID:
-        raise Refused(Reason.RESERVED_ID, "organization_id")
+        raise Refused(Reason.RESERVED_ID, field)
     return checked
-
-
-def _optional_id(fields: JsonObject, field: str, max_length: int) -> str | None:
-    value = fields.get(field)
-    return None if value is None else read_id(value, field, max_length)
-
-
-def _needed_id(fields: JsonObject, field: str, max_length: int, missing: Reason) -> str:
-    value = _optional_id(fields, field, max_length)
-    if value is None:
-        raise Refused(missing, field)
-    return value
 
 
 def _optional_text(value: object, field: str) -> str | None:
@@ -259,36 +214,25 @@ def _optional_text(value: object, field: str) -> str | None:
     raise Refused(Reason.WRONG_TYPE, field)
 
 
-def _version(value: object) -> int:
-    if value is None:
-        return 1
+def read_version(value: object, field: str) -> int:
+    """A whole number from 1 on, required."""
     # type() and not isinstance(): true is an int to Python.
     if type(value) is not int:
-        raise Refused(Reason.WRONG_TYPE, "version")
+        raise wrong_or_missing(value, field)
     if not 1 <= value <= MAX_VERSION:
-        raise Refused(Reason.BAD_VERSION, "version")
+        raise Refused(Reason.BAD_VERSION, field)
     return value
 
 
-def _attributes(value: object) -> dict[str, str] | None:
+def _attributes(value: object, field: str, *, nulls: bool = False) -> dict[str, Any] | None:
+    """Texts by name. nulls: a value may be null."""
     if value is None:
         return None
     if type(value) is not dict:
-        raise Refused(Reason.WRONG_TYPE, "attributes")
+        raise Refused(Reason.WRONG_TYPE, field)
     for entry in value.values():
-        if type(entry) is not str:
-            raise Refused(Reason.WRONG_TYPE, "attributes")
-    return value
-
-
-def _attribute_patch(value: object) -> dict[str, str | None] | None:
-    if value is None:
-        return None
-    if type(value) is not dict:
-        raise Refused(Reason.WRONG_TYPE, "attributes")
-    for entry in value.values():
-        if entry is not None and type(entry) is not str:
-            raise Refused(Reason.WRONG_TYPE, "attributes")
+        if type(entry) is not str and not (nulls and entry is None):
+            raise Refused(Reason.WRONG_TYPE, field)
     return value
 
 
@@ -326,14 +270,6 @@ def time_reader(limits: DecodingLimits, ingestion_ts: datetime) -> Callable[[obj
         return time
 
     return read_time
-
-
-def _date_range(fields: JsonObject) -> tuple[date | None, date | None]:
-    first = read_date(fields.get("engagement_date_from"), "engagement_date_from")
-    last = read_date(fields.get("engagement_date_to"), "engagement_date_to")
-    if first is not None and last is not None and first > last:
-        raise Refused(Reason.REVERSED_RANGE)
-    return first, last
 
 
 def read_date(value: object, field: str) -> date | None:

@@ -167,20 +167,6 @@ class ChangeShape:
     """Columns in which an empty string is refused: as a partition value it would come back as null (Delta protocol)."""
 
 
-class Change(NamedTuple):
-    """One partial update of an entity. A DELETE says nothing but that."""
-
-    unknown_fields: int
-    key: str
-    version: int
-    op: str
-    """INSERT, UPDATE or DELETE."""
-    values: tuple[object, ...]
-    """In the order of the declared columns; None: nothing was said, or it is among set_null."""
-    set_null: list[str] | None
-    """Columns that the change sets to null; None where there are none."""
-
-
 EVENT_DATE = "event_date"
 """Column of a declared stream: the UTC day of its event time."""
 
@@ -197,13 +183,3 @@ class RecordShape:
     """String columns that are ids: by the rules of ids, and never the value that partitioning reserves."""
     event_time: str | None = None
     """A timestamp; its UTC day becomes the column `event_date`."""
-
-
-class Record(NamedTuple):
-    """One record of a declared stream."""
-
-    unknown_fields: int
-    event_date: date | None
-    """UTC day of the event time; None where the stream has none."""
-    values: tuple[object, ...]
-    """In the order of the declared columns; None: nothing was said."""

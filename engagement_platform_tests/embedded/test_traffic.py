@@ -26,18 +26,15 @@ from engagement_platform.embedded.traffic import (
 from engagement_platform.pipelines.page_views.tables import SHAPE
 from engagement_platform.pipelines.profiles.entity import PROFILE
 from engagement_platform.settings import TrafficSettings
-from engagement_platform.sources.changes import change_decoder
+from engagement_platform.sources.declared import change_decoder, record_decoder
 from engagement_platform.sources.decoding import engagement_decoder, mutation_request_decoder
 from engagement_platform.sources.messages import (
-    Change,
     DecodingLimits,
     Engagement,
     MutationRequest,
     Reason,
-    Record,
     Rejection,
 )
-from engagement_platform.sources.records import record_decoder
 
 START = datetime(2026, 3, 1, 12, tzinfo=UTC)
 LIMITS = DecodingLimits()
@@ -243,11 +240,12 @@ def test_changes_of_profiles_are_decoded_and_come_late_now_and_then() -> None:
     ops, late = Counter[str](), 0
     for message in made:
         found = decode(message.value)
-        assert isinstance(found, Change)
-        assert (found.unknown_fields, found.key.encode()) == (0, message.key)
-        ops[found.op] += 1
-        late += found.version < newest.get(found.key, 0)
-        newest[found.key] = max(found.version, newest.get(found.key, 0))
+        assert not isinstance(found, Rejection)
+        unknown_fields, key, version, op, *_values = found
+        assert (unknown_fields, key.encode()) == (0, message.key)
+        ops[op] += 1
+        late += version < newest.get(key, 0)
+        newest[key] = max(version, newest.get(key, 0))
     assert ops["UPDATE"] > 1_500
     assert min(ops["INSERT"], ops["DELETE"], late) > 10
 
@@ -273,9 +271,8 @@ def test_page_views_are_decoded_and_users_come_back() -> None:
     views, users = Counter[object](), Counter[object]()
     for message in islice(traffic.messages(), 2_000):
         found = decode(message.value)
-        assert isinstance(found, Record)
-        assert found.unknown_fields == 0
-        views[found.values[0]] += 1
-        users[found.values[1]] += 1
+        assert found[0] == 0
+        views[found[2]] += 1
+        users[found[3]] += 1
     assert max(views.values()) == 1
     assert 5 < sum(users.values()) / len(users) < 20

@@ -40,8 +40,8 @@ from engagement_platform.pipelines.parts import (
 )
 from engagement_platform.pipelines.redrive import RedrivenProcess, RedriveSource, turn_of
 from engagement_platform.pipelines.tombstones import withheld
+from engagement_platform.sources.decoded_batches import decode_records, records_ddl
 from engagement_platform.sources.messages import DecodingLimits
-from engagement_platform.sources.recorded_batches import decode_records, records_ddl
 
 GROUP_ROWS = 20_000
 """About so many records are judged in one call; a name never stands in two of them (a guess)."""

@@ -14,8 +14,8 @@ from pyspark.sql import functions as F
 
 from engagement_platform.pipelines.page_views.rules import refused_ahead
 from engagement_platform.pipelines.page_views.tables import DAILY, PAGE_VIEW, SESSION, SHAPE, VIEW_QUARANTINE
+from engagement_platform.sources.decoded_batches import decode_records, records_ddl
 from engagement_platform.sources.messages import DecodingLimits
-from engagement_platform.sources.recorded_batches import decode_records, records_ddl
 
 _NEVER = datetime(9999, 1, 1, tzinfo=UTC)
 

@@ -40,7 +40,7 @@ from engagement_platform.pipelines.profiles.insert_guarantee import PROPERTY, to
 from engagement_platform.pipelines.profiles.snapshot import snapshot
 from engagement_platform.pipelines.redrive import RedrivenProcess, RedriveSource, turn_of
 from engagement_platform.pipelines.tombstones import of_entity, withheld
-from engagement_platform.sources.changed_batches import changes_ddl, decode_changes
+from engagement_platform.sources.decoded_batches import changes_ddl, decode_changes
 from engagement_platform.sources.messages import DecodingLimits
 
 # What a manifest pins beside versions of tables that others write. Not under the tables' names: a batch that is

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engagement_platform.pipelines.kafka_tables.rules import PLACE, judged
-from engagement_platform.sources.arrow_types import arrow_type
 from engagement_platform.sources.column_types import SCALARS
+from engagement_platform.sources.decoded_batches import arrow_type
 from engagement_platform_tests.pipelines.kafka_tables.clicks import landed
 
 NAMES: dict[str, Sequence[object]] = {
