@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from engagement_platform.engine.database import utc_now
 from engagement_platform.engine.job import BatchReport, Callbacks
-from engagement_platform.engine.stores import utc_now
 from engagement_platform.erasing.declared import declared_tables
 from engagement_platform.erasing.job import Eraser, tables
 from engagement_platform.erasing.reach import places

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from engagement_platform.engine.drain import DrainPolicy, drain
 from engagement_platform.engine.job import BatchReport, Callbacks, MicroBatchJob, Stores
-from engagement_platform.engine.offset_reset import lineage
+from engagement_platform.engine.stores import lineage
 from engagement_platform.jobs import INGEST_ENGAGEMENTS, REREAD_ENGAGEMENTS, read_topic
 from engagement_platform.lake.lake import Lake
 from engagement_platform.pipelines.declarations.declared import DeclaredEntity

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from engagement_platform.engine.job import Stores
-from engagement_platform.engine.model import Checkpoint, JobState, Offsets
-from engagement_platform.engine.stores import BatchRecord
+from engagement_platform.engine.model import BatchRecord, JobState, Offsets
 from engagement_platform.jobs import (
     GAME_JOBS,
     INGEST_ENGAGEMENTS,
@@ -102,7 +101,7 @@ class JobStatus:
     """One job: its last batch, what waits, and why it failed if it did."""
 
     job: str
-    checkpoint: Checkpoint | None
+    checkpoint: BatchRecord | None
     backlog: int
     batches: int
     totals: Mapping[str, int]
@@ -116,7 +115,7 @@ class JobStatus:
         return self.checkpoint.reason if failed and self.checkpoint else None
 
 
-def unread_from(checkpoint: Checkpoint | None) -> Offsets | None:
+def unread_from(checkpoint: BatchRecord | None) -> Offsets | None:
     """Where what no finished batch has read begins; None before the first batch."""
     return None if checkpoint is None else checkpoint.unread_from
 
@@ -144,7 +143,7 @@ def in_tables(job: str, settings: Settings, stores: Stores) -> Waiting | None:
     return pending_changes(settings, stores) if job == REMATERIALIZE_ALIASES else None
 
 
-def backlog(job: str, settings: Settings, checkpoint: Checkpoint | None) -> int:
+def backlog(job: str, settings: Settings, checkpoint: BatchRecord | None) -> int:
     """What no finished batch has read: messages on the broker, or rows of the engagement tables, see `in_tables`.
 
     For rematerialization of an entity changes that wait; of game events, messages of their queue. A batch under way

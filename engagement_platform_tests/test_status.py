@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from uuid import uuid4
 
@@ -13,8 +13,7 @@ import pytest
 from deltalake import CommitProperties, write_deltalake
 from deltalake import Transaction as AppTransaction
 
-from engagement_platform.engine.model import JobState, Manifest
-from engagement_platform.engine.stores import BatchRecord
+from engagement_platform.engine.model import BatchRecord, JobState, Manifest
 from engagement_platform.jobs import (
     INGEST_ENGAGEMENTS,
     INGEST_MUTATION_REQUESTS,
@@ -61,7 +60,6 @@ def record(
     return BatchRecord(
         manifest(batch_id, 0, rows),
         state,
-        date(2026, 11, 21),
         started_ts=NOON,
         finished_ts=finished,
         attempts=1,
@@ -107,7 +105,7 @@ def announcing(sequence: int, at_s: float) -> BatchRecord:
     """A batch that announced requests up to this sequence, and ended so many seconds after noon."""
     made = Manifest(APPLY_MUTATIONS, "a@1", sequence, {"sequence": sequence - 2}, {"sequence": sequence}, NOON)
     done = NOON + timedelta(seconds=at_s)
-    return BatchRecord(made, JobState.SUCCEEDED, date(2026, 11, 21), NOON, done, 1, {"rows_in": 1})
+    return BatchRecord(made, JobState.SUCCEEDED, NOON, done, 1, {"rows_in": 1})
 
 
 def accepting(sequence: int) -> BatchRecord:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
-from engagement_platform.engine.model import JobState, Manifest
-from engagement_platform.engine.stores import BatchRecord
+from engagement_platform.engine.model import BatchRecord, JobState, Manifest
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.engagement import CHANGESET, NOTIFICATION, QUARANTINE
 from engagement_platform.settings import Settings
@@ -116,7 +115,6 @@ def record(
     return BatchRecord(
         manifest,
         JobState.SUCCEEDED,
-        date(2026, 11, 21),
         now,
         now,
         attempts=1,

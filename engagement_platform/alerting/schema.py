@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from sqlalchemy import BigInteger, Column, Engine, Index, Integer, MetaData, String, Table, Text
 
-from engagement_platform.engine.column_types import JsonObject, UtcTimestamp
 from engagement_platform.engine.database import writing
+from engagement_platform.engine.schema import JsonObject, UtcTimestamp
 
 # Of its own and not among the stores' tables: whoever looks at alerts makes them, in older stores too.
 METADATA = MetaData()

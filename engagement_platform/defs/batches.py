@@ -11,8 +11,7 @@ from dagster import MetadataValue
 
 from engagement_platform.defs.plot import Bar, markdown
 from engagement_platform.engine.job import BatchReport
-from engagement_platform.engine.model import Counts, Offsets, accounted
-from engagement_platform.engine.stores import BatchRecord
+from engagement_platform.engine.model import BatchRecord, Counts, Offsets, accounted
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.engagement import ALIAS, CHANGESET, MAPPING, MUTATION_REQUEST, NOTIFICATION, QUARANTINE
 from engagement_platform.pipelines.snapshot import DATA

@@ -10,8 +10,7 @@ import dagster as dg
 from engagement_platform.defs.checks import FRESH, freshness
 from engagement_platform.defs.specs import key_of
 from engagement_platform.defs.waiting import Waiting
-from engagement_platform.engine.model import JobState
-from engagement_platform.engine.stores import BatchRecord
+from engagement_platform.engine.model import BatchRecord, JobState
 from engagement_platform.lake import log
 from engagement_platform.pipelines.profiles.entity import Entity
 from engagement_platform.pipelines.profiles.job import job_name as ingest_name

@@ -13,8 +13,7 @@ import pyarrow.compute as pc
 from pyspark.sql import functions as F
 
 from engagement_platform.engine.job import Stores
-from engagement_platform.engine.model import Transaction
-from engagement_platform.engine.stores import BatchRecord
+from engagement_platform.engine.model import BatchRecord, Transaction
 from engagement_platform.lake import log
 from engagement_platform.lake.engagement import ALIAS, NOTIFICATION
 from engagement_platform.lake.lake import Lake

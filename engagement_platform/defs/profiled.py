@@ -18,7 +18,7 @@ from engagement_platform.defs.batches import (
     written,
 )
 from engagement_platform.defs.plot import Bar, Legend, markdown
-from engagement_platform.engine.stores import BatchRecord
+from engagement_platform.engine.model import BatchRecord
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.engagement import QUARANTINE
 from engagement_platform.pipelines.profiles.entity import Entity

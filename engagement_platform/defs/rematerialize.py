@@ -19,7 +19,7 @@ from engagement_platform.defs.sensors import recent_runs, why_not
 from engagement_platform.defs.telling import REMATERIALIZED_TABLES, callbacks_of, tell
 from engagement_platform.defs.waiting import Waiting, waiting
 from engagement_platform.engine.job import BatchReport, Callbacks
-from engagement_platform.engine.model import Checkpoint, JobState
+from engagement_platform.engine.model import BatchRecord, JobState
 from engagement_platform.pipelines.mutations.move import PURGE_EVERY, REMATERIALIZE_ALIASES, reaches
 from engagement_platform.pipelines.mutations.purge_horizon import purge_horizon
 from engagement_platform.pipelines.parts import APPLY_MUTATIONS
@@ -84,7 +84,7 @@ def to_move(looked: Waiting, now: datetime) -> ToMove:
     )
 
 
-def purge_due(looked: Waiting, last: Checkpoint | None, now: datetime) -> bool:
+def purge_due(looked: Waiting, last: BatchRecord | None, now: datetime) -> bool:
     """Whether rows are to be deleted for good.
 
     Statistics do not say since when a row is hidden, so a purge is due once a day as long as there is any and all

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from engagement_platform.engine.job import Stores
-from engagement_platform.engine.model import Checkpoint, JobState
+from engagement_platform.engine.model import BatchRecord, JobState
 from engagement_platform.jobs import PATIENCE, open_stores, topic_of
 from engagement_platform.pipelines.games.backlog import backlog as objects_waiting
 from engagement_platform.pipelines.games.feed import Feed
@@ -47,7 +47,7 @@ class Waiting:
         topic = topic or topic_of(job, self.settings)
         return self._sources.setdefault(topic, KafkaSource(topic, self.settings.kafka))
 
-    def checkpoint(self, job: str) -> Checkpoint | None:
+    def checkpoint(self, job: str) -> BatchRecord | None:
         """The last batch of a job."""
         return self.stores.checkpoints.latest(job)
 

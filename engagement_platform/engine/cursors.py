@@ -13,8 +13,8 @@ from pathlib import Path
 
 from sqlalchemy import ColumnElement, Connection, Engine, Row, and_, select
 
-from engagement_platform.engine.database import CONSUMER, STREAM_BATCH, STREAM_CHECKPOINT, reading, writing
-from engagement_platform.engine.stores import utc_now
+from engagement_platform.engine.database import reading, utc_now, writing
+from engagement_platform.engine.schema import CONSUMER, STREAM_BATCH, STREAM_CHECKPOINT
 from engagement_platform.errors import PlatformError
 
 

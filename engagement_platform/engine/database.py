@@ -1,37 +1,19 @@
-"""The database behind the stores: connections, transactions, column types and tables, on SQLite and PostgreSQL.
-
-What the rows mean is `stores` (checkpoints, batch metadata) and `lease`.
-"""
+"""The database behind the stores: connections and transactions, on SQLite and PostgreSQL. The tables are `schema`."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 
-from sqlalchemy import (
-    BigInteger,
-    Column,
-    Connection,
-    Engine,
-    Index,
-    Integer,
-    MetaData,
-    String,
-    Table,
-    Text,
-    create_engine,
-    event,
-    inspect,
-    select,
-    text,
-)
+from sqlalchemy import Connection, Engine, MetaData, create_engine, event, inspect, select, text
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DatabaseError, InterfaceError, NoSuchModuleError, OperationalError
 from sqlalchemy.pool import ConnectionPoolEntry, NullPool
 
-from engagement_platform.engine.column_types import JsonObject, UtcTimestamp
+from engagement_platform.engine.schema import METADATA, SCHEMA
 from engagement_platform.errors import START_ANEW, PlatformError
 
 SCHEMA_VERSION = 3
@@ -76,124 +58,9 @@ class StoresTooOld(PlatformError):
         )
 
 
-METADATA = MetaData()
-
-SCHEMA = Table("schema_version", METADATA, Column("version", Integer, primary_key=True))
-
-BATCH = Table(
-    "batch",
-    METADATA,
-    Column("job_name", String(256), primary_key=True),
-    Column("app_id", String(300), primary_key=True),
-    Column("batch_id", BigInteger, primary_key=True),
-    # Text sorts @10 before @9, so the number is kept too.
-    Column("generation", BigInteger, nullable=False),
-    Column("job_state", String(16), nullable=False),
-    Column("attempts", Integer, nullable=False),
-    # As the commits of the batch carry it.
-    Column("manifest", JsonObject, nullable=False),
-    Column("ingestion_date", String(10), nullable=False),
-    Column("started_ts", UtcTimestamp, nullable=False),
-    Column("finished_ts", UtcTimestamp),
-    Column("counts", JsonObject, nullable=False),
-    Column("details", JsonObject, nullable=False),
-    Column("reason", Text),
-    Index("batch_newest_first", "job_name", "generation", "batch_id"),
-    Index("batch_by_date", "job_name", "ingestion_date"),
-    Index("batch_by_state", "job_state"),
-)
-
-BATCH_METADATA = Table(
-    "batch_metadata",
-    METADATA,
-    Column("job_name", String(256), primary_key=True),
-    Column("process_name", String(256), primary_key=True),
-    Column("app_id", String(300), nullable=False),
-    Column("batch_id", BigInteger, nullable=False),
-    Column("modified_ts", UtcTimestamp, nullable=False),
-    Column("counts", JsonObject, nullable=False),
-)
-
-JOB_GENERATION = Table(
-    "job_generation",
-    METADATA,
-    Column("job_name", String(256), primary_key=True),
-    Column("generation", BigInteger, nullable=False),
-    Column("app_id", String(300), nullable=False),
-)
-
-# One row: the last number that a batch of any job was given.
-SEQUENCE = Table(
-    "sequence",
-    METADATA,
-    Column("name", String(16), primary_key=True),
-    Column("last", BigInteger, nullable=False),
-)
-
-# Ids that stand in tables and that these stores did not give out: a reset or a recovery has met them.
-FOREIGN_APPLICATION = Table(
-    "foreign_application",
-    METADATA,
-    Column("app_id", String(300), primary_key=True),
-    Column("job_name", String(256), nullable=False),
-)
-
-# A released lease keeps its row (owner null), because its fencing number must never be given out again.
-LEASE = Table(
-    "lease",
-    METADATA,
-    Column("name", String(256), primary_key=True),
-    Column("owner", String(400)),
-    Column("place", String(400)),
-    Column("fencing", BigInteger, nullable=False),
-    Column("purpose", Text),
-    Column("acquired_ts", UtcTimestamp),
-    Column("heartbeat_ts", UtcTimestamp),
-    Column("expires_ts", UtcTimestamp),
-)
-
-LEASE_WAITER = Table(
-    "lease_waiter",
-    METADATA,
-    # SQLite numbers rows by itself only for a column that it calls INTEGER.
-    Column("ticket", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True),
-    Column("name", String(256), nullable=False, index=True),
-    Column("owner", String(400), nullable=False),
-    Column("place", String(400), nullable=False),
-    Column("purpose", Text, nullable=False),
-    Column("since_ts", UtcTimestamp, nullable=False),
-    Column("heartbeat_ts", UtcTimestamp, nullable=False),
-    sqlite_autoincrement=True,
-)
-
-# Of every lake that is read with these stores: a consumer's name is unique within one.
-CONSUMER = Table(
-    "consumer",
-    METADATA,
-    Column("lake", String(1024), primary_key=True),
-    Column("name", String(256), primary_key=True),
-    Column("position", JsonObject, nullable=False),
-    Column("revision", BigInteger, nullable=False),
-    Column("rows_read", BigInteger, nullable=False),
-    Column("started_ts", UtcTimestamp, nullable=False),
-    Column("committed_ts", UtcTimestamp, nullable=False),
-)
-
-STREAM_CHECKPOINT = Table(
-    "stream_checkpoint",
-    METADATA,
-    Column("location", String(1024), primary_key=True),
-    Column("stream", String(256), nullable=False, unique=True),
-    Column("claimed_ts", UtcTimestamp, nullable=False),
-)
-
-STREAM_BATCH = Table(
-    "stream_batch",
-    METADATA,
-    Column("stream", String(256), primary_key=True),
-    Column("batch_id", BigInteger, nullable=False),
-    Column("recorded_ts", UtcTimestamp, nullable=False),
-)
+def utc_now() -> datetime:
+    """This machine's clock, UTC."""
+    return datetime.now(UTC)
 
 
 def open_engine(url: str) -> Engine:

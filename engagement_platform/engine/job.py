@@ -23,7 +23,7 @@ from engagement_platform.engine.fencing import (
     transaction_before,
 )
 from engagement_platform.engine.lease import POLL, Fence, Holder, Lease, LeaseStore
-from engagement_platform.engine.model import Checkpoint, Counts, JobState, Limits, Manifest, Offsets, Source, accounted
+from engagement_platform.engine.model import BatchRecord, Counts, JobState, Limits, Manifest, Offsets, Source, accounted
 from engagement_platform.engine.stores import BatchMetadataStore, CheckpointStore
 from engagement_platform.engine.table_logs import TableLogs, refuse_changed, refuse_stores_behind
 from engagement_platform.engine.unfinished_batches import OthersBatchUnfinished, blocking_batches, kept_by
@@ -219,7 +219,7 @@ class MicroBatchJob(Generic[W]):
                 told = refusal.waits_for
             self._let_finish(refusal, gives_up)
 
-    def others_unfinished(self) -> tuple[Checkpoint, ...]:
+    def others_unfinished(self) -> tuple[BatchRecord, ...]:
         """Batches of other jobs that have to be finished before this one may begin a new one."""
         return blocking_batches(self.name, kept_by(self.leased, self.enters), self.stores.checkpoints.unfinished())
 
@@ -318,7 +318,7 @@ class _Attempt(Generic[W]):
 
     def _begin(
         self,
-        last: Checkpoint | None,
+        last: BatchRecord | None,
         planned: tuple[Offsets, Offsets],
         identity: Mapping[str, str],
         entered: Sequence[Fence],

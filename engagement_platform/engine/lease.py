@@ -16,8 +16,9 @@ from typing import Self
 
 from sqlalchemy import Connection, Engine, Row, func, select
 
-from engagement_platform.engine.database import LEASE, LEASE_WAITER, StoresUnavailable, reading, writing
+from engagement_platform.engine.database import StoresUnavailable, reading, writing
 from engagement_platform.engine.owner import is_gone, this_process
+from engagement_platform.engine.schema import LEASE, LEASE_WAITER
 from engagement_platform.errors import PlatformError
 
 _log = logging.getLogger(__name__)

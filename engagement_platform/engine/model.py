@@ -35,7 +35,7 @@ begun under another version is not resumed."""
 
 
 class JobState(StrEnum):
-    """Where the batch in the Checkpoint Store stands ."""
+    """State of a batch."""
 
     RUNNING = "RUNNING"
     SUCCEEDED = "SUCCEEDED"
@@ -76,6 +76,16 @@ class Manifest:
     def __str__(self) -> str:
         return f"{self.job} batch {self.batch_id}"
 
+    @property
+    def name(self) -> str:
+        """Names the batch among those of all jobs and application ids."""
+        return f"{self.app_id}#{self.batch_id}"
+
+    @property
+    def generation(self) -> int:
+        """How often the job has begun anew, such as 2 of `ingest-engagements@2.77ab03c1`."""
+        return int(self.app_id.rpartition("@")[2].partition(".")[0])
+
     def as_json(self) -> dict[str, object]:
         """All of it, as the stores and the tables' commits keep it; `manifest_from` reads it."""
         return {**vars(self), "ingestion_ts": self.ingestion_ts.isoformat(timespec="microseconds")}
@@ -109,22 +119,40 @@ def manifest_from(stored: Mapping[str, Any]) -> Manifest:
     return Manifest(**{**stored, "ingestion_ts": datetime.fromisoformat(stored["ingestion_ts"])})
 
 
+REWOUND_BY, REWOUND_FROM = "rewound_by", "rewound_from"
+"""In `Manifest.source` of a record that puts a job back: name of the batch that does it, and the former app id."""
+
+
 @dataclass(frozen=True)
-class Checkpoint:
-    """The last batch of a job."""
+class BatchRecord:
+    """One batch in the history of a job; the last one is the job's checkpoint."""
 
     manifest: Manifest
     state: JobState
-    updated_ts: datetime
-    """When it ended, or, while it runs, when it was first begun."""
-    counts: Counts = field(default_factory=dict)
-    reason: str | None = None
+    started_ts: datetime
+    """First attempt."""
+    finished_ts: datetime | None = None
+    """When it succeeded or last failed; None while it runs."""
     attempts: int = 1
+    counts: Counts = field(default_factory=dict)
+    details: Mapping[str, object] = field(default_factory=dict)
+    reason: str | None = None
+
+    @property
+    def updated_ts(self) -> datetime:
+        """When it ended, or, while it runs, when it was first begun."""
+        return self.finished_ts or self.started_ts
 
     @property
     def unread_from(self) -> Offsets:
         """Where what no finished batch has read begins."""
         return self.manifest.end if self.state is JobState.SUCCEEDED else self.manifest.start
+
+    @property
+    def rewound_by(self) -> str | None:
+        """`Manifest.name` of the batch that put the job back with this record; None for a batch that was read."""
+        name = self.manifest.source.get(REWOUND_BY)
+        return name if isinstance(name, str) else None
 
 
 @dataclass(frozen=True)

@@ -1,60 +1,27 @@
 """The rows of the stores as values and back, and the steps that every change of a job's batches is made of.
 
-Nothing here decides whether a change may be made: that is `stores`, and `offset_reset` for a job that is put back.
+Nothing here decides whether a change may be made: that is `stores`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 
-from sqlalchemy import Connection, Engine, Row, Table, select
+from sqlalchemy import ColumnElement, Connection, Engine, Row, Table, select
 
-from engagement_platform.engine.database import (
-    BATCH,
-    FOREIGN_APPLICATION,
-    JOB_GENERATION,
-    SEQUENCE,
-    writing,
-)
+from engagement_platform.engine.database import writing
 from engagement_platform.engine.lease import Fence, lock_name, verify
-from engagement_platform.engine.model import UNFINISHED, Counts, JobState, Manifest, manifest_from
-from engagement_platform.errors import PlatformError
+from engagement_platform.engine.model import BatchRecord, JobState, Manifest, manifest_from
+from engagement_platform.engine.schema import BATCH, BATCH_METADATA, FOREIGN_APPLICATION, JOB_GENERATION, SEQUENCE
 
-
-class StaleBatch(PlatformError):
-    """A write that is not based on what the store holds: another run went on, or the job was reset."""
-
-    def __init__(self, manifest: Manifest, stored: str) -> None:
-        self.manifest, self.stored = manifest, stored
-        super().__init__(
-            f"{manifest} (of {manifest.app_id}) is out of date: {stored}. Nothing was written. Another run of the job "
-            "went on meanwhile, or it was reset; run again to continue from what is stored"
-        )
-
-
-@dataclass(frozen=True)
-class BatchRecord:
-    """One batch in the history of a job."""
-
-    manifest: Manifest
-    state: JobState
-    ingestion_date: date
-    """UTC date of the manifest's ingestion_ts."""
-    started_ts: datetime
-    """First attempt."""
-    finished_ts: datetime | None
-    """When it succeeded or last failed; None while it runs."""
-    attempts: int
-    counts: Counts = field(default_factory=dict)
-    details: Mapping[str, object] = field(default_factory=dict)
-    reason: str | None = None
+# Only batches since the job's last reset.
+OF_TODAY = (BATCH.c.job_name == JOB_GENERATION.c.job_name) & (BATCH.c.app_id == JOB_GENERATION.c.app_id)
 
 
 @contextmanager
-def job_transaction(engine: Engine, job: str, fences: Sequence[Fence]) -> Iterator[Connection]:
+def alone(engine: Engine, job: str, fences: Sequence[Fence] = ()) -> Iterator[Connection]:
     """A writing transaction alone with one job; the fences are verified first and stay true until the commit."""
     with writing(engine, f"job/{job}", *(lock_name(fence.name) for fence in fences)) as connection:
         for fence in fences:
@@ -62,19 +29,17 @@ def job_transaction(engine: Engine, job: str, fences: Sequence[Fence]) -> Iterat
         yield connection
 
 
-_OF_TODAY = (BATCH.c.job_name == JOB_GENERATION.c.job_name) & (BATCH.c.app_id == JOB_GENERATION.c.app_id)
+def last_batch(connection: Connection, job: str) -> BatchRecord | None:
+    own = select(BATCH).join(JOB_GENERATION, OF_TODAY).where(BATCH.c.job_name == job)
+    row = connection.execute(own.order_by(BATCH.c.batch_id.desc()).limit(1)).one_or_none()
+    return None if row is None else record_of(row)
 
 
-def checkpoint_row(connection: Connection, job: str) -> Row[tuple[object, ...]] | None:
-    """The last batch of a job since its last reset, as it is stored."""
-    own = select(BATCH).join(JOB_GENERATION, _OF_TODAY).where(BATCH.c.job_name == job)
-    return connection.execute(own.order_by(BATCH.c.batch_id.desc()).limit(1)).one_or_none()
-
-
-def unfinished_rows(connection: Connection) -> list[Row[tuple[object, ...]]]:
-    """Unfinished batches of all jobs, by job. Only the last batch of a job can be unfinished."""
-    begun = select(BATCH).join(JOB_GENERATION, _OF_TODAY).where(BATCH.c.job_state.in_(UNFINISHED))
-    return list(connection.execute(begun.order_by(BATCH.c.job_name)).all())
+def record_of(row: Row[tuple[object, ...]]) -> BatchRecord:
+    return BatchRecord(
+        manifest_from(row.manifest), JobState(row.job_state), row.started_ts, row.finished_ts, row.attempts,
+        row.counts, row.details, row.reason,
+    )  # fmt: skip
 
 
 def generation_of(connection: Connection, job: str) -> tuple[int, str | None]:
@@ -85,8 +50,7 @@ def generation_of(connection: Connection, job: str) -> tuple[int, str | None]:
 
 def keep_generation(connection: Connection, job: str, generation: int, app_id: str) -> str:
     """Give the job an application id, and return it."""
-    values = {"job_name": job, "generation": generation, "app_id": app_id}
-    upsert(connection, JOB_GENERATION, values, "job_name")
+    upsert(connection, JOB_GENERATION, {"job_name": job, "generation": generation, "app_id": app_id}, "job_name")
     return app_id
 
 
@@ -103,22 +67,9 @@ def next_sequence(connection: Connection) -> int:
     return int(connection.execute(select(last)).scalar_one())
 
 
-def note_foreign(connection: Connection, job: str, app_ids: Iterable[str]) -> None:
-    """Remember application ids of a job that tables hold and these stores did not give out."""
-    for app_id in app_ids:
-        upsert(connection, FOREIGN_APPLICATION, {"app_id": app_id, "job_name": job}, "app_id")
-
-
-def raise_sequence(connection: Connection, least: int) -> None:
-    """Make the next number greater than `least`."""
-    next_sequence(connection)
-    connection.execute(SEQUENCE.update().where(SEQUENCE.c.last < least).values(last=least))
-
-
 def add_batch(
     connection: Connection,
     manifest: Manifest,
-    generation: int,
     state: JobState,
     now: datetime,
     *,
@@ -134,7 +85,7 @@ def add_batch(
             manifest=manifest.as_json(),
             job_state=state,
             counts={},
-            generation=generation,
+            generation=manifest.generation,
             ingestion_date=manifest.ingestion_ts.astimezone(UTC).date().isoformat(),
             attempts=1,
             started_ts=now,
@@ -145,24 +96,22 @@ def add_batch(
     )
 
 
-def manifest_of(row: Row[tuple[object, ...]]) -> Manifest:
-    """From a row of the history."""
-    return manifest_from(row.manifest)
+def is_batch(manifest: Manifest) -> ColumnElement[bool]:
+    own = (BATCH.c.job_name == manifest.job) & (BATCH.c.app_id == manifest.app_id)
+    return own & (BATCH.c.batch_id == manifest.batch_id)
 
 
-def record_of(row: Row[tuple[object, ...]]) -> BatchRecord:
-    """From a row of the history."""
-    return BatchRecord(
-        manifest=manifest_of(row),
-        state=JobState(row.job_state),
-        ingestion_date=date.fromisoformat(row.ingestion_date),
-        started_ts=row.started_ts,
-        finished_ts=row.finished_ts,
-        attempts=row.attempts,
-        counts=row.counts,
-        details=row.details,
-        reason=row.reason,
-    )
+def note_foreign(connection: Connection, job: str, app_ids: Iterable[str]) -> None:
+    for app_id in app_ids:
+        upsert(connection, FOREIGN_APPLICATION, {"app_id": app_id, "job_name": job}, "app_id")
+
+
+def note_tables(connection: Connection, job: str, foreign: Iterable[str], sequence: int) -> None:
+    """Begin after all that tables hold of a job. sequence: the next one is greater."""
+    note_foreign(connection, job, foreign)
+    next_sequence(connection)
+    connection.execute(SEQUENCE.update().where(SEQUENCE.c.last < sequence).values(last=sequence))
+    connection.execute(BATCH_METADATA.delete().where(BATCH_METADATA.c.job_name == job))
 
 
 def upsert(connection: Connection, table: Table, values: Mapping[str, object], *key: str) -> None:

@@ -9,26 +9,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
-from datetime import datetime
+from dataclasses import dataclass, field, replace
 
-from sqlalchemy import Engine
-
-from engagement_platform.engine.database import BATCH, BATCH_METADATA
+from engagement_platform.engine.database import utc_now
 from engagement_platform.engine.job import Stores
 from engagement_platform.engine.lease import Fence
-from engagement_platform.engine.model import Checkpoint, JobState, Manifest
-from engagement_platform.engine.offset_reset import Rewind, rewind
-from engagement_platform.engine.records import (
-    add_batch,
-    checkpoint_row,
-    job_transaction,
-    keep_generation,
-    manifest_of,
-    note_foreign,
-    raise_sequence,
-)
-from engagement_platform.engine.stores import utc_now
+from engagement_platform.engine.model import BatchRecord, JobState, Manifest
 from engagement_platform.engine.table_logs import CROSSING, Held, Note
 from engagement_platform.errors import PlatformError
 
@@ -109,9 +95,10 @@ def recover(stores: Stores, *, dry_run: bool = False) -> list[Recovered]:
         if not dry_run:
             for one in found:
                 if one.manifest is None and one.job in CROSSING:
-                    _know(stores.leases.engine, one)
-                elif one.state is not None:
-                    _record(stores.leases.engine, one, [fences[one.job].fence], stores.tables.last_sequence())
+                    # So long ago that no log has more of it than that it was.
+                    stores.checkpoints.know(one.job, one.app_ids)
+                elif one.manifest is not None and one.state is not None:
+                    _record(stores, one.manifest, one.state, one, [fences[one.job].fence])
     return found
 
 
@@ -120,47 +107,38 @@ def planned(stores: Stores, held: Iterable[Held], notes: Iterable[Note]) -> list
     by_job: dict[str, list[Held]] = defaultdict(list)
     for each in held:
         by_job[each.job].append(each)
-    told: dict[tuple[str, int], list[Note]] = defaultdict(list)
-    for note in notes:
-        told[note.manifest.app_id, note.manifest.batch_id].append(note)
-    everything = [note for some in told.values() for note in some]
-    return [_planned(stores, job, by_job[job], told, everything) for job in sorted(by_job)]
+    everything = list(notes)
+    return [_planned(stores, job, by_job[job], everything) for job in sorted(by_job)]
 
 
-def _planned(
-    stores: Stores,
-    job: str,
-    held: Sequence[Held],
-    told: Mapping[tuple[str, int], Sequence[Note]],
-    everything: Sequence[Note],
-) -> Recovered:
+def _planned(stores: Stores, job: str, held: Sequence[Held], everything: Sequence[Note]) -> Recovered:
     app_ids = frozenset(each.app_id for each in held)
-    known = [notes[0].manifest for (app_id, _), notes in told.items() if app_id in app_ids]
+    known = {note.manifest.name: note.manifest for note in everything if note.manifest.app_id in app_ids}
+    lost = Recovered(job, None, None, app_ids=app_ids)
     if not known:
-        return Recovered(job, None, None, app_ids=app_ids)
-    newest = max(known, key=lambda manifest: manifest.sequence).app_id
+        return lost
+    newest = max(known.values(), key=lambda manifest: manifest.sequence).app_id
     last = max(each.batch_id for each in held if each.app_id == newest)
-    notes = told.get((newest, last), ())
+    notes = [note for note in everything if (note.manifest.app_id, note.manifest.batch_id) == (newest, last)]
     if not notes:
-        return Recovered(job, None, None, app_ids=app_ids)
+        return lost
     if len({note.digest for note in notes}) > 1:
         raise TablesDisagree(notes)
     if any(note.abandoned for note in notes):
-        return Recovered(job, None, None, app_ids=app_ids, given_up=True)
+        return replace(lost, given_up=True)
     manifest = notes[0].manifest
     back = _put_back(manifest, everything)
-    finished = back is not None or any(note.final for note in notes) or _gone_on(manifest, everything)
     stored = stores.checkpoints.latest(job)
-    known_ids = stores.checkpoints.applications(job)[0]
-    is_known = stored is not None and _knows(stored, manifest, known_ids)
+    is_known = stored is not None and _knows(stored, manifest, stores.checkpoints.applications(job)[0])
     if is_known and not (back is not None and stored is not None and stored.manifest.sequence < back.sequence):
         return Recovered(job, manifest, None, app_ids=app_ids)
-    before = sorted((one for one in known if one is not manifest), key=lambda one: one.sequence)
+    finished = back is not None or any(note.final for note in notes) or _gone_on(manifest, everything)
+    before = sorted((one for name, one in known.items() if name != manifest.name), key=lambda one: one.sequence)
     state = JobState.SUCCEEDED if finished else JobState.FAILED
     return Recovered(job, manifest, state, back, app_ids, batches=tuple(before))
 
 
-def _knows(stored: Checkpoint, manifest: Manifest, app_ids: frozenset[str]) -> bool:
+def _knows(stored: BatchRecord, manifest: Manifest, app_ids: frozenset[str]) -> bool:
     """Whether the stores stand at this batch or after it."""
     if stored.manifest.app_id != manifest.app_id:
         return manifest.app_id in app_ids and stored.manifest.sequence > manifest.sequence
@@ -191,42 +169,14 @@ def _rewinds(manifest: Manifest) -> Mapping[str, Mapping[str, Mapping[str, int]]
     return found if isinstance(found, Mapping) else {}
 
 
-def _record(engine: Engine, one: Recovered, fences: Sequence[Fence], sequence: int) -> None:
+def _record(stores: Stores, last: Manifest, state: JobState, one: Recovered, fences: Sequence[Fence]) -> None:
     """One transaction, and one more for a job that was put back."""
-    manifest, state, now = one.manifest, one.state, utc_now()
-    assert manifest is not None, "what is lost has no state"
-    assert state is not None, "what the stores know is not recorded"
-    with job_transaction(engine, one.job, fences) as connection:
-        keep_generation(connection, one.job, _generation(manifest), manifest.app_id)
-        row = checkpoint_row(connection, one.job)
-        stands = row is not None and row.job_state == state and manifest_of(row).digest == manifest.digest
-        for batch in () if stands else (*one.batches, manifest):
-            key = (BATCH.c.job_name == one.job, BATCH.c.app_id == batch.app_id, BATCH.c.batch_id == batch.batch_id)
-            of = state if batch is manifest else JobState.SUCCEEDED
-            is_done = connection.execute(BATCH.select().where(*key, BATCH.c.job_state == JobState.SUCCEEDED)).first()
-            if batch is manifest or is_done is None:
-                connection.execute(BATCH.delete().where(*key))
-                reason = _TAKEN_OVER if of is JobState.FAILED else None
-                add_batch(connection, batch, _generation(batch), of, now, details={"recovered": True}, reason=reason)
-        # Whatever a process had recorded was of another batch. Done again, its commits are skipped.
-        connection.execute(BATCH_METADATA.delete().where(BATCH_METADATA.c.job_name == one.job))
-        note_foreign(connection, one.job, one.app_ids)
-        raise_sequence(connection, sequence)
+    stores.checkpoints.adopt(
+        last, state, one.batches,
+        reason=_TAKEN_OVER, foreign=one.app_ids, sequence=stores.tables.last_sequence(), fences=fences,
+    )  # fmt: skip
     if one.rewound_by is not None:
-        _put_back_again(engine, one.job, one.rewound_by, now, fences)
-
-
-def _know(engine: Engine, one: Recovered) -> None:
-    """Of a restore or an erasure so long ago that no log tells of it, only that it was."""
-    with job_transaction(engine, one.job, ()) as connection:
-        note_foreign(connection, one.job, one.app_ids)
-
-
-def _put_back_again(engine: Engine, job: str, by: Manifest, now: datetime, fences: Sequence[Fence]) -> None:
-    back = _rewinds(by)[job]
-    rewind(engine, Rewind(job, back["start"], back["end"], {"recovered": True}), by, now, fences=fences)
-
-
-def _generation(manifest: Manifest) -> int:
-    """From the application id, such as 2 of `ingest-engagements@2.77ab03c1`."""
-    return int(manifest.app_id.rpartition("@")[2].partition(".")[0])
+        back, details = _rewinds(one.rewound_by)[one.job], {"recovered": True}
+        stores.checkpoints.rewind(
+            one.job, back["start"], back["end"], one.rewound_by, utc_now(), details=details, fences=fences
+        )

@@ -9,7 +9,7 @@ import re
 import shlex
 from collections.abc import Collection, Iterable, Sequence
 
-from engagement_platform.engine.model import Checkpoint, JobState, Manifest
+from engagement_platform.engine.model import BatchRecord, JobState, Manifest
 from engagement_platform.errors import PlatformError
 
 # Room for a sentence; the whole text of a failure is in the stores.
@@ -56,7 +56,7 @@ class OthersBatchUnfinished(PlatformError):
     Its replay writes against the versions it pinned, so a new batch in between would be overlooked by it.
     """
 
-    def __init__(self, job: str, leased: Collection[str], batches: Sequence[Checkpoint]) -> None:
+    def __init__(self, job: str, leased: Collection[str], batches: Sequence[BatchRecord]) -> None:
         self.job, self.batches = job, tuple(batches)
         self.waits_for = "; ".join(_told(batch, leased) for batch in batches)
         """Job, batch, state, reason and tables of each batch that is in the way."""
@@ -67,7 +67,7 @@ class OthersBatchUnfinished(PlatformError):
         )
 
 
-def blocking_batches(job: str, leased: Collection[str], unfinished: Iterable[Checkpoint]) -> tuple[Checkpoint, ...]:
+def blocking_batches(job: str, leased: Collection[str], unfinished: Iterable[BatchRecord]) -> tuple[BatchRecord, ...]:
     """The unfinished batches of other jobs that pinned one of these names: tables that `job` leases, see `kept_by`."""
     return tuple(
         batch
@@ -108,7 +108,7 @@ def how_to_finish(job: str) -> str:
     )
 
 
-def _told(batch: Checkpoint, leased: Collection[str]) -> str:
+def _told(batch: BatchRecord, leased: Collection[str]) -> str:
     tables = ", ".join(sorted(name.removesuffix(_CLOSED) for name in batch.manifest.table_versions if name in leased))
     reason = next((line.strip() for line in (batch.reason or "").splitlines() if line.strip()), "")
     because = f", {reason[:_REASON_CHARS].rstrip('.')}" if reason else ""

@@ -16,7 +16,7 @@ from pathlib import Path
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from engagement_platform.engine.stores import utc_now
+from engagement_platform.engine.database import utc_now
 from engagement_platform.erasing.found import PLACE
 from engagement_platform.lake import light, log
 from engagement_platform.lake.arrow import schema_of

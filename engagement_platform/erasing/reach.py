@@ -13,8 +13,8 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from engagement_platform.engine.database import utc_now
 from engagement_platform.engine.job import Callbacks
-from engagement_platform.engine.stores import utc_now
 from engagement_platform.erasing.found import Found
 from engagement_platform.erasing.job import Eraser, tables, versions
 from engagement_platform.erasing.purge import Purged, purge_now

@@ -11,8 +11,8 @@ from datetime import datetime
 
 from sqlalchemy import BigInteger, Column, ColumnElement, Engine, MetaData, String, Table, Text, and_, select
 
-from engagement_platform.engine.column_types import UtcTimestamp
 from engagement_platform.engine.database import ensure_tables, reading, writing
+from engagement_platform.engine.schema import UtcTimestamp
 
 METADATA = MetaData()
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+from engagement_platform.engine.database import utc_now
 from engagement_platform.engine.job import Stores
-from engagement_platform.engine.stores import utc_now
 from engagement_platform.guards.looked import Kept, Look, LookStore
 from engagement_platform.lake import log
 from engagement_platform.lake.contract import Table

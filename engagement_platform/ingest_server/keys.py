@@ -13,9 +13,8 @@ from datetime import datetime
 
 from sqlalchemy import Column, Engine, MetaData, String, Table, select
 
-from engagement_platform.engine.column_types import UtcTimestamp
-from engagement_platform.engine.database import StoresUnavailable, ensure_tables, open_engine, reading, writing
-from engagement_platform.engine.stores import utc_now
+from engagement_platform.engine.database import StoresUnavailable, ensure_tables, open_engine, reading, utc_now, writing
+from engagement_platform.engine.schema import UtcTimestamp
 from engagement_platform.errors import PlatformError
 
 METADATA = MetaData()

@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from engagement_platform.engine.job import Stores
-from engagement_platform.engine.model import Checkpoint
+from engagement_platform.engine.model import BatchRecord
 from engagement_platform.engine.unfinished_batches import how_to_finish, versions_read
 from engagement_platform.errors import PlatformError
 from engagement_platform.layout import files
@@ -33,7 +33,7 @@ def vacuum_of(table: str) -> str:
 class Read:
     """A version that is not the newest and that an unfinished batch reads when it is resumed."""
 
-    batch: Checkpoint
+    batch: BatchRecord
     version: int
     files: int | None
     """How many files no newer version has. None: its log entries are gone, so nobody can tell."""

@@ -19,7 +19,7 @@ from deltalake import DeltaTable
 
 from engagement_platform.engine.cursors import CursorStore, StreamCheckpoints
 from engagement_platform.engine.job import Stores
-from engagement_platform.engine.model import Checkpoint, JobState
+from engagement_platform.engine.model import BatchRecord, JobState
 from engagement_platform.errors import PlatformError
 from engagement_platform.lake import log
 from engagement_platform.lake import optimize as lake_optimize
@@ -191,7 +191,7 @@ def _finish(job: str) -> str:
     return f"engagement-platform run {job} --until-idle"
 
 
-def _read_through(last: Checkpoint | None) -> int | None:
+def _read_through(last: BatchRecord | None) -> int | None:
     """The last version of its source that a job will not read again; None: the job has read nothing."""
     if last is None:
         return None

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from sqlalchemy import BigInteger, Column, Engine, Integer, LargeBinary, MetaData, String, Table
 
-from engagement_platform.engine.column_types import UtcTimestamp
 from engagement_platform.engine.database import ensure_tables, open_engine
+from engagement_platform.engine.schema import UtcTimestamp
 
 METADATA = MetaData()
 

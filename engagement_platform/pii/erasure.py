@@ -16,8 +16,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
+from engagement_platform.engine.database import utc_now
 from engagement_platform.engine.model import Transaction
-from engagement_platform.engine.stores import utc_now
 from engagement_platform.lake import log
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.erased import ERASE_PLAYERS

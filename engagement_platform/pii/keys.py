@@ -15,9 +15,8 @@ from threading import Lock
 
 from sqlalchemy import ColumnElement, Connection, Engine, Row, Table, and_, select
 
-from engagement_platform.engine.database import reading, writing
+from engagement_platform.engine.database import reading, utc_now, writing
 from engagement_platform.engine.records import next_sequence
-from engagement_platform.engine.stores import utc_now
 from engagement_platform.pii.database import PII_KEY, PII_SECRET, PII_TOMBSTONE
 from engagement_platform.pii.master import Masters
 from engagement_platform.pii.sealing import new_key, words

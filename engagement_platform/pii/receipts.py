@@ -18,7 +18,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from engagement_platform.engine.stores import utc_now
+from engagement_platform.engine.database import utc_now
 from engagement_platform.errors import PlatformError
 from engagement_platform.pii.contracts import REFUSED, VAULT
 from engagement_platform.pii.erasure import Erasable, Erased, KeepsFormer, Subject, left

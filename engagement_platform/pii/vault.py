@@ -16,8 +16,8 @@ from typing import Any
 
 from deltalake import DeltaTable
 
+from engagement_platform.engine.database import utc_now
 from engagement_platform.engine.model import Transaction
-from engagement_platform.engine.stores import utc_now
 from engagement_platform.errors import PlatformError
 from engagement_platform.lake import light, log
 from engagement_platform.lake.arrow import table_of

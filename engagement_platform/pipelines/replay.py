@@ -11,9 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from engagement_platform.engine.model import JobState, Limits, Manifest, NoIdentity, Offsets, Source
-from engagement_platform.engine.offset_reset import rewound_by
-from engagement_platform.engine.stores import BatchRecord
+from engagement_platform.engine.model import BatchRecord, JobState, Limits, Manifest, NoIdentity, Offsets, Source
 from engagement_platform.lake.engagement import QUARANTINE
 from engagement_platform.lake.lake import Lake
 
@@ -56,7 +54,7 @@ def recorded_ranges(records: Iterable[BatchRecord], app_ids: Collection[str]) ->
     after it have read the same records again. Records that only put the job back have read nothing.
     """
     done = [r for r in records if r.state is JobState.SUCCEEDED and r.manifest.app_id in app_ids]
-    read = [r.manifest for r in done if rewound_by(r) is None]
+    read = [r.manifest for r in done if r.rewound_by is None]
     return [(manifest.start, manifest.end) for manifest in sorted(read, key=lambda manifest: manifest.batch_id)]
 
 

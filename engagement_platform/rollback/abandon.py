@@ -8,7 +8,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from engagement_platform.engine.model import Checkpoint, Manifest
+from engagement_platform.engine.model import BatchRecord, Manifest
 from engagement_platform.errors import PlatformError
 from engagement_platform.lake.restore import restore, touch
 from engagement_platform.rollback.job import RestoreBatch, Restoring
@@ -18,7 +18,7 @@ from engagement_platform.rollback.plan import RESTORE_TABLES
 class RestoreDecided(PlatformError):
     """All tables of a restore are at their versions, and readers may have been told."""
 
-    def __init__(self, last: Checkpoint) -> None:
+    def __init__(self, last: BatchRecord) -> None:
         super().__init__(
             f"{last.manifest} has taken all of its tables back already. What is left is to announce that and to put "
             "jobs back, so it cannot be given up any more. Nothing was changed now. Run `engagement-platform restore "

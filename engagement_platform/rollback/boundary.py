@@ -10,9 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
 
-from engagement_platform.engine.model import JobState, Offsets
-from engagement_platform.engine.offset_reset import rewound_by
-from engagement_platform.engine.stores import BatchRecord
+from engagement_platform.engine.model import BatchRecord, JobState, Offsets
 
 Commit = tuple[int, str | None]
 """Version of a table, and the user metadata of the commit that made it."""
@@ -77,7 +75,7 @@ class Timeline:
                 first, last = number, {}
             last[name.rpartition(": ")[2]] = version
         steps = found[first:]
-        rewinds = [r for r in everything if rewound_by(r) is not None]
+        rewinds = [r for r in everything if r.rewound_by is not None]
         return cls(steps, rewinds, moving, [r for r in everything if r.manifest.job == mover])
 
     @cached_property
@@ -130,7 +128,7 @@ class Timeline:
         application, _, number = (marker or "").rpartition("#")
         if self.moving is None or application != self.moving.application:
             return None
-        own = [r for r in self.moves if rewound_by(r) is None and str(r.manifest.end.get("batch")) == number]
+        own = [r for r in self.moves if r.rewound_by is None and str(r.manifest.end.get("batch")) == number]
         began = [(into, r) for r in own if (into := _pinned(r, self.moving.into)) is not None and into < version]
         return max(began, key=lambda one: one[0])[1] if began else None
 
@@ -186,7 +184,7 @@ class Timeline:
         A job that had no batch by then begins where its first one did.
         """
         own = [(n, 0, r) for n, r in enumerate(self.steps) if r.manifest.job == job]
-        own += [(self._numbers.get(rewound_by(r) or "", -1), 1, r) for r in self.rewinds if r.manifest.job == job]
+        own += [(self._numbers.get(r.rewound_by or "", -1), 1, r) for r in self.rewinds if r.manifest.job == job]
         own.sort(key=lambda found: found[:2])
         before = [r for n, _, r in own if n <= step and _done(r)]
         if before:

@@ -22,8 +22,7 @@ from pyspark.sql import functions as F
 from engagement_platform.engine.fencing import Committer
 from engagement_platform.engine.job import BatchReport, Callbacks, MicroBatchJob, Stores
 from engagement_platform.engine.lease import Fence
-from engagement_platform.engine.model import Checkpoint, Counts, JobState, Limits, Manifest, NoIdentity, Offsets
-from engagement_platform.engine.offset_reset import Rewind, rewind
+from engagement_platform.engine.model import BatchRecord, Counts, JobState, Limits, Manifest, NoIdentity, Offsets
 from engagement_platform.errors import PlatformError
 from engagement_platform.lake.arrow import table_of
 from engagement_platform.lake.audit_columns import stamped
@@ -40,7 +39,7 @@ from engagement_platform.rollback.plan import RESTORE_TABLES, Asked, Plan, pinne
 class RestoreUnfinished(PlatformError):
     """Another restore was begun and has to be finished before a new one."""
 
-    def __init__(self, last: Checkpoint) -> None:
+    def __init__(self, last: BatchRecord) -> None:
         super().__init__(
             f"{last.manifest} is unfinished ({last.state}); tables may be half-way back. Nothing was changed now. Run "
             "`engagement-platform restore --finish` first, or give it up by `engagement-platform restore --abandon`."
@@ -280,8 +279,9 @@ class RewindProcess:
         """Counts: jobs_put_back."""
         details = {name: work.what[name] for name in ("mode", "reason", "by", "boundary")}
         for job, back in sorted(work.what["rewinds"].items()):
-            what = Rewind(job, back["start"], back["end"], details)
-            rewind(self.stores.leases.engine, what, work.manifest, self.clock(), fences=self.fences)
+            self.stores.checkpoints.rewind(
+                job, back["start"], back["end"], work.manifest, self.clock(), details=details, fences=self.fences
+            )
         return {"jobs_put_back": len(work.what["rewinds"])}
 
 
@@ -295,7 +295,7 @@ class Restoring:
     clock: Callable[[], datetime] = lambda: datetime.now(UTC)
 
     @property
-    def unfinished(self) -> Checkpoint | None:
+    def unfinished(self) -> BatchRecord | None:
         """A restore that was begun and not finished."""
         last = self.stores.checkpoints.latest(RESTORE_TABLES)
         return None if last is None or last.state is JobState.SUCCEEDED else last

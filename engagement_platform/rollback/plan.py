@@ -13,9 +13,8 @@ from typing import Literal
 from deltalake.exceptions import DeltaError
 
 from engagement_platform.engine.job import Stores
-from engagement_platform.engine.model import JobState, Offsets
-from engagement_platform.engine.offset_reset import first_start
-from engagement_platform.engine.stores import BatchRecord
+from engagement_platform.engine.model import BatchRecord, JobState, Offsets
+from engagement_platform.engine.stores import first_start
 from engagement_platform.engine.unfinished_batches import OthersBatchUnfinished, blocking_batches
 from engagement_platform.errors import PlatformError
 from engagement_platform.lake import log

@@ -13,8 +13,7 @@ from operator import and_
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from engagement_platform.engine.model import JobState, Manifest, Offsets, accounted
-from engagement_platform.engine.stores import BatchRecord
+from engagement_platform.engine.model import BatchRecord, JobState, Manifest, Offsets, accounted
 from engagement_platform.jobs import open_stores
 from engagement_platform.lake.engagement import ALIAS, QUARANTINE
 from engagement_platform.lake.erased import PSEUDONYM

@@ -14,8 +14,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from engagement_platform.engine.job import Stores
-from engagement_platform.engine.model import Checkpoint, JobState
-from engagement_platform.engine.stores import BatchRecord
+from engagement_platform.engine.model import BatchRecord, JobState
 from engagement_platform.engine.unfinished_batches import blocking_batches
 from engagement_platform.jobs import INGEST_ENGAGEMENTS
 from engagement_platform.lake import log
@@ -37,7 +36,7 @@ class LakeSnapshot:
     """All batches of engagement ingestion under its current application id, oldest first."""
     versions: Mapping[str, int]
     """By table name; tables that are not there are absent."""
-    unfinished: Sequence[Checkpoint]
+    unfinished: Sequence[BatchRecord]
     """Batches that were under way on the Data Table; at most one, since no other begins before it has finished."""
     announced: int
     """Requests up to this sequence had been announced."""

@@ -12,8 +12,7 @@ from engagement_platform.defs.batches import Batch, bars, log_line, table_metada
 from engagement_platform.defs.engagement import conservation
 from engagement_platform.defs.specs import DATA_TABLE
 from engagement_platform.engine.job import BatchReport
-from engagement_platform.engine.model import JobState, Manifest
-from engagement_platform.engine.stores import BatchRecord
+from engagement_platform.engine.model import BatchRecord, JobState, Manifest
 from engagement_platform.lake.engagement import MAPPING, QUARANTINE
 
 NOW = datetime(2026, 11, 21, 9, 30, tzinfo=UTC)
@@ -30,7 +29,7 @@ def report(batch_id: int = 3, counts: Mapping[str, int] = COUNTS, replayed: bool
 
 def record(of: BatchReport, finished_after_s: float = 4) -> BatchRecord:
     finished = NOW + timedelta(seconds=finished_after_s)
-    return BatchRecord(of.manifest, JobState.SUCCEEDED, NOW.date(), NOW, finished, 1, of.counts, of.details)
+    return BatchRecord(of.manifest, JobState.SUCCEEDED, NOW, finished, 1, of.counts, of.details)
 
 
 def batch(**options: Any) -> Batch:

@@ -22,7 +22,8 @@ from engagement_platform.defs.platform import Platform
 from engagement_platform.defs.rematerialize import move_request
 from engagement_platform.defs.sensors import mutations_backlog, watch
 from engagement_platform.defs.waiting import waiting
-from engagement_platform.engine.database import LEASE_WAITER, open_engine
+from engagement_platform.engine.database import open_engine
+from engagement_platform.engine.schema import LEASE_WAITER
 from engagement_platform.jobs import open_stores
 from engagement_platform.lake.engagement import data_table
 from engagement_platform_tests.defs.conftest import Home

@@ -16,12 +16,13 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine
 
-from engagement_platform.engine.database import LEASE, open_engine, writing
+from engagement_platform.engine.database import open_engine, writing
 from engagement_platform.engine.drain import drain
 from engagement_platform.engine.fencing import Committer, TableTransaction, lease_transaction
 from engagement_platform.engine.job import MicroBatchJob
 from engagement_platform.engine.lease import Fence, LeaseLost, LeaseStore
 from engagement_platform.engine.model import Counts, Manifest
+from engagement_platform.engine.schema import LEASE
 from engagement_platform_tests.engine.sleeping_run import AT_ONCE, JOB, TABLE, Closing, Lines, job
 
 SAY_S = 60

@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine
 
-from engagement_platform.engine.database import LEASE, LEASE_WAITER, StoresUnavailable, open_engine
+from engagement_platform.engine.database import StoresUnavailable, open_engine
 from engagement_platform.engine.lease import Fence, Holder, LeaseLost, LeaseStore, LeaseUnavailable
 from engagement_platform.engine.owner import is_gone, this_process
+from engagement_platform.engine.schema import LEASE, LEASE_WAITER
 from engagement_platform_tests.engine.conftest import FakeClock
 
 TTL = timedelta(seconds=60)

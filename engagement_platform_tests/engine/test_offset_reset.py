@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from sqlalchemy import Engine
 
 from engagement_platform.engine.lease import LeaseLost, LeaseStore
 from engagement_platform.engine.model import JobState
-from engagement_platform.engine.offset_reset import Rewind, first_start, lineage, rewind, rewound_by
-from engagement_platform.engine.stores import BatchMetadataStore, CheckpointStore, StaleBatch
+from engagement_platform.engine.stores import BatchMetadataStore, CheckpointStore, StaleBatch, first_start, lineage
 from engagement_platform.pipelines.replay import recorded_ranges
 from engagement_platform_tests.engine.conftest import FakeClock
 from engagement_platform_tests.engine.test_stores import INGESTED, JOB, manifest, run, token
 
 BY = replace(manifest(7), job="restore-tables", app_id="restore-tables@1.t")
-BACK = Rewind(JOB, {"0": 0, "1": 0}, {"0": 10, "1": 2**40}, {"reason": "a bad batch"})
+BACK: Any = {"job": JOB, "start": {"0": 0, "1": 0}, "end": {"0": 10, "1": 2**40}, "details": {"reason": "a bad batch"}}
 
 
 def test_the_next_batch_begins_where_the_job_was_put_back_to(engine: Engine, clock: FakeClock) -> None:
@@ -25,11 +25,11 @@ def test_the_next_batch_begins_where_the_job_was_put_back_to(engine: Engine, clo
     for number in (0, 1):
         run(store, manifest(number))
         processes.record(manifest(number), "data", {"landed": 1}, INGESTED)
-    record = rewind(engine, BACK, BY, clock.now, token=token)
+    record = store.rewind(**BACK, by=BY, now=clock.now)
     latest = store.latest(JOB)
     assert latest is not None
     assert (latest.manifest, latest.state) == (record, JobState.SUCCEEDED)
-    assert (record.batch_id, record.app_id, record.end) == (2, f"{JOB}@2.t", BACK.end)
+    assert (record.batch_id, record.app_id, record.end) == (2, f"{JOB}@2.t", BACK["end"])
     assert record.is_replay
     after = replace(manifest(3, generation=2), start=record.end)
     with pytest.raises(StaleBatch):
@@ -45,20 +45,20 @@ def test_the_next_batch_begins_where_the_job_was_put_back_to(engine: Engine, clo
 def test_the_same_batch_puts_a_job_back_once(engine: Engine, clock: FakeClock) -> None:
     store = CheckpointStore(engine, token=token)
     run(store, manifest(0))
-    first = rewind(engine, BACK, BY, clock.now)
-    assert rewind(engine, BACK, BY, clock.now) == first
+    first = store.rewind(**BACK, by=BY, now=clock.now)
+    assert store.rewind(**BACK, by=BY, now=clock.now) == first
     assert len(store.history(JOB)) == 2
-    assert rewind(engine, BACK, replace(BY, batch_id=8), clock.now).batch_id == 2
+    assert store.rewind(**BACK, by=replace(BY, batch_id=8), now=clock.now).batch_id == 2
 
 
 def test_a_job_with_an_unfinished_batch_or_none_is_not_put_back(engine: Engine, clock: FakeClock) -> None:
     store = CheckpointStore(engine, token=token)
     with pytest.raises(StaleBatch, match="no batch to be put back"):
-        rewind(engine, BACK, BY, clock.now)
+        store.rewind(**BACK, by=BY, now=clock.now)
     store.begin(manifest(0))
     before = store.latest(JOB)
     with pytest.raises(StaleBatch, match="comes first"):
-        rewind(engine, BACK, BY, clock.now)
+        store.rewind(**BACK, by=BY, now=clock.now)
     assert store.latest(JOB) == before
     assert store.app_id(JOB) == f"{JOB}@1.t"
 
@@ -70,7 +70,7 @@ def test_who_lost_its_lease_puts_nothing_back(engine: Engine, clock: FakeClock) 
     lease = leases.acquire(f"job/{JOB}", purpose="restore")
     lease.release()
     with pytest.raises(LeaseLost):
-        rewind(engine, BACK, BY, clock.now, fences=[lease.fence])
+        store.rewind(**BACK, by=BY, now=clock.now, fences=[lease.fence])
     assert [record.manifest for record in store.history(JOB)] == [manifest(0)]
 
 
@@ -80,9 +80,9 @@ def test_what_was_read_before_is_still_known_as_read_from_the_same_source(engine
     store.reset(JOB)
     run(store, manifest(0, generation=2))
     run(store, manifest(1, generation=2))
-    rewind(engine, BACK, BY, clock.now, token=token)
+    store.rewind(**BACK, by=BY, now=clock.now)
     history = store.history(JOB)
-    assert [rewound_by(record) for record in history] == ["restore-tables@1.t#7", None, None, None]
+    assert [record.rewound_by for record in history] == ["restore-tables@1.t#7", None, None, None]
     ids = lineage(history, store.app_id(JOB))
     assert ids == {f"{JOB}@3.t", f"{JOB}@2.t"}
     assert recorded_ranges(history, ids) == [(m.start, m.end) for m in (manifest(0), manifest(1))]

@@ -20,7 +20,6 @@ from sqlalchemy import Engine, inspect, text
 from sqlalchemy.exc import IntegrityError
 
 from engagement_platform.engine.database import (
-    METADATA,
     SCHEMA_VERSION,
     StoresTooNew,
     StoresTooOld,
@@ -30,7 +29,8 @@ from engagement_platform.engine.database import (
     writing,
 )
 from engagement_platform.engine.lease import Fence, LeaseLost, LeaseStore
-from engagement_platform.engine.model import Checkpoint, JobState, Manifest
+from engagement_platform.engine.model import BatchRecord, JobState, Manifest
+from engagement_platform.engine.schema import METADATA
 from engagement_platform.engine.stores import BatchMetadataStore, CheckpointStore, StaleBatch
 from engagement_platform.errors import PlatformError
 from engagement_platform_tests.engine.conftest import FakeClock
@@ -74,7 +74,7 @@ def test_the_manifest_comes_back_as_it_was_written_also_after_a_restart(store_ur
     CheckpointStore(first, token=token, clock=clock).begin(manifest())
     first.dispose()
     again = open_engine(store_url)
-    assert CheckpointStore(again, token=token).latest(JOB) == Checkpoint(manifest(), JobState.RUNNING, clock.now)
+    assert CheckpointStore(again, token=token).latest(JOB) == BatchRecord(manifest(), JobState.RUNNING, clock.now)
     again.dispose()
 
 
@@ -180,8 +180,8 @@ def test_unfinished_are_the_running_and_failed_batches_of_all_jobs_but_not_those
     store.succeed(of["done"], {"rows_in": 10})
     store.reset("given-up")
     assert store.unfinished() == [
-        Checkpoint(of["failed"], JobState.FAILED, clock.now, reason="the broker went away"),
-        Checkpoint(of["running"], JobState.RUNNING, clock.now),
+        BatchRecord(of["failed"], JobState.FAILED, clock.now, clock.now, reason="the broker went away"),
+        BatchRecord(of["running"], JobState.RUNNING, clock.now),
     ]
     store.begin(run_after)
     store.succeed(of["running"], {})

@@ -16,12 +16,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from sqlalchemy import Engine, func, select
 
-from engagement_platform.engine.database import LEASE, LEASE_WAITER, open_engine
+from engagement_platform.engine.database import open_engine
 from engagement_platform.engine.drain import DrainPolicy, drain, pause_s
 from engagement_platform.engine.fencing import Committer
 from engagement_platform.engine.job import BatchReport, MicroBatchJob, Stores
 from engagement_platform.engine.lease import LeaseLost, LeaseStore
-from engagement_platform.engine.model import Checkpoint, Counts, JobState, Limits, Manifest, NoIdentity, Offsets
+from engagement_platform.engine.model import BatchRecord, Counts, JobState, Limits, Manifest, NoIdentity, Offsets
+from engagement_platform.engine.schema import LEASE, LEASE_WAITER
 from engagement_platform.engine.stores import BatchMetadataStore, CheckpointStore
 from engagement_platform.engine.unfinished_batches import OthersBatchUnfinished, blocking_batches, closed, how_to_finish
 
@@ -200,7 +201,7 @@ def test_the_wait_for_another_batch_ends_and_does_not_spin(world: World, engine:
     looks: list[float] = []
 
     class Counting(CheckpointStore):
-        def unfinished(self) -> list[Checkpoint]:
+        def unfinished(self) -> list[BatchRecord]:
             looks.append(time.monotonic())
             return super().unfinished()
 
@@ -331,7 +332,8 @@ def test_who_slept_past_the_lease_by_which_it_begins_begins_nothing(world: World
 
 def test_a_long_reason_is_told_by_its_first_line(world: World) -> None:
     manifest = Manifest(INGEST, f"{INGEST}@1.t", 3, {}, {}, datetime(2026, 3, 1, tzinfo=UTC), {DATA: 1})
-    batch = Checkpoint(manifest, JobState.FAILED, datetime(2026, 3, 1, 5, tzinfo=UTC), reason=f"\n{'x' * 900}\nplan")
+    began = datetime(2026, 3, 1, 5, tzinfo=UTC)
+    batch = BatchRecord(manifest, JobState.FAILED, began, reason=f"\n{'x' * 900}\nplan")
     assert blocking_batches(APPLY, (DATA,), [batch]) == (batch,)
     told = OthersBatchUnfinished(APPLY, (DATA,), [batch]).waits_for
     assert told == f"{INGEST} batch 3 on engagement/data (FAILED since 2026-03-01 05:00:00 UTC, {'x' * 300})"

@@ -19,9 +19,10 @@ from deltalake.schema import Field, PrimitiveType
 from engagement_platform.embedded.connect import connect_child
 from engagement_platform.embedded.ports import free_ports
 from engagement_platform.embedded.process import Supervisor
-from engagement_platform.engine.database import LEASE, open_engine, writing
+from engagement_platform.engine.database import open_engine, writing
 from engagement_platform.engine.fencing import TARGETS
 from engagement_platform.engine.model import Manifest
+from engagement_platform.engine.schema import LEASE
 from engagement_platform.engine.stores import CheckpointStore
 from engagement_platform.settings import EmbeddedSettings, Settings, SparkSettings
 

@@ -34,7 +34,8 @@ def with_patience(lake: SeededLake, patience: timedelta) -> SeededLake:
 def waiters(lake: SeededLake) -> int:
     from sqlalchemy import func, select
 
-    from engagement_platform.engine.database import LEASE_WAITER, reading
+    from engagement_platform.engine.database import reading
+    from engagement_platform.engine.schema import LEASE_WAITER
 
     with reading(lake.stores.leases.engine) as connection:
         return int(connection.execute(select(func.count()).select_from(LEASE_WAITER)).scalar_one())

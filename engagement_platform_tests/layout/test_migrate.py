@@ -20,10 +20,11 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from engagement_platform.cli import app
-from engagement_platform.engine.database import LEASE, writing
+from engagement_platform.engine.database import writing
 from engagement_platform.engine.job import Callbacks
 from engagement_platform.engine.lease import LeaseUnavailable
 from engagement_platform.engine.model import Manifest, Transaction
+from engagement_platform.engine.schema import LEASE
 from engagement_platform.engine.unfinished_batches import OthersBatchUnfinished
 from engagement_platform.lake import light, log
 from engagement_platform.lake.contract import ContractBroken

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import Engine, select
 
-from engagement_platform.engine.database import BATCH
+from engagement_platform.engine.schema import BATCH
 
 
 def forget_identities(engine: Engine) -> None:

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engagement_platform.engine.model import JobState, Manifest
-from engagement_platform.engine.stores import BatchRecord
+from engagement_platform.engine.model import BatchRecord, JobState, Manifest
 from engagement_platform.rollback.boundary import Boundary, Commit, Timeline
 
 DATA = "engagement/data"
@@ -25,7 +24,6 @@ def record(number: int, *, job: str = "ingest", pinned: int = 0, done: bool = Tr
     return BatchRecord(
         manifest=Manifest(job, f"{job}@1.t", number, {"0": end - 1}, {"0": end}, began, pins, sequence=number + 1),
         state=JobState.SUCCEEDED if done else JobState.FAILED,
-        ingestion_date=began.date(),
         started_ts=began,
         finished_ts=began + timedelta(minutes=1),
         attempts=1,

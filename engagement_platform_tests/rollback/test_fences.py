@@ -7,9 +7,10 @@ from datetime import UTC, datetime
 
 import pytest
 
-from engagement_platform.engine.database import LEASE, writing
+from engagement_platform.engine.database import writing
 from engagement_platform.engine.job import Callbacks
 from engagement_platform.engine.lease import LeaseLost
+from engagement_platform.engine.schema import LEASE
 from engagement_platform.lake.engagement import ALIAS
 from engagement_platform.rollback.job import Restoring
 from engagement_platform.rollback.plan import Asked

@@ -8,7 +8,7 @@ from typing import Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from engagement_platform.engine.model import Checkpoint, JobState
+from engagement_platform.engine.model import BatchRecord, JobState
 from engagement_platform.pipelines.games.objects import BATCH, options_of
 from engagement_platform.settings import Settings
 from engagement_platform.sources.s3_sqs_aws import client, said
@@ -26,13 +26,13 @@ class Depth:
     in_flight: int
     """That a run has received; after a crash they become visible again."""
 
-    def backlog(self, last: Checkpoint | None) -> int:
+    def backlog(self, last: BatchRecord | None) -> int:
         """What there is to do: messages, and an unfinished batch, whose messages are in flight."""
         unfinished = last is not None and last.state is not JobState.SUCCEEDED
         return self.visible + (max(1, self.in_flight) if unfinished else 0)
 
 
-def backlog(settings: Settings, last: Checkpoint | None) -> int:
+def backlog(settings: Settings, last: BatchRecord | None) -> int:
     """What there is to do for a job of game events: as `Depth.backlog`, and objects of batches that were undone, whose
     messages are deleted. last: its last batch. Raises NoGameQueue, QueueUnavailable, StoresUnavailable."""
     waits = depth(settings).backlog(last)

@@ -16,8 +16,8 @@ from typing import Any, BinaryIO, cast
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from engagement_platform.engine.database import open_engine
-from engagement_platform.engine.stores import CheckpointStore, utc_now
+from engagement_platform.engine.database import open_engine, utc_now
+from engagement_platform.engine.stores import CheckpointStore
 from engagement_platform.errors import PlatformError
 from engagement_platform.pii.declared import EVERY_TYPE, parts
 from engagement_platform.pii.erasure import Subject, naming

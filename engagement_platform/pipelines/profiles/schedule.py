@@ -12,7 +12,7 @@ from itertools import pairwise
 from math import sqrt
 from statistics import median
 
-from engagement_platform.engine.stores import BatchRecord
+from engagement_platform.engine.model import BatchRecord
 from engagement_platform.settings import RematerializeSettings
 
 ROUNDS = 10

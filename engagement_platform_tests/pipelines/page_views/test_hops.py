@@ -37,6 +37,7 @@ from engagement_platform.pipelines.page_views.job import (
 from engagement_platform.pipelines.page_views.rules import refused_ahead
 from engagement_platform.pipelines.page_views.tables import DAILY, PAGE_VIEW, SESSION, SHAPE, VIEW_QUARANTINE
 from engagement_platform.settings import KafkaSettings, PageViewsSettings, Settings
+from engagement_platform.sources.decoded_batches import decode_records
 from engagement_platform.sources.messages import DecodingLimits
 from engagement_platform_tests.conftest import Broker
 from engagement_platform_tests.pipelines.page_views.oracle import Chain, View

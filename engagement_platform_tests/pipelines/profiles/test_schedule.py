@@ -8,8 +8,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from engagement_platform.engine.model import JobState, Manifest
-from engagement_platform.engine.stores import BatchRecord
+from engagement_platform.engine.model import BatchRecord, JobState, Manifest
 from engagement_platform.pipelines.profiles.schedule import Round, Waits, cadence, due, pressing, rounds
 from engagement_platform.settings import RematerializeSettings
 
@@ -23,7 +22,6 @@ def record(number: int, details: dict[str, object]) -> BatchRecord:
     return BatchRecord(
         manifest=manifest,
         state=JobState.SUCCEEDED,
-        ingestion_date=NOW.date(),
         started_ts=NOW,
         finished_ts=NOW,
         attempts=1,
