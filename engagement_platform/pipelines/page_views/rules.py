@@ -1,4 +1,4 @@
-"""Which page views are refused by their time. No Spark, no I/O; what else is refused is `sources.records`."""
+"""Which page views are refused by their time. No Spark, no I/O; what else is refused is `sources.declared`."""
 
 from __future__ import annotations
 
