@@ -5,9 +5,9 @@ Opens stores, Spark and lake for one run and closes them. What a job does is in 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import timedelta
+from datetime import date, timedelta
 from functools import partial
 from typing import Any
 
@@ -20,7 +20,7 @@ from engagement_platform.engine.fencing import targets_of
 from engagement_platform.engine.job import BatchReport, Callbacks, MicroBatchJob, Stores
 from engagement_platform.engine.lease import LeaseStore
 from engagement_platform.engine.model import JobState, Manifest
-from engagement_platform.engine.stores import BatchMetadataStore, CheckpointStore
+from engagement_platform.engine.stores import BatchMetadataStore, CheckpointStore, lineage
 from engagement_platform.errors import PlatformError
 from engagement_platform.job_errors import ReasonMissing, UnfinishedBatch, UnknownJob
 from engagement_platform.lake import log
@@ -48,7 +48,7 @@ from engagement_platform.pipelines.profiles.job import job_name as ingest_name
 from engagement_platform.pipelines.profiles.rematerialize import job_name as rematerialize_name
 from engagement_platform.pipelines.profiles.rematerialize import rematerialize
 from engagement_platform.pipelines.redrive import RedriveSource
-from engagement_platform.pipelines.replay import QuarantineSource
+from engagement_platform.pipelines.replay import QuarantineSource, RecordedRanges, recorded_ranges
 from engagement_platform.settings import Settings
 from engagement_platform.sources.kafka import KafkaSource
 
@@ -67,6 +67,7 @@ Declared = Stream | DeclaredEntity | Feed
 REDRIVE_QUARANTINE = "redrive-quarantine"
 REREAD_ENGAGEMENTS = "reread-engagements"
 
+_ONCE = DrainPolicy(idle_timeout=timedelta(0), max_duration=timedelta.max)
 PATIENCE = timedelta(seconds=5)
 """How long the broker is asked for what can be done without, while others wait: for a table, or for a sensor's tick."""
 
@@ -145,14 +146,18 @@ def build_declared(
         return game_events(
             name, QueueSource(name, own), Lake(spark, own), stores, own, declared, callbacks or Callbacks()
         )
-    callbacks, lake = callbacks or Callbacks(), Lake(spark, settings)
+    parts = _parts(spark, settings, stores, callbacks)
     if isinstance(declared, DeclaredEntity) and name == rematerialize_name(declared.entity):
-        return rematerialize(declared.entity, Parts(lake, stores, settings, callbacks))
-    source, parts = KafkaSource(declared.topic, settings.kafka), Parts(lake, stores, settings, callbacks)
+        return rematerialize(declared.entity, parts)
+    source = KafkaSource(declared.topic, settings.kafka)
     read = partial(read_topic, source, spark, settings)
     if isinstance(declared, DeclaredEntity):
         return ingest_changes(declared.entity, source, read, parts)
     return ingest_stream(declared, source, read, parts)
+
+
+def _parts(spark: SparkSession, settings: Settings, stores: Stores, callbacks: Callbacks | None) -> Parts:
+    return Parts(Lake(spark, settings), stores, settings, callbacks or Callbacks())
 
 
 def read_topic(source: KafkaSource, spark: SparkSession, settings: Settings, manifest: Manifest) -> DataFrame:
@@ -164,19 +169,21 @@ def build_job(
     name: str, spark: SparkSession, settings: Settings, stores: Stores, callbacks: Callbacks | None = None
 ) -> MicroBatchJob[Any]:
     """One of `job_names` on an open session. Raises UnknownJob, NoGameQueue, DeclarationRefused."""
-    callbacks = callbacks or Callbacks()
-    if name in GAME_JOBS:
-        return build_declared(name, shipped(settings), spark, settings, stores, callbacks)
+    if name in (INGEST_PROFILE_CHANGES, REMATERIALIZE_PROFILE):
+        return build_declared(name, shipped_entity(settings), spark, settings, stores, callbacks)
     if name not in JOB_NAMES:
-        return build_declared(name, _declared_of(name, settings), spark, settings, stores, callbacks)
-    parts = Parts(Lake(spark, settings), stores, settings, callbacks)
+        declared = shipped(settings) if name in GAME_JOBS else _declared_of(name, settings)
+        return build_declared(name, declared, spark, settings, stores, callbacks)
+    parts = _parts(spark, settings, stores, callbacks)
     if name == APPLY_MUTATIONS:
         return apply_mutations(parts)
     if name == REMATERIALIZE_ALIASES:
         return rematerialize_aliases(parts, partial(unread_requests, settings, stores))
-    if name in (INGEST_PROFILE_CHANGES, REMATERIALIZE_PROFILE):
-        return build_declared(name, shipped_entity(settings), spark, settings, stores, callbacks)
-    return _topic_job(name, parts)
+    source = KafkaSource(topic_of(name, settings), settings.kafka)
+    read = partial(read_topic, source, spark, settings)
+    if name == INGEST_ENGAGEMENTS:
+        return ingest_engagements(name, source, read, parts)
+    return ingest_mutation_requests(name, source, read, parts, judges_lateness=True)
 
 
 def unread_requests(settings: Settings, stores: Stores) -> Collection[int | None]:
@@ -194,15 +201,6 @@ def unread_requests(settings: Settings, stores: Stores) -> Collection[int | None
         return (None,)
 
 
-def _topic_job(name: str, parts: Parts) -> MicroBatchJob[Any]:
-    """One of TOPIC_JOBS. Raises UnknownJob."""
-    source = KafkaSource(topic_of(name, parts.settings), parts.settings.kafka)
-    read = partial(read_topic, source, parts.lake.spark, parts.settings)
-    if name == INGEST_ENGAGEMENTS:
-        return ingest_engagements(name, source, read, parts)
-    return ingest_mutation_requests(name, source, read, parts, judges_lateness=True)
-
-
 def redrive_jobs(
     reason: str, spark: SparkSession, settings: Settings, stores: Stores, callbacks: Callbacks | None = None
 ) -> list[MicroBatchJob[Any]]:
@@ -212,19 +210,19 @@ def redrive_jobs(
     Requests are not judged by their lateness again: quarantine does not tell when a record was produced, and one that
     was on time must not be refused because it lay there.
     """
-    callbacks = callbacks or Callbacks()
-    lake = Lake(spark, settings)
-    lake.ensure(QUARANTINE)
-    parts = Parts(lake, stores, settings, callbacks)
-    jobs: list[MicroBatchJob[Any]] = []
-    for topic, kind, build in (
-        (settings.kafka.engagements_topic, "engagements", ingest_engagements),
-        (settings.kafka.mutation_requests_topic, "requests", partial(ingest_mutation_requests, judges_lateness=False)),
-    ):
-        source = QuarantineSource(lake)
+    parts = _parts(spark, settings, stores, callbacks)
+    parts.lake.ensure(QUARANTINE)
+
+    def job(kind: str, topic: str, build: Callable[..., MicroBatchJob[Any]]) -> MicroBatchJob[Any]:
+        source = QuarantineSource(parts.lake)
         read = partial(source.read, topic=topic, reason=reason)
-        jobs.append(build(f"{REDRIVE_QUARANTINE}:{kind}:{reason}", source, read, parts))
-    return jobs
+        return build(f"{REDRIVE_QUARANTINE}:{kind}:{reason}", source, read, parts)
+
+    requests = partial(ingest_mutation_requests, judges_lateness=False)
+    return [
+        job("engagements", settings.kafka.engagements_topic, ingest_engagements),
+        job("requests", settings.kafka.mutation_requests_topic, requests),
+    ]
 
 
 def redrive_declared(
@@ -239,15 +237,12 @@ def redrive_declared(
 
     Each lands once and is marked there. The reason is part of the job's name, as in `redrive_jobs`.
     """
-    callbacks, lake = callbacks or Callbacks(), Lake(spark, settings)
-    if isinstance(declared, DeclaredEntity):
-        job, quarantine = ingest_name(declared.entity), QUARANTINE
-    else:
-        job, quarantine = declared.job, declared.quarantine
+    parts = _parts(spark, settings, stores, callbacks)
+    job = ingest_name(declared.entity) if isinstance(declared, DeclaredEntity) else declared.job
+    quarantine = QUARANTINE if isinstance(declared, DeclaredEntity) else declared.quarantine
     if log.version(quarantine.uri(settings.lake)) is None:
         return None
-    source, name = RedriveSource(lake, quarantine, job, reason), f"{REDRIVE_QUARANTINE}:{job}:{reason}"
-    parts = Parts(lake, stores, settings, callbacks)
+    source, name = RedriveSource(parts.lake, quarantine, job, reason), f"{REDRIVE_QUARANTINE}:{job}:{reason}"
     if isinstance(declared, DeclaredEntity):
         return ingest_changes(declared.entity, source, source.read, parts, name)
     return ingest_stream(declared, source, source.read, parts, name)
@@ -257,6 +252,47 @@ def redriven_tables(settings: Settings) -> list[Stream | DeclaredEntity]:
     """What `redrive_declared` is asked for: profiles, and all that is declared. Raises DeclarationRefused."""
     declared = declarations(settings)
     return [shipped_entity(settings), *declared.entities, *declared.streams]
+
+
+def reread_job(
+    day: date,
+    spark: SparkSession,
+    settings: Settings,
+    stores: Stores,
+    callbacks: Callbacks | None = None,
+    *,
+    declared: DeclaredEntity | None = None,
+) -> MicroBatchJob[Any]:
+    """What was ingested on a UTC day, read once more by what the checkpoints of that day recorded.
+
+    declared: changes of it, of whose versions the highest counts; None: engagements, applied as a keyed upsert. Changes
+    nothing where nothing was wrong; after a decoding fix the repaired rows land and are announced.
+    """
+    topic = settings.kafka.engagements_topic if declared is None else declared.topic
+    job = INGEST_ENGAGEMENTS if declared is None else ingest_name(declared.entity)
+    source, parts = KafkaSource(topic, settings.kafka), _parts(spark, settings, stores, callbacks)
+    last = stores.checkpoints.latest(job)
+    app_ids = lineage(stores.checkpoints.history(job), stores.checkpoints.app_id(job))
+    ranges = recorded_ranges(stores.checkpoints.history(job, ingestion_date=day), app_ids)
+    recorded = RecordedRanges(source, ranges, last.manifest.identity if last else {})
+    read = partial(read_topic, source, spark, settings)
+    if declared is None:
+        return ingest_engagements(REREAD_ENGAGEMENTS, recorded, read, parts)
+    return ingest_changes(declared.entity, recorded, read, parts, reread_name(declared.entity))
+
+
+def reread(
+    days: Sequence[date],
+    spark: SparkSession,
+    settings: Settings,
+    stores: Stores,
+    callbacks: Callbacks | None = None,
+    *,
+    declared: DeclaredEntity | None = None,
+) -> Iterator[BatchReport]:
+    """Batches of `reread_job`, day by day."""
+    for day in days:
+        yield from drain(reread_job(day, spark, settings, stores, callbacks, declared=declared), _ONCE)
 
 
 @contextmanager
@@ -298,7 +334,7 @@ def replay_game_events(
     name, own = feed.replay_job, feed.settings(settings)
     source = replay_source(own, prefixes, name=name, may_be_empty=may_be_empty or not prefixes)
     job = game_events(name, source, Lake(spark, own), stores, own, feed, callbacks or Callbacks())
-    yield from drain(job, DrainPolicy(idle_timeout=timedelta(0), max_duration=timedelta.max))
+    yield from drain(job, _ONCE)
 
 
 def run_job(
@@ -327,7 +363,7 @@ def _redrive(settings: Settings, reason: str | None, callbacks: Callbacks | None
         declared = (redrive_declared(d, reason, spark, settings, stores, callbacks) for d in redriven_tables(settings))
         for job in (*jobs, *declared):
             if job is not None:
-                yield from drain(job, DrainPolicy(idle_timeout=timedelta(0), max_duration=timedelta.max))
+                yield from drain(job, _ONCE)
 
 
 def reset_job(name: str, settings: Settings, *, abandon: bool = False) -> str:

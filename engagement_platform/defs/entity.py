@@ -95,8 +95,8 @@ class EntityParts:
 
     def again(self, day: date, opened: Opened, callbacks: Callbacks) -> Iterator[BatchReport]:
         """What was ingested on a day, read once more."""
+        from engagement_platform.jobs import reread
         from engagement_platform.pipelines.declarations.declared import DeclaredEntity
-        from engagement_platform.rereading import reread
 
         declared = DeclaredEntity(self.topic(opened.settings), self.of(opened.settings))
         return reread([day], opened.spark, opened.settings, opened.stores, callbacks, declared=declared)

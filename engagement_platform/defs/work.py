@@ -57,7 +57,7 @@ def work_of(mode: Mode, days: Sequence[date], today: date) -> Work:
 
 
 def _engagements_again(day: date, opened: Opened, callbacks: Callbacks) -> Iterator[BatchReport]:
-    from engagement_platform.rereading import reread
+    from engagement_platform.jobs import reread
 
     return reread([day], opened.spark, opened.settings, opened.stores, callbacks)
 

@@ -42,7 +42,8 @@ class Callbacks:
 
     observe: Observer = lambda _point: None
     on_wait: Callable[[str, Holder], None] = lambda _lease, _holder: None
-    on_blocked: Callable[[str], None] = lambda _sentence: None
+    on_blocked: Callable[[str], None] = lambda _batch: None
+    """With the unfinished batch of another job that blocks this one: its state and reason."""
 
 
 class BooksDoNotBalance(PlatformError):
@@ -160,10 +161,7 @@ class MicroBatchJob(Generic[W]):
     clock: Callable[[], datetime] = lambda: datetime.now(UTC)
     fencing: Fencing = field(default_factory=Fencing)
     """Keeps writers of this job's earlier attempts out of the tables."""
-    observe: Observer = lambda _: None
-    on_wait: Callable[[str, Holder], None] = lambda _lease, _holder: None
-    on_blocked: Callable[[str], None] = lambda _batch: None
-    """Called with the unfinished batch of another job that blocks this one: state and reason."""
+    callbacks: Callbacks = field(default_factory=Callbacks)
 
     def __post_init__(self) -> None:
         """Raise ValueError for a commit that `fencing` does not know, when it knows any."""
@@ -215,7 +213,7 @@ class MicroBatchJob(Generic[W]):
                     refusal, planned = refused, attempt.planned
             gives_up = gives_up or time.monotonic() + self.lease_wait.total_seconds()
             if refusal.waits_for != told and time.monotonic() < gives_up:
-                self.on_blocked(refusal.waits_for)
+                self.callbacks.on_blocked(refusal.waits_for)
                 told = refusal.waits_for
             self._let_finish(refusal, gives_up)
 
@@ -253,7 +251,7 @@ class MicroBatchJob(Generic[W]):
     def lease_of(self, name: str, purpose: str) -> Iterator[Lease]:
         """Hold a lease, and tell whom it waits for."""
         with self.stores.leases.acquire(
-            name, purpose=purpose, wait=self.lease_wait, on_wait=lambda holder: self.on_wait(name, holder)
+            name, purpose=purpose, wait=self.lease_wait, on_wait=lambda holder: self.callbacks.on_wait(name, holder)
         ) as lease:
             yield lease
 
@@ -287,7 +285,7 @@ class _Attempt(Generic[W]):
             # Spark says so at length when the broker went away in the middle; the source says it in a sentence.
             self.job.source.check(manifest.start, manifest.end)
             raise BatchFailed(manifest, error) from error
-        self.job.observe("finalized")
+        self.job.callbacks.observe("finalized")
         return report
 
     def _note_failure(self, manifest: Manifest, error: Exception) -> None:
@@ -341,9 +339,9 @@ class _Attempt(Generic[W]):
             settings=job.decides(),
             source={**job.about(), TARGETS: dict(job.fencing.targets)},
         )
-        job.observe("manifest:before")
+        job.callbacks.observe("manifest:before")
         manifest = self.checkpoints.begin(manifest, fences=[*self.fences, *entered])
-        job.observe("manifest:after")
+        job.callbacks.observe("manifest:after")
         return manifest
 
     def _work(self, manifest: Manifest, replayed: bool) -> BatchReport:
@@ -388,8 +386,8 @@ class _Attempt(Generic[W]):
         since = time.monotonic()
         self._check()
         last = process.commits[-1] if process is self.job.processes[-1] and process.commits else None
-        counts = process.run(work, Committer(manifest, process.name, self.job.observe, self._check, last))
+        counts = process.run(work, Committer(manifest, process.name, self.job.callbacks.observe, self._check, last))
         self.metadata.record(manifest, process.name, counts, self.job.clock(), fences=self.fences)
-        self.job.observe(f"{process.name}:recorded")
+        self.job.callbacks.observe(f"{process.name}:recorded")
         self.seconds[process.name] = time.monotonic() - since
         return counts

@@ -90,14 +90,6 @@ class LeaseLost(PlatformError):
         )
 
 
-@dataclass(frozen=True)
-class _Taken:
-    """A lease that was just taken, and from whom, where that holder had not released it."""
-
-    fence: Fence
-    replaced: Holder | None
-
-
 def lock_name(lease: str) -> str:
     """The name under which `database.writing` is alone with a lease."""
     return f"lease/{lease}"
@@ -258,20 +250,21 @@ class LeaseStore:
         """
         ticket: int | None = None
         began: datetime | None = None
-        told: Holder | None = None
+        waits_for: Holder | None = None
         try:
             while True:
                 beat_at = self.elapsed()
-                now, ticket, outcome = self._attempt(name, purpose, ticket, stay=wait > timedelta(0))
-                if isinstance(outcome, _Taken):
-                    self._held[outcome.fence] = lease = Lease(self, outcome.fence, beat_at, outcome.replaced)
+                now, ticket, fence, other = self._attempt(name, purpose, ticket, stay=wait > timedelta(0))
+                if fence is not None:
+                    self._held[fence] = lease = Lease(self, fence, beat_at, other)
                     return lease
+                assert other is not None, "a lease that is not ours is somebody's"
                 began = began or now
                 if now - began >= wait:
-                    raise LeaseUnavailable(outcome, now - began)
-                if on_wait is not None and outcome != told:
-                    on_wait(outcome)
-                    told = outcome
+                    raise LeaseUnavailable(other, now - began)
+                if on_wait is not None and other != waits_for:
+                    on_wait(other)
+                    waits_for = other
                 pause = min(POLL, self.ttl / 10, wait - (now - began))
                 self._sleep(pause.total_seconds())
         finally:
@@ -319,14 +312,19 @@ class LeaseStore:
 
     def _attempt(
         self, name: str, purpose: str, ticket: int | None, *, stay: bool
-    ) -> tuple[datetime, int | None, _Taken | Holder]:
-        """One look: take the lease, or say who is before us and (stay) keep a place in the line."""
+    ) -> tuple[datetime, int | None, Fence | None, Holder | None]:
+        """One look: take the lease, or (stay) keep a place in the line.
+
+        Out: the time, our ticket, the fence where the lease is ours, and the holder: who never released it before us,
+        or who is before us now.
+        """
         me = this_process()
         with writing(self.engine, lock_name(name)) as connection:
             now = self.now(connection)
             row = connection.execute(select(LEASE).where(LEASE.c.name == name)).one_or_none()
             before = self._line_before(connection, name, ticket, now)
-            if (row is None or self._is_free(row, now)) and before is None:
+            free = row is None or self._is_free(row, now)
+            if free and before is None:
                 fencing = _next_number(0 if row is None else row.fencing)
                 replaced = None if row is None or row.owner is None else _holder(row)
                 # Kept until somebody releases the lease: whoever takes it from us, too, has to know whose writes may be
@@ -342,13 +340,11 @@ class LeaseStore:
                 else:
                     connection.execute(LEASE.update().where(LEASE.c.name == name).values(**values))
                 connection.execute(LEASE_WAITER.delete().where(LEASE_WAITER.c.ticket == ticket))
-                return now, None, _Taken(Fence(name, fencing), replaced)
+                return now, None, Fence(name, fencing), replaced
             if stay:
                 place = {"name": name, "owner": str(me), "place": me.place, "purpose": purpose}
                 ticket = _keep_place(connection, ticket, place, now)
-            blocker = before if row is None or self._is_free(row, now) else _holder(row)
-            assert blocker is not None
-            return now, ticket, blocker
+            return now, ticket, None, before if row is None or free else _holder(row)
 
     def _is_free(self, row: Row[tuple[object, ...]], now: datetime) -> bool:
         return row.owner is None or bool(row.expires_ts <= now) or is_gone(row.owner, row.place)

@@ -118,9 +118,7 @@ def erase_job(
         lease_wait=settings.stores.lease_wait,
         fencing=LakeFencing(lake, targets({**written, "announce/append": NOTIFICATION})),
         clock=lambda: datetime.now(UTC),
-        observe=callbacks.observe,
-        on_wait=callbacks.on_wait,
-        on_blocked=callbacks.on_blocked,
+        callbacks=callbacks,
     )  # fmt: skip
 
 

@@ -354,9 +354,7 @@ class Restoring:
             describe=lambda work: {name: work.what[name] for name in ("table", "mode", "reason", "by", "boundary")},
             clock=self.clock,
             fencing=LakeFencing(lake, targets(group.written)),
-            observe=self.callbacks.observe,
-            on_wait=self.callbacks.on_wait,
-            on_blocked=self.callbacks.on_blocked,
+            callbacks=self.callbacks,
         )
 
     def _group(self, asked: Asked | None) -> Group:

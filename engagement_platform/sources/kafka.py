@@ -35,7 +35,6 @@ from engagement_platform.sources.kafka_errors import (
     ClusterChanged,
     KafkaOptionRefused,
     OffsetsExpired,
-    PartitionsVanished,
     TopicMissing,
     TopicRecreated,
 )
@@ -92,8 +91,8 @@ class KafkaSource:
     """One topic, read in ranges of offsets keyed by the partition's number as text.
 
     Every method that asks the broker raises BrokerUnavailable within settings.timeout, BrokerRefused,
-    KafkaOptionRefused or TopicMissing; those that take offsets also PartitionsVanished, TopicRecreated and
-    OffsetsExpired. The counts are of offsets: with transactional producers some hold markers, not records.
+    KafkaOptionRefused or TopicMissing; those that take offsets also TopicRecreated and OffsetsExpired.
+    The counts are of offsets: with transactional producers some hold markers, not records.
     """
 
     def __init__(self, topic: str, settings: KafkaSettings) -> None:
@@ -127,11 +126,9 @@ class KafkaSource:
         """Raise when the pinned range can no longer be read whole."""
         kept = self._kept()
         first, last = _as_partitions(start), _as_partitions(end)
-        self._refuse_vanished(first, kept)
+        self._refuse_recreated(last, kept)
         for partition, offset in first.items():
-            low, high = kept[partition]
-            if last[partition] > high:
-                raise TopicRecreated.by_offset(self.topic, partition, last[partition], high)
+            low = kept[partition].low
             # An empty range has lost nothing, whatever has expired since.
             if offset < last[partition] and offset < low:
                 raise OffsetsExpired(self.topic, partition, offset, min(low, last[partition]))
@@ -147,7 +144,8 @@ class KafkaSource:
         if cluster is not None and cluster != now.get(_CLUSTER_ID, cluster):
             raise ClusterChanged(self.topic, self.settings.bootstrap_servers, cluster, now[_CLUSTER_ID])
         if topic is not None and topic != now.get(_TOPIC_ID, topic):
-            raise TopicRecreated.by_id(self.topic, topic, now[_TOPIC_ID])
+            found = f"is of topic {self.topic} with id {topic}, and the broker's has id {now[_TOPIC_ID]}"
+            raise TopicRecreated(self.topic, found)
         return now
 
     def size(self, start: Offsets, end: Offsets) -> int:
@@ -308,21 +306,23 @@ class KafkaSource:
         if start is None:
             return {partition: low for partition, (low, _high) in kept.items()}
         known = _as_partitions(start)
-        self._refuse_vanished(known, kept)
+        self._refuse_recreated(known, kept)
         # A partition that came later is read from 0 and not from what is left of it, so that a loss is told.
         begin = {partition: known.get(partition, 0) for partition in kept}
         for partition, offset in begin.items():
-            low, high = kept[partition]
-            if offset > high:
-                raise TopicRecreated.by_offset(self.topic, partition, offset, high)
-            if offset < low:
-                raise OffsetsExpired(self.topic, partition, offset, low)
+            if offset < kept[partition].low:
+                raise OffsetsExpired(self.topic, partition, offset, kept[partition].low)
         return begin
 
-    def _refuse_vanished(self, known: Mapping[int, int], kept: Mapping[int, _Kept]) -> None:
-        vanished = sorted(known.keys() - kept.keys())
-        if vanished:
-            raise PartitionsVanished(self.topic, vanished)
+    def _refuse_recreated(self, known: Mapping[int, int], kept: Mapping[int, _Kept]) -> None:
+        """Raise TopicRecreated where the broker has less than was read: partitions of a living topic never go away."""
+        if vanished := sorted(known.keys() - kept.keys()):
+            names = ", ".join(map(str, vanished))
+            raise TopicRecreated(self.topic, f"has read from partition {names}, which the broker no longer has")
+        for partition, offset in known.items():
+            if offset > kept[partition].high:
+                last = f"{self.topic}[{partition}], but the broker's last one is {kept[partition].high}"
+                raise TopicRecreated(self.topic, f"stands at offset {offset} of {last}")
 
     def _sampled_mean_bytes(self, begin: Mapping[int, int]) -> float | None:
         """Mean bytes of key and value over the next records of the partitions; None when there are only markers."""

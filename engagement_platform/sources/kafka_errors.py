@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from engagement_platform.errors import PlatformError
 
 _SERVERS_SETTING = "ENGAGEMENT_PLATFORM_KAFKA__BOOTSTRAP_SERVERS"
@@ -55,40 +53,16 @@ class TopicMissing(PlatformError):
         )
 
 
-class PartitionsVanished(PlatformError):
-    """The checkpoint knows partitions that the topic no longer has; partitions never go away from a living topic."""
-
-    def __init__(self, topic: str, partitions: Sequence[int]) -> None:
-        self.topic, self.partitions = topic, tuple(partitions)
-        names = ", ".join(map(str, self.partitions))
-        super().__init__(
-            f"The checkpoint has read from partition {names} of topic {topic}, which the broker no longer has: the "
-            f"topic was recreated. No table was changed. Read the new topic from its beginning, what is already there "
-            f"counts as duplicate: engagement-platform reset JOB"
-        )
-
-
 class TopicRecreated(PlatformError):
-    """Another topic of the same name, by its id; or, where brokers give none, by offsets that went backwards."""
+    """Another topic of the same name, by its id; or, where brokers give none, by what is gone from it."""
 
     def __init__(self, topic: str, found: str) -> None:
         """found: how that is known."""
         self.topic, self.found = topic, found
         super().__init__(
-            f"{found}: the topic {topic} was recreated or truncated. No table was changed. Read the new topic from its "
-            f"beginning, what is already there counts as duplicate: engagement-platform reset JOB"
+            f"The checkpoint {found}: the topic {topic} was recreated or truncated. No table was changed. Read the new "
+            f"topic from its beginning, what is already there counts as duplicate: engagement-platform reset JOB"
         )
-
-    @classmethod
-    def by_id(cls, topic: str, pinned: str, now: str) -> TopicRecreated:
-        """The topic has another id than when the job last read it."""
-        return cls(topic, f"The checkpoint is of topic {topic} with id {pinned}, and the broker's has id {now}")
-
-    @classmethod
-    def by_offset(cls, topic: str, partition: int, offset: int, high: int) -> TopicRecreated:
-        """A partition has fewer records than the job has read."""
-        stands = f"The checkpoint stands at offset {offset} of {topic}[{partition}]"
-        return cls(topic, f"{stands}, but the broker's last one is {high}")
 
 
 class ClusterChanged(PlatformError):

@@ -16,7 +16,7 @@ from pathlib import Path
 from engagement_platform.engine.database import open_engine
 from engagement_platform.engine.drain import DrainPolicy, drain
 from engagement_platform.engine.fencing import Committer, Fencing, TableTransaction
-from engagement_platform.engine.job import MicroBatchJob, Stores
+from engagement_platform.engine.job import Callbacks, MicroBatchJob, Stores
 from engagement_platform.engine.lease import LeaseStore
 from engagement_platform.engine.model import Counts, Limits, Manifest, NoIdentity, Offsets
 from engagement_platform.engine.stores import BatchMetadataStore, CheckpointStore
@@ -95,7 +95,7 @@ def main(url: str, out: str, point: str) -> None:
             os.kill(os.getpid(), signal.SIGSTOP)
 
     run = job(url, Path(out))
-    object.__setattr__(run, "observe", stop)
+    object.__setattr__(run, "callbacks", Callbacks(observe=stop))
     list(drain(run, AT_ONCE))
 
 

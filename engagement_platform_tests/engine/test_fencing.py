@@ -19,7 +19,7 @@ from sqlalchemy import Engine
 from engagement_platform.engine.database import open_engine, writing
 from engagement_platform.engine.drain import drain
 from engagement_platform.engine.fencing import Committer, TableTransaction, lease_transaction
-from engagement_platform.engine.job import MicroBatchJob
+from engagement_platform.engine.job import Callbacks, MicroBatchJob
 from engagement_platform.engine.lease import Fence, LeaseLost, LeaseStore
 from engagement_platform.engine.model import Counts, Manifest
 from engagement_platform.engine.schema import LEASE
@@ -141,7 +141,7 @@ def test_the_successor_also_closes_commits_that_only_the_former_code_made(url: s
             raise Killed
 
     with pytest.raises(Killed):
-        list(drain(replace(former, observe=die), AT_ONCE))
+        list(drain(replace(former, callbacks=Callbacks(observe=die)), AT_ONCE))
     run = replace(
         job(url, out), processes=(Lines(out, commits=("first",)),), fencing=Closing(targets={"data/first": TABLE})
     )

@@ -19,7 +19,7 @@ from sqlalchemy import Engine, func, select
 from engagement_platform.engine.database import open_engine
 from engagement_platform.engine.drain import DrainPolicy, drain, pause_s
 from engagement_platform.engine.fencing import Committer
-from engagement_platform.engine.job import BatchReport, MicroBatchJob, Stores
+from engagement_platform.engine.job import BatchReport, Callbacks, MicroBatchJob, Stores
 from engagement_platform.engine.lease import LeaseLost, LeaseStore
 from engagement_platform.engine.model import BatchRecord, Counts, JobState, Limits, Manifest, NoIdentity, Offsets
 from engagement_platform.engine.schema import LEASE, LEASE_WAITER
@@ -102,7 +102,7 @@ class World:
                 raise error
 
         with pytest.raises(type(error)):
-            list(drain(replace(job, observe=stop), AT_ONCE))
+            list(drain(replace(job, callbacks=Callbacks(observe=stop)), AT_ONCE))
         last = self.stores.checkpoints.latest(job.name)
         assert last is not None
         assert last.state is state
@@ -142,7 +142,11 @@ def test_who_waits_holds_no_table_and_goes_on_once_the_other_has_finished(world:
         assert [holder.name for holder in world.stores.leases.holders()] == [f"job/{APPLY}"]
         list(drain(world.job(INGEST, DATA, MAPPING, batches=0), AT_ONCE))
 
-    apply = replace(world.job(APPLY, DATA, MAPPING, batches=2), lease_wait=timedelta(seconds=30), on_blocked=resume)
+    apply = replace(
+        world.job(APPLY, DATA, MAPPING, batches=2),
+        lease_wait=timedelta(seconds=30),
+        callbacks=Callbacks(on_blocked=resume),
+    )
     assert batches(drain(apply, AT_ONCE)) == ["apply-mutations batch 0", "apply-mutations batch 1"]
     assert world.log == ["ingest-engagements batch 0", "apply-mutations batch 0", "apply-mutations batch 1"]
     assert len(told) == 1
@@ -156,7 +160,9 @@ def test_a_range_that_the_source_gives_only_once_is_not_lost_in_the_wait(world: 
     def resume(_batch: str) -> None:
         list(drain(world.job(INGEST, DATA, batches=0), AT_ONCE))
 
-    apply = replace(world.job(APPLY, DATA, batches=2), lease_wait=timedelta(seconds=30), on_blocked=resume)
+    apply = replace(
+        world.job(APPLY, DATA, batches=2), lease_wait=timedelta(seconds=30), callbacks=Callbacks(on_blocked=resume)
+    )
     assert [report.manifest.start for report in drain(apply, AT_ONCE)] == [{"0": 0}, {"0": 1}]
 
 
@@ -167,7 +173,7 @@ def test_a_batch_that_was_given_up_keeps_nobody_waiting(world: World) -> None:
         with world.stores.leases.acquire(f"job/{INGEST}", purpose="reset") as lease:
             world.stores.checkpoints.reset(INGEST, fences=[lease.fence])
 
-    apply = replace(world.job(APPLY, DATA), lease_wait=timedelta(seconds=30), on_blocked=give_up)
+    apply = replace(world.job(APPLY, DATA), lease_wait=timedelta(seconds=30), callbacks=Callbacks(on_blocked=give_up))
     assert batches(drain(apply, AT_ONCE)) == ["apply-mutations batch 0"]
 
 
@@ -210,7 +216,7 @@ def test_the_wait_for_another_batch_ends_and_does_not_spin(world: World, engine:
         world.job(APPLY, DATA),
         stores=replace(world.stores, checkpoints=Counting(engine)),
         lease_wait=timedelta(seconds=1.2),
-        on_blocked=told.append,
+        callbacks=Callbacks(on_blocked=told.append),
     )
     began = time.monotonic()
     with pytest.raises(OthersBatchUnfinished):
@@ -324,7 +330,7 @@ def test_who_slept_past_the_lease_by_which_it_begins_begins_nothing(world: World
                 mine = LEASE.c.name == f"table/{QUARANTINE}"
                 connection.execute(LEASE.update().where(mine).values(fencing=LEASE.c.fencing + 1))
 
-    append = replace(world.job(REQUESTS), enters=(QUARANTINE,), observe=taken)
+    append = replace(world.job(REQUESTS), enters=(QUARANTINE,), callbacks=Callbacks(observe=taken))
     with pytest.raises(LeaseLost):
         list(drain(append, AT_ONCE))
     assert (world.log, world.stores.checkpoints.latest(REQUESTS)) == ([], None)
@@ -361,7 +367,7 @@ class Crashes(RuleBasedStateMachine):
             if point == stop_at:
                 raise error
 
-        job = replace(self.world.job(name, *TABLES_OF[name]), observe=observe)
+        job = replace(self.world.job(name, *TABLES_OF[name]), callbacks=Callbacks(observe=observe))
         others = {o for o in self.half_done - {name} if set(TABLES_OF[o]) & set(TABLES_OF[name])}
         if others and name not in self.half_done:
             with pytest.raises(OthersBatchUnfinished) as refused:

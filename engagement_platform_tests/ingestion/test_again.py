@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from engagement_platform.engine.job import BatchReport
-from engagement_platform.jobs import redrive_jobs
+from engagement_platform.jobs import redrive_jobs, reread_job
 from engagement_platform.lake.engagement import NOTIFICATION, QUARANTINE
-from engagement_platform.rereading import reread_job
 from engagement_platform.settings import DecodingSettings
 from engagement_platform.verify import verify
 from engagement_platform_tests.ingestion.conftest import MakeWorld

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from engagement_platform.engine.drain import drain
-from engagement_platform.engine.job import Callbacks, MicroBatchJob
+from engagement_platform.engine.job import MicroBatchJob
 from engagement_platform.engine.model import JobState, Manifest, Transaction
 from engagement_platform.lake.lake import Lake
 from engagement_platform.pipelines.engagements.job import ingest_engagements
@@ -145,7 +145,7 @@ def test_a_build_without_transaction_ids_is_caught(world: World) -> None:
 
 def _nameless(world: World, job: MicroBatchJob[Any]) -> MicroBatchJob[Any]:
     lake = NamelessLake(world.spark, world.settings)
-    parts = Parts(lake, world.stores, world.settings, Callbacks(job.observe, job.on_wait))
+    parts = Parts(lake, world.stores, world.settings, job.callbacks)
 
     def read(manifest: Manifest) -> Any:
         source = KafkaSource(world.topics[0], world.settings.kafka)

@@ -17,7 +17,7 @@ from confluent_kafka.cimpl import NewPartitions
 from pyspark.sql import SparkSession
 
 from engagement_platform.engine.drain import drain
-from engagement_platform.engine.job import MicroBatchJob
+from engagement_platform.engine.job import Callbacks, MicroBatchJob
 from engagement_platform.engine.lease import LeaseUnavailable
 from engagement_platform.job_errors import ReasonMissing, UnfinishedBatch, UnknownJob
 from engagement_platform.jobs import INGEST_ENGAGEMENTS, REDRIVE_QUARANTINE, build_job, open_stores, reset_job, run_job
@@ -186,7 +186,7 @@ def test_a_second_run_waits_for_the_first_and_then_goes_on(world: World) -> None
         first.release()
 
     world.produce([engagement("org", "waited")])
-    reports = list(drain(replace(world.job(), on_wait=on_wait), AT_ONCE))
+    reports = list(drain(replace(world.job(), callbacks=Callbacks(on_wait=on_wait)), AT_ONCE))
     assert len(told) == 1
     assert "the first run" in told[0]
     assert [report.counts["landed"] for report in reports] == [1]

@@ -16,7 +16,7 @@ from deltalake import Transaction as TxnAction
 from engagement_platform.engine.database import open_engine
 from engagement_platform.engine.drain import DrainPolicy, drain
 from engagement_platform.engine.fencing import Committer
-from engagement_platform.engine.job import BatchReport, MicroBatchJob, Stores
+from engagement_platform.engine.job import BatchReport, Callbacks, MicroBatchJob, Stores
 from engagement_platform.engine.lease import LeaseStore
 from engagement_platform.engine.model import Counts, Limits, Manifest, Offsets, Transaction
 from engagement_platform.engine.stores import BatchMetadataStore, CheckpointStore
@@ -138,7 +138,7 @@ class World:
             pin=lambda: {name: 0 for name in (FIRST,) if DeltaTable.is_deltatable(f"{self.root}/{name}")},
             lease_wait=timedelta(0),
             clock=lambda: self.now,
-            observe=observe,
+            callbacks=Callbacks(observe=observe),
         )
 
     def run(self, *numbers: int, stop_at: str = "") -> list[BatchReport]:

@@ -12,7 +12,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from engagement_platform.engine.drain import drain
-from engagement_platform.engine.job import BatchReport
+from engagement_platform.engine.job import BatchReport, Callbacks
 from engagement_platform.layout.maintain import Asked, Outcome, Run, Told, planned
 from engagement_platform.layout.optimize import Done, Tools
 from engagement_platform_tests.layout.seeded import leased
@@ -74,8 +74,8 @@ def optimize(world: World, told: Told) -> list[Outcome]:
 
 
 def move(world: World, waits: Wait, observe: Callable[[str], None] = ignore) -> Sequence[BatchReport]:
-    job = replace(world.rematerialization(observe), on_wait=lambda lease, _holder: waits.told(lease))
-    return list(drain(job, AT_ONCE))
+    callbacks = Callbacks(observe=observe, on_wait=lambda lease, _holder: waits.told(lease))
+    return list(drain(replace(world.rematerialization(), callbacks=callbacks), AT_ONCE))
 
 
 def test_batches_that_are_moved_wait_until_their_files_are_merged(make_world: MakeWorld) -> None:

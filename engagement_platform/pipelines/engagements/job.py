@@ -225,9 +225,7 @@ def ingest_engagements(name: str, source: Source, read: Reader, parts: Parts) ->
                 }
             ),
         ),
-        observe=parts.callbacks.observe,
-        on_wait=parts.callbacks.on_wait,
-        on_blocked=parts.callbacks.on_blocked,
+        callbacks=parts.callbacks,
     )
 
 

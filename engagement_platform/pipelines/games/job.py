@@ -172,9 +172,7 @@ def game_events(
         lease_wait=settings.stores.lease_wait,
         describe=describe,
         fencing=LakeFencing(lake, targets({f"{TABLES}/{commit}": table for commit, table in commits.items()})),
-        observe=callbacks.observe,
-        on_wait=callbacks.on_wait,
-        on_blocked=callbacks.on_blocked,
+        callbacks=callbacks,
     )
 
 

@@ -144,9 +144,7 @@ def ingest_stream(
         lease_wait=settings.stores.lease_wait,
         describe=describe,
         fencing=LakeFencing(lake, targets(commits)),
-        observe=parts.callbacks.observe,
-        on_wait=parts.callbacks.on_wait,
-        on_blocked=parts.callbacks.on_blocked,
+        callbacks=parts.callbacks,
     )
 
 

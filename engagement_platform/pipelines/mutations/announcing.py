@@ -142,7 +142,5 @@ def apply_mutations(parts: Parts) -> MicroBatchJob[Announcement]:
         lease_wait=settings.stores.lease_wait,
         describe=lambda _work: {},
         fencing=LakeFencing(lake, targets({"notification/append": NOTIFICATION})),
-        observe=parts.callbacks.observe,
-        on_wait=parts.callbacks.on_wait,
-        on_blocked=parts.callbacks.on_blocked,
+        callbacks=parts.callbacks,
     )

@@ -152,9 +152,7 @@ def ingest_mutation_requests(
                 {"tables/quarantine": QUARANTINE, "tables/alias": ALIAS, "tables/mutation_request": MUTATION_REQUEST}
             ),
         ),
-        observe=parts.callbacks.observe,
-        on_wait=parts.callbacks.on_wait,
-        on_blocked=parts.callbacks.on_blocked,
+        callbacks=parts.callbacks,
     )
 
 

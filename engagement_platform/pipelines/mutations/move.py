@@ -306,9 +306,7 @@ def rematerialize_aliases(
             # The watermark goes up with the base; it cannot be written ahead of it.
             targets({"base/data": None, "base/mapping": None, "changeset/delete": CHANGESET}),
         ),
-        observe=parts.callbacks.observe,
-        on_wait=parts.callbacks.on_wait,
-        on_blocked=parts.callbacks.on_blocked,
+        callbacks=parts.callbacks,
     )
 
 

@@ -260,9 +260,7 @@ def rematerialize(
             # The watermark goes up with the base; it cannot be written ahead of it.
             targets({"base/write": None, "changeset/delete": entity.changeset, "tombstones/delete": entity.base}),
         ),
-        observe=parts.callbacks.observe,
-        on_wait=parts.callbacks.on_wait,
-        on_blocked=parts.callbacks.on_blocked,
+        callbacks=parts.callbacks,
     )
 
 
