@@ -49,12 +49,12 @@ class StatusSnapshot:
     becomes of it then is counted apart.
     """
 
-    landed: int
-    duplicates: int
-    quarantined: int
-    batches: int
-    backlog: int
-    failing: str | None
+    landed: int = 0
+    duplicates: int = 0
+    quarantined: int = 0
+    batches: int = 0
+    backlog: int = 0
+    failing: str | None = None
     """Which job's last batch failed, and why; None when all is well."""
     mutation_batches: int = 0
     requests_applied: int = 0
@@ -67,14 +67,14 @@ class StatusSnapshot:
 class StatusSummary:
     """Totals of the batches that finished at or after a moment; freshness in seconds from produced to committed."""
 
-    landed: int
-    duplicates: int
-    quarantined: int
-    batches: int
-    files: int
-    freshness_p50_s: float | None
-    freshness_p95_s: float | None
-    freshness_running_p95_s: float | None
+    landed: int = 0
+    duplicates: int = 0
+    quarantined: int = 0
+    batches: int = 0
+    files: int = 0
+    freshness_p50_s: float | None = None
+    freshness_p95_s: float | None = None
+    freshness_running_p95_s: float | None = None
     """The same without each job's first WARMING_BATCHES: those of a JVM that has just started."""
     mutation_batches: int = 0
     requests_applied: int = 0

@@ -87,20 +87,17 @@ def up(
     """Run everything on this machine: Kafka, Spark, Dagster with its UI, sample traffic. Ctrl-C stops it all.
 
     Needs about 3 GB of memory; what ENGAGEMENT_PLATFORM_KAFKA__BOOTSTRAP_SERVERS or ENGAGEMENT_PLATFORM_SPARK__REMOTE
-    name is used instead of being started. Exit status: 0 when stopped; with --for, 0 only if the books balance.
+    name is used instead of being started. Exit status: 0 when stopped; with --for, 0 only if the figures balance.
     Example: engagement-platform up --for 120 --traffic 200
     """
     from rich.console import Console
 
-    from engagement_platform import status
-    from engagement_platform.embedded.books import Figures
-    from engagement_platform.embedded.up import UpOptions, run_up
+    from engagement_platform.embedded.up import run_up
     from engagement_platform.settings import Settings
 
     settings = Settings()
-    options = UpOptions(rate=settings.traffic.rate if traffic is None else traffic, seconds=seconds)
-    figures = Figures(snapshot=status.snapshot, summary=status.summary)
-    raise typer.Exit(run_up(settings, options, figures, Console(), _stop_signals()))
+    rate = settings.traffic.rate if traffic is None else traffic
+    raise typer.Exit(run_up(settings, rate, seconds, Console(), _stop_signals()))
 
 
 def produce(

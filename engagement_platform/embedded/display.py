@@ -13,10 +13,11 @@ from rich.table import Table
 from rich.text import Text
 
 from engagement_platform.embedded import ingest
-from engagement_platform.embedded.books import Opening, Snapshot, Summary, Watch
 from engagement_platform.embedded.orchestrator import ui_address
 from engagement_platform.embedded.services import Services
+from engagement_platform.embedded.summary import Opening, Watch
 from engagement_platform.settings import Settings
+from engagement_platform.status import StatusSummary
 
 # Without a terminal a line that repaints itself is noise in a log file.
 LINE_EVERY_S = 10.0
@@ -61,8 +62,7 @@ def simulated_games(rate: float) -> str:
 
 def progress(watch: Watch, opening: Opening, left_s: float | None) -> str:
     """One line: produced and landed since the start, batches, backlog, requests announced and waiting to be."""
-    now: Snapshot | None = watch.latest
-    before = opening.snapshot
+    now, before = watch.latest, opening.snapshot
     if now is None:
         return watch.trouble or "waiting for the first figures"
     parts = [
@@ -104,8 +104,8 @@ def line(console: Console) -> Iterator[Show]:
     yield show
 
 
-def summary_table(summary: Summary, opening: Opening, on_broker: int, missing: int) -> Table:
-    """The books of a bounded run."""
+def summary_table(summary: StatusSummary, opening: Opening, on_broker: int, missing: int) -> Table:
+    """The figures of a bounded run, and whether they balance."""
 
     def seconds(value: float | None) -> str:
         return "-" if value is None else f"{value:.1f} s"

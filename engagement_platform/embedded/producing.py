@@ -206,7 +206,7 @@ def _send_all(
 
 
 class _Sender:
-    """An idempotent producer and its books: every message handed in ends as produced or as failed."""
+    """An idempotent producer and its counts: every message handed in ends as produced or as failed."""
 
     def __init__(self, settings: KafkaSettings, on_progress: Callable[[ProduceReport], None]) -> None:
         self._settings, self._on_progress = settings, on_progress

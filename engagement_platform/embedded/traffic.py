@@ -1,6 +1,6 @@
 """Sample traffic: a seeded, endless stream of engagements and mutation requests as a real producer would send them.
 
-Only makes messages; sending them is `producing`, what they talk about `content`, the bad ones `spoiled`.
+Only makes messages; sending them is `producing`, what they talk about `content`, the bad ones `invalid_messages`.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from random import Random
 from typing import Literal, NamedTuple
 
 from engagement_platform.embedded.content import Content, compact, contents, full_name
+from engagement_platform.embedded.invalid_messages import INVALID_ENGAGEMENTS, INVALID_REQUESTS
 from engagement_platform.embedded.page_views import PageViews
 from engagement_platform.embedded.profiles import ProfileChanges
-from engagement_platform.embedded.spoiled import SPOILED_ENGAGEMENTS, SPOILED_REQUESTS
 from engagement_platform.settings import TrafficSettings
 
 Kind = Literal["engagements", "mutation-requests", "profile-changes", "page-views"]
@@ -311,14 +311,14 @@ class Traffic:
         return self._rng.choice(patches)
 
     def _bad(self) -> Message:
-        """A good message spoiled, each way in turn."""
-        ways = (*SPOILED_ENGAGEMENTS.values(), *SPOILED_REQUESTS.values())
+        """A good message made invalid, each way in turn."""
+        ways = (*INVALID_ENGAGEMENTS.values(), *INVALID_REQUESTS.values())
         turn = self._spoiled % len(ways)
         self._spoiled += 1
         organization = bisect(self._weights, self._rng.random() * self._weights[-1])
         name, now = self.organizations[organization].id, self._clock().isoformat()
         marker = f"bad-{self._token}-{self._spoiled:07d}"
-        if turn < len(SPOILED_ENGAGEMENTS):
+        if turn < len(INVALID_ENGAGEMENTS):
             fields = {"engagement_id": marker, "organization_id": name, "person_id": "lead-00000"}
             value = ways[turn](fields | {"engagement_ts": now, "type": "page_viewed"})
             return Message("engagements", self._keys[organization], value)

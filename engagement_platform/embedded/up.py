@@ -1,6 +1,6 @@
 """`up` and `services`: everything one machine needs in the foreground, until Ctrl-C or for a given time.
 
-The parts are `services`, `orchestrator` and `books`; here is the order they appear in.
+The parts are `services`, `orchestrator` and `summary`; here is the order they appear in.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -19,8 +18,7 @@ from rich.console import Console
 
 from engagement_platform.embedded import display, ingest
 from engagement_platform.embedded.aws import NOT_INSTALLED, is_installed
-from engagement_platform.embedded.books import Figures, Opening, Unknown, Watch, balance, messages_on_broker
-from engagement_platform.embedded.house import locked_home
+from engagement_platform.embedded.home import locked_home
 from engagement_platform.embedded.orchestrator import (
     CODE_SERVER,
     WEBSERVER,
@@ -31,8 +29,10 @@ from engagement_platform.embedded.orchestrator import (
 from engagement_platform.embedded.ports import PortNeed, check_ports
 from engagement_platform.embedded.process import TICK_S, Child, Supervisor
 from engagement_platform.embedded.services import Services, all_services, missing_services, write_env_file
+from engagement_platform.embedded.summary import Opening, Watch, balance, messages_on_broker
 from engagement_platform.errors import PlatformError
 from engagement_platform.settings import Settings
+from engagement_platform.status import StatusSnapshot, snapshot, summary
 
 TRAFFIC, GAME_TRAFFIC = "traffic", "game-traffic"
 UP_WITHIN_S = 180.0
@@ -97,16 +97,6 @@ class CodeServerWatch:
                 self._console.print(f"Runs that ended with the code server: {count}. The sensors start new ones.")
 
 
-@dataclass(frozen=True)
-class UpOptions:
-    """What to do once everything runs."""
-
-    rate: float
-    """Sample engagements a second; 0 for none."""
-    seconds: float | None = None
-    """Produce for so long, wait until all is ingested and announced, end. None: until stopped."""
-
-
 def simulated_rate(settings: Settings, asked: float | None, env_file: Path | None) -> float:
     """Events a second that simulated games of `services` post. asked: what the command line says, None for nothing.
 
@@ -149,23 +139,23 @@ def run_services(
             console.print("Stopping …")
 
 
-def run_up(settings: Settings, options: UpOptions, figures: Figures, console: Console, stop: threading.Event) -> int:
-    """Everything, until `stop` or for `options.seconds`. Returns the exit status: 0 when stopped as asked.
+def run_up(settings: Settings, rate: float, seconds: float | None, console: Console, stop: threading.Event) -> int:
+    """Run everything until `stop`, or for so many seconds and until all is ingested and announced; the exit status.
 
-    A bounded run returns 0 only when the books balance, 1 also when it was stopped before. Raises as run_services,
-    and NotIngested.
+    rate: sample engagements a second, 0 for none. The status is 0 when stopped as asked; of a bounded run 0 only when
+    the figures balance, and 1 also when it was stopped before. Raises as run_services, and NotIngested.
     """
     services = missing_services(settings)
     with _supervised(services, [*services.needs, *dagster_needs(settings)], console) as supervisor:
         foreground = Foreground(supervisor, stop)
         try:
             console.print("Starting. The first time takes a minute, later about fifteen seconds.")
-            opening = _start(foreground, services, lambda: _open_books(services.settings, options, figures, console))
+            opening = _start(foreground, services, lambda: _open(services.settings, seconds is not None, console))
             _say_what_is_off(services, console)
-            display.welcome(console, services, options.rate, services.settings.home / "logs")
-            return _work(foreground, services, options, figures, opening, console)
+            display.welcome(console, services, rate, services.settings.home / "logs")
+            return _work(foreground, services, rate, seconds, opening, console)
         except StoppedEarly:
-            return 0 if options.seconds is None else 1
+            return 0 if seconds is None else 1
         finally:
             console.print("Stopping …")
 
@@ -186,8 +176,8 @@ def _supervised(services: Services, needs: Sequence[PortNeed], console: Console)
             yield supervisor
 
 
-def _start(foreground: Foreground, services: Services, open_books: Callable[[], Opening]) -> Opening:
-    """Start everything but the traffic; return once all is ready, with the books as they were found."""
+def _start(foreground: Foreground, services: Services, open_: Callable[[], Opening]) -> Opening:
+    """Start everything but the traffic; return once all is ready, with the figures from before."""
     settings, supervisor, began = services.settings, foreground.supervisor, time.time()
     children = services.children()
     names = tuple(child.name for child in children)
@@ -197,41 +187,40 @@ def _start(foreground: Foreground, services: Services, open_books: Callable[[], 
     foreground.wait_ready()
     # This process counts what waits in the queue, and boto3 looks for its address and keys in the environment only.
     os.environ.update({name: value for name, value in services.variables.items() if name.startswith("AWS_")})
-    # The books open before anything is ingested or produced, so the daemon waits for them.
-    opening = open_books()
+    # The figures are from before anything is ingested or produced, so the daemon waits for them.
+    opening = open_()
     cancel_abandoned_runs(settings, began)
     supervisor.start(daemon)
     foreground.wait_ready()
     return opening
 
 
-def _open_books(settings: Settings, options: UpOptions, figures: Figures, console: Console) -> Opening:
+def _open(settings: Settings, bounded: bool, console: Console) -> Opening:
     """The figures before any work. Without them a bounded run cannot end well; any other says why and goes on."""
     on_broker = messages_on_broker(settings.kafka)
     try:
-        snapshot = figures.snapshot(settings)
+        return Opening(datetime.now(UTC), on_broker, snapshot(settings))
     except PlatformError as error:
-        if options.seconds is not None:
+        if bounded:
             raise
         console.print(f"No figures yet: {error}", style="yellow", highlight=False, markup=False, soft_wrap=True)
-        return Opening(datetime.now(UTC), on_broker, Unknown())
-    return Opening(datetime.now(UTC), on_broker, snapshot)
+        return Opening(datetime.now(UTC), on_broker, StatusSnapshot())
 
 
 def _work(
-    foreground: Foreground, services: Services, options: UpOptions, figures: Figures, opening: Opening, console: Console
+    foreground: Foreground, services: Services, rate: float, seconds: float | None, opening: Opening, console: Console
 ) -> int:
     settings, supervisor = services.settings, foreground.supervisor
     supervisor.start(*services.late_children())
-    if options.rate:
-        supervisor.start(_traffic(services, options.rate))
-    games = bool(options.rate and services.aws and settings.traffic.game_rate)
+    if rate:
+        supervisor.start(_traffic(services, rate))
+    games = bool(rate and services.aws and settings.traffic.game_rate)
     if games:
         supervisor.start(_game_traffic(services, settings.traffic.game_rate))
-    watch = Watch(settings, figures.snapshot)
+    watch = Watch(settings)
     watch.start()
     code_server = CodeServerWatch(supervisor, settings, console)
-    until = None if options.seconds is None else time.monotonic() + options.seconds
+    until = None if seconds is None else time.monotonic() + seconds
     try:
         with display.line(console) as show:
             while until is None or time.monotonic() < until:
@@ -239,7 +228,7 @@ def _work(
                 code_server.look()
                 left = None if until is None else until - time.monotonic()
                 show(display.progress(watch, opening, left))
-            if options.rate:
+            if rate:
                 supervisor.end(TRAFFIC)
             if games:
                 supervisor.end(GAME_TRAFFIC)
@@ -247,9 +236,9 @@ def _work(
     finally:
         watch.stop()
     on_broker = messages_on_broker(settings.kafka)
-    summary = figures.summary(settings, opening.at)
-    missing = balance(opening, on_broker, summary)
-    console.print(display.summary_table(summary, opening, on_broker, missing))
+    figures = summary(settings, opening.at)
+    missing = balance(opening, on_broker, figures)
+    console.print(display.summary_table(figures, opening, on_broker, missing))
     return 0 if missing == 0 else 1
 
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engagement_platform.embedded.spoiled import SPOILED_ENGAGEMENTS, SPOILED_REQUESTS
+from engagement_platform.embedded.invalid_messages import INVALID_ENGAGEMENTS, INVALID_REQUESTS
 from engagement_platform.embedded.traffic import (
     BYTES_PER_ENGAGEMENT,
     ENGAGEMENTS,
@@ -126,7 +126,7 @@ def test_every_message_that_is_not_meant_to_be_bad_is_decoded() -> None:
         assert found.organization_id.encode() == message.key
 
 
-@pytest.mark.parametrize("code", sorted(SPOILED_ENGAGEMENTS.keys() | SPOILED_REQUESTS.keys()))
+@pytest.mark.parametrize("code", sorted(INVALID_ENGAGEMENTS.keys() | INVALID_REQUESTS.keys()))
 def test_every_bad_kind_is_refused_for_the_reason_it_is_named_after(code: str) -> None:
     # All ways in turn: as many as it takes to meet each of them once.
     bad = [found for m in messages(200, bad_share=1) if isinstance(found := decoded(m), Rejection)]

@@ -11,7 +11,7 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from engagement_platform.embedded.spoiled import SPOILED_ENGAGEMENTS
+from engagement_platform.embedded.invalid_messages import INVALID_ENGAGEMENTS
 from engagement_platform.engine.job import BatchReport
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.engagement import CHANGESET, MAPPING, NOTIFICATION, QUARANTINE
@@ -90,7 +90,7 @@ BAD_RECORDS: list[tuple[str, bytes | None, bytes | None, Reason]] = [
     ("version 0", b"k", changed(version=0), Reason.BAD_VERSION),
     ("a version beyond a long", b"k", changed(version=2**63), Reason.BAD_VERSION),
     ("null as an attribute", b"k", changed(attributes={"a": None}), Reason.WRONG_TYPE),
-    *((f"spoiled: {code}", b"k", spoil(GOOD), Reason(code)) for code, spoil in SPOILED_ENGAGEMENTS.items()),
+    *((f"spoiled: {code}", b"k", spoil(GOOD), Reason(code)) for code, spoil in INVALID_ENGAGEMENTS.items()),
 ]  # fmt: skip
 
 # Good folder names on a careful file system, and traps on another.

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from engagement_platform.embedded.spoiled import SPOILED_REQUESTS
+from engagement_platform.embedded.invalid_messages import INVALID_REQUESTS
 from engagement_platform.engine.job import BatchReport
 from engagement_platform.jobs import INGEST_MUTATION_REQUESTS, redrive_jobs
 from engagement_platform.lake.engagement import MUTATION_REQUEST, QUARANTINE
@@ -71,7 +71,7 @@ def world(spark: SparkSession, broker: Broker, tmp_path_factory: pytest.TempPath
 @pytest.fixture(scope="module")
 def first_batch(world: World) -> BatchReport:
     """Every operation, then every way to spoil a request."""
-    spoiled = [spoil(request("bad", "CONVERT")) for spoil in SPOILED_REQUESTS.values()]
+    spoiled = [spoil(request("bad", "CONVERT")) for spoil in INVALID_REQUESTS.values()]
     world.produce_raw([(b"org", json.dumps(message).encode()) for message, _ in REQUESTS], topic=1)
     world.produce_raw([(None, value) for value in [*spoiled, None]], topic=1)
     (report,) = world.run(name=INGEST_MUTATION_REQUESTS)
@@ -101,13 +101,13 @@ def test_requests_land_as_they_came(world: World, first_batch: BatchReport) -> N
 
 
 def test_refused_requests_are_in_quarantine_with_their_reason(world: World, first_batch: BatchReport) -> None:
-    codes = [*SPOILED_REQUESTS, "empty"]
+    codes = [*INVALID_REQUESTS, "empty"]
     assert first_batch.counts["quarantined"] == len(codes)
     assert first_batch.counts["rows_in"] == len(REQUESTS) + len(codes)
     rows = {row["offset"]: row for row in world.rows(QUARANTINE)}
     assert [rows[offset]["reason_code"] for offset in sorted(rows)] == codes
     assert {row["job_name"] for row in rows.values()} == {INGEST_MUTATION_REQUESTS}
-    for offset, spoil in enumerate(SPOILED_REQUESTS.values(), len(REQUESTS)):
+    for offset, spoil in enumerate(INVALID_REQUESTS.values(), len(REQUESTS)):
         assert bytes(rows[offset]["value"]) == spoil(request("bad", "CONVERT"))
 
 

@@ -1,4 +1,4 @@
-"""Sample messages that strict decoding must refuse: one way to spoil a good message for each of its reason codes.
+"""Sample messages that strict decoding must refuse: one way to break a good message for each of its reason codes.
 
 Left out are the reasons that depend on a setting, such as the size limit.
 """
@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from engagement_platform.embedded.content import compact
 
 Fields = Mapping[str, object]
-Spoiler = Callable[[Fields], bytes]
+Break = Callable[[Fields], bytes]
 
 # Beyond the most that decoding.max_depth can be set to.
 _DEPTH = 250
@@ -28,7 +28,7 @@ def _with_member(fields: Fields, member: bytes) -> bytes:
     return _json(fields)[:-1] + b"," + member + b"}"
 
 
-SPOILED_ENGAGEMENTS: Mapping[str, Spoiler] = {
+INVALID_ENGAGEMENTS: Mapping[str, Break] = {
     "empty": lambda _: b"",
     "not_utf8": lambda fields: _with_member(fields, b'"note":"caf\xe9"'),
     "byte_order_mark": lambda fields: b"\xef\xbb\xbf" + _json(fields),
@@ -51,7 +51,7 @@ SPOILED_ENGAGEMENTS: Mapping[str, Spoiler] = {
     "bad_version": lambda fields: _json(fields, version=0),
 }
 
-SPOILED_REQUESTS: Mapping[str, Spoiler] = {
+INVALID_REQUESTS: Mapping[str, Break] = {
     "unknown_operation": lambda fields: _json(fields, operation="UPSERT"),
     "missing_from_id": lambda fields: _json(fields, operation="CONVERT", from_id=None, to_id="contact-1"),
     "missing_to_id": lambda fields: _json(fields, operation="CONVERT", from_id="lead-1", to_id=None),
