@@ -21,9 +21,7 @@ from engagement_platform.cli import (
     live_ops,
     local,
     maintenance,
-    page_views,
     perftest,
-    recovery,
     replica,
     restore,
 )
@@ -35,25 +33,20 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for group in (
-    local,
-    jobs,
-    layout,
-    maintenance,
-    restore,
-    recovery,
-    consumers,
-    ingest,
-    erase,
-    replica,
-    importing,
-    perftest,
-    alerts,
-    games,
-    live_ops,
-    page_views,
+for command in (
+    *(local.setup, local.services, local.up, local.produce, local.produce_games),
+    *(jobs.run, jobs.status, jobs.read, jobs.verify, jobs.reset),
+    *(layout.doctor, maintenance.optimize, maintenance.vacuum, maintenance.migrate),
+    *(restore.restore, jobs.recover, consumers.consume, consumers.consumers),
+    *(ingest.ingest_server, ingest.ingest_key, ingest.pii, erase.erase, replica.replica),
 ):
-    group.register(app)
+    app.command()(command)
+app.command("import")(importing.import_store)
+app.command()(perftest.perftest)
+app.add_typer(alerts.group, name="alert")
+app.command()(games.replay)
+app.add_typer(live_ops.group, name="live-ops")
+app.command()(jobs.page_views)
 
 
 def main() -> None:

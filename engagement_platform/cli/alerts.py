@@ -1,7 +1,4 @@
-"""Commands about alerts: alert test, alert list, alert close.
-
-Thin: parse, call, print.
-"""
+"""Commands about alerts: alert test, alert list, alert close."""
 
 from __future__ import annotations
 
@@ -15,17 +12,12 @@ if TYPE_CHECKING:
     from engagement_platform.alerting.model import Standing
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands of this module to the command line."""
-    group = typer.Typer(
-        help="What is wrong at the moment, and whether those who are to know can be told.", no_args_is_help=True
-    )
-    group.command("test")(send_test)
-    group.command("list")(list_alerts)
-    group.command("close")(close)
-    app.add_typer(group, name="alert")
+group = typer.Typer(
+    help="What is wrong at the moment, and whether those who are to know can be told.", no_args_is_help=True
+)
 
 
+@group.command("test")
 def send_test() -> None:
     """Send a test message to each URL of alerting.urls, and say what each did. Changes nothing.
 
@@ -52,6 +44,7 @@ def send_test() -> None:
     raise typer.Exit(0 if all_taken else 1)
 
 
+@group.command("list")
 def list_alerts(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of a table.")] = False,
 ) -> None:
@@ -87,6 +80,7 @@ def list_alerts(
         typer.echo(NOBODY)
 
 
+@group.command()
 def close(
     key: Annotated[str, typer.Argument(help="Of the alert, as alert list shows it.")],
 ) -> None:

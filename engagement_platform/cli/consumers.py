@@ -1,7 +1,4 @@
-"""Commands of those who read changes: consume, consumers.
-
-Thin: parse, call, print.
-"""
+"""Commands of those who read changes: consume, consumers."""
 
 from __future__ import annotations
 
@@ -10,12 +7,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands of this module to the command line."""
-    app.command()(consume)
-    app.command()(consumers)
 
 
 def consume(

@@ -1,7 +1,4 @@
-"""The command that erases a subject: erase.
-
-Thin: parse, call, print.
-"""
+"""The command that erases a subject: erase."""
 
 from __future__ import annotations
 
@@ -12,10 +9,7 @@ from typing import Annotated
 
 import typer
 
-
-def register(app: typer.Typer) -> None:
-    """Add the command of this module to the command line."""
-    app.command()(erase)
+from engagement_platform.cli.common import callbacks
 
 
 def erase(
@@ -53,19 +47,14 @@ def erase(
     Example: engagement-platform erase --subject p-42 --yes --out receipt.json
     """
     from engagement_platform import erasures
-    from engagement_platform.engine.job import Callbacks
     from engagement_platform.settings import Settings
 
     if finish == (subject is not None or verify is not None):
         raise typer.BadParameter("give --subject ID, or --verify RECEIPT, or --finish alone")
     settings = Settings()
 
-    def say(why: object) -> None:
-        typer.echo(f"Waiting: {why}", err=True)
-
-    callbacks = Callbacks(on_wait=lambda _lease, holder: say(holder), on_blocked=say)
     if finish:
-        finished = len(list(erasures.finish(settings, callbacks)))
+        finished = len(list(erasures.finish(settings, callbacks())))
         typer.echo(f"{finished} erasures were finished.")
         return
     names = {"persons": person or (), "organizations": organization or (), "profiles": profile or ()}
@@ -82,7 +71,7 @@ def erase(
         raise typer.Exit(0 if holds else 1)
     if not yes:
         typer.confirm(f"Erase {subject} for good?", abort=True)
-    done = erasures.erase(settings, asked, callbacks)
+    done = erasures.erase(settings, asked, callbacks())
     for sentence in done.kept:
         typer.echo(f"Not purged yet: {sentence}", err=True)
     for sentence in done.stays:

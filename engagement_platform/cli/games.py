@@ -1,7 +1,4 @@
-"""The command that reads game events once more: replay. Making some is `cli`, with what else runs one machine.
-
-Thin: parse, call, print.
-"""
+"""The command that reads game events once more: replay. Making some is `cli.local`."""
 
 from __future__ import annotations
 
@@ -11,10 +8,7 @@ from typing import Annotated
 
 import typer
 
-
-def register(app: typer.Typer) -> None:
-    """Add the commands of this module to the command line."""
-    app.command()(replay)
+from engagement_platform.cli.common import callbacks
 
 
 def replay(
@@ -39,7 +33,6 @@ def replay(
     """
     if finish == bool(prefix or date):
         raise typer.BadParameter("give --prefix or --date, or --finish alone")
-    from engagement_platform.engine.job import Callbacks
     from engagement_platform.jobs import open_stores, replay_game_events
     from engagement_platform.lake.session import spark_session
     from engagement_platform.pipelines.declarations.declared import declarations
@@ -52,13 +45,9 @@ def replay(
     own = feed.settings(settings)
     prefixes = [*(prefix or ()), *(folder_of(day.date(), own) for day in date or ())]
 
-    def say(why: object) -> None:
-        typer.echo(f"Waiting: {why}", err=True)
-
-    callbacks = Callbacks(on_wait=lambda _lease, holder: say(holder), on_blocked=say)
     stores = open_stores(settings)
     with spark_session(settings, feed.replay_job) as spark:
-        for report in replay_game_events(prefixes, spark, settings, stores, callbacks, feed=feed):
+        for report in replay_game_events(prefixes, spark, settings, stores, callbacks(), feed=feed):
             counts = report.counts
             if as_json:
                 typer.echo(json.dumps(report.as_json()))

@@ -1,7 +1,4 @@
-"""The command that imports old stores: import.
-
-Thin: parse, call, print.
-"""
+"""The command that imports old stores: import."""
 
 from __future__ import annotations
 
@@ -21,11 +18,6 @@ if TYPE_CHECKING:
 
 _NAME = re.compile(r"[A-Za-z0-9_]+/[A-Za-z0-9_]+")
 _OURS = ("engagement", "profile", "game", "layout", "import", "perftest")
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command of this module to the command line."""
-    app.command("import")(import_store)
 
 
 def import_store(

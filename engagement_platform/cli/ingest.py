@@ -1,7 +1,4 @@
-"""Commands of the ingest server and of personal data: ingest-server, ingest-key, pii. Erasing is `cli.erase`.
-
-Thin: parse, call, print.
-"""
+"""Commands of the ingest server and of personal data: ingest-server, ingest-key, pii. Erasing is `cli.erase`."""
 
 from __future__ import annotations
 
@@ -9,13 +6,6 @@ import json
 from typing import Annotated
 
 import typer
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands of this module to the command line."""
-    app.command(name="ingest-server")(ingest_server)
-    app.command(name="ingest-key")(ingest_key)
-    app.command()(pii)
 
 
 def ingest_server() -> None:

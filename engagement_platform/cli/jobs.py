@@ -1,21 +1,18 @@
-"""Commands that run and look after jobs and read what they made: run, status, read, verify, reset.
-
-Thin: parse, call, print.
-"""
+"""Commands that run and look after jobs and read what they made: run, status, read, verify, reset,
+recover, page-views."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from engagement_platform.cli.common import callbacks
 
-def register(app: typer.Typer) -> None:
-    """Add the commands of this module to the command line."""
-    for command in (run, status, read, verify, reset):
-        app.command()(command)
+if TYPE_CHECKING:
+    from engagement_platform.status import JobStatus
 
 
 def run(
@@ -39,15 +36,10 @@ def run(
     A batch that was interrupted is finished first. Exit status: 0 when idle, 1 with a one-line reason.
     Example: engagement-platform run ingest-engagements --until-idle --json
     """
-    from engagement_platform.engine.job import Callbacks
     from engagement_platform.jobs import run_job
     from engagement_platform.settings import Settings
 
-    def say(why: object) -> None:
-        typer.echo(f"Waiting: {why}", err=True)
-
-    callbacks = Callbacks(on_wait=lambda _lease, holder: say(holder), on_blocked=say)
-    for report in run_job(job, Settings(), until_idle=until_idle, reason=reason, callbacks=callbacks):
+    for report in run_job(job, Settings(), until_idle=until_idle, reason=reason, callbacks=callbacks()):
         if as_json:
             typer.echo(json.dumps(report.as_json()))
             continue
@@ -100,10 +92,7 @@ def status(
         console.print(str(holder), markup=False, highlight=False)
 
 
-def _status_json(job: object) -> dict[str, object]:
-    from engagement_platform.status import JobStatus
-
-    assert isinstance(job, JobStatus)
+def _status_json(job: JobStatus) -> dict[str, object]:
     last = job.checkpoint
     return {
         "job": job.job,
@@ -234,3 +223,59 @@ def reset(
     typer.echo(
         f"{job} goes by {reset_job(job, Settings(), abandon=abandon)} now and starts at the beginning of its topic."
     )
+
+
+def recover(
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what the stores lack.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object for each job.")] = False,
+) -> None:
+    """Bring stores from a backup, or new ones, up to what the tables' transactions say; then runs go on.
+
+    Each job's last batch in the tables is recorded with the manifest that its commits carry: as finished, or as
+    unfinished, which the next run finishes without writing anything twice. Changes the stores only, and nothing when
+    called again. Reads all entries of all tables' logs, no data: seconds for some thousand commits. Refused while a
+    job runs. Not brought back: how far consumers have read, keys of pseudonyms, alerts.
+    Exit status: 0; 1 with the reason, also when a job's commits are no longer in any log: only a reset goes on then.
+    Example: engagement-platform recover --dry-run
+    """
+    from engagement_platform.engine.recovery import recover as recovered
+    from engagement_platform.jobs import open_stores
+    from engagement_platform.settings import Settings
+
+    found = recovered(open_stores(Settings()), dry_run=dry_run)
+    for one in found:
+        if as_json:
+            batch = None if one.manifest is None else {"app_id": one.manifest.app_id, "batch_id": one.manifest.batch_id}
+            typer.echo(json.dumps({"job": one.job, "batch": batch, "recorded_as": one.state, "lost": one.is_lost}))
+        else:
+            typer.echo(str(one))
+    if not found and not as_json:
+        typer.echo("No table holds a batch.")
+    raise typer.Exit(1 if any(one.is_lost for one in found) else 0)
+
+
+def page_views(
+    until_idle: Annotated[
+        bool, typer.Option("--until-idle", help="End when nothing waits instead of waiting for more.")
+    ] = False,
+) -> None:
+    """Run the streams of page views one after the other, again and again, on one session: seconds from hop to hop.
+
+    Page views from Kafka, sessions of them, days of those. In Dagster the same is a job by the clock; a lease keeps the
+    two from running one stream at once. Exit status: 0 when nothing waits, 1 with a one-line reason.
+    Example: engagement-platform page-views --until-idle
+    """
+    from engagement_platform.jobs import open_stores
+    from engagement_platform.lake.lake import Lake
+    from engagement_platform.lake.session import spark_session
+    from engagement_platform.pipelines.page_views.job import PAGE_VIEWS, run_hops
+    from engagement_platform.settings import Settings
+
+    settings = Settings()
+    with spark_session(settings, PAGE_VIEWS) as spark:
+        lake, stores = Lake(spark, settings), open_stores(settings)
+        for done in run_hops(lake, stores, until_idle=until_idle, pause=settings.drain.poll):
+            came = {name: drained for name, drained in done.items() if drained.rows_in}
+            if came:
+                typer.echo(", ".join(f"{name}: {d.rows_in:,} rows, {d.late:,} late" for name, d in came.items()))
+    typer.echo("Nothing is waiting.")

@@ -1,7 +1,4 @@
-"""Commands that look after the layout of tables: doctor.
-
-Thin: parse, call, print.
-"""
+"""Commands that look after the layout of tables: doctor."""
 
 from __future__ import annotations
 
@@ -20,11 +17,6 @@ if TYPE_CHECKING:
     from engagement_platform.layout.doctor import Examination
     from engagement_platform.layout.outcomes import Outcome
     from engagement_platform.settings import Settings
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands of this module to the command line."""
-    app.command()(doctor)
 
 
 def doctor(

@@ -1,7 +1,4 @@
-"""Commands of live-ops: live-ops run, player, reset.
-
-Thin: parse, call, print.
-"""
+"""Commands of live-ops: live-ops run, player, reset."""
 
 from __future__ import annotations
 
@@ -10,22 +7,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from engagement_platform.cli.common import stop_signals
+
 if TYPE_CHECKING:
     from engagement_platform.pipelines.games.live_ops import Judged
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands of this module to the command line."""
-    group = typer.Typer(
-        help="Figures of games by minute and features of players, which each batch of game events counts. No Spark.",
-        no_args_is_help=True,
-    )
-    group.command("run")(run)
-    group.command("player")(player)
-    group.command("reset")(reset_counts)
-    app.add_typer(group, name="live-ops")
+group = typer.Typer(
+    help="Figures of games by minute and features of players, which each batch of game events counts. No Spark.",
+    no_args_is_help=True,
+)
 
 
+@group.command()
 def run(
     until_idle: Annotated[bool, typer.Option("--until-idle", help="Judge what is complete, send, end.")] = False,
     follow: Annotated[bool, typer.Option("--follow", help="Go on until Ctrl-C.")] = False,
@@ -38,9 +32,6 @@ def run(
     """
     if until_idle == follow:
         raise typer.BadParameter("give --until-idle or --follow")
-    import signal
-    import threading
-
     from engagement_platform.pipelines.games.live_ops import LiveOpsJob
     from engagement_platform.settings import Settings
 
@@ -49,10 +40,6 @@ def run(
         typer.echo(_line(job.run(), as_json))
         job.alerts.deliver()
         return
-    stop = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda _number, _frame: stop.set())
-
     last: Judged | None = None
 
     def say(done: Judged) -> None:
@@ -61,9 +48,10 @@ def run(
             last = done
             typer.echo(_line(done, as_json))
 
-    job.follow(stop, say)
+    job.follow(stop_signals(), say)
 
 
+@group.command()
 def player(
     game: Annotated[str, typer.Argument(help="Game, as its events say in game_id.")],
     player_id: Annotated[str, typer.Argument(metavar="PLAYER", help="Player of it, by pseudonym.")],
@@ -86,6 +74,7 @@ def player(
     typer.echo(json.dumps(vars(found)))
 
 
+@group.command("reset")
 def reset_counts() -> None:
     """Forget figures and features; they begin anew with the next batch of game events. Alerts stay, and so do tables.
 

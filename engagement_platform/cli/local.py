@@ -1,26 +1,13 @@
-"""Commands that set up and run everything on one machine: setup, services, up, produce, produce-games.
-
-Thin: parse, call, print.
-"""
+"""Commands that set up and run everything on one machine: setup, services, up, produce, produce-games."""
 
 from __future__ import annotations
 
-import signal
 from pathlib import Path
-from threading import Event
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-if TYPE_CHECKING:
-    from types import FrameType
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands of this module to the command line."""
-    for command in (setup, services, up, produce):
-        app.command()(command)
-    app.command("produce-games")(produce_games)
+from engagement_platform.cli.common import stop_signals
 
 
 def setup() -> None:
@@ -72,7 +59,7 @@ def services(
 
     settings = Settings()
     rate = simulated_rate(settings, game_rate, env_file)
-    run_services(settings, env_file, Console(), _stop_signals(), game_rate=rate)
+    run_services(settings, env_file, Console(), stop_signals(), game_rate=rate)
 
 
 def up(
@@ -97,7 +84,7 @@ def up(
 
     settings = Settings()
     rate = settings.traffic.rate if traffic is None else traffic
-    raise typer.Exit(run_up(settings, rate, seconds, Console(), _stop_signals()))
+    raise typer.Exit(run_up(settings, rate, seconds, Console(), stop_signals()))
 
 
 def produce(
@@ -126,7 +113,7 @@ def produce(
     from engagement_platform.embedded.producing import produce_from
     from engagement_platform.settings import Settings
 
-    stop = _stop_signals()
+    stop = stop_signals()
     print(produce_from(Settings(), sample=sample, file=file, topic=topic, rate=rate, stop=stop))
 
 
@@ -156,22 +143,10 @@ def produce_games(
     settings = Settings()
     paced = settings.traffic.game_rate if rate is None else rate
     if to is None:
-        print(put_events(settings, events=sample, rate=paced, object_events=object_events, stop=_stop_signals()))
+        print(put_events(settings, events=sample, rate=paced, object_events=object_events, stop=stop_signals()))
         return
     from engagement_platform.embedded.game_servers import post_events
     from engagement_platform.embedded.ingest import sample_keys
 
     traffic = simulated(settings, endless=follow, personal=True)
-    print(post_events(traffic, to, sample_keys(settings), events=sample, rate=paced, stop=_stop_signals()))
-
-
-def _stop_signals() -> Event:
-    """An event that Ctrl-C, SIGTERM and a closed terminal set."""
-    stop = Event()
-
-    def hear(_number: int, _frame: FrameType | None) -> None:
-        stop.set()
-
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, hear)
-    return stop
+    print(post_events(traffic, to, sample_keys(settings), events=sample, rate=paced, stop=stop_signals()))

@@ -1,7 +1,4 @@
-"""Commands that mend the layout of tables: optimize, vacuum, migrate. Looking at it is in `cli.layout`.
-
-Thin: parse, call, print.
-"""
+"""Commands that mend the layout of tables: optimize, vacuum, migrate. Looking at it is in `cli.layout`."""
 
 from __future__ import annotations
 
@@ -10,18 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from engagement_platform.cli.common import callbacks
+
 if TYPE_CHECKING:
     from engagement_platform.engine.lease import Holder
     from engagement_platform.layout.maintain import Outcome, Plan
     from engagement_platform.layout.plan import Slice
 
 _TABLE = typer.Argument(metavar="TABLE|PATH", help="engagement/data, a folder, or a URI. Default: the whole lake.")
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands of this module to the command line."""
-    for command in (optimize, vacuum, migrate):
-        app.command()(command)
 
 
 def optimize(
@@ -187,9 +180,7 @@ def migrate(
         typer.echo(json.dumps(planned.as_json()) if as_json else planned)
         return
     typer.echo(planned, err=True)
-    from engagement_platform.engine.job import Callbacks
     from engagement_platform.maintenance import migrate as migrated
 
-    callbacks = Callbacks(on_wait=lambda _lease, holder: typer.echo(f"Waiting: {holder}", err=True))
-    done = migrated(settings, table, layout, callbacks)
+    done = migrated(settings, table, layout, callbacks())
     typer.echo(json.dumps(done.as_json()) if as_json else done)

@@ -1,7 +1,4 @@
-"""The command that compares ways of reading: perftest.
-
-Thin: parse, call, print.
-"""
+"""The command that compares ways of reading: perftest."""
 
 from __future__ import annotations
 
@@ -9,11 +6,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands of this module to the command line."""
-    app.command()(perftest)
 
 
 def perftest(

@@ -1,7 +1,4 @@
-"""Commands of the replica in DuckDB: replica refresh, status, page.
-
-Thin: parse, call, print.
-"""
+"""Commands of the replica in DuckDB: replica refresh, status, page."""
 
 from __future__ import annotations
 
@@ -16,11 +13,6 @@ if TYPE_CHECKING:
     from engagement_platform.settings import Settings
 
 ACTIONS = ("refresh", "status", "page")
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands of this module to the command line."""
-    app.command()(replica)
 
 
 def replica(

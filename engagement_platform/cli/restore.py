@@ -1,7 +1,4 @@
-"""The command that takes tables back: restore.
-
-Thin: parse, call, print.
-"""
+"""The command that takes tables back: restore."""
 
 from __future__ import annotations
 
@@ -12,13 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from engagement_platform.cli.common import callbacks
+
 if TYPE_CHECKING:
     from engagement_platform.rollback.job import Restoring
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands of this module to the command line."""
-    app.command()(restore)
+    from engagement_platform.rollback.plan import Asked
+    from engagement_platform.settings import Settings
 
 
 def restore(
@@ -98,15 +94,12 @@ def restore(
     _run(settings, asked, as_json)
 
 
-def _planned(settings: object, asked: object, dry_run: bool, as_json: bool) -> bool:
+def _planned(settings: Settings, asked: Asked, dry_run: bool, as_json: bool) -> bool:
     """Print what would change; whether anything would."""
     from engagement_platform.jobs import open_stores
     from engagement_platform.rollback import telling
-    from engagement_platform.rollback.plan import Asked, plan
-    from engagement_platform.settings import Settings
+    from engagement_platform.rollback.plan import plan
 
-    assert isinstance(settings, Settings)
-    assert isinstance(asked, Asked)
     planned = plan(settings, open_stores(settings), asked)
     differing = None
     if dry_run and planned.changes:
@@ -125,25 +118,17 @@ def _planned(settings: object, asked: object, dry_run: bool, as_json: bool) -> b
 
 
 @contextmanager
-def _restoring(settings: object) -> Iterator[Restoring]:
-    from engagement_platform.engine.job import Callbacks
+def _restoring(settings: Settings) -> Iterator[Restoring]:
     from engagement_platform.jobs import open_stores
     from engagement_platform.lake.lake import Lake
     from engagement_platform.lake.session import spark_session
     from engagement_platform.rollback.job import Restoring
-    from engagement_platform.settings import Settings
 
-    assert isinstance(settings, Settings)
-
-    def say(why: object) -> None:
-        typer.echo(f"Waiting: {why}", err=True)
-
-    callbacks = Callbacks(on_wait=lambda _lease, holder: say(holder), on_blocked=say)
     with spark_session(settings, "restore") as spark:
-        yield Restoring(Lake(spark, settings), open_stores(settings), callbacks)
+        yield Restoring(Lake(spark, settings), open_stores(settings), callbacks())
 
 
-def _abandon(settings: object, as_json: bool) -> None:
+def _abandon(settings: Settings, as_json: bool) -> None:
     from engagement_platform.rollback.abandon import abandon
     from engagement_platform.rollback.job import this_user
 
@@ -158,10 +143,7 @@ def _abandon(settings: object, as_json: bool) -> None:
         typer.echo(f"{done.manifest} is given up, and its tables have the rows from before: {back}.")
 
 
-def _run(settings: object, asked: object, as_json: bool) -> None:
-    from engagement_platform.rollback.plan import Asked
-
-    assert asked is None or isinstance(asked, Asked)
+def _run(settings: Settings, asked: Asked | None, as_json: bool) -> None:
     with _restoring(settings) as restoring:
         report = restoring.run(asked)
     if report is None:
