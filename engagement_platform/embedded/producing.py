@@ -9,7 +9,7 @@ import json
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import islice
@@ -29,7 +29,6 @@ _LARGEST_BYTES = 32 * 1024 * 1024
 # Below this a sleep is less exact than the pace it keeps.
 _SHORTEST_SLEEP_S = 0.002
 _POLL_EVERY = 1_000
-_PROGRESS_EVERY_S = 1.0
 # A topic that was made a moment ago is not known to every broker yet.
 _TOPIC_APPEARS_WITHIN_S = 3.0
 
@@ -89,17 +88,16 @@ def produce(
     rate: float | None = None,
     limit: int | None = None,
     stop: threading.Event | None = None,
-    on_progress: Callable[[ProduceReport], None] | None = None,
 ) -> ProduceReport:
     """Send messages until they end, `limit` is reached or `stop` is set; then wait for every acknowledgement.
 
     topics: where each kind goes, by default the topics of the settings. rate: messages a second in all; who falls
-    behind catches up. on_progress: about once a second, in this thread.
+    behind catches up.
     A message that the broker does not take is counted in the report, and the next one is sent.
     Raises BrokerUnavailable before anything is sent, TopicMissing, KafkaOptionRefused, ProducerBroke.
     """
     topics = topics or topics_of(settings)
-    sender = _Sender(settings, on_progress or (lambda _: None))
+    sender = _Sender(settings)
     stop = stop or threading.Event()
     try:
         _send_all(sender, islice(messages, limit), topics, rate, stop)
@@ -145,7 +143,6 @@ def produce_from(
     topic: str | None = None,
     rate: float | None = None,
     stop: threading.Event | None = None,
-    on_progress: Callable[[ProduceReport], None] | None = None,
 ) -> ProduceReport:
     """What `engagement-platform produce` does: a file, a sample of so many messages, or (neither) traffic until `stop`.
 
@@ -180,7 +177,6 @@ def produce_from(
         rate=rate,
         limit=sample,
         stop=stop,
-        on_progress=on_progress,
     )
     if report.failed:
         raise NotDelivered(report)
@@ -208,13 +204,13 @@ def _send_all(
 class _Sender:
     """An idempotent producer and its counts: every message handed in ends as produced or as failed."""
 
-    def __init__(self, settings: KafkaSettings, on_progress: Callable[[ProduceReport], None]) -> None:
-        self._settings, self._on_progress = settings, on_progress
+    def __init__(self, settings: KafkaSettings) -> None:
+        self._settings = settings
         self._produced: Counter[str] = Counter()
         self._failures: Counter[str] = Counter()
         self._known: set[str] = set()
         self._complaint = ""
-        self._began = self._told = time.monotonic()
+        self._began = time.monotonic()
         timeout_s = settings.timeout.total_seconds()
         options: dict[str, object] = client_options(settings) | {
             "enable.idempotence": True,
@@ -239,7 +235,6 @@ class _Sender:
                 self._producer.produce(topic, message.value, message.key, on_delivery=self._delivered)
             except BufferError:
                 self._producer.poll(0.1)
-                self._tell()
             except KafkaException as refused:
                 error: KafkaError = refused.args[0]
                 if error.fatal():
@@ -250,9 +245,8 @@ class _Sender:
                 return
 
     def turn(self) -> None:
-        """Let the client report deliveries, and report progress when it is time."""
+        """Let the client report deliveries."""
         self._producer.poll(0)
-        self._tell()
 
     def finish(self) -> ProduceReport:
         """Wait until every message was acknowledged or has timed out."""
@@ -260,15 +254,7 @@ class _Sender:
         waiting = self._producer.flush(self._settings.timeout.total_seconds() + 5)
         if waiting:
             self._failures["_UNKNOWN_OUTCOME"] += waiting
-        return self._report()
-
-    def _report(self) -> ProduceReport:
         return ProduceReport(dict(self._produced), dict(self._failures), time.monotonic() - self._began)
-
-    def _tell(self) -> None:
-        if time.monotonic() - self._told >= _PROGRESS_EVERY_S:
-            self._told = time.monotonic()
-            self._on_progress(self._report())
 
     def _delivered(self, error: KafkaError | None, record: Record) -> None:
         if error is None:

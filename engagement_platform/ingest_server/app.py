@@ -16,7 +16,6 @@ from fastapi.security import APIKeyHeader, HTTPBearer
 from pydantic import BaseModel, Field
 
 from engagement_platform.ingest_server.events import (
-    SENTENCES,
     EventRefused,
     Sent,
     sent_as_json,
@@ -151,7 +150,7 @@ class _Post:
             taken = self._parts.intake.refuse_whole(game, body, refused.reason, now)
             await self._keep(taken)
             self._count(game, taken)
-            raise Turned(422, refused.reason, SENTENCES[refused.reason]) from None
+            raise Turned(422, refused.reason, refused.reason.sentence) from None
         await self._keep(taken)
         self._count(game, taken)
         return JSONResponse(_answer(taken), status_code=200 if taken.accepted or not taken.refused else 422)
@@ -250,7 +249,7 @@ def _answer(taken: Taken) -> dict[str, Any]:
             "index": one.index,
             "event_id": one.event_id,
             "reason_code": one.reason,
-            "reason": SENTENCES[one.reason],
+            "reason": one.reason.sentence,
             "field": one.field,
         }
         for one in taken.refused

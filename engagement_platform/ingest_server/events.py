@@ -8,50 +8,38 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import Any
+from typing import Any, Self
 
 EARLIEST = datetime(2000, 1, 1, tzinfo=UTC)
 
 
 class Refused(StrEnum):
-    """Why an event, or a whole body, was refused."""
+    """Why an event, or a whole body, was refused: the reason code, and a sentence for the sender."""
 
-    NOT_JSON = "not_json"
-    NOT_EVENTS = "not_events"
-    NOT_AN_OBJECT = "not_an_object"
-    DUPLICATE_KEY = "duplicate_key"
-    BAD_NUMBER = "bad_number"
-    BAD_TEXT = "bad_text"
-    TOO_DEEP = "too_deep"
-    TOO_LARGE = "too_large"
-    BAD_ID = "bad_event_id"
-    BAD_TYPE = "bad_event_type"
-    BAD_TIME = "bad_event_ts"
-    TIME_OUT_OF_RANGE = "time_out_of_range"
-    WRONG_GAME = "wrong_game"
-    BAD_SUBJECT = "bad_subject"
-    PII_FOUND = "pii_found"
-    PII_IN_ID = "pii_in_id"
+    sentence: str
 
+    def __new__(cls, code: str, sentence: str) -> Self:
+        made = str.__new__(cls, code)
+        made._value_, made.sentence = code, sentence
+        return made
 
-SENTENCES: Mapping[Refused, str] = {
-    Refused.NOT_JSON: "It is no JSON in UTF-8.",
-    Refused.NOT_EVENTS: 'It is neither a list of events nor an object with one as "events".',
-    Refused.NOT_AN_OBJECT: "The event is no JSON object.",
-    Refused.DUPLICATE_KEY: "A key stands twice in one object.",
-    Refused.BAD_NUMBER: "A number is infinite or none.",
-    Refused.BAD_TEXT: "A text has half of a surrogate pair.",
-    Refused.TOO_DEEP: "It is nested too deep.",
-    Refused.TOO_LARGE: "The event is too large.",
-    Refused.BAD_ID: "event_id is missing, or no text of 1 to 256 characters without control characters.",
-    Refused.BAD_TYPE: "event_type is missing, or not small letters, digits and _ (at most 64, a letter first).",
-    Refused.BAD_TIME: "event_ts is missing, or no ISO 8601 time with an offset.",
-    Refused.TIME_OUT_OF_RANGE: "event_ts is before the year 2000, or too far ahead.",
-    Refused.WRONG_GAME: "game_id is not the game of the API key.",
-    Refused.BAD_SUBJECT: "Whom the event is about is no text of 1 to 256 characters, and no whole number.",
-    Refused.PII_FOUND: "A field that nobody declared looks like personal data.",
-    Refused.PII_IN_ID: "A field that an event cannot do without holds personal data.",
-}
+    NOT_JSON = "not_json", "It is no JSON in UTF-8."
+    NOT_EVENTS = "not_events", 'It is neither a list of events nor an object with one as "events".'
+    NOT_AN_OBJECT = "not_an_object", "The event is no JSON object."
+    DUPLICATE_KEY = "duplicate_key", "A key stands twice in one object."
+    BAD_NUMBER = "bad_number", "A number is infinite or none."
+    BAD_TEXT = "bad_text", "A text has half of a surrogate pair."
+    TOO_DEEP = "too_deep", "It is nested too deep."
+    TOO_LARGE = "too_large", "The event is too large."
+    BAD_ID = "bad_event_id", "event_id is missing, or no text of 1 to 256 characters without control characters."
+    BAD_TYPE = "bad_event_type", "event_type is missing, or not small letters, digits and _ (up to 64, a letter first)."
+    BAD_TIME = "bad_event_ts", "event_ts is missing, or no ISO 8601 time with an offset."
+    TIME_OUT_OF_RANGE = "time_out_of_range", "event_ts is before the year 2000, or too far ahead."
+    WRONG_GAME = "wrong_game", "game_id is not the game of the API key."
+    BAD_SUBJECT = "bad_subject", "Whom the event is about is no text of 1 to 256 characters, and no whole number."
+    PII_FOUND = "pii_found", "A field that nobody declared looks like personal data."
+    PII_IN_ID = "pii_in_id", "A field that an event cannot do without holds personal data."
+
 
 _TYPE = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")

@@ -13,7 +13,6 @@ from datetime import datetime
 from typing import Any, cast
 
 from engagement_platform.ingest_server.events import (
-    SENTENCES,
     EventRefused,
     Refused,
     Sent,
@@ -145,7 +144,7 @@ class Intake:
     def _refuse(self, taken: Taken, game: str, refusal: Refusal, sent: Sent, ref: str, now: datetime) -> None:
         taken.refused.append(refusal)
         # Nothing of the event is in the open part, not even the name of a field.
-        said = {"reason_code": refusal.reason, "reason": SENTENCES[refusal.reason], "received_ts": now.isoformat()}
+        said = {"reason_code": refusal.reason, "reason": refusal.reason.sentence, "received_ts": now.isoformat()}
         hour = _hour(now)
         sealed = self._seal.seal(RecordKind.REFUSED, game, ref, hour, as_it_was(sent))
         taken.records.append(encode(Record(RecordKind.REFUSED, game, ref, hour, json.dumps(said).encode(), sealed)))

@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engagement_platform.ingest_server.events import (
-    SENTENCES,
     EventRefused,
     Refused,
     Sent,
@@ -97,7 +96,7 @@ def test_a_body_without_events_says_why(body: bytes, reason: Refused) -> None:
 
 
 def test_every_reason_has_its_sentence() -> None:
-    assert set(SENTENCES) == set(Refused)
+    assert all(reason.sentence.endswith(".") for reason in Refused)
 
 
 @given(st.recursive(st.none() | st.booleans() | st.floats() | st.text(), st.lists, max_leaves=5))
