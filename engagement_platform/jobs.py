@@ -63,7 +63,7 @@ JOB_NAMES = (*TOPIC_JOBS, APPLY_MUTATIONS, REMATERIALIZE_ALIASES, REMATERIALIZE_
 GAME_JOBS = (INGEST_GAME_EVENTS,)
 """The same, of games: only where `games.queue_url` is set."""
 Declared = Stream | DeclaredEntity | Feed
-"""What somebody may declare that jobs are of."""
+"""Declarations that make jobs."""
 REDRIVE_QUARANTINE = "redrive-quarantine"
 REREAD_ENGAGEMENTS = "reread-engagements"
 
@@ -84,7 +84,7 @@ def open_stores(settings: Settings) -> Stores:
 
 
 def declared_jobs(settings: Settings) -> dict[str, Declared]:
-    """The jobs of tables that somebody declared, and what each is of. Raises what `declarations` does."""
+    """The jobs of declared tables, and what each is of. Raises what `declarations` does."""
     declared = declarations(settings)
     jobs: dict[str, Declared] = {stream.job: stream for stream in declared.streams}
     jobs |= {feed.job: feed for feed in declared.feeds}
@@ -190,7 +190,7 @@ def unread_requests(settings: Settings, stores: Stores) -> Collection[int | None
     """Kafka timestamps of the first mutation requests of each partition that no finished batch has read.
 
     In milliseconds since 1970 UTC; None: unknown, also where the broker cannot say: a purge waits, and why the topic is
-    not read is told by the job that reads it. Asks no longer than PATIENCE.
+    not read is reported by the job that reads it. Asks no longer than PATIENCE.
     """
     patient = settings.kafka.model_copy(update={"timeout": min(settings.kafka.timeout, PATIENCE)})
     last = stores.checkpoints.latest(INGEST_MUTATION_REQUESTS)
@@ -204,10 +204,10 @@ def unread_requests(settings: Settings, stores: Stores) -> Collection[int | None
 def redrive_jobs(
     reason: str, spark: SparkSession, settings: Settings, stores: Stores, callbacks: Callbacks | None = None
 ) -> list[MicroBatchJob[Any]]:
-    """Records in quarantine for a reason, put through once more: engagements, then requests.
+    """Records in quarantine for a reason, redriven: engagements, then requests.
 
     The reason is part of the job's name, so that a batch that was interrupted is finished with the same one.
-    Requests are not judged by their lateness again: quarantine does not tell when a record was produced, and one that
+    Requests are not judged by their lateness again: quarantine does not have when a record was produced, and one that
     was on time must not be refused because it lay there.
     """
     parts = _parts(spark, settings, stores, callbacks)
@@ -233,7 +233,7 @@ def redrive_declared(
     stores: Stores,
     callbacks: Callbacks | None = None,
 ) -> MicroBatchJob[Any] | None:
-    """Records in the quarantine of a stream or an entity, put through once more; None where there is no quarantine.
+    """Records in the quarantine of a stream or an entity, redriven; None where there is no quarantine.
 
     Each lands once and is marked there. The reason is part of the job's name, as in `redrive_jobs`.
     """

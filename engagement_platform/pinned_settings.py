@@ -1,6 +1,6 @@
 """Settings that decide what becomes of a record: written into a batch's manifest, and read from it by a resume.
 
-Which sections decide is said by each job; how they are kept is the engine's manifest.
+Each job names the sections that decide; how they are kept is the engine's manifest.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ def that_decide(settings: Settings, *sections: str, **fields: Sequence[str]) -> 
 
 
 def as_pinned(settings: Settings, manifest: Manifest) -> Settings:
-    """The settings with everything that the manifest pins as it says; a job that changed them meanwhile goes by it."""
+    """The settings with everything that the manifest pins replaced by the manifest's values."""
     update = {}
-    for name, said in manifest.settings.items():
-        if name in Settings.model_fields and isinstance(said, Mapping):
+    for name, pinned in manifest.settings.items():
+        if name in Settings.model_fields and isinstance(pinned, Mapping):
             section = getattr(settings, name)
-            update[name] = type(section).model_validate({**section.model_dump(), **said})
+            update[name] = type(section).model_validate({**section.model_dump(), **pinned})
     return settings.model_copy(update=update)

@@ -19,7 +19,7 @@ from engagement_platform.errors import PlatformError
 
 
 class CursorMoved(PlatformError):
-    """Somebody else moved, or removed, the cursor that a reader wants to move."""
+    """Another process moved, or removed, the cursor that a reader wants to move."""
 
     def __init__(self, name: str, found: Cursor | None) -> None:
         self.name = name
@@ -109,7 +109,7 @@ class CursorStore:
             return [_cursor(row) for row in connection.execute(query)]
 
     def begin(self, lake: str, name: str, position: Mapping[str, int]) -> Cursor:
-        """The consumer's cursor; a new consumer's stands at `position` from now on, durably, whatever comes later."""
+        """The consumer's cursor; a new consumer's is stored at `position`, durably."""
         with writing(self._engine, _lock(lake, name)) as connection:
             found = _found(connection, lake, name)
             if found is not None:
@@ -158,7 +158,7 @@ class StreamCheckpoints:
         """Make a folder this stream's, for ever. Raises CheckpointTaken, CheckpointChanged."""
         location = checkpoint_folder(location)
         with writing(self._engine, "stream-checkpoints") as connection:
-            # By what they mean, since older entries stand as they were written.
+            # Normalized, since older entries are stored as they were written.
             known = {
                 row.stream: checkpoint_folder(row.location) for row in connection.execute(select(STREAM_CHECKPOINT))
             }

@@ -219,7 +219,7 @@ def _switch_to_wal(engine: Engine) -> None:
             raw = engine.raw_connection()
             raw.cursor().execute("PRAGMA journal_mode=WAL").close()
         except Exception as error:
-            # raw_connection() wraps errors of the driver, a cursor does not: both are told by their text.
+            # raw_connection() wraps errors of the driver, a cursor does not: both are recognized by their text.
             if "locked" not in str(error) or time.monotonic() > deadline:
                 raise _unavailable(engine, error) from error
             time.sleep(0.05)
@@ -231,7 +231,7 @@ def _switch_to_wal(engine: Engine) -> None:
 
 
 def _unavailable(engine: Engine, error: Exception) -> Exception:
-    # A plain DatabaseError is SQLite's for a damaged file; its other kinds are faults of whoever asked.
+    # A plain DatabaseError is SQLite's for a damaged file; its other kinds are faults of the caller.
     if type(error) not in (DatabaseError, InterfaceError, OperationalError):
         return error
     cause = str(getattr(error, "orig", error)).strip().splitlines() or [type(error).__name__]

@@ -1,4 +1,4 @@
-"""Runs batch after batch of a job until its source is idle, and says when a run ends. One batch is `job`."""
+"""Runs batch after batch of a job until its source is idle, and decides when a run ends. One batch is `job`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class DrainPolicy:
     min_batch_interval: timedelta = field(default=timedelta(0))
     """A batch begins at the earliest this long after the one before, unless that one was full. Zero: at once."""
     gives_way: Callable[[], bool] = field(default=lambda: False)
-    """Asked after each batch and look: True ends the run, since somebody waits for what it holds."""
+    """Asked after each batch and look: True ends the run, since another run waits for what it holds."""
 
 
 def pause_s(min_interval_s: float, took_s: float) -> float:

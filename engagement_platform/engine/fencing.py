@@ -1,7 +1,7 @@
 """Keeps a writer that lost its leases from committing: the check before each commit, and what its successor closes.
 
 A check cannot stop a write that is under way already, in a process that was stopped or on a server whose client was
-killed. Its transaction id can: whoever goes on in its place commits an empty transaction under each id that the table
+killed. Its transaction id can: the successor commits an empty transaction under each id that the table
 does not have yet (`close`), and from then on the table refuses the late write. How that is done is the lake's
 business; which ids there are is declared here.
 """
@@ -17,7 +17,7 @@ from engagement_platform.engine.lease import Fence
 from engagement_platform.engine.model import Manifest, Transaction
 
 TARGETS = "targets"
-"""Where a manifest's `source` keeps `Fencing.targets`, for whoever abandons the batch without having the job."""
+"""Where a manifest's `source` keeps `Fencing.targets`, for abandoning the batch without having the job."""
 
 OUTSIDE_BATCHES = frozenset({"migrate-layout"})
 """Purposes of leases whose holders commit under `lease_transaction` instead of a batch's transactions."""

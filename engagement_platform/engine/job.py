@@ -74,7 +74,7 @@ class BatchFailed(PlatformError):
 
 
 class Process(Protocol[W_contra]):
-    """One step of a batch: makes its declared commits and says what it did."""
+    """One step of a batch: makes its declared commits and returns its counts."""
 
     @property
     def name(self) -> str:
@@ -153,7 +153,7 @@ class MicroBatchJob(Generic[W]):
     leased: tuple[str, ...] = ()
     """Mutable tables this job writes; one writer at a time, and no new batch while another job's is half done."""
     enters: tuple[str, ...] = ()
-    """Tables whose leases are held while a batch begins, and not longer: whoever holds one lets none begin."""
+    """Tables whose leases are held while a batch begins, and not longer: while another holds one, none begins."""
     lease_wait: timedelta = timedelta(seconds=90)
     """How long to wait for a lease, and how long for another job to finish its batch."""
     describe: Callable[[W], Mapping[str, object]] = lambda _: {}
@@ -200,7 +200,7 @@ class MicroBatchJob(Generic[W]):
         """
         planned: tuple[Offsets, Offsets] | None = None
         gives_up: float | None = None
-        told = ""
+        reported = ""
         while True:
             with ExitStack() as held:
                 # One order for everybody: two jobs that each hold what the other wants would wait for nothing.
@@ -212,9 +212,9 @@ class MicroBatchJob(Generic[W]):
                 except OthersBatchUnfinished as refused:
                     refusal, planned = refused, attempt.planned
             gives_up = gives_up or time.monotonic() + self.lease_wait.total_seconds()
-            if refusal.waits_for != told and time.monotonic() < gives_up:
+            if refusal.waits_for != reported and time.monotonic() < gives_up:
                 self.callbacks.on_blocked(refusal.waits_for)
-                told = refusal.waits_for
+                reported = refusal.waits_for
             self._let_finish(refusal, gives_up)
 
     def others_unfinished(self) -> tuple[BatchRecord, ...]:
@@ -249,7 +249,7 @@ class MicroBatchJob(Generic[W]):
 
     @contextmanager
     def lease_of(self, name: str, purpose: str) -> Iterator[Lease]:
-        """Hold a lease, and tell whom it waits for."""
+        """Hold a lease, and report whom it waits for."""
         with self.stores.leases.acquire(
             name, purpose=purpose, wait=self.lease_wait, on_wait=lambda holder: self.callbacks.on_wait(name, holder)
         ) as lease:
@@ -282,7 +282,7 @@ class _Attempt(Generic[W]):
             self._note_failure(manifest, error)
             if isinstance(error, PlatformError) or not type(error).__module__.startswith(("pyspark", "py4j", "grpc")):
                 raise
-            # Spark says so at length when the broker went away in the middle; the source says it in a sentence.
+            # When the broker went away in the middle, Spark raises a long error; the source's is one sentence.
             self.job.source.check(manifest.start, manifest.end)
             raise BatchFailed(manifest, error) from error
         self.job.callbacks.observe("finalized")
@@ -294,7 +294,7 @@ class _Attempt(Generic[W]):
         try:
             self.checkpoints.fail(manifest, reason, fences=self.fences)
         except PlatformError as untold:
-            error.add_note(f"The stores could not be told: {untold}")
+            error.add_note(f"The failure was not recorded in the stores: {untold}")
 
     def _begin_or_resume(self) -> tuple[Manifest, bool] | None:
         job = self.job
@@ -378,7 +378,7 @@ class _Attempt(Generic[W]):
         self.job.fencing.close(declared(manifest, {**begun_with, **self.job.fencing.targets}))
 
     def _check(self) -> None:
-        """Raise LeaseLost, or what the lake says, when this run may not write any more."""
+        """Raise LeaseLost, or the lake's error, when this run may not write any more."""
         self.job.stores.leases.check(self.fences)
         self.job.fencing.check()
 

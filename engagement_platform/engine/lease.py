@@ -36,7 +36,7 @@ _AFTER = ", after "
 
 @dataclass(frozen=True)
 class Fence:
-    """Proof of holding a lease, checked by whoever writes: a later holder has a greater number."""
+    """Proof of holding a lease, checked before each write: a later holder has a greater number."""
 
     name: str
     number: int
@@ -49,7 +49,7 @@ class Fence:
 
 @dataclass(frozen=True)
 class Holder:
-    """Who stands in the way: the holder of a lease, or (waiting) who is before us in the line of a free one."""
+    """Who blocks: the holder of a lease, or (waiting) who is before us in the line of a free one."""
 
     name: str
     owner: str
@@ -69,7 +69,7 @@ class Holder:
 
 
 class LeaseUnavailable(PlatformError):
-    """Somebody else kept the lease for longer than we were ready to wait."""
+    """Another process kept the lease for longer than `wait`."""
 
     def __init__(self, holder: Holder, waited: timedelta) -> None:
         self.holder, self.waited = holder, waited
@@ -185,7 +185,7 @@ class Lease:
             self._thread.join(timeout=5)
 
     def leave(self) -> None:
-        """Stop to keep the lease alive without releasing it: whoever holds it next sees that we never did."""
+        """Stop keeping the lease alive without releasing it: the next holder sees that it was never released."""
         self._lost = self._lost or "it was left to end by itself"
         self._stop.set()
         self._store.forget(self)
@@ -245,7 +245,7 @@ class LeaseStore:
         """Hold the lease `name`, first come first served.
 
         purpose: what for, shown to others. wait: how long to wait for others; zero tries once.
-        on_wait: told whom we wait for, once for each.
+        on_wait: called with each holder that it waits for.
         Raises LeaseUnavailable after `wait`, StoresUnavailable.
         """
         ticket: int | None = None
@@ -327,7 +327,7 @@ class LeaseStore:
             if free and before is None:
                 fencing = _next_number(0 if row is None else row.fencing)
                 replaced = None if row is None or row.owner is None else _holder(row)
-                # Kept until somebody releases the lease: whoever takes it from us, too, has to know whose writes may be
+                # Kept until the lease is released: a later successor, too, has to know whose writes may be
                 # under way.
                 before_us = replaced.purposes if replaced is not None else ()
                 purposes = _AFTER.join(dict.fromkeys((purpose, *before_us)))

@@ -21,7 +21,7 @@ Counts = Mapping[str, int]
 
 
 ENDS = ("landed", "duplicates", "quarantined", "erased")
-"""What becomes of a record that a batch received. erased: of somebody who was erased, and kept nowhere."""
+"""What becomes of a record that a batch received. erased: its subject is erased, so nothing of it is kept."""
 
 
 def accounted(counts: Counts) -> int:
@@ -61,7 +61,7 @@ class Manifest:
     table_versions: Mapping[str, int] = field(default_factory=dict)
     """Delta version of every table a process reads, by table name such as `engagement/data`."""
     table_ids: Mapping[str, str] = field(default_factory=dict)
-    """Delta's id of each of those tables: a version says nothing of a table that was made anew."""
+    """Delta's id of each of those tables: a version identifies nothing once a table was recreated."""
     identity: Mapping[str, str] = field(default_factory=dict)
     """Which source the offsets are of: topic id and cluster id, or the table's id. Empty: the source has none."""
     settings: Mapping[str, object] = field(default_factory=dict)
@@ -70,8 +70,8 @@ class Manifest:
     """What else is kept of the source, such as a restore's plan. JSON-able."""
     rules_version: int = RULES_VERSION
     sequence: int = field(default=0, compare=False)
-    """Orders the batches of all jobs of these stores. Drawn by the stores when the batch begins, so it says nothing
-    about whether two manifests are the same; 0 before."""
+    """Orders the batches of all jobs of these stores. Drawn by the stores when the batch begins, so two manifests
+    are compared without it; 0 before."""
 
     def __str__(self) -> str:
         return f"{self.job} batch {self.batch_id}"
@@ -115,7 +115,7 @@ class Manifest:
 
 
 def manifest_from(stored: Mapping[str, Any]) -> Manifest:
-    """From what `Manifest.as_json` says. Raises KeyError, ValueError or TypeError where it is none."""
+    """The inverse of `Manifest.as_json`. Raises KeyError, ValueError or TypeError where it is none."""
     return Manifest(**{**stored, "ingestion_ts": datetime.fromisoformat(stored["ingestion_ts"])})
 
 
@@ -177,9 +177,9 @@ class Transaction:
     app_id: str
     version: int
     note: str = field(default="", compare=False)
-    """What the commit says of its batch: digest and manifest, as one line of JSON. Empty: of no batch."""
+    """Digest and manifest of the batch, as one line of JSON in the commit. Empty: the commit is of no batch."""
     guard: Callable[[], None] = field(default=_unguarded, compare=False, repr=False)
-    """Raises when its writer may not commit any more. Called by whoever writes, immediately before the write."""
+    """Raises when its writer may not commit any more. Called by the writer immediately before the write."""
     of: str = field(default="", compare=False)
     """Marker of the batch's commit that writes under another application's id, such as a watermark; empty: its own."""
 
@@ -190,7 +190,7 @@ class Transaction:
 
     @property
     def metadata(self) -> str:
-        """User metadata of the commit: the marker, and on a line of its own what is said of the batch."""
+        """User metadata of the commit: the marker, and on a line of its own the note."""
         return f"{self.marker}\n{self.note}" if self.note else self.marker
 
     @property

@@ -1,4 +1,4 @@
-"""Who holds a lease: one process, told apart from a later one with the same number, and whether it still lives.
+"""Who holds a lease: one process, distinct from a later one with the same pid, and whether it still runs.
 
 What is done with that is `lease`.
 """
@@ -15,7 +15,7 @@ _PROC = Path("/proc")
 
 @dataclass(frozen=True)
 class Owner:
-    """One process. `start` is its start time in clock ticks since boot, "0" where the system does not tell."""
+    """One process. `start` is its start time in clock ticks since boot, "0" where the system does not report it."""
 
     host: str
     pid: int
@@ -37,7 +37,7 @@ def is_gone(owner: str, place: str) -> bool:
     """True when the process that calls itself `owner` certainly no longer runs; False when it does or nobody can say.
 
     A zombie is gone: it was killed, and only its parent has not looked yet. A pid that another process has taken
-    since is told by the start time.
+    since has another start time.
     """
     if place != _place():
         return False
@@ -48,7 +48,7 @@ def is_gone(owner: str, place: str) -> bool:
     except ProcessLookupError:
         return True
     except PermissionError:
-        # Somebody else's process; with hidepid its /proc entry may not be seen either.
+        # Another user's process; with hidepid its /proc entry may not be seen either.
         return (now := _start(pid)) is not None and start not in ("0", now)
     if not _PROC.joinpath("self", "stat").exists():
         return False
@@ -56,7 +56,7 @@ def is_gone(owner: str, place: str) -> bool:
 
 
 def _start(pid: int) -> str | None:
-    """Start time of a living process, None when there is none (or it is a zombie, or the system does not tell)."""
+    """Start time of a living process, None when there is none (or it is a zombie, or the system does not report it)."""
     try:
         stat = _PROC.joinpath(str(pid), "stat").read_text(encoding="utf-8", errors="replace")
     except OSError:

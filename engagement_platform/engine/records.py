@@ -57,7 +57,7 @@ def keep_generation(connection: Connection, job: str, generation: int, app_id: s
 def next_sequence(connection: Connection) -> int:
     """The number of a batch that begins now: greater than that of every batch of these stores, of any job.
 
-    Whoever asks holds the row until its transaction ends, so batches get their numbers in the order in which they are
+    The transaction holds the row until it ends, so batches get their numbers in the order in which they are
     begun, whatever the clocks of their machines say.
     """
     last = SEQUENCE.c.last

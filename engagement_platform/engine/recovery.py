@@ -28,12 +28,12 @@ class TablesDisagree(PlatformError):
     """Commits of one batch carry different manifests."""
 
     def __init__(self, notes: Sequence[Note]) -> None:
-        told = ", ".join(sorted(f"{note.table} ({note.digest})" for note in notes))
+        digests = ", ".join(sorted(f"{note.table} ({note.digest})" for note in notes))
         super().__init__(
-            f"{notes[0].manifest} of {notes[0].manifest.app_id} was written by two manifests: {told}. So the tables do "
-            "not stand at one batch, and nobody can say at which offsets the job goes on. Nothing was changed. Restore "
-            "the tables to a batch before it, or begin the job anew, what is already there counts as duplicate: "
-            f"engagement-platform reset {notes[0].manifest.job} --abandon"
+            f"{notes[0].manifest} of {notes[0].manifest.app_id} was written by two manifests: {digests}. So the "
+            "tables are not at one batch, and nobody can say at which offsets the job goes on. Nothing was changed. "
+            "Restore the tables to a batch before it, or begin the job anew, what is already there counts as "
+            f"duplicate: engagement-platform reset {notes[0].manifest.job} --abandon"
         )
 
 
@@ -69,15 +69,15 @@ class Recovered:
             )
         if self.manifest is None:
             return (
-                f"{self.job}: its commits are no longer in the logs, so how far it was cannot be told; begin it anew, "
+                f"{self.job}: its commits are no longer in the logs, so how far it was is unknown; begin it anew, "
                 f"what is already there counts as duplicate: engagement-platform reset {self.job}"
             )
-        stands = f"{self.job}: batch {self.manifest.batch_id} of {self.manifest.app_id}"
+        batch = f"{self.job}: batch {self.manifest.batch_id} of {self.manifest.app_id}"
         if self.state is None:
-            return f"{stands}, as the stores have it"
+            return f"{batch}, as the stores have it"
         ended = "finished" if self.state is JobState.SUCCEEDED else "unfinished, the next run finishes it"
         back = f", put back since by {self.rewound_by}" if self.rewound_by else ""
-        return f"{stands} is recorded as {ended}{back}"
+        return f"{batch} is recorded as {ended}{back}"
 
 
 def recover(stores: Stores, *, dry_run: bool = False) -> list[Recovered]:
@@ -139,7 +139,7 @@ def _planned(stores: Stores, job: str, held: Sequence[Held], everything: Sequenc
 
 
 def _knows(stored: BatchRecord, manifest: Manifest, app_ids: frozenset[str]) -> bool:
-    """Whether the stores stand at this batch or after it."""
+    """Whether the stores are at this batch or after it."""
     if stored.manifest.app_id != manifest.app_id:
         return manifest.app_id in app_ids and stored.manifest.sequence > manifest.sequence
     if stored.manifest.batch_id == manifest.batch_id:

@@ -100,7 +100,7 @@ SEQUENCE = Table(
     Column("last", BigInteger, nullable=False),
 )
 
-# Ids that stand in tables and that these stores did not give out: a reset or a recovery has met them.
+# Application ids that tables hold and these stores did not give out; a reset or a recovery found them.
 FOREIGN_APPLICATION = Table(
     "foreign_application",
     METADATA,

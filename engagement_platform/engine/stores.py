@@ -42,7 +42,7 @@ from engagement_platform.engine.records import (
 from engagement_platform.engine.schema import BATCH, BATCH_METADATA, FOREIGN_APPLICATION, JOB_GENERATION
 from engagement_platform.errors import PlatformError
 
-# A Spark error can carry a whole plan; the beginning says what happened.
+# A Spark error can carry a whole plan; its beginning names the cause.
 MAX_REASON_CHARS = 8_000
 
 
@@ -90,7 +90,7 @@ class CheckpointStore:
     def app_id(self, job: str) -> str:
         """The application id that the job's transactions carry now, such as `ingest-engagements@1.5f0c9a2e`.
 
-        Drawn once for a job and kept. Its random end tells these stores from others that wrote the same tables
+        Drawn once for a job and kept. Its random end distinguishes these stores from others that wrote the same tables
         before: with the id of those, Delta would take new batches for old ones and skip them.
         """
         with alone(self._engine, job) as connection:
@@ -202,7 +202,7 @@ class CheckpointStore:
         details: Mapping[str, object] | None = None,
         fences: Sequence[Fence] = (),
     ) -> Manifest:
-        """Make the job's next batch begin at `end`; the manifest of the record that says so.
+        """Make the job's next batch begin at `end`; the manifest of that record.
 
         start: checks of the tables against the source begin here. by: the batch that puts the job back; called again
         for the same one, nothing changes. The record is a batch after the last one, SUCCEEDED, without counts, under

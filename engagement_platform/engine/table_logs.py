@@ -36,7 +36,7 @@ class Held:
 
 @dataclass(frozen=True)
 class Note:
-    """What one commit of a table says of its batch."""
+    """The note that one commit of a table carries of its batch."""
 
     table: str
     digest: str
@@ -55,7 +55,7 @@ class TableLogs:
         return ()
 
     def note(self, held: Held) -> Note | None:  # noqa: ARG002
-        """What the commit of a transaction says; None where its entry is no longer in the log."""
+        """The note of a transaction's commit; None where its entry is no longer in the log."""
         return None
 
     def notes(self) -> Iterable[Note]:

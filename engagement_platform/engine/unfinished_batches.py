@@ -40,7 +40,7 @@ def looked_up(table: str) -> str:
 
 
 def versions_read(manifest: Manifest, table: str) -> set[int]:
-    """Every version of a table that a batch reads until it is finished: pinned, gone back to, or put through again."""
+    """Every version of a table that a batch reads until it is finished: pinned, restored to, or redriven."""
     pinned = manifest.table_versions
     found = {pinned[name] for name in (table, looked_up(table)) if name in pinned}
     # A restore ends at versions of tables; the ends of other batches go by other names.
@@ -58,7 +58,7 @@ class OthersBatchUnfinished(PlatformError):
 
     def __init__(self, job: str, leased: Collection[str], batches: Sequence[BatchRecord]) -> None:
         self.job, self.batches = job, tuple(batches)
-        self.waits_for = "; ".join(_told(batch, leased) for batch in batches)
+        self.waits_for = "; ".join(_described(batch, leased) for batch in batches)
         """Job, batch, state, reason and tables of each batch that is in the way."""
         how = "; ".join(how_to_finish(batch.manifest.job) for batch in batches)
         super().__init__(
@@ -108,7 +108,7 @@ def how_to_finish(job: str) -> str:
     )
 
 
-def _told(batch: BatchRecord, leased: Collection[str]) -> str:
+def _described(batch: BatchRecord, leased: Collection[str]) -> str:
     tables = ", ".join(sorted(name.removesuffix(_CLOSED) for name in batch.manifest.table_versions if name in leased))
     reason = next((line.strip() for line in (batch.reason or "").splitlines() if line.strip()), "")
     because = f", {reason[:_REASON_CHARS].rstrip('.')}" if reason else ""

@@ -1,4 +1,4 @@
-"""The rules of messages whose columns somebody declared: records of a stream, and changes of an entity.
+"""The rules of messages with declared columns: records of a stream, and changes of an entity.
 
 Bytes to a JSON object is `strict_json`, values of a type are `values`. Nothing here raises on any bytes.
 """

@@ -220,7 +220,7 @@ class KafkaSource:
     def stream(self, spark: SparkSession) -> DataFrame:
         """The topic as a streaming frame, from its first record on; columns as `read`. Fails on lost records.
 
-        Where a stream stands is in its own checkpoint folder. Asks the broker nothing.
+        A stream's position is in its own checkpoint folder. Asks the broker nothing.
         """
         reader = spark.readStream.format("kafka")
         for name, value in spark_options(self.settings).items():
@@ -307,7 +307,7 @@ class KafkaSource:
             return {partition: low for partition, (low, _high) in kept.items()}
         known = _as_partitions(start)
         self._refuse_recreated(known, kept)
-        # A partition that came later is read from 0 and not from what is left of it, so that a loss is told.
+        # A partition that came later is read from 0 and not from what is left of it, so that a loss is noticed.
         begin = {partition: known.get(partition, 0) for partition in kept}
         for partition, offset in begin.items():
             if offset < kept[partition].low:

@@ -20,7 +20,7 @@ class BrokerUnavailable(PlatformError):
 
 
 class BrokerRefused(PlatformError):
-    """A broker answered and said no, most often to credentials or for want of an ACL."""
+    """A broker refused the request, most often to credentials or for want of an ACL."""
 
     def __init__(self, bootstrap_servers: str, topic: str, code: str, reason: str) -> None:
         self.bootstrap_servers, self.topic, self.code, self.reason = bootstrap_servers, topic, code, reason

@@ -31,7 +31,7 @@ _STORES: dict[str, tuple[str, dict[str, str]]] = {
     "ssl.key.pem": ("ssl.keystore.key", {"ssl.keystore.type": "PEM"}),
     "ssl.keystore.location": ("ssl.keystore.location", {"ssl.keystore.type": "PKCS12"}),
 }
-# Said to Spark in other words, or without a counterpart there: Kafka's own client always verifies certificates.
+# Has another name in Spark, or no counterpart there: Kafka's own client always verifies certificates.
 _TRANSLATED = frozenset(
     {
         *_STORES,
@@ -49,7 +49,7 @@ _TRANSLATED = frozenset(
 
 
 class UntranslatableSecurity(PlatformError):
-    """A security option that Spark's Kafka client cannot be told in its own words."""
+    """A security option that has no form for Spark's Kafka client."""
 
     def __init__(self, option: str, remedy: str) -> None:
         self.option = option
@@ -60,7 +60,7 @@ class UntranslatableSecurity(PlatformError):
 
 
 def client_options(settings: KafkaSettings) -> dict[str, str | int | float | bool]:
-    """Options of confluent-kafka: the brokers, and `security` as it stands. Holds secrets."""
+    """Options of confluent-kafka: the brokers, and `security` unchanged. Holds secrets."""
     return {
         # librdkafka writes to stderr by itself otherwise; what matters comes back as errors.
         "log_level": 0,
@@ -112,9 +112,9 @@ def spark_security_options(security: Mapping[str, SecretStr], overrides: Mapping
 
 def _sasl(known: Mapping[str, str], forced: Mapping[str, str]) -> dict[str, str]:
     mechanism = known.get("sasl.mechanisms") or known.get("sasl.mechanism")
-    said = {"sasl.mechanism": mechanism} if mechanism else {}
+    found = {"sasl.mechanism": mechanism} if mechanism else {}
     if "sasl.username" not in known or _JAAS in forced:
-        return said
+        return found
     module = _LOGIN_MODULES.get(mechanism or "")
     if module is None:
         raise UntranslatableSecurity(
@@ -122,7 +122,7 @@ def _sasl(known: Mapping[str, str], forced: Mapping[str, str]) -> dict[str, str]
             f"Name one of them, or set {_JAAS} in kafka.spark_options.",
         )
     username, password = _quoted(known["sasl.username"]), _quoted(known.get("sasl.password", ""))
-    return said | {"sasl.jaas.config": f"{module} required username={username} password={password};"}
+    return found | {"sasl.jaas.config": f"{module} required username={username} password={password};"}
 
 
 def _quoted(text: str) -> str:

@@ -108,7 +108,7 @@ class Rejection(NamedTuple):
 
 
 class Engagement(NamedTuple):
-    """One engagement as its message says it. Ids verbatim, times in UTC to the microsecond.
+    """One decoded engagement. Ids verbatim, times in UTC to the microsecond.
 
     In the order of the decoded columns, so that a batch becomes columns without touching each row again.
     """
@@ -129,7 +129,7 @@ class Engagement(NamedTuple):
 
 
 class MutationRequest(NamedTuple):
-    """One mutation request; fields that its operation does not use are None whatever the message said."""
+    """One mutation request; fields that its operation does not use are None."""
 
     unknown_fields: int
     request_id: str

@@ -116,7 +116,7 @@ def _no_constant(_name: str) -> object:
 def _depth_exceeds(text: str, max_depth: int) -> bool:
     """Whether brackets outside of strings nest deeper than max_depth.
 
-    Read off the text, because the parser's own limit depends on how deep its caller stands, and a replay must find
+    Read off the text, because the parser's own limit depends on how deep its caller is, and a replay must find
     the same reason.
     """
     depth = 0

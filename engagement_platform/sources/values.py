@@ -1,4 +1,4 @@
-"""The rules of one value of a declared column: from what JSON says to what the column holds.
+"""The rules of one value of a declared column: from a JSON value to the column's value.
 
 Which columns a message has is `changes` and `records`. Nothing here raises anything but Refused.
 """

@@ -1,4 +1,4 @@
-"""Compares identities, contents and names with what follows from what events and requests said.
+"""Compares identities, contents and names with what follows from events and requests.
 
 The whole lake, or organizations that change from day to day. How engagements are recomputed is `recomputed`.
 """

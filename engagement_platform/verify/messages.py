@@ -76,7 +76,7 @@ def _tables(settings: Settings, spark: SparkSession, at: LakeSnapshot) -> list[F
     messages = kept(_messages(settings, spark, done[0].manifest, last, quarantined))
     refused = F.col("reason_code").isNotNull()
     joined = _joined(lake, at, messages.where(~refused), notified)
-    # Whoever is seen was inserted once more than deleted. A row that came in hidden was never announced.
+    # A visible row was inserted once more than deleted. A row that arrived hidden was never announced.
     announced = F.col("inserts") == F.col("deletes") + F.when(F.col("seen"), 1).otherwise(0)
     known = (F.col("rows") > 0) | (F.col("inserts") > 0) | (F.col("deletes") > 0)
     stale = F.col("sent").isNotNull() & (F.col("rows") > 0) & (F.col("landed") < F.col("sent"))
@@ -139,7 +139,7 @@ def _joined(lake: Lake, at: LakeSnapshot, accepted: DataFrame, notified: DataFra
 def _announced(lake: Lake, at: LakeSnapshot) -> DataFrame:
     """Engagements under the identity that notifications have announced so far; null: deleted.
 
-    That is the view's, unless there are requests that are not announced yet: `apply-mutations` tells of those.
+    That is the view's, unless there are requests that `apply-mutations` has not announced yet.
     """
     if not at.view.is_pending(ALIAS, at.announced):
         return snapshot.shown(lake, at.view)
@@ -170,8 +170,8 @@ def _messages(
 ) -> DataFrame:
     """Messages of the finished batches that quarantine does not hold, decoded; as far as the broker has them.
 
-    Whatever quarantine holds is accounted for: the same bytes at the same place, or the place alone, where somebody
-    was erased. Of whom is erased nothing is expected. Refused ones have a reason_code.
+    Whatever quarantine holds is accounted for: the same bytes at the same place, or the place alone, where the subject
+    was erased. Of erased subjects nothing is expected. Refused ones have a reason_code.
     """
     source = KafkaSource(settings.kafka.engagements_topic, settings.kafka)
     start = _held(source, first.start, last.end)

@@ -1,4 +1,4 @@
-"""Recomputes engagements from what events and requests said, by the rules of the pipelines, and compares.
+"""Recomputes engagements from events and requests, by the rules of the pipelines, and compares.
 
 The comparison of one organization is a pure function; running it over a lake's frames is Spark's.
 """
@@ -35,20 +35,20 @@ Row = Mapping[str, Any]
 
 
 def compared(organization_id: str, state: pa.Table, shown: pa.Table, watermark: int) -> pa.Table:
-    """Which engagements of one organization do not stand as they follow from what events and requests said.
+    """Which engagements of one organization differ from what follows from events and requests.
 
     state: as for `rules.current_rows`. shown: the rows of the view, schema ROW. Rows of the Data Table are compared as
     well where nothing above the watermark may change them. Returns schema COMPARED, one row for each engagement.
     """
     follows = {row["engagement_id"]: row for row in _picked(rules.current_rows(organization_id, state))}
-    stands: dict[str, list[Row]] = {engagement_id: [] for engagement_id in follows}
+    found_rows: dict[str, list[Row]] = {engagement_id: [] for engagement_id in follows}
     for row in _picked(shown):
-        stands.setdefault(row["engagement_id"], []).append(row)
-    missing = {engagement_id for engagement_id, rows in stands.items() if not rows}
+        found_rows.setdefault(row["engagement_id"], []).append(row)
+    missing = {engagement_id for engagement_id, rows in found_rows.items() if not rows}
     for row in _settled(state, watermark):
-        stands[row["engagement_id"]].append(row)
+        found_rows[row["engagement_id"]].append(row)
     found = []
-    for engagement_id, rows in sorted(stands.items()):
+    for engagement_id, rows in sorted(found_rows.items()):
         right = follows.get(engagement_id)
         lost = right is None or engagement_id in missing
         found.append(
@@ -81,7 +81,7 @@ def compare(data: DataFrame, pending: Pending, shown: DataFrame) -> DataFrame:
 
 
 def recomputed(data: DataFrame, pending: Pending, before: int | None = None) -> DataFrame:
-    """Engagements as `rules.current_rows` makes them of everything that was said: the columns of ROW.
+    """Engagements as `rules.current_rows` makes them of all events and requests: the columns of ROW.
 
     data: the columns of ROW. before: requests with this sequence and later ones do not count.
     """
@@ -135,5 +135,5 @@ def _identity(row: Row) -> tuple[object, ...]:
 
 
 def _content(row: Row) -> list[object]:
-    said = (row.get(name) for name in ("engagement", "original"))
-    return [None if content is None else content_of(content) for content in said]
+    contents = (row.get(name) for name in ("engagement", "original"))
+    return [None if content is None else content_of(content) for content in contents]

@@ -75,7 +75,7 @@ def lake_snapshot(settings: Settings, stores: Stores) -> LakeSnapshot:
 
     Looks until nothing happened between two looks. A batch that is under way pinned the versions that it began with,
     and no other begins before it has finished. Tables that it does not pin are read as they are: it only appends names
-    and notifications to them, and the latter are told apart.
+    and notifications to them, and the latter are filtered by batch.
     """
     checkpoints = stores.checkpoints
     while True:

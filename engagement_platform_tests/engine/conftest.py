@@ -151,3 +151,11 @@ def engine(store_url: str) -> Iterator[Engine]:
     engine = open_engine(store_url)
     yield engine
     engine.dispose()
+
+
+@pytest.fixture
+def sqlite_engine(tmp_path: Path) -> Iterator[Engine]:
+    """An empty database for tests in which it does not matter which one it is."""
+    engine = open_engine(f"sqlite:///{tmp_path / 'stores.db'}")
+    yield engine
+    engine.dispose()

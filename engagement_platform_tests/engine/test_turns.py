@@ -109,8 +109,8 @@ class World:
 
 
 @pytest.fixture
-def world(engine: Engine) -> World:
-    return World(engine)
+def world(sqlite_engine: Engine) -> World:
+    return World(sqlite_engine)
 
 
 def batches(reports: Iterator[BatchReport]) -> list[str]:
@@ -202,7 +202,7 @@ def test_a_drain_that_has_nothing_to_do_ends_when_somebody_waits(world: World) -
     assert batches(drain(world.job(INGEST, DATA, batches=0), policy)) == []
 
 
-def test_the_wait_for_another_batch_ends_and_does_not_spin(world: World, engine: Engine) -> None:
+def test_the_wait_for_another_batch_ends_and_does_not_spin(world: World) -> None:
     world.stop_in_the_middle(world.job(INGEST, DATA), JobState.RUNNING)
     looks: list[float] = []
 
@@ -214,7 +214,7 @@ def test_the_wait_for_another_batch_ends_and_does_not_spin(world: World, engine:
     told: list[str] = []
     apply = replace(
         world.job(APPLY, DATA),
-        stores=replace(world.stores, checkpoints=Counting(engine)),
+        stores=replace(world.stores, checkpoints=Counting(world.engine)),
         lease_wait=timedelta(seconds=1.2),
         callbacks=Callbacks(on_blocked=told.append),
     )
@@ -253,13 +253,13 @@ def test_a_job_with_nothing_to_do_waits_for_nobody(world: World) -> None:
 
 @pytest.mark.parametrize("orders", [((DATA, MAPPING), (DATA, MAPPING)), ((DATA, MAPPING), (MAPPING, DATA))])
 def test_two_jobs_that_drain_the_same_tables_take_turns(
-    world: World, engine: Engine, orders: tuple[tuple[str, ...], tuple[str, ...]]
+    engine: Engine, orders: tuple[tuple[str, ...], tuple[str, ...]]
 ) -> None:
     """Each keeps its batch open until the other stands in line, so whoever comes back at once has to let it go first.
 
     The second case names the tables in opposite orders, on which jobs that took them so would block each other.
     """
-    done = threading.Event()
+    world, done = World(engine), threading.Event()
 
     def until_the_other_waits() -> None:
         ends = time.monotonic() + 30
@@ -321,12 +321,12 @@ def test_whoever_only_appends_begins_nothing_while_a_batch_that_closed_its_table
     assert batches(drain(append(), AT_ONCE)) == [f"{REQUESTS} batch 0"]
 
 
-def test_who_slept_past_the_lease_by_which_it_begins_begins_nothing(world: World, engine: Engine) -> None:
+def test_who_slept_past_the_lease_by_which_it_begins_begins_nothing(world: World) -> None:
     """Whoever took the lease meanwhile has looked for unfinished batches, and has not seen this one."""
 
     def taken(point: str) -> None:
         if point == "manifest:before":
-            with engine.begin() as connection:
+            with world.engine.begin() as connection:
                 mine = LEASE.c.name == f"table/{QUARANTINE}"
                 connection.execute(LEASE.update().where(mine).values(fencing=LEASE.c.fencing + 1))
 
