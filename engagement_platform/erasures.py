@@ -12,19 +12,18 @@ from typing import Any
 
 from engagement_platform.engine.database import utc_now
 from engagement_platform.engine.job import BatchReport, Callbacks
-from engagement_platform.erasing.declared import declared_tables
+from engagement_platform.erasing.found import Whom
 from engagement_platform.erasing.job import Eraser, tables
-from engagement_platform.erasing.reach import places
-from engagement_platform.erasing.whom import Whom
+from engagement_platform.erasing.places import TablePlace, declared_places, game_places, places
 from engagement_platform.ingest_server.spooled import SpooledRecords
 from engagement_platform.ingest_server.stored import stored_objects
 from engagement_platform.jobs import open_stores
 from engagement_platform.lake import log
 from engagement_platform.maintenance import READERS
 from engagement_platform.pii import erasure, receipts
-from engagement_platform.pii.opening import open_vault
+from engagement_platform.pii.vault import open_vault
 from engagement_platform.pipelines.declarations.declared import Declarations, declarations
-from engagement_platform.pipelines.games.erasing import PlayersKept, game_tables
+from engagement_platform.pipelines.games.erasing import PlayersKept
 from engagement_platform.pipelines.games.feed import Feed, shipped
 from engagement_platform.pipelines.games.raw_objects import RawObjects
 from engagement_platform.replica.erasing import ReplicaFile
@@ -132,7 +131,7 @@ def _places(settings: Settings, asked: Request, callbacks: Callbacks | None) -> 
     found: list[erasure.Erasable] = [
         SpooledRecords(settings),
         *stored_objects(settings),
-        *game_tables(settings, declarations(settings).feeds),
+        *game_places(settings),
         # After the tables that it is counted from.
         PlayersKept(settings),
     ]
@@ -141,7 +140,7 @@ def _places(settings: Settings, asked: Request, callbacks: Callbacks | None) -> 
         readers = READERS if asked.now else None
         # Before engagement/quarantine is looked through: what declared entities refuse lands there, too, and from here
         # on they refuse nothing that is about the person.
-        found += declared_tables(settings)
+        found += declared_places(settings)
         # The replica is a consumer, too: behind the erasure it would keep the files of what it is told of.
         found += [*places(settings, asked.whom, callbacks, readers=readers, before_purge=replica.make_anew), replica]
     # Last, for they may be many.
@@ -157,8 +156,6 @@ def _raw(settings: Settings, feed: Feed) -> RawObjects:
 
 
 def _kept(reach: Sequence[erasure.Erasable]) -> Iterator[str]:
-    from engagement_platform.erasing.reach import TablePlace
-
     for place in reach:
         if isinstance(place, TablePlace) and (purged := place.run.purged.get(place.name)) is not None:
             for because in purged.kept_by:

@@ -69,7 +69,7 @@ def pii(
     former master key; with KMS set pii.kms_key_id to the new key first. Exit status: 0, or 1 with the reason.
     Example: engagement-platform pii read --subject p-42 --purpose access-request
     """
-    from engagement_platform.pii.opening import open_vault
+    from engagement_platform.pii.vault import open_vault
     from engagement_platform.settings import Settings
 
     wanted = {"read": subject, "refused": game, "rotate": ""}

@@ -33,15 +33,11 @@ def restore(
     drop: Annotated[
         bool, typer.Option("--drop", help="Do not read again what came since: it is given up on purpose.")
     ] = False,
-    only: Annotated[
-        bool, typer.Option("--only", help="TABLE alone; tables and logs may contradict each other then. Needs --yes.")
-    ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     finish: Annotated[bool, typer.Option("--finish", help="Finish a restore that was interrupted.")] = False,
     abandon: Annotated[
         bool, typer.Option("--abandon", help="Give up a restore that was interrupted: the tables are as before it.")
     ] = False,
-    listed: Annotated[bool, typer.Option("--list", help="Show what was restored, by whom and why.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per answer instead of lines.")] = False,
 ) -> None:
     """Take tables back to the end of an earlier batch, tell readers, and read again what came since.
@@ -58,13 +54,9 @@ def restore(
     Example: engagement-platform restore engagement/data --to 17 --reason "bad import" --dry-run
     """
     from engagement_platform.rollback.plan import Asked, RestoreMode, parsed
-    from engagement_platform.rollback.telling import restores
     from engagement_platform.settings import Settings
 
     settings = Settings()
-    if listed:
-        _show(restores(settings), as_json)
-        return
     if finish and abandon:
         raise typer.BadParameter(
             "--finish does the rest of a restore, --abandon takes back what it did: give one of them"
@@ -77,15 +69,11 @@ def restore(
         return
     if table is None or to is None:
         raise typer.BadParameter("name a table and a version or time: restore engagement/data --to 17")
-    if drop and only:
-        raise typer.BadParameter("--drop goes with all tables, --only leaves the jobs where they are")
-    if only and not (yes or dry_run):
-        raise typer.BadParameter("--only lets tables and logs contradict each other; say --yes")
     if not (reason or dry_run):
         raise typer.BadParameter('say why: --reason "bad import"; it is kept with the restore')
     from engagement_platform.rollback.job import this_user
 
-    mode: RestoreMode = "only" if only else "drop" if drop else "replay"
+    mode: RestoreMode = "drop" if drop else "replay"
     asked = Asked(table, parsed(to), mode, reason, this_user())
     if not _planned(settings, asked, dry_run, as_json) or dry_run:
         return
@@ -158,17 +146,3 @@ def _run(settings: Settings, asked: Asked | None, as_json: bool) -> None:
             f"{report.manifest}: {counts['tables']} tables at {where}, checksums equal; "
             f"{counts['notifications']:,} changes announced, {counts['jobs_put_back']} jobs put back."
         )
-
-
-def _show(rows: list[dict[str, object]], as_json: bool) -> None:
-    for row in rows:
-        if as_json:
-            typer.echo(json.dumps(row, default=str))
-            continue
-        why = f", because: {row['reason']}" if row["reason"] else ""
-        typer.echo(
-            f"{row['ingestion_ts']} restore {row['batch_id']}: {row['table_name']} from version {row['from_version']} "
-            f"to {row['to_version']}, {row['boundary']} ({row['mode']}), by {row['restored_by']}{why}"
-        )
-    if not rows and not as_json:
-        typer.echo("Nothing was ever restored.")

@@ -27,8 +27,8 @@ class RestoreConfig(dg.Config):
     """A version of the table, or a time (UTC): the last batch that had finished by then."""
     reason: str = ""
     """Why; kept in layout/restore. Needed unless it is a dry run."""
-    mode: Literal["replay", "drop", "only"] = "replay"
-    """replay reads again what came since, drop gives it up, only takes the table alone."""
+    mode: Literal["replay", "drop"] = "replay"
+    """replay reads again what came since, drop gives it up."""
     dry_run: bool = True
     """Only say what would change."""
 

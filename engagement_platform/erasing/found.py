@@ -5,6 +5,7 @@ Which rows are somebody's is decided in `rules`; what is done about them is `rew
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,7 +16,6 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 from engagement_platform.erasing.rules import Belonging, leading_back, leading_on
-from engagement_platform.erasing.whom import Whom
 from engagement_platform.lake import light, log
 from engagement_platform.lake.arrow import schema_of
 from engagement_platform.lake.contract import Table
@@ -28,8 +28,8 @@ from engagement_platform.lake.engagement import (
     QUARANTINE,
     data_table,
 )
-from engagement_platform.pii.erasure import Subject, naming
-from engagement_platform.pii.tombstones import ENGAGEMENT, StoredTombstones
+from engagement_platform.pii.erasure import Subject, is_named, naming
+from engagement_platform.pii.tombstones import ANYWHERE, ENGAGEMENT, PERSON, StoredTombstones
 from engagement_platform.pipelines.engagements.schema import ROW, STATE, STATE_FIELDS
 from engagement_platform.pipelines.mutations.edges import Edge
 from engagement_platform.pipelines.mutations.rules import Evidence, current_names, current_rows
@@ -45,6 +45,40 @@ NAMED = ("organization_id", "id", "name", "name_ts")
 
 Pair = tuple[str, str]
 Image = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Whom:
+    """Who a subject is in these tables. Unless said otherwise its id is that of a person everywhere, and of a profile.
+
+    persons: ids as person_id and source_person_id have them. organizations: only in these; none: in all, also later
+    ones. profiles: keys of the entity `profile`.
+    """
+
+    persons: tuple[str, ...]
+    organizations: tuple[str, ...] = ()
+    profiles: tuple[str, ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        subject: str,
+        persons: Sequence[str] = (),
+        organizations: Sequence[str] = (),
+        profiles: Sequence[str] = (),
+    ) -> Whom:
+        """The subject's own id where nothing else is said."""
+        return cls(tuple(persons) or (subject,), tuple(organizations), tuple(profiles) or (subject,))
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """All ids, each once."""
+        return tuple(dict.fromkeys((*self.persons, *self.profiles)))
+
+    def keys(self, kind_of_profiles: str) -> dict[str, set[tuple[str, str]]]:
+        """Kind -> the (organization, id) of which tombstones are put up."""
+        persons = {(organization, id_) for organization in self.organizations or (ANYWHERE,) for id_ in self.persons}
+        return {PERSON: persons, kind_of_profiles: {(ANYWHERE, id_) for id_ in self.profiles}}
 
 
 @dataclass
@@ -78,14 +112,14 @@ class Found:
         opened = DeltaTable(log.storage_uri(table.uri(self.settings.lake)), version=version)
         return light.find(opened, columns, where).cast(schema_of(table, *columns))
 
-    def naming(self, table: Table, columns: Sequence[str], names: Sequence[str], ids: Sequence[str]) -> pa.Table:
-        """Columns of the rows that have one of these ids under one of these names; each once."""
-        return _once(pa.concat_tables([self.find(table, columns, {name: ids}) for name in names]))
+    def naming(self, table: Table, columns: Sequence[str], ids: Sequence[str]) -> pa.Table:
+        """Columns of the rows that are about one of these ids; each once."""
+        return _once(pa.concat_tables([self.find(table, columns, {name: ids}) for name in table.subject_columns]))
 
     @cached_property
     def edges(self) -> list[tuple[int, Edge]]:
         """Every edge of the organizations in which one names the person, with its sequence, in that order."""
-        organizations = self.naming(ALIAS, ("organization_id",), ("from_id", "to_id"), self.ids)
+        organizations = self.naming(ALIAS, ("organization_id",), self.ids)
         where = {"organization_id": organizations.column("organization_id").to_pylist()}
         rows = self.find(ALIAS, (*Edge._fields, "batch_sequence"), where).to_pylist()
         edges = [(row.pop("batch_sequence"), Edge(**row)) for row in rows]
@@ -170,11 +204,11 @@ class Found:
         pairs = list(zip(*(rows.column(name).to_pylist() for name in PAIR), strict=True))
         gone = self.tombstones.erased(ENGAGEMENT, set(pairs))
         told = rows.filter(pa.array([pair in gone for pair in pairs], pa.bool_())).select(list(key))
-        return _once(pa.concat_tables([told, self.naming(MUTATION_REQUEST, key, ("from_id", "to_id"), self.ids)]))
+        return _once(pa.concat_tables([told, self.naming(MUTATION_REQUEST, key, self.ids)]))
 
     def names(self) -> pa.Table:
         """Whose names the mapping has of the person, as organization_id and id."""
-        return self.naming(MAPPING, NAMED[:2], ("id",), self.ids)
+        return self.naming(MAPPING, NAMED[:2], self.ids)
 
     def names_handed_on(self) -> pa.Table:
         """Moved names of others that differ without what was said of the person: as they are then, columns NAMED."""
@@ -210,7 +244,7 @@ class Found:
 
     def notifications(self) -> pa.Table:
         """Notifications that name the person; columns NOTIFIED."""
-        return self.naming(NOTIFICATION, NOTIFIED, NOTIFIED[1:], self.whom.persons)
+        return self.naming(NOTIFICATION, NOTIFIED, self.whom.persons)
 
     def refused(self) -> pa.Table:
         """Records in quarantine that name one of the ids, or of which only the id can be read; columns PLACE."""
@@ -221,14 +255,11 @@ class Found:
         named = [self._names(key, value, words) for key, value in zip(keys, values, strict=True)]
         return _once(rows.select(list(PLACE)).filter(pa.array(named, pa.bool_())))
 
-    def _names(self, key: bytes | None, value: bytes | None, words: Sequence[Any]) -> bool:
-        said = said_in(value)
-        organization = said.get("organization_id")
+    def _names(self, key: bytes | None, value: bytes | None, words: Sequence[re.Pattern[bytes]]) -> bool:
+        organization = said_in(value).get("organization_id")
         if self.whom.organizations and organization is not None and organization not in self.whom.organizations:
             return False
-        # Unpacked, too: JSON can write one id in many ways.
-        texts = [text for text in (key, value, *(of.encode("utf-8", "surrogatepass") for of in said.values())) if text]
-        return any(word.search(text) for word in words for text in texts)
+        return any(is_named(word, text) for word in words for text in (key, value))
 
 
 def _once(rows: pa.Table) -> pa.Table:

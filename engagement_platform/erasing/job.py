@@ -1,33 +1,33 @@
-"""Puts the erasure of the engagement and profile tables together: what is asked for, leases, processes. A batch each.
+"""Erases a person from the tables of engagements and profiles: one batch an erasure, under the leases of all of them.
 
-Whoever dies in the middle leaves a batch that is finished by the next call, and until then no other job begins one on
-these tables. Whom it is about is kept encrypted until it is done.
+Tombstones first, so that nothing comes in again; the Data Table before the notifications, so that readers never hear of
+a row that is still there. Whoever dies in the middle leaves a batch that the next call finishes; until then no other
+job begins one on these tables. Whom it is about is kept encrypted until it is done. What is removed is `rewrites`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import cast
+from functools import cached_property, partial
+from typing import Any, cast
 
 from pyspark.sql import SparkSession
 
 from engagement_platform.engine.drain import DrainPolicy, drain
+from engagement_platform.engine.fencing import Committer
 from engagement_platform.engine.job import BatchReport, Callbacks, MicroBatchJob, Stores
-from engagement_platform.engine.model import JobState, Limits, Manifest, NoIdentity, Offsets
+from engagement_platform.engine.model import Counts, JobState, Limits, Manifest, NoIdentity, Offsets
+from engagement_platform.engine.step import Step
 from engagement_platform.engine.unfinished_batches import closed
-from engagement_platform.erasing.processes import (
-    AnnounceProcess,
-    EntityProcess,
-    Erasing,
-    RewriteProcess,
-    TombstoneProcess,
-)
-from engagement_platform.erasing.rewrites import rewrites
-from engagement_platform.erasing.whom import Whom
+from engagement_platform.erasing.found import Found, Whom
+from engagement_platform.erasing.rewrites import Rewrite, rewrites
+from engagement_platform.erasing.rules import follow
 from engagement_platform.lake import log
+from engagement_platform.lake.arrow import table_of
+from engagement_platform.lake.audit_columns import stamped_here
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.engagement import (
     CHANGESET,
@@ -37,13 +37,14 @@ from engagement_platform.lake.engagement import (
     QUARANTINE,
     data_table,
 )
-from engagement_platform.lake.erased import ERASE_SUBJECTS
+from engagement_platform.lake.erased import ERASE_SUBJECTS, rewrite
 from engagement_platform.lake.fencing import LakeFencing, targets
 from engagement_platform.lake.lake import Lake
 from engagement_platform.lake.session import spark_session
 from engagement_platform.pii.sealing import SealBroken
-from engagement_platform.pii.tombstones import StoredTombstones
+from engagement_platform.pii.tombstones import ENGAGEMENT, StoredTombstones, entity
 from engagement_platform.pipelines.engagements.job import ANNOUNCED
+from engagement_platform.pipelines.mutations.identity import Identities
 from engagement_platform.pipelines.parts import announced
 from engagement_platform.pipelines.profiles.entity import profile
 from engagement_platform.pipelines.redrive import turn_of
@@ -53,16 +54,83 @@ _REMEMBERED = 100
 AT_ONCE = DrainPolicy(idle_timeout=timedelta(0), max_duration=timedelta.max)
 
 
-def tables(settings: Settings) -> tuple[Table, ...]:
+def tables(settings: Settings) -> Sequence[Table]:
     """Every table that an erasure looks into."""
-    entity = profile(settings)
-    return (*rewrites(settings), entity.changeset, entity.base)
+    return tuple(rewrites(settings))
 
 
 def versions(settings: Settings) -> dict[str, int]:
     """The versions that these tables have now; tables that are not there are absent."""
     found = {table.name: log.version(table.uri(settings.lake)) for table in tables(settings)}
     return {name: version for name, version in found.items() if version is not None}
+
+
+@dataclass
+class Erasing:
+    """One erasure: whom, and what the tables had when it began."""
+
+    lake: Lake
+    manifest: Manifest
+    whom: Whom
+    tombstones: StoredTombstones
+
+    @cached_property
+    def found(self) -> Found:
+        """As pinned, so that every attempt finds the same."""
+        return Found(self.lake.settings, self.whom, self.tombstones, self.manifest.table_versions)
+
+
+def _put_up_tombstones(work: Erasing, commit: Committer) -> Counts:  # noqa: ARG001
+    """From here on nothing about the person, its engagements and its profile comes in. Counts: new tombstones."""
+    keys = work.whom.keys(entity(profile(work.lake.settings).name))
+    keys[ENGAGEMENT] = {(row["organization_id"], row["engagement_id"]) for row in work.found.rows}
+    return {"tombstones": sum(work.tombstones.put_up(kind, of_kind) for kind, of_kind in keys.items())}
+
+
+def _rewrite(table: Table, decide: Callable[[Found], Rewrite], work: Erasing, commit: Committer) -> Counts:
+    """Rows of one table that name the person go, or lose what they say of it. Counts: its rows, by the table's name.
+
+    In one commit: bounds of what an earlier one left would stand in the log.
+    """
+    on, gone, changed, where = decide(work.found)
+    # Also without a row: then it closes a table that a crash left open.
+    with commit("rewrite") as txn:
+        rewrite(work.lake, table, txn, on=on, gone=gone, changed=changed, where=where)
+    # Also when the commit was made before a crash.
+    made = work.lake.commit_of(table, txn)
+    count = 0 if made is None else made.rows_deleted + made.rows_updated
+    return {table.name: count} if count else {}
+
+
+def _announce(work: Erasing, commit: Committer) -> Counts:
+    """A notification for each row that is gone, so that readers drop it. Counts: notifications."""
+    gone = list(_gone(work))
+    if gone:
+        rows = work.lake.frame(stamped_here(table_of(gone, NOTIFICATION, *gone[0]), work.manifest))
+        with commit("append") as txn:
+            work.lake.append(rows, NOTIFICATION, txn, rows=len(gone))
+    return {"notifications": len(gone)}
+
+
+def _gone(work: Erasing) -> Iterator[dict[str, Any]]:
+    """Of rows that readers were told of: under the requests that are announced."""
+    begin = f"{work.manifest.app_id}/{work.manifest.batch_id}"
+    announced = int(str(work.manifest.source[ANNOUNCED]))
+    told = Identities(edge for sequence, edge in work.found.edges if sequence <= announced)
+    for row in work.found.rows:
+        if (before := follow(told, row)) is None:
+            continue
+        organization, engagement = row["organization_id"], row["engagement_id"]
+        yield {
+            # The length says where the organization ends: ids may hold any character.
+            "notification_id": f"{begin}/{len(organization)}/{organization}/{engagement}",
+            "organization_id": organization,
+            "change_type": "DELETE",
+            "engagement_id": engagement,
+            "engagement_date": row["engagement_date"],
+            "person_id": None,
+            "previous_person_id": work.tombstones.pseudonym(before) if before in work.whom.persons else before,
+        }
 
 
 @dataclass(frozen=True)
@@ -88,23 +156,26 @@ def erase_job(
     lake: Lake, stores: Stores, settings: Settings, callbacks: Callbacks | None = None
 ) -> MicroBatchJob[Erasing]:
     """Every erasure that was asked for and is not finished, one batch each."""
-    callbacks, entity, tombstones = callbacks or Callbacks(), profile(settings), StoredTombstones(settings)
+    callbacks, tombstones = callbacks or Callbacks(), StoredTombstones(settings)
+    base, changeset = profile(settings).base, profile(settings).changeset
 
     def prepare(manifest: Manifest) -> Erasing:
         asked = tombstones.asked(number := manifest.end["erasure"])
         if asked is None:
             raise SealBroken(f"What {ERASE_SUBJECTS} number {number} was asked to erase")
-        return Erasing(lake, manifest, Whom.of_json(asked[1]), tombstones, entity)
+        return Erasing(lake, manifest, Whom(**{name: tuple(ids) for name, ids in asked[1].items()}), tombstones)
 
-    steps = [RewriteProcess(table, decide) for table, decide in rewrites(settings).items()]
-    profiles = [EntityProcess(table, entity.key) for table in (entity.changeset, entity.base)]
-    written = {f"{one.name}/rewrite": one.table for one in steps}
-    written |= {f"{one.name}/remove": one.table for one in profiles}
+    # `profile/changeset` has a name of its own.
+    decided = {table.name.removeprefix("engagement/").replace("/", "-"): table for table in tables(settings)}
+    steps = [
+        Step(name, partial(_rewrite, table, rewrites(settings)[table]), ("rewrite",)) for name, table in decided.items()
+    ]
+    written = {f"{name}/rewrite": table for name, table in decided.items()}
     return MicroBatchJob(
         name=ERASE_SUBJECTS,
         source=AskedSource(tombstones),
         prepare=prepare,
-        processes=(TombstoneProcess(), *steps, AnnounceProcess(), *profiles),
+        processes=(Step("tombstones", _put_up_tombstones), *steps, Step("announce", _announce, ("append",))),
         stores=stores,
         limits=Limits(settings.batch.max_records, settings.batch.max_bytes),
         # Batches that only append would begin between a crash and the resume, and commit after it.
@@ -113,7 +184,7 @@ def erase_job(
         # Of all who write these tables; whoever only appends begins no batch while quarantine's is held.
         leased=(
             data_table(settings.layout.scheme).name, CHANGESET.name, MAPPING.name, MUTATION_REQUEST.name,
-            turn_of(MUTATION_REQUEST), QUARANTINE.name, entity.base.name, entity.changeset.name,
+            turn_of(MUTATION_REQUEST), QUARANTINE.name, base.name, changeset.name,
         ),
         lease_wait=settings.stores.lease_wait,
         fencing=LakeFencing(lake, targets({**written, "announce/append": NOTIFICATION})),
@@ -136,7 +207,7 @@ class Eraser:
 
     def run(self, subject_ref: str, whom: Whom) -> dict[str, int]:
         """Erase; rows of each table. The same call does the rest after a crash. Raises what the job raises."""
-        number = StoredTombstones(self.settings).ask(subject_ref, whom.as_json())
+        number = StoredTombstones(self.settings).ask(subject_ref, asdict(whom))
         for _ in self.finish():
             pass
         for record in self.stores.checkpoints.history(ERASE_SUBJECTS, limit=_REMEMBERED):

@@ -1,4 +1,4 @@
-"""What an erasure does to each engagement table, in the order of its commits. Decides only; `processes` commits.
+"""What an erasure does to each table of engagements and profiles, in the order of its commits. Decides; `job` commits.
 
 Readers see the same before, between and after: rows leave the Data Table before their newer images leave the changeset,
 and who became whom is changed when nothing of the person depends on it any more.
@@ -7,6 +7,7 @@ and who became whom is changed when nothing of the person depends on it any more
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -25,6 +26,7 @@ from engagement_platform.lake.engagement import (
 )
 from engagement_platform.pipelines.engagements.schema import ROW
 from engagement_platform.pipelines.mutations.move import KEY
+from engagement_platform.pipelines.profiles.entity import profile
 from engagement_platform.settings import Settings
 from engagement_platform.sources.messages import Reason
 
@@ -44,7 +46,8 @@ class Rewrite(NamedTuple):
 
 
 def rewrites(settings: Settings) -> Mapping[Table, Callable[[Found], Rewrite]]:
-    """Every engagement table, in the order of the commits."""
+    """Every table of engagements and profiles, in the order of the commits."""
+    entity = profile(settings)
     return {
         data_table(settings.layout.scheme): _data,
         CHANGESET: _changeset,
@@ -53,6 +56,8 @@ def rewrites(settings: Settings) -> Mapping[Table, Callable[[Found], Rewrite]]:
         ALIAS: _alias,
         NOTIFICATION: _notifications,
         QUARANTINE: _quarantine,
+        entity.changeset: partial(_profiles, entity.changeset),
+        entity.base: partial(_profiles, entity.base),
     }
 
 
@@ -100,10 +105,19 @@ def _notifications(found: Found) -> Rewrite:
 
 
 def _quarantine(found: Found) -> Rewrite:
-    """Refused records that name the person become markers: where they stood, and that somebody was erased."""
+    refused = found.refused()
+    return Rewrite(PLACE, refused.slice(0, 0), as_markers(QUARANTINE, refused))
+
+
+def as_markers(quarantine: Table, places: pa.Table) -> pa.Table:
+    """Refused records that name the person: where they were on the topic, and that somebody was erased."""
     said = {"key": None, "value": None, "reason_code": Reason.ERASED.value, "reason": Reason.ERASED.sentence}
-    rows = [{**row, **said} for row in found.refused().to_pylist()]
-    return Rewrite(PLACE, table_of((), QUARANTINE, *PLACE), table_of(rows, QUARANTINE, *PLACE, *said))
+    return table_of(({**row, **said} for row in places.to_pylist()), quarantine, *PLACE, *said)
+
+
+def _profiles(table: Table, found: Found) -> Rewrite:
+    """Changes of a profile, or its row in the base, go."""
+    return Rewrite(table.subject_columns, found.naming(table, table.subject_columns, found.whom.profiles))
 
 
 def _instead(found: Found) -> Mapping[str | None, str]:

@@ -24,8 +24,7 @@ from engagement_platform.ingest_server.spooled import spool_folder
 from engagement_platform.lake.arrow import table_of
 from engagement_platform.pii.contracts import VAULT
 from engagement_platform.pii.erasure import expire_refused
-from engagement_platform.pii.opening import open_vault
-from engagement_platform.pii.vault import Vault
+from engagement_platform.pii.vault import Vault, open_vault
 from engagement_platform.settings import Settings
 
 _HOUR_S = 3600.0

@@ -14,8 +14,8 @@ from pathlib import Path
 from engagement_platform.ingest_server.intake import SpoolSeal
 from engagement_platform.ingest_server.records import Record, RecordKind, encode
 from engagement_platform.ingest_server.spool import Segment, finish_segment, segment_of, write_durably
-from engagement_platform.pii.erasure import Former, Subject, naming
-from engagement_platform.pii.opening import open_vault
+from engagement_platform.pii.erasure import Erasable, Former, Subject, naming
+from engagement_platform.pii.vault import open_vault
 from engagement_platform.settings import Settings
 
 _SLACK = timedelta(minutes=1)
@@ -26,8 +26,8 @@ def spool_folder(settings: Settings) -> Path:
     return (settings.ingest_server.spool or settings.home / "ingest" / "spool").expanduser().absolute()
 
 
-@dataclass(frozen=True)
-class SpooledRecords:
+@dataclass
+class SpooledRecords(Erasable):
     """The segments of one spool. Only while deliveries wait: `pii.erasure.erase` sees to that."""
 
     settings: Settings

@@ -12,12 +12,12 @@ from engagement_platform.ingest_server.events import EventRefused, subject_of
 from engagement_platform.ingest_server.sinks import local_folder, objects, packed
 from engagement_platform.ingest_server.spool import write_durably
 from engagement_platform.pii.declared import EVERY_TYPE, parts
-from engagement_platform.pii.erasure import Subject
+from engagement_platform.pii.erasure import Erasable, Subject
 from engagement_platform.settings import Settings
 
 
-@dataclass(frozen=True)
-class StoredObjects:
+@dataclass
+class StoredObjects(Erasable):
     """The objects below a folder. subject: steps to whom an event is about."""
 
     folder: Path

@@ -38,6 +38,8 @@ class Table:
     mode: Mode
     partitioned_by: tuple[str, ...] = ()
     liquid_by: tuple[str, ...] = ()
+    subject_columns: tuple[str, ...] = ()
+    """Columns that hold ids of whoever a row is about, by which an erasure finds the row."""
     in_spark: bool = False
     """Whether Spark makes the empty table on a local disk, too; its rows are Spark's in any case."""
 

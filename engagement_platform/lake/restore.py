@@ -39,7 +39,7 @@ RESTORE = Table(
         Column("to_version", "long", "Version whose rows it has again."),
         Column("restored_by", "string", "user@host."),
         Column("reason", "string", "Why, as was said; null: nothing was."),
-        Column("mode", "string", "replay, drop or only."),
+        Column("mode", "string", "replay or drop."),
         Column("boundary", "string", "The batch whose end the tables are at again."),
         Column("table_rows", "long", "Rows of the table afterwards, equal to those of to_version."),
         Column("checksum", "string", "Sum over all values of the table afterwards, equal to that of to_version."),

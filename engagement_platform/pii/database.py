@@ -29,25 +29,16 @@ PII_KEY = Table(
     Column("created_ts", UtcTimestamp, nullable=False),
 )
 
-# game "": in all games. The reference is a keyed hash, so the table does not name whom it is about.
-PII_TOMBSTONE = Table(
-    "pii_tombstone",
-    METADATA,
-    Column("game", String(256), primary_key=True),
-    Column("subject_ref", String(64), primary_key=True),
-    # Of the stores, as batches have one: tells whether a batch began before or after.
-    Column("sequence", BigInteger, nullable=False),
-)
-
-# Whoever is erased from the tables of engagements and entities: persons and engagements of an organization ("": of
-# all), keys of an entity. By keyed hash, too.
+# Tombstones: players of a game, persons and engagements of an organization ("": of all), keys of an entity. By keyed
+# hash, so the table does not name whom it is about.
 PII_ERASED = Table(
     "pii_erased",
     METADATA,
     Column("kind", String(128), primary_key=True),
-    Column("organization_id", String(1024), primary_key=True),
+    Column("within", String(1024), primary_key=True),
     Column("ref", String(64), primary_key=True),
-    Column("erased_ts", UtcTimestamp, nullable=False),
+    # Of the stores, as batches have one: tells whether a batch began before or after.
+    Column("sequence", BigInteger, nullable=False),
 )
 
 # Erasures of these tables that are asked for and not finished: who it is, encrypted. Emptied in the end.

@@ -9,15 +9,19 @@ from __future__ import annotations
 import json
 import re
 import uuid
-from collections.abc import Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from datetime import date, datetime, timedelta
+from datetime import date, timedelta
 from enum import StrEnum
 from pathlib import Path
-from typing import Protocol, runtime_checkable
 
-from engagement_platform.engine.database import utc_now
+from engagement_platform.engine.database import open_engine, utc_now
+from engagement_platform.engine.lease import Lease, LeaseStore
 from engagement_platform.engine.model import Transaction
+from engagement_platform.engine.stores import CheckpointStore
+from engagement_platform.engine.unfinished_batches import OthersBatchUnfinished, blocking_batches
 from engagement_platform.lake import log
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.erased import ERASE_PLAYERS
@@ -27,6 +31,7 @@ from engagement_platform.pii import vault_store
 from engagement_platform.pii.contracts import REFUSED, VAULT
 from engagement_platform.pii.keys import EVERY_GAME, Owner
 from engagement_platform.pii.vault import Vault
+from engagement_platform.settings import Settings
 
 DELIVERY = "pii/delivery"
 """The turn of whoever brings events out of the spool, and of erasures."""
@@ -47,23 +52,6 @@ class Subject:
         return Owner(EVERY_GAME if self.game is None else self.game, self.ref)
 
 
-class Erasable(Protocol):
-    """Something else that holds rows of subjects. Both calls may come again after a crash."""
-
-    @property
-    def name(self) -> str:
-        """What it is called in receipts, such as `engagement/data`."""
-        ...
-
-    def erase(self, subject: Subject) -> int:
-        """Remove everything of the subject, also from files that no version has any more; how many rows."""
-        ...
-
-    def left(self, subject: Subject) -> int:
-        """How many rows of the subject there are now."""
-        ...
-
-
 class Former(StrEnum):
     """What former versions of a table keep on the disk after an erasure."""
 
@@ -73,17 +61,31 @@ class Former(StrEnum):
     """Least and greatest values of columns, until entries of the log expire."""
 
 
-@runtime_checkable
-class KeepsFormer(Erasable, Protocol):
-    """One whose former versions others may still read, so that what they consist of goes later."""
+class Erasable(ABC):
+    """A place that holds rows of subjects. Both calls may come again after a crash."""
+
+    name: str
+    """What it is called in receipts, such as `engagement/data`."""
+    objects: Sequence[str] = ()
+    """What `erase` has written anew, by name, where that is not one table."""
+    stays: Sequence[str] = ()
+    """What it left as it is, each with the reason and what to do."""
+
+    @abstractmethod
+    def erase(self, subject: Subject) -> int:
+        """Remove everything of the subject; how many rows."""
+
+    @abstractmethod
+    def left(self, subject: Subject) -> int:
+        """How many rows of the subject there are now."""
 
     def keeps(self) -> Mapping[Former, timedelta]:
-        """How long after an erasure each may be there, in days on which nobody has to be in a hurry."""
-        ...
+        """How long after an erasure former versions may be there, which others may still read."""
+        return {}
 
-    def former(self, path: Path) -> Former | None:
-        """What a file is that only former versions need; None: it is in use now, or none of this one's."""
-        ...
+    def former(self, path: Path) -> Former | None:  # noqa: ARG002
+        """What a file is that only former versions need; None: it is in use now, or none of this place's."""
+        return None
 
 
 @dataclass(frozen=True)
@@ -96,24 +98,7 @@ class Erased:
     until: Mapping[str, str] = field(default_factory=dict)
     """What former versions keep -> by when it is gone, ISO 8601; empty where everything is gone."""
     objects: Sequence[str] = ()
-    """What was written anew without the subject, where that is not one table."""
     stays: Sequence[str] = ()
-    """What was left as it is, each with the reason and what to do."""
-
-
-@runtime_checkable
-class NamesObjects(Erasable, Protocol):
-    """One that consists of objects, some of which may have to stay for the time being."""
-
-    @property
-    def objects(self) -> Sequence[str]:
-        """What `erase` has written anew, by name."""
-        ...
-
-    @property
-    def stays(self) -> Sequence[str]:
-        """What it left as it is, as sentences."""
-        ...
 
 
 def subject(vault: Vault, subject_id: str, game: str | None) -> Subject:
@@ -145,6 +130,35 @@ def naming(who: Subject) -> re.Pattern[bytes]:
     """Finds the subject's id in bytes, plain or as ASCII JSON, as a word of its own."""
     forms = {who.id.encode("utf-8", "surrogatepass"), json.dumps(who.id)[1:-1].encode()}
     return re.compile(rb"(?<!\w)(?:" + b"|".join(map(re.escape, sorted(forms))) + rb")(?!\w)")
+
+
+def is_named(words: re.Pattern[bytes], value: bytes | None) -> bool:
+    """Whether a record names the subject of `naming`, in whatever way JSON writes the id."""
+    if not value:
+        return False
+    if words.search(value):
+        return True
+    try:
+        plain = json.dumps(json.loads(value), ensure_ascii=False) if b"\\" in value else ""
+    except (ValueError, RecursionError):
+        return False
+    return words.search(plain.encode("utf-8", "surrogatepass")) is not None
+
+
+@contextmanager
+def nobody_writes(settings: Settings, leased: Sequence[str]) -> Iterator[list[Lease]]:
+    """Hold the leases of tables while an erasure writes them and no batch of them is half done.
+
+    Raises LeaseUnavailable, OthersBatchUnfinished.
+    """
+    stores, engine = settings.stores, open_engine(settings.store_url)
+    leases = LeaseStore(engine, ttl=stores.lease_ttl)
+    with ExitStack() as held:
+        names = (f"table/{name}" for name in leased)
+        taken = [held.enter_context(leases.acquire(n, purpose="erase", wait=stores.lease_wait)) for n in names]
+        if others := blocking_batches("erase", leased, CheckpointStore(engine).unfinished()):
+            raise OthersBatchUnfinished("erase", leased, others)
+        yield taken
 
 
 def left(vault: Vault, table: Table, who: Subject) -> int:
@@ -205,15 +219,9 @@ def _is_of(row: dict[str, object], who: Subject) -> bool:
 
 
 def _erased(other: Erasable, who: Subject) -> Erased:
-    gone = other.erase(who)
-    objects, stays = (tuple(other.objects), tuple(other.stays)) if isinstance(other, NamesObjects) else ((), ())
-    return Erased(other.name, gone, other.left(who), _until(other, utc_now()), objects, stays)
-
-
-def _until(other: Erasable, now: datetime) -> dict[str, str]:
-    if not isinstance(other, KeepsFormer):
-        return {}
-    return {former.value: (now + keep).isoformat() for former, keep in other.keeps().items()}
+    gone, left, now = other.erase(who), other.left(who), utc_now()
+    until = {former.value: (now + keep).isoformat() for former, keep in other.keeps().items()}
+    return Erased(other.name, gone, left, until, tuple(other.objects), tuple(other.stays))
 
 
 def once() -> Transaction:

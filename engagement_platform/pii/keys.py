@@ -8,19 +8,22 @@ from __future__ import annotations
 import hashlib
 import hmac
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from threading import Lock
+from typing import NamedTuple, TypeVar
 
 from sqlalchemy import ColumnElement, Connection, Engine, Row, Table, and_, select
 
 from engagement_platform.engine.database import reading, utc_now, writing
 from engagement_platform.engine.records import next_sequence
-from engagement_platform.pii.database import PII_KEY, PII_SECRET, PII_TOMBSTONE
+from engagement_platform.pii.database import PII_ERASED, PII_KEY, PII_SECRET
 from engagement_platform.pii.master import Masters
 from engagement_platform.pii.sealing import new_key, words
 
+PLAYER = "player"
+"""Kind of the tombstones of owners of keys."""
 EVERY_GAME = ""
 """Of a tombstone: the subject is erased in all games, also in those that come later."""
 
@@ -31,8 +34,7 @@ _AT_ONCE = 500
 _PATIENCE = 50
 
 
-@dataclass(frozen=True)
-class Owner:
+class Owner(NamedTuple):
     """Whose a key is: a subject of one game, by reference."""
 
     game: str
@@ -93,10 +95,10 @@ class Keyring:
         """
         wanted = set(owners)
         with reading(self.engine) as connection:
-            found, erased = self._newest(connection, wanted), self._erased(connection, wanted)
+            found, erased = self._newest(connection, wanted), erased_keys(connection, PLAYER, wanted)
         if missing := wanted - found.keys() - erased:
             with writing(self.engine, _LOCK) as connection:
-                erased = self._erased(connection, wanted)
+                erased = erased_keys(connection, PLAYER, wanted)
                 found |= self._newest(connection, missing)
                 made = [self._made(owner) for owner in sorted(missing - found.keys() - erased, key=str)]
                 if made:
@@ -114,17 +116,7 @@ class Keyring:
     def erased(self, owners: Collection[Owner], before: int | None = None) -> set[Owner]:
         """Those that have a tombstone. before: that had one when the batch with this sequence began."""
         with reading(self.engine) as connection:
-            return self._erased(connection, set(owners), before)
-
-    def has_tombstones(self) -> bool:
-        """Whether anybody was erased."""
-        with reading(self.engine) as connection:
-            return connection.execute(select(PII_TOMBSTONE.c.game).limit(1)).first() is not None
-
-    def has_tombstone(self, owner: Owner) -> bool:
-        """Whether exactly this was erased; EVERY_GAME is asked for as such."""
-        with reading(self.engine) as connection:
-            return connection.execute(select(PII_TOMBSTONE).where(_of(PII_TOMBSTONE, owner))).first() is not None
+            return erased_keys(connection, PLAYER, owners, before)
 
     def count(self, owner: Owner) -> int:
         """How many keys there are of a subject, or with EVERY_GAME in all games."""
@@ -139,9 +131,7 @@ class Keyring:
         """
         with writing(self.engine, _LOCK) as connection:
             overwrite_what_goes(connection)
-            if connection.execute(select(PII_TOMBSTONE).where(_of(PII_TOMBSTONE, owner))).first() is None:
-                values = {"game": owner.game, "subject_ref": owner.ref, "sequence": next_sequence(connection)}
-                connection.execute(PII_TOMBSTONE.insert().values(**values))
+            put_up(connection, PLAYER, [owner])
             gone = connection.execute(PII_KEY.delete().where(_in_games(owner))).rowcount
         empty_log(self.engine)
         return gone
@@ -202,15 +192,35 @@ class Keyring:
                     found[owner] = self._unwrapped(row)
         return found
 
-    def _erased(self, connection: Connection, owners: set[Owner], before: int | None = None) -> set[Owner]:
-        graves: set[Owner] = set()
-        for refs in _chunks({owner.ref for owner in owners}):
-            rows = connection.execute(select(PII_TOMBSTONE).where(PII_TOMBSTONE.c.subject_ref.in_(refs)))
-            graves |= {Owner(row.game, row.subject_ref) for row in rows if before is None or row.sequence < before}
-        return {owner for owner in owners if owner in graves or Owner(EVERY_GAME, owner.ref) in graves}
-
     def _unwrapped(self, row: Row[tuple[object, ...]]) -> DataKey:
         return DataKey(row.version, self._masters.unwrap(row.master_version, row.wrapped, _about(PII_KEY, row)))
+
+
+K = TypeVar("K", bound=tuple[str, str])
+"""(organization or game, reference)"""
+
+
+def put_up(connection: Connection, kind: str, keys: Iterable[tuple[str, str]]) -> int:
+    """Tombstones for keys; how many are new."""
+    new = 0
+    for within, ref in sorted(set(keys)):
+        table = PII_ERASED.c
+        same = and_(table.kind == kind, table.within == within, table.ref == ref)
+        if connection.execute(select(PII_ERASED).where(same)).first() is None:
+            values = {"kind": kind, "within": within, "ref": ref, "sequence": next_sequence(connection)}
+            connection.execute(PII_ERASED.insert().values(**values))
+            new += 1
+    return new
+
+
+def erased_keys(connection: Connection, kind: str, keys: Collection[K], before: int | None = None) -> set[K]:
+    """Those of these keys that have a tombstone, or one everywhere. before: put up before this sequence."""
+    found: set[tuple[str, str]] = set()
+    for refs in _chunks({ref for _, ref in keys}):
+        query = select(PII_ERASED).where(PII_ERASED.c.kind == kind, PII_ERASED.c.ref.in_(refs))
+        rows = connection.execute(query)
+        found |= {(row.within, row.ref) for row in rows if before is None or row.sequence < before}
+    return {key for key in keys if key in found or (EVERY_GAME, key[1]) in found}
 
 
 def empty_log(engine: Engine) -> None:

@@ -12,7 +12,7 @@ import os
 import stat
 import time
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import boto3
 from botocore.config import Config
@@ -58,29 +58,11 @@ class KmsUnavailable(PlatformError):
         )
 
 
-class Master(Protocol):
-    """Something that wraps keys."""
-
-    def current(self) -> str:
-        """The version that `wrap` uses now."""
-        ...
-
-    def wrap(self, key: bytes, about: bytes) -> tuple[str, bytes]:
-        """(version, wrapped key)."""
-        ...
-
-    def unwrap(self, version: str, wrapped: bytes, about: bytes) -> bytes:
-        """The key. Raises SealBroken, MasterKeyMissing, KmsUnavailable."""
-        ...
-
-
 class LocalMaster:
     """Master keys in one file with the rights 0600, looked at for every use: another process may rotate it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._known: tuple[tuple[int, ...], dict[str, Any]] | None = None
-        """What was read last, and of which file; a rotation makes another file."""
 
     def current(self) -> str:
         """The version that `wrap` uses now; the file is made when it is missing."""
@@ -114,10 +96,6 @@ class LocalMaster:
         return len(kept["keys"]) - 1
 
     def _read(self, *, make: bool = True) -> dict[str, Any]:
-        with contextlib.suppress(FileNotFoundError):
-            found = self.path.stat()
-            if self._known is not None and self._known[0] == _same_file(found):
-                return self._known[1]
         try:
             descriptor = os.open(self.path, os.O_RDONLY)
         except FileNotFoundError:
@@ -126,12 +104,10 @@ class LocalMaster:
             self._make()
             descriptor = os.open(self.path, os.O_RDONLY)
         with os.fdopen(descriptor, "rb") as file:
-            found = os.fstat(file.fileno())
-            mode = stat.S_IMODE(found.st_mode)
+            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
             if mode & 0o077:
                 raise MasterKeyExposed(self.path, mode)
             kept: dict[str, Any] = json.loads(file.read())
-        self._known = (_same_file(found), kept)
         return kept
 
     def _make(self) -> None:
@@ -231,12 +207,8 @@ class Masters:
         return master.unwrap(version, wrapped, about)
 
     @property
-    def _now(self) -> Master:
+    def _now(self) -> LocalMaster | KmsMaster:
         return self._kms or self.local
-
-
-def _same_file(found: os.stat_result) -> tuple[int, ...]:
-    return found.st_ino, found.st_mode, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
 def _context(about: bytes) -> dict[str, str]:

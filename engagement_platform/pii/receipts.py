@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from engagement_platform.engine.database import utc_now
 from engagement_platform.errors import PlatformError
 from engagement_platform.pii.contracts import REFUSED, VAULT
-from engagement_platform.pii.erasure import Erasable, Erased, KeepsFormer, Subject, left
+from engagement_platform.pii.erasure import Erasable, Erased, Subject, left
 from engagement_platform.pii.keys import EVERY_GAME, Keyring, Owner
 from engagement_platform.pii.scan import places_with
 from engagement_platform.pii.vault import Vault
@@ -117,7 +117,10 @@ def verify(
     if subject_id is not None:
         until = {place["name"]: place.get("until", {}) for place in said["places"]}
         lake = [] if "://" in vault.root or Path(vault.root).is_relative_to(home) else [Path(vault.root)]
-        checks += _looked_for(who, others, _Scan([home, *lake], outside, [subject_id, *names]), until)
+        for other in others:
+            rows = other.left(who)
+            checks.append(Check(other.name, rows == 0, f"{rows} rows"))
+        checks += _scanned([home, *lake], outside, [subject_id, *names], others, until)
         if "://" in vault.root:
             checks.append(_not_looked("bytes of the lake", "it is on an object store; rows were looked at"))
     else:
@@ -134,7 +137,7 @@ def _not_looked(what: str, why: str) -> Check:
 
 
 def _checks(vault: Vault, who: Subject, owner: Owner) -> Iterator[Check]:
-    there = vault.keyring.has_tombstone(owner)
+    there = bool(vault.keyring.erased({owner}))
     yield Check("tombstone", there, "there" if there else "missing: replays would bring it back")
     keys = vault.keyring.count(owner)
     yield Check("keys", keys == 0, f"{keys} keys")
@@ -143,35 +146,29 @@ def _checks(vault: Vault, who: Subject, owner: Owner) -> Iterator[Check]:
         yield Check(table.name, rows == 0, f"{rows} rows")
 
 
-@dataclass(frozen=True)
-class _Scan:
-    folders: Sequence[Path]
-    outside: Sequence[Path]
-    ids: Sequence[str]
-
-
-def _looked_for(
-    who: Subject, others: Sequence[Erasable], scan: _Scan, until: Mapping[str, Mapping[str, str]]
+def _scanned(
+    folders: Sequence[Path],
+    outside: Sequence[Path],
+    ids: Sequence[str],
+    others: Sequence[Erasable],
+    until: Mapping[str, Mapping[str, str]],
 ) -> Iterator[Check]:
     """until: of each place, what its former versions keep -> by when that is gone."""
-    for other in others:
-        rows = other.left(who)
-        yield Check(other.name, rows == 0, f"{rows} rows")
-    needles = [id_.encode("utf-8", "surrogatepass") for id_ in scan.ids if len(id_) >= LEAST_SCANNED]
-    if len(needles) < len(scan.ids):
+    needles = [id_.encode("utf-8", "surrogatepass") for id_ in ids if len(id_) >= LEAST_SCANNED]
+    if len(needles) < len(ids):
         yield _not_looked("bytes of short ids", f"fewer than {LEAST_SCANNED} characters are found everywhere")
     if not needles:
         return
     stays: list[Path] = []
     waits = Counter[tuple[str, str, str]]()
-    for path in places_with(scan.folders, needles, scan.outside):
+    for path in places_with(folders, needles, outside):
         planned = _planned(path, others, until)
         if planned is not None and utc_now() <= datetime.fromisoformat(planned[2]):
             waits[planned] += 1
         else:
             stays.append(path)
     yield Check("bytes", not stays, ", ".join(map(str, stays[:5])) or "in no file that is in use")
-    for folder in scan.outside:
+    for folder in outside:
         if folder.exists():
             yield _not_looked("outside", str(folder))
     for (name, kind, when), count in sorted(waits.items()):
@@ -183,7 +180,7 @@ def _planned(
 ) -> tuple[str, str, str] | None:
     """(place, what it is, by when it is gone) of a file that a receipt said would go later."""
     for other in others:
-        kind = other.former(path) if isinstance(other, KeepsFormer) else None
+        kind = other.former(path)
         if kind is not None and (when := until.get(other.name, {}).get(kind)) is not None:
             return other.name, kind.value, when
     return None

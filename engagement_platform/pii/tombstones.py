@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Mapping
-from datetime import datetime
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -16,7 +15,7 @@ from sqlalchemy import select
 from engagement_platform.engine.database import reading, writing
 from engagement_platform.lake.erased import PSEUDONYM
 from engagement_platform.pii.database import PII_ERASED, PII_ERASURE, open_pii
-from engagement_platform.pii.keys import Keyring, Owner, overwrite_what_goes
+from engagement_platform.pii.keys import PLAYER, Keyring, Owner, erased_keys, overwrite_what_goes, put_up
 from engagement_platform.pii.master import Masters
 from engagement_platform.pii.sealing import Sealer, derived, words
 from engagement_platform.settings import Settings
@@ -29,7 +28,6 @@ Id = tuple[str, str]
 """organization_id (or ANYWHERE), and an id within it."""
 
 _LOCK = "pii-keys"
-_AT_ONCE = 500
 
 
 def entity(name: str) -> str:
@@ -78,49 +76,34 @@ class StoredTombstones:
 
     def organizations(self, kind: str) -> set[str]:
         """Organizations in which somebody of a kind is erased, or ANYWHERE."""
-        query = select(PII_ERASED.c.organization_id).where(PII_ERASED.c.kind == kind).distinct()
+        query = select(PII_ERASED.c.within).where(PII_ERASED.c.kind == kind).distinct()
         with reading(self.keyring.engine) as connection:
             return set(connection.execute(query).scalars())
 
     def erased(self, kind: str, ids: Collection[Id]) -> set[Id]:
         """Those of these ids that are erased."""
-        table, within = PII_ERASED, self.organizations(kind)
-        asked = {key for key in ids if key[0] in within or ANYWHERE in within}
-        refs: dict[str, list[Id]] = {}
-        for key in asked:
-            refs.setdefault(self.ref(kind, key[1]), []).append(key)
-        found: set[Id] = set()
-        listed = sorted(refs)
-        for start in range(0, len(listed), _AT_ONCE):
-            query = select(table.c.organization_id, table.c.ref).where(
-                table.c.kind == kind, table.c.ref.in_(listed[start : start + _AT_ONCE])
-            )
-            with reading(self.keyring.engine) as connection:
-                for organization, ref in connection.execute(query):
-                    found.update(key for key in refs[ref] if organization in (ANYWHERE, key[0]))
-        return found
+        within = self.organizations(kind)
+        asked = [key for key in ids if key[0] in within or ANYWHERE in within]
+        keys = {(organization, self.ref(kind, id_)): (organization, id_) for organization, id_ in asked}
+        if not keys:
+            return set()
+        with reading(self.keyring.engine) as connection:
+            return {keys[key] for key in erased_keys(connection, kind, keys.keys())}
 
     def erased_players(self, players: Collection[tuple[str, str]], before: int | None) -> set[tuple[str, str]]:
         """Those of these (game, player) that are erased. before: that were when the batch with this sequence began."""
-        if not self.keyring.has_tombstones():
+        if not self.organizations(PLAYER):
             return set()
         owners = {Owner(game, self.keyring.ref(player)): (game, player) for game, player in players}
         return {owners[owner] for owner in self.keyring.erased(owners, before)}
 
-    def put_up(self, kind: str, ids: Iterable[Id], now: datetime) -> int:
+    def put_up(self, kind: str, ids: Iterable[Id]) -> int:
         """Tombstones for these ids; how many are new."""
-        rows = {(organization, self.ref(kind, id_)) for organization, id_ in ids}
-        if not rows:
+        keys = [(organization, self.ref(kind, id_)) for organization, id_ in ids]
+        if not keys:
             return 0
-        table, new = PII_ERASED, 0
         with writing(self.keyring.engine, _LOCK) as connection:
-            for organization, ref in sorted(rows):
-                same = (table.c.kind == kind) & (table.c.organization_id == organization) & (table.c.ref == ref)
-                if connection.execute(select(table).where(same)).first() is None:
-                    values = {"kind": kind, "organization_id": organization, "ref": ref, "erased_ts": now}
-                    connection.execute(table.insert().values(**values))
-                    new += 1
-        return new
+            return put_up(connection, kind, keys)
 
     def ask(self, subject_ref: str, what: Mapping[str, Any]) -> int:
         """Write down, encrypted, what is to be erased; its number. The same of the same subject once only."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 from deltalake import DeltaTable
 
@@ -25,8 +25,10 @@ from engagement_platform.lake.contract import Table
 from engagement_platform.lake.turns import turn
 from engagement_platform.pii import vault_store
 from engagement_platform.pii.contracts import AUDIT, REFUSED, VAULT
-from engagement_platform.pii.keys import EVERY_GAME, DataKey, Keyring, Owner
-from engagement_platform.pii.sealing import SealBroken, Sealer, words
+from engagement_platform.pii.database import open_pii
+from engagement_platform.pii.keys import DataKey, Keyring, Owner
+from engagement_platform.pii.master import Masters
+from engagement_platform.pii.sealing import Sealer, words
 from engagement_platform.settings import Settings
 
 
@@ -79,6 +81,7 @@ class Stored:
     received_ts: datetime
 
 
+E = TypeVar("E", Deposit, Refusal)
 Finder = Callable[[Mapping[str, Any]], DataKey | None]
 
 
@@ -98,61 +101,52 @@ class Vault:
 
         Values of erased subjects are left out. One commit. Raises TableBusy.
         """
-        if not deposits:
-            return 0
 
-        def rows(keys: Mapping[Owner, DataKey]) -> Iterator[dict[str, object]]:
-            for deposit in deposits:
-                if (key := keys.get(deposit.owner)) is None:
-                    continue
-                sealer = Sealer(key.key)
-                for field, path, value in deposit.values:
-                    plain = json.dumps([path, value], ensure_ascii=False).encode("utf-8", "surrogatepass")
-                    about = _about(VAULT, deposit.owner, key.version, deposit.event_id, field)
-                    yield {
-                        "game": deposit.owner.game, "subject_ref": deposit.owner.ref, "event_id": deposit.event_id,
-                        "event_type": deposit.event_type, "field": field, "key_version": key.version,
-                        "received_ts": deposit.received_ts, "received_date": deposit.received_ts.date(),
-                        "segment": segment, "sealed": sealer.seal(plain, about),
-                    }  # fmt: skip
+        def rows(deposit: Deposit, key: DataKey) -> Iterator[dict[str, object]]:
+            sealer = Sealer(key.key)
+            for field, path, value in deposit.values:
+                plain = json.dumps([path, value], ensure_ascii=False).encode("utf-8", "surrogatepass")
+                about = _about(VAULT, deposit.owner, key.version, deposit.event_id, field)
+                event = {"event_id": deposit.event_id, "event_type": deposit.event_type, "field": field}
+                yield {**event, "sealed": sealer.seal(plain, about)}
 
-        return self._append(VAULT, {deposit.owner for deposit in deposits}, rows, txn)
+        return self._append(VAULT, deposits, rows, segment, txn)
 
     def refuse(self, refusals: Sequence[Refusal], segment: int, txn: Transaction) -> int:
         """Encrypt and append refused events; how many. As `deposit`."""
-        if not refusals:
-            return 0
 
-        def rows(keys: Mapping[Owner, DataKey]) -> Iterator[dict[str, object]]:
-            for refusal in refusals:
-                if (key := keys.get(refusal.owner)) is None:
-                    continue
-                about = _about(REFUSED, refusal.owner, key.version, refusal.refused_id, "body")
-                yield {
-                    "refused_id": refusal.refused_id, "game": refusal.owner.game, "subject_ref": refusal.owner.ref,
-                    "reason_code": refusal.reason_code, "reason": refusal.reason, "key_version": key.version,
-                    "received_ts": refusal.received_ts, "received_date": refusal.received_ts.date(),
-                    "segment": segment, "sealed": Sealer(key.key).seal(refusal.body, about),
-                }  # fmt: skip
+        def rows(refusal: Refusal, key: DataKey) -> Iterator[dict[str, object]]:
+            about = _about(REFUSED, refusal.owner, key.version, refusal.refused_id, "body")
+            why = {"reason_code": refusal.reason_code, "reason": refusal.reason}
+            yield {"refused_id": refusal.refused_id, **why, "sealed": Sealer(key.key).seal(refusal.body, about)}
 
-        return self._append(REFUSED, {refusal.owner for refusal in refusals}, rows, txn)
+        return self._append(REFUSED, refusals, rows, segment, txn)
 
     def _append(
         self,
         table: Table,
-        owners: set[Owner],
-        rows: Callable[[Mapping[Owner, DataKey]], Iterator[dict[str, object]]],
+        events: Sequence[E],
+        rows: Callable[[E, DataKey], Iterator[dict[str, object]]],
+        segment: int,
         txn: Transaction,
     ) -> int:
+        if not events:
+            return 0
         # Keys are looked up within the turn: an erasure, which takes the same one, comes wholly before or after.
         with turn(self.root, VAULT.name):
             found = self.opened(table)
             if vault_store.written(found, txn):
                 return 0
-            made = table_of(rows(self.keyring.keys_for(owners)), table)
-            if made.num_rows:
-                vault_store.append(found, made, txn)
-            return int(made.num_rows)
+            keys, made = self.keyring.keys_for({event.owner for event in events}), list[dict[str, object]]()
+            for event in events:
+                if (key := keys.get(event.owner)) is not None:
+                    received = event.received_ts
+                    of_all = {"game": event.owner.game, "subject_ref": event.owner.ref, "key_version": key.version}
+                    of_all |= {"received_ts": received, "received_date": received.date(), "segment": segment}
+                    made += ({**of_all, **row} for row in rows(event, key))
+            if made:
+                vault_store.append(found, table_of(made, table), txn)
+            return len(made)
 
     def opened(self, table: Table) -> DeltaTable:
         """One of the tables, made when it is missing. For writers that hold the turn."""
@@ -228,9 +222,11 @@ class Vault:
             vault_store.append(self.opened(AUDIT), table_of([row], AUDIT), Transaction(f"pii-audit/{read_id}", 0))
 
 
+def open_vault(settings: Settings) -> Vault:
+    """The vault of the lake that settings name, with its keys. Raises StoresUnavailable, StoresTooNew."""
+    return Vault(settings, Keyring(open_pii(settings.store_url), Masters(settings)))
+
+
 def _about(table: Table, owner: Owner, key_version: int, row: str, column: str) -> bytes:
     """What a value is bound to: moved to another row, column, subject or table it does not open."""
     return words(table.name, column, owner.game, owner.ref, key_version, row)
-
-
-__all__ = ["EVERY_GAME", "Deposit", "PurposeRefused", "Refusal", "SealBroken", "Stored", "Vault"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import shutil
 from dataclasses import dataclass
 
-from engagement_platform.erasing.whom import Whom
-from engagement_platform.pii.erasure import Subject
+from engagement_platform.erasing.found import Whom
+from engagement_platform.pii.erasure import Erasable, Subject
 from engagement_platform.pipelines.engagements.schema import CURRENT_ROW
 from engagement_platform.replica.file import beside, opened, state
 from engagement_platform.replica.refresh import place_of, refresh
@@ -17,7 +17,7 @@ assert set(_PERSON) <= set(CURRENT_ROW.names)
 
 
 @dataclass
-class ReplicaFile:
+class ReplicaFile(Erasable):
     """The replica of the settings; others drop the rows when they follow next."""
 
     settings: Settings

@@ -7,14 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import pyarrow as pa
-import pyarrow.compute as pc
-from deltalake import DeltaTable
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from engagement_platform.lake import log
-from engagement_platform.lake.contract import Table
 from engagement_platform.lake.engagement import MUTATION_REQUEST
 from engagement_platform.lake.lake import Lake
 from engagement_platform.pipelines.mutations.announce import changes
@@ -62,12 +57,6 @@ def entity_differences(lake: Lake, entity: Entity, before: Mapping[str, int], af
 
     joined = seen(before, "was").join(seen(after, "now"), entity.key, "full")
     return _differing(joined).select(entity.key, "change_type")
-
-
-def rows_of(lake: Lake, table: Table, version: int) -> int:
-    """How many rows a version has, as its log says."""
-    files = pa.table(DeltaTable(log.storage_uri(lake.uri(table)), version=version).get_add_actions(flatten=True))
-    return int(pc.sum(files.column("num_records")).as_py() or 0)
 
 
 def _differing(joined: DataFrame) -> DataFrame:

@@ -37,7 +37,7 @@ from engagement_platform.pipelines.profiles.snapshot import transaction, waterma
 from engagement_platform.pipelines.redrive import turn_of
 from engagement_platform.pipelines.snapshot import moved_through, watermark
 from engagement_platform.rollback.boundary import Moving
-from engagement_platform.rollback.difference import differences, entity_differences, rows_of
+from engagement_platform.rollback.difference import differences, entity_differences
 from engagement_platform.settings import Settings
 from engagement_platform.sources.kafka import KafkaSource
 
@@ -95,7 +95,7 @@ class Group:
     verified: str | None = None
     """The job whose record says where tables and topic part when what came since is given up."""
     follows: tuple[str, ...] = ()
-    """Jobs that read no messages, and whose offsets go back in every mode but `only`."""
+    """Jobs that read no messages, and whose offsets go back in every mode."""
     again: frozenset[str] = frozenset()
     """Other jobs that do again by themselves what is undone."""
     moving: Moving | None = None
@@ -118,9 +118,8 @@ class Group:
 
 def come_and_gone(lake: Lake, group: Group, before: Versions, after: Versions) -> dict[str, int]:
     """inserted, updated (none), deleted: rows of tables to which rows are only added, by their logs."""
-    moved = [
-        rows_of(lake, t, after[t.name]) - rows_of(lake, t, before[t.name]) for t in group.tables if t.name in after
-    ]
+    there = [(lake.uri(table), after[table.name], before[table.name]) for table in group.tables if table.name in after]
+    moved = [log.rows_in(uri, now) - log.rows_in(uri, then) for uri, now, then in there]
     return {"inserted": sum(n for n in moved if n > 0), "updated": 0, "deleted": -sum(n for n in moved if n < 0)}
 
 

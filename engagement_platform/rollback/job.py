@@ -23,6 +23,7 @@ from engagement_platform.engine.fencing import Committer
 from engagement_platform.engine.job import BatchReport, Callbacks, MicroBatchJob, Stores
 from engagement_platform.engine.lease import Fence
 from engagement_platform.engine.model import BatchRecord, Counts, JobState, Limits, Manifest, NoIdentity, Offsets
+from engagement_platform.engine.step import Step
 from engagement_platform.errors import PlatformError
 from engagement_platform.lake.arrow import table_of
 from engagement_platform.lake.audit_columns import stamped
@@ -94,33 +95,29 @@ class PlannedSource(NoIdentity):
         """No records are read."""
 
     def about(self) -> Mapping[str, object]:
-        """What offsets cannot say, for `RestoreBatch`."""
-        return {} if self.planned is None else about(self.planned)
-
-
-def about(planned: Plan) -> Mapping[str, object]:
-    """All of a plan that its batch needs beside versions."""
-    asked = planned.asked
-    backs: dict[str, object] = {}
-    for moved in planned.offsets:
-        if moved.follows:
-            backs[moved.job] = {"start": dict(moved.boundary), "end": dict(moved.boundary)}
-        elif asked.mode == "replay":
-            backs[moved.job] = {"start": dict(planned.since[moved.job]), "end": dict(moved.boundary)}
-        elif moved.job == planned.group.verified:
-            # Nothing is read again, but from here on tables no longer stand for what was read before.
-            backs[moved.job] = {"start": dict(moved.now), "end": dict(moved.now)}
-    return {
-        "table": asked.table,
-        "to": asked.to.isoformat() if isinstance(asked.to, datetime) else asked.to,
-        "mode": asked.mode,
-        "reason": asked.reason,
-        "by": asked.by,
-        "boundary": planned.boundary,
-        "undone": list(planned.undone),
-        "rewinds": backs,
-        "announced": planned.announced,
-    }
+        """All of the plan that its batch needs beside versions: `RestoreBatch.what`."""
+        if (planned := self.planned) is None:
+            return {}
+        asked, backs = planned.asked, dict[str, object]()
+        for moved in planned.offsets:
+            if moved.follows:
+                backs[moved.job] = {"start": dict(moved.boundary), "end": dict(moved.boundary)}
+            elif asked.mode == "replay":
+                backs[moved.job] = {"start": dict(planned.since[moved.job]), "end": dict(moved.boundary)}
+            elif moved.job == planned.group.verified:
+                # Nothing is read again, but from here on tables no longer stand for what was read before.
+                backs[moved.job] = {"start": dict(moved.now), "end": dict(moved.now)}
+        return {
+            "table": asked.table,
+            "to": asked.to.isoformat() if isinstance(asked.to, datetime) else asked.to,
+            "mode": asked.mode,
+            "reason": asked.reason,
+            "by": asked.by,
+            "boundary": planned.boundary,
+            "undone": list(planned.undone),
+            "rewinds": backs,
+            "announced": planned.announced,
+        }
 
 
 @dataclass
@@ -189,100 +186,56 @@ def differing_rows(lake: Lake, planned: Plan) -> dict[str, int]:
 _KINDS = {"INSERT": "inserted", "UPDATE": "updated", "DELETE": "deleted"}
 
 
-@dataclass(frozen=True)
-class RestoreProcess:
-    """Every table back to its version, and compared with it."""
-
-    commits: tuple[str, ...]
-    name: str = "restore"
-
-    def run(self, work: RestoreBatch, commit: Committer) -> Counts:
-        """Counts: tables, rows (of all restored tables)."""
-        for table in work.tables:
-            version = work.manifest.end[table.name]
-            with commit(table.key[-1]) as txn:
-                mark = work.group.mark(work.lake.root, table, version)
-                restore(work.lake, table, version, txn, mark)
-        return {"tables": len(work.tables), "rows": sum(checksum.rows for checksum in work.checksums.values())}
+def _restore(work: RestoreBatch, commit: Committer) -> Counts:
+    """Every table back to its version, and compared with it. Counts: tables, rows (of all restored tables)."""
+    for table in work.tables:
+        version = work.manifest.end[table.name]
+        with commit(table.key[-1]) as txn:
+            restore(work.lake, table, version, txn, work.group.mark(work.lake.root, table, version))
+    return {"tables": len(work.tables), "rows": sum(checksum.rows for checksum in work.checksums.values())}
 
 
-@dataclass(frozen=True)
-class ReversalProcess:
-    """One notification for each engagement that readers see differently now; of other tables they are only counted."""
+def _announce(work: RestoreBatch, commit: Committer) -> Counts:
+    """One notification for each engagement that readers see differently now; of other tables they are only counted.
 
-    name: str = "notification"
-    commits: tuple[str, ...] = ("append",)
-
-    def run(self, work: RestoreBatch, commit: Committer) -> Counts:
-        """Counts: inserted, updated, deleted, notifications, files, bytes."""
-        kinds = work.kinds
-        count = sum(kinds.values())
-        if not count or not work.group.announced:
-            return {**kinds, "notifications": 0}
-        with commit("append") as txn:
-            work.lake.append(announcements(work.seen, work.manifest), NOTIFICATION, txn, rows=count)
-        return {**kinds, "notifications": count, **work.lake.written(NOTIFICATION, txn)}
-
-
-def announcements(seen: DataFrame, manifest: Manifest) -> DataFrame:
-    """What `differences` found with the audit columns of the batch and notification_id."""
-    begin = F.lit(f"{manifest.app_id}/{manifest.batch_id}")
+    Counts: inserted, updated, deleted, notifications, files, bytes.
+    """
+    kinds = work.kinds
+    count = sum(kinds.values())
+    if not count or not work.group.announced:
+        return {**kinds, "notifications": 0}
+    begin = F.lit(f"{work.manifest.app_id}/{work.manifest.batch_id}")
     # The length says where the organization ends: ids may hold any character.
     length = F.char_length("organization_id").cast("string")
     identity = F.concat_ws("/", begin, length, "organization_id", "engagement_id")
-    return stamped(seen, manifest).withColumn("notification_id", identity)
+    rows = stamped(work.seen, work.manifest).withColumn("notification_id", identity)
+    with commit("append") as txn:
+        work.lake.append(rows, NOTIFICATION, txn, rows=count)
+    return {**kinds, "notifications": count, **work.lake.written(NOTIFICATION, txn)}
 
 
-@dataclass(frozen=True)
-class AuditProcess:
-    """Who did it, why, and what came of it, a row for each table."""
-
-    name: str = "audit"
-    commits: tuple[str, ...] = ("append",)
-
-    def run(self, work: RestoreBatch, commit: Committer) -> Counts:
-        """No counts."""
-        manifest, what = work.manifest, work.what
-        rows = [
-            {
-                "batch_id": manifest.batch_id,
-                "table_name": table.name,
-                "from_version": manifest.table_versions[table.name],
-                "to_version": manifest.end[table.name],
-                "restored_by": what["by"],
-                **{name: what[name] for name in ("reason", "mode", "boundary")},
-                "table_rows": work.checksums[table.name].rows,
-                "checksum": work.checksums[table.name].total,
-                **work.kinds,
-                "ingestion_ts": manifest.ingestion_ts,
-            }
-            for table in work.tables
-        ]
-        if rows:
-            with commit("append") as txn:
-                work.lake.append(work.lake.frame(table_of(rows, RESTORE)), RESTORE, txn, rows=len(rows))
-        return {}
-
-
-@dataclass(frozen=True)
-class RewindProcess:
-    """The jobs back to where the tables are, after all tables are there."""
-
-    stores: Stores
-    fences: Sequence[Fence]
-    """Of the jobs that are put back."""
-    clock: Callable[[], datetime]
-    name: str = "rewind"
-    commits: tuple[str, ...] = ()
-
-    def run(self, work: RestoreBatch, commit: Committer) -> Counts:  # noqa: ARG002
-        """Counts: jobs_put_back."""
-        details = {name: work.what[name] for name in ("mode", "reason", "by", "boundary")}
-        for job, back in sorted(work.what["rewinds"].items()):
-            self.stores.checkpoints.rewind(
-                job, back["start"], back["end"], work.manifest, self.clock(), details=details, fences=self.fences
-            )
-        return {"jobs_put_back": len(work.what["rewinds"])}
+def _audit(work: RestoreBatch, commit: Committer) -> Counts:
+    """Who did it, why, and what came of it, a row for each table. No counts."""
+    manifest, what = work.manifest, work.what
+    rows = [
+        {
+            "batch_id": manifest.batch_id,
+            "table_name": table.name,
+            "from_version": manifest.table_versions[table.name],
+            "to_version": manifest.end[table.name],
+            "restored_by": what["by"],
+            **{name: what[name] for name in ("reason", "mode", "boundary")},
+            "table_rows": work.checksums[table.name].rows,
+            "checksum": work.checksums[table.name].total,
+            **work.kinds,
+            "ingestion_ts": manifest.ingestion_ts,
+        }
+        for table in work.tables
+    ]
+    if rows:
+        with commit("append") as txn:
+            work.lake.append(work.lake.frame(table_of(rows, RESTORE)), RESTORE, txn, rows=len(rows))
+    return {}
 
 
 @dataclass(frozen=True)
@@ -311,8 +264,7 @@ class Restoring:
             if last is None:
                 return None
             raise RestoreUnfinished(last)
-        mode = asked.mode if asked is not None else self.kept()["mode"]
-        with self._alone_with(() if mode == "only" else self._group(asked).jobs) as fences:
+        with self._alone_with(self._group(asked).jobs) as fences:
             job = self.job(asked, fences)
             with job.exclusive() as lease:
                 # Somebody else may have finished it, or begun another one, while we waited.
@@ -333,16 +285,25 @@ class Restoring:
             assert asked is not None, "nothing is begun here"
             return plan(settings, self.stores, asked)
 
+        def rewind_jobs(work: RestoreBatch, commit: Committer) -> Counts:  # noqa: ARG001
+            """The jobs back to where the tables are, after all tables are there. Counts: jobs_put_back."""
+            details = {name: work.what[name] for name in ("mode", "reason", "by", "boundary")}
+            for name, back in sorted(work.what["rewinds"].items()):
+                self.stores.checkpoints.rewind(
+                    name, back["start"], back["end"], work.manifest, self.clock(), details=details, fences=fences
+                )
+            return {"jobs_put_back": len(work.what["rewinds"])}
+
         source = PlannedSource(settled)
         return MicroBatchJob(
             name=RESTORE_TABLES,
             source=source,
             prepare=lambda manifest: RestoreBatch(lake, manifest, self.kept()),
             processes=(
-                RestoreProcess(tuple(table.key[-1] for table in tables)),
-                ReversalProcess(),
-                AuditProcess(),
-                RewindProcess(self.stores, fences, self.clock),
+                Step("restore", _restore, tuple(table.key[-1] for table in tables)),
+                Step("notification", _announce, ("append",)),
+                Step("audit", _audit, ("append",)),
+                Step("rewind", rewind_jobs),
             ),
             stores=self.stores,
             limits=Limits(settings.batch.max_records, settings.batch.max_bytes),

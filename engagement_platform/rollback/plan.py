@@ -29,7 +29,7 @@ from engagement_platform.settings import Settings
 
 RESTORE_TABLES = "restore-tables"
 
-RestoreMode = Literal["replay", "drop", "only"]
+RestoreMode = Literal["replay", "drop"]
 
 
 class NoSuchVersion(PlatformError):
@@ -174,13 +174,13 @@ def plan(settings: Settings, stores: Stores, asked: Asked) -> Plan:
     versions = {name: found for name, t in tables.items() if (found := log.version(t.uri(settings.lake))) is not None}
     timeline = Timeline.of(_records(stores), *group.pinned, moving=group.moving)
     place, exact = _boundary(settings, group, timeline, tables[asked.table], asked, versions)
-    changes = list(_changes(settings, group, timeline, place, exact, asked, versions))
+    changes = list(_changes(settings, group, timeline, place, exact, versions))
     target = {**versions, **{change.table.name: change.to_version for change in changes}}
-    offsets: tuple[Offset, ...] = ()
-    if asked.mode != "only":
-        read = _offsets(group, stores, timeline, place.step, asked.mode)
-        offsets = (*read, *_following(settings, group, stores, timeline, place.step, target))
-    undone = () if asked.mode == "only" else tuple(timeline.undone(place.step))
+    offsets = (
+        *_offsets(group, stores, timeline, place.step, asked.mode),
+        *_following(settings, group, stores, timeline, place.step, target),
+    )
+    undone = tuple(timeline.undone(place.step))
     again = {*group.jobs, *group.again, RESTORE_TABLES}
     since = {
         o.job: begun
@@ -190,7 +190,7 @@ def plan(settings: Settings, stores: Stores, asked: Asked) -> Plan:
     return Plan(
         asked=asked,
         group=group,
-        boundary=f"version {asked.to}" if asked.mode == "only" else timeline.name(place.step),
+        boundary=timeline.name(place.step),
         note=_note(timeline, place, asked, changes, versions),
         changes=tuple(changes),
         offsets=offsets,
@@ -238,8 +238,6 @@ def _boundary(
         return place, {}
     if asked.to > versions[table.name]:
         raise NoSuchVersion(table.name, f"version {asked.to}", f"its newest is {versions[table.name]}")
-    if asked.mode == "only":
-        return Boundary(-1, asked.to), {table.name: asked.to}
     if group.moves is not None and table == group.moves[1]:
         # What was moved after this version has to be in the other table again, so that is what decides: its version
         # when that move began. Batches that the move took with it are not undone for that.
@@ -260,11 +258,10 @@ def _changes(
     timeline: Timeline,
     place: Boundary,
     exact: Mapping[str, int],
-    asked: Asked,
     versions: Mapping[str, int],
 ) -> Iterator[TableChange]:
     for table in group.tables:
-        if table.name not in versions or (asked.mode == "only" and table.name != asked.table):
+        if table.name not in versions:
             continue
         uri, now = table.uri(settings.lake), versions[table.name]
         to = exact.get(table.name)
@@ -338,11 +335,6 @@ def _following(
 def _note(
     timeline: Timeline, place: Boundary, asked: Asked, changes: Sequence[TableChange], versions: Mapping[str, int]
 ) -> str | None:
-    if asked.mode == "only":
-        return (
-            f"Only {asked.table} goes back: tables and logs may contradict each other then, jobs go on where they are, "
-            "and `engagement-platform verify --identity` tells what does not fit."
-        )
     if place.within is None:
         return None
     to = next((change.to_version for change in changes if change.table.name == asked.table), versions[asked.table])

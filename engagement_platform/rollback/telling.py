@@ -1,14 +1,11 @@
-"""A plan and what was restored, for people and for JSON. Reads the audit table; everything else is handed in."""
+"""A plan for people and for JSON."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 
-from engagement_platform.lake import light, log
-from engagement_platform.lake.restore import RESTORE
 from engagement_platform.rollback.plan import Plan, shown
-from engagement_platform.settings import Settings
 
 
 def told(plan: Plan, differing: Mapping[str, int] | None = None) -> Iterator[str]:
@@ -76,12 +73,3 @@ def as_json(plan: Plan, differing: Mapping[str, int] | None = None) -> dict[str,
         "by_hand": list(plan.by_hand),
         **(differing or {}),
     }
-
-
-def restores(settings: Settings) -> list[dict[str, object]]:
-    """Every table that was restored, newest first, as the audit table has it. No Spark."""
-    found = log.open_log(RESTORE.uri(settings.lake))
-    if found is None:
-        return []
-    rows: list[dict[str, object]] = light.find(found, RESTORE.column_names, {}).to_pylist()
-    return sorted(rows, key=lambda row: (-int(str(row["batch_id"])), str(row["table_name"])))

@@ -16,10 +16,10 @@ from engagement_platform.components import S3SqsTables
 from engagement_platform.components.folder import folder_definitions
 from engagement_platform.defs.platform import Platform
 from engagement_platform.engine.unfinished_batches import how_to_finish
+from engagement_platform.erasing.places import game_places
 from engagement_platform.jobs import job_names, open_stores, reset_job
 from engagement_platform.layout.findings import CODES
 from engagement_platform.pipelines.declarations.declared import DeclarationRefused, NoSuchTables, declarations
-from engagement_platform.pipelines.games.erasing import game_tables
 from engagement_platform.reading import table_names
 from engagement_platform.settings import Settings
 from engagement_platform.status import backlog
@@ -167,7 +167,7 @@ def test_declared_tables_of_events_are_part_of_everything(arcade: World) -> None
         declarations(settings).feed("game")
     own = feed.settings(settings).games
     assert (own.queue_url, own.bucket, own.max_objects) == (arcade.queue, arcade.bucket, settings.games.max_objects)
-    assert [tables.name for tables in game_tables(settings, [feed])] == ["game/*", "arcade/*"]
+    assert [tables.name for tables in game_places(settings)] == ["game/*", "arcade/*"]
     assert how_to_finish(feed.replay_job) == "`engagement-platform replay --tables arcade --finish`"
     assert reset_job(feed.replay_job, settings).startswith("replay-arcade-events@2")
 

@@ -23,8 +23,8 @@ from engagement_platform.cli import app
 from engagement_platform.consumers import Changes
 from engagement_platform.consumers.in_spark import Pull, as_now, stream
 from engagement_platform.consumers.notified import TooFarBehind
+from engagement_platform.erasing.found import Whom
 from engagement_platform.erasing.job import Eraser
-from engagement_platform.erasing.whom import Whom
 from engagement_platform.jobs import INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.engagement import NOTIFICATION

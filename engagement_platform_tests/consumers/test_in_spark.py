@@ -17,8 +17,8 @@ from engagement_platform.consumers.in_spark import Pull, StreamTooFarBehind, as_
 from engagement_platform.consumers.lag import stream_lags, told
 from engagement_platform.consumers.standing import standing_now
 from engagement_platform.engine.cursors import CheckpointChanged, CheckpointTaken, StreamCheckpoints
+from engagement_platform.erasing.found import Whom
 from engagement_platform.erasing.job import Eraser
-from engagement_platform.erasing.whom import Whom
 from engagement_platform.lake.engagement import ALIAS, NOTIFICATION
 from engagement_platform.lake.lake import Lake
 from engagement_platform.pipelines.snapshot import DATA

@@ -17,6 +17,7 @@ from engagement_platform_tests.erasing.planted import BOB, DATA, Planted
 from engagement_platform_tests.erasing.test_erasing import REF, WHOM, dying_at
 
 
+@pytest.mark.slow
 def test_a_run_erases_writes_the_receipt_and_keeps_no_word_of_whom_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

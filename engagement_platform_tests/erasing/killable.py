@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 from engagement_platform.engine.job import Callbacks
+from engagement_platform.erasing.found import Whom
 from engagement_platform.erasing.job import Eraser
-from engagement_platform.erasing.whom import Whom
 from engagement_platform.jobs import open_stores
 from engagement_platform.settings import LayoutSettings, Settings
 from engagement_platform_tests.erasing.planted import BOB

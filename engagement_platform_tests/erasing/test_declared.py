@@ -17,7 +17,7 @@ from engagement_platform.engine.drain import drain
 from engagement_platform.engine.lease import LeaseUnavailable
 from engagement_platform.engine.model import Transaction
 from engagement_platform.engine.unfinished_batches import OthersBatchUnfinished
-from engagement_platform.erasing.declared import of_stream
+from engagement_platform.erasing.places import of_stream
 from engagement_platform.jobs import open_stores
 from engagement_platform.lake import light
 from engagement_platform.lake.arrow import schema_of
@@ -108,6 +108,7 @@ def test_rows_and_refused_records_go_and_neither_new_messages_nor_a_replay_bring
     assert not [value for value in values if BOB.encode() in value and BOB.encode() + b"9" not in value]
 
 
+@pytest.mark.slow
 @pytest.mark.broker
 def test_nothing_is_taken_out_while_a_batch_is_half_done_and_the_same_call_does_it_afterwards(
     spark: SparkSession, broker: Broker, tmp_path: Path

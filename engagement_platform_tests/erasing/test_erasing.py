@@ -18,9 +18,9 @@ from engagement_platform.consumers import Changes
 from engagement_platform.engine.job import Callbacks
 from engagement_platform.engine.model import Limits
 from engagement_platform.engine.unfinished_batches import OthersBatchUnfinished
+from engagement_platform.erasing.found import Whom
 from engagement_platform.erasing.job import erase_job, tables
-from engagement_platform.erasing.reach import places
-from engagement_platform.erasing.whom import Whom
+from engagement_platform.erasing.places import places
 from engagement_platform.lake import log
 from engagement_platform.lake.append_log_source import TableSource, added
 from engagement_platform.lake.contract import Table
@@ -28,10 +28,10 @@ from engagement_platform.lake.engagement import ALIAS, CHANGESET, MAPPING, MUTAT
 from engagement_platform.lake.erased import ERASE_SUBJECTS, PSEUDONYM, current_files, is_erasure
 from engagement_platform.lake.lake import Lake
 from engagement_platform.pii.erasure import Former, erase, subject
-from engagement_platform.pii.opening import open_vault
 from engagement_platform.pii.receipts import receipt, verify
 from engagement_platform.pii.scan import places_with
 from engagement_platform.pii.tombstones import ENGAGEMENT, PERSON, StoredTombstones, entity
+from engagement_platform.pii.vault import open_vault
 from engagement_platform.pipelines.mutations.announcing import newest_request
 from engagement_platform.pipelines.profiles.entity import PROFILE
 from engagement_platform.pipelines.snapshot import current, current_names, snapshot
@@ -245,6 +245,7 @@ def test_other_jobs_wait_until_an_erasure_is_finished(tmp_path: Path, spark: Spa
     assert unfinished[0].manifest.table_versions.keys() >= {table.name for table in tables(planted.settings)}
 
 
+@pytest.mark.slow
 def test_an_erasure_in_one_organization_leaves_the_others(tmp_path: Path, spark: SparkSession) -> None:
     planted = Planted(tmp_path, spark)
     before = planted.contents()
@@ -286,6 +287,7 @@ def test_readers_see_nothing_else_at_any_moment(tmp_path: Path, spark: SparkSess
     assert not gone & seen[2][0].keys()
 
 
+@pytest.mark.slow
 def test_followers_hear_of_rows_that_a_request_has_deleted_and_nobody_announced(
     tmp_path: Path, spark: SparkSession
 ) -> None:
@@ -311,7 +313,7 @@ def test_a_place_says_how_long_former_versions_keep_what_it_had(erased: tuple[Pl
     place = next(place for place in places(lake.settings, WHOM) if place.name == DATA.name)
     former = [path for path in Path(DATA.uri(lake.root)).rglob("*.parquet") if SECRET.encode() in path.read_bytes()]
     assert former, "readers of former versions still have their files"
-    assert {place.former(path) for path in former} == {Former.FILES}  # type: ignore[union-attr]
+    assert {place.former(path) for path in former} == {Former.FILES}
 
 
 def test_now_deletes_what_nobody_reads_and_says_who_keeps_the_rest(tmp_path: Path, spark: SparkSession) -> None:
@@ -333,6 +335,7 @@ def test_now_deletes_what_nobody_reads_and_says_who_keeps_the_rest(tmp_path: Pat
     assert {id_ for batch in slow for id_ in batch.inserts["engagement_id"].to_pylist()} >= {"amy's", "ann's"}
 
 
+@pytest.mark.slow
 def test_now_deletes_former_files_that_say_what_the_person_said_without_its_id(
     tmp_path: Path, spark: SparkSession
 ) -> None:
@@ -376,6 +379,7 @@ def test_a_process_that_is_killed_is_followed_by_one_that_does_the_rest(tmp_path
     assert alike(planted) == alike(calm)
 
 
+@pytest.mark.slow
 def test_rows_that_are_only_marked_as_removed_leave_their_files_too(tmp_path: Path, spark: SparkSession) -> None:
     planted = Planted(tmp_path, spark)
     data = Lake(spark, planted.settings).sql_name(DATA)

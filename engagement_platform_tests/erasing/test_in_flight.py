@@ -18,8 +18,8 @@ from engagement_platform.engine.job import Callbacks
 from engagement_platform.engine.lease import LeaseUnavailable
 from engagement_platform.engine.model import Manifest
 from engagement_platform.engine.unfinished_batches import OthersBatchUnfinished
+from engagement_platform.erasing.found import Whom
 from engagement_platform.erasing.job import Eraser
-from engagement_platform.erasing.whom import Whom
 from engagement_platform.jobs import INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS, INGEST_PROFILE_CHANGES
 from engagement_platform.lake.engagement import ALIAS, CHANGESET, MAPPING, MUTATION_REQUEST, QUARANTINE
 from engagement_platform.pii.tombstones import ANYWHERE, StoredTombstones, entity
@@ -104,8 +104,9 @@ def once_at(point: str, do: Callable[[], object]) -> Callable[[str], None]:
     return observe
 
 
+@pytest.mark.slow
 @pytest.mark.broker
-@pytest.mark.parametrize("job", quick(list(LAST_COMMIT)))
+@pytest.mark.parametrize("job", list(LAST_COMMIT))
 def test_an_erasure_that_begins_while_a_batch_is_at_work_waits_for_it(world: World, job: str) -> None:
     person, refused = f"at work {job}", list[BaseException]()
 
@@ -122,8 +123,9 @@ def test_an_erasure_that_begins_while_a_batch_is_at_work_waits_for_it(world: Wor
     assert traces(world, person) == []
 
 
+@pytest.mark.slow
 @pytest.mark.broker
-@pytest.mark.parametrize("job", quick(list(LAST_COMMIT)))
+@pytest.mark.parametrize("job", list(LAST_COMMIT))
 def test_an_erasure_that_begins_while_a_batch_is_half_done_waits_for_its_resume(world: World, job: str) -> None:
     person = f"half done {job}"
     speak(world, job, person)
@@ -152,6 +154,7 @@ def test_no_batch_begins_before_an_erasure_that_was_interrupted_is_finished(worl
     assert traces(world, person) == []
 
 
+@pytest.mark.slow
 def test_conversions_that_a_batch_leaves_while_the_erasure_waits_for_it_are_followed(
     tmp_path: Path, spark: SparkSession
 ) -> None:
@@ -173,6 +176,7 @@ def test_conversions_that_a_batch_leaves_while_the_erasure_waits_for_it_are_foll
     assert "late" not in {each["engagement_id"] for each in planted.rows(DATA)}
 
 
+@pytest.mark.slow
 def test_declared_entities_refuse_nothing_about_the_person_once_quarantine_is_looked_through(
     tmp_path: Path, spark: SparkSession
 ) -> None:

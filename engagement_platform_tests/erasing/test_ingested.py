@@ -10,8 +10,8 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
+from engagement_platform.erasing.found import Whom
 from engagement_platform.erasing.job import Eraser, tables
-from engagement_platform.erasing.whom import Whom
 from engagement_platform.jobs import (
     INGEST_ENGAGEMENTS,
     INGEST_MUTATION_REQUESTS,
@@ -117,6 +117,7 @@ def wrong(world: World) -> dict[str, int]:
     return {finding.check: finding.wrong for finding in found if finding.wrong}
 
 
+@pytest.mark.slow
 @pytest.mark.broker
 def test_after_an_erasure_nothing_is_in_use_and_verify_has_nothing_to_say(world: Ingested) -> None:
     assert in_use(world) == []

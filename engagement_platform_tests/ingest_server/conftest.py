@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from engagement_platform.pii.opening import open_vault
-from engagement_platform.pii.vault import Vault
+from engagement_platform.pii.vault import Vault, open_vault
 from engagement_platform.settings import IngestServerSettings, Settings
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from engagement_platform.ingest_server.keys import IngestKeys
-from engagement_platform.pii.opening import open_vault
+from engagement_platform.pii.vault import open_vault
 from engagement_platform.settings import Settings
 from engagement_platform_tests.conftest import Moto
 from engagement_platform_tests.ingest_server.world import Server, event, ids, key_for, server, stored, wait_until

@@ -173,7 +173,7 @@ def test_by_organization_the_same_rows_lie_in_few_files_with_days_that_do_not_ov
     lake.append(again, data, Transaction("ingest@1.t/data/insert", 3), rows=2)
     assert len(home.rows()) == len(home.before) + 2
     with pytest.raises(LaidOutOtherwise, match=r"partitioned by \(organization_id, engagement_date\) at version 1"):
-        rollback.plan(home.settings("organization"), home.seeded.stores, rollback.Asked(DATA, 1, "only"))
+        rollback.plan(home.settings("organization"), home.seeded.stores, rollback.Asked(DATA, 1, "drop"))
     # Who began before the migration has the old layout in mind.
     old = data_table("organization_date")
     with pytest.raises(ContractBroken, match="engagement-platform migrate"):

@@ -173,16 +173,16 @@ def test_a_subject_erased_in_one_game_stays_in_the_others(pipe: Pipe, platform: 
     assert pipe.values("bob-canary") == ["b@example.org", "c@example.org"]
 
 
-class Rows:
+class Rows(Erasable):
     """Another table, as the platform's own will be."""
 
     name = "engagement/data"
 
-    def __init__(self, *ids: str, stays: bool = False) -> None:
-        self.ids, self.stays = list(ids), stays
+    def __init__(self, *ids: str, remains: bool = False) -> None:
+        self.ids, self.remains = list(ids), remains
 
     def erase(self, who: Subject) -> int:
-        gone = [one for one in self.ids if one == who.id and not self.stays]
+        gone = [one for one in self.ids if one == who.id and not self.remains]
         self.ids = [one for one in self.ids if one not in gone]
         return len(gone)
 
@@ -192,7 +192,7 @@ class Rows:
 
 def test_other_tables_are_asked_and_a_receipt_tells_when_something_stays(pipe: Pipe, platform: Settings) -> None:
     who = subject(pipe.vault, "bob-canary", None)
-    tables: list[Erasable] = [Rows("bob-canary", "amy"), Rows("bob-canary", stays=True)]
+    tables: list[Erasable] = [Rows("bob-canary", "amy"), Rows("bob-canary", remains=True)]
     keys, done = erase(pipe.vault, who, tables)
     assert [(one.rows, one.left) for one in done[2:]] == [(1, 0), (0, 1)]
     given = receipt(pipe.vault.keyring, who, keys, done, NOW)

@@ -24,9 +24,8 @@ from engagement_platform.pii.contracts import AUDIT, REFUSED, VAULT
 from engagement_platform.pii.database import PII_KEY, PII_SECRET
 from engagement_platform.pii.keys import EVERY_GAME, Keyring, Owner
 from engagement_platform.pii.master import KmsMaster, LocalMaster, MasterKeyExposed, MasterKeyMissing
-from engagement_platform.pii.opening import open_vault
 from engagement_platform.pii.sealing import SealBroken, Sealer, new_key, words
-from engagement_platform.pii.vault import Deposit, PurposeRefused, Refusal, Vault
+from engagement_platform.pii.vault import Deposit, PurposeRefused, Refusal, Vault, open_vault
 from engagement_platform.settings import PiiSettings, Settings
 from engagement_platform_tests.conftest import Moto
 

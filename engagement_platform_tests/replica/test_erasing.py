@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from engagement_platform.erasing.whom import Whom
+from engagement_platform.erasing.found import Whom
 from engagement_platform.pii.erasure import Subject
 from engagement_platform.pii.scan import places_with
 from engagement_platform.replica.erasing import ReplicaFile

@@ -20,7 +20,7 @@ from engagement_platform_tests.rollback.moved_topics import forget_identities
 __all__ = ["make_world", "world"]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def filled(spark: SparkSession, broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Filled:
     """Made once, since that takes ten runs; tests work on copies of its folder."""
     world = World(spark, broker, tmp_path_factory.mktemp("filled"))

@@ -109,7 +109,7 @@ def crashed(world: Batches, point: str) -> None:
         world.restoring(point).run(world.asked)
 
 
-@pytest.mark.parametrize("point", quick(POINTS, 2))
+@pytest.mark.parametrize("point", quick(POINTS))
 def test_a_restore_that_is_given_up_leaves_all_tables_as_before_and_jobs_go_on(world: Batches, point: str) -> None:
     before, counts = world.contents(), world.stores.checkpoints.latest(INGEST_PROFILE_CHANGES)
     crashed(world, point)
@@ -135,7 +135,8 @@ def test_a_restore_that_is_given_up_leaves_all_tables_as_before_and_jobs_go_on(w
     assert world.state() == "target"
 
 
-@pytest.mark.parametrize("point", quick(DECIDED))
+@pytest.mark.slow
+@pytest.mark.parametrize("point", DECIDED)
 def test_what_readers_may_have_been_told_of_is_finished_and_not_given_up(world: Batches, point: str) -> None:
     crashed(world, point)
     with pytest.raises(RestoreDecided, match="restore --finish"):
@@ -144,7 +145,8 @@ def test_what_readers_may_have_been_told_of_is_finished_and_not_given_up(world: 
     assert world.state() == "target"
 
 
-@pytest.mark.parametrize("seed", quick(range(6)))
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(6))
 def test_whatever_dies_in_whatever_order_all_tables_end_at_one_batch(world: Batches, seed: int) -> None:
     chance = random.Random(seed)
     crashed(world, chance.choice(POINTS))
@@ -184,6 +186,7 @@ def test_no_vacuum_takes_a_version_away_that_a_half_done_restore_needs_for_eithe
         assert world.state() == "before"
 
 
+@pytest.mark.slow
 def test_no_vacuum_comes_between_the_plan_of_a_restore_and_its_manifest(world: Batches) -> None:
     tried = list[str]()
 

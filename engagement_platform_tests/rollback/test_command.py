@@ -1,4 +1,4 @@
-"""The command: what is refused before anything is opened, and what a list without restores says."""
+"""The command: what is refused before anything is opened."""
 
 from __future__ import annotations
 
@@ -24,8 +24,6 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     [
         ([], "name a table and a version or time"),
         (["engagement/data"], "name a table and a version or time"),
-        (["engagement/data", "--to", "3", "--drop", "--only"], "--drop goes with all tables"),
-        (["engagement/data", "--to", "3", "--only"], "say --yes"),
         (["engagement/data", "--to", "3"], "say why: --reason"),
     ],
 )
@@ -42,11 +40,6 @@ def test_what_is_not_there_is_said_without_spark() -> None:
     assert isinstance(raised("engagement/notification", "--to", "3"), NotRestorable)
     assert isinstance(raised("engagement/data", "--to", "3"), NoSuchVersion)
     assert isinstance(raised("engagement/data", "--to", "yesterday"), PlatformError)
-
-
-def test_before_the_first_restore_there_is_none() -> None:
-    ran = CliRunner().invoke(app, ["restore", "--list"])
-    assert (ran.exit_code, ran.output.strip()) == (0, "Nothing was ever restored.")
 
 
 def test_a_time_without_a_zone_is_utc() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -27,7 +26,6 @@ from engagement_platform.rollback.plan import Asked, CannotReplay, ErasedSince, 
 from engagement_platform.settings import LayoutSettings
 from engagement_platform_tests.conftest import Broker
 from engagement_platform_tests.ingestion.test_crashes import Crash, crash_at
-from engagement_platform_tests.matrix import spread
 from engagement_platform_tests.pipelines.profiles.histories import DEVICE, PROFILE, side_by_side
 from engagement_platform_tests.rollback.entities import BATCHES, Landed, Ticking, filled
 
@@ -142,6 +140,7 @@ def landed_offsets(world: Ticking) -> list[int]:
     return [int(offset) for offset in rows.column("offset").to_pylist()]
 
 
+@pytest.mark.slow
 def test_what_is_dropped_stays_away_and_later_changes_land(landed: Landed, tmp_path: Path) -> None:
     own = landed.own(tmp_path / "own")
     asked = Asked(CHANGESET, 2, "drop")
@@ -158,6 +157,7 @@ def test_what_is_dropped_stays_away_and_later_changes_land(landed: Landed, tmp_p
     assert own.seen_by_rules() == own.expected()
 
 
+@pytest.mark.slow
 def test_a_restore_can_be_taken_back_itself(copy: Ticking) -> None:
     """Numbers of batches come once more after it; which of the two a base has is told by when it was written."""
     last = copy.versions
@@ -176,14 +176,6 @@ def test_a_restore_can_be_taken_back_itself(copy: Ticking) -> None:
     )
 
 
-def test_the_base_alone_has_the_watermark_of_its_version(copy: Ticking) -> None:
-    before = copy.versions
-    assert copy.restoring().run(Asked(BASE, 1, "only")) is not None
-    assert copy.versions[CHANGESET] == before[CHANGESET]
-    assert copy.snapshot.watermark == 0
-    assert copy.ingest() == []
-
-
 POINTS = (
     "manifest:before", "manifest:after", "restore.changeset:before", "restore.changeset:after",
     "restore.materialized:before", "restore.materialized:after", "restore:recorded", "notification:recorded",
@@ -192,21 +184,11 @@ POINTS = (
 
 
 @pytest.mark.crash
-def test_a_restore_that_ends_is_finished_once_and_nothing_begins_before(landed: Landed, copy: Ticking) -> None:
-    """One point; all of them among the slow tests."""
-    assert_finished_once(landed, copy, spread(POINTS[2:6], 1))
-
-
-@pytest.mark.crash
 @pytest.mark.slow
 def test_a_restore_that_ends_anywhere_is_finished_once(landed: Landed, copy: Ticking) -> None:
-    assert_finished_once(landed, copy, POINTS)
-
-
-def assert_finished_once(landed: Landed, world: Ticking, points: Sequence[str]) -> None:
-    asked = Asked(BASE, 1)
+    world, asked = copy, Asked(BASE, 1)
     wanted = landed.seen(read_by(world, landed, asked))
-    for point in points:
+    for point in POINTS:
         with pytest.raises(Crash):
             world.restoring(crash_at(point)).run(asked)
         if point == "manifest:before":
@@ -247,6 +229,7 @@ class Something(NoIdentity):
         pass
 
 
+@pytest.mark.slow
 def test_an_unfinished_batch_comes_first(landed: Landed, tmp_path: Path) -> None:
     own = landed.own(tmp_path / "own")
     with pytest.raises(Crash):
@@ -284,8 +267,6 @@ def test_nobody_comes_back_who_was_erased(copy: Ticking) -> None:
     store.succeed(manifest, {})
     with pytest.raises(ErasedSince):
         plan(copy.settings, copy.stores, Asked(CHANGESET, 1))
-    with pytest.raises(ErasedSince):
-        plan(copy.settings, copy.stores, Asked(BASE, 1, "only"))
 
 
 @pytest.mark.slow

@@ -22,13 +22,8 @@ pytestmark = [pytest.mark.broker]
 WAIT_S = 300
 
 
-@pytest.mark.parametrize(
-    "point",
-    [
-        "restore.data:before",
-        *(pytest.param(p, marks=pytest.mark.slow) for p in ("restore.alias:before", "audit.append:before")),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("point", ["restore.data:before", "restore.alias:before", "audit.append:before"])
 def test_a_restore_that_slept_changes_nothing_after_its_successor(own: World, filled: Filled, point: str) -> None:
     reached, go = threading.Event(), threading.Event()
     ended: list[BaseException] = []

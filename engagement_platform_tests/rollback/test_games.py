@@ -15,13 +15,13 @@ from engagement_platform.consumers.appended import Appends
 from engagement_platform.engine.database import open_engine
 from engagement_platform.engine.job import Callbacks
 from engagement_platform.engine.unfinished_batches import OthersBatchUnfinished
+from engagement_platform.erasing.places import of_feed
 from engagement_platform.errors import PlatformError
 from engagement_platform.lake.append_log_source import RowsTakenAway
 from engagement_platform.lake.lake import Lake
 from engagement_platform.lake.restore import RESTORE
 from engagement_platform.pii.erasure import Subject
 from engagement_platform.pipelines.games.backlog import backlog
-from engagement_platform.pipelines.games.erasing import GameTables
 from engagement_platform.pipelines.games.event_type import GROUP, QUARANTINE
 from engagement_platform.pipelines.games.feed import Feed
 from engagement_platform.pipelines.games.job import INGEST_GAME_EVENTS
@@ -33,7 +33,6 @@ from engagement_platform.rollback.plan import Asked, CannotReplay, ErasedSince, 
 from engagement_platform.sources.s3_events import S3File
 from engagement_platform.sources.s3_sqs_state import Arrived, S3SqsState
 from engagement_platform_tests.ingestion.test_crashes import Crash, crash_at
-from engagement_platform_tests.matrix import spread
 from engagement_platform_tests.pipelines.games.conftest import World, small, world
 from engagement_platform_tests.pipelines.games.events import line
 
@@ -90,6 +89,7 @@ def after(world: World, everything: Any, hours: Sequence[str]) -> dict[str, list
     return {name: rows for name, rows in kept.items() if rows}
 
 
+@pytest.mark.slow
 def test_whatever_version_is_asked_for_all_tables_are_those_of_the_objects_read_by_then(four: World) -> None:
     """Every version of every table, without Spark; the oracle counts rows by the objects that they came with."""
     all_rows, hours = four.everything(), list(HOURS)
@@ -145,6 +145,7 @@ def test_they_go_back_together_and_what_is_read_again_lands_once(four: World) ->
     assert new.counts["landed"] == 3
 
 
+@pytest.mark.slow
 def test_what_is_dropped_stays_away_until_its_objects_are_replayed(four: World) -> None:
     before = four.everything()
     assert restoring(four).run(Asked(PURCHASE, 1, "drop")) is not None
@@ -162,21 +163,12 @@ POINTS = (
 
 
 @pytest.mark.crash
-def test_a_restore_that_ends_is_finished_once_and_no_batch_begins_before(four: World) -> None:
-    """One point; all of them among the slow tests."""
-    assert_finished_once(four, spread(POINTS[2:6], 1))
-
-
-@pytest.mark.crash
 @pytest.mark.slow
 def test_a_restore_that_ends_anywhere_is_finished_once(four: World) -> None:
-    assert_finished_once(four, POINTS)
-
-
-def assert_finished_once(world: World, points: Sequence[str]) -> None:
+    world = four
     before, asked = world.everything(), Asked(LOGIN, 1)
     assert set(POINTS) <= set(restoring(world).job(asked).crash_points)
-    for point in points:
+    for point in POINTS:
         with pytest.raises(Crash):
             restoring(world, crash_at(point)).run(asked)
         if point == "manifest:before":
@@ -207,6 +199,7 @@ def refused(world: World, cause: type[PlatformError]) -> None:
     assert planned(world, LOGIN, 1, "drop").changes
 
 
+@pytest.mark.slow
 def test_objects_that_are_gone_or_were_overwritten_are_not_read_again(four: World) -> None:
     body = four.s3.get_object(Bucket=four.bucket, Key=key("13"))["Body"].read()
     four.put(key("13"), [b"something else"])
@@ -217,6 +210,7 @@ def test_objects_that_are_gone_or_were_overwritten_are_not_read_again(four: Worl
     assert planned(four, LOGIN, 1).changes
 
 
+@pytest.mark.slow
 def test_objects_that_nobody_remembers_are_not_read_again(four: World) -> None:
     state = S3SqsState(
         open_engine(four.settings.store_url), allow_overwrites=False, clock=lambda: datetime.now(UTC) + timedelta(8)
@@ -227,13 +221,15 @@ def test_objects_that_nobody_remembers_are_not_read_again(four: World) -> None:
     assert planned(four, LOGIN, 2).changes
 
 
+@pytest.mark.slow
 def test_a_player_who_was_erased_does_not_come_back(four: World) -> None:
-    GameTables(four.settings, Feed(GROUP, four.types)).erase(Subject("player-11", "ref", None))
+    of_feed(four.settings, Feed(GROUP, four.types)).erase(Subject("player-11", "ref", None))
     with pytest.raises(ErasedSince):
         planned(four, LOGIN, 1)
     assert planned(four, HEARTBEAT, 3).changes == ()
 
 
+@pytest.mark.slow
 def test_an_unfinished_batch_comes_first(four: World) -> None:
     four.put(key("14"), lines(four, "14", TYPES))
     with pytest.raises(Crash):
@@ -246,6 +242,7 @@ def test_an_unfinished_batch_comes_first(four: World) -> None:
         planned(four, QUARANTINE.name, 1)
 
 
+@pytest.mark.slow
 def test_who_follows_a_table_is_told(four: World) -> None:
     reader = Appends(four.settings.lake, LOGIN, name="copy", start="beginning", store_url=four.settings.store_url)
     seen = sum(batch.rows.num_rows for batch in reader)

@@ -95,5 +95,4 @@ def test_a_restore_that_is_killed_anywhere_is_finished_once_from_the_command_lin
         for job in JOBS:
             machine.cli("run", job, "--until-idle")
         assert_as_of(machine, EVERYTHING)
-    restores = [json.loads(line) for line in machine.cli("restore", "--list", "--json").splitlines()]
-    assert {row["batch_id"] for row in restores} == set(range(len(points)))
+    assert {batch for (batch,) in machine.rows("layout/restore", "batch_id")} == set(range(len(points)))

@@ -22,9 +22,8 @@ from engagement_platform.pipelines.mutations.move import REMATERIALIZE_ALIASES
 from engagement_platform.pipelines.parts import APPLY_MUTATIONS
 from engagement_platform.pipelines.snapshot import snapshot
 from engagement_platform.rollback.groups import NotRestorable, engagements
-from engagement_platform.rollback.job import ChecksumDiffers, RestoreBatch, RestoreUnfinished, Restoring
+from engagement_platform.rollback.job import ChecksumDiffers, RestoreUnfinished, Restoring
 from engagement_platform.rollback.plan import (
-    RESTORE_TABLES,
     Asked,
     CannotReplay,
     NoSuchVersion,
@@ -35,7 +34,6 @@ from engagement_platform.verify import identity_findings, verify
 from engagement_platform_tests.ingestion.conftest import MakeWorld
 from engagement_platform_tests.ingestion.test_crashes import Crash, crash_at
 from engagement_platform_tests.ingestion.world import World, ignore
-from engagement_platform_tests.matrix import spread
 from engagement_platform_tests.pipelines.mutations import histories
 from engagement_platform_tests.pipelines.mutations.histories import Message
 from engagement_platform_tests.pipelines.mutations.oracle import replay
@@ -110,6 +108,7 @@ def test_all_tables_go_back_to_the_same_batch_and_a_replay_ends_in_the_undisturb
     assert {row["boundary"] for row in audit} == {"the end of ingest-engagements batch 0"}
 
 
+@pytest.mark.slow
 def test_what_is_dropped_stays_away_and_later_messages_land(own: World) -> None:
     first = own.stores.checkpoints.history(INGEST_ENGAGEMENTS)[0].manifest.table_versions
     restored(own, first[own.data.name], mode="drop")
@@ -161,24 +160,13 @@ POINTS = (
 
 @pytest.mark.crash
 @pytest.mark.slow
-def test_a_restore_that_ends_is_finished_once_and_nothing_begins_before(filled: Filled, own: World) -> None:
-    """One point; all of them among the slow tests."""
-    assert_finished_once(own, filled.between, spread(POINTS, 1))
-
-
-@pytest.mark.crash
-@pytest.mark.slow
 def test_a_restore_that_ends_anywhere_is_finished_once(filled: Filled, own: World) -> None:
-    assert_finished_once(own, filled.between, POINTS)
-
-
-def assert_finished_once(world: World, between: Mapping[str, int], points: Sequence[str]) -> None:
     """For each point a restore to the first batch that ends there, with everything read again after it."""
-    first = between[ALIAS.name]
+    world, first = own, filled.between[ALIAS.name]
     assert set(POINTS) <= set(restoring(world).job(None).crash_points)
     wanted = held(world, {**versions(world), **plan(world.settings, world.stores, Asked(ALIAS.name, first)).target})
     sent = EVERYTHING
-    for point in points:
+    for point in POINTS:
         asked = Asked(ALIAS.name, first, by="ann@here")
         with pytest.raises(Crash):
             restoring(world, crash_at(point)).run(asked)
@@ -215,6 +203,7 @@ def test_a_restore_can_be_taken_back_itself(filled: Filled, three: World) -> Non
     assert_as_of(three, EVERYTHING)
 
 
+@pytest.mark.slow
 def test_readers_are_told_what_they_saw_where_requests_are_not_announced_yet(world: World) -> None:
     """A restore to before them says nothing of them; one to after them leaves them to `apply-mutations`."""
     world.ticks = True
@@ -258,6 +247,7 @@ def test_a_version_whose_files_are_gone_is_refused_and_nothing_changes(three: Wo
     assert restoring(three).unfinished is None
 
 
+@pytest.mark.slow
 def test_an_unfinished_batch_or_a_job_at_work_comes_first(own: World) -> None:
     before = versions(own)
     own.produce([histories.engagement("e8", "p1", 33)])
@@ -298,13 +288,6 @@ def test_a_restore_that_somebody_wrote_on_top_of_is_not_finished_before_it_is_do
     assert_verified(three)
 
 
-def test_one_table_alone_goes_back_without_the_jobs(three: World) -> None:
-    before = versions(three)
-    restored(three, before[MAPPING.name] - 1, MAPPING, mode="only")
-    assert {name for name, version in versions(three).items() if version != before[name]} == {MAPPING.name}
-    assert [three.run(name=job) for job in JOBS] == [[], [], []]
-
-
 def test_what_cannot_be_restored_is_said(three: World) -> None:
     def refused(error: type[PlatformError], asked: Asked) -> None:
         with pytest.raises(error):
@@ -318,11 +301,3 @@ def test_what_cannot_be_restored_is_said(three: World) -> None:
         plan(gone.settings, gone.stores, Asked(gone.data.name, 1))
     assert plan(gone.settings, gone.stores, Asked(gone.data.name, 1, "drop")).changes
     assert plan(gone.settings, gone.stores, Asked(gone.data.name, versions(gone)[gone.data.name])).changes == ()
-
-
-def test_the_work_of_a_restore_is_known_from_its_stored_batch_alone(three: World) -> None:
-    restored(three, 1)
-    [record] = three.stores.checkpoints.history(RESTORE_TABLES)
-    work = RestoreBatch(three.lake, record.manifest, record.manifest.source)
-    assert work.tables
-    assert dict(work.kinds) == {name: record.counts[name] for name in ("inserted", "updated", "deleted")}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -26,7 +25,6 @@ from engagement_platform.rollback.plan import Asked, CannotReplay, plan
 from engagement_platform.settings import BatchSettings, DecodingSettings, Settings
 from engagement_platform_tests.conftest import Broker
 from engagement_platform_tests.ingestion.test_crashes import Crash, crash_at
-from engagement_platform_tests.matrix import spread
 from engagement_platform_tests.pipelines.kafka_tables.clicks import CLICK, World, click
 from engagement_platform_tests.pipelines.kafka_tables.test_redrive import UNDECLARED, redrive, under
 
@@ -78,6 +76,7 @@ def world(spark: SparkSession, broker: Broker, tmp_path: Path, monkeypatch: pyte
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.broker
 def test_whatever_version_is_asked_for_both_tables_are_those_of_the_records_read_by_then(world: Ticking) -> None:
     """Every version of both; the oracle knows what came before an offset."""
@@ -125,6 +124,7 @@ def test_they_go_back_together_and_a_replay_ends_in_the_undisturbed_rows(world: 
     assert len(world.everything()["table"]) == len(before["table"]) + 1
 
 
+@pytest.mark.slow
 @pytest.mark.broker
 def test_what_is_dropped_stays_away_and_later_records_land(world: Ticking) -> None:
     before, moment = world.everything(), datetime.now(UTC)
@@ -147,22 +147,11 @@ POINTS = (
 
 @pytest.mark.broker
 @pytest.mark.crash
-def test_a_restore_that_ends_is_finished_once_and_no_batch_begins_before(world: Ticking) -> None:
-    """One point; all of them among the slow tests."""
-    assert_finished_once(world, spread(POINTS[2:6], 1))
-
-
-@pytest.mark.broker
-@pytest.mark.crash
 @pytest.mark.slow
 def test_a_restore_that_ends_anywhere_is_finished_once(world: Ticking) -> None:
-    assert_finished_once(world, POINTS)
-
-
-def assert_finished_once(world: Ticking, points: Sequence[str]) -> None:
     before, asked = world.everything(), Asked(world.stream.table.name, 1)
     assert set(POINTS) <= set(world.restoring().job(asked).crash_points)
-    for point in points:
+    for point in POINTS:
         with pytest.raises(Crash):
             world.restoring(crash_at(point)).run(asked)
         if point == "manifest:before":
@@ -185,6 +174,7 @@ def assert_finished_once(world: Ticking, points: Sequence[str]) -> None:
         assert world.everything() == before, point
 
 
+@pytest.mark.slow
 @pytest.mark.broker
 def test_a_record_whose_redrive_is_undone_waits_in_quarantine_as_before_and_can_be_redriven(
     spark: SparkSession, broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -209,6 +199,7 @@ def test_a_record_whose_redrive_is_undone_waits_in_quarantine_as_before_and_can_
     assert world.everything() == landed
 
 
+@pytest.mark.slow
 @pytest.mark.broker
 def test_an_unfinished_batch_comes_first_and_what_is_gone_from_the_topic_is_not_replayed(world: Ticking) -> None:
     asked = Asked(world.stream.table.name, 1)

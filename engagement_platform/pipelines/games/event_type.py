@@ -114,6 +114,7 @@ class EventType(Declared):
             description=self.description,
             mode=Mode.APPEND_ONLY,
             partitioned_by=self.partitioned_by,
+            subject_columns=("player_id",),
             columns=(*ENVELOPE, *own, *ORIGIN),
         )
 

@@ -20,9 +20,8 @@ from engagement_platform.engine.database import open_engine, utc_now
 from engagement_platform.engine.stores import CheckpointStore
 from engagement_platform.errors import PlatformError
 from engagement_platform.pii.declared import EVERY_TYPE, parts
-from engagement_platform.pii.erasure import Subject, naming
+from engagement_platform.pii.erasure import Erasable, Subject, naming, nobody_writes
 from engagement_platform.pipelines.games.backlog import depth
-from engagement_platform.pipelines.games.erasing import nobody_lands
 from engagement_platform.pipelines.games.feed import Feed
 from engagement_platform.pipelines.games.objects import BATCH, options_of
 from engagement_platform.pipelines.games.replay import objects_below
@@ -55,7 +54,7 @@ class RawObjectsNotErased(PlatformError):
 
 
 @dataclass
-class RawObjects:
+class RawObjects(Erasable):
     """The objects of a feed. settings: those of the feed.
 
     Lines keep their numbers, by which rows and refused lines name them: an erased one is blank from then on. What is
@@ -68,10 +67,8 @@ class RawObjects:
     stays: list[str] = field(default_factory=list)
     _seen: dict[str, S3File] | None = field(default=None, init=False)
 
-    @property
-    def name(self) -> str:
-        """Where they are."""
-        return f"s3://{self.settings.games.bucket}/{self.settings.games.prefix}"
+    def __post_init__(self) -> None:
+        self.name = f"s3://{self.settings.games.bucket}/{self.settings.games.prefix}"
 
     @property
     def is_reached(self) -> bool:
@@ -86,7 +83,7 @@ class RawObjects:
         call does the rest.
         """
         gone, self._seen = 0, {}
-        with nobody_lands(self.settings, self.feed) as lease:
+        with nobody_writes(self.settings, (self.feed.quarantine.name,)) as (lease,):
             for file in self._listed():
                 lease.check()
                 found, broken = self._look(file, subject)

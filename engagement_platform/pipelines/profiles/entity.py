@@ -100,6 +100,7 @@ class Entity:
             description=f"Partial updates of {self.name}s as they came; batches leave it once they are in the base.",
             mode=Mode.MUTABLE,
             partitioned_by=("batch_id",),
+            subject_columns=(self.key,),
             columns=(
                 Column(self.key, "string", "Whom the change is about."),
                 Column(self.version, "long", "Orders the changes of one key, however they arrive."),
@@ -122,6 +123,7 @@ class Entity:
             description=f"The {self.name}s with all changes up to a batch; the view adds what came since.",
             mode=Mode.MUTABLE,
             partitioned_by=self.partitioned_by,
+            subject_columns=(self.key,),
             columns=(
                 Column(self.key, "string", "Whom the row is about."),
                 Column(self.version, "long", "Greatest version of a change that came."),

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from engagement_platform.pii.opening import open_vault
+from engagement_platform.pii.vault import open_vault
 from engagement_platform.pipelines.games.event_type import EventType
 from engagement_platform_tests.ingest_server.world import Server, key_for, server
 from engagement_platform_tests.pipelines.games.conftest import World

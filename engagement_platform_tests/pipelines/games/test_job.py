@@ -12,10 +12,10 @@ from typer.testing import CliRunner
 from engagement_platform.cli import app
 from engagement_platform.engine.job import BatchReport, BooksDoNotBalance
 from engagement_platform.engine.model import JobState
+from engagement_platform.erasing.places import game_places
 from engagement_platform.lake import log
 from engagement_platform.pii.erasure import erase, subject
-from engagement_platform.pii.opening import open_vault
-from engagement_platform.pipelines.games.erasing import game_tables
+from engagement_platform.pii.vault import open_vault
 from engagement_platform.pipelines.games.event_type import QUARANTINE, EventType
 from engagement_platform.sources import s3_objects
 from engagement_platform.sources.s3_objects import Objects
@@ -228,7 +228,7 @@ def test_a_replay_after_an_erasure_drops_the_players_lines_and_counts_them(small
     small.put("events/2026/11/22/a.json.gz", lines)
     small.run()
     vault = open_vault(small.settings)
-    erase(vault, subject(vault, "bob-canary", None), game_tables(small.settings))
+    erase(vault, subject(vault, "bob-canary", None), game_places(small.settings))
     (report,) = small.replay("events/2026/11/22/")
     counts = {name: report.counts[name] for name in ("rows_in", "landed", "duplicates", "quarantined", "erased")}
     assert counts == {"rows_in": 3, "landed": 0, "duplicates": 1, "quarantined": 0, "erased": 2}

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from engagement_platform.erasing.places import game_places
 from engagement_platform.pii.erasure import Subject, erase, subject
-from engagement_platform.pii.opening import open_vault
 from engagement_platform.pii.scan import places_with
-from engagement_platform.pipelines.games.erasing import PlayersKept, game_tables
+from engagement_platform.pii.vault import open_vault
+from engagement_platform.pipelines.games.erasing import PlayersKept
 from engagement_platform.pipelines.games.live_ops import LiveOpsJob
 from engagement_platform.settings import Settings
 from engagement_platform_tests.pipelines.games.counted import Games, Row
@@ -51,7 +52,7 @@ def erased(games: Games, game: str | None = None) -> dict[str, tuple[int, int]]:
     """What was done where: name -> (rows, left)."""
     vault, settings = open_vault(games.settings), games.settings
     who: Subject = subject(vault, BOB, game)
-    _, done = erase(vault, who, [*game_tables(settings), PlayersKept(settings)])
+    _, done = erase(vault, who, [*game_places(settings), PlayersKept(settings)])
     return {one.name: (one.rows, one.left) for one in done}
 
 

@@ -1,0 +1,295 @@
+"""The places of an erasure in the lake: which tables, what is done to each, what is left, what goes when.
+
+Tables of engagements and profiles are erased by one batch of `job`. Of all others it is enough to know their
+`subject_columns`: nobody lands anything there meanwhile, and the same call does the rest after a crash.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+
+import pyarrow as pa
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+from engagement_platform.engine.database import utc_now
+from engagement_platform.engine.job import Callbacks
+from engagement_platform.erasing.found import PLACE, Found, Whom
+from engagement_platform.erasing.job import Eraser, tables, versions
+from engagement_platform.erasing.purge import Purged, purge_now
+from engagement_platform.erasing.rewrites import Rewrite, as_markers, rewrites
+from engagement_platform.jobs import open_stores
+from engagement_platform.lake import light, log
+from engagement_platform.lake.arrow import table_of
+from engagement_platform.lake.contract import Column, Mode, Table
+from engagement_platform.lake.erased import current_files, rewrite
+from engagement_platform.lake.lake import Lake
+from engagement_platform.lake.optimize import Place, checkpoint_log
+from engagement_platform.lake.session import spark_session
+from engagement_platform.layout import disk
+from engagement_platform.layout.vacuum import Readers
+from engagement_platform.pii.erasure import Erasable, Former, Subject, is_named, naming, nobody_writes, once
+from engagement_platform.pii.tombstones import ANYWHERE, StoredTombstones, entity
+from engagement_platform.pipelines.declarations.declared import declarations
+from engagement_platform.pipelines.games.feed import Feed, shipped
+from engagement_platform.pipelines.kafka_tables.tables import Stream
+from engagement_platform.pipelines.profiles.entity import Entity, profile
+from engagement_platform.pipelines.redrive import turn_of
+from engagement_platform.pipelines.tombstones import said_in
+from engagement_platform.settings import Settings
+
+_LOG_RETENTION = "interval 30 days"
+"""Delta's default of delta.logRetentionDuration."""
+_SLACK = timedelta(days=2)
+"""VACUUM and the cleaning of logs are daily jobs; one may fail."""
+_LINE = ("source_object", "source_line")
+"""Where a refused line of games came from."""
+
+
+@dataclass
+class _Tables(Erasable):
+    """Tables of the lake, and what former versions of them keep."""
+
+    settings: Settings
+    name: str
+
+    def tables(self) -> list[Table]:
+        """Those that are there."""
+        raise NotImplementedError
+
+    def keeps(self) -> Mapping[Former, timedelta]:
+        """As the slowest of the tables keeps files and entries of its log, with two days to spare."""
+        found = [log.describe(table.uri(self.settings.lake)) for table in self.tables()]
+        said = [each.properties for each in found if each is not None]
+        if not said:
+            return {}
+        logs = ({disk.RETENTION: each.get("delta.logRetentionDuration", _LOG_RETENTION)} for each in said)
+        window = self.settings.maintenance.rollback_window
+        return {
+            Former.FILES: max([window, *map(disk.retention, said)]) + _SLACK,
+            Former.LOG: max(map(disk.retention, logs)) + _SLACK,
+        }
+
+    def former(self, path: Path) -> Former | None:
+        """What a file of these tables is that no row of today is in."""
+        root = self.settings.lake
+        for table in self.tables() if "://" not in root else ():
+            folder = Path(table.uri(root))
+            if folder in path.parents:
+                if path.relative_to(folder).parts[0] == "_delta_log":
+                    return Former.LOG
+                return None if path in current_files(root, table) else Former.FILES
+        return None
+
+
+@dataclass
+class SubjectTables(_Tables):
+    """Tables whose rows say by `subject_columns` whom they are about, and those of what was refused of them."""
+
+    declared: Callable[[], Iterable[Table]]
+    """Looked for when it is asked: batches make tables, too. One without subject_columns has refused records."""
+    leased: tuple[str, ...]
+    """Of all who write these tables."""
+    tombstone: str | None = None
+    """Kind of the tombstone that keeps later records out; None: that of the keys does."""
+
+    def tables(self) -> list[Table]:
+        """Those that are there."""
+        return [table for table in self.declared() if log.version(table.uri(self.settings.lake)) is not None]
+
+    def erase(self, subject: Subject) -> int:
+        """Tombstone, then rows and refused records that name the subject; how many. Log entries that expired go, too.
+
+        Raises LeaseUnavailable, OthersBatchUnfinished (a batch that was begun may be about to write such rows),
+        TableBusy; the same call does the rest.
+        """
+        with self._lake() as lake, nobody_writes(self.settings, self.leased) as leases:
+            if self.tombstone is not None:
+                # Not before: the rest of a batch that is half done would take for a marker what it counted as a row.
+                StoredTombstones(self.settings).put_up(self.tombstone, [(ANYWHERE, subject.id)])
+            gone = 0
+            for table in self.tables():
+                assert lake is not None, "there was no table, and nobody makes one meanwhile"
+                for lease in leases:
+                    lease.check()
+                what, rows = self._rewrite(table, subject)
+                # Also without a row: then it closes a table that a crash left open.
+                rewrite(lake, table, once(), on=what.on, gone=what.gone, changed=what.changed)
+                checkpoint_log(Place(table.name, lake.uri(table), lake.root), clean=True)
+                gone += rows
+        return gone
+
+    def left(self, subject: Subject) -> int:
+        """How many rows and refused records name the subject; one more where the tombstone is missing."""
+        key, missing = (ANYWHERE, subject.id), 0
+        if self.tombstone is not None:
+            missing = 1 - len(StoredTombstones(self.settings).erased(self.tombstone, {key}))
+        return missing + sum(self._rewrite(table, subject)[1] for table in self.tables())
+
+    def _rewrite(self, table: Table, subject: Subject) -> tuple[Rewrite, int]:
+        """What an erasure does to a table, and to how many rows."""
+        found = DeltaTable(log.storage_uri(table.uri(self.settings.lake)))
+        if table.subject_columns:
+            same = {column: [subject.id] for column in table.subject_columns}
+            if subject.game is not None:
+                same["game_id"] = [subject.game]
+            rows = int(light.find(found, [*same], same).num_rows)
+            return Rewrite(tuple(same), pa.table(same).slice(0, 1 if rows else 0)), rows
+        place = PLACE if "key" in table.column_names else (*_LINE, "value")
+        text, words, named = [n for n in ("key", "value") if n in table.column_names], naming(subject), []
+        for batch in light.batches(found, list(dict.fromkeys((*place, *text))), {}):
+            for row in batch.to_pylist():
+                # A line of which nobody can say of which game it is goes, whatever game was asked for.
+                game = said_in(row["value"]).get("game_id", subject.game)
+                if subject.game in (None, game) and any(is_named(words, row[name]) for name in text):
+                    named.append(tuple(row[name] for name in place))
+        refused = table_of((dict(zip(place, each, strict=True)) for each in dict.fromkeys(named)), table, *place)
+        if "key" in text:
+            return Rewrite(place, refused.slice(0, 0), as_markers(table, refused)), len(named)
+        return Rewrite(place, refused), len(named)
+
+    @contextmanager
+    def _lake(self) -> Iterator[Lake | None]:
+        """With a session of Spark; None where there is no table."""
+        if not self.tables():
+            yield None
+            return
+        with spark_session(self.settings, "erase") as spark:
+            yield Lake(spark, self.settings)
+
+
+def of_feed(settings: Settings, feed: Feed) -> SubjectTables:
+    """All tables of a feed of games, also of types that are declared no longer; refused lines last.
+
+    Nobody writes one of them without the lease of the quarantine.
+    """
+    types = {each.table.key: each.table for each in feed.types.values()}
+
+    def found() -> Iterator[Table]:
+        for key in (tuple(name.split("/")) for name in log.tables(settings.lake)):
+            if key[0] == feed.group and key != feed.quarantine.key:
+                yield from [types[key]] if key in types else _as_it_is(settings.lake, key)
+        yield feed.quarantine
+
+    return SubjectTables(settings, f"{feed.group}/*", found, (feed.quarantine.name,))
+
+
+def _as_it_is(root: str, key: tuple[str, ...]) -> Iterator[Table]:
+    """The table of a type that is declared no longer; none where it is not of players."""
+    there = log.describe("/".join((root, *key)))
+    if there is not None and {"player_id", "game_id"}.issubset(there.columns):
+        columns = tuple(Column(name, kind, "") for name, kind in there.columns.items())
+        yield Table(key, "", columns, Mode.APPEND_ONLY, tuple(there.partitioned_by), subject_columns=("player_id",))
+
+
+def of_stream(settings: Settings, stream: Stream) -> SubjectTables:
+    """The tables of a stream that says whom its records are about."""
+    both = (stream.table, stream.quarantine)
+    leased = (turn_of(stream.table), stream.name)
+    return SubjectTables(settings, stream.name, lambda: both, leased, stream.tombstone)
+
+
+def of_entity(settings: Settings, declared: Entity) -> SubjectTables:
+    """Those of an entity, by its key. Its refused changes stand among those of engagements."""
+    both = (declared.changeset, declared.base)
+    leased = (turn_of(declared.changeset), *(table.name for table in both))
+    return SubjectTables(settings, f"{declared.name}/*", lambda: both, leased, entity(declared.name))
+
+
+def game_places(settings: Settings) -> list[SubjectTables]:
+    """Tables of the feed that ships and of declared ones."""
+    return [of_feed(settings, feed) for feed in (shipped(settings), *declarations(settings).feeds)]
+
+
+def declared_places(settings: Settings) -> list[SubjectTables]:
+    """Tables of streams that say whom records are about, and of all declared entities."""
+    found = declarations(settings)
+    streams = [of_stream(settings, stream) for stream in found.streams if stream.subject is not None]
+    return [*streams, *(of_entity(settings, declared.entity) for declared in found.entities)]
+
+
+@dataclass
+class Run:
+    """One erasure of the tables of engagements and profiles, done when the first of them is asked for it."""
+
+    eraser: Eraser
+    whom: Whom
+    readers: Readers | None = None
+    """Jobs that follow tables. With them former versions are purged at once, unless somebody still reads them."""
+    before_purge: Callable[[], None] = lambda: None
+    """Brings up to now whoever of ours would be behind, and by that keep former versions."""
+    done: dict[str, int] | None = None
+    purged: dict[str, Purged] = field(default_factory=dict)
+
+    def rows(self, subject_ref: str, table: Table) -> int:
+        """How many rows of a table were removed or changed."""
+        if self.done is None:
+            self.done = self.eraser.run(subject_ref, self.whom)
+            if self.readers is not None:
+                self.before_purge()
+                settings, stores = self.eraser.settings, self.eraser.stores
+                done = purge_now(settings, stores, self.readers, self.whom, utc_now())
+                self.purged = {one.table: one for one in done}
+        return self.done.get(table.name, 0)
+
+
+@dataclass
+class TablePlace(_Tables):
+    """One table of engagements or profiles, as receipts name it."""
+
+    table: Table
+    run: Run
+
+    def tables(self) -> list[Table]:
+        """This one, where it is there."""
+        return [] if log.version(self.table.uri(self.settings.lake)) is None else [self.table]
+
+    def erase(self, subject: Subject) -> int:
+        """Remove the subject's rows from all tables, once; how many of this one."""
+        return self.run.rows(subject.ref, self.table)
+
+    def left(self, subject: Subject) -> int:  # noqa: ARG002
+        """How many rows, by their keys, an erasure would still remove or change."""
+        found = Found(self.settings, self.run.whom, StoredTombstones(self.settings), versions(self.settings))
+        return rewrites(self.settings)[self.table](found).keys
+
+    def keeps(self) -> Mapping[Former, timedelta]:
+        """As long as this table keeps files and log entries; no files once they are purged."""
+        purged, kept = self.run.purged.get(self.table.name), super().keeps()
+        return kept if purged is None or purged.kept_by else {Former.LOG: kept[Former.LOG]}
+
+
+@dataclass
+class TombstonePlace(Erasable):
+    """The tombstones of persons and profiles, for whoever looks again."""
+
+    settings: Settings
+    whom: Whom
+    name: str = "tombstones of persons and profiles"
+
+    def erase(self, subject: Subject) -> int:  # noqa: ARG002
+        """Put up with the tables."""
+        return 0
+
+    def left(self, subject: Subject) -> int:  # noqa: ARG002
+        """How many are missing."""
+        tombstones, wanted = StoredTombstones(self.settings), self.whom.keys(entity(profile(self.settings).name))
+        return sum(len(keys - tombstones.erased(kind, keys)) for kind, keys in wanted.items())
+
+
+def places(
+    settings: Settings,
+    whom: Whom,
+    callbacks: Callbacks | None = None,
+    spark: SparkSession | None = None,
+    readers: Readers | None = None,
+    before_purge: Callable[[], None] = lambda: None,
+) -> list[TablePlace | TombstonePlace]:
+    """Everything of engagements and profiles that an erasure reaches. Nothing is opened before it is asked."""
+    run = Run(Eraser(settings, open_stores(settings), callbacks or Callbacks(), spark), whom, readers, before_purge)
+    found = [TablePlace(settings, table.name, table, run) for table in tables(settings)]
+    return [*found, TombstonePlace(settings, whom)]
