@@ -28,8 +28,7 @@ from engagement_platform.jobs import open_stores
 from engagement_platform.lake.engagement import engagement_tables
 from engagement_platform.lake.session import session_conf
 from engagement_platform.layout.files import live_files, open_table, shape
-from engagement_platform.layout.maintain import Asked, Run, planned
-from engagement_platform.layout.optimize import Tools
+from engagement_platform.layout.optimize import Asked, Run, planned
 from engagement_platform.layout.plan import Left
 from engagement_platform.settings import BatchSettings, LayoutSettings, MutationSettings, Settings
 
@@ -123,7 +122,7 @@ def maintain(stage: Stage, max_file_bytes: int) -> float:
     """A run of the platform's own maintenance over the Data Table, which finds by itself what changed; seconds."""
     upkeep = stage.settings.maintenance.model_copy(update={"target_file_bytes": max_file_bytes, "budget": _NO_LIMIT})
     settings, began = stage.settings.model_copy(update={"maintenance": upkeep}), time.monotonic()
-    run = Run(settings, open_stores(settings), Tools(upkeep, lambda: stage.spark))
+    run = Run(settings, open_stores(settings), lambda: stage.spark)
     left = [one for one in run.do(planned(settings, Asked(stage.data.name))) if isinstance(one, Left)]
     assert not left, f"{left[0].slice} was left: {left[0].why}"
     return time.monotonic() - began

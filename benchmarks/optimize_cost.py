@@ -33,8 +33,7 @@ from engagement_platform.lake.arrow import table_of
 from engagement_platform.lake.engagement import data_table
 from engagement_platform.lake.optimize import Place, Rewrite, rewrite
 from engagement_platform.lake.session import spark_session
-from engagement_platform.layout.doctor import Target
-from engagement_platform.layout.survey import Survey, survey
+from engagement_platform.layout.survey import Survey, Target, survey
 from engagement_platform.settings import Settings
 
 DATA = data_table("organization")
@@ -78,7 +77,7 @@ def measured(settings: Settings, uri: str, spark: SparkSession) -> list[Cost]:
     """Z-order each partition of a table in a commit of its own."""
     target, place = Target(DATA.name, uri), Place(DATA.name, uri, settings.lake)
     began = time.monotonic()
-    seen: Survey = survey(settings, target, settings.maintenance.target_file_bytes)
+    seen: Survey = survey(settings, target, target_file_bytes=settings.maintenance.target_file_bytes)
     planning = (time.monotonic() - began) / max(1, len(seen.where))
     costs = []
     for name in sorted(seen.where):
@@ -86,7 +85,7 @@ def measured(settings: Settings, uri: str, spark: SparkSession) -> list[Cost]:
         DeltaTable(uri)
         opened = time.monotonic() - began
         work = Rewrite(
-            place, tuple(seen.where[name]), "engagement_date", settings.maintenance.target_file_bytes, f"bench/{name}"
+            place, seen.where[name], "engagement_date", settings.maintenance.target_file_bytes, f"bench/{name}"
         )
         wall = time.time()
         done = rewrite(work, spark)

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 
 from benchmarks.cells import Cells, Run, charts, page, right_aligned
-from engagement_platform.layout.finding import readable
+from engagement_platform.layout.remedies import readable
 from engagement_platform.layout.statistics import BUCKETS
 
 SPARK, PLATFORM = "OPTIMIZE by Spark", "OPTIMIZE by the platform"

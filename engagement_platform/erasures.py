@@ -19,7 +19,6 @@ from engagement_platform.ingest_server.spooled import SpooledRecords
 from engagement_platform.ingest_server.stored import stored_objects
 from engagement_platform.jobs import open_stores
 from engagement_platform.lake import log
-from engagement_platform.maintenance import READERS
 from engagement_platform.pii import erasure, receipts
 from engagement_platform.pii.vault import open_vault
 from engagement_platform.pipelines.declarations.declared import Declarations, declarations
@@ -137,12 +136,11 @@ def _places(settings: Settings, asked: Request, callbacks: Callbacks | None) -> 
     ]
     if asked.game is None:
         replica = ReplicaFile(settings, asked.whom)
-        readers = READERS if asked.now else None
         # Before engagement/quarantine is looked through: what declared entities refuse lands there, too, and from here
         # on they refuse nothing that is about the person.
         found += declared_places(settings)
         # The replica is a consumer, too: behind the erasure it would keep the files of what it is told of.
-        found += [*places(settings, asked.whom, callbacks, readers=readers, before_purge=replica.make_anew), replica]
+        found += [*places(settings, asked.whom, callbacks, now=asked.now, before_purge=replica.make_anew), replica]
     # Last, for they may be many.
     return [*found, *(raw for raw in (_raw(settings, feed) for feed in _feeds(settings)) if raw.is_reached)]
 

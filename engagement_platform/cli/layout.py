@@ -10,12 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-
-    from pyspark.sql import SparkSession
-
     from engagement_platform.layout.doctor import Examination
-    from engagement_platform.layout.outcomes import Outcome
+    from engagement_platform.layout.history import Outcome
     from engagement_platform.settings import Settings
 
 
@@ -41,16 +37,17 @@ def doctor(
 ) -> None:
     """Examine how the files of tables lie, say what is unhealthy and what mending would gain. Changes nothing.
 
-    Works on any Delta table, whoever wrote it. Reads the log, not the data; needs Spark only for tables of more than
-    health.files_in_process files. The settings under health say what counts as unhealthy. Each finding names the
-    command that mends it, where there is one; --html and --json tell what such commands predicted and what came of it.
+    Works on any Delta table, whoever wrote it. Reads the log, not the data, and needs no Spark. The settings under
+    health say what counts as unhealthy. Each finding names the command that mends it, where there is one; --html and
+    --json tell what such commands predicted and what came of it.
     --guards lists every rule with its source, what holds it and whether it is kept; it reads logs and stores.
     Exit status: 0 nothing but infos, 1 warnings, errors, a broken rule or a table that cannot be read.
     Example: engagement-platform doctor engagement/data --html doctor.html
     """
-    from engagement_platform.layout.doctor import examine, targets
+    from engagement_platform.layout.doctor import examine
     from engagement_platform.layout.files import LogNotReadable
-    from engagement_platform.layout.outcomes import predicted_and_actual
+    from engagement_platform.layout.history import predicted_and_actual
+    from engagement_platform.layout.survey import targets
     from engagement_platform.settings import Settings
 
     if html is not None and not html.absolute().parent.is_dir():
@@ -63,15 +60,10 @@ def doctor(
             raise typer.BadParameter("--guards and --capabilities look at the whole lake and make no report")
         raise typer.Exit(_guards(settings, as_json) if guards else _capabilities(settings, as_json))
 
-    def open_spark() -> AbstractContextManager[SparkSession]:
-        from engagement_platform.lake.session import spark_session
-
-        return spark_session(settings, "doctor", reads_only=True)
-
     examined, unread = [], []
     for target in targets(settings, table):
         try:
-            examined.append(examine(settings, target, clustering=clustered_by, open_spark=open_spark))
+            examined.append(examine(settings, target, clustering=clustered_by))
         except LogNotReadable as error:
             if table is not None:
                 raise
@@ -97,7 +89,7 @@ def doctor(
 
 
 def _table(examination: Examination, done: Sequence[Outcome], most: int) -> dict[str, object]:
-    from engagement_platform.layout.outcomes import as_json
+    from engagement_platform.layout.history import as_json
 
     return {**examination.as_json(most), "predicted_and_actual": [as_json(one) for one in done]}
 
@@ -157,8 +149,7 @@ def _show(examined: Sequence[Examination]) -> None:
     from rich.table import Column, Table
     from rich.text import Text
 
-    from engagement_platform.layout.finding import readable
-    from engagement_platform.layout.gain import told
+    from engagement_platform.layout.remedies import readable
 
     console = Console()
     summary = Table(
@@ -187,7 +178,7 @@ def _show(examined: Sequence[Examination]) -> None:
                 ("", finding.what),
                 ("evidence: ", evidence),
                 ("what to do: ", finding.remedy),
-                ("gain: ", told(finding.gain)),
+                ("gain: ", str(finding.gain)),
             ):
                 console.print(f"  {label}{said}", markup=False, highlight=False, soft_wrap=True)
         for code, why in examination.not_looked_at.items():

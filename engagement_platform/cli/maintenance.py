@@ -11,7 +11,7 @@ from engagement_platform.cli.common import callbacks
 
 if TYPE_CHECKING:
     from engagement_platform.engine.lease import Holder
-    from engagement_platform.layout.maintain import Outcome, Plan
+    from engagement_platform.layout.optimize import Outcome, Plan
     from engagement_platform.layout.plan import Slice
 
 _TABLE = typer.Argument(metavar="TABLE|PATH", help="engagement/data, a folder, or a URI. Default: the whole lake.")
@@ -44,7 +44,7 @@ def optimize(
     """
     from datetime import timedelta
 
-    from engagement_platform.layout.maintain import Asked, Told, planned
+    from engagement_platform.layout.optimize import Asked, Callbacks, planned
     from engagement_platform.layout.plan import Left
     from engagement_platform.maintenance import optimize as outcomes_of
     from engagement_platform.settings import Settings
@@ -56,8 +56,8 @@ def optimize(
     if dry_run:
         _show_plan(plan, as_json=as_json)
     else:
-        told = Told(on_slice=_say_slice, on_wait=_say_wait)
-        for number, outcome in enumerate(outcomes_of(settings, plan, asked, told), 1):
+        callbacks = Callbacks(on_slice=_say_slice, on_wait=_say_wait)
+        for number, outcome in enumerate(outcomes_of(settings, plan, callbacks), 1):
             _show(outcome, number, len(plan.chosen) + len(plan.left), as_json=as_json)
             failed += isinstance(outcome, Left) and outcome.failed
         if not as_json and not (plan.chosen or plan.left):
@@ -76,8 +76,8 @@ def _say_wait(one: Slice, holder: Holder) -> None:
 
 
 def _show(outcome: Outcome, number: int, count: int, *, as_json: bool) -> None:
-    from engagement_platform.layout.finding import readable
     from engagement_platform.layout.optimize import Done
+    from engagement_platform.layout.remedies import readable
 
     if as_json:
         typer.echo(json.dumps(outcome.as_json()))
@@ -96,7 +96,7 @@ def _show_plan(plan: Plan, *, as_json: bool) -> None:
     from rich.table import Column, Table
     from rich.text import Text
 
-    from engagement_platform.layout.finding import readable
+    from engagement_platform.layout.remedies import readable
 
     if as_json:
         told = {"slices": [one.as_json() for one in plan.chosen], "left": [one.as_json() for one in plan.left]}
@@ -106,7 +106,7 @@ def _show_plan(plan: Plan, *, as_json: bool) -> None:
     shown = Table(*fold, "action", "files", "to rewrite", "seconds", Column("why", overflow="fold"))
     for one in plan.chosen:
         shown.add_row(
-            Text(one.place.name),
+            Text(one.table.name),
             Text(one.partition),
             one.action,
             f"{one.gain.files_before or 0:,} → {one.gain.files_after or 0:,}",
@@ -136,7 +136,7 @@ def vacuum(
     Example: engagement-platform vacuum engagement/data --dry-run
     """
     from engagement_platform.errors import PlatformError
-    from engagement_platform.layout.finding import readable
+    from engagement_platform.layout.remedies import readable
     from engagement_platform.maintenance import vacuum_tables
     from engagement_platform.settings import Settings
 

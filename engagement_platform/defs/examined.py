@@ -15,11 +15,9 @@ from dagster import MetadataValue
 
 from engagement_platform.defs.batches import Metadata, figures_table
 from engagement_platform.defs.histogram import markdown
-from engagement_platform.layout import histograms
 from engagement_platform.layout.doctor import Examination
-from engagement_platform.layout.finding import Finding
-from engagement_platform.layout.findings import CODES
-from engagement_platform.layout.gain import told
+from engagement_platform.layout.findings import CODES, Finding
+from engagement_platform.layout.statistics import doubling_buckets, named_buckets
 
 NO_TABLE = "no table yet"
 NOT_LOOKED_AT = "not looked at"
@@ -130,7 +128,7 @@ def _of_finding(finding: Finding) -> Metadata:
     if finding.partition:
         shown["worst_partition"] = MetadataValue.text(finding.partition)
     if finding.gain:
-        shown["predicted_gain"] = MetadataValue.text(told(finding.gain))
+        shown["predicted_gain"] = MetadataValue.text(str(finding.gain))
         shown["predicted"] = MetadataValue.json(finding.gain.as_json())
     return shown
 
@@ -160,7 +158,7 @@ def _pictures(examination: Examination) -> Metadata:
     partitions = examination.statistics.partitions
     if not partitions.num_rows:
         return {}
-    counts = histograms.doubling(partitions.column("files"))
+    counts = doubling_buckets(partitions.column("files"))
     order = [("files", "descending"), ("partition", "ascending")]
     worst = partitions.sort_by(order).slice(0, _WORST).select(["partition", "files", "small_files", "bytes"])
     columns = [dg.TableColumn("partition"), *(dg.TableColumn(name, "int") for name in worst.column_names[1:])]
@@ -177,7 +175,7 @@ def _pictures(examination: Examination) -> Metadata:
 
 def _sizes(examination: Examination) -> Metadata:
     """A picture of files by size; nothing of a table without files."""
-    sizes = histograms.sizes(examination.statistics.totals.histogram)
+    sizes = named_buckets(examination.statistics.totals.histogram)
     return {"file_sizes": MetadataValue.md(markdown("files by size", *sizes))} if sizes[0] else {}
 
 
@@ -220,7 +218,7 @@ def findings_table(found: Iterable[Finding]) -> dg.TableMetadataValue:
                 "partition": finding.partition or "–",
                 "what": finding.what,
                 "remedy": finding.remedy,
-                "gain": told(finding.gain),
+                "gain": str(finding.gain),
             }
         )
         for finding in found

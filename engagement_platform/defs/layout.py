@@ -8,7 +8,6 @@ Examining is `layout/doctor`, what the UI shows of it is `examined`. Nothing her
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
-from functools import partial
 
 import dagster as dg
 from dagster._core.storage.asset_check_execution_record import AssetCheckExecutionRecord
@@ -25,18 +24,17 @@ from engagement_platform.defs.examined import (
     health_metadata,
     whole_result,
 )
-from engagement_platform.defs.platform import Platform, open_spark
+from engagement_platform.defs.platform import Platform
 from engagement_platform.defs.sensors import REPORT_AGAIN_AFTER, Recent, recent_runs
 from engagement_platform.defs.specs import GROUP, OWNERS, engagement_specs, key_of, request_specs
 from engagement_platform.lake import log
 from engagement_platform.lake.layout import LAYOUT_HISTORY
-from engagement_platform.layout.doctor import Target, examine
+from engagement_platform.layout.delta_log import moved_on
+from engagement_platform.layout.doctor import examine
 from engagement_platform.layout.files import LogNotReadable, NotADeltaTable
-from engagement_platform.layout.finding import Finding
-from engagement_platform.layout.findings import CODES
-from engagement_platform.layout.outcomes import predicted_and_actual
-from engagement_platform.layout.reports import keep
-from engagement_platform.layout.segment import moved_on
+from engagement_platform.layout.findings import CODES, Finding
+from engagement_platform.layout.history import predicted_and_actual
+from engagement_platform.layout.survey import Target
 from engagement_platform.pipelines.declarations.declared import declarations
 from engagement_platform.pipelines.games.event_type import GROUP as GAMES
 from engagement_platform.pipelines.games.feed import shipped
@@ -106,7 +104,7 @@ def look(settings: Settings, name: str) -> Looked:
     """Examine one table. Raises nothing about the table itself: one that cannot be read says so in what it returns."""
     target = Target(name, f"{settings.lake}/{name}")
     try:
-        return Looked(name, examine(settings, target, open_spark=partial(open_spark, settings, "layout")))
+        return Looked(name, examine(settings, target))
     except NotADeltaTable:
         return Looked(name)
     except LogNotReadable as error:
@@ -195,7 +193,7 @@ def layout_health(context: dg.AssetExecutionContext, platform: Platform) -> dg.M
 
 def written_report(settings: Settings, looked: Sequence[Looked]) -> dg.PathMetadataValue:
     """Today's report, in place of an earlier one of today."""
-    from engagement_platform.layout.report import SHOWN, page
+    from engagement_platform.layout.report import SHOWN, keep, page
 
     examined = [one.examination for one in looked if one.examination]
     text = page(examined, predicted_and_actual(settings, [one.target for one in examined], SHOWN))

@@ -14,17 +14,17 @@ from engagement_platform.defs.specs import GROUP, OWNERS, column_schema, key_of
 from engagement_platform.defs.upkeep import (
     MAX_PARTITIONS,
     Context,
+    callbacks_of,
     checkpointed_metadata,
     key_of_organization,
     observe_tables,
     optimized_metadata,
     organization_of,
     refuse_failed,
-    told_of,
     vacuumed_metadata,
 )
 from engagement_platform.lake.layout import LAYOUT_HISTORY
-from engagement_platform.layout.maintain import Asked
+from engagement_platform.layout.optimize import Asked
 from engagement_platform.settings import Settings
 
 # Its own, and one for all of it: two runs would rewrite the same files. Writers are in other pools and not kept out;
@@ -39,7 +39,7 @@ def optimize(context: Context, settings: Settings, asked: Asked) -> dg.Materiali
     from engagement_platform import maintenance
 
     spark = partial(open_spark, settings, "optimize")
-    plan, outcomes = maintenance.optimize_all(settings, asked, told_of(context), spark)
+    plan, outcomes = maintenance.optimize_all(settings, asked, callbacks_of(context), spark)
     observe_tables(context, outcomes)
     refuse_failed(outcomes)
     return dg.MaterializeResult(metadata=optimized_metadata(outcomes, plan.unread))

@@ -11,8 +11,7 @@ from dagster import MetadataValue
 
 from engagement_platform.defs.batches import Metadata
 from engagement_platform.errors import PlatformError
-from engagement_platform.layout.maintain import Outcome, Told
-from engagement_platform.layout.optimize import Done
+from engagement_platform.layout.optimize import Callbacks, Done, Outcome
 from engagement_platform.layout.plan import Left
 from engagement_platform.layout.vacuum import Checkpointed, Vacuumed
 
@@ -41,9 +40,9 @@ def organization_of(key: str) -> str:
     return unquote(key)
 
 
-def told_of(context: Context) -> Told:
+def callbacks_of(context: Context) -> Callbacks:
     """Slices and waits go to the log of the run."""
-    return Told(
+    return Callbacks(
         on_slice=lambda one: context.log.info(f"{one}: {one.action}; {one.why}"),
         on_outcome=lambda outcome: context.log.info(_line(outcome)),
         on_wait=lambda one, holder: context.log.info(f"{one} waits: {holder}"),
@@ -71,14 +70,14 @@ def optimized_metadata(outcomes: Sequence[Outcome], unread: Sequence[str] = ()) 
     }
     if done:
         shown["done"] = _table([
-            {"table": one.slice.place.name, "partition": one.slice.partition, "action": one.slice.action,
+            {"table": one.slice.table.name, "partition": one.slice.partition, "action": one.slice.action,
              "files": f"{one.files_before} → {one.files_after}", "predicted": str(one.slice.gain.files_after),
              "seconds": f"{one.seconds:.2f}", "why": one.slice.why}
             for one in done[:SHOWN]
         ])  # fmt: skip
     if left:
         shown["left"] = _table([
-            {"table": one.slice.place.name, "partition": one.slice.partition, "why": one.why} for one in left[:SHOWN]
+            {"table": one.slice.table.name, "partition": one.slice.partition, "why": one.why} for one in left[:SHOWN]
         ])  # fmt: skip
     if unread:
         shown["unread"] = MetadataValue.text("\n".join(unread))
@@ -87,8 +86,8 @@ def optimized_metadata(outcomes: Sequence[Outcome], unread: Sequence[str] = ()) 
 
 def observe_tables(context: Context, outcomes: Sequence[Outcome]) -> None:
     """What was done to each table as an observation of it, so that its page plots the figures over time."""
-    for name in sorted({one.slice.place.name for one in outcomes}):
-        own = [one for one in outcomes if one.slice.place.name == name]
+    for name in sorted({one.slice.table.name for one in outcomes}):
+        own = [one for one in outcomes if one.slice.table.name == name]
         context.log_event(
             dg.AssetObservation(dg.AssetKey(name.strip("/").split("/")), metadata=optimized_metadata(own))
         )

@@ -31,7 +31,6 @@ from engagement_platform.lake.lake import Lake
 from engagement_platform.lake.optimize import Place, checkpoint_log
 from engagement_platform.lake.session import spark_session
 from engagement_platform.layout import disk
-from engagement_platform.layout.vacuum import Readers
 from engagement_platform.pii.erasure import Erasable, Former, Subject, is_named, naming, nobody_writes, once
 from engagement_platform.pii.tombstones import ANYWHERE, StoredTombstones, entity
 from engagement_platform.pipelines.declarations.declared import declarations
@@ -218,8 +217,8 @@ class Run:
 
     eraser: Eraser
     whom: Whom
-    readers: Readers | None = None
-    """Jobs that follow tables. With them former versions are purged at once, unless somebody still reads them."""
+    now: bool = False
+    """Purge former versions at once, unless somebody still reads them."""
     before_purge: Callable[[], None] = lambda: None
     """Brings up to now whoever of ours would be behind, and by that keep former versions."""
     done: dict[str, int] | None = None
@@ -229,10 +228,10 @@ class Run:
         """How many rows of a table were removed or changed."""
         if self.done is None:
             self.done = self.eraser.run(subject_ref, self.whom)
-            if self.readers is not None:
+            if self.now:
                 self.before_purge()
                 settings, stores = self.eraser.settings, self.eraser.stores
-                done = purge_now(settings, stores, self.readers, self.whom, utc_now())
+                done = purge_now(settings, stores, self.whom, utc_now())
                 self.purged = {one.table: one for one in done}
         return self.done.get(table.name, 0)
 
@@ -286,10 +285,10 @@ def places(
     whom: Whom,
     callbacks: Callbacks | None = None,
     spark: SparkSession | None = None,
-    readers: Readers | None = None,
+    now: bool = False,
     before_purge: Callable[[], None] = lambda: None,
 ) -> list[TablePlace | TombstonePlace]:
     """Everything of engagements and profiles that an erasure reaches. Nothing is opened before it is asked."""
-    run = Run(Eraser(settings, open_stores(settings), callbacks or Callbacks(), spark), whom, readers, before_purge)
+    run = Run(Eraser(settings, open_stores(settings), callbacks or Callbacks(), spark), whom, now, before_purge)
     found = [TablePlace(settings, table.name, table, run) for table in tables(settings)]
     return [*found, TombstonePlace(settings, whom)]

@@ -20,9 +20,8 @@ from engagement_platform.lake.append_log_source import location
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.erased import current_files
 from engagement_platform.lake.turns import turn
-from engagement_platform.layout.doctor import Target
-from engagement_platform.layout.unfinished_reads import reads_of, vacuum_of
-from engagement_platform.layout.vacuum import Readers, slow_readers
+from engagement_platform.layout.survey import Target
+from engagement_platform.layout.vacuum import reads_of, slow_readers, vacuum_of
 from engagement_platform.pii.scan import places_with
 from engagement_platform.settings import Settings
 
@@ -37,7 +36,7 @@ class Purged:
     """Who still reads a former version; then nothing was deleted."""
 
 
-def purge_now(settings: Settings, stores: Stores, readers: Readers, whom: Whom, now: datetime) -> list[Purged]:
+def purge_now(settings: Settings, stores: Stores, whom: Whom, now: datetime) -> list[Purged]:
     """Delete what only former versions have, and files that no version has in which one of the ids is.
 
     What the person said is in former versions also without its id, as before a conversion. Time travel and `restore` to
@@ -45,12 +44,10 @@ def purge_now(settings: Settings, stores: Stores, readers: Readers, whom: Whom, 
     """
     if "://" in settings.lake:
         return []
-    return [done for table in tables(settings) if (done := _purged(settings, stores, readers, whom, table, now))]
+    return [done for table in tables(settings) if (done := _purged(settings, stores, whom, table, now))]
 
 
-def _purged(
-    settings: Settings, stores: Stores, readers: Readers, whom: Whom, table: Table, now: datetime
-) -> Purged | None:
+def _purged(settings: Settings, stores: Stores, whom: Whom, table: Table, now: datetime) -> Purged | None:
     uri = table.uri(settings.lake)
     if log.version(uri) is None:
         return None
@@ -60,7 +57,7 @@ def _purged(
         turn(settings.lake, table.name),
     ):
         behind = [str(read) for read in reads_of(target, stores) if read.files != 0]
-        behind += [floor.because.rstrip(",") for floor in slow_readers(settings, target, stores, readers, now)]
+        behind += [floor.because.rstrip(",") for floor in slow_readers(settings, target, stores, now)]
         if behind:
             return Purged(table.name, 0, behind)
         opened, stays = DeltaTable(uri), current_files(settings.lake, table)

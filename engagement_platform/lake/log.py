@@ -52,6 +52,15 @@ class Commit:
     rewrite_ms: int = 0
 
 
+@dataclass(frozen=True)
+class Value:
+    """What one partition column holds: as in the log, None for null. type: in the Delta protocol's words."""
+
+    column: str
+    text: str | None
+    type: str
+
+
 def storage_uri(uri: str) -> str:
     """The same place in delta-rs's spelling: it says s3:// where Hadoop says s3a://."""
     return "s3://" + uri.removeprefix("s3a://") if uri.startswith("s3a://") else uri

@@ -20,6 +20,7 @@ from engagement_platform.errors import PlatformError
 from engagement_platform.lake import light, log
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.lake import Lake
+from engagement_platform.lake.log import Value
 from engagement_platform.lake.turns import turn
 from engagement_platform.settings import Settings
 
@@ -53,15 +54,6 @@ class Place:
     name: str
     uri: str
     root: str
-
-
-@dataclass(frozen=True)
-class Value:
-    """What one partition column holds: as in the log, None for null. type: in the Delta protocol's words."""
-
-    column: str
-    text: str | None
-    type: str
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from deltalake.exceptions import TableNotFoundError
 
 from engagement_platform.errors import PlatformError
 from engagement_platform.lake import log
-from engagement_platform.layout.segment import Segment, from_checkpoint, read_commits
+from engagement_platform.layout.delta_log import Segment, from_checkpoint, read_commits
 
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 """How a null partition value is spelled, as in folder names."""
@@ -133,7 +133,8 @@ def live_files(table: DeltaTable, what: Shape, clustering: str | None, deleted: 
 
     Out: path (as the log spells it, URL-encoded), partition (`a=1/b=2`, empty when the table has no partitions),
          bytes, rows (null: not said), modified (ms), deleted (rows that deletion vectors hide), codec, low and high
-         (bounds of the clustering column, null when not said), known (whether they are, or all values are null).
+         (bounds of the clustering column, null when not said), known (whether they are, or all values are null),
+         and `value.NAME` for each partition column: its value as text.
     deleted: rows hidden per path, from `deleted_rows`.
     """
     actions = pa.table(table.get_add_actions(flatten=True))
@@ -152,6 +153,7 @@ def live_files(table: DeltaTable, what: Shape, clustering: str | None, deleted: 
             "low": low,
             "high": high,
             "known": known,
+            **{f"value.{n}": actions.column(f"partition.{n}").cast(pa.string()) for n in what.partitioned_by},
         }
     )
 

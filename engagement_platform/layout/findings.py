@@ -1,37 +1,464 @@
-"""What is unhealthy about a table's layout: all rules, from measured facts to findings with stable codes.
+"""What is unhealthy about a table's layout: every rule, from measured facts to findings with stable codes.
 
-Pure. Measuring is `statistics`, `commits` and `disk`; what mending would gain is `remedies`. A figure exactly at a
-limit is healthy, and so is a table without files.
+Pure. Measuring is `doctor`, what mending would gain is `remedies`. A figure exactly at a limit is healthy, and so is a
+table without files. Each rule is called as the code of its findings, and yields what is wrong.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import shlex
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
-from engagement_platform.layout import file_rules, log_rules
-from engagement_platform.layout.finding import Facts, Finding, Severity
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from engagement_platform.layout import remedies
+from engagement_platform.layout.delta_log import Recent
+from engagement_platform.layout.disk import Leftovers
+from engagement_platform.layout.files import UNNAMED, Footers, Shape
+from engagement_platform.layout.remedies import Prediction, readable
+from engagement_platform.layout.statistics import Statistics
 from engagement_platform.settings import HealthSettings
 
-RULES: tuple[Callable[[Facts, HealthSettings], Iterator[Finding]], ...] = (
-    file_rules.small_files,
-    file_rules.too_many_files,
-    file_rules.skewed_partitions,
-    file_rules.scattered_writes,
-    file_rules.parallelism_limit,
-    file_rules.clustering_overlap,
-    log_rules.unindexed_clustering,
-    log_rules.uncompressed,
-    log_rules.stale_checkpoint,
-    log_rules.vacuum_due,
-    log_rules.orphan_files,
-)
-"""Each is called as the code of its findings."""
+Severity = Literal["info", "warning", "error"]
 
-CODES = tuple(rule.__name__ for rule in RULES)
+FAR = 10
+"""So many times a limit is an error and no longer a warning (a guess)."""
+_WORST = 5
+"""Partitions named in the evidence."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that is wrong with a table: by a stable code, with its evidence, what it means and what to do.
+
+    partition: the worst one, for what is wrong with partitions. gain: what the remedy would gain.
+    """
+
+    code: str
+    severity: Severity
+    table: str
+    partition: str | None
+    evidence: Mapping[str, object]
+    what: str
+    remedy: str
+    gain: Prediction
+
+    def as_json(self) -> dict[str, object]:
+        """The finding with the names that JSON output has."""
+        return {**vars(self), "evidence": dict(self.evidence), "gain": self.gain.as_json()}
+
+
+@dataclass(frozen=True)
+class Facts:
+    """All that the rules look at."""
+
+    statistics: Statistics
+    shape: Shape
+    recent: Recent
+    leftovers: Leftovers
+    footers: Footers
+    shuffle_partitions: int
+    ours: bool = False
+    """Whether the table lies in the lake, where writers take turns."""
+    orders: bool = True
+    """Whether maintenance would order the table by `clustering`: not by a column that only the call names."""
+
+    @property
+    def clustering(self) -> str | None:
+        """The column whose ranges decide which files are skipped."""
+        return self.statistics.clustering[0] if self.statistics.clustering else None
+
+    def optimize(self, more: str = "") -> str:
+        """What merges files and orders them. more: options of the command."""
+        return self.command(f"optimize {{}}{more}", self.optimize_sql) if self.orders else self.optimize_sql
+
+    @property
+    def vacuum(self) -> str:
+        """What removes files that nobody may need."""
+        return self.command("vacuum {}", f"VACUUM delta.`{self.statistics.uri}`")
+
+    def command(self, command: str, sql: str) -> str:
+        """The platform's command; for a table of another house Spark SQL as well.
+
+        Spark SQL takes no turn, so beside the platform's own writers it would conflict with one of them.
+        """
+        call = f"engagement-platform {command.format(shlex.quote(self.statistics.table))}"
+        return call if self.ours else f"{call} (or in Spark: {sql})"
+
+    @property
+    def optimize_sql(self) -> str:
+        """OPTIMIZE for the whole table, as Spark SQL; Z-ordered when there is a column to order by."""
+        plain = f"OPTIMIZE delta.`{self.statistics.uri}`"
+        return f"{plain} ZORDER BY ({self.clustering})" if self._z_orders else plain
+
+    @property
+    def _z_orders(self) -> bool:
+        return self.clustering is not None and not self.recent.clustered_by
+
+    def rewriting(self, affected: pa.Table, limits: HealthSettings) -> Prediction:
+        """What OPTIMIZE would make of these partitions."""
+        return (remedies.zorder if self._z_orders else remedies.optimize)(affected, limits.target_file_bytes)
+
+    def worst(self, affected: pa.Table, by: str) -> dict[str, object]:
+        """How many partitions are affected, and the worst of them with the figure that makes them so."""
+        if not self.statistics.partitioned_by:
+            return {}
+        worst = affected.sort_by([(by, "descending"), ("partition", "ascending")]).slice(0, _WORST)
+        return {
+            "partitions": affected.num_rows,
+            "partitions_in_table": self.statistics.totals.partitions,
+            "worst": {row["partition"]: row[by] for row in worst.select(["partition", by]).to_pylist()},
+        }
+
+
+@dataclass(frozen=True)
+class _Wrong:
+    """A finding without its code and its table, which every finding of a rule shares."""
+
+    severity: Severity
+    evidence: Mapping[str, object]
+    what: str
+    remedy: str
+    gain: Prediction
+    partition: str | None = None
+
+
+Rule = Callable[[Facts, HealthSettings], Iterator[_Wrong]]
 
 
 def findings(facts: Facts, limits: HealthSettings) -> list[Finding]:
     """Everything that is wrong, most severe first, otherwise in the order of RULES."""
-    found = [finding for rule in RULES for finding in rule(facts, limits)]
-    order: dict[Severity, int] = {"error": 0, "warning": 1, "info": 2}
-    return sorted(found, key=lambda finding: order[finding.severity])
+    found = [
+        Finding(rule.__name__, w.severity, facts.statistics.table, w.partition, w.evidence, w.what, w.remedy, w.gain)
+        for rule in RULES
+        for w in rule(facts, limits)
+    ]
+    return sorted(found, key=lambda finding: ("error", "warning", "info").index(finding.severity))
+
+
+def small_files(facts: Facts, limits: HealthSettings) -> Iterator[_Wrong]:
+    """Partitions that are mostly small files, or a table cut into too fine partitions."""
+    rows, totals = facts.statistics.partitions, facts.statistics.totals
+    count, small = rows.column("files"), rows.column("small_files")
+    share = pc.multiply(count.cast(pa.int64()), round(limits.small_file_share * 1_000_000))
+    mostly = pc.greater(pc.multiply(small.cast(pa.int64()), 1_000_000), share)
+    affected = rows.filter(pc.and_(mostly, pc.greater_equal(small, limits.min_small_files)))
+    flagged = _total(affected, "small_files")
+    if affected.num_rows:
+        worst = _most(affected, "small_files")
+        files = _total(affected, "files")
+        partitions = f" of {affected.num_rows:,} of {totals.partitions:,} partitions"
+        where = partitions if facts.statistics.partitioned_by else ""
+        example = f"; {worst['partition']} has" if worst["partition"] else ":"
+        yield _Wrong(
+            "warning" if worst["small_files"] >= limits.warn_small_files else "info",
+            {
+                "small_files": flagged,
+                "files": files,
+                "mean_bytes": _total(affected, "bytes") // files,
+                "small_below_bytes": limits.small_file_bytes,
+                **facts.worst(affected, "small_files"),
+            },
+            f"Most files{where} are smaller than {readable(limits.small_file_bytes)}{example} "
+            f"{worst['small_files']:,} of {worst['files']:,}",
+            f"Compact it: {facts.optimize()}; or switch on auto compaction for its writers",
+            facts.rewriting(affected, limits),
+            worst["partition"] or None,
+        )
+    # Many small files that no compaction can merge, because each is nearly alone in its partition.
+    lone, columns = totals.small_files - flagged, facts.statistics.partitioned_by
+    if lone > limits.max_lone_small_files and more_than_share(lone, totals.files, limits.small_file_share):
+        coarser = f"partition by {', '.join(columns[:-1])} only and Z-order by {columns[-1]}" if columns[1:] else ""
+        mean = totals.small_bytes // totals.small_files
+        kept = max(1, totals.bytes // limits.target_file_bytes)
+        yield _Wrong(
+            "warning" if coarser else "info",
+            {"small_files": lone, "files": totals.files, "partitions": totals.partitions, "mean_bytes": mean},
+            f"{lone:,} of {totals.files:,} files are small and (nearly) alone in their partitions, so OPTIMIZE cannot "
+            "merge them: the partitions are too fine",
+            "Rewrite the table with coarser partitions: "
+            f"{coarser or 'none, with liquid clustering (CLUSTER BY) instead'}",
+            Prediction("repartition_table", totals.partitions, totals.files, kept, totals.bytes),
+        )
+
+
+def too_many_files(facts: Facts, limits: HealthSettings) -> Iterator[_Wrong]:
+    """Partitions with more files than a writer can list and rewrite quickly."""
+    rows, limit = facts.statistics.partitions, limits.max_files_per_partition
+    affected = rows.filter(pc.greater(rows.column("mergeable_files"), limit))
+    if not affected.num_rows:
+        return
+    worst = _most(affected, "mergeable_files")
+    # The daily round leaves files of more than a third of the target: merging them saves fewer files than
+    # `maintenance.max_rewrite_share` asks for.
+    large = _total(affected, "mergeable_bytes") * 3 > _total(affected, "mergeable_files") * limits.target_file_bytes
+    yield _Wrong(
+        "error" if worst["mergeable_files"] > FAR * limit else "warning",
+        {"files": worst["files"], "limit": limit, **facts.worst(affected, "files")},
+        f"{worst['files']:,} files in {worst['partition'] or 'the table'}; a mutation has to look into each of them",
+        f"Compact it: {facts.optimize(' --second-round' if large else '')}",
+        facts.rewriting(affected, limits),
+        worst["partition"] or None,
+    )
+
+
+def skewed_partitions(facts: Facts, limits: HealthSettings) -> Iterator[_Wrong]:
+    """One partition that holds far more than the middle one: the task that rewrites it runs alone."""
+    rows, median = facts.statistics.partitions, max(1, facts.statistics.totals.median_partition_bytes)
+    if rows.num_rows < 2:
+        return
+    worst = _most(rows, "bytes")
+    if worst["bytes"] <= max(limits.skew_bytes, limits.skew_ratio * median):
+        return
+    yield _Wrong(
+        "info",
+        {"bytes": worst["bytes"], "median_bytes": median, "ratio": round(worst["bytes"] / median, 1)},
+        f"{worst['partition']} holds {readable(worst['bytes'])}, {worst['bytes'] / median:,.0f} times the median of "
+        f"{readable(median)}; a task for it runs long after the others",
+        "Cluster large partitions by a second column (ZORDER BY) so that jobs touch a part of them, or lay the table "
+        "out by liquid clustering, which cuts by size",
+        remedies.zorder(rows.filter(pc.equal(rows["partition"], worst["partition"])), limits.target_file_bytes),
+        worst["partition"],
+    )
+
+
+def scattered_writes(facts: Facts, limits: HealthSettings) -> Iterator[_Wrong]:
+    """Writers that leave several small files in each partition they touch."""
+    mean, worst = facts.recent.scattered
+    if worst is None or mean <= limits.scattered_files:
+        return
+    touched, before = worst.small_partitions_touched, round(mean, 1)
+    yield _Wrong(
+        "warning",
+        {
+            "files_per_partition_and_commit": round(mean, 1),
+            "worst_version": worst.version,
+            "worst_files": worst.small_files_added,
+            "worst_partitions": worst.small_partitions_touched,
+            "commits_looked_at": len(facts.recent.commits),
+        },
+        f"Each commit adds {mean:,.1f} small files to a partition it touches; a writer repartitioned by partition "
+        "adds 1",
+        f"Let the writer repartition by {', '.join(facts.statistics.partitioned_by) or 'fewer tasks'} before it "
+        "writes, or set spark.databricks.delta.optimizeWrite.enabled=true",
+        Prediction("repartition_writer", touched, files_per_commit_before=before, files_per_commit_after=1.0),
+    )
+
+
+def parallelism_limit(facts: Facts, limits: HealthSettings) -> Iterator[_Wrong]:
+    """Too few tasks for the bytes: a rewrite of the table is bound by the number of shuffle partitions."""
+    totals, tasks = facts.statistics.totals, facts.shuffle_partitions
+    if totals.bytes <= limits.max_task_bytes * tasks:
+        return
+    wanted = -(-totals.bytes // limits.target_file_bytes)
+    gain = {"task_bytes_before": totals.bytes // tasks, "task_bytes_after": totals.bytes // wanted}
+    yield _Wrong(
+        "warning",
+        {
+            "setting": "spark.shuffle_partitions",
+            "value": tasks,
+            "suggested": wanted,
+            "bytes_per_task": totals.bytes // tasks,
+            "limit_bytes": limits.max_task_bytes,
+            "largest_partition_bytes": _largest(facts.statistics.partitions),
+        },
+        f"When the table is rewritten, {readable(totals.bytes)} go through {tasks} tasks, "
+        f"{readable(totals.bytes // tasks)} each",
+        f"Raise spark.shuffle_partitions towards {wanted:,}, and give Spark the cores to run them",
+        Prediction("raise_parallelism", totals.partitions, **gain),
+    )
+
+
+def clustering_overlap(facts: Facts, limits: HealthSettings) -> Iterator[_Wrong]:
+    """Ranges of the clustering column that lie so deep on each other that few files can be skipped."""
+    rows = facts.statistics.partitions
+    if facts.clustering is None:
+        return
+    # Files that hold a single value each cannot be told apart by ranges, only merged.
+    z_ordered = pc.max_element_wise(pc.divide(rows["bytes"].cast(pa.int64()), limits.target_file_bytes), 1)
+    best = pc.if_else(pc.equal(pc.fill_null(rows["span_days"], 1.0), 0.0), z_ordered, 1)
+    deep = pc.greater(rows["depth"], limits.max_overlap_depth)
+    gains = pc.greater_equal(rows["depth"], pc.multiply(best, 2))
+    affected = rows.filter(pc.fill_null(pc.and_(deep, gains), False))
+    if not affected.num_rows:
+        return
+    worst = _most(affected, "depth")
+    # Few small files of one partition overlap between two compactions, always.
+    passing = worst["depth"] < limits.warn_small_files and _largest(affected) <= limits.target_file_bytes
+    yield _Wrong(
+        "info" if passing else "warning",
+        {
+            "column": facts.clustering,
+            "depth": worst["depth"],
+            "mean_depth": round(worst["mean_depth"], 2),
+            "files": worst["files"],
+            "versions_since_optimize": facts.recent.versions_since_optimize,
+            "z_ordered_version": facts.recent.z_ordered.version if facts.recent.z_ordered else None,
+            **facts.worst(affected, "depth"),
+        },
+        f"Up to {worst['depth']:,} of {worst['files']:,} files in {worst['partition'] or 'the table'} may hold one "
+        f"same {facts.clustering}, so a read of one opens all of them",
+        f"Cluster it: {facts.optimize()}",
+        remedies.zorder(affected, limits.target_file_bytes),
+        worst["partition"] or None,
+    )
+
+
+def unindexed_clustering(facts: Facts, limits: HealthSettings) -> Iterator[_Wrong]:
+    """A clustering column without bounds in the log: its files can never be skipped."""
+    column, totals, properties = facts.clustering, facts.statistics.totals, facts.shape.properties
+    if column is None:
+        return
+    indexed = column in facts.shape.indexed
+    if indexed and not more_than_share(totals.files_without_bounds, totals.files, limits.unindexed_file_share):
+        return
+    position = list(facts.shape.leaves).index(column) + 1
+    declare = (
+        f"ALTER TABLE delta.`{facts.statistics.uri}` SET TBLPROPERTIES "
+        f"('delta.dataSkippingStatsColumns' = '{column}'), then "
+    )
+    gain = remedies.zorder(facts.statistics.partitions, limits.target_file_bytes)
+    yield _Wrong(
+        "warning",
+        {
+            "column": column,
+            "leaf_position": position,
+            "indexed": indexed,
+            "indexed_columns": properties.get(
+                "delta.dataSkippingStatsColumns", properties.get("delta.dataSkippingNumIndexedCols", "32")
+            ),
+            "files_without_bounds": totals.files_without_bounds,
+            "files": totals.files,
+        },
+        f"{totals.files_without_bounds:,} of {totals.files:,} files have no bounds of {column}, so no read by it "
+        "skips them"
+        if indexed
+        else f"{column}, leaf column {position}, is outside the columns that writers keep bounds of",
+        f"{'' if indexed else declare}rewrite the files so that they get bounds: {facts.optimize_sql}",
+        replace(gain, action="zorder" if indexed else "set_property"),
+    )
+
+
+def uncompressed(facts: Facts, _limits: HealthSettings) -> Iterator[_Wrong]:
+    """Files that are not compressed, by their names and the footers of a sample."""
+    footers, totals = facts.footers, facts.statistics.totals
+    unnamed = totals.codecs.get(UNNAMED, 0)
+    if not footers.uncompressed:
+        return
+    yield _Wrong(
+        "warning",
+        {
+            "files_without_named_codec": unnamed,
+            "footers_read": footers.read,
+            "footers_uncompressed": footers.uncompressed,
+        },
+        f"{footers.uncompressed:,} of {footers.read:,} footers that were read say UNCOMPRESSED; {unnamed:,} files do "
+        "not name a codec",
+        "Set spark.sql.parquet.compression.codec (zstd or snappy) for its writers, then rewrite the files: "
+        f"REORG or {facts.optimize_sql}",
+        # By how much files shrink nobody knows before, nor, of a sample, how many are concerned: at most all of them.
+        Prediction("compress", totals.partitions, totals.files, totals.files, totals.bytes),
+    )
+
+
+def stale_checkpoint(facts: Facts, limits: HealthSettings) -> Iterator[_Wrong]:
+    """A log whose readers must replay many commits."""
+    lag, limit = facts.recent.checkpoint_lag, limits.max_commits_without_checkpoint
+    if lag <= limit:
+        return
+    job = "in Dagster: the job checkpoint_logs, daily or when launched; " if facts.ours else ""
+    yield _Wrong(
+        "error" if lag > FAR * limit else "warning",
+        {"version": facts.recent.version, "checkpoint_version": facts.recent.checkpoint, "commits_since": lag},
+        f"{lag:,} commits came after the newest checkpoint; every reader replays them one by one",
+        f"Make one ({job}deltalake: DeltaTable(path).create_checkpoint()), and set delta.checkpointInterval; a writer "
+        "that makes none may fail to each time: read its log",
+        Prediction("checkpoint", 0, commits_replayed_before=lag, commits_replayed_after=0),
+    )
+
+
+def vacuum_due(facts: Facts, limits: HealthSettings) -> Iterator[_Wrong]:
+    """Removed files that nobody may need any more and that still take up room."""
+    due, waiting, live = facts.leftovers.due, facts.leftovers.waiting, facts.statistics.totals.bytes
+    if not due.files or not more_than_share(due.bytes, live, limits.vacuum_share):
+        return
+    yield _Wrong(
+        "warning",
+        {
+            "due_files": due.files,
+            "due_bytes": due.bytes,
+            "waiting_files": waiting.files,
+            "waiting_bytes": waiting.bytes,
+            "live_bytes": live,
+            "seen_on_disk": facts.leftovers.listed,
+        },
+        f"{due.files:,} removed files of {readable(due.bytes)} are past their retention; the live ones hold "
+        f"{readable(live)}",
+        f"Remove them: {facts.vacuum}; the command keeps what readers and restores may still need",
+        Prediction("vacuum", 0, bytes_freed=due.bytes, files_freed=due.files),
+    )
+
+
+def orphan_files(facts: Facts, limits: HealthSettings) -> Iterator[_Wrong]:
+    """Files in the folder that the log does not know: of writes that failed, or that VACUUM has not seen for long."""
+    orphans, oldest = facts.leftovers.orphans, facts.leftovers.oldest_orphan
+    if not orphans.files:
+        return
+    large = more_than_share(orphans.bytes, facts.statistics.totals.bytes, limits.vacuum_share)
+    yield _Wrong(
+        "warning" if large else "info",
+        {
+            "files": orphans.files + facts.leftovers.young_orphans.files,
+            "old_files": orphans.files,
+            "old_after_s": int(limits.orphan_age.total_seconds()),
+            "bytes": orphans.bytes,
+            "oldest": oldest.isoformat() if oldest else None,
+        },
+        f"{orphans.files:,} files of {readable(orphans.bytes)} lie in the folder and the log knows nothing of them: "
+        "left by writes that failed, or removed so long ago that the log forgot",
+        f"Remove those past the retention: {facts.vacuum}; look at what writes here and fails",
+        Prediction("vacuum", 0, bytes_freed=orphans.bytes, files_freed=orphans.files),
+    )
+
+
+RULES: tuple[Rule, ...] = (
+    small_files,
+    too_many_files,
+    skewed_partitions,
+    scattered_writes,
+    parallelism_limit,
+    clustering_overlap,
+    unindexed_clustering,
+    uncompressed,
+    stale_checkpoint,
+    vacuum_due,
+    orphan_files,
+)
+
+CODES = tuple(rule.__name__ for rule in RULES)
+
+
+def more_than_share(part: int, whole: int, share: float) -> bool:
+    """Whether part / whole exceeds a share. Exactly the share does not, nor does anything of nothing.
+
+    In millionths and integers, because in floats the 29th of 100 already exceeds 0.29: 0.29 * 100 is
+    28.999999999999996.
+    """
+    return part * 1_000_000 > round(share * 1_000_000) * whole
+
+
+def _most(rows: pa.Table, by: str) -> dict[str, Any]:
+    """The row with the largest figure; of equals the first by name."""
+    first: dict[str, Any] = rows.sort_by([(by, "descending"), ("partition", "ascending")]).slice(0, 1).to_pylist()[0]
+    return first
+
+
+def _total(rows: pa.Table, name: str) -> int:
+    return int(pc.sum(rows.column(name)).as_py() or 0)
+
+
+def _largest(rows: pa.Table) -> int:
+    return int(pc.max(rows.column("bytes")).as_py() or 0)

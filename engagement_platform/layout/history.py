@@ -1,132 +1,131 @@
-"""What maintenance has done, in `layout/history`: rows in, and what a plan has to remember out.
+"""What maintenance did, in `layout/history`: prediction beside outcome, written after each remedy and read back.
 
-Writing the table is `lake/optimize`, showing it `outcomes`; what a row means is in its contract, `lake/layout`.
+Imports neither Spark nor its library, since the doctor reads it. What a row means is in its contract, `lake/layout`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import UTC, date, datetime, timedelta
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.compute as pc
-from pyspark.sql import SparkSession
 
 from engagement_platform.engine.model import Transaction
-from engagement_platform.lake.arrow import table_of
+from engagement_platform.lake import light
+from engagement_platform.lake.arrow import schema_of, table_of
 from engagement_platform.lake.layout import LAYOUT_HISTORY
-from engagement_platform.lake.optimize import record
-from engagement_platform.layout import outcomes, remedies
-from engagement_platform.layout.optimize import Done
-from engagement_platform.layout.plan import Last
-from engagement_platform.layout.survey import Survey
+from engagement_platform.layout import files
+from engagement_platform.layout.files import LogNotReadable, NotADeltaTable
+from engagement_platform.layout.remedies import Prediction
+from engagement_platform.layout.survey import Target, in_lake
 from engagement_platform.settings import Settings
 
-_REWRITES: Sequence[remedies.Action] = ("optimize", "zorder")
-_MEMORY = (
-    "action",
-    "partition",
-    "target_file_bytes",
-    "fingerprint",
-    "started_ts",
-)
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
+REMEMBERED_DAYS = 60
+"""Days of history that are looked at, so that it costs the same in the third year as in the first."""
 
-def remember(settings: Settings, done: Sequence[Done], now: Survey, spark: SparkSession) -> None:
-    """Append one row for each slice. now: the table after them, for what reads open by its new bounds."""
-    if not done:
-        return
-    rows = [_row(one, now) for one in done]
-    # Grows from run to run; a run that writes the same rows twice writes them once.
-    moment = max(int(one.started_ts.timestamp() * 1_000_000) for one in done)
-    txn = Transaction(f"layout/history/{done[0].slice.place.name}", moment)
-    record(settings, LAYOUT_HISTORY, table_of(rows, LAYOUT_HISTORY), txn, spark)
+Outcome = Mapping[str, object]
+"""A row of `layout/history`, by its columns."""
 
 
 @dataclass(frozen=True)
-class Mended:
-    """A remedy for a table as a whole that was applied, and what came of it."""
+class Last:
+    """What the last rewrite of a partition left."""
 
-    table: str
-    gain: remedies.Prediction
-    why: str
-    started_ts: datetime
-    seconds: float
-    actual: Mapping[str, object]
-    """By the columns of `layout/history`; what is not known is left away."""
-    predicted_seconds: float | None = None
+    fingerprint: str | None
+    """None: some of what it had to do was left for the next."""
+    target_file_bytes: int
 
 
-def remember_mended(settings: Settings, mended: Mended, spark: SparkSession) -> None:
-    """Append one row for a VACUUM, a checkpoint or a migration."""
-    gain = mended.gain
-    row = {
-        "table_name": mended.table,
+def row(
+    table: str, gain: Prediction, why: str, started_ts: datetime, seconds: float, actual: Mapping[str, object]
+) -> Outcome:
+    """What was predicted beside what came of it. actual: columns of the history."""
+    return {
+        "table_name": table,
         "partition": "",
         "action": gain.action,
-        "why": mended.why,
-        "predicted_files_after": gain.files_after,
-        "predicted_bytes_rewritten": gain.bytes_to_rewrite,
-        "predicted_files_freed": gain.files_freed,
-        "predicted_bytes_freed": gain.bytes_freed,
-        "commits_replayed_before": gain.commits_replayed_before,
-        "predicted_commits_replayed_after": gain.commits_replayed_after,
-        "predicted_seconds": mended.predicted_seconds,
+        "why": why,
         "files_before": gain.files_before,
-        **mended.actual,
-        "seconds": mended.seconds,
-        "started_ts": mended.started_ts,
-        "ingestion_date": mended.started_ts.date(),
-    }
-    txn = Transaction(f"layout/history/{gain.action}/{mended.table}", int(mended.started_ts.timestamp() * 1_000_000))
-    record(settings, LAYOUT_HISTORY, table_of([row], LAYOUT_HISTORY), txn, spark)
-
-
-def _row(done: Done, now: Survey) -> dict[str, object]:
-    one, gain = done.slice, done.slice.gain
-    here = now.partitions.filter(pc.equal(now.partitions.column("partition"), one.partition))
-    return {
-        "table_name": one.place.name,
-        "partition": one.partition,
-        "action": one.action,
-        "why": one.why,
-        "target_file_bytes": one.target_file_bytes,
         "predicted_files_after": gain.files_after,
         "predicted_bytes_rewritten": gain.bytes_to_rewrite,
         "predicted_read_files_before": gain.read_files_before,
         "predicted_read_files_after": gain.read_files_after,
-        "predicted_seconds": one.seconds,
-        "files_before": done.files_before,
-        "files_after": done.files_after,
-        "files_removed": len(done.rewritten.removed),
-        "files_added": len(done.rewritten.added),
-        "bytes_removed": sum(done.rewritten.removed.values()),
-        "bytes_added": sum(done.rewritten.added.values()),
-        "read_files_after": float(remedies.opened_now(here)[0]) if here.num_rows else None,
-        "seconds": done.seconds,
-        "attempts": done.attempts,
-        "version": done.rewritten.version,
-        "fingerprint": None if _more_waits(done) else done.fingerprint,
-        "started_ts": done.started_ts,
-        "ingestion_date": done.started_ts.date(),
+        "predicted_files_freed": gain.files_freed,
+        "predicted_bytes_freed": gain.bytes_freed,
+        "commits_replayed_before": gain.commits_replayed_before,
+        "predicted_commits_replayed_after": gain.commits_replayed_after,
+        "seconds": seconds,
+        "started_ts": started_ts,
+        "ingestion_date": started_ts.date(),
+        **actual,
     }
 
 
-def _more_waits(done: Done) -> bool:
-    """Whether larger files of the partition are to be merged next; not after a slice that found nothing to merge."""
-    return done.slice.only_below_bytes is not None and done.rewritten.version is not None
+def remember(settings: Settings, what: str, table: str, done: Sequence[Outcome], spark: SparkSession) -> None:
+    """Append rows of one table, once. what: which kind of maintenance, whose runs begin one after the other."""
+    from engagement_platform.lake.optimize import record
+
+    if not done:
+        return
+    # Grows from run to run; a run that writes the same rows twice writes them once.
+    begun = max(int(one["started_ts"].timestamp() * 1_000_000) for one in done)  # type: ignore[attr-defined]
+    txn = Transaction(f"layout/history/{what}/{table}", begun)
+    record(settings, LAYOUT_HISTORY, table_of(done, LAYOUT_HISTORY), txn, spark)
 
 
-def recalled(settings: Settings, table: str, today: date) -> pa.Table:
-    """Slices of a table that were rewritten lately, oldest first; columns _MEMORY. Reads a few columns, without Spark.
+def last_rewrites(settings: Settings, table: str) -> Mapping[str, Last]:
+    """What the last rewrite of each partition left. Raises LogNotReadable.
 
     A partition whose rewrite is longer ago is judged by its files alone; at worst it is rewritten once more.
     """
-    done = outcomes.rows(settings, _MEMORY, [table], today).sort_by("started_ts")
-    return done.filter(pc.is_in(done.column("action"), pa.array(_REWRITES)))
+    columns = ("action", "partition", "target_file_bytes", "fingerprint", "started_ts")
+    done = _rows(settings, columns, [table]).sort_by("started_ts").to_pylist()
+    rewrites = (one for one in done if one["action"] in ("optimize", "zorder"))
+    return {one["partition"]: Last(one["fingerprint"], one["target_file_bytes"]) for one in rewrites}
 
 
-def last_of(rows: pa.Table) -> Mapping[str, Last]:
-    """What the last rewrite of each partition left. In: rows of `recalled`."""
-    return {row["partition"]: Last(row["fingerprint"], row["target_file_bytes"]) for row in rows.to_pylist()}
+def predicted_and_actual(settings: Settings, tables: Sequence[Target], most: int = 100) -> dict[str, list[Outcome]]:
+    """What was done last to each table, slices and the table as a whole, newest first: predicted beside actual.
+
+    Tables that were never mended from here are left out, and all are when the history cannot be read, which the doctor
+    says of that table itself. A table outside of the lake goes by its path.
+    """
+    found: dict[str, list[Outcome]] = {t.name: [] for t in tables if in_lake(settings, t) or t.name == t.uri}
+    if not found:
+        return {}
+    try:
+        known = _rows(settings, LAYOUT_HISTORY.column_names, list(found))
+    except LogNotReadable:
+        return {}
+    for one in known.sort_by([("started_ts", "descending")]).to_pylist():
+        if len(found[one["table_name"]]) < most:
+            found[one["table_name"]].append(one)
+    return {name: some for name, some in found.items() if some}
+
+
+def as_json(outcome: Outcome) -> dict[str, object]:
+    """What JSON can say of it, by the names of the columns; times in ISO 8601."""
+    shown = ((name, value) for name, value in outcome.items() if name != "fingerprint")
+    return {name: value.isoformat() if isinstance(value, date) else value for name, value in shown}
+
+
+def _rows(settings: Settings, columns: Sequence[str], tables: Sequence[str]) -> pa.Table:
+    """Columns of what was done to tables in the last REMEMBERED_DAYS, in no order; none before the first OPTIMIZE."""
+    today = datetime.now(UTC).date()
+    days = [today - timedelta(days=back) for back in range(-1, REMEMBERED_DAYS)]
+    try:
+        opened = files.open_table(LAYOUT_HISTORY.uri(settings.lake), LAYOUT_HISTORY.name)
+    except NotADeltaTable:
+        return table_of([], LAYOUT_HISTORY, *columns)
+    there = {field.name for field in opened.schema().fields}
+    found = light.find(opened, [n for n in columns if n in there], {"table_name": tables, "ingestion_date": days})
+    for name in columns:
+        if name not in there:
+            # A history that was begun by an earlier version; the next row adds the column.
+            found = found.append_column(name, pa.nulls(found.num_rows, schema_of(LAYOUT_HISTORY).field(name).type))
+    return found.select(list(columns))

@@ -25,10 +25,9 @@ from engagement_platform.lake.engagement import data_table
 from engagement_platform.lake.lake import Lake
 from engagement_platform.lake.repartition import WrittenMeanwhile, cluster, last_relaid, organizations, relay, scheme_of
 from engagement_platform.lake.restore import Checksum, checksums, rolled_back, whole
-from engagement_platform.layout.finding import readable
-from engagement_platform.layout.history import Mended
-from engagement_platform.layout.plan import COST
-from engagement_platform.layout.remedies import Prediction
+from engagement_platform.layout import history
+from engagement_platform.layout.plan import BYTES_PER_S, FILE_S
+from engagement_platform.layout.remedies import Prediction, readable
 from engagement_platform.settings import LayoutScheme, Settings
 
 MIGRATE = "migrate-layout"
@@ -142,7 +141,7 @@ class Migrated:
             "took_seconds": round(self.seconds, 1),
         }
 
-    def mended(self, began: datetime) -> Mended | None:
+    def row(self, began: datetime) -> history.Outcome | None:
         """The row of `layout/history`; None where the table had the layout before."""
         plan = self.plan
         if plan.now == plan.wanted:
@@ -150,9 +149,13 @@ class Migrated:
         gain = Prediction(
             "repartition_table", 0, files_before=plan.files, files_after=plan.files_after, bytes_to_rewrite=plan.bytes
         )
-        actual = {"files_after": self.files_after, "version": self.versions[1] if self.versions else None}
+        actual = {
+            "files_after": self.files_after,
+            "version": self.versions[1] if self.versions else None,
+            "predicted_seconds": plan.seconds,
+        }
         why = f"from {plan.now} to {plan.wanted}, as layout.scheme says"
-        return Mended(plan.table, gain, why, began, self.seconds, actual, predicted_seconds=plan.seconds)
+        return history.row(plan.table, gain, why, began, self.seconds, actual)
 
     def __str__(self) -> str:
         if self.versions is None:
@@ -185,7 +188,7 @@ def plan(settings: Settings, table: str, wanted: LayoutScheme) -> Plan:
     partitions = _partitions(files, wanted)
     after = None if partitions is None else partitions + tasks - 1
     opened = _READS_BEFORE * files.num_rows + (1 + _READS_AFTER) * (after or files.num_rows)
-    seconds = _FIXED_S + COST.file_s * opened + held / COST.bytes_per_s
+    seconds = _FIXED_S + FILE_S * opened + held / BYTES_PER_S
     return Plan(
         table=table,
         version=int(found.version()),

@@ -61,6 +61,42 @@ class Prediction:
         """What is known, by name."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
+    def __str__(self) -> str:
+        """What the remedy would gain, as one sentence without a full stop."""
+        replayed = self.commits_replayed_before, self.commits_replayed_after
+        scattered = self.files_per_commit_before, self.files_per_commit_after
+        tasks = self._size(self.task_bytes_before), self._size(self.task_bytes_after)
+        pairs = (
+            ("{before:,} → {after:,} files", self.files_before, self.files_after),
+            ("{after} to rewrite", "", self._size(self.bytes_to_rewrite)),
+            ("a week of a partition opens {before:g} → {after:g} files", self.read_files_before, self.read_files_after),
+            ("a mutation looks into {before:g} → {after:g}", self.mutation_files_before, self.mutation_files_after),
+            ("frees {after} in {before:,} files", self.files_freed, self._size(self.bytes_freed)),
+            ("readers replay {before:,} → {after:,} commits", *replayed),
+            ("{before:g} → {after:g} files per partition and commit", *scattered),
+            ("{before} → {after} a task of a rewrite", *tasks),
+        )
+        parts = [text.format(before=a, after=b) for text, a, b in pairs if a is not None and b is not None]
+        return "; ".join(parts)
+
+    @staticmethod
+    def _size(count: int | None) -> str | None:
+        return None if count is None else readable(count)
+
+
+def readable(count: int) -> str:
+    """A size for people, in powers of 1,024.
+
+    >>> readable(7 * 1024), readable(512_000), readable(3 * 1024**3)
+    ('7 KB', '500 KB', '3 GB')
+    """
+    size = float(count)
+    for unit in ("bytes", "KB", "MB", "GB"):
+        if size < 1024:
+            return f"{size:,.0f} {unit}" if size >= 10 or size == int(size) else f"{size:,.1f} {unit}"
+        size /= 1024
+    return f"{size:,.1f} TB"
+
 
 def optimize(partitions: pa.Table, target_file_bytes: int) -> Prediction:
     """Bin packing: files below the target are merged up to it, the others stay.

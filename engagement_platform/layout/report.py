@@ -1,17 +1,22 @@
-"""What the doctor found as one HTML page: figures, findings and histograms. The page loads nothing from anywhere."""
+"""What the doctor found as one HTML page: figures, findings and histograms; and a folder with the newest of them.
+
+The page loads nothing from anywhere.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import date
 from html import escape
+from pathlib import Path
 
 import plotly.graph_objects as go
 
-from engagement_platform.layout import histograms
 from engagement_platform.layout.doctor import Examination
-from engagement_platform.layout.finding import Finding, readable
-from engagement_platform.layout.gain import told
-from engagement_platform.layout.outcomes import Outcome
+from engagement_platform.layout.findings import Finding
+from engagement_platform.layout.history import Outcome
+from engagement_platform.layout.remedies import readable
+from engagement_platform.layout.statistics import doubling_buckets, named_buckets
 
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2em auto; max-width: 72em; padding: 0 1em; color: #222 }
@@ -105,7 +110,7 @@ def _findings(findings: Sequence[Finding]) -> str:
     rows = "\n".join(
         f'<tr><td class="{finding.severity}">{finding.severity}<br><code>{escape(finding.code)}</code></td>'
         f"<td>{escape(finding.what)}<br><code>{escape(_evidence(finding))}</code></td>"
-        f"<td>{escape(finding.remedy)}</td><td>{escape(told(finding.gain))}</td></tr>"
+        f"<td>{escape(finding.remedy)}</td><td>{escape(str(finding.gain))}</td></tr>"
         for finding in findings
     )
     return (
@@ -114,10 +119,10 @@ def _findings(findings: Sequence[Finding]) -> str:
 
 
 def _not_looked_at(examination: Examination) -> str:
-    told = (
-        f"<code>{escape(code)}</code> not looked at: {escape(why)}" for code, why in examination.not_looked_at.items()
+    return "\n".join(
+        f"<p><code>{escape(code)}</code> not looked at: {escape(why)}</p>"
+        for code, why in examination.not_looked_at.items()
     )
-    return "\n".join(f"<p>{one}</p>" for one in told)
 
 
 def _evidence(finding: Finding) -> str:
@@ -181,11 +186,26 @@ def _figure(value: object, unit: str) -> str:
 
 def _charts(examination: Examination, charts: _Charts) -> str:
     statistics = examination.statistics
-    made = [charts.bars("File sizes", "bytes", "files", *histograms.sizes(statistics.totals.histogram))]
+    made = [charts.bars("File sizes", "bytes", "files", *named_buckets(statistics.totals.histogram))]
     for title, column in (("Files per partition", "files"), ("Overlap of ranges", "depth")):
         figures = statistics.partitions.column(column).drop_null()
         if len(figures):
-            labels, counts = histograms.doubling(figures)
+            labels, counts = doubling_buckets(figures)
             x_title = "files" if column == "files" else f"most files that hold one {statistics.clustering[0]}"
             made.append(charts.bars(title, escape(x_title), "partitions", labels, counts))
     return "\n".join(made)
+
+
+def keep(folder: Path, day: date, page: str, most: int) -> Path:
+    """Write the report of a day, in place of an earlier one of it, and remove all but the newest `most`.
+
+    The file is complete or not there: a browser may have it open. Other files of the folder are left alone.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"layout-{day.isoformat()}.html"
+    unfinished = path.with_suffix(".unfinished")
+    unfinished.write_text(page, encoding="utf-8")
+    unfinished.replace(path)
+    for old in sorted(folder.glob("layout-????-??-??.html"))[:-most]:
+        old.unlink(missing_ok=True)
+    return path

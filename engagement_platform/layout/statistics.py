@@ -5,7 +5,7 @@ Pure, and vectorised in Arrow; where the files come from is `files`, whether the
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import date
 from types import MappingProxyType
@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from engagement_platform.layout.remedies import readable
 
 BUCKETS = (0, *(1 << power for power in range(10, 33)))
 """Lower ends, in bytes, of the buckets of a size histogram: below 1 KiB, then doubling up to 4 GiB and more."""
@@ -52,7 +54,6 @@ class Statistics:
     partitions: partition, files, bytes, rows, small_files, small_bytes, mergeable_files, mergeable_bytes (below the
     size that OPTIMIZE makes), deleted_rows, unbounded_files, codecs (joined by commas), low, high (of the clustering
     column), span_days (sum over files; null when the column counts no days), depth, mean_depth (null without bounds).
-    Summed up by Spark these are only the worst ones.
     """
 
     table: str
@@ -62,11 +63,6 @@ class Statistics:
     clustering: tuple[str, ...]
     totals: Totals
     partitions: pa.Table
-
-    @property
-    def complete(self) -> bool:
-        """Whether `partitions` holds all of them."""
-        return int(self.partitions.num_rows) == self.totals.partitions
 
     def as_json(self, worst: int = 0, since_optimize: Mapping[str, int] = MappingProxyType({})) -> dict[str, object]:
         """Totals with the names that JSON output has, and the worst partitions (at most so many), as `_worst` ranks.
@@ -151,6 +147,32 @@ def histogram(sizes: Any) -> tuple[int, ...]:
     """Files by BUCKETS; a size at a lower end is in the bucket that begins there."""
     where = np.searchsorted(np.asarray(BUCKETS), sizes.to_numpy(), side="right") - 1
     return tuple(int(count) for count in np.bincount(where, minlength=len(BUCKETS)))
+
+
+def named_buckets(histogram: Sequence[int]) -> tuple[list[str], list[int]]:
+    """Names and counts of BUCKETS, from the smallest that holds any file to the largest; nothing for no files.
+
+    >>> named_buckets((0, 0, 3, 0, 1, *[0] * 19))
+    (['< 4 KB', '< 8 KB', '< 16 KB'], [3, 0, 1])
+    """
+    used = [i for i, count in enumerate(histogram) if count]
+    if not used:
+        return [], []
+    names = [f"< {readable(high)}" for high in BUCKETS[1:]] + [f"≥ {readable(BUCKETS[-1])}"]
+    shown = slice(used[0], used[-1] + 1)
+    return names[shown], list(histogram[shown])
+
+
+def doubling_buckets(figures: pa.ChunkedArray | Any) -> tuple[list[str], list[int]]:
+    """Names and counts of 1, 2, 3 to 4, 5 to 8, … up to the largest. In: at least one figure, none null."""
+    values = np.asarray(figures.to_numpy(), np.int64)
+    ends = [1]
+    while ends[-1] < values.max():
+        ends.append(ends[-1] * 2)
+    where = np.searchsorted(np.asarray(ends), values, side="left")
+    lows = [1, *(end + 1 for end in ends[:-1])]
+    labels = [f"{low:,}" if low == high else f"{low:,}–{high:,}" for low, high in zip(lows, ends, strict=True)]
+    return labels, [int(count) for count in np.bincount(where, minlength=len(ends))]
 
 
 def by_partition(files: pa.Table, *, small_file_bytes: int, target_file_bytes: int, clustered: bool) -> pa.Table:

@@ -1,50 +1,109 @@
-"""What maintenance has to know of a table before it plans: its partitions with their figures, values and fingerprints.
+"""One version of a table as its log has it: shape, newest commits, live files, partitions with their figures.
 
-Reads the log in this process, about 1 KB a file, and nothing else; what is worth doing is `plan`.
+Reads the log in this process, about 1 KB a file, and nothing else. The doctor judges it, maintenance plans by it.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import DeltaTable
 
-from engagement_platform.lake.optimize import Place, Value
-from engagement_platform.layout import commits, files, statistics
-from engagement_platform.layout.doctor import CLUSTERED_BY, Target, in_lake
-from engagement_platform.layout.segment import segment
+from engagement_platform.errors import PlatformError
+from engagement_platform.lake import log
+from engagement_platform.lake.log import Value
+from engagement_platform.layout import files, statistics
+from engagement_platform.layout.delta_log import Recent, Segment, recent, segment
+from engagement_platform.layout.files import LogNotReadable, NotADeltaTable, Shape
 from engagement_platform.settings import Settings
 
-Where = tuple[Value, ...]
+CLUSTERED_BY = {"engagement/data": "engagement_date"}
+"""Columns that the platform's own tables are Z-ordered by, whether or not that has been done yet."""
+
+
+class NoSuchTable(PlatformError):
+    """Neither a table of the lake nor a folder."""
+
+    def __init__(self, target: str, root: str, there: list[str]) -> None:
+        self.target = target
+        known = f"Tables in {root}: {', '.join(there)}" if there else f"There are no tables in {root} yet"
+        super().__init__(f"There is no table {target!r}, and no such folder. {known}.")
+
+
+class UnknownColumn(PlatformError):
+    """A clustering column that the table does not have."""
+
+    def __init__(self, table: str, column: str, there: list[str]) -> None:
+        super().__init__(f"The table {table} has no column {column!r} to look at. It has: {', '.join(there)}.")
+
+
+@dataclass(frozen=True)
+class Target:
+    """A table: where it is, and what to call it."""
+
+    name: str
+    uri: str
 
 
 @dataclass(frozen=True)
 class Survey:
-    """One table as its log has it.
+    """A table. live: rows of `files.live_files`; partitions: rows of `Statistics.partitions`.
 
-    partitions: rows of `Statistics.partitions`. where: values of each partition by its name, such as
-    `organization_id=org-7`. paths: live files of each partition, sorted. sizes: bytes of those that would be merged.
+    clustering: the column whose ranges decide which files are skipped. where: the values of each partition by its
+    name, such as `organization_id=org-7`.
     """
 
-    place: Place
-    version: int
-    append_only: bool
+    target: Target
+    shape: Shape
+    segment: Segment
+    recent: Recent
     clustering: str | None
-    """Column that its partitions are ordered by; None: they are not, or the table clusters itself."""
-    liquid: bool
-    properties: Mapping[str, str]
+    live: pa.Table
+    vectors: Mapping[str, Mapping[str, Any] | None]
     partitions: pa.Table
-    where: Mapping[str, Where]
-    paths: Mapping[str, tuple[str, ...]]
-    sizes: Mapping[str, tuple[int, ...]]
+    where: Mapping[str, tuple[Value, ...]]
+
+    @property
+    def liquid(self) -> bool:
+        """Whether the table is clustered by Delta itself."""
+        return bool(self.recent.clustered_by)
+
+    @property
+    def append_only(self) -> bool:
+        """Whether rows are only ever added, so that OPTIMIZE conflicts with no writer."""
+        return self.shape.properties.get("delta.appendOnly") == "true"
+
+    @property
+    def order_by(self) -> str | None:
+        """The column that OPTIMIZE has to order by; None where there is none, or Delta clusters the table itself."""
+        return None if self.liquid else self.clustering
+
+    @cached_property
+    def paths(self) -> Mapping[str, tuple[str, ...]]:
+        """Live files of each partition, sorted."""
+        grouped = self.live.select(["partition", "path"]).group_by("partition").aggregate([("path", "list")])
+        return {row["partition"]: tuple(sorted(row["path_list"])) for row in grouped.to_pylist()}
+
+    def sizes(self, partition: str) -> list[int]:
+        """Bytes of the live files of a partition."""
+        found: list[int] = self.live.filter(pc.equal(self.live["partition"], partition))["bytes"].to_pylist()
+        return found
 
     def fingerprint(self, partition: str) -> str:
         """The same as long as a partition has the same files."""
         return fingerprint(self.paths.get(partition, ()))
+
+    def only(self, column: str, value: str) -> Survey:
+        """Only the partitions in which a column has a value; none where the table is not partitioned by it."""
+        kept = [name for name, of in self.where.items() if any(v.column == column and v.text == value for v in of)]
+        chosen = pc.is_in(self.partitions.column("partition"), pa.array(kept, pa.string()))
+        return replace(self, partitions=self.partitions.filter(chosen))
 
 
 def fingerprint(paths: Sequence[str]) -> str:
@@ -52,89 +111,101 @@ def fingerprint(paths: Sequence[str]) -> str:
     return hashlib.sha256("\n".join(paths).encode()).hexdigest()[:32]
 
 
-def place_of(settings: Settings, table: Target) -> Place:
-    """Where a table is, and the folder in which its writers take turns: the lake's, or the table's own."""
-    return Place(table.name, table.uri, settings.lake if in_lake(settings, table) else table.uri)
+def survey(
+    settings: Settings, table: Target, *, target_file_bytes: int | None = None, clustering: str | None = None
+) -> Survey:
+    """Read a table's log. Raises NotADeltaTable, LogNotReadable, UnknownColumn.
 
-
-def survey(settings: Settings, table: Target, target_file_bytes: int) -> Survey:
-    """Look at a table. Raises NotADeltaTable, LogNotReadable."""
+    target_file_bytes: up to which files are merged; default: `health.target_file_bytes`. clustering: instead of the
+    column that the platform declares, else the table's own, else the one it was last Z-ordered by.
+    """
+    limits = settings.health
     opened = files.open_table(table.uri, table.name)
     what = files.shape(opened)
     found = segment(table.uri, what.version)
-    lately = commits.recent(found, most=settings.health.history_commits, small_file_bytes=target_file_bytes)
-    liquid = bool(lately.clustered_by)
-    column = _ordered_by(table.name, what, lately)
+    lately = recent(found, most=limits.history_commits, small_file_bytes=limits.small_file_bytes)
+    column = clustering_column(table, what, lately, clustering)
     vectors = files.deletion_vectors(found) if what.deletion_vectors else {}
     live = files.live_files(opened, what, column, files.deleted_rows(vectors))
-    return Survey(
-        place=place_of(settings, table),
-        version=what.version,
-        append_only=what.properties.get("delta.appendOnly") == "true",
-        clustering=None if liquid else column,
-        liquid=liquid,
-        properties=what.properties,
-        partitions=statistics.by_partition(
-            live,
-            small_file_bytes=settings.health.small_file_bytes,
-            target_file_bytes=target_file_bytes,
-            clustered=column is not None,
-        ),
-        where=_values(opened, what, live),
-        paths=_paths(live),
-        sizes=_sizes(live, target_file_bytes),
+    partitions = statistics.by_partition(
+        live,
+        small_file_bytes=limits.small_file_bytes,
+        target_file_bytes=target_file_bytes or limits.target_file_bytes,
+        clustered=column is not None,
     )
+    return Survey(table, what, found, lately, column, live, vectors, partitions, _values(what, live))
 
 
-def _ordered_by(name: str, what: files.Shape, lately: commits.Recent) -> str | None:
-    """What the platform declares, or what somebody has Z-ordered the table by; of a liquid one its clustering."""
-    logical = {stored: column for column, stored in what.leaves.items()}
+def clustering_column(table: Target, what: Shape, lately: Recent, asked: str | None) -> str | None:
+    """The column to measure ranges of; None when there is none, or files are in partitions by it anyway."""
+    if asked is not None and asked not in what.leaves:
+        raise UnknownColumn(table.name, asked, list(what.leaves))
+    logical = {stored: name for name, stored in what.leaves.items()}
     z_ordered = lately.z_ordered.z_order_by if lately.z_ordered else ()
-    declared = [CLUSTERED_BY[name]] if name in CLUSTERED_BY and not lately.clustered_by else []
-    candidates = [*declared, *(logical.get(c, c) for c in lately.clustered_by), *z_ordered]
+    declared = [CLUSTERED_BY[table.name]] if table.name in CLUSTERED_BY and not lately.clustered_by else []
+    candidates = [asked] if asked else [*declared, *(logical.get(c, c) for c in lately.clustered_by), *z_ordered]
     return next((c for c in candidates if c in what.leaves and c not in what.partitioned_by), None)
 
 
-def _values(opened: DeltaTable, what: files.Shape, live: pa.Table) -> dict[str, Where]:
-    """The values behind each partition's name, from the log: an id may hold what separates the parts of a name."""
-    if not what.partitioned_by:
-        return {"": ()}
-    actions = pa.table(opened.get_add_actions(flatten=True))
-    columns = {name: actions.column(f"partition.{name}").cast(pa.string()) for name in what.partitioned_by}
-    # Both tables come from one snapshot, file by file in the same order.
-    told = pa.table({"partition": live.column("partition"), **columns})
-    distinct = told.group_by(told.column_names).aggregate([]).to_pylist()
+def _values(what: Shape, live: pa.Table) -> dict[str, tuple[Value, ...]]:
+    """The values behind each partition's name: an id may hold what separates the parts of a name."""
+    names = ["partition", *(f"value.{name}" for name in what.partitioned_by)]
     return {
-        row["partition"]: tuple(Value(name, row[name], what.kinds[name]) for name in what.partitioned_by)
-        for row in distinct
+        row["partition"]: tuple(Value(n, row[f"value.{n}"], what.kinds[n]) for n in what.partitioned_by)
+        for row in live.select(names).group_by(names).aggregate([]).to_pylist()
     }
 
 
-def _paths(live: pa.Table) -> dict[str, tuple[str, ...]]:
-    grouped = live.select(["partition", "path"]).group_by("partition").aggregate([("path", "list")])
-    return {row["partition"]: tuple(sorted(row["path_list"])) for row in grouped.to_pylist()}
+def in_lake(settings: Settings, table: Target) -> bool:
+    """Whether a table is one of the platform's lake, where writers take turns and maintenance remembers."""
+    return table.uri.startswith(f"{settings.lake}/")
 
 
-def _sizes(live: pa.Table, target_file_bytes: int) -> dict[str, tuple[int, ...]]:
-    small = live.select(["partition", "bytes"]).filter(pc.less(live.column("bytes"), target_file_bytes))
-    grouped = small.group_by("partition").aggregate([("bytes", "list")])
-    return {row["partition"]: tuple(row["bytes_list"]) for row in grouped.to_pylist()}
+def targets(settings: Settings, asked: str | None = None) -> Iterator[Target]:
+    """One table, or all that are in the lake; one whose writer has not made the first commit yet is left out.
 
-
-def of_one(survey: Survey, column: str, value: str) -> Survey:
-    """Only the partitions in which a column has a value; none where the table is not partitioned by it."""
-    kept = [name for name, where in survey.where.items() if any(v.column == column and v.text == value for v in where)]
-    chosen = pc.is_in(survey.partitions.column("partition"), pa.array(kept, pa.string()))
-    return Survey(**{**vars(survey), "partitions": survey.partitions.filter(chosen)})
-
-
-def partition_values(table: Target, column: str) -> set[str]:
-    """What a partition column of a table holds, null left out; nothing where it is not partitioned by it.
-
-    Raises NotADeltaTable, LogNotReadable.
+    Raises NoSuchTable, NotADeltaTable.
     """
-    opened = files.open_table(table.uri, table.name)
-    if column not in opened.metadata().partition_columns:
-        return set()
-    values = pa.table(opened.get_add_actions(flatten=True)).column(f"partition.{column}").cast(pa.string())
-    return {value for value in pc.unique(values).to_pylist() if value is not None}
+    if asked is not None:
+        yield target(settings, asked)
+        return
+    for name in log.tables(settings.lake):
+        uri = f"{settings.lake}/{name}"
+        try:
+            there = _has_log(uri)
+        except LogNotReadable:
+            there = True  # whoever reads the table says why it cannot be read
+        if there:
+            yield Target(name, uri)
+
+
+def target(settings: Settings, asked: str) -> Target:
+    """The table that somebody means: a name below the lake's root first, then a path or URI.
+
+    Raises NoSuchTable, NotADeltaTable, LogNotReadable.
+    """
+    named = f"{settings.lake}/{asked.strip('/')}"
+    if not asked.startswith(("/", ".", "~")) and "://" not in asked and _has_log(named):
+        return Target(asked.strip("/"), named)
+    if "://" in asked and not asked.startswith("file://"):
+        # Spelled s3:// or s3a://: the lake's tables go by their names, and Hadoop knows the second alone.
+        uri, lake = log.storage_uri(asked.rstrip("/")), log.storage_uri(settings.lake)
+        if uri.startswith(f"{lake}/"):
+            return Target(uri.removeprefix(f"{lake}/"), settings.lake + uri.removeprefix(lake))
+        uri = f"s3a{uri.removeprefix('s3')}" if uri.startswith("s3://") else uri
+        return Target(uri, uri)
+    path = Path(asked.removeprefix("file://")).expanduser().absolute()
+    if not path.exists():
+        raise NoSuchTable(asked, settings.lake, log.tables(settings.lake))
+    if not _has_log(str(path)):
+        raise NotADeltaTable(asked)
+    # A table of the lake goes by its name: leases, and what maintenance remembers, are kept under that.
+    return Target(str(path).removeprefix(f"{settings.lake}/"), str(path))
+
+
+def _has_log(uri: str) -> bool:
+    try:
+        found = segment(uri)
+    except OSError as error:
+        raise LogNotReadable(uri, files.first_line(error)) from error
+    return found.version >= 0

@@ -32,7 +32,7 @@ from engagement_platform.lake.engagement import NOTIFICATION
 from engagement_platform.lake.fencing import LakeFencing, targets
 from engagement_platform.lake.lake import Lake
 from engagement_platform.lake.restore import RESTORE, Checksum, checksums, restore
-from engagement_platform.layout.unfinished_reads import vacuum_of
+from engagement_platform.layout.vacuum import vacuum_of
 from engagement_platform.rollback.groups import Group, come_and_gone, engagements, group_of
 from engagement_platform.rollback.plan import RESTORE_TABLES, Asked, Plan, pinned, plan
 

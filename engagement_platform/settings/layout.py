@@ -146,16 +146,11 @@ class HealthSettings(Section):
         description="Newest commits that are looked at for how tables are written and maintained; each is one small "
         "file to read.",
     )
-    files_in_process: int = Field(
-        default=500_000,
-        ge=0,
-        description="Tables with more files are summed up by Spark; each file takes about 1 KB of this process.",
-    )
     worst_partitions: int = Field(
         default=1000,
         ge=1,
-        description="Most partitions that come from Spark, and that `doctor --json` tells of a table: those with most "
-        "files, bytes, overlap.",
+        description="Most partitions of a table that `doctor --json` lists: those with most small files, files, "
+        "overlap, bytes.",
     )
     listed_files: int = Field(
         default=50_000,

@@ -55,11 +55,6 @@ class MaintenanceSettings(Section):
         default=timedelta(seconds=1),
         description="Pause before the second attempt at a slice; doubled before each more.",
     )
-    patience: timedelta = Field(
-        default=timedelta(seconds=20),
-        description="Maintenance takes the lease of a mutable table only when nobody holds or awaits it. After so long "
-        "without such a moment it stands in the line once, for one slice, so that a busy table is looked after too.",
-    )
     rollback_window: timedelta = Field(
         default=timedelta(days=7),
         description="Versions younger than this stay readable: VACUUM refuses to go below it, so that a bad batch can "

@@ -28,7 +28,7 @@ from engagement_platform.erasing.job import Eraser
 from engagement_platform.jobs import INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.engagement import NOTIFICATION
-from engagement_platform.layout import maintain
+from engagement_platform.layout import optimize
 from engagement_platform.layout.vacuum import RetentionTooShort
 from engagement_platform.pipelines.engagements.schema import CURRENT_ROW
 from engagement_platform.pipelines.mutations.move import REMATERIALIZE_ALIASES
@@ -328,7 +328,7 @@ class Hour:
 
     def optimize(self) -> None:
         """Files are merged, as every night, also where that would not be worth it."""
-        maintenance.optimize_all(self.world.settings, maintain.Asked())
+        maintenance.optimize_all(self.world.settings, optimize.Asked())
         for table in (self.world.data, NOTIFICATION):
             self._compact(table)
 

@@ -44,7 +44,7 @@ from engagement_platform.lake.arrow import table_of
 from engagement_platform.lake.engagement import QUARANTINE, data_table
 from engagement_platform.lake.layout import LAYOUT_HISTORY
 from engagement_platform.layout.findings import CODES
-from engagement_platform.layout.reports import keep
+from engagement_platform.layout.report import keep
 from engagement_platform.pipelines.page_views.job import HOPS
 from engagement_platform.pipelines.profiles.entity import PROFILE
 from engagement_platform.settings import Settings

@@ -321,7 +321,7 @@ def test_now_deletes_what_nobody_reads_and_says_who_keeps_the_rest(tmp_path: Pat
     slow = Changes(planted.root, name="slow", store_url=planted.settings.store_url)
     for table in (DATA, NOTIFICATION):
         planted.append(table, [], 1)
-    before = places(planted.settings, WHOM, spark=spark, readers={})
+    before = places(planted.settings, WHOM, spark=spark, now=True)
     vault = open_vault(planted.settings)
     _, done = erase(vault, subject(vault, BOB, None), before)
     until = {one.name: set(one.until) for one in done}
@@ -353,7 +353,7 @@ def test_now_deletes_former_files_that_say_what_the_person_said_without_its_id(
 
     assert {"data", "mutation_request"} <= set(without_the_id()), "nothing was planted"
     vault = open_vault(planted.settings)
-    _, done = erase(vault, subject(vault, BOB, None), places(planted.settings, WHOM, spark=spark, readers={}))
+    _, done = erase(vault, subject(vault, BOB, None), places(planted.settings, WHOM, spark=spark, now=True))
     assert {kept for one in done for kept in one.until} == {"log"}
     left = places_with([Path(planted.root)], [SECRET.encode(), BOB.encode()])
     assert [path for path in left if "_delta_log" not in path.parts] == []

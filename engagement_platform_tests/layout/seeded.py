@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta
@@ -21,9 +22,8 @@ from engagement_platform.jobs import open_stores
 from engagement_platform.lake import engagement, light, log
 from engagement_platform.lake.arrow import table_of
 from engagement_platform.lake.contract import Table
-from engagement_platform.layout.doctor import Target
-from engagement_platform.layout.maintain import Asked, Outcome, Run, Told, planned
-from engagement_platform.layout.optimize import Tools
+from engagement_platform.layout.optimize import Asked, Callbacks, Outcome, Run, planned
+from engagement_platform.layout.survey import Target
 from engagement_platform.settings import LayoutSettings, MaintenanceSettings, Settings
 
 DATA = engagement.data_table("organization")
@@ -44,7 +44,7 @@ class SeededLake:
 
     home: Path
     maintenance: MaintenanceSettings = field(
-        default_factory=lambda: MaintenanceSettings(backoff=timedelta(milliseconds=10), patience=timedelta(seconds=30))
+        default_factory=lambda: MaintenanceSettings(backoff=timedelta(milliseconds=10))
     )
     layout: LayoutSettings = field(default_factory=LayoutSettings)
     batches: int = 0
@@ -104,17 +104,18 @@ class SeededLake:
         live = pa.table(DeltaTable(self.uri(table)).get_add_actions(flatten=True)).to_pylist()
         return sum(organization in (None, row["partition.organization_id"]) for row in live)
 
-    def tools(self, **more: Any) -> Tools:
-        return Tools(**{"settings": self.settings.maintenance, "spark": self.session, **more})
-
     def session(self) -> SparkSession:
         return self.spark or no_spark()
 
-    def optimize(self, asked: Asked | None = None, told: Told | None = None, **tools: Any) -> list[Outcome]:
+    def optimize(
+        self,
+        asked: Asked | None = None,
+        callbacks: Callbacks | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> list[Outcome]:
         """One run, to its end."""
-        asked = asked or Asked()
-        run = Run(self.settings, self.stores, self.tools(**tools), told or Told())
-        return list(run.do(planned(self.settings, asked), asked.budget))
+        run = Run(self.settings, self.stores, self.session, callbacks or Callbacks(), sleep)
+        return list(run.do(planned(self.settings, asked or Asked())))
 
     def commits(self, table: Table = DATA, after: int = -1) -> Iterator[tuple[int, list[dict[str, Any]]]]:
         """Version and actions of each commit after a version."""

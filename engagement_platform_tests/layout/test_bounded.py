@@ -8,8 +8,7 @@ from pathlib import Path
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from engagement_platform.layout.maintain import Asked, planned
-from engagement_platform.layout.optimize import Done
+from engagement_platform.layout.optimize import Asked, Done, planned
 from engagement_platform.layout.plan import Left
 from engagement_platform_tests.layout import logs
 from engagement_platform_tests.layout.seeded import SeededLake

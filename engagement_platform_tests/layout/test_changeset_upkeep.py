@@ -13,8 +13,8 @@ from deltalake import DeltaTable, write_deltalake
 
 from engagement_platform.engine.drain import drain
 from engagement_platform.engine.job import BatchReport, Callbacks
-from engagement_platform.layout.maintain import Asked, Outcome, Run, Told, planned
-from engagement_platform.layout.optimize import Done, Tools
+from engagement_platform.layout.optimize import Asked, Done, Outcome, Run, planned
+from engagement_platform.layout.optimize import Callbacks as OptimizeCallbacks
 from engagement_platform_tests.layout.seeded import leased
 from engagement_platform_tests.pipelines.profiles.conftest import MakeWorld, make_world
 from engagement_platform_tests.pipelines.profiles.histories import PROFILE
@@ -68,8 +68,8 @@ def files(world: World) -> dict[int, int]:
     return {row["partition.batch_id"]: row["count_all"] for row in counted}
 
 
-def optimize(world: World, told: Told) -> list[Outcome]:
-    run = Run(world.settings, world.stores, Tools(world.settings.maintenance, world.spark.newSession), told)
+def optimize(world: World, callbacks: OptimizeCallbacks) -> list[Outcome]:
+    run = Run(world.settings, world.stores, world.spark.newSession, callbacks)
     return list(run.do(planned(world.settings, Asked(CHANGESET.name))))
 
 
@@ -88,7 +88,7 @@ def test_batches_that_are_moved_wait_until_their_files_are_merged(make_world: Ma
             moving.append(pool.submit(move, world, waits))
             assert waits.began.wait(SOON), f"the mover did not wait for {LEASE} within {SOON} s"
 
-        [done] = optimize(world, Told(on_slice=begin))
+        [done] = optimize(world, OptimizeCallbacks(on_slice=begin))
         [report] = moving[0].result(SOON)
     assert isinstance(done, Done)
     assert (done.files_before, done.files_after, done.attempts) == (KEYS, 1, 1)
@@ -103,7 +103,7 @@ def test_files_of_a_batch_that_is_leaving_are_not_merged_before_it_has_left(make
     looking: list[Outcome] = []
 
     def look_after() -> None:
-        looking.extend(optimize(world, Told(on_wait=lambda _slice, holder: waits.told(holder.name))))
+        looking.extend(optimize(world, OptimizeCallbacks(on_wait=lambda _slice, holder: waits.told(holder.name))))
 
     upkeep = threading.Thread(target=look_after)
 
@@ -130,7 +130,7 @@ def test_batches_land_move_and_are_merged_all_at_once_and_no_change_is_lost(make
 
     def look_after() -> None:
         while not over.is_set():
-            outcomes.extend(optimize(world, Told()))
+            outcomes.extend(optimize(world, OptimizeCallbacks()))
 
     def move_on() -> None:
         while not over.is_set():

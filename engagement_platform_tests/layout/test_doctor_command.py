@@ -19,8 +19,9 @@ from engagement_platform.cli import app
 from engagement_platform.errors import PlatformError
 from engagement_platform.lake import light, log
 from engagement_platform.lake.engagement import QUARANTINE, data_table
-from engagement_platform.layout.doctor import NoSuchTable, Target, UnknownColumn, examine, targets
+from engagement_platform.layout.doctor import examine
 from engagement_platform.layout.files import LogNotReadable, NotADeltaTable
+from engagement_platform.layout.survey import NoSuchTable, Target, UnknownColumn, targets
 from engagement_platform.settings import Settings
 from engagement_platform_tests.layout import logs
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from contextlib import ExitStack
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -14,8 +13,7 @@ from pyspark.sql import SparkSession
 
 from engagement_platform.engine.lease import Holder
 from engagement_platform.engine.model import Manifest
-from engagement_platform.layout.maintain import Asked, Outcome, Told, planned
-from engagement_platform.layout.optimize import Done
+from engagement_platform.layout.optimize import Asked, Callbacks, Done, Outcome, planned
 from engagement_platform.layout.plan import Left, Slice
 from engagement_platform_tests.layout.seeded import NOW, SeededLake, leased
 
@@ -25,10 +23,6 @@ SOON = 20.0
 @pytest.fixture
 def lake(tmp_path: Path, spark: SparkSession) -> SeededLake:
     return SeededLake(tmp_path, spark=spark)
-
-
-def with_patience(lake: SeededLake, patience: timedelta) -> SeededLake:
-    return replace(lake, maintenance=lake.maintenance.model_copy(update={"patience": patience}))
 
 
 def waiters(lake: SeededLake) -> int:
@@ -66,7 +60,7 @@ def test_who_waits_for_the_lease_gets_it_between_two_slices(lake: SeededLake) ->
             writer.start()
             wait_until("the mutation stands in line", lambda: waiters(lake) == 1)
 
-    done = lake.optimize(told=Told(on_slice=during))
+    done = lake.optimize(callbacks=Callbacks(on_slice=during))
     writer.join(SOON)
     assert order[1] == "mutation"
     assert [type(one) for one in done] == [Done] * 3
@@ -78,9 +72,9 @@ def test_a_table_that_is_being_written_is_left_when_the_time_is_over(lake: Seede
     said: list[Holder] = []
     with leased(lake.stores, "engagement/data", "apply-mutations"):
         outcomes = lake.optimize(
-            Asked(budget=timedelta(seconds=6)), Told(on_wait=lambda _slice, holder: said.append(holder))
+            Asked(budget=timedelta(seconds=6)), Callbacks(on_wait=lambda _slice, holder: said.append(holder))
         )
-    by_table = {one.slice.place.name: one for one in outcomes}
+    by_table = {one.slice.table.name: one for one in outcomes}
     left = by_table["engagement/data"]
     assert isinstance(left, Left)
     assert "(apply-mutations) holds table/engagement/data" in left.why
@@ -91,7 +85,6 @@ def test_a_table_that_is_being_written_is_left_when_the_time_is_over(lake: Seede
 
 def test_a_table_that_is_never_free_is_given_one_slice_for_a_place_in_line(lake: SeededLake) -> None:
     """Two writers that hand the lease to each other leave no moment in which nobody wants it."""
-    lake = with_patience(lake, timedelta(seconds=0.5))
     lake.engagements("org-1", 12)
     stop = threading.Event()
 
@@ -138,7 +131,7 @@ def test_a_table_that_cannot_be_rewritten_keeps_no_other_from_it(lake: SeededLak
     lake.engagements("org-1", 40)
     lake.notifications("org-1", 12)
     next(Path(lake.uri()).rglob("organization_id=org-1/*.parquet")).unlink()
-    outcomes = {one.slice.place.name: one for one in lake.optimize()}
+    outcomes = {one.slice.table.name: one for one in lake.optimize()}
     failed = outcomes["engagement/data"]
     assert isinstance(failed, Left)
     assert failed.failed
@@ -171,8 +164,8 @@ def test_a_table_that_is_being_written_holds_up_no_other(lake: SeededLake) -> No
         held.enter_context(leased(lake.stores, "engagement/data", "apply-mutations"))
 
         def free(outcome: Outcome) -> None:
-            order.append(outcome.slice.place.name)
+            order.append(outcome.slice.table.name)
             held.close()
 
-        lake.optimize(told=Told(on_outcome=free))
+        lake.optimize(callbacks=Callbacks(on_outcome=free))
     assert order == ["engagement/notification", "engagement/data", "engagement/data"]

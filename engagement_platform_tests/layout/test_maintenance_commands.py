@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 from engagement_platform.cli import app
 from engagement_platform.lake import light
 from engagement_platform.lake.restore import RESTORE
-from engagement_platform.layout.maintain import NotByOrganization
+from engagement_platform.layout.optimize import NotByOrganization
 from engagement_platform.layout.vacuum import RetentionTooShort
 from engagement_platform_tests.layout import logs
 from engagement_platform_tests.layout.seeded import SeededLake, leased

@@ -18,7 +18,8 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from engagement_platform.layout.doctor import Examination, Target, examine, target
+from engagement_platform.layout.doctor import Examination, examine
+from engagement_platform.layout.survey import Target, target
 from engagement_platform.settings import Settings
 from engagement_platform_tests.conftest import Moto
 from engagement_platform_tests.layout.seeded import DATA, NOTIFICATION, SeededLake

@@ -18,16 +18,14 @@ from engagement_platform.lake.arrow import table_of
 from engagement_platform.lake.engagement import data_table
 from engagement_platform.lake.lake import Lake
 from engagement_platform.lake.layout import LAYOUT_HISTORY
-from engagement_platform.layout.commits import recent
-from engagement_platform.layout.doctor import Target, target
-from engagement_platform.layout.history import remember_mended
-from engagement_platform.layout.maintain import Asked, planned
+from engagement_platform.lake.restore import RESTORE
+from engagement_platform.layout.delta_log import recent, segment
+from engagement_platform.layout.history import predicted_and_actual, remember
 from engagement_platform.layout.migrate import Migrated
 from engagement_platform.layout.migrate import Plan as Migrating
-from engagement_platform.layout.optimize import Done, optimize
-from engagement_platform.layout.outcomes import predicted_and_actual
+from engagement_platform.layout.optimize import Asked, Done, NotByOrganization, planned
 from engagement_platform.layout.plan import Left
-from engagement_platform.layout.segment import segment
+from engagement_platform.layout.survey import Target, target
 from engagement_platform.layout.vacuum import checkpoint, vacuum
 from engagement_platform.settings import LayoutSettings, MutationSettings, Settings
 from engagement_platform_tests.layout.seeded import (
@@ -82,7 +80,7 @@ def test_only_the_organization_that_was_asked_for_is_rewritten(lake: SeededLake)
     lake.engagements("org-2", 12)
     lake.notifications("org-2", 12)
     done = lake.optimize(Asked(organizations=("org-2",)))
-    assert sorted((one.slice.place.name, one.slice.partition) for one in done) == [
+    assert sorted((one.slice.table.name, one.slice.partition) for one in done) == [
         ("engagement/data", "organization_id=org-2"),
         ("engagement/notification", "organization_id=org-2/ingestion_date=2024-01-01"),
     ]
@@ -138,10 +136,10 @@ def test_prediction_and_outcome_of_vacuum_checkpoint_and_migration_stand_side_by
     orphan = Path(lake.uri()) / "organization_id=org-1" / "orphan.parquet"
     orphan.write_bytes(b"x" * 100)
     os.utime(orphan, (0, 0))
-    before = checkpoint(settings, lake.target(), lake.stores, {}, lake.session)
-    vacuum(settings, lake.target(), lake.stores, {}, lake.session, dry_run=True)
-    done = vacuum(settings, lake.target(), lake.stores, {}, lake.session, dry_run=False)
-    vacuum(settings, lake.target(), lake.stores, {}, lake.session, dry_run=False)
+    before = checkpoint(settings, lake.target(), lake.stores, lake.session)
+    vacuum(settings, lake.target(), lake.stores, lake.session, dry_run=True)
+    done = vacuum(settings, lake.target(), lake.stores, lake.session, dry_run=False)
+    vacuum(settings, lake.target(), lake.stores, lake.session, dry_run=False)
     migrated = Migrated(
         Migrating("engagement/data", 15, "organization", "liquid", 48, 1, 9_000, 2, 2, 11.0, True),
         (15, 16),
@@ -150,9 +148,9 @@ def test_prediction_and_outcome_of_vacuum_checkpoint_and_migration_stand_side_by
         3,
         9.5,
     )
-    mended = migrated.mended(datetime.now(UTC))
-    assert mended is not None
-    remember_mended(lake.settings, mended, lake.session())
+    row = migrated.row(datetime.now(UTC))
+    assert row is not None
+    remember(lake.settings, "migrate", "engagement/data", [row], lake.session())
     told = predicted_and_actual(lake.settings, [lake.target()])["engagement/data"]
     assert [row["action"] for row in told] == ["repartition_table", "vacuum", "checkpoint", "zorder"]
     relaid, freed, log_of = told[0], told[1], told[2]
@@ -232,16 +230,14 @@ def test_organizations_of_any_name_are_rewritten_and_a_liquid_table_as_a_whole(
         written.append(written.frame(rows), table, lake._txn(f"{batch}"), rows=rows.num_rows)
     before, version = lake.rows(), DeltaTable(lake.uri()).version()
     asked = Asked("engagement/data", () if scheme == "liquid" else ODD[:3])
-    plan = planned(lake.settings, asked)
-    conf = "spark.databricks.delta.optimize.maxFileSize"
-    for one in plan.chosen:
-        done = optimize(one, plan.surveys["engagement/data"], lake.tools())
+    outcomes = lake.optimize(asked)
+    for done in outcomes:
         assert isinstance(done, Done)
-        assert (done.files_before, done.files_after) == (2, 1), one
-        assert spark.conf.get(conf, None) is None, "left as it was found"
-    assert len(plan.chosen) == (1 if scheme == "liquid" else 3)
+        assert (done.files_before, done.files_after) == (2, 1), done.slice
+    assert spark.conf.get("spark.databricks.delta.optimize.maxFileSize", None) is None, "left as it was found"
+    assert len(outcomes) == (1 if scheme == "liquid" else 3)
     assert lake.rows() == before
-    kept = checkpoint(eager(lake), lake.target(), lake.stores, {}, lake.session)
+    kept = checkpoint(eager(lake), lake.target(), lake.stores, lake.session)
     assert kept.done is (scheme == "organization"), "of a liquid table delta-rs's checkpoint would lose the clustering"
     for _, actions in lake.commits(after=version):
         assert all(not action["add"]["dataChange"] for action in actions if "add" in action)
@@ -279,10 +275,6 @@ def test_no_time_at_all_still_does_the_best_slice(lake: SeededLake) -> None:
 
 
 def test_an_organization_of_a_table_without_organizations_is_refused(lake: SeededLake) -> None:
-    from engagement_platform.lake import light
-    from engagement_platform.lake.restore import RESTORE
-    from engagement_platform.layout.maintain import NotByOrganization
-
     light.create(lake.uri(RESTORE), RESTORE)
     with pytest.raises(NotByOrganization, match="layout/restore is not partitioned"):
         planned(lake.settings, Asked("layout/restore", ("org-1",)))

@@ -10,10 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engagement_platform.lake.optimize import Place, Value
+from engagement_platform.lake.log import Value
 from engagement_platform.layout import plan, statistics
-from engagement_platform.layout.plan import Last, Limits, Slice, ordered, within
-from engagement_platform.layout.survey import Survey, fingerprint
+from engagement_platform.layout.delta_log import Recent, Segment
+from engagement_platform.layout.files import Shape
+from engagement_platform.layout.history import Last
+from engagement_platform.layout.plan import Limits, Slice, ordered, within
+from engagement_platform.layout.survey import Survey, Target, fingerprint
 
 MIB = 1024**2
 LIMITS = Limits(
@@ -22,18 +25,25 @@ LIMITS = Limits(
     max_rewrite_share=0.5,
     max_slice_bytes=4096 * MIB,
 )
-PLACE = Place("engagement/data", "/lake/engagement/data", "/lake")
+TABLE = Target("engagement/data", "/lake/engagement/data")
 DAY = date(2024, 1, 1)
 
 File = tuple[int, int, int]
 """Bytes, first and last day."""
 
 
-def surveyed(partitions: dict[str, list[File]], target: int = LIMITS.target_file_bytes, **more: object) -> Survey:
+def surveyed(
+    partitions: dict[str, list[File]],
+    target: int = LIMITS.target_file_bytes,
+    clustering: str | None = "engagement_date",
+    *,
+    append_only: bool = False,
+) -> Survey:
     """A table with these files, one partition for each organization."""
     rows = [(f"organization_id={name}", i, *file) for name, files in partitions.items() for i, file in enumerate(files)]
     live = pa.table(
         {
+            "path": pa.array([f"{row[0].partition('=')[2]}-{row[1]:05}" for row in rows], pa.string()),
             "partition": pa.array([row[0] for row in rows], pa.string()),
             "bytes": pa.array([row[2] for row in rows], pa.int64()),
             "rows": pa.array([1 for _ in rows], pa.int64()),
@@ -45,14 +55,11 @@ def surveyed(partitions: dict[str, list[File]], target: int = LIMITS.target_file
         }
     )
     summed = statistics.by_partition(live, small_file_bytes=1, target_file_bytes=target, clustered=True)
-    found = Survey(
-        place=PLACE, version=7, append_only=False, clustering="engagement_date", liquid=False,
-        properties={}, partitions=summed,
-        where={f"organization_id={n}": (Value("organization_id", n, "string"),) for n in partitions},
-        paths={f"organization_id={n}": tuple(f"{n}-{i:05}" for i in range(len(f))) for n, f in partitions.items()},
-        sizes={f"organization_id={n}": tuple(b for b, *_ in f if b < target) for n, f in partitions.items()},
-    )  # fmt: skip
-    return replace(found, **more)  # type: ignore[arg-type]
+    where = {f"organization_id={name}": (Value("organization_id", name, "string"),) for name in partitions}
+    properties = {"delta.appendOnly": "true"} if append_only else {}
+    shape = Shape(7, ("organization_id",), properties, {}, {}, deletion_vectors=False)
+    segment, recent = Segment(TABLE.uri, 7, None, (), ()), Recent(7, None, 8, (), {})
+    return Survey(TABLE, shape, segment, recent, clustering, live, {}, summed, where)
 
 
 def chosen(survey: Survey, limits: Limits = LIMITS, last: dict[str, Last] | None = None) -> dict[str, Slice]:

@@ -18,8 +18,7 @@ from pyspark.sql import SparkSession
 from engagement_platform.embedded.traffic import Message, Traffic
 from engagement_platform.engine.drain import DrainPolicy, drain
 from engagement_platform.jobs import INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS
-from engagement_platform.layout.maintain import Asked, Outcome, Run, planned
-from engagement_platform.layout.optimize import Done, Tools
+from engagement_platform.layout.optimize import Asked, Done, Outcome, Run, planned
 from engagement_platform.pipelines.parts import APPLY_MUTATIONS
 from engagement_platform.settings import BatchSettings, MaintenanceSettings, StoreSettings, TrafficSettings
 from engagement_platform.verify import identity_findings, verify
@@ -101,7 +100,7 @@ def test_optimize_an_ingestion_and_a_mutation_race_and_nothing_is_lost(
     def look_after() -> None:
         while True:
             last = settled.is_set()
-            run = Run(busy.settings, busy.stores, Tools(busy.settings.maintenance, lambda: optimizing))
+            run = Run(busy.settings, busy.stores, lambda: optimizing)
             outcomes.extend(run.do(planned(busy.settings, Asked())))
             if last:
                 return
@@ -124,7 +123,7 @@ def test_optimize_an_ingestion_and_a_mutation_race_and_nothing_is_lost(
 
     assert rows(busy) == rows(calm)
     assert not [one for one in outcomes if not isinstance(one, Done) and one.failed]
-    by_table = {one.slice.place.name for one in outcomes if isinstance(one, Done)}
+    by_table = {one.slice.table.name for one in outcomes if isinstance(one, Done)}
     assert {"engagement/data", "engagement/notification"} <= by_table
 
 
@@ -188,12 +187,12 @@ class Race:
     def optimize(self) -> Callable[[], None]:
         """One run after the other."""
         session = self.spark.newSession()
-        upkeep = MaintenanceSettings(patience=timedelta(seconds=1), budget=timedelta(seconds=20))
+        upkeep = MaintenanceSettings(budget=timedelta(seconds=20))
         here = self.world.settings.model_copy(update={"maintenance": upkeep})
 
         def once() -> None:
-            run = Run(here, self.world.stores, Tools(upkeep, lambda: session))
-            outcomes = list(run.do(planned(here, Asked()), upkeep.budget))
+            run = Run(here, self.world.stores, lambda: session)
+            outcomes = list(run.do(planned(here, Asked())))
             self.outcomes += outcomes
             self.runs["OPTIMIZE"] += any(isinstance(one, Done) for one in outcomes)
 
@@ -208,7 +207,7 @@ class Race:
             "messages": len(self.sent),
             "runs": dict(self.runs),
             "batches": dict(self.batches),
-            "slices done": dict(Counter(one.slice.place.name for one in done)),
+            "slices done": dict(Counter(one.slice.table.name for one in done)),
             "slices that were tried more than once": sum(one.attempts > 1 for one in done),
             "conflicts that were tried again": sum(one.attempts - 1 for one in done),
             "files removed": sum(len(one.rewritten.removed) for one in done),
@@ -247,6 +246,6 @@ def test_ten_minutes_of_load_beside_optimize_lose_nothing_and_fail_no_run(
     send(calm, race.sent)
     Race(calm, spark).finish()
     assert rows(busy) == rows(calm)
-    done = {o.slice.place.name for o in race.outcomes if isinstance(o, Done)}
+    done = {o.slice.table.name for o in race.outcomes if isinstance(o, Done)}
     assert done >= {"engagement/data", "engagement/notification"}, f"{done}, {race.outcomes[:3]}"
     print(f"{race.told()}\nrows that readers see: {len(rows(calm))}")

@@ -1,16 +1,17 @@
-"""Tables that plain Spark writes, in the ways that make logs differ; summed up here and by Spark alike."""
+"""Tables that plain Spark writes, in the ways that make logs differ; their figures against their rows."""
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from datetime import date
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
-from engagement_platform.layout.doctor import Examination, Target, examine
-from engagement_platform.settings import HealthSettings, Settings
+from engagement_platform.layout.doctor import Examination, examine
+from engagement_platform.layout.survey import Target
+from engagement_platform.settings import Settings
 
 ROWS = 80
 
@@ -32,12 +33,17 @@ def made(spark: SparkSession, path: Path, layout: str, *properties: str) -> str:
     return place
 
 
-def both(spark: SparkSession, path: Path, column: str | None, **limits: Any) -> tuple[Examination, Examination]:
-    """Examined in this process, and by Spark."""
-    table = Target("made", str(path))
-    here = examine(Settings(), table, clustering=column)
-    by_spark = Settings(health=HealthSettings(files_in_process=0, **limits))
-    return here, examine(by_spark, table, clustering=column, open_spark=lambda: nullcontext(spark))
+def examined(path: Path, column: str | None) -> Examination:
+    return examine(Settings(), Target("made", str(path)), clustering=column)
+
+
+def counted(spark: SparkSession, path: Path, partition: str) -> dict[str, tuple[int, int, date, date]]:
+    """Files, rows, first and last day of each partition, by reading the rows. partition: its name as SQL."""
+    rows = spark.read.format("delta").load(str(path))
+    summed = rows.groupBy(F.expr(partition).alias("name")).agg(
+        F.count_distinct("_metadata.file_path"), F.count("*"), F.min("day"), F.max("day")
+    )
+    return {name: figures for name, *figures in map(tuple, summed.collect())}  # type: ignore[misc]
 
 
 LAYOUTS = {
@@ -62,10 +68,12 @@ LAYOUTS = {
 
 
 QUICK = ("partitioned", "liquid")
+BY_ORGANIZATION = "concat('organization_id=', organization_id)"
+PARTITIONS = {"liquid": "''", "nothing": "''", "by two": f"concat({BY_ORGANIZATION}, '/day=', day)"}
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=() if n in QUICK else pytest.mark.slow) for n in LAYOUTS])
-def test_a_table_of_plain_spark_is_summed_up_alike_here_and_by_spark(
+def test_a_table_of_plain_spark_has_the_figures_that_reading_its_rows_gives(
     name: str, spark: SparkSession, tmp_path: Path
 ) -> None:
     layout, properties = LAYOUTS[name]
@@ -73,18 +81,23 @@ def test_a_table_of_plain_spark_is_summed_up_alike_here_and_by_spark(
     place = made(spark, path, layout, "'delta.enableDeletionVectors' = 'true'", *properties)
     for ids in ("3, 5", "9"):
         spark.sql(f"DELETE FROM {place} WHERE n.id IN ({ids})")
-    column = None if "two" in name else "day"
-    here, there = both(spark, path, None if name == "liquid" else column)
-    assert there.statistics.partitions.to_pylist() == here.statistics.partitions.to_pylist()
-    assert there.statistics.as_json() == here.statistics.as_json()
-    totals = here.statistics.totals
+    clustered = "two" not in name
+    found = examined(path, "day" if clustered and name != "liquid" else None)
+    rows = counted(spark, path, PARTITIONS.get(name, BY_ORGANIZATION))
+    for one in found.statistics.partitions.to_pylist():
+        files, count, first, last = rows.pop(one["partition"])
+        assert (one["files"], one["rows"] - one["deleted_rows"]) == (files, count)
+        # Bounds stay those of the files: deleted rows count.
+        assert not clustered or (one["low"] <= first and last <= one["high"])
+    assert rows == {}
+    totals = found.statistics.totals
     # Files whose only row was deleted are gone; the others keep their rows and mark them.
-    assert (totals.rows, totals.deleted_rows) == ((ROWS - 3, 0) if "two" in name else (ROWS, 3))
-    assert here.statistics.clustering == (() if "two" in name else ("day",))
-    assert here.leftovers.listed
+    assert (totals.rows, totals.deleted_rows) == ((ROWS, 3) if clustered else (ROWS - 3, 0))
+    assert found.statistics.clustering == (("day",) if clustered else ())
+    assert found.leftovers.listed
     # Spark leaves the vector of a file behind when that marks its last row, and no commit names it.
-    assert here.leftovers.young_orphans.files == (2 if "two" in name else 0)
-    assert here.leftovers.orphans.files == 0
+    assert found.leftovers.young_orphans.files == (0 if clustered else 2)
+    assert found.leftovers.orphans.files == 0
     assert totals.files_without_bounds == 0
 
 
@@ -98,25 +111,13 @@ def test_what_spark_z_ordered_does_not_overlap_and_a_day_of_one_organization_is_
         spark.sql(f"OPTIMIZE {place} ZORDER BY (day)")
     finally:
         spark.conf.unset("spark.databricks.delta.optimize.maxFileSize")
-    here, there = both(spark, path, None)
+    here = examined(path, None)
     assert here.statistics.clustering == ("day",)
     assert here.recent.versions_since_optimize == 0
     assert here.statistics.partitions.column("depth").to_pylist() == [1, 1]
-    assert there.statistics.partitions.to_pylist() == here.statistics.partitions.to_pylist()
     assert here.leftovers.waiting.files == 4
     everything = spark.read.format("delta").load(str(path))
     of_one = everything.where("organization_id = 'a b/ü%0'")
     a_day = of_one.where("day = DATE'2024-01-03'")
     assert sorted(row.n.id for row in a_day.collect()) == [8, 10]
     assert 1 == len(a_day.inputFiles()) < len(of_one.inputFiles()) < len(everything.inputFiles())
-
-
-def test_of_many_partitions_spark_hands_out_the_worst(spark: SparkSession, tmp_path: Path) -> None:
-    path = tmp_path / "t"
-    made(spark, path, "PARTITIONED BY (organization_id, day)")
-    here, there = both(spark, path, None, worst_partitions=4)
-    assert there.statistics.totals == here.statistics.totals
-    assert 1 <= there.statistics.partitions.num_rows <= 4
-    assert not there.statistics.complete
-    most = max(here.statistics.partitions.column("bytes").to_pylist())
-    assert most in there.statistics.partitions.column("bytes").to_pylist()

@@ -14,13 +14,12 @@ from engagement_platform.engine.model import Manifest
 from engagement_platform.engine.unfinished_batches import looked_up, versions_read
 from engagement_platform.jobs import INGEST_PROFILE_CHANGES
 from engagement_platform.lake.erased import ERASE_SUBJECTS
-from engagement_platform.layout.unfinished_reads import StillRead
-from engagement_platform.layout.vacuum import checkpoint, vacuum
+from engagement_platform.layout.vacuum import StillRead, checkpoint, vacuum
 from engagement_platform.maintenance import vacuum_tables
 from engagement_platform.pipelines.parts import APPLY_MUTATIONS
 from engagement_platform.rollback.plan import RESTORE_TABLES
 from engagement_platform_tests.layout.seeded import DATA, NOTIFICATION, NOW, SeededLake, no_spark
-from engagement_platform_tests.layout.test_vacuum import READERS, own_retention, parquet_files, short, swept
+from engagement_platform_tests.layout.test_vacuum import own_retention, parquet_files, short, swept
 
 FILES = 4
 
@@ -78,7 +77,7 @@ def test_no_clock_decides_whether_files_are_still_read(lake: SeededLake) -> None
     for days in (-40, 40):
         now = datetime.now(UTC) + timedelta(days=days)
         with pytest.raises(StillRead):
-            vacuum(short(lake), lake.target(), lake.stores, READERS, no_spark, hours=0, dry_run=False, now=now)
+            vacuum(short(lake), lake.target(), lake.stores, no_spark, hours=0, dry_run=False, now=now)
 
 
 def test_a_batch_whose_version_has_no_files_of_its_own_keeps_nothing(lake: SeededLake) -> None:
@@ -102,7 +101,7 @@ def test_entries_of_the_log_stay_while_an_unfinished_batch_reads_a_former_versio
     eager = lake.settings.model_copy(update={"maintenance": upkeep})
     if is_half_done:
         half_done(lake, APPLY_MUTATIONS, {DATA.name: 3})
-    made = checkpoint(eager, lake.target(), lake.stores, READERS, lake.session)
+    made = checkpoint(eager, lake.target(), lake.stores, lake.session)
     assert (made.done, made.cleaned) == (True, not is_half_done)
 
 

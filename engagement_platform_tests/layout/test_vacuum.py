@@ -11,11 +11,11 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from engagement_platform.engine.cursors import CursorStore, StreamCheckpoints
-from engagement_platform.engine.model import Manifest
 from engagement_platform.lake import log
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.lake import Lake
-from engagement_platform.layout.segment import segment
+from engagement_platform.layout.delta_log import segment
+from engagement_platform.layout.survey import survey
 from engagement_platform.layout.vacuum import (
     Floor,
     RetentionNotApplied,
@@ -26,9 +26,8 @@ from engagement_platform.layout.vacuum import (
     vacuum,
 )
 from engagement_platform.settings import MutationSettings, Settings
-from engagement_platform_tests.layout.seeded import DATA, NOTIFICATION, NOW, SeededLake, no_spark
+from engagement_platform_tests.layout.seeded import DATA, NOTIFICATION, SeededLake, no_spark
 
-READERS = {"reader": "engagement/notification"}
 WEEK = 168
 
 
@@ -40,10 +39,8 @@ def lake(tmp_path: Path, spark: SparkSession) -> SeededLake:
 def keeping(
     lake: SeededLake, table: Table = DATA, settings: Settings | None = None, later: timedelta = timedelta(0)
 ) -> list[Floor]:
-    target = lake.target(table)
-    properties = DeltaTable(target.uri).metadata().configuration
-    now = datetime.now(UTC) + later
-    return floors(settings or lake.settings, target, properties, lake.stores, READERS, now)
+    seen = survey(lake.settings, lake.target(table))
+    return floors(settings or lake.settings, seen, lake.stores, datetime.now(UTC) + later)
 
 
 def short(lake: SeededLake, **more: object) -> Settings:
@@ -62,23 +59,14 @@ def swept(
     lake: SeededLake, settings: Settings, *, table: Table = DATA, hours: int | None = None, dry_run: bool = False
 ) -> Vacuumed:
     target = lake.target(table)
-    return vacuum(settings, target, lake.stores, READERS, lake.session, hours=hours, dry_run=dry_run)
-
-
-def read_through(lake: SeededLake, version: int, *, finished: bool = True) -> None:
-    """The reader's first batch: from version 1 to this one."""
-    app_id = lake.stores.checkpoints.app_id("reader")
-    manifest = Manifest("reader", app_id, 0, {"version": 1}, {"version": version}, NOW)
-    lake.stores.checkpoints.begin(manifest)
-    if finished:
-        lake.stores.checkpoints.succeed(manifest, {})
+    return vacuum(settings, target, lake.stores, lake.session, hours=hours, dry_run=dry_run)
 
 
 def test_each_reason_to_keep_files_is_named_with_what_to_do_about_it(lake: SeededLake) -> None:
     lake.engagements("org-1", 3)
     own_retention(lake.uri(), 24)
     with pytest.raises(RetentionTooShort) as refused:
-        vacuum(lake.settings, lake.target(), lake.stores, READERS, no_spark, hours=10, dry_run=False)
+        vacuum(lake.settings, lake.target(), lake.stores, no_spark, hours=10, dry_run=False)
     said = str(refused.value)
     assert [floor.hours for floor in refused.value.floors] == [WEEK, WEEK, 24]
     for words in (
@@ -93,23 +81,6 @@ def test_each_reason_to_keep_files_is_named_with_what_to_do_about_it(lake: Seede
 def test_a_table_that_nobody_changes_late_needs_no_time_for_that(lake: SeededLake) -> None:
     lake.notifications("org-1", 1)
     assert "a request that comes late" not in {floor.because for floor in keeping(lake, NOTIFICATION)}
-
-
-@pytest.mark.parametrize(("finished", "from_version"), [(True, 3), (False, 1)])
-def test_a_job_that_follows_a_table_keeps_what_it_has_yet_to_read(
-    lake: SeededLake, finished: bool, from_version: int
-) -> None:
-    """Its unfinished batch is read again from the beginning."""
-    lake.notifications("org-1", 5)
-    read_through(lake, 3, finished=finished)
-    found = keeping(lake, NOTIFICATION, short(lake), timedelta(days=30))
-    assert found[0].because == f"reader, which has read the table up to version {from_version},"
-
-
-def test_a_job_that_has_read_everything_keeps_nothing(lake: SeededLake) -> None:
-    lake.notifications("org-1", 5)
-    read_through(lake, DeltaTable(lake.uri(NOTIFICATION)).version())
-    assert not [floor for floor in keeping(lake, NOTIFICATION) if "reader" in floor.because]
 
 
 def test_a_vacuum_inside_the_window_removes_nothing_and_versions_stay_readable(lake: SeededLake) -> None:
@@ -166,22 +137,23 @@ def test_a_log_gets_a_checkpoint_when_many_commits_came_after_the_last(lake: See
         update={"maintenance": lake.maintenance.model_copy(update={"checkpoint_commits": 5})}
     )
     before = lake.rows()
-    assert not checkpoint(lake.settings, lake.target(), lake.stores, READERS, lake.session).done
-    made = checkpoint(eager, lake.target(), lake.stores, READERS, lake.session)
+    assert not checkpoint(lake.settings, lake.target(), lake.stores, lake.session).done
+    made = checkpoint(eager, lake.target(), lake.stores, lake.session)
     assert (made.commits, made.done, made.cleaned) == (9, True, True)
     assert segment(lake.uri()).checkpoint == 8
-    assert not checkpoint(eager, lake.target(), lake.stores, READERS, lake.session).done
+    assert not checkpoint(eager, lake.target(), lake.stores, lake.session).done
     assert lake.rows() == before
 
 
-def test_log_entries_that_a_job_has_yet_to_read_are_kept(lake: SeededLake) -> None:
+def test_log_entries_that_a_consumer_has_yet_to_read_are_kept(lake: SeededLake) -> None:
     lake.notifications("org-1", 8)
-    read_through(lake, 2)
+    cursors = CursorStore(lake.stores.leases.engine)
+    cursors.begin(log.storage_uri(lake.settings.lake), "scoring", {"version": 2, "rows": 1})
     eager = lake.settings.model_copy(
         update={"maintenance": lake.maintenance.model_copy(update={"checkpoint_commits": 5})}
     )
     late = datetime.now(UTC) + timedelta(days=40)
-    made = checkpoint(eager, lake.target(NOTIFICATION), lake.stores, READERS, lake.session, now=late)
+    made = checkpoint(eager, lake.target(NOTIFICATION), lake.stores, lake.session, now=late)
     assert (made.done, made.cleaned) == (True, False)
     assert segment(lake.uri(NOTIFICATION)).commits[0] == 0
 

@@ -23,9 +23,8 @@ from engagement_platform.lake.arrow import table_of
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.lake import Lake
 from engagement_platform.lake.restore import VersionGone
-from engagement_platform.layout.doctor import Target
-from engagement_platform.layout.unfinished_reads import StillRead
-from engagement_platform.layout.vacuum import vacuum
+from engagement_platform.layout.survey import Target
+from engagement_platform.layout.vacuum import StillRead, vacuum
 from engagement_platform.pipelines.profiles.entity import PROFILE
 from engagement_platform.rollback.abandon import RestoreDecided, abandon
 from engagement_platform.rollback.job import RestoreUnfinished, Restoring
@@ -87,7 +86,7 @@ class Batches(Planted):
         upkeep = self.settings.maintenance.model_copy(update={"rollback_window": timedelta(0)})
         settings = self.settings.model_copy(update={"mutation": lately, "maintenance": upkeep})
         target = Target(table.name, table.uri(self.root))
-        vacuum(settings, target, self.stores, {}, lambda: pytest.fail("Spark was asked for"), dry_run=False)
+        vacuum(settings, target, self.stores, lambda: pytest.fail("Spark was asked for"), dry_run=False)
 
     def state(self) -> str:
         """Which batches the tables show: all the same ones, or it fails."""

@@ -6,8 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 from deltalake import DeltaTable
 
-from engagement_platform.layout.maintain import Asked
-from engagement_platform.layout.optimize import Done
+from engagement_platform.layout.optimize import Asked, Done
 from engagement_platform.layout.vacuum import Vacuumed
 from engagement_platform.maintenance import optimize_all, vacuum_tables
 from engagement_platform_tests.pipelines.games.conftest import World
@@ -33,7 +32,7 @@ def test_merged_files_hold_the_same_rows_and_readers_jobs_and_vacuum_go_on(small
 
     plan, outcomes = optimize_all(small.settings, Asked())
     assert plan.unread == ()
-    done = {one.slice.place.name: (one.files_before, one.files_after) for one in outcomes if isinstance(one, Done)}
+    done = {one.slice.table.name: (one.files_before, one.files_after) for one in outcomes if isinstance(one, Done)}
     assert done == dict.fromkeys(("game/heartbeat", "game/login", "game/purchase", "game/quarantine"), (BATCHES, 1)), (
         outcomes
     )

@@ -1,4 +1,4 @@
-"""The log folder, commits, totals from checksums, and what lies in the folder beside live files."""
+"""The log folder, its commits and removed files, and what lies in the folder beside live files."""
 
 from __future__ import annotations
 
@@ -13,11 +13,8 @@ from deltalake import DeltaTable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engagement_platform.layout import cheap
-from engagement_platform.layout.commits import Tombstone, recent
+from engagement_platform.layout.delta_log import Tombstone, recent, segment, vector_file
 from engagement_platform.layout.disk import DEFAULT_RETENTION, by_log, leftovers, retention
-from engagement_platform.layout.segment import segment
-from engagement_platform.layout.vectors import vector_file
 from engagement_platform_tests.layout import logs
 
 KB = 1024
@@ -48,29 +45,6 @@ def test_a_folder_without_a_log_has_no_version(tmp_path: Path) -> None:
     assert segment(str(tmp_path)).version == -1
 
 
-def test_totals_come_from_the_checksum_of_the_newest_version_only(tmp_path: Path) -> None:
-    path = many_commits(tmp_path / "t", 2)
-    told = {
-        "numFiles": 2,
-        "tableSizeBytes": 18 * KB,
-        "fileSizeHistogram": {"sortedBinBoundaries": [0], "fileCounts": [2]},
-    }
-    (path / "_delta_log" / f"{2:020}.crc").write_text(json.dumps(told))
-    assert cheap.totals(segment(str(path))) == cheap.Totals(2, 2, 18 * KB, (0,), (2,))
-    logs.commit(path, 3, [logs.info()])
-    assert cheap.totals(segment(str(path))) is None
-    assert cheap.files_roughly(segment(str(path))) is None
-    DeltaTable(str(path)).create_checkpoint()
-    assert cheap.files_roughly(segment(str(path))) == 2
-
-
-@pytest.mark.parametrize("half", ['{"numFiles": 1', '{"numMetadata": 1}', "[]"])
-def test_a_checksum_that_is_not_whole_is_not_believed(half: str, tmp_path: Path) -> None:
-    path = many_commits(tmp_path / "t", 1)
-    (path / "_delta_log" / f"{1:020}.crc").write_text(half)
-    assert cheap.totals(segment(str(path))) is None
-
-
 def test_commits_tell_how_they_spread_their_files(tmp_path: Path) -> None:
     path = logs.table(tmp_path / "t")
     big = logs.add("big", 600 * KB, partition={"organization_id": "o9"})
@@ -86,7 +60,7 @@ def test_commits_tell_how_they_spread_their_files(tmp_path: Path) -> None:
     assert found.z_ordered is not None
     assert found.z_ordered.z_order_by == ("day", "id")
     assert found.last_vacuum == datetime.fromtimestamp((logs.SOME_MS + 5) / 1000, UTC)
-    assert (found.oldest, found.checkpoint, found.checkpoint_lag) == (1, None, 4)
+    assert (found.checkpoint, found.checkpoint_lag) == (None, 4)
 
 
 def test_what_is_older_than_the_commits_looked_at_is_not_known(tmp_path: Path) -> None:
@@ -178,9 +152,8 @@ def test_the_folder_is_compared_with_live_and_removed_files(tmp_path: Path) -> N
     later = datetime.now(UTC) + timedelta(hours=2)
     found = leftovers(
         str(tmp_path),
-        ["o=a%2520b/live.parquet"],
+        {"o=a%20b/live.parquet", str(vector_file(vector))},
         {"o=x/gone.parquet": Tombstone(0, 5)},
-        [vector],
         keep=timedelta(days=7),
         orphan_age=timedelta(hours=1),
         now=later,
