@@ -21,7 +21,7 @@ from engagement_platform.engine.cursors import (
 from engagement_platform.engine.job import Stores
 from engagement_platform.engine.lease import LeaseUnavailable
 from engagement_platform.errors import PlatformError
-from engagement_platform.guards.writers import REWRITES, Foreign, foreign_commits
+from engagement_platform.guards.foreign_commits import REWRITES, Foreign, foreign_commits
 from engagement_platform.lake import log
 from engagement_platform.lake.contract import Found, Mode, Table
 from engagement_platform.lake.engagement import engagement_tables
@@ -73,8 +73,8 @@ class Guard:
 
     def as_json(self) -> dict[str, object]:
         """All of it by name."""
-        told = {name: value for name, value in vars(self.rule).items() if name != "look"}
-        return {**told, "state": self.verdict.state, "seen": self.verdict.seen}
+        rule = {name: value for name, value in vars(self.rule).items() if name != "look"}
+        return {**rule, "state": self.verdict.state, "seen": self.verdict.seen}
 
 
 class GuardsUnreadable(PlatformError):
@@ -143,6 +143,9 @@ def broken(found: Sequence[Guard]) -> list[Guard]:
     return [guard for guard in found if guard.verdict.state == "broken"]
 
 
+NO_TABLES = Verdict("nothing to look at", "no tables yet")
+
+
 def _judged(wrong: Sequence[object], right: str) -> Verdict:
     """Broken with what is wrong, at most three of it by name."""
     if not wrong:
@@ -152,34 +155,26 @@ def _judged(wrong: Sequence[object], right: str) -> Verdict:
 
 
 def _sources(looked: Looked) -> Verdict:
-    streamed = [table for table in looked.found if table.mode is Mode.APPEND_ONLY]
-    if not streamed:
-        return Verdict("nothing to look at", "no tables yet")
-    wrong = [t.name for t in streamed if looked.found[t].properties.get("delta.appendOnly", "").lower() != "true"]
-    return _judged([f"{name} may be changed" for name in wrong], f"{len(streamed)} tables are append-only")
+    streamed = {t: found for t, found in looked.found.items() if t.mode is Mode.APPEND_ONLY}
+    wrong = [t.name for t, f in streamed.items() if f.properties.get("delta.appendOnly", "").lower() != "true"]
+    right = f"{len(streamed)} tables are append-only"
+    return _judged([f"{name} may be changed" for name in wrong], right) if streamed else NO_TABLES
 
 
 def _writers(looked: Looked) -> Verdict:
-    mutable = looked.mutable
-    if not mutable:
-        return Verdict("nothing to look at", "no tables yet")
-    wrong = [f for f in looked.foreign if f.table in mutable and f.operation not in REWRITES]
-    holders = [str(holder) for holder in looked.stores.leases.holders()]
-    return _judged(wrong, "; ".join(holders) or "nobody writes now")
+    wrong = [f for f in looked.foreign if f.table in looked.mutable and f.operation not in REWRITES]
+    holders = "; ".join(str(holder) for holder in looked.stores.leases.holders())
+    return _judged(wrong, holders or "nobody writes now") if looked.mutable else NO_TABLES
 
 
 def _optimizes(looked: Looked) -> Verdict:
-    mutable = looked.mutable
-    if not mutable:
-        return Verdict("nothing to look at", "no tables yet")
-    wrong = [f for f in looked.foreign if f.table in mutable and f.operation in REWRITES]
-    return _judged(wrong, f"{len(mutable)} mutable tables")
+    wrong = [f for f in looked.foreign if f.table in looked.mutable and f.operation in REWRITES]
+    return _judged(wrong, f"{len(looked.mutable)} mutable tables") if looked.mutable else NO_TABLES
 
 
 def _known(looked: Looked) -> Verdict:
-    if not looked.found:
-        return Verdict("nothing to look at", "no tables yet")
-    return _judged(looked.foreign, f"every new commit of {len(looked.found)} tables")
+    right = f"every new commit of {len(looked.found)} tables"
+    return _judged(looked.foreign, right) if looked.found else NO_TABLES
 
 
 def _checkpoints(looked: Looked) -> Verdict:
@@ -203,16 +198,12 @@ def _checkpoint_wrong(known: StreamCheckpoints, stream: str, folder: str) -> str
 
 
 def _transactions(looked: Looked) -> Verdict:
-    if not looked.found:
-        return Verdict("nothing to look at", "no tables yet")
     key = "delta.setTransactionRetentionDuration"
     wrong = [f"{t.name} forgets after {f.properties[key]}" for t, f in looked.found.items() if key in f.properties]
-    return _judged(wrong, f"{len(looked.found)} tables")
+    return _judged(wrong, f"{len(looked.found)} tables") if looked.found else NO_TABLES
 
 
 def _retention(looked: Looked) -> Verdict:
-    if not looked.found:
-        return Verdict("nothing to look at", "no tables yet")
     window = looked.settings.maintenance.rollback_window
     wrong = [
         f"{table.name} keeps {kept / HOUR:.0f} hours, and the rollback window has {window / HOUR:.0f}"
@@ -221,7 +212,8 @@ def _retention(looked: Looked) -> Verdict:
     ]
     cursors, root = CursorStore(looked.stores.leases.engine), lake_root(looked.settings.lake)
     readers = [*cursors.all(root), *cursors.below(root)]
-    return _judged(wrong, f"{len(looked.found)} tables, {len(readers)} consumers")
+    right = f"{len(looked.found)} tables, {len(readers)} consumers"
+    return _judged(wrong, right) if looked.found else NO_TABLES
 
 
 def _driver(looked: Looked) -> Verdict:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from pyspark.sql import SparkSession
 
 from engagement_platform.guards.capabilities import capabilities
 from engagement_platform.lake.capability_probes import PROBES
 
 
-def test_the_probe_tells_what_this_spark_and_delta_can_do(spark: SparkSession, tmp_path: Path) -> None:
-    found = {one.name: one for one in capabilities(spark, str(tmp_path))}
+def test_the_probe_tells_what_this_spark_and_delta_can_do(spark: SparkSession) -> None:
+    found = {one.name: one for one in capabilities(spark)}
     assert set(found) == set(PROBES)
     cannot = {name: one.seen for name, one in found.items() if not one.works}
     # Open-source Delta has no keys, this session has no S3 jars and is in this process.

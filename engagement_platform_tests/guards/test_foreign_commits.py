@@ -1,4 +1,4 @@
-"""Foreign commits are found whenever one looks, told of long enough, and no entry of a log is read twice for it."""
+"""Foreign commits are found whenever one looks, reported long enough, and no entry of a log is read twice for it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from engagement_platform.guards.looked import LookStore
-from engagement_platform.guards.writers import TOLD_FOR, Foreign, foreign_commits
+from engagement_platform.engine.database import reading
+from engagement_platform.guards.foreign_commits import FOREIGN_COMMIT, REPORTED_FOR, Foreign, foreign_commits
 from engagement_platform.lake import light, log
 from engagement_platform.lake.arrow import schema_of
 from engagement_platform.lake.engagement import NOTIFICATION
@@ -52,7 +52,7 @@ def versions(found: list[Foreign]) -> list[int]:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_each_foreign_commit_is_told_of_however_many_come_before_the_next_look(lake: PlainLake, seed: int) -> None:
+def test_each_foreign_commit_is_reported_however_many_come_before_the_next_look(lake: PlainLake, seed: int) -> None:
     dice, expected = random.Random(seed), list[int]()
     assert look(lake) == []
     for number in range(30):
@@ -71,16 +71,17 @@ def test_each_foreign_commit_is_told_of_however_many_come_before_the_next_look(l
     }
 
 
-def test_a_foreign_commit_is_told_of_for_a_time_and_as_long_as_it_is_among_the_newest(lake: PlainLake) -> None:
+def test_a_foreign_commit_is_reported_for_a_time_and_as_long_as_it_is_among_the_newest(lake: PlainLake) -> None:
     theirs = write(lake)
     assert versions(look(lake)) == [theirs]
-    long_after = NOW + 10 * TOLD_FOR
+    long_after = NOW + 10 * REPORTED_FOR
     assert versions(look(lake, long_after)) == [theirs], "it is the newest still"
     for number in range(NEWEST):
         land(lake, f"e{number}")
-    assert versions(look(lake, NOW + TOLD_FOR - timedelta(seconds=1))) == [theirs]
-    assert look(lake, NOW + TOLD_FOR) == []
-    assert LookStore(lake.stores.leases.engine).found() == [], "nobody will be told of it again"
+    assert versions(look(lake, NOW + REPORTED_FOR - timedelta(seconds=1))) == [theirs]
+    assert look(lake, NOW + REPORTED_FOR) == []
+    with reading(lake.stores.leases.engine) as connection:
+        assert connection.execute(FOREIGN_COMMIT.select()).all() == [], "it will not be reported again"
 
 
 def test_a_look_reads_only_entries_that_came_since_the_last_one(
