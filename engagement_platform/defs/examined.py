@@ -16,7 +16,8 @@ from dagster import MetadataValue
 from engagement_platform.defs.batches import Metadata, figures_table
 from engagement_platform.defs.histogram import markdown
 from engagement_platform.layout.doctor import Examination
-from engagement_platform.layout.findings import CODES, Finding
+from engagement_platform.layout.finding import Finding
+from engagement_platform.layout.findings import CODES
 from engagement_platform.layout.statistics import doubling_buckets, named_buckets
 
 NO_TABLE = "no table yet"

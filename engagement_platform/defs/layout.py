@@ -32,7 +32,8 @@ from engagement_platform.lake.layout import LAYOUT_HISTORY
 from engagement_platform.layout.delta_log import moved_on
 from engagement_platform.layout.doctor import examine
 from engagement_platform.layout.files import LogNotReadable, NotADeltaTable
-from engagement_platform.layout.findings import CODES, Finding
+from engagement_platform.layout.finding import Finding
+from engagement_platform.layout.findings import CODES
 from engagement_platform.layout.history import predicted_and_actual
 from engagement_platform.layout.survey import Target
 from engagement_platform.pipelines.declarations.declared import declarations

@@ -12,7 +12,8 @@ from engagement_platform.layout import disk, files, statistics
 from engagement_platform.layout.delta_log import Recent
 from engagement_platform.layout.disk import Leftovers
 from engagement_platform.layout.files import UNNAMED
-from engagement_platform.layout.findings import Facts, Finding, findings
+from engagement_platform.layout.finding import Facts, Finding
+from engagement_platform.layout.findings import findings
 from engagement_platform.layout.statistics import Statistics
 from engagement_platform.layout.survey import Survey, Target, clustering_column, in_lake, survey
 from engagement_platform.settings import Settings

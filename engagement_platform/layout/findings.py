@@ -6,127 +6,22 @@ table without files. Each rule is called as the code of its findings, and yields
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from engagement_platform.layout import remedies
-from engagement_platform.layout.delta_log import Recent
-from engagement_platform.layout.disk import Leftovers
-from engagement_platform.layout.files import UNNAMED, Footers, Shape
+from engagement_platform.layout.files import UNNAMED
+from engagement_platform.layout.finding import Facts, Finding, Wrong, largest, more_than_share, most, total
 from engagement_platform.layout.remedies import Prediction, readable
-from engagement_platform.layout.statistics import Statistics
 from engagement_platform.settings import HealthSettings
-
-Severity = Literal["info", "warning", "error"]
 
 FAR = 10
 """So many times a limit is an error and no longer a warning (a guess)."""
-_WORST = 5
-"""Partitions named in the evidence."""
 
-
-@dataclass(frozen=True)
-class Finding:
-    """One thing that is wrong with a table: by a stable code, with its evidence, what it means and what to do.
-
-    partition: the worst one, for what is wrong with partitions. gain: what the remedy would gain.
-    """
-
-    code: str
-    severity: Severity
-    table: str
-    partition: str | None
-    evidence: Mapping[str, object]
-    what: str
-    remedy: str
-    gain: Prediction
-
-    def as_json(self) -> dict[str, object]:
-        """The finding with the names that JSON output has."""
-        return {**vars(self), "evidence": dict(self.evidence), "gain": self.gain.as_json()}
-
-
-@dataclass(frozen=True)
-class Facts:
-    """All that the rules look at."""
-
-    statistics: Statistics
-    shape: Shape
-    recent: Recent
-    leftovers: Leftovers
-    footers: Footers
-    shuffle_partitions: int
-    ours: bool = False
-    """Whether the table lies in the lake, where writers take turns."""
-    orders: bool = True
-    """Whether maintenance would order the table by `clustering`: not by a column that only the call names."""
-
-    @property
-    def clustering(self) -> str | None:
-        """The column whose ranges decide which files are skipped."""
-        return self.statistics.clustering[0] if self.statistics.clustering else None
-
-    def optimize(self, more: str = "") -> str:
-        """What merges files and orders them. more: options of the command."""
-        return self.command(f"optimize {{}}{more}", self.optimize_sql) if self.orders else self.optimize_sql
-
-    @property
-    def vacuum(self) -> str:
-        """What removes files that nobody may need."""
-        return self.command("vacuum {}", f"VACUUM delta.`{self.statistics.uri}`")
-
-    def command(self, command: str, sql: str) -> str:
-        """The platform's command; for a table of another house Spark SQL as well.
-
-        Spark SQL takes no turn, so beside the platform's own writers it would conflict with one of them.
-        """
-        call = f"engagement-platform {command.format(shlex.quote(self.statistics.table))}"
-        return call if self.ours else f"{call} (or in Spark: {sql})"
-
-    @property
-    def optimize_sql(self) -> str:
-        """OPTIMIZE for the whole table, as Spark SQL; Z-ordered when there is a column to order by."""
-        plain = f"OPTIMIZE delta.`{self.statistics.uri}`"
-        return f"{plain} ZORDER BY ({self.clustering})" if self._z_orders else plain
-
-    @property
-    def _z_orders(self) -> bool:
-        return self.clustering is not None and not self.recent.clustered_by
-
-    def rewriting(self, affected: pa.Table, limits: HealthSettings) -> Prediction:
-        """What OPTIMIZE would make of these partitions."""
-        return (remedies.zorder if self._z_orders else remedies.optimize)(affected, limits.target_file_bytes)
-
-    def worst(self, affected: pa.Table, by: str) -> dict[str, object]:
-        """How many partitions are affected, and the worst of them with the figure that makes them so."""
-        if not self.statistics.partitioned_by:
-            return {}
-        worst = affected.sort_by([(by, "descending"), ("partition", "ascending")]).slice(0, _WORST)
-        return {
-            "partitions": affected.num_rows,
-            "partitions_in_table": self.statistics.totals.partitions,
-            "worst": {row["partition"]: row[by] for row in worst.select(["partition", by]).to_pylist()},
-        }
-
-
-@dataclass(frozen=True)
-class _Wrong:
-    """A finding without its code and its table, which every finding of a rule shares."""
-
-    severity: Severity
-    evidence: Mapping[str, object]
-    what: str
-    remedy: str
-    gain: Prediction
-    partition: str | None = None
-
-
-Rule = Callable[[Facts, HealthSettings], Iterator[_Wrong]]
+Rule = Callable[[Facts, HealthSettings], Iterator[Wrong]]
 
 
 def findings(facts: Facts, limits: HealthSettings) -> list[Finding]:
@@ -139,26 +34,26 @@ def findings(facts: Facts, limits: HealthSettings) -> list[Finding]:
     return sorted(found, key=lambda finding: ("error", "warning", "info").index(finding.severity))
 
 
-def small_files(facts: Facts, limits: HealthSettings) -> Iterator[_Wrong]:
+def small_files(facts: Facts, limits: HealthSettings) -> Iterator[Wrong]:
     """Partitions that are mostly small files, or a table cut into too fine partitions."""
     rows, totals = facts.statistics.partitions, facts.statistics.totals
     count, small = rows.column("files"), rows.column("small_files")
     share = pc.multiply(count.cast(pa.int64()), round(limits.small_file_share * 1_000_000))
     mostly = pc.greater(pc.multiply(small.cast(pa.int64()), 1_000_000), share)
     affected = rows.filter(pc.and_(mostly, pc.greater_equal(small, limits.min_small_files)))
-    flagged = _total(affected, "small_files")
+    flagged = total(affected, "small_files")
     if affected.num_rows:
-        worst = _most(affected, "small_files")
-        files = _total(affected, "files")
+        worst = most(affected, "small_files")
+        files = total(affected, "files")
         partitions = f" of {affected.num_rows:,} of {totals.partitions:,} partitions"
         where = partitions if facts.statistics.partitioned_by else ""
         example = f"; {worst['partition']} has" if worst["partition"] else ":"
-        yield _Wrong(
+        yield Wrong(
             "warning" if worst["small_files"] >= limits.warn_small_files else "info",
             {
                 "small_files": flagged,
                 "files": files,
-                "mean_bytes": _total(affected, "bytes") // files,
+                "mean_bytes": total(affected, "bytes") // files,
                 "small_below_bytes": limits.small_file_bytes,
                 **facts.worst(affected, "small_files"),
             },
@@ -174,7 +69,7 @@ def small_files(facts: Facts, limits: HealthSettings) -> Iterator[_Wrong]:
         coarser = f"partition by {', '.join(columns[:-1])} only and Z-order by {columns[-1]}" if columns[1:] else ""
         mean = totals.small_bytes // totals.small_files
         kept = max(1, totals.bytes // limits.target_file_bytes)
-        yield _Wrong(
+        yield Wrong(
             "warning" if coarser else "info",
             {"small_files": lone, "files": totals.files, "partitions": totals.partitions, "mean_bytes": mean},
             f"{lone:,} of {totals.files:,} files are small and (nearly) alone in their partitions, so OPTIMIZE cannot "
@@ -185,17 +80,17 @@ def small_files(facts: Facts, limits: HealthSettings) -> Iterator[_Wrong]:
         )
 
 
-def too_many_files(facts: Facts, limits: HealthSettings) -> Iterator[_Wrong]:
+def too_many_files(facts: Facts, limits: HealthSettings) -> Iterator[Wrong]:
     """Partitions with more files than a writer can list and rewrite quickly."""
     rows, limit = facts.statistics.partitions, limits.max_files_per_partition
     affected = rows.filter(pc.greater(rows.column("mergeable_files"), limit))
     if not affected.num_rows:
         return
-    worst = _most(affected, "mergeable_files")
+    worst = most(affected, "mergeable_files")
     # The daily round leaves files of more than a third of the target: merging them saves fewer files than
     # `maintenance.max_rewrite_share` asks for.
-    large = _total(affected, "mergeable_bytes") * 3 > _total(affected, "mergeable_files") * limits.target_file_bytes
-    yield _Wrong(
+    large = total(affected, "mergeable_bytes") * 3 > total(affected, "mergeable_files") * limits.target_file_bytes
+    yield Wrong(
         "error" if worst["mergeable_files"] > FAR * limit else "warning",
         {"files": worst["files"], "limit": limit, **facts.worst(affected, "files")},
         f"{worst['files']:,} files in {worst['partition'] or 'the table'}; a mutation has to look into each of them",
@@ -205,15 +100,15 @@ def too_many_files(facts: Facts, limits: HealthSettings) -> Iterator[_Wrong]:
     )
 
 
-def skewed_partitions(facts: Facts, limits: HealthSettings) -> Iterator[_Wrong]:
+def skewed_partitions(facts: Facts, limits: HealthSettings) -> Iterator[Wrong]:
     """One partition that holds far more than the middle one: the task that rewrites it runs alone."""
     rows, median = facts.statistics.partitions, max(1, facts.statistics.totals.median_partition_bytes)
     if rows.num_rows < 2:
         return
-    worst = _most(rows, "bytes")
+    worst = most(rows, "bytes")
     if worst["bytes"] <= max(limits.skew_bytes, limits.skew_ratio * median):
         return
-    yield _Wrong(
+    yield Wrong(
         "info",
         {"bytes": worst["bytes"], "median_bytes": median, "ratio": round(worst["bytes"] / median, 1)},
         f"{worst['partition']} holds {readable(worst['bytes'])}, {worst['bytes'] / median:,.0f} times the median of "
@@ -225,13 +120,13 @@ def skewed_partitions(facts: Facts, limits: HealthSettings) -> Iterator[_Wrong]:
     )
 
 
-def scattered_writes(facts: Facts, limits: HealthSettings) -> Iterator[_Wrong]:
+def scattered_writes(facts: Facts, limits: HealthSettings) -> Iterator[Wrong]:
     """Writers that leave several small files in each partition they touch."""
     mean, worst = facts.recent.scattered
     if worst is None or mean <= limits.scattered_files:
         return
     touched, before = worst.small_partitions_touched, round(mean, 1)
-    yield _Wrong(
+    yield Wrong(
         "warning",
         {
             "files_per_partition_and_commit": round(mean, 1),
@@ -248,14 +143,14 @@ def scattered_writes(facts: Facts, limits: HealthSettings) -> Iterator[_Wrong]:
     )
 
 
-def parallelism_limit(facts: Facts, limits: HealthSettings) -> Iterator[_Wrong]:
+def parallelism_limit(facts: Facts, limits: HealthSettings) -> Iterator[Wrong]:
     """Too few tasks for the bytes: a rewrite of the table is bound by the number of shuffle partitions."""
     totals, tasks = facts.statistics.totals, facts.shuffle_partitions
     if totals.bytes <= limits.max_task_bytes * tasks:
         return
     wanted = -(-totals.bytes // limits.target_file_bytes)
     gain = {"task_bytes_before": totals.bytes // tasks, "task_bytes_after": totals.bytes // wanted}
-    yield _Wrong(
+    yield Wrong(
         "warning",
         {
             "setting": "spark.shuffle_partitions",
@@ -263,7 +158,7 @@ def parallelism_limit(facts: Facts, limits: HealthSettings) -> Iterator[_Wrong]:
             "suggested": wanted,
             "bytes_per_task": totals.bytes // tasks,
             "limit_bytes": limits.max_task_bytes,
-            "largest_partition_bytes": _largest(facts.statistics.partitions),
+            "largest_partition_bytes": largest(facts.statistics.partitions),
         },
         f"When the table is rewritten, {readable(totals.bytes)} go through {tasks} tasks, "
         f"{readable(totals.bytes // tasks)} each",
@@ -272,7 +167,7 @@ def parallelism_limit(facts: Facts, limits: HealthSettings) -> Iterator[_Wrong]:
     )
 
 
-def clustering_overlap(facts: Facts, limits: HealthSettings) -> Iterator[_Wrong]:
+def clustering_overlap(facts: Facts, limits: HealthSettings) -> Iterator[Wrong]:
     """Ranges of the clustering column that lie so deep on each other that few files can be skipped."""
     rows = facts.statistics.partitions
     if facts.clustering is None:
@@ -285,10 +180,10 @@ def clustering_overlap(facts: Facts, limits: HealthSettings) -> Iterator[_Wrong]
     affected = rows.filter(pc.fill_null(pc.and_(deep, gains), False))
     if not affected.num_rows:
         return
-    worst = _most(affected, "depth")
+    worst = most(affected, "depth")
     # Few small files of one partition overlap between two compactions, always.
-    passing = worst["depth"] < limits.warn_small_files and _largest(affected) <= limits.target_file_bytes
-    yield _Wrong(
+    passing = worst["depth"] < limits.warn_small_files and largest(affected) <= limits.target_file_bytes
+    yield Wrong(
         "info" if passing else "warning",
         {
             "column": facts.clustering,
@@ -307,7 +202,7 @@ def clustering_overlap(facts: Facts, limits: HealthSettings) -> Iterator[_Wrong]
     )
 
 
-def unindexed_clustering(facts: Facts, limits: HealthSettings) -> Iterator[_Wrong]:
+def unindexed_clustering(facts: Facts, limits: HealthSettings) -> Iterator[Wrong]:
     """A clustering column without bounds in the log: its files can never be skipped."""
     column, totals, properties = facts.clustering, facts.statistics.totals, facts.shape.properties
     if column is None:
@@ -321,7 +216,7 @@ def unindexed_clustering(facts: Facts, limits: HealthSettings) -> Iterator[_Wron
         f"('delta.dataSkippingStatsColumns' = '{column}'), then "
     )
     gain = remedies.zorder(facts.statistics.partitions, limits.target_file_bytes)
-    yield _Wrong(
+    yield Wrong(
         "warning",
         {
             "column": column,
@@ -342,13 +237,13 @@ def unindexed_clustering(facts: Facts, limits: HealthSettings) -> Iterator[_Wron
     )
 
 
-def uncompressed(facts: Facts, _limits: HealthSettings) -> Iterator[_Wrong]:
+def uncompressed(facts: Facts, _limits: HealthSettings) -> Iterator[Wrong]:
     """Files that are not compressed, by their names and the footers of a sample."""
     footers, totals = facts.footers, facts.statistics.totals
     unnamed = totals.codecs.get(UNNAMED, 0)
     if not footers.uncompressed:
         return
-    yield _Wrong(
+    yield Wrong(
         "warning",
         {
             "files_without_named_codec": unnamed,
@@ -364,13 +259,13 @@ def uncompressed(facts: Facts, _limits: HealthSettings) -> Iterator[_Wrong]:
     )
 
 
-def stale_checkpoint(facts: Facts, limits: HealthSettings) -> Iterator[_Wrong]:
+def stale_checkpoint(facts: Facts, limits: HealthSettings) -> Iterator[Wrong]:
     """A log whose readers must replay many commits."""
     lag, limit = facts.recent.checkpoint_lag, limits.max_commits_without_checkpoint
     if lag <= limit:
         return
     job = "in Dagster: the job checkpoint_logs, daily or when launched; " if facts.ours else ""
-    yield _Wrong(
+    yield Wrong(
         "error" if lag > FAR * limit else "warning",
         {"version": facts.recent.version, "checkpoint_version": facts.recent.checkpoint, "commits_since": lag},
         f"{lag:,} commits came after the newest checkpoint; every reader replays them one by one",
@@ -380,12 +275,12 @@ def stale_checkpoint(facts: Facts, limits: HealthSettings) -> Iterator[_Wrong]:
     )
 
 
-def vacuum_due(facts: Facts, limits: HealthSettings) -> Iterator[_Wrong]:
+def vacuum_due(facts: Facts, limits: HealthSettings) -> Iterator[Wrong]:
     """Removed files that nobody may need any more and that still take up room."""
     due, waiting, live = facts.leftovers.due, facts.leftovers.waiting, facts.statistics.totals.bytes
     if not due.files or not more_than_share(due.bytes, live, limits.vacuum_share):
         return
-    yield _Wrong(
+    yield Wrong(
         "warning",
         {
             "due_files": due.files,
@@ -402,13 +297,13 @@ def vacuum_due(facts: Facts, limits: HealthSettings) -> Iterator[_Wrong]:
     )
 
 
-def orphan_files(facts: Facts, limits: HealthSettings) -> Iterator[_Wrong]:
+def orphan_files(facts: Facts, limits: HealthSettings) -> Iterator[Wrong]:
     """Files in the folder that the log does not know: of writes that failed, or that VACUUM has not seen for long."""
     orphans, oldest = facts.leftovers.orphans, facts.leftovers.oldest_orphan
     if not orphans.files:
         return
     large = more_than_share(orphans.bytes, facts.statistics.totals.bytes, limits.vacuum_share)
-    yield _Wrong(
+    yield Wrong(
         "warning" if large else "info",
         {
             "files": orphans.files + facts.leftovers.young_orphans.files,
@@ -439,26 +334,3 @@ RULES: tuple[Rule, ...] = (
 )
 
 CODES = tuple(rule.__name__ for rule in RULES)
-
-
-def more_than_share(part: int, whole: int, share: float) -> bool:
-    """Whether part / whole exceeds a share. Exactly the share does not, nor does anything of nothing.
-
-    In millionths and integers, because in floats the 29th of 100 already exceeds 0.29: 0.29 * 100 is
-    28.999999999999996.
-    """
-    return part * 1_000_000 > round(share * 1_000_000) * whole
-
-
-def _most(rows: pa.Table, by: str) -> dict[str, Any]:
-    """The row with the largest figure; of equals the first by name."""
-    first: dict[str, Any] = rows.sort_by([(by, "descending"), ("partition", "ascending")]).slice(0, 1).to_pylist()[0]
-    return first
-
-
-def _total(rows: pa.Table, name: str) -> int:
-    return int(pc.sum(rows.column(name)).as_py() or 0)
-
-
-def _largest(rows: pa.Table) -> int:
-    return int(pc.max(rows.column("bytes")).as_py() or 0)

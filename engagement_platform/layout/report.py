@@ -13,7 +13,7 @@ from pathlib import Path
 import plotly.graph_objects as go
 
 from engagement_platform.layout.doctor import Examination
-from engagement_platform.layout.findings import Finding
+from engagement_platform.layout.finding import Finding
 from engagement_platform.layout.history import Outcome
 from engagement_platform.layout.remedies import readable
 from engagement_platform.layout.statistics import doubling_buckets, named_buckets

@@ -102,6 +102,7 @@ def test_the_report_has_predicted_and_actual_side_by_side_for_what_was_mended(la
     assert (cells[6], cells[7]) == ("1", "1")
 
 
+@pytest.mark.slow
 def test_a_folder_of_the_lake_is_the_table_of_that_name(lake: SeededLake) -> None:
     lake.engagements("org-1", 12)
     [table] = examined(lake.uri())["tables"]
@@ -110,6 +111,7 @@ def test_a_folder_of_the_lake_is_the_table_of_that_name(lake: SeededLake) -> Non
     assert len(examined(f"file://{lake.uri()}")["tables"][0]["predicted_and_actual"]) == 1
 
 
+@pytest.mark.slow
 def test_a_table_of_another_house_is_named_for_a_shell_and_spark_is_told_too(lake: SeededLake, tmp_path: Path) -> None:
     path = tmp_path / "somebody's own"
     for _ in range(SMALL):

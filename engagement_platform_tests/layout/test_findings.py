@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 from engagement_platform.layout.delta_log import from_checkpoint, segment
 from engagement_platform.layout.doctor import Examination, examine
-from engagement_platform.layout.findings import CODES, Finding, more_than_share
+from engagement_platform.layout.finding import Finding, more_than_share
+from engagement_platform.layout.findings import CODES
 from engagement_platform.layout.survey import Target
 from engagement_platform.settings import HealthSettings, Settings, SparkSettings
 from engagement_platform_tests.layout import logs

@@ -83,6 +83,7 @@ def test_a_table_that_is_being_written_is_left_when_the_time_is_over(lake: Seede
     assert waiters(lake) == 0
 
 
+@pytest.mark.slow
 def test_a_table_that_is_never_free_is_given_one_slice_for_a_place_in_line(lake: SeededLake) -> None:
     """Two writers that hand the lease to each other leave no moment in which nobody wants it."""
     lake.engagements("org-1", 12)
@@ -119,6 +120,7 @@ def test_a_table_in_the_middle_of_somebodys_batch_is_left_alone(lake: SeededLake
     assert [type(one) for one in lake.optimize()] == [Done]
 
 
+@pytest.mark.slow
 def test_an_append_only_table_is_looked_after_in_the_middle_of_a_batch(lake: SeededLake) -> None:
     """Some batch that reads or writes it is always under way."""
     lake.notifications("org-1", 12)
@@ -127,6 +129,7 @@ def test_an_append_only_table_is_looked_after_in_the_middle_of_a_batch(lake: See
     assert [type(one) for one in lake.optimize()] == [Done]
 
 
+@pytest.mark.slow
 def test_a_table_that_cannot_be_rewritten_keeps_no_other_from_it(lake: SeededLake) -> None:
     lake.engagements("org-1", 40)
     lake.notifications("org-1", 12)

@@ -24,7 +24,6 @@ from engagement_platform.layout.history import predicted_and_actual, remember
 from engagement_platform.layout.migrate import Migrated
 from engagement_platform.layout.migrate import Plan as Migrating
 from engagement_platform.layout.optimize import Asked, Done, NotByOrganization, planned
-from engagement_platform.layout.plan import Left
 from engagement_platform.layout.survey import Target, target
 from engagement_platform.layout.vacuum import checkpoint, vacuum
 from engagement_platform.settings import LayoutSettings, MutationSettings, Settings
@@ -70,21 +69,28 @@ def test_the_same_rows_lie_in_a_tenth_of_the_files_afterwards(
     [commit] = recent(segment(lake.uri()), most=1, small_file_bytes=1).commits
     assert commit.z_order_by == ("engagement_date",)
 
+    [row] = predicted_and_actual(lake.settings, [lake.target()])["engagement/data"]
+    assert (row["predicted_files_after"], row["files_after"], row["files_before"]) == (1, 1, 30)
+    assert row["predicted_bytes_rewritten"] == row["bytes_removed"]
+    assert (row["predicted_read_files_after"], row["read_files_after"]) == (1.0, 1.0)
+    assert row["partition"] == "organization_id=org-1"
+    elsewhere = Target("engagement/data", str(lake.home / "elsewhere" / "engagement" / "data"))
+    assert predicted_and_actual(lake.settings, [elsewhere]) == {}, "of the same name, but of another house"
+
     assert lake.optimize() == [], "nothing is left to do"
     lake.engagements("org-2", 2)
     assert partitions(lake.optimize()) == ["organization_id=org-2"]
 
 
-def test_only_the_organization_that_was_asked_for_is_rewritten(lake: SeededLake) -> None:
+def test_only_the_organization_that_was_asked_for_is_planned(lake: SeededLake) -> None:
     lake.engagements("org-1", 12)
     lake.engagements("org-2", 12)
     lake.notifications("org-2", 12)
-    done = lake.optimize(Asked(organizations=("org-2",)))
-    assert sorted((one.slice.table.name, one.slice.partition) for one in done) == [
+    chosen = planned(lake.settings, Asked(organizations=("org-2",))).chosen
+    assert sorted((one.table.name, one.partition) for one in chosen) == [
         ("engagement/data", "organization_id=org-2"),
         ("engagement/notification", "organization_id=org-2/ingestion_date=2024-01-01"),
     ]
-    assert lake.files("org-1") == 12
 
 
 def test_an_append_only_table_is_merged_and_a_reader_of_the_version_before_sees_what_it_saw(lake: SeededLake) -> None:
@@ -94,22 +100,6 @@ def test_an_append_only_table_is_merged_and_a_reader_of_the_version_before_sees_
     assert isinstance(done, Done)
     assert (done.slice.action, lake.files("org-1", NOTIFICATION)) == ("optimize", 1)
     assert lake.rows(NOTIFICATION, version) == lake.rows(NOTIFICATION) == pinned
-
-
-def test_prediction_and_outcome_stand_side_by_side(lake: SeededLake) -> None:
-    both = (lake.target(), lake.target(NOTIFICATION))
-    assert predicted_and_actual(lake.settings, both) == {}
-    lake.engagements("org-1", 30)
-    lake.notifications("org-1", 3)
-    lake.optimize()
-    [row] = predicted_and_actual(lake.settings, both[:1])["engagement/data"]
-    assert (row["predicted_files_after"], row["files_after"], row["files_before"]) == (1, 1, 30)
-    assert row["predicted_bytes_rewritten"] == row["bytes_removed"]
-    assert (row["predicted_read_files_after"], row["read_files_after"]) == (1.0, 1.0)
-    assert row["partition"] == "organization_id=org-1"
-    assert set(predicted_and_actual(lake.settings, both)) == {"engagement/data", "engagement/notification"}
-    elsewhere = Target("engagement/data", str(lake.home / "elsewhere" / "engagement" / "data"))
-    assert predicted_and_actual(lake.settings, [elsewhere]) == {}, "of the same name, but of another house"
 
 
 def test_prediction_and_outcome_of_a_table_outside_of_the_lake_are_told_too(lake: SeededLake, tmp_path: Path) -> None:
@@ -164,6 +154,7 @@ def test_prediction_and_outcome_of_vacuum_checkpoint_and_migration_stand_side_by
     assert partitions(lake.optimize()) == ["organization_id=org-1"], "plans go by rewrites alone"
 
 
+@pytest.mark.slow
 def test_a_history_that_an_earlier_version_began_is_read_and_gets_the_columns_it_lacks(lake: SeededLake) -> None:
     former = replace(LAYOUT_HISTORY, columns=LAYOUT_HISTORY.columns[:-7])
     light.create(lake.uri(LAYOUT_HISTORY), former)
@@ -193,6 +184,7 @@ def test_of_many_outcomes_the_newest_are_told(lake: SeededLake) -> None:
     assert [row["partition"] for row in told] == ["2", "1"]
 
 
+@pytest.mark.slow
 def test_writing_down_what_was_done_is_no_reason_to_do_more(lake: SeededLake) -> None:
     lake.engagements("org-1", 12)
     lake.notifications("org-1", 12)
@@ -215,7 +207,7 @@ def test_the_second_round_merges_what_the_first_left_alone(lake: SeededLake) -> 
     assert lake.files() == 1
 
 
-@pytest.mark.parametrize("scheme", ["organization", "liquid"])
+@pytest.mark.parametrize("scheme", ["organization", pytest.param("liquid", marks=pytest.mark.slow)])
 def test_organizations_of_any_name_are_rewritten_and_a_liquid_table_as_a_whole(
     tmp_path: Path, spark: SparkSession, scheme: str
 ) -> None:
@@ -263,15 +255,13 @@ def test_a_stream_from_a_table_sees_no_row_twice(tmp_path: Path, spark: SparkSes
     assert spark.read.parquet(out).select("notification_id").distinct().count() == 26
 
 
-def test_no_time_at_all_still_does_the_best_slice(lake: SeededLake) -> None:
+def test_no_time_at_all_still_plans_the_best_slice(lake: SeededLake) -> None:
     for name in ("org-1", "org-2", "org-3"):
         lake.engagements(name, 12 if name != "org-2" else 40)
-    done, *left = lake.optimize(Asked(budget=timedelta(0)))
-    assert partitions([done]) == ["organization_id=org-2"]
-    assert sorted(partitions(left)) == ["organization_id=org-1", "organization_id=org-3"]
-    assert all(isinstance(one, Left) and "does not fit" in one.why for one in left)
-    assert (lake.files("org-2"), lake.files()) == (1, 25)
-    assert sorted(partitions(lake.optimize())) == ["organization_id=org-1", "organization_id=org-3"], "and goes on"
+    plan = planned(lake.settings, Asked(budget=timedelta(0)))
+    assert [one.partition for one in plan.chosen] == ["organization_id=org-2"]
+    assert sorted(one.slice.partition for one in plan.left) == ["organization_id=org-1", "organization_id=org-3"]
+    assert all("does not fit" in one.why for one in plan.left)
 
 
 def test_an_organization_of_a_table_without_organizations_is_refused(lake: SeededLake) -> None:

@@ -86,7 +86,7 @@ def test_a_table_that_nobody_changes_late_needs_no_time_for_that(lake: SeededLak
 def test_a_vacuum_inside_the_window_removes_nothing_and_versions_stay_readable(lake: SeededLake) -> None:
     lake.engagements("org-1", 12)
     version, before = DeltaTable(lake.uri()).version(), lake.rows()
-    lake.optimize()
+    DeltaTable(lake.uri()).optimize.compact()
     assert swept(lake, lake.settings).files == 0
     assert lake.rows(version=version) == before
 
@@ -94,7 +94,7 @@ def test_a_vacuum_inside_the_window_removes_nothing_and_versions_stay_readable(l
 def test_a_vacuum_after_the_window_frees_room_and_keeps_the_live_rows(lake: SeededLake) -> None:
     lake.engagements("org-1", 12)
     version, before = DeltaTable(lake.uri()).version(), lake.rows()
-    lake.optimize()
+    DeltaTable(lake.uri()).optimize.compact()
     own_retention(lake.uri(), 0)
     would = swept(lake, short(lake), dry_run=True)
     assert (would.files, would.dry_run, parquet_files(lake)) == (12, True, 13)
