@@ -5,7 +5,6 @@ Nothing is read of them but names, sizes, and the first bytes of those whose nam
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote
@@ -19,16 +18,18 @@ FORMATS = ("parquet", "orc", "csv", "jsonl", "text")
 NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 
 _SUFFIXES = {
-    ".parquet": "parquet", ".parq": "parquet", ".orc": "orc", ".csv": "csv", ".tsv": "csv", ".json": "jsonl",
-    ".jsonl": "jsonl", ".ndjson": "jsonl", ".txt": "text", ".text": "text", ".log": "text",
-}  # fmt: skip
-_CODECS = {".gz": "gzip", ".bz2": "bz2"}
-_MAGIC = {b"PAR1": "parquet", b"ORC": "orc"}
-_NOT_READ = (
-    ".snappy", ".deflate", ".lzo", ".lzo_deflate", ".xz", ".z", ".zip", ".7z", ".tar", ".tgz", ".zst", ".lz4", ".br"
-)  # fmt: skip
+    "parquet": ("parquet", "parq"),
+    "orc": ("orc",),
+    "csv": ("csv", "tsv"),
+    "jsonl": ("json", "jsonl", "ndjson"),
+    "text": ("txt", "text", "log"),
+}
+_FORMAT_OF = {suffix: kind for kind, suffixes in _SUFFIXES.items() for suffix in suffixes}
+_CODECS = {"gz": "gzip", "bz2": "bz2"}
+_ARCHIVES = ("xz", "z", "zip", "7z", "tar", "tgz", "zst", "lz4", "br")
+_NOT_READ = frozenset({"snappy", "deflate", "lzo", "lzo_deflate", *_ARCHIVES})
 """Ways to compress a file as a whole, or to pack several, that are not undone here."""
-_UNKNOWN = {b"RCF": "RCFile", b"SEQ": "a Hadoop sequence file", b"Obj\x01": "Avro"}
+_MAGIC = {b"PAR1": "parquet", b"ORC": "orc"}
 
 
 class NothingToImport(PlatformError):
@@ -41,23 +42,22 @@ class NothingToImport(PlatformError):
 class FormatUnknown(PlatformError):
     """A file whose format is not known, or not read here."""
 
-    def __init__(self, path: str, what: str) -> None:
+    def __init__(self, path: str) -> None:
         super().__init__(
-            f"{path} is {what}. Files of these formats are imported: {', '.join(FORMATS)}. Say which one it is "
-            "(`--format`), or move it away; RCFile is read by Spark with Hive, which can write it as ORC. Nothing was "
-            "written."
+            f"{path} is of an unknown format. Files of these formats are imported: {', '.join(FORMATS)}. Say which one "
+            "it is (`--format`), or move it away; what else there is, such as RCFile, Spark can write as ORC. Nothing "
+            "was written."
         )
 
 
 class CompressionUnknown(PlatformError):
     """A file that is compressed in a way that is not undone here."""
 
-    def __init__(self, path: str, why: str) -> None:
+    def __init__(self, path: str) -> None:
         super().__init__(
-            f"{path} cannot be read: {why}. Files of CSV, JSON lines and text may be compressed as a whole, by "
-            f"{', '.join(sorted(_CODECS.values()))}; Parquet and ORC compress inside. Unpack it and import it again; "
-            "what Hadoop wrote as .snappy, .deflate or .lzo is read by Spark, which can write it as Parquet. Nothing "
-            "was written."
+            f"{path} is compressed in a way that is not undone here. Files of CSV, JSON lines and text may be "
+            f"compressed as a whole, by {', '.join(sorted(_CODECS.values()))}; Parquet and ORC compress inside. Unpack "
+            "it and import it again. Nothing was written."
         )
 
 
@@ -84,6 +84,12 @@ def root_of(source: str) -> str:
     return source.rstrip("/") if "://" in source else str(Path(source).expanduser().absolute())
 
 
+def folder_of(root: str) -> str:
+    """What the paths of a source's files are relative to."""
+    filesystem, base = log.opened(root)
+    return root.rpartition("/")[0] if filesystem.get_file_info(base).type == pafs.FileType.File else root
+
+
 def found(root: str, declared: str | None = None) -> list[SourceFile]:
     """All files of a source by path. declared: the format of all of them, whatever they are called.
 
@@ -107,13 +113,16 @@ def found(root: str, declared: str | None = None) -> list[SourceFile]:
     files = []
     for info in sorted(infos, key=lambda info: str(info.path)):
         path = info.path[len(base) :].lstrip("/")
-        if info.type != pafs.FileType.File or not info.size or any(map(_hidden, path.split("/"))):
-            continue
-        kind, codec = _kind(filesystem, info.path, declared)
-        files.append(SourceFile(path, int(info.size), int(info.mtime_ns or 0), kind, codec))
+        if info.type == pafs.FileType.File and info.size and not any(map(_hidden, path.split("/"))):
+            kind, codec = _kind(filesystem, info.path, declared)
+            files.append(SourceFile(path, int(info.size), int(info.mtime_ns or 0), kind, codec))
     if not files:
         raise NothingToImport(root, "it has no files, or only empty ones")
-    _refuse_different_folders(root, files)
+    first = tuple(files[0].partition)
+    for file in files:
+        if (other := tuple(file.partition)) != first:
+            why = f"its folders differ: {files[0].path} is partitioned by {first}, {file.path} by {other}"
+            raise NothingToImport(root, f"{why}; import them one by one")
     return files
 
 
@@ -121,23 +130,14 @@ def _hidden(name: str) -> bool:
     return name.startswith(".") or (name.startswith("_") and "=" not in name) or name.endswith("._COPYING_")
 
 
-def folder_of(root: str) -> str:
-    """What the paths of a source's files are relative to."""
-    filesystem, base = log.opened(root)
-    return root.rpartition("/")[0] if filesystem.get_file_info(base).type == pafs.FileType.File else root
-
-
 def _kind(filesystem: pafs.FileSystem, path: str, declared: str | None) -> tuple[str, str | None]:
-    name = path.rpartition("/")[2].lower()
-    codec = next((codec for suffix, codec in _CODECS.items() if name.endswith(suffix)), None)
-    if codec is not None:
-        name = name.rpartition(".")[0]
-    if name.endswith(_NOT_READ):
-        raise CompressionUnknown(path, f"what ends in {name[name.rindex('.') :]} is not unpacked here")
-    suffix = "." + name.rpartition(".")[2] if "." in name else ""
-    kind = declared or _SUFFIXES.get(suffix)
-    if codec is not None and kind in ("parquet", "orc"):
-        raise CompressionUnknown(path, f"{kind} that is compressed once more is not unpacked here")
+    """Format and compression of a file."""
+    suffixes = ["", "", *path.rpartition("/")[2].lower().split(".")[1:]]
+    codec = _CODECS.get(suffixes[-1])
+    suffix = suffixes[-1 if codec is None else -2]
+    kind = declared or _FORMAT_OF.get(suffix)
+    if suffix in _NOT_READ or (codec is not None and kind in ("parquet", "orc")):
+        raise CompressionUnknown(path)
     if kind is not None:
         return kind, codec
     with filesystem.open_input_stream(path, compression=None) as opened:
@@ -145,15 +145,4 @@ def _kind(filesystem: pafs.FileSystem, path: str, declared: str | None) -> tuple
     for magic, kind in _MAGIC.items():
         if first.startswith(magic):
             return kind, None
-    what = next((what for magic, what in _UNKNOWN.items() if first.startswith(magic)), "of an unknown format")
-    raise FormatUnknown(path, what)
-
-
-def _refuse_different_folders(root: str, files: Sequence[SourceFile]) -> None:
-    first = tuple(files[0].partition)
-    for file in files:
-        if tuple(file.partition) != first:
-            raise NothingToImport(
-                root, f"its folders differ: {files[0].path} is partitioned by {first}, {file.path} by "
-                f"{tuple(file.partition)}; import them one by one"
-            )  # fmt: skip
+    raise FormatUnknown(path)

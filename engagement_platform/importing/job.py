@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -22,7 +21,7 @@ from pyspark.sql import functions as F
 from engagement_platform.engine.model import Transaction
 from engagement_platform.errors import PlatformError
 from engagement_platform.importing.files import NothingToImport, SourceFile
-from engagement_platform.importing.read import AT_ONCE, PATH, REASON, VALUE, look, read, strictly
+from engagement_platform.importing.read import PATH, REASON, VALUE, look, read, strictly
 from engagement_platform.importing.schema import Schema
 from engagement_platform.lake import light, log
 from engagement_platform.lake.arrow import table_of
@@ -35,8 +34,10 @@ SLICE_BYTES = 1024**3
 SLICE_FILES = 10_000
 """A slice ends at either; a larger file is one by itself. So much is done again after a crash (a guess)."""
 
+_BEFORE = ("files", "bytes", "seconds")
+
 PLANNED, READ, APPENDED, REFUSED, COMPACTED = "planned", "read", "appended", "refused", "compacted"
-"""Points that are passed, as `observe` is told of them."""
+"""Points at which a process may end; `observe` is called at each."""
 
 
 class SourceChanged(PlatformError):
@@ -92,10 +93,6 @@ class Report:
     """Reading and summing up all rows of the table."""
 
 
-def _ignored(_point: str) -> None:
-    """Nobody is told."""
-
-
 @dataclass(frozen=True)
 class Import:
     """One source and the table that it goes to. root: what the files' paths are relative to."""
@@ -105,7 +102,8 @@ class Import:
     root: str
     table: str
     slice_bytes: int = SLICE_BYTES
-    observe: Callable[[str], None] = _ignored
+    observe: Callable[[str], None] = lambda _point: None
+    """Called at each of the points above."""
 
     @property
     def uri(self) -> str:
@@ -123,7 +121,12 @@ class Import:
 
     def run(self, files: Sequence[SourceFile], schema: Schema) -> Report:
         """All that is left of it. Raises SourceChanged, TableTaken, ImportDiffers."""
-        self._refuse_taken(schema)
+        if log.open_log(self.uri) is not None:
+            kept = self.kept()
+            if kept is None:
+                raise TableTaken(self.table, "there is such a table, and no import made it")
+            if kept.as_json() != schema.as_json():
+                raise TableTaken(self.table, "it has other columns, or the same in another order or of other types")
         slices = self._planned(files)
         table = _contract(self.table, self.source, schema)
         self.lake.ensure(table, OUTCOME, REJECTED)
@@ -144,16 +147,6 @@ class Import:
             return None
         columns = self.lake.spark.read.format("delta").load(self.uri).schema
         return Schema(columns, tuple(there.metadata().partition_columns))
-
-    def _refuse_taken(self, schema: Schema) -> None:
-        """Raise TableTaken when the table is somebody else's."""
-        if log.open_log(self.uri) is None:
-            return
-        kept = self.kept()
-        if kept is None:
-            raise TableTaken(self.table, "there is such a table, and no import made it")
-        if kept.as_json() != schema.as_json():
-            raise TableTaken(self.table, "it has other columns, or the same in another order or of other types")
 
     def _planned(self, files: Sequence[SourceFile]) -> dict[int, list[SourceFile]]:
         """The slices of earlier calls, and those of files that are new. Raises SourceChanged."""
@@ -206,9 +199,10 @@ class Import:
 
     def _refuse_changed(self, files: Sequence[SourceFile]) -> None:
         """Raise SourceChanged when a file is not the one that was planned."""
-        with ThreadPoolExecutor(AT_ONCE) as threads:
-            now = list(threads.map(lambda file: _now(self.root, file), files))
-        if changed := [f.path for f, seen in zip(files, now, strict=True) if seen != (f.bytes, f.modified_ns)]:
+        filesystem, root = log.opened(self.root)
+        now = filesystem.get_file_info([f"{root}/{file.path}" for file in files])
+        pairs = zip(files, now, strict=True)
+        if changed := [f.path for f, info in pairs if (info.size, info.mtime_ns or 0) != (f.bytes, f.modified_ns)]:
             raise SourceChanged(self.source, changed)
 
     def _report(self, slices: int, made: int, table: Table) -> Report:
@@ -222,14 +216,7 @@ class Import:
         if there != expected:
             raise ImportDiffers(self.table, expected, there)
         mine = [row for row in outcomes if row["source"] == self.source]
-        total = {name: sum(row[name] for row in mine) for name in ("rejected", "files", "bytes", "seconds")}
-        files, size = size_of(self.uri)
-        return Report(
-            source=self.source, table=self.table, slices=slices, slices_now=made,
-            rows=_together(mine).rows, rejected=total["rejected"], checksum=_together(mine).total,
-            files_before=total["files"], bytes_before=total["bytes"], seconds_before=total["seconds"],
-            files_after=files, bytes_after=size, seconds_after=seconds,
-        )  # fmt: skip
+        return _report(self.source, self.table, self.uri, mine, slices=slices, slices_now=made, seconds_after=seconds)
 
     @property
     def _algorithm(self) -> str:
@@ -270,11 +257,24 @@ def convert(lake: Lake, source: str, files: Sequence[SourceFile], schema: Schema
     there = summed(lake.spark.read.format("delta").load(source).select(*schema.columns.names))
     if there != before:
         raise ImportDiffers(source, before, there)
-    count, size = size_of(source)
+    outcome = {
+        "rows": before.rows, "rejected": 0, "checksum": before.total, "files": len(files),
+        "bytes": sum(file.bytes for file in files), "seconds": seconds,
+    }  # fmt: skip
+    took = time.monotonic() - began
+    return _report(source, source, source, [outcome], slices=1, slices_now=1, seconds_after=took)
+
+
+def _report(source: str, table: str, uri: str, outcomes: Sequence[Mapping[str, Any]], **figures: Any) -> Report:
+    """Before and after, from the outcomes of all slices. figures: the rest of the report."""
+    opened = log.open_log(uri)
+    assert opened is not None, f"{uri} is gone"
+    sizes = pa.table(opened.get_add_actions(flatten=True)).column("size_bytes")
+    read, total = _together(outcomes), {n: sum(row[n] for row in outcomes) for n in ("rejected", *_BEFORE)}
     return Report(
-        source=source, table=source, slices=1, slices_now=1, rows=before.rows, rejected=0, checksum=before.total,
-        files_before=len(files), bytes_before=sum(file.bytes for file in files), seconds_before=seconds,
-        files_after=count, bytes_after=size, seconds_after=time.monotonic() - began,
+        source=source, table=table, rows=read.rows, checksum=read.total, rejected=total["rejected"],
+        files_after=len(sizes), bytes_after=int(pc.sum(sizes).as_py() or 0),
+        **{f"{name}_before": total[name] for name in _BEFORE}, **figures,
     )  # fmt: skip
 
 
@@ -282,14 +282,6 @@ def summed(rows: DataFrame) -> Checksum:
     """How many rows there are, and a sum over all their values."""
     [found] = rows.agg(F.count("*"), F.sum(row_hash(rows.columns))).collect()
     return Checksum(found[0], str(found[1] or 0))
-
-
-def size_of(uri: str) -> tuple[int, int]:
-    """(files, bytes) of a table now."""
-    found = log.open_log(uri)
-    assert found is not None, f"{uri} is gone"
-    files = pa.table(found.get_add_actions(flatten=True))
-    return files.num_rows, int(pc.sum(files.column("size_bytes")).as_py() or 0)
 
 
 def cut(files: Sequence[SourceFile], most_bytes: int, most_files: int = SLICE_FILES) -> Iterator[list[SourceFile]]:
@@ -309,12 +301,6 @@ def cut(files: Sequence[SourceFile], most_bytes: int, most_files: int = SLICE_FI
 def _contract(name: str, source: str, schema: Schema) -> Table:
     columns = tuple(Column(field.name, field.dataType.simpleString(), "") for field in schema.columns)
     return Table(tuple(name.split("/")), f"Imported from {source}.", columns, Mode.MUTABLE, schema.partitioned_by)
-
-
-def _now(root: str, file: SourceFile) -> tuple[int, int]:
-    filesystem, path = log.opened(f"{root}/{file.path}")
-    (info,) = filesystem.get_file_info([path])
-    return int(info.size or 0), int(info.mtime_ns or 0)
 
 
 def _together(rows: Sequence[Mapping[str, Any]]) -> Checksum:

@@ -34,6 +34,7 @@ from engagement_platform.importing.read import TEXT, Shape, look, places, raw, s
 LOOKED_AT = 200
 """Files that are looked into at most, spread over all of them; what the others have beside that is left out."""
 
+_NUMBER = re.compile(r"0|-?[1-9][0-9]{0,17}")
 _NOT_IN_NAMES = re.compile(r"[ ,;{}()\n\t=.`]")
 
 
@@ -150,16 +151,11 @@ def _held(one: DataType, other: DataType) -> DataType:
 
 
 def _of_folder(files: Sequence[SourceFile], name: str) -> DataType:
+    """Whole numbers and days where all values are written so that they are written the same again: `007` is a name."""
     values = {value for file in files if (value := file.partition[name]) is not None}
-    if values and all(_is_number(value) for value in values):
+    if values and all(_NUMBER.fullmatch(value) for value in values):
         return LongType()
     return DateType() if values and all(_is_day(value) for value in values) else StringType()
-
-
-def _is_number(value: str) -> bool:
-    """Whether a number is written so that it is written the same again: `007` is a name."""
-    digits = value.removeprefix("-")
-    return digits.isascii() and digits.isdigit() and str(int(value)) == value and len(digits) < 19
 
 
 def _is_day(value: str) -> bool:

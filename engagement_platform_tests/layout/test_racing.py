@@ -10,7 +10,6 @@ from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from datetime import timedelta
 from functools import partial
 from itertools import islice
-from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -23,15 +22,11 @@ from engagement_platform.pipelines.parts import APPLY_MUTATIONS
 from engagement_platform.settings import BatchSettings, MaintenanceSettings, StoreSettings, TrafficSettings
 from engagement_platform.verify import identity_findings, verify
 from engagement_platform_tests.ingestion.conftest import MakeWorld, make_world
-from engagement_platform_tests.ingestion.oracle import engagement
 from engagement_platform_tests.ingestion.world import NOW, World
 
 __all__ = ["make_world"]
 
 pytestmark = [pytest.mark.broker]
-
-ORGANIZATIONS = ("org-1", "Org 2")
-ENGAGEMENTS, REQUESTS = 36, 10
 
 RACE = timedelta(minutes=10)
 MESSAGES_PER_S = 250
@@ -41,90 +36,9 @@ A_RUN = DrainPolicy(idle_timeout=timedelta(0), max_duration=timedelta(seconds=20
 """Something always waits, so a run that went on until nothing does would be the only one."""
 
 
-def messages() -> list[dict[str, Any] | None]:
-    return [
-        engagement(
-            ORGANIZATIONS[i % 2],
-            f"e-{i}",
-            engagement_ts=f"2026-11-{1 + i % 18:02}T10:00:00Z",
-            person_id=f"p-{i % 7}",
-            person_name=f"Ann {i}",
-        )
-        for i in range(ENGAGEMENTS)
-    ]
-
-
-def requests() -> list[dict[str, Any] | None]:
-    return [
-        {
-            "request_id": f"r-{i}",
-            "organization_id": ORGANIZATIONS[i % 2],
-            "operation": "DELETE" if i % 5 == 4 else "CONVERT",
-            "from_id": f"p-{i % 7}",
-            "to_id": None if i % 5 == 4 else f"q-{i}",
-            "execution_ts": f"2026-11-20T{i:02}:00:00Z",
-        }
-        for i in range(REQUESTS)
-    ]
-
-
-def filled(make_world: MakeWorld) -> World:
-    world: World = make_world(batch=BatchSettings(max_records=6), ticks=True)
-    world.produce(messages())
-    world.produce_requests(requests())
-    return world
-
-
 def rows(world: World) -> list[str]:
     """What readers see, batches aside."""
     return sorted(repr({**row, "batch_id": None}) for row in world.current())
-
-
-def mutate(world: World) -> None:
-    """Requests in batches, applied while more of them land."""
-    world.run(name=INGEST_MUTATION_REQUESTS)
-    world.run(name=APPLY_MUTATIONS)
-
-
-@pytest.mark.slow
-def test_optimize_an_ingestion_and_a_mutation_race_and_nothing_is_lost(
-    make_world: MakeWorld, spark: SparkSession
-) -> None:
-    calm, busy = filled(make_world), filled(make_world)
-    calm.run(name=INGEST_ENGAGEMENTS)
-    mutate(calm)
-
-    outcomes: list[Outcome] = []
-    settled = threading.Event()
-
-    def look_after() -> None:
-        while True:
-            last = settled.is_set()
-            run = Run(busy.settings, busy.stores, lambda: optimizing)
-            outcomes.extend(run.do(planned(busy.settings, Asked())))
-            if last:
-                return
-
-    # Sessions of their own, as runs have: a session's transaction ids are its configuration.
-    optimizing = spark.newSession()
-    ingesting, mutating = (busy.under(spark=spark.newSession()) for _ in range(2))
-    with ThreadPoolExecutor(3) as pool:
-        upkeep = pool.submit(look_after)
-        jobs: list[Future[object]] = [
-            pool.submit(ingesting.run, name=INGEST_ENGAGEMENTS),
-            pool.submit(mutate, mutating),
-        ]
-        try:
-            for job in jobs:
-                job.result(timeout=240)
-        finally:
-            settled.set()
-        upkeep.result(timeout=60)
-
-    assert rows(busy) == rows(calm)
-    assert not [one for one in outcomes if not isinstance(one, Done) and one.failed]
-    by_table = {one.slice.table.name for one in outcomes if isinstance(one, Done)}
-    assert {"engagement/data", "engagement/notification"} <= by_table
 
 
 class Race:
