@@ -8,13 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from datetime import UTC, datetime
-from functools import partial
-from typing import TypeVar
 
 from pyspark.sql import SparkSession
 
 from engagement_platform.engine import job
-from engagement_platform.engine.job import Stores
 from engagement_platform.engine.lease import LeaseUnavailable
 from engagement_platform.errors import PlatformError
 from engagement_platform.jobs import INGEST_ENGAGEMENTS, REREAD_ENGAGEMENTS, open_stores
@@ -25,15 +22,8 @@ from engagement_platform.layout import files, history
 from engagement_platform.layout.files import LogNotReadable
 from engagement_platform.layout.migrate import MIGRATE, Migrated, Migration
 from engagement_platform.layout.optimize import ORGANIZATION, Asked, Callbacks, Outcome, Plan, Run, planned
-from engagement_platform.layout.survey import Target, targets
-from engagement_platform.layout.vacuum import (
-    Checkpointed,
-    RetentionNotApplied,
-    StillRead,
-    Vacuumed,
-    checkpoint,
-    vacuum,
-)
+from engagement_platform.layout.survey import targets
+from engagement_platform.layout.vacuum import RetentionNotApplied, StillRead, Vacuumed, vacuum
 from engagement_platform.pipelines.mutations.move import REMATERIALIZE_ALIASES
 from engagement_platform.pipelines.parts import APPLY_MUTATIONS
 from engagement_platform.settings import LayoutScheme, Settings
@@ -43,8 +33,6 @@ WRITERS = (APPLY_MUTATIONS, INGEST_ENGAGEMENTS, REMATERIALIZE_ALIASES, REREAD_EN
 table's."""
 
 SparkOpener = Callable[[], AbstractContextManager[SparkSession]]
-
-T = TypeVar("T")
 
 
 @contextmanager
@@ -90,15 +78,16 @@ def vacuum_tables(
 
     Raises NoSuchTable, RetentionTooShort, and for a table that was named everything else too.
     """
+    stores = open_stores(settings)
     with _when_needed(settings, "vacuum", open_spark) as spark:
-        one = partial(vacuum, settings, spark=spark, hours=hours, dry_run=dry_run)
-        yield from _each(settings, asked, one)
-
-
-def checkpoint_logs(settings: Settings, asked: str | None = None) -> Iterator[Checkpointed | PlatformError]:
-    """Checkpoints where many commits came after the newest, of one table or of all, and expired entries removed."""
-    with _when_needed(settings, "checkpoint") as spark:
-        yield from _each(settings, asked, lambda table, stores: checkpoint(settings, table, stores, spark))
+        for table in targets(settings, asked):
+            try:
+                yield vacuum(settings, table, stores, spark, hours=hours, dry_run=dry_run)
+            except (LogNotReadable, RetentionNotApplied, StillRead, LeaseUnavailable) as error:
+                # One table must not keep the others from being looked after.
+                if asked is not None:
+                    raise
+                yield error
 
 
 def migrate(settings: Settings, table: str, wanted: LayoutScheme, callbacks: job.Callbacks | None = None) -> Migrated:
@@ -110,18 +99,6 @@ def migrate(settings: Settings, table: str, wanted: LayoutScheme, callbacks: job
         if (row := done.row(began)) is not None:
             history.remember(settings, "migrate", table, [row], spark)
         return done
-
-
-def _each(settings: Settings, asked: str | None, do: Callable[[Target, Stores], T]) -> Iterator[T | PlatformError]:
-    stores = open_stores(settings)
-    for table in targets(settings, asked):
-        try:
-            yield do(table, stores)
-        except (LogNotReadable, RetentionNotApplied, StillRead, LeaseUnavailable) as error:
-            # One table must not keep the others from being looked after.
-            if asked is not None:
-                raise
-            yield error
 
 
 def organizations(settings: Settings) -> set[str]:

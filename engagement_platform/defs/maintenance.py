@@ -15,7 +15,6 @@ from engagement_platform.defs.upkeep import (
     MAX_PARTITIONS,
     Context,
     callbacks_of,
-    checkpointed_metadata,
     key_of_organization,
     observe_tables,
     optimized_metadata,
@@ -69,14 +68,6 @@ def vacuum(context: dg.OpExecutionContext, platform: Platform) -> None:
     context.add_output_metadata(vacuumed_metadata(done))
 
 
-@dg.op(pool=MAINTENANCE_POOL)
-def checkpoint(context: dg.OpExecutionContext, platform: Platform) -> None:
-    """Logs with many commits after their newest checkpoint."""
-    from engagement_platform import maintenance
-
-    context.add_output_metadata(checkpointed_metadata(maintenance.checkpoint_logs(platform.settings())))
-
-
 @dg.job
 def optimize_tables() -> None:
     """Merge small files and order them anew where tables changed since the last time. No row changes."""
@@ -93,12 +84,6 @@ def second_round() -> None:
 def vacuum_tables() -> None:
     """Delete files that tables no longer consist of and nobody may still read: older versions cannot be read then."""
     vacuum()
-
-
-@dg.job
-def checkpoint_logs() -> None:
-    """Make checkpoints of logs that have become long, and remove entries that are past their retention."""
-    checkpoint()
 
 
 @dg.asset(
@@ -153,7 +138,6 @@ def _schedule(job: dg.JobDefinition, cron: str) -> dg.ScheduleDefinition:
 SCHEDULES = (
     _schedule(optimize_tables, "0 1 * * *"),
     _schedule(second_round, "0 2 * * 0"),
-    _schedule(checkpoint_logs, "0 3 * * *"),
     _schedule(vacuum_tables, "30 3 * * *"),
 )
 
@@ -162,7 +146,7 @@ def definitions() -> dg.Definitions:
     """Jobs, schedules, the asset and the sensor of this module."""
     return dg.Definitions(
         assets=[layout_history],
-        jobs=[optimize_tables, second_round, vacuum_tables, checkpoint_logs, optimize_organizations],
+        jobs=[optimize_tables, second_round, vacuum_tables, optimize_organizations],
         schedules=SCHEDULES,
         sensors=[organizations_found],
     )

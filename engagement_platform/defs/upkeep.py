@@ -13,7 +13,7 @@ from engagement_platform.defs.batches import Metadata
 from engagement_platform.errors import PlatformError
 from engagement_platform.layout.optimize import Callbacks, Done, Outcome
 from engagement_platform.layout.plan import Left
-from engagement_platform.layout.vacuum import Checkpointed, Vacuumed
+from engagement_platform.layout.vacuum import Vacuumed
 
 Context = dg.AssetExecutionContext | dg.OpExecutionContext
 
@@ -118,17 +118,6 @@ def vacuumed_metadata(results: Iterable[Vacuumed | PlatformError]) -> Metadata:
             {"table": one.table, "files": str(one.files), "kept_hours": str(one.kept_hours), "because": one.because}
             for one in done[:SHOWN]
         ])  # fmt: skip
-    return shown | _refused(some)
-
-
-def checkpointed_metadata(results: Iterable[Checkpointed | PlatformError]) -> Metadata:
-    """Of a run over logs: which got a checkpoint."""
-    some = list(results)
-    made = [one.table for one in some if isinstance(one, Checkpointed) and one.done]
-    shown: Metadata = {
-        "checkpoints": MetadataValue.int(len(made)),
-        "tables": MetadataValue.text(", ".join(made) or "–"),
-    }
     return shown | _refused(some)
 
 

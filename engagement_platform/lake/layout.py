@@ -6,16 +6,14 @@ from engagement_platform.lake.contract import Column, Mode, Table
 
 LAYOUT_HISTORY = Table(
     key=("layout", "history"),
-    description="One row for every slice of a table that was optimized, and for every VACUUM, checkpoint and migration "
+    description="One row for every slice of a table that was optimized, and for every VACUUM and migration "
     "that did something: what was predicted, and what came of it.",
     mode=Mode.APPEND_ONLY,
     partitioned_by=("ingestion_date",),
     columns=(
         Column("table_name", "string", "The table, such as engagement/data."),
         Column("partition", "string", "Its partition, such as organization_id=org-7; empty: the whole table."),
-        Column(
-            "action", "string", "optimize (merge small files), zorder, vacuum, checkpoint, repartition_table (migrate)."
-        ),
+        Column("action", "string", "optimize (merge small files), zorder, vacuum, repartition_table (migrate)."),
         Column("why", "string", "Why this slice was chosen, and this action; of a VACUUM, why no less was kept."),
         Column("target_file_bytes", "long", "Size that files were merged up to."),
         Column("predicted_files_after", "long", "Files of the partition afterwards, as predicted."),
@@ -47,8 +45,5 @@ LAYOUT_HISTORY = Table(
         Column("files_freed", "long", "Files that it deleted; those of failed writes, which no log knows, too."),
         Column("predicted_bytes_freed", "long", "Bytes of the former."),
         Column("bytes_freed", "long", "Bytes of the latter; null where nobody asked for sizes."),
-        Column("commits_replayed_before", "long", "Commits that readers replayed before a checkpoint."),
-        Column("predicted_commits_replayed_after", "long", "Commits they would replay afterwards, as predicted."),
-        Column("commits_replayed_after", "long", "Commits they replay afterwards."),
     ),
 )

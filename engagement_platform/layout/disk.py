@@ -61,13 +61,8 @@ class Leftovers:
 
 def retention(properties: Mapping[str, str]) -> timedelta:
     """How long removed files are kept, from the table's properties."""
-    return interval(properties.get(RETENTION), DEFAULT_RETENTION)
-
-
-def interval(text: str | None, default: timedelta) -> timedelta:
-    """An interval as Spark writes it in a table property; the default where there is none that counts days."""
-    match = _INTERVAL.fullmatch((text or "").strip())
-    return default if match is None else timedelta(**{f"{match[2].lower()}s": int(match[1])})
+    match = _INTERVAL.fullmatch(properties.get(RETENTION, "").strip())
+    return DEFAULT_RETENTION if match is None else timedelta(**{f"{match[2].lower()}s": int(match[1])})
 
 
 def leftovers_of(

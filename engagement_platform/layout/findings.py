@@ -264,13 +264,12 @@ def stale_checkpoint(facts: Facts, limits: HealthSettings) -> Iterator[Wrong]:
     lag, limit = facts.recent.checkpoint_lag, limits.max_commits_without_checkpoint
     if lag <= limit:
         return
-    job = "in Dagster: the job checkpoint_logs, daily or when launched; " if facts.ours else ""
     yield Wrong(
         "error" if lag > FAR * limit else "warning",
         {"version": facts.recent.version, "checkpoint_version": facts.recent.checkpoint, "commits_since": lag},
         f"{lag:,} commits came after the newest checkpoint; every reader replays them one by one",
-        f"Make one ({job}deltalake: DeltaTable(path).create_checkpoint()), and set delta.checkpointInterval; a writer "
-        "that makes none may fail to each time: read its log",
+        "Make one (deltalake: DeltaTable(path).create_checkpoint()), and set delta.checkpointInterval; a writer that "
+        "makes none may fail to each time: read its log",
         Prediction("checkpoint", 0, commits_replayed_before=lag, commits_replayed_after=0),
     )
 

@@ -57,8 +57,6 @@ def row(
         "predicted_read_files_after": gain.read_files_after,
         "predicted_files_freed": gain.files_freed,
         "predicted_bytes_freed": gain.bytes_freed,
-        "commits_replayed_before": gain.commits_replayed_before,
-        "predicted_commits_replayed_after": gain.commits_replayed_after,
         "seconds": seconds,
         "started_ts": started_ts,
         "ingestion_date": started_ts.date(),

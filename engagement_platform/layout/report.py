@@ -139,11 +139,6 @@ _OUTCOME = (
     ),
     ("Seconds", "s", ("predicted_seconds", "seconds")),
     ("Bytes freed", "bytes", ("predicted_bytes_freed", "bytes_freed")),
-    (
-        "Commits to replay",
-        "",
-        ("commits_replayed_before", "predicted_commits_replayed_after", "commits_replayed_after"),
-    ),
 )
 """What stands side by side, in which unit, from which columns of `layout/history`."""
 

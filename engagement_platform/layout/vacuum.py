@@ -1,6 +1,6 @@
 """Removes files that no version in reach needs: VACUUM behind a guard that names who still reads old versions.
 
-What lies in a folder is `disk`; here it is removed, and never below the longest floor. Logs get their checkpoints here.
+What lies in a folder is `disk`; here it is removed, and never below the longest floor.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from engagement_platform.errors import PlatformError
 from engagement_platform.lake import log
 from engagement_platform.lake import optimize as lake_optimize
 from engagement_platform.lake.engagement import CHANGESET, MAPPING, NOTIFICATION, data_table
-from engagement_platform.lake.optimize import SparkGetter, checkpoint_log, writes_as_spark
+from engagement_platform.lake.optimize import SparkGetter
 from engagement_platform.layout import disk, files, history
 from engagement_platform.layout.delta_log import segment
 from engagement_platform.layout.optimize import place_of
@@ -36,8 +36,6 @@ from engagement_platform.layout.survey import Survey, Target, survey
 from engagement_platform.settings import Settings
 
 _HOUR = timedelta(hours=1)
-_LOG_RETENTION = timedelta(days=30)
-"""Delta's default of delta.logRetentionDuration."""
 
 # Rows that a late request may bring back are in these.
 _LATE = (data_table("liquid").name, MAPPING.name, CHANGESET.name)
@@ -132,18 +130,6 @@ class Vacuumed:
     def as_json(self) -> dict[str, object]:
         """All of it by name."""
         return dict(vars(self))
-
-
-@dataclass(frozen=True)
-class Checkpointed:
-    """What was done to the log of a table."""
-
-    table: str
-    commits: int
-    """Commits that came after the newest checkpoint before."""
-    done: bool
-    cleaned: bool
-    """Whether expired entries were removed too."""
 
 
 def reads_of(table: Target, stores: Stores) -> list[Read]:
@@ -294,31 +280,3 @@ def _sizes(uri: str, paths: Sequence[str]) -> Iterator[int]:
     for path in (path.removeprefix("file:") for path in paths):
         there = [place for name in (path, unquote(path)) if (place := Path(uri, name)).is_file()]
         yield from (place.stat().st_size for place in there[:1])
-
-
-def checkpoint(
-    settings: Settings, table: Target, stores: Stores, spark: SparkGetter, *, now: datetime | None = None
-) -> Checkpointed:
-    """Make a checkpoint where the newest is too old, and remove log entries that are past their retention.
-
-    Entries stay while an unfinished batch reads a former version, and while a consumer or a stream has yet to read one
-    that is past it. Raises NotADeltaTable, LogNotReadable.
-    """
-    now = now or datetime.now(UTC)
-    opened = files.open_table(table.uri, table.name)
-    found = segment(table.uri, opened.version())
-    lag = len(found.after_checkpoint)
-    # Spark makes checkpoints itself, of all tables that it writes; the others are those that it never sees.
-    if lag <= settings.maintenance.checkpoint_commits or not writes_as_spark(opened):
-        return Checkpointed(table.name, lag, done=False, cleaned=False)
-    keep = disk.interval(opened.metadata().configuration.get("delta.logRetentionDuration"), _LOG_RETENTION)
-    behind = [floor for floor in slow_readers(settings, table, stores, now) if floor.keep >= keep]
-    clean = not behind and not reads_of(table, stores)
-    began = time.monotonic()
-    checkpoint_log(place_of(settings, table), clean=clean)
-    gain = Prediction("checkpoint", 0, commits_replayed_before=lag, commits_replayed_after=0)
-    actual = {"commits_replayed_after": len(segment(table.uri).after_checkpoint)}
-    why = f"{lag:,} commits came after the newest checkpoint"
-    row = history.row(table.name, gain, why, now, time.monotonic() - began, actual)
-    history.remember(settings, "checkpoint", table.name, [row], spark())
-    return Checkpointed(table.name, lag, done=True, cleaned=clean)

@@ -60,8 +60,3 @@ class MaintenanceSettings(Section):
         description="Versions younger than this stay readable: VACUUM refuses to go below it, so that a bad batch can "
         "be rolled back after a long weekend.",
     )
-    checkpoint_commits: int = Field(
-        default=20,
-        ge=1,
-        description="The maintenance of logs makes a checkpoint where more commits than this came after the newest.",
-    )

@@ -66,7 +66,6 @@ def test_the_nightly_runs_mend_what_gains_and_say_so(lake: SeededLake, instance:
     assert shown(run("second_round", instance))["slices"] == 0
     vacuumed = shown(run("vacuum_tables", instance))
     assert (vacuumed["tables"], vacuumed["files"]) == (2, 0), "nothing is old enough"
-    assert shown(run("checkpoint_logs", instance)).keys() == {"checkpoints", "tables"}
 
 
 def test_a_table_that_somebody_writes_fails_no_run(
@@ -114,7 +113,7 @@ def test_daily_and_weekly_schedules_launch_their_jobs() -> None:
     assert crons["optimize_tables_schedule"] == "0 1 * * *"
     assert crons["second_round_schedule"] == "0 2 * * 0"
     context = dg.build_schedule_context(scheduled_execution_time=datetime(2026, 11, 21, 1, tzinfo=UTC))
-    for name in ("optimize_tables", "second_round", "vacuum_tables", "checkpoint_logs"):
+    for name in ("optimize_tables", "second_round", "vacuum_tables"):
         ticked = schedules[f"{name}_schedule"].evaluate_tick(context)
         assert len(ticked.run_requests or ()) == 1
         assert schedules[f"{name}_schedule"].default_status is dg.DefaultScheduleStatus.RUNNING

@@ -25,8 +25,8 @@ from engagement_platform.layout.migrate import Migrated
 from engagement_platform.layout.migrate import Plan as Migrating
 from engagement_platform.layout.optimize import Asked, Done, NotByOrganization, planned
 from engagement_platform.layout.survey import Target, target
-from engagement_platform.layout.vacuum import checkpoint, vacuum
-from engagement_platform.settings import LayoutSettings, MutationSettings, Settings
+from engagement_platform.layout.vacuum import vacuum
+from engagement_platform.settings import LayoutSettings, MutationSettings
 from engagement_platform_tests.layout.seeded import (
     NOTIFICATION,
     SeededLake,
@@ -34,13 +34,6 @@ from engagement_platform_tests.layout.seeded import (
     engagement_rows,
     partitions,
 )
-
-
-def eager(lake: SeededLake) -> Settings:
-    """Settings that make a checkpoint after every commit."""
-    upkeep = lake.maintenance.model_copy(update={"checkpoint_commits": 1})
-    return lake.settings.model_copy(update={"maintenance": upkeep})
-
 
 ODD = ("it's", "a/b", "100%41", "two words", "back\\slash", 'say "hi"', "日本", "new\nline", "`tick`", "= 1 OR 1")
 
@@ -112,10 +105,10 @@ def test_prediction_and_outcome_of_a_table_outside_of_the_lake_are_told_too(lake
     assert (name, row["files_before"], row["predicted_files_after"], row["files_after"]) == (uri, 12, 1, 1)
 
 
-def test_prediction_and_outcome_of_vacuum_checkpoint_and_migration_stand_side_by_side(lake: SeededLake) -> None:
+def test_prediction_and_outcome_of_vacuum_and_migration_stand_side_by_side(lake: SeededLake) -> None:
     lake.engagements("org-1", 12)
     lake.optimize()
-    nothing = {"rollback_window": timedelta(0), "checkpoint_commits": 1}
+    nothing = {"rollback_window": timedelta(0)}
     settings = lake.settings.model_copy(
         update={
             "maintenance": lake.maintenance.model_copy(update=nothing),
@@ -126,7 +119,6 @@ def test_prediction_and_outcome_of_vacuum_checkpoint_and_migration_stand_side_by
     orphan = Path(lake.uri()) / "organization_id=org-1" / "orphan.parquet"
     orphan.write_bytes(b"x" * 100)
     os.utime(orphan, (0, 0))
-    before = checkpoint(settings, lake.target(), lake.stores, lake.session)
     vacuum(settings, lake.target(), lake.stores, lake.session, dry_run=True)
     done = vacuum(settings, lake.target(), lake.stores, lake.session, dry_run=False)
     vacuum(settings, lake.target(), lake.stores, lake.session, dry_run=False)
@@ -142,21 +134,19 @@ def test_prediction_and_outcome_of_vacuum_checkpoint_and_migration_stand_side_by
     assert row is not None
     remember(lake.settings, "migrate", "engagement/data", [row], lake.session())
     told = predicted_and_actual(lake.settings, [lake.target()])["engagement/data"]
-    assert [row["action"] for row in told] == ["repartition_table", "vacuum", "checkpoint", "zorder"]
-    relaid, freed, log_of = told[0], told[1], told[2]
+    assert [row["action"] for row in told] == ["repartition_table", "vacuum", "zorder"]
+    relaid, freed = told[0], told[1]
     names = ("files_before", "predicted_files_after", "files_after", "predicted_seconds", "seconds", "version")
     assert tuple(relaid[name] for name in names) == (1, 2, 3, 11.0, 9.5, 16)
     assert (freed["predicted_files_freed"], freed["files_freed"]) == (13, 13)
     assert freed["bytes_freed"] == done.bytes == freed["predicted_bytes_freed"]
-    assert log_of["commits_replayed_before"] == before.commits
-    assert (log_of["predicted_commits_replayed_after"], log_of["commits_replayed_after"]) == (0, 0)
     lake.engagements("org-1", 12)
     assert partitions(lake.optimize()) == ["organization_id=org-1"], "plans go by rewrites alone"
 
 
 @pytest.mark.slow
 def test_a_history_that_an_earlier_version_began_is_read_and_gets_the_columns_it_lacks(lake: SeededLake) -> None:
-    former = replace(LAYOUT_HISTORY, columns=LAYOUT_HISTORY.columns[:-7])
+    former = replace(LAYOUT_HISTORY, columns=LAYOUT_HISTORY.columns[:-4])
     light.create(lake.uri(LAYOUT_HISTORY), former)
     lake.engagements("org-1", 12)
     light.append(
@@ -229,8 +219,6 @@ def test_organizations_of_any_name_are_rewritten_and_a_liquid_table_as_a_whole(
     assert spark.conf.get("spark.databricks.delta.optimize.maxFileSize", None) is None, "left as it was found"
     assert len(outcomes) == (1 if scheme == "liquid" else 3)
     assert lake.rows() == before
-    kept = checkpoint(eager(lake), lake.target(), lake.stores, lake.session)
-    assert kept.done is (scheme == "organization"), "of a liquid table delta-rs's checkpoint would lose the clustering"
     for _, actions in lake.commits(after=version):
         assert all(not action["add"]["dataChange"] for action in actions if "add" in action)
 

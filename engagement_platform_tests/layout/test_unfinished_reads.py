@@ -14,7 +14,7 @@ from engagement_platform.engine.model import Manifest
 from engagement_platform.engine.unfinished_batches import looked_up, versions_read
 from engagement_platform.jobs import INGEST_PROFILE_CHANGES
 from engagement_platform.lake.erased import ERASE_SUBJECTS
-from engagement_platform.layout.vacuum import StillRead, checkpoint, reads_of, vacuum
+from engagement_platform.layout.vacuum import StillRead, reads_of, vacuum
 from engagement_platform.maintenance import vacuum_tables
 from engagement_platform.pipelines.parts import APPLY_MUTATIONS
 from engagement_platform.rollback.plan import RESTORE_TABLES
@@ -91,18 +91,6 @@ def test_a_table_that_is_still_read_does_not_keep_the_others_from_being_vacuumed
     done = {getattr(one, "table", ""): one for one in vacuum_tables(short(lake), dry_run=True)}
     assert isinstance(done[DATA.name], StillRead)
     assert not isinstance(done[NOTIFICATION.name], StillRead)
-
-
-@pytest.mark.parametrize("is_half_done", [True, False])
-def test_entries_of_the_log_stay_while_an_unfinished_batch_reads_a_former_version(
-    lake: SeededLake, is_half_done: bool
-) -> None:
-    upkeep = lake.maintenance.model_copy(update={"checkpoint_commits": 5})
-    eager = lake.settings.model_copy(update={"maintenance": upkeep})
-    if is_half_done:
-        half_done(lake, APPLY_MUTATIONS, {DATA.name: 3})
-    made = checkpoint(eager, lake.target(), lake.stores, lake.session)
-    assert (made.done, made.cleaned) == (True, not is_half_done)
 
 
 def test_a_version_whose_log_is_gone_is_still_named(lake: SeededLake) -> None:

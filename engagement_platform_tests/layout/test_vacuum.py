@@ -14,14 +14,12 @@ from engagement_platform.engine.cursors import CursorStore, StreamCheckpoints
 from engagement_platform.lake import log
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.lake import Lake
-from engagement_platform.layout.delta_log import segment
 from engagement_platform.layout.survey import survey
 from engagement_platform.layout.vacuum import (
     Floor,
     RetentionNotApplied,
     RetentionTooShort,
     Vacuumed,
-    checkpoint,
     floors,
     vacuum,
 )
@@ -129,33 +127,6 @@ def test_a_file_that_no_log_knows_is_removed_when_it_is_old_enough(lake: SeededL
 
 def parquet_files(lake: SeededLake) -> int:
     return len([path for path in Path(lake.uri()).rglob("*.parquet") if "_delta_log" not in path.parts])
-
-
-def test_a_log_gets_a_checkpoint_when_many_commits_came_after_the_last(lake: SeededLake) -> None:
-    lake.engagements("org-1", 8)
-    eager = lake.settings.model_copy(
-        update={"maintenance": lake.maintenance.model_copy(update={"checkpoint_commits": 5})}
-    )
-    before = lake.rows()
-    assert not checkpoint(lake.settings, lake.target(), lake.stores, lake.session).done
-    made = checkpoint(eager, lake.target(), lake.stores, lake.session)
-    assert (made.commits, made.done, made.cleaned) == (9, True, True)
-    assert segment(lake.uri()).checkpoint == 8
-    assert not checkpoint(eager, lake.target(), lake.stores, lake.session).done
-    assert lake.rows() == before
-
-
-def test_log_entries_that_a_consumer_has_yet_to_read_are_kept(lake: SeededLake) -> None:
-    lake.notifications("org-1", 8)
-    cursors = CursorStore(lake.stores.leases.engine)
-    cursors.begin(log.storage_uri(lake.settings.lake), "scoring", {"version": 2, "rows": 1})
-    eager = lake.settings.model_copy(
-        update={"maintenance": lake.maintenance.model_copy(update={"checkpoint_commits": 5})}
-    )
-    late = datetime.now(UTC) + timedelta(days=40)
-    made = checkpoint(eager, lake.target(NOTIFICATION), lake.stores, lake.session, now=late)
-    assert (made.done, made.cleaned) == (True, False)
-    assert segment(lake.uri(NOTIFICATION)).commits[0] == 0
 
 
 def test_a_consumer_keeps_what_it_has_yet_to_read_as_long_as_it_is_heard_of(lake: SeededLake) -> None:
