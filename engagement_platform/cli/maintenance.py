@@ -99,8 +99,8 @@ def _show_plan(plan: Plan, *, as_json: bool) -> None:
     from engagement_platform.layout.remedies import readable
 
     if as_json:
-        told = {"slices": [one.as_json() for one in plan.chosen], "left": [one.as_json() for one in plan.left]}
-        typer.echo(json.dumps(told))
+        document = {"slices": [one.as_json() for one in plan.chosen], "left": [one.as_json() for one in plan.left]}
+        typer.echo(json.dumps(document))
         return
     fold = [Column(name, overflow="fold") for name in ("table", "partition")]
     shown = Table(*fold, "action", "files", "to rewrite", "seconds", Column("why", overflow="fold"))

@@ -116,8 +116,8 @@ class Import:
 
     def txn(self, what: str, number: int) -> Transaction:
         """Names one commit of this import."""
-        told = hashlib.sha256(f"{self.source}\0{self.table}".encode()).hexdigest()[:16]
-        return Transaction(f"import@2.{told}/{self.table.replace('/', '_')}/{what}", number)
+        digest = hashlib.sha256(f"{self.source}\0{self.table}".encode()).hexdigest()[:16]
+        return Transaction(f"import@2.{digest}/{self.table.replace('/', '_')}/{what}", number)
 
     def run(self, files: Sequence[SourceFile], schema: Schema) -> Report:
         """All that is left of it. Raises SourceChanged, TableTaken, ImportDiffers."""

@@ -214,8 +214,8 @@ class Footers:
 def sample_footers(uri: str, paths: Sequence[str], most: int) -> Footers:
     """Read the footers of at most so many files, evenly spread. What is not there, or no Parquet, is left out."""
     step = max(1, len(paths) // max(most, 1))
-    told = Counter(compressed for path in paths[::step][:most] if (compressed := _compressed(uri, path)) is not None)
-    return Footers(read=told.total(), uncompressed=told[False])
+    counted = Counter(compressed for path in paths[::step][:most] if (compressed := _compressed(uri, path)) is not None)
+    return Footers(read=counted.total(), uncompressed=counted[False])
 
 
 def _compressed(uri: str, path: str) -> bool | None:

@@ -229,7 +229,7 @@ class Migration:
     stores: Stores
     writers: Sequence[str]
     callbacks: Callbacks = field(default_factory=Callbacks)
-    """`observe` is told what was passed: leased, relaid, verified."""
+    """`observe` is called at: leased, relaid, verified."""
     elapsed: Callable[[], float] = time.monotonic
 
     def run(self, table: str, wanted: LayoutScheme) -> Migrated:

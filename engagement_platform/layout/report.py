@@ -140,7 +140,7 @@ _OUTCOME = (
     ("Seconds", "s", ("predicted_seconds", "seconds")),
     ("Bytes freed", "bytes", ("predicted_bytes_freed", "bytes_freed")),
 )
-"""What stands side by side, in which unit, from which columns of `layout/history`."""
+"""Figures side by side, in which unit, from which columns of `layout/history`."""
 
 
 def _outcomes(done: Sequence[Outcome]) -> str:

@@ -87,7 +87,7 @@ class Statistics:
 
 
 _WORST_BY = ("small_files", "files", "depth", "bytes")
-"""What decides which partitions are told when not all are; the first that differs."""
+"""What decides which partitions are listed when not all are; the first that differs."""
 
 
 def _worst(partitions: pa.Table, most: int) -> pa.Table:
