@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import pyarrow as pa
+import pyarrow.fs as pafs
+from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from engagement_platform.engine.model import Transaction
@@ -26,6 +28,10 @@ SparkGetter = Callable[[], SparkSession]
 """Opens Spark when it is first called, since most maintenance needs none."""
 
 CONFLICT = re.compile(r"Concurrent\w+Exception|DELTA_(?:CONCURRENT_|METADATA_CHANGED|PROTOCOL_CHANGED)")
+
+_ENTRY = re.compile(r"\d{20}\.json")
+_CHECKSUM = re.compile(r"\.?(\d{20})\.(?:.*\.)?crc")
+"""Of a version, and those that Hadoop keeps of each file on a disk."""
 
 
 class OptimizeConflict(PlatformError):
@@ -169,6 +175,30 @@ def vacuum(place: Place, spark: SparkSession, *, dry_run: bool) -> list[str]:
     with turn(place.root, place.name):
         rows = spark.sql(f"VACUUM {_delta(place.uri)}{' DRY RUN' if dry_run else ''}").collect()
     return [str(row[0]) for row in rows] if dry_run else []
+
+
+def checkpoint_log(place: Place, *, clean: bool) -> None:
+    """Write a checkpoint of the table's log; clean: remove entries older than delta.logRetentionDuration."""
+    with turn(place.root, place.name):
+        found = DeltaTable(log.storage_uri(place.uri))
+        found.create_checkpoint()
+        if clean:
+            found.cleanup_metadata()
+            _remove_checksums(place.uri)
+
+
+def _remove_checksums(uri: str) -> None:
+    """Remove what Spark wrote beside entries that are gone: the files of a version with their bounds, ids and names.
+
+    delta-rs 1.x removes entries and checkpoints, and leaves these for ever.
+    """
+    filesystem, folder = log.opened(f"{uri}/_delta_log")
+    names = [info.base_name for info in filesystem.get_file_info(pafs.FileSelector(folder))]
+    entries = [int(name[:20]) for name in names if _ENTRY.fullmatch(name)]
+    for name in names:
+        told = _CHECKSUM.fullmatch(name)
+        if told and entries and int(told.group(1)) < min(entries):
+            filesystem.delete_file(f"{folder}/{name}")
 
 
 def record(settings: Settings, table: Table, rows: pa.Table, txn: Transaction, spark: SparkSession) -> None:
