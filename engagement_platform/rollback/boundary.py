@@ -198,13 +198,8 @@ class Timeline:
     def name(self, step: int) -> str:
         """For people."""
         if step >= 0:
-            return f"the end of {named(self.steps[step])}"
-        return f"before {named(self.steps[0])}" if self.steps else "before the first batch"
-
-
-def named(record: BatchRecord) -> str:
-    """A batch, for people."""
-    return str(record.manifest)
+            return f"the end of {self.steps[step].manifest}"
+        return f"before {self.steps[0].manifest}" if self.steps else "before the first batch"
 
 
 def _pinned(record: BatchRecord, names: Sequence[str]) -> int | None:

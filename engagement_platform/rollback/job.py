@@ -9,8 +9,8 @@ import getpass
 import os
 import socket
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
@@ -264,8 +264,13 @@ class Restoring:
             if last is None:
                 return None
             raise RestoreUnfinished(last)
-        with self._alone_with(self._group(asked).jobs) as fences:
+        with ExitStack() as held:
+            fences = list[Fence]()
             job = self.job(asked, fences)
+            # A drain keeps its lease from its first batch to its last. In one order, and before any table: those
+            # who hold one job and want tables never wait in a circle.
+            for name in sorted(self._group(asked).jobs):
+                fences.append(held.enter_context(job.lease_of(f"job/{name}", RESTORE_TABLES)).fence)
             with job.exclusive() as lease:
                 # Somebody else may have finished it, or begun another one, while we waited.
                 now = self.unfinished
@@ -328,23 +333,3 @@ class Restoring:
     def kept(self) -> Mapping[str, Any]:
         """What is kept with the last restore: what was asked for, and by whom."""
         return self.stores.checkpoints.history(RESTORE_TABLES, limit=1)[0].manifest.source
-
-    @contextmanager
-    def _alone_with(self, jobs: Sequence[str]) -> Iterator[Sequence[Fence]]:
-        """Hold the leases of other jobs: a drain keeps its own from its first batch to its last.
-
-        In one order, and before any table's: those who hold one job and want tables never wait in a circle.
-        """
-        with ExitStack() as held:
-            leases = [
-                held.enter_context(
-                    self.stores.leases.acquire(
-                        f"job/{job}",
-                        purpose=RESTORE_TABLES,
-                        wait=self.lake.settings.stores.lease_wait,
-                        on_wait=lambda holder, job=job: self.callbacks.on_wait(f"job/{job}", holder),  # type: ignore[misc]
-                    )
-                )
-                for job in sorted(jobs)
-            ]
-            yield [lease.fence for lease in leases]

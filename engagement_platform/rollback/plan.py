@@ -23,7 +23,7 @@ from engagement_platform.lake.erased import is_erasure, is_erasure_of_players
 from engagement_platform.lake.lake import Lake
 from engagement_platform.lake.restore import Moved, VersionGone, moved
 from engagement_platform.pipelines.parts import announced
-from engagement_platform.rollback.boundary import Boundary, Timeline, named
+from engagement_platform.rollback.boundary import Boundary, Timeline
 from engagement_platform.rollback.groups import Group, group_of
 from engagement_platform.settings import Settings
 
@@ -194,8 +194,8 @@ def plan(settings: Settings, stores: Stores, asked: Asked) -> Plan:
         note=_note(timeline, place, asked, changes, versions),
         changes=tuple(changes),
         offsets=offsets,
-        undone=tuple(map(named, undone)),
-        by_hand=tuple(named(record) for record in undone if record.manifest.job not in again),
+        undone=tuple(str(record.manifest) for record in undone),
+        by_hand=tuple(str(record.manifest) for record in undone if record.manifest.job not in again),
         versions=versions,
         since=since,
         announced=announced(stores),
@@ -339,6 +339,6 @@ def _note(
         return None
     to = next((change.to_version for change in changes if change.table.name == asked.table), versions[asked.table])
     return (
-        f"Version {asked.to} of {asked.table} is in the middle of {named(timeline.steps[place.within])}: restoring to "
-        f"{to}, {timeline.name(place.step)}."
+        f"Version {asked.to} of {asked.table} is in the middle of {timeline.steps[place.within].manifest}: "
+        f"restoring to {to}, {timeline.name(place.step)}."
     )
