@@ -30,9 +30,10 @@ from rich.console import Console
 
 from engagement_platform.lake.jars import spark_jars
 from engagement_platform.lake.session import build_classic, classic_conf
-from engagement_platform.pipelines.mutations import groups, rules
+from engagement_platform.pipelines.mutations import connected_components as groups
+from engagement_platform.pipelines.mutations import rules
 from engagement_platform.pipelines.mutations.connected_components import GraphFramesMissing
-from engagement_platform.pipelines.mutations.view import MOVE_DDL
+from engagement_platform.pipelines.mutations.rules import MOVE_DDL
 from engagement_platform.settings import Settings, SparkSettings
 
 SHORTEST, LONGEST = 2, 20

@@ -33,7 +33,7 @@ from engagement_platform.lake.contract import Table
 from engagement_platform.lake.engagement import MAPPING, NOTIFICATION, data_table, engagement_tables
 from engagement_platform.lake.lake import Lake
 from engagement_platform.lake.session import session_conf
-from engagement_platform.pipelines.mutations.announcing import apply_mutations
+from engagement_platform.pipelines.mutations.announce import apply_mutations
 from engagement_platform.pipelines.mutations.ingest import ingest_mutation_requests
 from engagement_platform.pipelines.mutations.move import rematerialize_aliases
 from engagement_platform.pipelines.parts import Parts

@@ -5,7 +5,7 @@ Opens stores, Spark and lake for one run and closes them. What a job does is in 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import date, timedelta
 from functools import partial
@@ -38,7 +38,7 @@ from engagement_platform.pipelines.games.objects import QueueSource
 from engagement_platform.pipelines.games.replay import replay_source
 from engagement_platform.pipelines.kafka_tables.job import ingest_stream
 from engagement_platform.pipelines.kafka_tables.tables import Stream
-from engagement_platform.pipelines.mutations.announcing import apply_mutations
+from engagement_platform.pipelines.mutations.announce import apply_mutations
 from engagement_platform.pipelines.mutations.ingest import ingest_mutation_requests
 from engagement_platform.pipelines.mutations.move import REMATERIALIZE_ALIASES, rematerialize_aliases
 from engagement_platform.pipelines.parts import APPLY_MUTATIONS, Parts
@@ -48,7 +48,7 @@ from engagement_platform.pipelines.profiles.job import job_name as ingest_name
 from engagement_platform.pipelines.profiles.rematerialize import job_name as rematerialize_name
 from engagement_platform.pipelines.profiles.rematerialize import rematerialize
 from engagement_platform.pipelines.redrive import RedriveSource
-from engagement_platform.pipelines.replay import QuarantineSource, RecordedRanges, recorded_ranges
+from engagement_platform.pipelines.replay import RecordedRanges, recorded_ranges
 from engagement_platform.settings import Settings
 from engagement_platform.sources.kafka import KafkaSource
 
@@ -212,17 +212,14 @@ def redrive_jobs(
     """
     parts = _parts(spark, settings, stores, callbacks)
     parts.lake.ensure(QUARANTINE)
-
-    def job(kind: str, topic: str, build: Callable[..., MicroBatchJob[Any]]) -> MicroBatchJob[Any]:
-        source = QuarantineSource(parts.lake)
-        read = partial(source.read, topic=topic, reason=reason)
-        return build(f"{REDRIVE_QUARANTINE}:{kind}:{reason}", source, read, parts)
-
-    requests = partial(ingest_mutation_requests, judges_lateness=False)
-    return [
-        job("engagements", settings.kafka.engagements_topic, ingest_engagements),
-        job("requests", settings.kafka.mutation_requests_topic, requests),
-    ]
+    jobs: list[MicroBatchJob[Any]] = []
+    for job, build in (
+        (INGEST_ENGAGEMENTS, ingest_engagements),
+        (INGEST_MUTATION_REQUESTS, partial(ingest_mutation_requests, judges_lateness=False)),
+    ):
+        source = RedriveSource(parts.lake, QUARANTINE, job, reason)
+        jobs.append(build(f"{REDRIVE_QUARANTINE}:{job}:{reason}", source, source.read, parts))
+    return jobs
 
 
 def redrive_declared(

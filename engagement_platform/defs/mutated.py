@@ -18,7 +18,7 @@ from engagement_platform.lake import log
 from engagement_platform.lake.engagement import ALIAS, NOTIFICATION
 from engagement_platform.lake.lake import Lake
 from engagement_platform.pipelines.engagements.schema import STATE
-from engagement_platform.pipelines.frames import edges_part
+from engagement_platform.pipelines.frames import state_part
 from engagement_platform.pipelines.mutations.edges import Edge
 from engagement_platform.pipelines.mutations.identity import Identities
 from engagement_platform.pipelines.parts import APPLY_MUTATIONS
@@ -59,7 +59,7 @@ def chain_findings(lake: Lake, organizations: int = SAMPLED_ORGANIZATIONS) -> li
         return []
     names = {row[0] for row in alias.select("organization_id").distinct().collect()}
     chosen = sampled(names, organizations, turn=at.versions[ALIAS.name])
-    state = edges_part(alias.where(F.col("organization_id").isin(chosen))).toArrow().cast(STATE)
+    state = state_part(alias.where(F.col("organization_id").isin(chosen)), "edge").toArrow().cast(STATE)
     ids = state.column("organization_id")
     return chains([edge for name in chosen for edge in Requests.edges_of(name, state.filter(pc.equal(ids, name)))])
 

@@ -1,4 +1,4 @@
-"""The job that announces what accepted requests change. What a batch does is `pipelines/mutations/announcing`."""
+"""The job that announces what accepted requests change. What a batch does is `pipelines/mutations/announce`."""
 
 # No `from __future__ import annotations` beside Dagster's decorators.
 

@@ -20,8 +20,7 @@ from engagement_platform.defs.telling import REMATERIALIZED_TABLES, callbacks_of
 from engagement_platform.defs.waiting import Waiting, waiting
 from engagement_platform.engine.job import BatchReport, Callbacks
 from engagement_platform.engine.model import BatchRecord, JobState
-from engagement_platform.pipelines.mutations.move import PURGE_EVERY, REMATERIALIZE_ALIASES, reaches
-from engagement_platform.pipelines.mutations.purge_horizon import purge_horizon
+from engagement_platform.pipelines.mutations.move import PURGE_EVERY, REMATERIALIZE_ALIASES, purge_horizon, reaches
 from engagement_platform.pipelines.parts import APPLY_MUTATIONS
 from engagement_platform.sources.lateness import from_microseconds
 from engagement_platform.status import pending_changes

@@ -20,7 +20,7 @@ from engagement_platform.engine.model import Transaction
 from engagement_platform.lake import light
 from engagement_platform.lake.arrow import schema_of
 from engagement_platform.lake.contract import Table
-from engagement_platform.pipelines.profiles.entity import Attribute, Entity, version_of
+from engagement_platform.pipelines.profiles.entity import PROFILE, Attribute, Entity, version_of
 from engagement_platform.pipelines.profiles.insert_guarantee import PROPERTY, words
 from engagement_platform.settings import Section
 
@@ -29,13 +29,7 @@ ENTITY = Entity(
     key="record_id",
     version="version",
     attributes=(
-        Attribute("name", "string", "Full name."),
-        Attribute("email", "string", "Mail address."),
-        Attribute("title", "string", "Position."),
-        Attribute("company", "string", "Employer."),
-        Attribute("city", "string", "City."),
-        Attribute("plan", "string", "Plan that was bought."),
-        Attribute("score", "long", "How likely a purchase is."),
+        *PROFILE.attributes,
         Attribute("region", "string", "One of sixteen; never changes."),
         Attribute("joined", "date", "Day on which it was first seen; never changes."),
         Attribute("note", "string", "Letters without a pattern, so that a row has as many bytes as the source's."),

@@ -6,23 +6,27 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import reduce
 from operator import and_
-from typing import Any
+from typing import Any, TypeVar
 
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 
 from engagement_platform.engine.fencing import Committer
-from engagement_platform.engine.job import Callbacks, Stores
-from engagement_platform.engine.model import Counts, JobState, Manifest, Transaction
+from engagement_platform.engine.job import Callbacks, MicroBatchJob, Process, Stores
+from engagement_platform.engine.model import Counts, JobState, Limits, Manifest, Source, Transaction
 from engagement_platform.lake.audit_columns import stamped
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.engagement import QUARANTINE
+from engagement_platform.lake.fencing import LakeFencing, targets
 from engagement_platform.lake.lake import Lake
 from engagement_platform.lake.log import Commit, added_by
 from engagement_platform.settings import Settings
 from engagement_platform.sources.messages import Reason
+
+W = TypeVar("W")
 
 Reader = Callable[[Manifest], DataFrame]
 """Raw records of a pinned range: topic, partition, offset, key, value, timestamp."""
@@ -51,6 +55,46 @@ class Parts:
     settings: Settings
     callbacks: Callbacks
 
+    def job(
+        self,
+        name: str,
+        source: Source,
+        prepare: Callable[[Manifest], W],
+        processes: tuple[Process[W], ...],
+        *,
+        writes: Mapping[str, Table | None],
+        pin: Callable[[], Mapping[str, int]],
+        decides: Callable[[], Mapping[str, object]],
+        leased: tuple[str, ...],
+        enters: tuple[str, ...] = (),
+        describe: Callable[[W], Mapping[str, object]] = lambda _: {},
+        about: Callable[[], Mapping[str, object]] = dict,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> MicroBatchJob[W]:
+        """A job on these parts; the rest as MicroBatchJob has it.
+
+        writes: `<process>/<commit>` -> the table it writes; None for a commit under a transaction of its own.
+        """
+        batch = self.settings.batch
+        return MicroBatchJob(
+            name=name,
+            source=source,
+            prepare=prepare,
+            processes=processes,
+            stores=self.stores,
+            limits=Limits(batch.max_records, batch.max_bytes),
+            pin=pin,
+            decides=decides,
+            about=about,
+            leased=leased,
+            enters=enters,
+            lease_wait=self.settings.stores.lease_wait,
+            describe=describe,
+            clock=clock,
+            fencing=LakeFencing(self.lake, targets(writes)),
+            callbacks=self.callbacks,
+        )
+
 
 @dataclass(frozen=True)
 class Received:
@@ -71,6 +115,70 @@ class Received:
     def counts(self) -> dict[str, int]:
         """As counts of a batch."""
         return {"rows_in": self.rows_in, "bytes_in": self.bytes_in, "unknown_fields": self.unknown_fields}
+
+
+@dataclass(frozen=True)
+class TopicBatch:
+    """Records of a topic, decoded and compared with the pinned tables: what the processes of a batch write."""
+
+    lake: Lake
+    """Under the settings of the manifest."""
+    manifest: Manifest
+    raw: DataFrame
+    decoded: DataFrame
+    received: Received
+    plan: DataFrame
+    """One row per record that decoding accepted, with what becomes of it; checkpointed."""
+    refused: Mapping[str, int]
+    """Reason code -> records that decoding accepted and the tables contradict."""
+    refused_rows: DataFrame
+    """COORDINATES, reason_code and reason of these; not computed where there are none."""
+
+    @property
+    def rejected(self) -> dict[str, int]:
+        """Reason code -> records that go to quarantine."""
+        return {**self.received.rejected, **self.refused}
+
+    @property
+    def quarantined(self) -> int:
+        """Records that go to quarantine."""
+        return sum(self.rejected.values())
+
+    @property
+    def rejected_rows(self) -> DataFrame:
+        """These records, whole. What the tables contradict is read from the source again, since it is little."""
+        rows = self.decoded.where(F.col("reason_code").isNotNull()).select(*_RECORD)
+        if not self.refused:
+            return rows
+        few = F.broadcast(self.refused_rows.select(*COORDINATES, "reason_code", "reason"))
+        return rows.unionByName(self.raw.join(few, list(COORDINATES)).select(*_RECORD))
+
+    def to_quarantine(self, quarantine: Table = QUARANTINE) -> DataFrame:
+        """Rejected records, without those that quarantine holds already when they may have been seen before.
+
+        The same bytes at the same coordinates are the same record, whatever it was rejected for then. A topic that was
+        made anew counts its offsets from 0 again, so coordinates alone would not do; but where somebody was erased they
+        are all that is left, and what stood there must not come back.
+        """
+        if not self.manifest.is_replay:
+            return self.rejected_rows
+        held = self.lake.read(quarantine, self.manifest.table_versions[quarantine.name]).select(
+            *COORDINATES, F.col("value").alias("held_value"), F.col("reason_code").alias("held_reason")
+        )
+        same = [F.col(f"rejected.{name}") == F.col(f"held.{name}") for name in COORDINATES]
+        is_marker = F.col("held.held_reason").eqNullSafe(Reason.ERASED.value) & F.col("held.held_value").isNull()
+        same.append(F.col("rejected.value").eqNullSafe(F.col("held.held_value")) | is_marker)
+        return self.rejected_rows.alias("rejected").join(held.alias("held"), reduce(and_, same), "left_anti")
+
+    def describe(self) -> dict[str, object]:
+        """What people want to see of a batch beside its counts."""
+        quantiles = list(self.received.produced_quantiles_ms)
+        return {"rejected": self.rejected, "produced_quantiles_ms": quantiles}
+
+
+def with_reason(rows: DataFrame, code: str, sentence: str) -> DataFrame:
+    """Records with the reason for which they are refused."""
+    return rows.withColumns({"reason_code": F.lit(code), "reason": F.lit(sentence)})
 
 
 def by_reason(decoded: DataFrame, *more: Column) -> list[Row]:
@@ -196,33 +304,3 @@ def announced(stores: Stores) -> int:
     history = stores.checkpoints.history(APPLY_MUTATIONS)
     done = (record.manifest.end["sequence"] for record in history if record.state is JobState.SUCCEEDED)
     return max(done, default=-1)
-
-
-def rejected_records(decoded: DataFrame, raw: DataFrame, refused: DataFrame | None) -> DataFrame:
-    """Rows for quarantine, whole: what decoding refused, and accepted records that the tables contradict.
-
-    refused: COORDINATES, reason_code, reason of the latter; they are read from the source again, since they are few.
-    """
-    rows = decoded.where(F.col("reason_code").isNotNull()).select(*_RECORD)
-    if refused is None:
-        return rows
-    few = F.broadcast(refused.select(*COORDINATES, "reason_code", "reason"))
-    return rows.unionByName(raw.join(few, list(COORDINATES)).select(*_RECORD))
-
-
-def not_quarantined(rejected: DataFrame, lake: Lake, manifest: Manifest, quarantine: Table = QUARANTINE) -> DataFrame:
-    """Rejected records that quarantine does not hold already, when they may have been seen before.
-
-    The same bytes at the same coordinates are the same record, whatever it was rejected for then. A topic that was
-    made anew counts its offsets from 0 again, so coordinates alone would not do; but where somebody was erased they
-    are all that is left, and what stood there must not come back.
-    """
-    if not manifest.is_replay:
-        return rejected
-    held = lake.read(quarantine, manifest.table_versions[quarantine.name]).select(
-        *COORDINATES, F.col("value").alias("held_value"), F.col("reason_code").alias("held_reason")
-    )
-    same = [F.col(f"rejected.{name}") == F.col(f"held.{name}") for name in COORDINATES]
-    is_marker = F.col("held.held_reason").eqNullSafe(Reason.ERASED.value) & F.col("held.held_value").isNull()
-    same.append(F.col("rejected.value").eqNullSafe(F.col("held.held_value")) | is_marker)
-    return rejected.alias("rejected").join(held.alias("held"), reduce(and_, same), "left_anti")

@@ -5,18 +5,16 @@ What a record has to be is the job's business: a redrive is that job under anoth
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from engagement_platform.engine.fencing import Committer
-from engagement_platform.engine.model import Counts, Limits, Manifest, NoIdentity, Offsets
+from engagement_platform.engine.model import Counts, Limits, Manifest, NoIdentity, Offsets, Source
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.lake import Lake
-from engagement_platform.pipelines.parts import COORDINATES, Appends, Received
+from engagement_platform.pipelines.parts import COORDINATES, Appends, TopicBatch, with_reason
 
 REDRIVEN = "redriven"
 """Reason code of a mark: the record, whole, stands in quarantine a second time under it."""
@@ -43,7 +41,7 @@ class RedriveSource(NoIdentity):
     table: Table
     """Of quarantine."""
     job: str
-    """Who refused them; its redrives are called `…:<job>:<reason>`."""
+    """Who refused them, as `ingest-…`, when it re-read (`reread-…`), or in a redrive (`…:<job>:<reason>`)."""
     reason: str
     _left: list[tuple[Offsets, Offsets]] | None = field(default=None, init=False)
 
@@ -79,7 +77,8 @@ class RedriveSource(NoIdentity):
 
         By the batch that refused them first, of any job: those of a job begin again at 0 after a reset.
         """
-        its_own = (F.col("job_name") == self.job) | F.col("job_name").contains(f":{self.job}:")
+        by = F.col("job_name")
+        its_own = by.isin(self.job, self.job.replace("ingest-", "reread-", 1)) | by.contains(f":{self.job}:")
         held = self.lake.read(self.table, version).where(its_own)
         marked = F.bool_or(F.col("reason_code") == REDRIVEN)
         asked = F.bool_or(F.col("reason_code") == self.reason)
@@ -92,40 +91,6 @@ class RedriveSource(NoIdentity):
         return newest.select(*COORDINATES, "r.key", "r.value", "r.timestamp", "r.batch_sequence")
 
 
-class Redrivable(Protocol):
-    """A batch whose records may come from quarantine."""
-
-    @property
-    def lake(self) -> Lake:
-        """Under the settings of the manifest."""
-        ...
-
-    @property
-    def manifest(self) -> Manifest:
-        """Of the batch."""
-        ...
-
-    @property
-    def raw(self) -> DataFrame:
-        """The records as they came."""
-        ...
-
-    @property
-    def received(self) -> Received:
-        """What decoding counted."""
-        ...
-
-    @property
-    def rejected(self) -> Mapping[str, int]:
-        """Reason code -> records that go to quarantine."""
-        ...
-
-    @property
-    def refused(self) -> DataFrame:
-        """These records; COORDINATES."""
-        ...
-
-
 @dataclass(frozen=True)
 class RedrivenProcess:
     """Marks those records of a redrive that landed, or were known: a second redrive passes them by."""
@@ -134,14 +99,19 @@ class RedrivenProcess:
     name: str = "redriven"
     commits: tuple[str, ...] = ("append",)
 
-    def run(self, work: Redrivable, commit: Committer) -> Counts:
+    def run(self, work: TopicBatch, commit: Committer) -> Counts:
         """Counts: redriven, files, bytes, commits."""
-        done = work.received.rows_in - sum(work.rejected.values())
+        done = work.received.rows_in - work.quarantined
         if not done:
             return {"redriven": 0}
-        rows = work.raw.select(*_RECORD).join(work.refused.select(*COORDINATES), list(COORDINATES), "left_anti")
-        sentence = f"Refused as {self.source.reason}; landed, or known, since."
+        rejected = work.rejected_rows.select(*COORDINATES)
+        rows = work.raw.select(*_RECORD).join(rejected, list(COORDINATES), "left_anti")
+        marks = with_reason(rows, REDRIVEN, f"Refused as {self.source.reason}; landed, or known, since.")
         appends = Appends(work.lake, work.manifest, commit)
-        marks = rows.withColumns({"reason_code": F.lit(REDRIVEN), "reason": F.lit(sentence)})
         appends.add("append", self.source.table, marks, done)
         return {"redriven": done, **appends.counts()}
+
+
+def redriven(source: Source) -> tuple[RedrivenProcess, ...]:
+    """The last process of a job: marks what a redrive has landed; none for any other source."""
+    return (RedrivenProcess(source),) if isinstance(source, RedriveSource) else ()

@@ -1,19 +1,14 @@
-"""Sources for going over old records again: recorded offset ranges of a day, and what lies in quarantine.
+"""The source for reading a day again: the offset ranges that its batches recorded.
 
-Each gives its batches once per run, whatever the checkpoint says: going over records again is idempotent, so a run
-that was interrupted finishes its batch and then simply starts over.
+It gives its batches once per run, whatever the checkpoint says: reading records again is idempotent, so a run that was
+interrupted finishes its batch and then starts over.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
-
-from engagement_platform.engine.model import BatchRecord, JobState, Limits, Manifest, NoIdentity, Offsets, Source
-from engagement_platform.lake.engagement import QUARANTINE
-from engagement_platform.lake.lake import Lake
+from engagement_platform.engine.model import BatchRecord, JobState, Limits, Offsets, Source
 
 Range = tuple[Offsets, Offsets]
 
@@ -56,36 +51,3 @@ def recorded_ranges(records: Iterable[BatchRecord], app_ids: Collection[str]) ->
     done = [r for r in records if r.state is JobState.SUCCEEDED and r.manifest.app_id in app_ids]
     read = [r.manifest for r in done if r.rewound_by is None]
     return [(manifest.start, manifest.end) for manifest in sorted(read, key=lambda manifest: manifest.batch_id)]
-
-
-class QuarantineSource(NoIdentity):
-    """What quarantine holds now, as one batch."""
-
-    def __init__(self, lake: Lake) -> None:
-        self._lake = lake
-        self._done = False
-
-    def plan(self, start: Offsets | None, limits: Limits, mean_bytes: float | None) -> Range | None:  # noqa: ARG002
-        """All of it up to the current version, once."""
-        if self._done:
-            return None
-        self._done = True
-        return {"version": 0}, {"version": self._lake.version(QUARANTINE)}
-
-    def check(self, start: Offsets, end: Offsets) -> None:
-        """A version that was vacuumed away fails when it is read; nothing is known before."""
-
-    def size(self, start: Offsets, end: Offsets) -> None:
-        """Not known before it is read."""
-
-    def read(self, manifest: Manifest, topic: str, reason: str) -> DataFrame:
-        """Records of a topic that were rejected for a reason, once each, as they came from Kafka.
-
-        Out: topic, partition, offset, key, value, timestamp (when they were rejected).
-        """
-        rejected = self._lake.read(QUARANTINE, manifest.end["version"])
-        rejected = rejected.where((F.col("topic") == topic) & (F.col("reason_code") == reason))
-        once = rejected.groupBy("topic", "partition", "offset", "key", "value").agg(
-            F.min("ingestion_ts").alias("timestamp")
-        )
-        return once.select("topic", "partition", "offset", "key", "value", "timestamp")

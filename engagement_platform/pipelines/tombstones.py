@@ -14,6 +14,7 @@ from pyspark.sql import functions as F
 
 from engagement_platform.lake.lake import Lake
 from engagement_platform.pii.tombstones import ANYWHERE, ENGAGEMENT, PERSON, Tombstones, entity
+from engagement_platform.pipelines.engagements.schema import COORDINATES_DDL, arrow_schema
 from engagement_platform.pipelines.parts import COORDINATES, kept
 from engagement_platform.sources.messages import Reason
 
@@ -28,13 +29,8 @@ _ORGANIZATION = "organization_id"
 _STAYS = frozenset({*COORDINATES, "produced_ts", "value_bytes", "unknown_fields"})
 _MARK = {"reason_code": Reason.ERASED.value, "reason": Reason.ERASED.sentence}
 _ID = ("kind", "within", "id")
-_MENTION = pa.schema(
-    [
-        ("topic", pa.string()), ("partition", pa.int32()), ("offset", pa.int64()),
-        *((name, pa.string()) for name in _ID),
-    ]
-)  # fmt: skip
-_MENTION_DDL = "topic string, partition int, offset bigint, kind string, within string, id string"
+_MENTION_DDL = f"{COORDINATES_DDL}, kind string, within string, id string"
+_MENTION = arrow_schema(_MENTION_DDL)
 
 
 def of_entity(name: str, key: str) -> Named:

@@ -22,7 +22,7 @@ from engagement_platform.defs.entity_checks import replay_result, size_result, w
 from engagement_platform.defs.platform import Platform
 from engagement_platform.defs.profile import PROFILES
 from engagement_platform.lake.lake import Lake
-from engagement_platform.pipelines.profiles import consistency_check
+from engagement_platform.pipelines.profiles import point_read
 from engagement_platform.pipelines.profiles.entity import PROFILE
 from engagement_platform.pipelines.profiles.point_read import read_keys
 from engagement_platform.pipelines.profiles.snapshot import Snapshot, snapshot
@@ -213,10 +213,10 @@ def test_the_view_of_some_keys_is_checked_against_the_rules(
     changes = Changes(tmp_path, PROFILE)
     changes.land(0, [Said("a", 1, "INSERT", {"name": "Ann"}), Said("a-canary", 1, "UPDATE", {"name": "Ann"})])
     lake, taken = Lake(spark, Settings(lake_uri=str(tmp_path))), snapshot(str(tmp_path), PROFILE)
-    assert consistency_check.check_view(lake, PROFILE, taken) == consistency_check.Checked(2, ())
+    assert point_read.check_view(lake, PROFILE, taken) == point_read.Checked(2, ())
     other = replace(PROFILE, unknown_update="ignore")
-    monkeypatch.setattr(consistency_check, "read_keys", lambda root, _entity, *said: read_keys(root, other, *said))
-    assert consistency_check.check_view(lake, PROFILE, taken).differing == ("a-canary",)
+    monkeypatch.setattr(point_read, "read_keys", lambda root, _entity, *said: read_keys(root, other, *said))
+    assert point_read.check_view(lake, PROFILE, taken).differing == ("a-canary",)
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ from engagement_platform.pii.receipts import receipt, verify
 from engagement_platform.pii.scan import places_with
 from engagement_platform.pii.tombstones import ENGAGEMENT, PERSON, StoredTombstones, entity
 from engagement_platform.pii.vault import open_vault
-from engagement_platform.pipelines.mutations.announcing import newest_request
+from engagement_platform.pipelines.mutations.announce import newest_request
 from engagement_platform.pipelines.profiles.entity import PROFILE
 from engagement_platform.pipelines.snapshot import current, current_names, snapshot
 from engagement_platform.rollback.plan import ErasedSince, _refuse_erased_since

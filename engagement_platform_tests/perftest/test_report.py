@@ -29,7 +29,7 @@ def said(seconds: Mapping[str, Sequence[float]]) -> list[str]:
 
 def test_methods_are_ranked_by_median_for_each_operation_and_query() -> None:
     found = rankings(rows({OUTER: [3, 9, 1], RANK: [2, 2, 50]}) + rows({UNION: [1]}, "write", ""))
-    assert [(one.title, [t.method for t in one.timed]) for one in found] == [
+    assert [(one.title, list(one.seconds)) for one in found] == [
         ("read score > 1", [RANK, OUTER]),
         ("write", [UNION]),
     ]
@@ -40,25 +40,26 @@ def test_methods_are_ranked_by_median_for_each_operation_and_query() -> None:
 def test_the_source_s_order_is_confirmed_where_it_is_found() -> None:
     assert said({UNION: [1, 1.1], ANTI: [2, 2.1], OUTER: [5, 6]}) == [
         "left_join_union_inserts is fastest, as in the source.",
-        "full_outer_join is slowest, and slow in the source, too.",
-    ]
-    assert said({UNION: [1, 2], ANTI: [1.9, 2.1]}) == [
-        "left_join_union_inserts is fastest, as in the source, though its runs overlap those of the second, or are few."
+        "full_outer_join is slowest, as in the source.",
     ]
 
 
 def test_a_disagreement_is_said_where_no_run_overlaps() -> None:
-    first, second = said({UNION: [3, 3], ANTI: [2, 2.1], OUTER: [1, 1]})
-    assert first.startswith("Disagrees with the source, which found left_join_union_inserts fastest: ")
-    assert first.endswith("left_join_union_inserts takes 200% more here than full_outer_join.")
-    assert second == "Disagrees with the source, which found full_outer_join slow: it is number 1 here."
+    assert said({UNION: [3, 3], ANTI: [2, 2.1], OUTER: [1, 1]}) == [
+        "Disagrees with the source, which found left_join_union_inserts fastest.",
+        "Disagrees with the source, which found full_outer_join slowest.",
+    ]
 
 
 def test_runs_that_overlap_tell_nothing_apart() -> None:
-    told = said({UNION: [1, 3], ANTI: [0.9, 2], OUTER: [1, 4]})
-    assert len(told) == 2
-    assert all("not told apart" in line for line in told)
-    assert all("not told apart" in line for line in said({UNION: [2], OUTER: [1]}))
+    overlapping: list[Mapping[str, Sequence[float]]] = [
+        {UNION: [1, 3], ANTI: [0.9, 2], OUTER: [1, 4]},
+        {UNION: [2], OUTER: [1]},
+    ]
+    for seconds in overlapping:
+        told = said(seconds)
+        assert len(told) == 2
+        assert all("not told apart" in line for line in told)
 
 
 def test_a_table_and_a_picture_are_made(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ notification comes last. Nothing is decided after the plan.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -15,7 +14,7 @@ from pyspark.sql import functions as F
 
 from engagement_platform.engine.fencing import Committer
 from engagement_platform.engine.job import MicroBatchJob
-from engagement_platform.engine.model import Counts, Limits, Manifest, Source
+from engagement_platform.engine.model import Counts, Manifest, Source
 from engagement_platform.lake import log
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.engagement import (
@@ -28,7 +27,6 @@ from engagement_platform.lake.engagement import (
     data_table,
 )
 from engagement_platform.lake.erased import PSEUDONYM
-from engagement_platform.lake.fencing import LakeFencing, targets
 from engagement_platform.lake.lake import Lake
 from engagement_platform.pii.tombstones import PERSON, StoredTombstones, Tombstones
 from engagement_platform.pinned_settings import as_pinned, that_decide
@@ -39,14 +37,14 @@ from engagement_platform.pipelines.parts import (
     Appends,
     Parts,
     Reader,
+    TopicBatch,
     announced,
     compiled,
     kept,
-    not_quarantined,
-    rejected_records,
     side_by_side,
     tune_for,
 )
+from engagement_platform.pipelines.redrive import redriven
 from engagement_platform.pipelines.snapshot import pending, snapshot_of
 from engagement_platform.pipelines.tombstones import ENGAGEMENTS, with_tombstones, withheld
 from engagement_platform.sources.decoded_batches import ENGAGEMENT_DECODED_DDL, decode_batches
@@ -61,17 +59,11 @@ ANNOUNCED = "announced"
 
 
 @dataclass(frozen=True)
-class EngagementBatch:
-    """A batch with its finished plan."""
+class EngagementBatch(TopicBatch):
+    """A batch with its finished plan: one row per accepted copy, with the columns of PLAN_DDL."""
 
-    lake: Lake
+    received: Summary
     data: Table
-    manifest: Manifest
-    raw: DataFrame
-    decoded: DataFrame
-    summary: Summary
-    plan: DataFrame
-    """One row per accepted copy; see PLAN_DDL. Checkpointed."""
     outcome: tuple[Row, ...]
     """verdict, reason_code, target -> copies, names, changes."""
 
@@ -89,15 +81,15 @@ class EngagementBatch:
         """Changes that readers see, as far as requests are announced."""
         return sum(row["changes"] for row in self.outcome)
 
-    @property
-    def refused(self) -> dict[str, int]:
-        """Reason code -> copies that decoding accepted and the tables contradict."""
-        return {row["reason_code"]: row["copies"] for row in self._of(verdict=Verdict.QUARANTINE.value)}
-
-    @property
-    def quarantined(self) -> int:
-        """Records that go to quarantine."""
-        return sum(self.summary.rejected.values()) + sum(self.refused.values())
+    def describe(self) -> dict[str, object]:
+        """With its organizations and days."""
+        dates = self.received.dates
+        return {
+            **super().describe(),
+            "organizations": len(self.received.organizations),
+            "first_date": dates[0].isoformat() if dates else None,
+            "last_date": dates[-1].isoformat() if dates else None,
+        }
 
     def _of(self, **of: str) -> list[Row]:
         return [row for row in self.outcome if all(row[name] == value for name, value in of.items())]
@@ -125,12 +117,12 @@ class TablesProcess:
 
         writes = [rows]
         if work.quarantined:
-            writes.append(lambda: appends.add("quarantine", QUARANTINE, rejected(work), work.quarantined))
+            writes.append(lambda: appends.add("quarantine", QUARANTINE, work.to_quarantine(), work.quarantined))
         if work.names:
             writes.append(lambda: appends.add("mapping", MAPPING, said_names(work), work.names))
         side_by_side(*writes)
         return {
-            **work.summary.counts(),
+            **work.received.counts(),
             "quarantined": work.quarantined,
             "landed": inserted + updated,
             "inserted": inserted,
@@ -156,12 +148,6 @@ class NotificationProcess:
         appends = Appends(work.lake, work.manifest, commit)
         appends.add("append", NOTIFICATION, notifications(work.plan, work.manifest), work.changes)
         return {"notifications": work.changes, **appends.counts()}
-
-
-def rejected(work: EngagementBatch) -> DataFrame:
-    """Rows for quarantine; those that it may hold from an earlier reading are left out."""
-    refused = work.plan.where(F.col("verdict") == Verdict.QUARANTINE.value) if work.refused else None
-    return not_quarantined(rejected_records(work.decoded, work.raw, refused), work.lake, work.manifest)
 
 
 def said_names(work: EngagementBatch) -> DataFrame:
@@ -200,32 +186,24 @@ def ingest_engagements(name: str, source: Source, read: Reader, parts: Parts) ->
         tune_for(lake, source.size(manifest.start, manifest.end))
         return open_batch(lake.under(own), data, manifest, read(manifest), tombstones)
 
-    return MicroBatchJob(
-        name=name,
-        source=source,
-        prepare=prepare,
-        processes=(TablesProcess(), NotificationProcess()),
-        stores=parts.stores,
-        limits=Limits(settings.batch.max_records, settings.batch.max_bytes),
+    return parts.job(
+        name,
+        source,
+        prepare,
+        (TablesProcess(), NotificationProcess(), *redriven(source)),
         pin=lambda: {table.name: lake.version(table) for table in pinned},
         decides=lambda: that_decide(settings, "decoding", "mutation"),
         about=lambda: {ANNOUNCED: announced(parts.stores)},
         leased=(data.name,),
-        lease_wait=settings.stores.lease_wait,
-        describe=describe,
-        fencing=LakeFencing(
-            lake,
-            targets(
-                {
-                    "tables/quarantine": QUARANTINE,
-                    "tables/mapping": MAPPING,
-                    "tables/changeset": CHANGESET,
-                    "tables/data": data,
-                    "notification/append": NOTIFICATION,
-                }
-            ),
-        ),
-        callbacks=parts.callbacks,
+        describe=EngagementBatch.describe,
+        writes={
+            "tables/quarantine": QUARANTINE,
+            "tables/mapping": MAPPING,
+            "tables/changeset": CHANGESET,
+            "tables/data": data,
+            "notification/append": NOTIFICATION,
+            "redriven/append": QUARANTINE,
+        },
     )
 
 
@@ -255,7 +233,9 @@ def _resolved(lake: Lake, data: Table, manifest: Manifest, raw: DataFrame, decod
     if not all_days and any(row["verdict"] == Verdict.UNFOUND.value for row in outcome):
         # A version above 1 says that the id was seen before: its row may stand on any day of its organization.
         plan, outcome = _plan(lake, data, manifest, decoded, summary, all_days=True)
-    return EngagementBatch(lake, data, manifest, raw, decoded, summary, plan, outcome)
+    refused = {row["reason_code"]: row["copies"] for row in outcome if row["verdict"] == Verdict.QUARANTINE.value}
+    refused_rows = plan.where(F.col("verdict") == Verdict.QUARANTINE.value)
+    return EngagementBatch(lake, manifest, raw, decoded, summary, plan, refused, refused_rows, data, outcome)
 
 
 def _plan(
@@ -279,15 +259,3 @@ def known_before(lake: Lake, data: Table, manifest: Manifest) -> State:
     version = at.versions[data.name]
     changeset = None if waits.changeset is None else waits.changeset.where(F.col("sequence") > at.watermark)
     return State(lake.read(data, version) if version else None, changeset, waits.alias, waits.updates)
-
-
-def describe(work: EngagementBatch) -> Mapping[str, object]:
-    """What people want to see of a batch beside its counts."""
-    summary = work.summary
-    return {
-        "rejected": {**summary.rejected, **work.refused},
-        "organizations": len(summary.organizations),
-        "first_date": summary.dates[0].isoformat() if summary.dates else None,
-        "last_date": summary.dates[-1].isoformat() if summary.dates else None,
-        "produced_quantiles_ms": list(summary.produced_quantiles_ms),
-    }

@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 
 from engagement_platform.pipelines.engagements import rules
 from engagement_platform.pipelines.engagements.schema import COPY, PLAN, PLAN_DDL
-from engagement_platform.pipelines.frames import edges_part, no_state, patches_part, rows_part
+from engagement_platform.pipelines.frames import no_state, state_part
 from engagement_platform.pipelines.parts import Received, by_reason, received
 
 ID = ("organization_id", "engagement_id")
@@ -75,12 +75,12 @@ def load_state(state: State, decoded: DataFrame, summary: Summary, *, all_days: 
     for number, table in enumerate((state.data, state.changeset)):
         if table is not None:
             held = table.where(organizations & days).join(ids, list(ID), "left_semi")
-            parts.append(rows_part(held if number else held.withColumn("sequence", F.lit(None).cast("bigint"))))
+            parts.append(state_part(held if number else held.withColumn("sequence", F.lit(None).cast("bigint")), "row"))
     if state.alias is not None:
-        parts.append(edges_part(state.alias.where(organizations)))
+        parts.append(state_part(state.alias.where(organizations), "edge"))
     if state.mutation_request is not None:
         updates = state.mutation_request.where(organizations & (F.col("operation") == "UPDATE"))
-        parts.append(patches_part(updates.join(ids, list(ID), "left_semi")))
+        parts.append(state_part(updates.join(ids, list(ID), "left_semi"), "patch"))
     return reduce(lambda held, part: held.union(part), parts) if parts else no_state(decoded)
 
 

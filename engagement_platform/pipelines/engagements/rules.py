@@ -14,7 +14,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from engagement_platform.pipelines.engagements.schema import CONTENT, PLAN, ROW
+from engagement_platform.pipelines.engagements.schema import PLAN, ROW
 from engagement_platform.pipelines.mutations.identity import Identities, identities_of
 from engagement_platform.pipelines.state import Requests, Row, content_of, digest, newest_rows, one_chunk
 
@@ -103,7 +103,7 @@ def _inserted(copies: pa.Table, identities: Identities, told: Identities) -> pa.
     announced = now if told is identities else identities_of(sourced, told)
     content = pa.StructArray.from_arrays(
         [one_chunk(copies.column(name)) for name in ("type", "channel", "subject", "attributes")],
-        fields=list(CONTENT),
+        fields=list(ROW.field("engagement").type),
     )
     columns = {
         **{name: copies.column(name) for name in ("topic", "partition", "offset")},

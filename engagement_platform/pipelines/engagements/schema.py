@@ -1,6 +1,6 @@
-"""Columns that pass between the steps of the engagement pipe, as Arrow schemas and Spark DDL.
+"""Columns that pass between the steps of the engagement pipe: Spark DDL, and the Arrow schema that follows from it.
 
-The tables themselves are declared in `tables`; which rows there are is decided in `rules`.
+The tables themselves are declared in `lake.engagement`; which rows there are is decided in `rules`.
 """
 
 from __future__ import annotations
@@ -10,77 +10,53 @@ from typing import Final
 
 import pyarrow as pa
 
-TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
-TEXT_MAP: Final = pa.map_(pa.string(), pa.string())
+from engagement_platform.lake.engagement import ENGAGEMENT_STRUCT
+from engagement_platform.sources.decoded_batches import arrow_type
 
-CONTENT_DDL: Final = "struct<type:string,channel:string,subject:string,attributes:map<string,string>>"
-CONTENT: Final = pa.struct(
-    [
-        *(pa.field(name, pa.string()) for name in ("type", "channel", "subject")),
-        pa.field("attributes", TEXT_MAP),
-    ]
+
+def arrow_schema(ddl: str) -> pa.Schema:
+    """Columns as Arrow has them. ddl: `name type, name type`, types without blanks.
+
+    >>> arrow_schema("id string, days array<date>").names
+    ['id', 'days']
+    """
+    return pa.schema([pa.field(name, arrow_type(of)) for name, of in _columns(ddl).items()])
+
+
+def _columns(ddl: str) -> dict[str, str]:
+    return dict(column.split(" ", 1) for column in ddl.split(", "))
+
+
+COORDINATES_DDL: Final = "topic string, partition int, offset bigint"
+_ID_DDL: Final = (
+    "organization_id string, engagement_date date, engagement_ts timestamp, engagement_id string, person_id string"
 )
+_CURRENT_DDL: Final = f"{_ID_DDL}, source_person_id string, version bigint, engagement {ENGAGEMENT_STRUCT}"
 
-EARLIER_DDL: Final = "map<bigint,binary>"
-EARLIER: Final = pa.map_(pa.int64(), pa.binary())
-
-ROW_DDL: Final = (
-    "organization_id string, engagement_date date, engagement_ts timestamp, engagement_id string, person_id string, "
-    f"source_person_id string, version bigint, engagement {CONTENT_DDL}, original {CONTENT_DDL}, "
-    f"earlier_versions {EARLIER_DDL}"
-)
+ROW_DDL: Final = f"{_CURRENT_DDL}, original {ENGAGEMENT_STRUCT}, earlier_versions map<bigint,binary>"
 """What a row of the Data Table says of its engagement: all of its columns but the audit columns."""
-
-_ROW_FIELDS: Final = [
-    pa.field("organization_id", pa.string()),
-    pa.field("engagement_date", pa.date32()),
-    pa.field("engagement_ts", TIMESTAMP),
-    pa.field("engagement_id", pa.string()),
-    pa.field("person_id", pa.string()),
-    pa.field("source_person_id", pa.string()),
-    pa.field("version", pa.int64()),
-    pa.field("engagement", CONTENT),
-    pa.field("original", CONTENT),
-    pa.field("earlier_versions", EARLIER),
-]
-ROW: Final = pa.schema(_ROW_FIELDS)
-
-CURRENT_ROW: Final = pa.schema([field for field in _ROW_FIELDS if field.name not in ("original", "earlier_versions")])
+ROW: Final = arrow_schema(ROW_DDL)
+CURRENT_ROW: Final = arrow_schema(_CURRENT_DDL)
 """What readers of `engagement/current` get of a row."""
 
-COPY: Final = pa.schema(
-    [
-        pa.field("topic", pa.string()),
-        pa.field("partition", pa.int32()),
-        pa.field("offset", pa.int64()),
-        *(field for field in _ROW_FIELDS[:4]),
-        pa.field("person_id", pa.string()),
-        pa.field("person_name", pa.string()),
-        pa.field("version", pa.int64()),
-        *(pa.field(name, pa.string()) for name in ("type", "channel", "subject")),
-        pa.field("attributes", TEXT_MAP),
-    ]
+COPY: Final = arrow_schema(
+    f"{COORDINATES_DDL}, {_ID_DDL}, person_name string, version bigint, type string, channel string, subject string, "
+    "attributes map<string,string>"
 )
 """A decoded copy of an engagement: what the message says, and where it stands in Kafka."""
 
 STATE_FIELDS: Final[Mapping[str, Mapping[str, str]]] = {
-    "row": {
-        "engagement_date": "date", "engagement_ts": "timestamp", "engagement_id": "string", "person_id": "string",
-        "source_person_id": "string", "version": "bigint", "engagement": CONTENT_DDL, "original": CONTENT_DDL,
-        "earlier_versions": EARLIER_DDL, "sequence": "bigint",
-    },
-    "edge": {
-        "request_id": "string", "operation": "string", "from_id": "string", "to_id": "string",
-        "engagement_id": "string", "engagement_date_from": "date", "engagement_date_to": "date",
-        "execution_ts": "timestamp", "sequence": "bigint",
-    },
-    "patch": {
-        "request_id": "string", "engagement_id": "string", "execution_ts": "timestamp", "type": "string",
-        "channel": "string", "subject": "string", "attributes": "map<string,string>",
-        "set_null": "array<string>", "sequence": "bigint",
-    },
-    "said": {"id": "string", "name": "string", "name_ts": "timestamp", "request_id": "string"},
-}  # fmt: skip
+    "row": _columns(f"{ROW_DDL.partition(', ')[2]}, sequence bigint"),
+    "edge": _columns(
+        "request_id string, operation string, from_id string, to_id string, engagement_id string, "
+        "engagement_date_from date, engagement_date_to date, execution_ts timestamp, sequence bigint"
+    ),
+    "patch": _columns(
+        "request_id string, engagement_id string, execution_ts timestamp, type string, channel string, subject string, "
+        "attributes map<string,string>, set_null array<string>, sequence bigint"
+    ),
+    "said": _columns("id string, name string, name_ts timestamp, request_id string"),
+}
 """The structs of the state, with their fields."""
 
 
@@ -97,79 +73,16 @@ STATE_DDL: Final = ", ".join(
 sequence orders what was written: of two images of one version the greater counts, of two requests the smaller came
 first. Null: a row of the base, older than any image.
 """
-
-_STRING: Final = pa.string()
-STATE: Final = pa.schema(
-    [
-        pa.field("organization_id", _STRING),
-        pa.field("row", pa.struct([*_ROW_FIELDS[1:], pa.field("sequence", pa.int64())])),
-        pa.field(
-            "edge",
-            pa.struct(
-                [
-                    *(pa.field(n, _STRING) for n in ("request_id", "operation", "from_id", "to_id", "engagement_id")),
-                    pa.field("engagement_date_from", pa.date32()),
-                    pa.field("engagement_date_to", pa.date32()),
-                    pa.field("execution_ts", TIMESTAMP),
-                    pa.field("sequence", pa.int64()),
-                ]
-            ),
-        ),
-        pa.field(
-            "patch",
-            pa.struct(
-                [
-                    pa.field("request_id", _STRING),
-                    pa.field("engagement_id", _STRING),
-                    pa.field("execution_ts", TIMESTAMP),
-                    *(pa.field(n, _STRING) for n in ("type", "channel", "subject")),
-                    pa.field("attributes", TEXT_MAP),
-                    pa.field("set_null", pa.list_(_STRING)),
-                    pa.field("sequence", pa.int64()),
-                ]
-            ),
-        ),
-        pa.field(
-            "said",
-            pa.struct(
-                [*(pa.field(n, _STRING) for n in ("id", "name")), ("name_ts", TIMESTAMP), ("request_id", _STRING)]
-            ),
-        ),
-    ]
-)
-"""STATE_DDL as Arrow has it."""
+STATE: Final = arrow_schema(STATE_DDL)
 
 PLAN_DDL: Final = (
-    "topic string, partition int, offset bigint, verdict string, reason_code string, reason string, "
-    "change_type string, announced_person_id string, previous_person_id string, person_said string, name string, "
-    "name_ts timestamp, target string, " + ROW_DDL
+    f"{COORDINATES_DDL}, verdict string, reason_code string, reason string, change_type string, "
+    "announced_person_id string, previous_person_id string, person_said string, name string, name_ts timestamp, "
+    f"target string, {ROW_DDL}"
 )
 """The batch plan: one row per copy. The columns of the row are null where the copy writes none.
 
 change_type, announced_person_id and previous_person_id: what the notification says, by the requests that have been
 announced. Those that have not are announced by `apply-mutations`, for this row, too.
 """
-
-PLAN: Final = pa.schema(
-    [
-        pa.field("topic", pa.string()),
-        pa.field("partition", pa.int32()),
-        pa.field("offset", pa.int64()),
-        *(
-            pa.field(name, pa.string())
-            for name in (
-                "verdict",
-                "reason_code",
-                "reason",
-                "change_type",
-                "announced_person_id",
-                "previous_person_id",
-                "person_said",
-                "name",
-            )
-        ),
-        pa.field("name_ts", TIMESTAMP),
-        pa.field("target", pa.string()),
-        *_ROW_FIELDS,
-    ]
-)
+PLAN: Final = arrow_schema(PLAN_DDL)

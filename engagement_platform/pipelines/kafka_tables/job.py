@@ -16,8 +16,7 @@ from pyspark.sql import functions as F
 
 from engagement_platform.engine.fencing import Committer
 from engagement_platform.engine.job import MicroBatchJob
-from engagement_platform.engine.model import Counts, Limits, Manifest, Source
-from engagement_platform.lake.fencing import LakeFencing, targets
+from engagement_platform.engine.model import Counts, Manifest, Source
 from engagement_platform.lake.lake import Lake
 from engagement_platform.pii.tombstones import StoredTombstones, Tombstones
 from engagement_platform.pinned_settings import as_pinned, that_decide
@@ -30,15 +29,15 @@ from engagement_platform.pipelines.parts import (
     Parts,
     Reader,
     Received,
+    TopicBatch,
     by_reason,
     kept,
-    not_quarantined,
     received,
-    rejected_records,
     side_by_side,
     tune_for,
+    with_reason,
 )
-from engagement_platform.pipelines.redrive import RedrivenProcess, RedriveSource, turn_of
+from engagement_platform.pipelines.redrive import redriven, turn_of
 from engagement_platform.pipelines.tombstones import withheld
 from engagement_platform.sources.decoded_batches import decode_records, records_ddl
 from engagement_platform.sources.messages import DecodingLimits
@@ -48,38 +47,14 @@ GROUP_ROWS = 20_000
 
 
 @dataclass(frozen=True)
-class StreamBatch:
-    """A batch with its finished plan."""
+class StreamBatch(TopicBatch):
+    """A batch with its finished plan: records with `verdict`."""
 
-    lake: Lake
     stream: Stream
-    manifest: Manifest
-    raw: DataFrame
-    decoded: DataFrame
-    received: Received
     folders: Mapping[str, Sequence[str]]
     """Partition column -> its texts."""
-    plan: DataFrame
-    """One row per record that decoding accepted, with `verdict`; checkpointed."""
     outcome: Mapping[str, int]
     """Verdict -> records."""
-
-    @property
-    def rejected(self) -> dict[str, int]:
-        """Reason code -> records that go to quarantine."""
-        conflicts = self.outcome.get(Verdict.UNIQUE_CONFLICT, 0)
-        return {**self.received.rejected, **({Verdict.UNIQUE_CONFLICT.value: conflicts} if conflicts else {})}
-
-    @property
-    def refused(self) -> DataFrame:
-        """Records that go to quarantine, whole."""
-        conflicts = None
-        if Verdict.UNIQUE_CONFLICT in self.outcome:
-            code = Verdict.UNIQUE_CONFLICT
-            conflicts = self.plan.where(F.col("verdict") == code.value).withColumns(
-                {"reason_code": F.lit(code.value), "reason": F.lit(REASONS[code])}
-            )
-        return rejected_records(self.decoded, self.raw, conflicts)
 
 
 @dataclass(frozen=True)
@@ -92,10 +67,10 @@ class TablesProcess:
     def run(self, work: StreamBatch, commit: Committer) -> Counts:
         """Counts: rows_in, bytes_in, unknown_fields, quarantined, landed, duplicates, files, bytes, commits."""
         stream, appends = work.stream, Appends(work.lake, work.manifest, commit)
-        landed, quarantined = work.outcome.get(Verdict.NEW, 0), sum(work.rejected.values())
+        landed, quarantined = work.outcome.get(Verdict.NEW, 0), work.quarantined
         writes: list[Callable[[], None]] = []
         if quarantined:
-            rows = not_quarantined(work.refused, work.lake, work.manifest, stream.quarantine)
+            rows = work.to_quarantine(stream.quarantine)
             writes.append(lambda: appends.add("quarantine", stream.quarantine, rows, quarantined))
         if landed:
             for column, values in work.folders.items():
@@ -129,22 +104,17 @@ def ingest_stream(
         tune_for(lake, source.size(manifest.start, manifest.end))
         return open_batch(lake.under(own), stream, manifest, read(manifest), tombstones)
 
-    redriven = (RedrivenProcess(source),) if isinstance(source, RedriveSource) else ()
     commits = {"tables/quarantine": quarantine, "tables/table": table, "redriven/append": quarantine}
-    return MicroBatchJob(
-        name=name or stream.job,
-        source=source,
-        prepare=prepare,
-        processes=(TablesProcess(), *redriven),
-        stores=parts.stores,
-        limits=Limits(settings.batch.max_records, settings.batch.max_bytes),
+    return parts.job(
+        name or stream.job,
+        source,
+        prepare,
+        (TablesProcess(), *redriven(source)),
         pin=lambda: {table.name: lake.version(table), quarantine.name: lake.version(quarantine), turn_of(table): 0},
         decides=lambda: that_decide(settings, "decoding"),
         leased=(turn_of(table),),
-        lease_wait=settings.stores.lease_wait,
-        describe=describe,
-        fencing=LakeFencing(lake, targets(commits)),
-        callbacks=parts.callbacks,
+        describe=StreamBatch.describe,
+        writes=commits,
     )
 
 
@@ -171,7 +141,10 @@ def open_batch(lake: Lake, stream: Stream, manifest: Manifest, raw: DataFrame, t
         plan = kept(judged_records(lake, stream, manifest, plan, accepted))
         outcome = {row["verdict"]: row["count"] for row in plan.groupBy("verdict").count().collect()}
     texts = {name: accepted[f"folders_{name}"] for name in folders} if accepted else {}
-    return StreamBatch(lake, stream, manifest, raw, decoded, Received(**received(groups)), texts, plan, outcome)
+    code, of = Verdict.UNIQUE_CONFLICT, Received(**received(groups))
+    refused = {code.value: outcome[code]} if code in outcome else {}
+    refused_rows = with_reason(plan.where(F.col("verdict") == code.value), code.value, REASONS[code])
+    return StreamBatch(lake, manifest, raw, decoded, of, plan, refused, refused_rows, stream, texts, outcome)
 
 
 def judged_records(lake: Lake, stream: Stream, manifest: Manifest, copies: DataFrame, accepted: Row) -> DataFrame:
@@ -201,8 +174,3 @@ def _bounds(accepted: Row, kinds: Mapping[str, str], names: Sequence[str]) -> li
     """Predicates that skip files without such names. From text, which says values of every type exactly."""
     ends = {name: [F.lit(accepted[f"{of}_{name}"]).cast(kinds[name]) for of in ("min", "max")] for name in names}
     return [F.col(name).between(*found) for name, found in ends.items()]
-
-
-def describe(work: StreamBatch) -> Mapping[str, object]:
-    """What people want to see of a batch beside its counts."""
-    return {"rejected": work.rejected, "produced_quantiles_ms": list(work.received.produced_quantiles_ms)}

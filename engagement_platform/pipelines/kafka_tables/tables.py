@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from engagement_platform.lake.contract import Column, Mode, Table
+from engagement_platform.lake.engagement import QUARANTINE
 from engagement_platform.sources.column_types import split
 from engagement_platform.sources.messages import EVENT_DATE, RecordShape
 
@@ -19,30 +20,18 @@ OURS = frozenset({"engagement", "profile", "game", "layout", "perftest", "view"}
 
 INGESTION_DATE = "ingestion_date"
 
+_COORDINATES = QUARANTINE.columns[:3]
 _STAMPS = (
-    Column("topic", "string", "Kafka topic."),
-    Column("partition", "int", "Kafka partition."),
-    Column("offset", "long", "Kafka offset."),
+    *_COORDINATES,
     Column("ingestion_ts", "timestamp", "When the batch was planned, UTC."),
     Column(INGESTION_DATE, "date", "UTC day of ingestion_ts."),
     Column("batch_id", "long", "Batch that wrote the row."),
 )
-_PLACE = tuple(column.name for column in _STAMPS[:3])
 _DAY = Column(EVENT_DATE, "date", "UTC day of the event time; what data skipping works on.")
-_QUARANTINED = (
-    *_STAMPS[:3],
-    Column("key", "binary", "Kafka key, as it came."),
-    Column("value", "binary", "Kafka value, as it came."),
-    Column("reason_code", "string", "Stable code of the rule that was broken."),
-    Column("reason", "string", "The same as a sentence."),
-    Column("job_name", "string", "Job that rejected it."),
-    *_STAMPS[3:],
-    Column("batch_sequence", "long", "Orders the batches of all jobs, whatever clocks say."),
-)
 # Columns that tables, decoding or writing add.
 _RESERVED = frozenset(
     {
-        *(column.name for column in (*_STAMPS, *_QUARANTINED, _DAY)),
+        *(column.name for column in (*_STAMPS, *QUARANTINE.columns, _DAY)),
         *("produced_ts", "value_bytes", "unknown_fields"),
     }
 )
@@ -155,7 +144,7 @@ class Stream:
     def named_by(self) -> tuple[str, ...]:
         """Columns by which a record is found again; without `unique` it is its place on the topic."""
         day = (EVENT_DATE,) if EVENT_DATE in self._partitions else ()
-        return (*(self.unique or _PLACE), *day)
+        return (*(self.unique or (column.name for column in _COORDINATES)), *day)
 
     @property
     def _partitions(self) -> tuple[str, ...]:
@@ -191,11 +180,8 @@ class Stream:
     @cached_property
     def quarantine(self) -> Table:
         """Records that were refused, whole."""
-        return Table(
+        return replace(
+            QUARANTINE,
             key=(*self.key[:-1], f"{self.key[-1]}_quarantine"),
             description=f"Records of {self.topic} that are none of {self.name}, whole, with the reason.",
-            mode=Mode.APPEND_ONLY,
-            partitioned_by=(INGESTION_DATE,),
-            in_spark=True,
-            columns=_QUARANTINED,
         )

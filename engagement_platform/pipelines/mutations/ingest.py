@@ -5,7 +5,7 @@ Edges are committed to the alias table first; the commit of `engagement/mutation
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -14,31 +14,29 @@ from pyspark.sql import functions as F
 
 from engagement_platform.engine.fencing import Committer
 from engagement_platform.engine.job import MicroBatchJob
-from engagement_platform.engine.model import Counts, Limits, Manifest, Source
+from engagement_platform.engine.model import Counts, Manifest, Source
 from engagement_platform.lake.engagement import ALIAS, MUTATION_REQUEST, QUARANTINE
-from engagement_platform.lake.fencing import LakeFencing, targets
 from engagement_platform.lake.lake import Lake
 from engagement_platform.pii.tombstones import StoredTombstones, Tombstones
 from engagement_platform.pinned_settings import as_pinned, that_decide
 from engagement_platform.pipelines.engagements.pipe import within
-from engagement_platform.pipelines.mutations.acceptance import JUDGED_DDL, judged
-from engagement_platform.pipelines.mutations.requests import FIELDS, REASONS, Verdict
+from engagement_platform.pipelines.mutations.requests import FIELDS, JUDGED_DDL, REASONS, Verdict, judged
 from engagement_platform.pipelines.parts import (
     COORDINATES,
     Appends,
     Parts,
     Reader,
     Received,
+    TopicBatch,
     by_reason,
     compiled,
     kept,
-    not_quarantined,
     received,
-    rejected_records,
     side_by_side,
     tune_for,
+    with_reason,
 )
-from engagement_platform.pipelines.redrive import turn_of
+from engagement_platform.pipelines.redrive import redriven, turn_of
 from engagement_platform.pipelines.tombstones import REQUESTS, withheld
 from engagement_platform.sources.decoded_batches import MUTATION_REQUEST_DECODED_DDL, decode_batches
 from engagement_platform.sources.messages import DecodingLimits
@@ -47,16 +45,9 @@ _EDGES = ("CONVERT", "DELETE")
 
 
 @dataclass(frozen=True)
-class RequestBatch:
-    """A batch with its finished plan."""
+class RequestBatch(TopicBatch):
+    """A batch with its finished plan: requests with `verdict`."""
 
-    lake: Lake
-    manifest: Manifest
-    raw: DataFrame
-    decoded: DataFrame
-    received: Received
-    plan: DataFrame
-    """One row per request that decoding accepted, with `verdict`; checkpointed."""
     outcome: tuple[Row, ...]
     """verdict, operation -> requests."""
 
@@ -64,11 +55,6 @@ class RequestBatch:
         """Requests with this verdict, of these operations or of all."""
         rows = (row for row in self.outcome if row["verdict"] == verdict.value)
         return sum(row["requests"] for row in rows if not operations or row["operation"] in operations)
-
-    @property
-    def quarantined(self) -> int:
-        """Records that go to quarantine."""
-        return sum(self.received.rejected.values()) + self.requests(Verdict.REQUEST_CONFLICT)
 
 
 @dataclass(frozen=True)
@@ -86,7 +72,7 @@ class TablesProcess:
         rows = work.plan.where(F.col("verdict") == Verdict.ACCEPTED.value)
         writes: list[Callable[[], None]] = []
         if work.quarantined:
-            writes.append(lambda: appends.add("quarantine", QUARANTINE, rejected(work), work.quarantined))
+            writes.append(lambda: appends.add("quarantine", QUARANTINE, work.to_quarantine(), work.quarantined))
         if edges := work.requests(Verdict.ACCEPTED, *_EDGES):
             writes.append(lambda: appends.add("alias", ALIAS, rows.where(F.col("operation").isin(*_EDGES)), edges))
         side_by_side(*writes)
@@ -101,17 +87,6 @@ class TablesProcess:
             "edges": work.requests(Verdict.ACCEPTED, *_EDGES),
             **appends.counts(),
         }
-
-
-def rejected(work: RequestBatch) -> DataFrame:
-    """Rows for quarantine; those that it may hold from an earlier reading are left out."""
-    refused = None
-    if work.requests(Verdict.REQUEST_CONFLICT):
-        code = Verdict.REQUEST_CONFLICT.value
-        refused = work.plan.where(F.col("verdict") == code).withColumns(
-            {"reason_code": F.lit(code), "reason": F.lit(REASONS[code])}
-        )
-    return not_quarantined(rejected_records(work.decoded, work.raw, refused), work.lake, work.manifest)
 
 
 def ingest_mutation_requests(
@@ -131,28 +106,24 @@ def ingest_mutation_requests(
         tune_for(lake, source.size(manifest.start, manifest.end))
         return open_batch(lake.under(own), manifest, read(manifest), tombstones, judges_lateness=judges_lateness)
 
-    return MicroBatchJob(
-        name=name,
-        source=source,
-        prepare=prepare,
-        processes=(TablesProcess(),),
-        stores=parts.stores,
-        limits=Limits(settings.batch.max_records, settings.batch.max_bytes),
+    return parts.job(
+        name,
+        source,
+        prepare,
+        (TablesProcess(), *redriven(source)),
         pin=lambda: {turn: 0, **{table.name: lake.version(table) for table in (MUTATION_REQUEST, QUARANTINE)}},
         decides=lambda: that_decide(settings, "decoding", mutation=("max_lateness",)),
         # One batch of requests at a time, whichever job brings it; a move begins between two. Not the table itself:
         # whoever only reads it at a version, as engagements and announcements do, keeps no requests from landing.
         leased=(turn,),
         enters=(QUARANTINE.name,),
-        lease_wait=settings.stores.lease_wait,
-        describe=describe,
-        fencing=LakeFencing(
-            lake,
-            targets(
-                {"tables/quarantine": QUARANTINE, "tables/alias": ALIAS, "tables/mutation_request": MUTATION_REQUEST}
-            ),
-        ),
-        callbacks=parts.callbacks,
+        describe=RequestBatch.describe,
+        writes={
+            "tables/quarantine": QUARANTINE,
+            "tables/alias": ALIAS,
+            "tables/mutation_request": MUTATION_REQUEST,
+            "redriven/append": QUARANTINE,
+        },
     )
 
 
@@ -176,7 +147,13 @@ def open_batch(
     with compiled(lake):
         plan = kept(accepted(decoded.where("reason_code IS NULL"), known))
     outcome = plan.groupBy("verdict", "operation").agg(F.count("*").alias("requests")).collect()
-    return RequestBatch(lake, manifest, raw, decoded, Received(**received(groups)), plan, tuple(outcome))
+    code = Verdict.REQUEST_CONFLICT.value
+    conflicts = sum(row["requests"] for row in outcome if row["verdict"] == code)
+    refused = with_reason(plan.where(F.col("verdict") == code), code, REASONS[code])
+    of = Received(**received(groups))
+    return RequestBatch(
+        lake, manifest, raw, decoded, of, plan, {code: conflicts} if conflicts else {}, refused, tuple(outcome)
+    )
 
 
 def accepted(decoded: DataFrame, known: DataFrame | None) -> DataFrame:
@@ -192,10 +169,3 @@ def accepted(decoded: DataFrame, known: DataFrame | None) -> DataFrame:
 
 def _judge_alone(copies: pa.Table) -> pa.Table:
     return judged(copies, copies.select(FIELDS).slice(0, 0))
-
-
-def describe(work: RequestBatch) -> Mapping[str, object]:
-    """What people want to see of a batch beside its counts."""
-    conflicts = work.requests(Verdict.REQUEST_CONFLICT)
-    rejected_by = {**work.received.rejected, **({Verdict.REQUEST_CONFLICT.value: conflicts} if conflicts else {})}
-    return {"rejected": rejected_by, "produced_quantiles_ms": list(work.received.produced_quantiles_ms)}

@@ -7,7 +7,7 @@ announced. Once a day rows that are deleted for good become tombstones.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
@@ -23,13 +23,11 @@ from engagement_platform.engine.model import Counts, Limits, Manifest, NoIdentit
 from engagement_platform.lake import log
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.engagement import ALIAS, CHANGESET, MAPPING, MUTATION_REQUEST, data_table
-from engagement_platform.lake.fencing import LakeFencing, targets
 from engagement_platform.lake.lake import MAX_LITERALS, Lake
 from engagement_platform.lake.overwrite import delete_through, replace_all, replace_rows, update_rows
 from engagement_platform.pinned_settings import as_pinned, that_decide
 from engagement_platform.pipelines import snapshot
 from engagement_platform.pipelines.mutations import names, view
-from engagement_platform.pipelines.mutations.purge_horizon import purge_horizon
 from engagement_platform.pipelines.parts import Parts, announced, kept, side_by_side, tune_for
 from engagement_platform.pipelines.redrive import turn_of
 from engagement_platform.pipelines.snapshot import Snapshot, moved_through
@@ -92,6 +90,25 @@ class PendingChanges(NoIdentity):
 
     def size(self, start: Offsets, end: Offsets) -> None:
         """Not known before it is read."""
+
+
+def purge_horizon(now: datetime, unread: Iterable[int | None], settings: MutationSettings) -> datetime | None:
+    """No request that is read from now on and accepted has an execution_ts before this time. None: nobody can tell.
+
+    now: taken before the topic was asked. unread: of each partition that has records which are not read yet, the Kafka
+    timestamp of the first of them, in milliseconds since 1970 UTC; None where it has none. A partition that is read to
+    its end counts up to `now`, one that is not up to its first unread record. So while nothing is read the horizon
+    stands still, however long that takes.
+    The records behind it are at most `max_disorder` older; a first one that is further ahead of `now` than that says
+    nothing about them, and neither does one without a timestamp. A request is on time up to `max_lateness` before its
+    production.
+    """
+    read, latest = microseconds(now), microseconds(now + settings.max_disorder)
+    for timestamp in unread:
+        if timestamp is None or not 0 <= timestamp * 1000 <= latest:
+            return None
+        read = min(read, timestamp * 1000)
+    return from_microseconds(read) - settings.max_disorder - settings.max_lateness
 
 
 def reaches(horizon: datetime | None, due: datetime) -> bool:
@@ -286,27 +303,20 @@ def rematerialize_aliases(
         tune_for(lake, log.rows_in(lake.uri(data), at.versions[data.name]))
         return Move(lake.under(own), data, manifest, own.mutation, at)
 
-    return MicroBatchJob(
-        name=REMATERIALIZE_ALIASES,
-        source=PendingChanges(parts, unread, now),
-        prepare=prepare,
-        processes=(BaseProcess(), ChangesetProcess()),
-        stores=parts.stores,
-        limits=Limits(settings.batch.max_records, settings.batch.max_bytes),
+    return parts.job(
+        REMATERIALIZE_ALIASES,
+        PendingChanges(parts, unread, now),
+        prepare,
+        (BaseProcess(), ChangesetProcess()),
         pin=lambda: {table.name: lake.version(table) for table in tables},
         decides=lambda: that_decide(settings, "mutation"),
         # With the requests: a batch of them that has begun, even one whose process has died, has a sequence, and would
         # be overlooked below the watermark. So it is finished before a move begins.
         leased=(data.name, CHANGESET.name, MAPPING.name, turn_of(MUTATION_REQUEST)),
-        lease_wait=settings.stores.lease_wait,
         describe=describe,
         clock=now,
-        fencing=LakeFencing(
-            lake,
-            # The watermark goes up with the base; it cannot be written ahead of it.
-            targets({"base/data": None, "base/mapping": None, "changeset/delete": CHANGESET}),
-        ),
-        callbacks=parts.callbacks,
+        # The watermark goes up with the base; it cannot be written ahead of it.
+        writes={"base/data": None, "base/mapping": None, "changeset/delete": CHANGESET},
     )
 
 

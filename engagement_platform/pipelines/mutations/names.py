@@ -14,19 +14,17 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from engagement_platform.pipelines.engagements.schema import STATE, TIMESTAMP
-from engagement_platform.pipelines.frames import edges_part, said_part
+from engagement_platform.pipelines.engagements.schema import STATE, arrow_schema
+from engagement_platform.pipelines.frames import state_part
 from engagement_platform.pipelines.mutations.rules import Evidence, current_names, needed_evidence
 from engagement_platform.pipelines.state import Requests
 
 NAME_DDL: Final = "organization_id string, id string, name string, name_ts timestamp"
 EVIDENCE_DDL: Final = "array<struct<name:string,name_ts:timestamp,request_id:string>>"
 MAPPING_DDL: Final = f"{NAME_DDL}, evidence {EVIDENCE_DDL}"
-_EVIDENCE = pa.struct([("name", pa.string()), ("name_ts", TIMESTAMP), ("request_id", pa.string())])
-NAME: Final = pa.schema(
-    [*(pa.field(name, pa.string()) for name in ("organization_id", "id", "name")), pa.field("name_ts", TIMESTAMP)]
-)
-MAPPING: Final = NAME.append(pa.field("evidence", pa.list_(_EVIDENCE)))
+NAME: Final = arrow_schema(NAME_DDL)
+MAPPING: Final = arrow_schema(MAPPING_DDL)
+_EVIDENCE: Final = ("name", "name_ts", "request_id")
 
 
 def current(mapping: DataFrame, renames: DataFrame | None, alias: DataFrame | None) -> DataFrame:
@@ -55,7 +53,7 @@ def folded(mapping: DataFrame, renames: DataFrame | None, alias: DataFrame | Non
         names = current_names(organization_id, evidence, edges)
         kept: dict[str, list[dict[str, Any]]] = {person: [] for person in names}
         for one in needed_evidence(evidence, edges, horizon):
-            kept.setdefault(one.id, []).append({name: getattr(one, name) for name in _EVIDENCE.names})
+            kept.setdefault(one.id, []).append({name: getattr(one, name) for name in _EVIDENCE})
         rows = []
         for person, needed in sorted(kept.items()):
             name, name_ts = names.get(person, (None, None))
@@ -81,10 +79,12 @@ def _by_organization(
     none = F.lit(None).cast("string").alias("request_id")
     appended = mapping.where("evidence IS NULL").select("organization_id", "id", "name", "name_ts", none)
     kept = mapping.select("organization_id", "id", F.explode("evidence").alias("of"))
-    state = said_part(appended.unionByName(kept.select("organization_id", "id", "of.*")))
+    state = state_part(appended.unionByName(kept.select("organization_id", "id", "of.*")), "said")
     if renames is not None:
         said = renames.select("organization_id", "from_id", "name", "execution_ts", "request_id")
-        state = state.unionByName(said_part(said.withColumnsRenamed({"from_id": "id", "execution_ts": "name_ts"})))
+        state = state.unionByName(
+            state_part(said.withColumnsRenamed({"from_id": "id", "execution_ts": "name_ts"}), "said")
+        )
     if alias is not None:
-        state = state.unionByName(edges_part(alias))
+        state = state.unionByName(state_part(alias, "edge"))
     return state.groupBy("organization_id").applyInArrow(run, ddl)

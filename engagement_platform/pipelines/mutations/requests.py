@@ -1,4 +1,4 @@
-"""Requests as they landed, and which of them are accepted. What accepted ones do is decided elsewhere."""
+"""Requests as they landed, and which of them are accepted: the rules of one organization. No Spark, no I/O."""
 
 from __future__ import annotations
 
@@ -8,24 +8,21 @@ from datetime import date, datetime
 from enum import StrEnum
 from typing import Any
 
-FIELDS = (
-    "organization_id",
-    "request_id",
-    "operation",
-    "from_id",
-    "to_id",
-    "name",
-    "engagement_id",
-    "type",
-    "channel",
-    "subject",
-    "attributes",
-    "set_null",
-    "engagement_date_from",
-    "engagement_date_to",
-    "execution_ts",
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from engagement_platform.pipelines.engagements.schema import COORDINATES_DDL, arrow_schema
+
+FIELDS_DDL = (
+    "organization_id string, request_id string, operation string, from_id string, to_id string, name string, "
+    "engagement_id string, type string, channel string, subject string, attributes map<string,string>, "
+    "set_null array<string>, engagement_date_from date, engagement_date_to date, execution_ts timestamp"
 )
+FIELDS = tuple(arrow_schema(FIELDS_DDL).names)
 """What a request says; columns of `engagement/mutation_request`."""
+JUDGED_DDL = f"{COORDINATES_DDL}, {FIELDS_DDL}, verdict string"
+"""Coordinates and FIELDS of a request, and what becomes of it."""
+_COORDINATES = ("topic", "partition", "offset")
 
 
 class Verdict(StrEnum):
@@ -93,3 +90,24 @@ def judge(requests: Iterable[Request], known: Iterable[Request]) -> list[Verdict
             claimed[key] = content
             verdicts.append(Verdict.ACCEPTED)
     return verdicts
+
+
+def judged(copies: pa.Table, known: pa.Table) -> pa.Table:
+    """The requests of a batch with their `verdict`, in the order of their Kafka coordinates.
+
+    copies: coordinates and FIELDS. known: FIELDS of requests accepted before, at least those with the same ids. All of
+    one organization. Cost: some ms for 10,000 requests, and 15 µs for each whose id is known or stands twice.
+    """
+    copies = copies.select([*_COORDINATES, *FIELDS]).sort_by([(name, "ascending") for name in _COORDINATES])
+    ids = copies.column("request_id").combine_chunks().cast(pa.string())
+    counts = pc.value_counts(ids)
+    repeated = counts.field("values").filter(pc.greater(counts.field("counts"), 1))
+    known_ids = known.column("request_id").combine_chunks().cast(pa.string())
+    doubtful = pc.or_(pc.is_in(ids, repeated), pc.is_in(ids, known_ids))
+    verdicts = pa.repeat(pa.scalar(Verdict.ACCEPTED.value), copies.num_rows)
+    if pc.any(doubtful).as_py():
+        few = copies.filter(doubtful)
+        same = known.filter(pc.is_in(known_ids, ids.filter(doubtful)))
+        found = judge(map(Request.of, few.to_pylist()), map(Request.of, same.to_pylist()))
+        verdicts = pc.replace_with_mask(verdicts, doubtful, pa.array([verdict.value for verdict in found], pa.string()))
+    return copies.append_column("verdict", verdicts)

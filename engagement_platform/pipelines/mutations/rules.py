@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from engagement_platform.pipelines.engagements.rules import change_type
-from engagement_platform.pipelines.engagements.schema import ROW, TIMESTAMP
+from engagement_platform.pipelines.engagements.schema import ROW, arrow_schema
 from engagement_platform.pipelines.mutations.edges import Edge
 from engagement_platform.pipelines.mutations.identity import Identities, identities_of, leading_to
 from engagement_platform.pipelines.state import Requests, newest_rows, one_chunk, struct_rows
@@ -26,26 +26,20 @@ _Key = TypeVar("_Key")
 _Place = tuple[datetime, bool, str]
 """When something happens: its time, requests (False) before engagements, requests by request_id."""
 
-CHANGE: Final = pa.schema(
-    [
-        *(ROW.field(name) for name in ("organization_id", "engagement_id", "engagement_date", "person_id")),
-        pa.field("previous_person_id", pa.string()),
-        pa.field("change_type", pa.string()),
-    ]
+CHANGE_DDL: Final = (
+    "organization_id string, engagement_id string, engagement_date date, person_id string, previous_person_id string, "
+    "change_type string"
 )
 """A change that readers see, as it is announced."""
+CHANGE: Final = arrow_schema(CHANGE_DDL)
 
-
-MOVE: Final = pa.schema(
-    [
-        *(pa.field(name, pa.string()) for name in ("organization_id", "source_person_id", "engagement_id")),
-        pa.field("engaged_from", TIMESTAMP),
-        pa.field("engaged_before", TIMESTAMP),
-        pa.field("to_id", pa.string()),
-    ]
+MOVE_DDL: Final = (
+    "organization_id string, source_person_id string, engagement_id string, engaged_from timestamp, "
+    "engaged_before timestamp, to_id string"
 )
 """What edges do to the rows of an id. With engaged_before: rows of the id from [engaged_from, engaged_before) get
 to_id, null when they are deleted. Without: rows of the id, or the engagement, are followed one by one."""
+MOVE: Final = arrow_schema(MOVE_DDL)
 
 
 def moves(organization_id: str, state: pa.Table, since: int) -> pa.Table:

@@ -14,16 +14,12 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from engagement_platform.pipelines.engagements.schema import ROW, ROW_DDL, STATE
-from engagement_platform.pipelines.frames import edges_part, no_state, patches_part, rows_part
-from engagement_platform.pipelines.mutations import groups, rules
+from engagement_platform.pipelines.frames import no_state, state_part
+from engagement_platform.pipelines.mutations import rules
+from engagement_platform.pipelines.mutations.connected_components import moves as moves_of
 
 _ID = ["organization_id", "engagement_id"]
 _PERSON = ["organization_id", "source_person_id"]
-MOVE_DDL = (
-    "organization_id string, source_person_id string, engagement_id string, engaged_from timestamp, "
-    "engaged_before timestamp, to_id string"
-)
-"""As `rules.MOVE` has it."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +106,7 @@ def _moves(pending: Pending) -> DataFrame | None:
     """What pending edges do to the ids they reach; None: none is pending."""
     if pending.alias is None or not pending.moves_identity:
         return None
-    return groups.moves(pending.alias, pending.watermark + 1, pending.max_edges, rules.moves, MOVE_DDL)
+    return moves_of(pending.alias, pending.watermark + 1, pending.max_edges, rules.moves, rules.MOVE_DDL)
 
 
 def _moved(data: DataFrame, moves: DataFrame) -> DataFrame:
@@ -163,12 +159,12 @@ def _resolved(held: DataFrame, pending: Pending, special: DataFrame, horizon: da
 def special_state(held: DataFrame, pending: Pending, special: DataFrame) -> DataFrame:
     """The state of the organizations of special rows: these rows, newer images, edges and patches."""
     organizations = F.broadcast(special.select("organization_id").distinct())
-    base = held.withColumn("sequence", F.lit(None).cast("bigint"))
-    state = no_state(held).unionByName(rows_part(base))
+    state = no_state(held).unionByName(state_part(held.withColumn("sequence", F.lit(None).cast("bigint")), "row"))
     if pending.changeset is not None:
-        state = state.unionByName(rows_part(pending.changeset.where(F.col("sequence") > pending.watermark)))
-    if pending.alias is not None:
-        state = state.unionByName(edges_part(pending.alias.join(organizations, "organization_id", "left_semi")))
-    if pending.updates is not None:
-        state = state.unionByName(patches_part(pending.updates.join(organizations, "organization_id", "left_semi")))
+        images = pending.changeset.where(F.col("sequence") > pending.watermark)
+        state = state.unionByName(state_part(images, "row"))
+    for kind, requests in (("edge", pending.alias), ("patch", pending.updates)):
+        if requests is not None:
+            of_them = requests.join(organizations, "organization_id", "left_semi")
+            state = state.unionByName(state_part(of_them, kind))
     return state

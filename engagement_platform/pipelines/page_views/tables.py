@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from engagement_platform.lake.contract import Column, Mode, Table
+from engagement_platform.lake.engagement import QUARANTINE
 from engagement_platform.sources.messages import EVENT_DATE, RecordShape
 
 SHAPE = RecordShape(
@@ -10,11 +11,6 @@ SHAPE = RecordShape(
     required=frozenset({"view_id", "user_id", "page", "viewed_at"}),
     ids=frozenset({"view_id", "user_id"}),
     event_time="viewed_at",
-)
-_COORDINATES = (
-    Column("topic", "string", "Kafka topic."),
-    Column("partition", "int", "Kafka partition."),
-    Column("offset", "long", "Kafka offset."),
 )
 
 PAGE_VIEW = Table(
@@ -28,20 +24,15 @@ PAGE_VIEW = Table(
         Column("user_id", "string", "Who."),
         Column("page", "string", "What."),
         Column("view_id", "string", "As the producer calls it."),
-        *_COORDINATES,
+        *QUARANTINE.columns[:3],
     ),
 )
 VIEW_QUARANTINE = Table(
     key=("view", "quarantine"),
     description="Messages that are no page views, whole, with the reason.",
     mode=Mode.APPEND_ONLY,
-    columns=(
-        *_COORDINATES,
-        Column("key", "binary", "Kafka key, as it came."),
-        Column("value", "binary", "Kafka value, as it came."),
-        Column("reason_code", "string", "Stable code of the rule that was broken."),
-        Column("reason", "string", "The same as a sentence."),
-    ),
+    # Without the audit columns of a batch, since a stream has none.
+    columns=QUARANTINE.columns[:7],
 )
 SESSION = Table(
     key=("view", "session"),

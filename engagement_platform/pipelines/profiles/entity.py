@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from engagement_platform.lake.contract import Column, Mode, Table
+from engagement_platform.lake.engagement import QUARANTINE
 from engagement_platform.settings import Settings, UnknownUpdate
 from engagement_platform.sources.messages import ChangeShape, ValueType
 
@@ -107,9 +108,7 @@ class Entity:
                 Column("op", "string", "INSERT, UPDATE or DELETE."),
                 *(Column(a.name, a.type, f"{a.comment} Null: nothing was said.") for a in self.attributes),
                 Column("set_null", "array<string>", "Columns that the change sets to null."),
-                Column("topic", "string", "Kafka topic."),
-                Column("partition", "int", "Kafka partition."),
-                Column("offset", "long", "Kafka offset."),
+                *QUARANTINE.columns[:3],
                 Column("ingestion_ts", "timestamp", "When the batch was planned, UTC."),
                 Column("batch_id", "long", "Batch that wrote the row; grows, also after a reset."),
             ),

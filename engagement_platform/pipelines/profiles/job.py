@@ -15,10 +15,9 @@ from pyspark.sql import functions as F
 
 from engagement_platform.engine.fencing import Committer
 from engagement_platform.engine.job import MicroBatchJob, Stores
-from engagement_platform.engine.model import Counts, Limits, Manifest, Source
+from engagement_platform.engine.model import Counts, Manifest, Source
 from engagement_platform.engine.unfinished_batches import looked_up
 from engagement_platform.lake.engagement import QUARANTINE
-from engagement_platform.lake.fencing import LakeFencing, targets
 from engagement_platform.lake.lake import Lake
 from engagement_platform.pii.tombstones import StoredTombstones, Tombstones
 from engagement_platform.pinned_settings import as_pinned, that_decide
@@ -27,18 +26,17 @@ from engagement_platform.pipelines.parts import (
     Parts,
     Reader,
     Received,
+    TopicBatch,
     by_reason,
     compiled,
     kept,
-    not_quarantined,
     received,
-    rejected_records,
     tune_for,
 )
 from engagement_platform.pipelines.profiles.entity import Entity, policies_of, under_policies
 from engagement_platform.pipelines.profiles.insert_guarantee import PROPERTY, to_note
 from engagement_platform.pipelines.profiles.snapshot import snapshot
-from engagement_platform.pipelines.redrive import RedrivenProcess, RedriveSource, turn_of
+from engagement_platform.pipelines.redrive import RedriveSource, redriven, turn_of
 from engagement_platform.pipelines.tombstones import of_entity, withheld
 from engagement_platform.sources.decoded_batches import changes_ddl, decode_changes
 from engagement_platform.sources.messages import DecodingLimits
@@ -67,35 +65,19 @@ def reread_name(entity: Entity) -> str:
 
 
 @dataclass(frozen=True)
-class ChangeBatch:
-    """A batch with its finished plan."""
+class ChangeBatch(TopicBatch):
+    """A batch with its finished plan: the decoded records; reason_code is null for those that land, DUPLICATE for those
+    that have."""
 
-    lake: Lake
     entity: Entity
-    manifest: Manifest
-    raw: DataFrame
-    decoded: DataFrame
-    plan: DataFrame
-    """The decoded records; reason_code is null for those that land, DUPLICATE for those that have. Checkpointed."""
-    received: Received
-    """With the reasons of the plan."""
     ops: Mapping[str, int]
     """Operation -> changes that land."""
+    duplicates: int
 
     @property
     def number(self) -> int:
         """Number of the batch in the changeset."""
         return self.manifest.table_versions[NUMBER]
-
-    @property
-    def rejected(self) -> dict[str, int]:
-        """Reason code -> records that go to quarantine."""
-        return {code: count for code, count in self.received.rejected.items() if code != DUPLICATE}
-
-    @property
-    def refused(self) -> DataFrame:
-        """Records of the plan that go to quarantine."""
-        return self.plan.where(F.col("reason_code") != DUPLICATE)
 
 
 @dataclass(frozen=True)
@@ -107,18 +89,11 @@ class QuarantineProcess:
 
     def run(self, work: ChangeBatch, commit: Committer) -> Counts:
         """Counts: rows_in, bytes_in, unknown_fields, duplicates, quarantined, files, bytes, commits."""
-        quarantined = sum(work.rejected.values())
-        counts = {
-            **work.received.counts(),
-            "duplicates": work.received.rejected.get(DUPLICATE, 0),
-            "quarantined": quarantined,
-        }
-        if not quarantined:
+        counts = {**work.received.counts(), "duplicates": work.duplicates, "quarantined": work.quarantined}
+        if not work.quarantined:
             return counts
-        refused = work.refused.where(F.col("reason_code").isin(*REASONS)) if REASONS.keys() & work.rejected else None
-        rows = not_quarantined(rejected_records(work.decoded, work.raw, refused), work.lake, work.manifest)
         appends = Appends(work.lake, work.manifest, commit)
-        appends.add("append", QUARANTINE, rows, quarantined)
+        appends.add("append", QUARANTINE, work.to_quarantine(), work.quarantined)
         return {**counts, **appends.counts()}
 
 
@@ -131,7 +106,7 @@ class ChangesetProcess:
 
     def run(self, work: ChangeBatch, commit: Committer) -> Counts:
         """Counts: landed, inserts, updates, deletes, files, bytes, commits."""
-        landed = work.received.accepted
+        landed = sum(work.ops.values())
         if not landed:
             return {"landed": 0}
         self._note(work)
@@ -158,40 +133,29 @@ def ingest_changes(
     """
     lake, settings, declared, tombstones = parts.lake, parts.settings, entity, StoredTombstones(parts.settings)
     lake.ensure(entity.changeset, entity.base, QUARANTINE)
-    redriven = [RedrivenProcess(source)] if isinstance(source, RedriveSource) else []
 
     def prepare(manifest: Manifest) -> ChangeBatch:
         own, entity = as_pinned(settings, manifest), under_policies(declared, manifest.settings.get("policies"))
         tune_for(lake, source.size(manifest.start, manifest.end))
         # What is redriven has not landed, so an INSERT of a known id is none of what is there.
-        seen_before = manifest.is_replay and not redriven
+        seen_before = manifest.is_replay and not isinstance(source, RedriveSource)
         return open_batch(lake.under(own), entity, manifest, read(manifest), tombstones, seen_before=seen_before)
 
-    return MicroBatchJob(
-        name=name or job_name(entity),
-        source=source,
-        prepare=prepare,
-        processes=(QuarantineProcess(), ChangesetProcess(), *redriven),
-        stores=parts.stores,
-        limits=Limits(settings.batch.max_records, settings.batch.max_bytes),
+    return parts.job(
+        name or job_name(entity),
+        source,
+        prepare,
+        (QuarantineProcess(), ChangesetProcess(), *redriven(source)),
         pin=lambda: _pinned(lake, entity, parts.stores),
         decides=lambda: {**that_decide(settings, "decoding"), "policies": policies_of(entity)},
         leased=(turn_of(entity.changeset),),
         enters=(QUARANTINE.name,),
-        lease_wait=settings.stores.lease_wait,
         describe=lambda work: {
-            "rejected": work.rejected,
+            **work.describe(),
             "changeset_batch": work.number,
             "pending_rows": snapshot(lake.root, entity).pending_rows,
-            "produced_quantiles_ms": list(work.received.produced_quantiles_ms),
         },
-        fencing=LakeFencing(
-            lake,
-            targets(
-                {"quarantine/append": QUARANTINE, "changeset/append": entity.changeset, "redriven/append": QUARANTINE}
-            ),
-        ),
-        callbacks=parts.callbacks,
+        writes={"quarantine/append": QUARANTINE, "changeset/append": entity.changeset, "redriven/append": QUARANTINE},
     )
 
 
@@ -212,7 +176,11 @@ def open_batch(
     groups = by_reason(plan, *(F.count_if(F.col("op") == op).alias(op) for op in _OPS))
     accepted = next((row for row in groups if row["reason_code"] is None), None)
     ops = {op: accepted[op] if accepted else 0 for op in _OPS}
-    return ChangeBatch(lake, entity, manifest, raw, decoded, plan, Received(**received(groups)), ops)
+    found = Received(**received(groups))
+    of = replace(found, rejected={code: n for code, n in found.rejected.items() if code not in (DUPLICATE, *REASONS)})
+    refused = {code: n for code, n in found.rejected.items() if code in REASONS}
+    refused_rows, duplicates = plan.where(F.col("reason_code").isin(*REASONS)), found.rejected.get(DUPLICATE, 0)
+    return ChangeBatch(lake, manifest, raw, decoded, of, plan, refused, refused_rows, entity, ops, duplicates)
 
 
 def landed_ids(lake: Lake, entity: Entity, manifest: Manifest) -> list[DataFrame]:

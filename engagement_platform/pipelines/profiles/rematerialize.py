@@ -20,7 +20,6 @@ from engagement_platform.engine.job import MicroBatchJob, Stores
 from engagement_platform.engine.model import Counts, JobState, Limits, Manifest, NoIdentity, Offsets, Transaction
 from engagement_platform.errors import PlatformError
 from engagement_platform.lake import log
-from engagement_platform.lake.fencing import LakeFencing, targets
 from engagement_platform.lake.lake import Lake
 from engagement_platform.lake.overwrite import (
     delete_through,
@@ -31,9 +30,8 @@ from engagement_platform.lake.overwrite import (
 )
 from engagement_platform.pinned_settings import as_pinned, that_decide
 from engagement_platform.pipelines.parts import Parts, tune_for
-from engagement_platform.pipelines.profiles.consistency_check import Checked, check_view
 from engagement_platform.pipelines.profiles.entity import Entity, policies_of, under_policies, version_of
-from engagement_platform.pipelines.profiles.point_read import point_read_seconds
+from engagement_platform.pipelines.profiles.point_read import Checked, check_view, point_read_seconds
 from engagement_platform.pipelines.profiles.schedule import ROUNDS, Round, cadence, rounds
 from engagement_platform.pipelines.profiles.snapshot import Snapshot, snapshot, transaction
 from engagement_platform.pipelines.profiles.view import folded_changes, view
@@ -234,13 +232,11 @@ def rematerialize(
         seconds, checked = point_read_seconds(lake.root, entity), check_view(lake, entity, taken)
         return Rematerialization(lake, entity, manifest, method, taken, retention, seconds, checked)
 
-    return MicroBatchJob(
-        name=job_name(entity),
-        source=PendingSource(lake.root, entity),
-        prepare=prepare,
-        processes=(BaseProcess(), BatchesProcess(), *([TombstoneProcess()] if forgets else [])),
-        stores=stores,
-        limits=Limits(settings.batch.max_records, settings.batch.max_bytes),
+    return parts.job(
+        job_name(entity),
+        PendingSource(lake.root, entity),
+        prepare,
+        (BaseProcess(), BatchesProcess(), *([TombstoneProcess()] if forgets else [])),
         # The changeset first, for the reason that `snapshot` gives.
         pin=lambda: {table.name: lake.version(table) for table in (entity.changeset, entity.base)},
         decides=lambda: {
@@ -249,18 +245,13 @@ def rematerialize(
         },
         # Of the changeset too: OPTIMIZE of a batch that is about to leave would be one of the two that fail.
         leased=(entity.base.name, entity.changeset.name),
-        lease_wait=settings.stores.lease_wait,
         describe=lambda work: {
             **describe(work),
             "cadence": cadence(known_rounds(stores, entity), settings.rematerialize).why,
         },
         clock=clock,
-        fencing=LakeFencing(
-            lake,
-            # The watermark goes up with the base; it cannot be written ahead of it.
-            targets({"base/write": None, "changeset/delete": entity.changeset, "tombstones/delete": entity.base}),
-        ),
-        callbacks=parts.callbacks,
+        # The watermark goes up with the base; it cannot be written ahead of it.
+        writes={"base/write": None, "changeset/delete": entity.changeset, "tombstones/delete": entity.base},
     )
 
 

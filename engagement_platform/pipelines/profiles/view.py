@@ -236,9 +236,9 @@ def current(lake: Lake, entity: Entity, *, keys: Sequence[str] | None = None, wh
     return view(lake, entity, keys=keys, where=where).rows
 
 
-def create_view(lake: Lake, entity: Entity, name: str | None = None) -> str:
-    """A temporary SQL view over the state of now, called as in `profile_current` unless told otherwise; its name."""
-    called = name or entity.view.replace("/", "_")
+def create_view(lake: Lake, entity: Entity) -> str:
+    """A temporary SQL view over the state of now, such as `profile_current`; its name."""
+    called = entity.view.replace("/", "_")
     current(lake, entity).createOrReplaceTempView(called)
     return called
 

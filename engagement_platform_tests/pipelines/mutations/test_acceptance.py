@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from engagement_platform.lake.arrow import schema_of, table_of
 from engagement_platform.lake.engagement import MUTATION_REQUEST
-from engagement_platform.pipelines.mutations.acceptance import judged
-from engagement_platform.pipelines.mutations.requests import FIELDS, Request, judge
+from engagement_platform.pipelines.mutations.requests import FIELDS, Request, judge, judged
 from engagement_platform_tests.pipelines.mutations.histories import Message, convert
 
 # Few ids and times, so that they meet.

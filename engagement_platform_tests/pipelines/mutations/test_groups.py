@@ -9,9 +9,10 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from engagement_platform.pipelines.engagements.schema import STATE
-from engagement_platform.pipelines.mutations import groups, rules
+from engagement_platform.pipelines.mutations import connected_components as groups
+from engagement_platform.pipelines.mutations import rules
 from engagement_platform.pipelines.mutations.connected_components import connected_components
-from engagement_platform.pipelines.mutations.view import MOVE_DDL
+from engagement_platform.pipelines.mutations.rules import MOVE_DDL
 from engagement_platform_tests.conftest import skip_without_graphframes
 from engagement_platform_tests.pipelines.lakes import MemoryLake
 from engagement_platform_tests.pipelines.mutations.histories import random_history

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engagement_platform.pipelines.mutations.purge_horizon import purge_horizon
+from engagement_platform.pipelines.mutations.move import purge_horizon
 from engagement_platform.settings import MutationSettings
 from engagement_platform.sources.lateness import from_microseconds, microseconds, production_time
 

@@ -16,6 +16,7 @@ from engagement_platform.pipelines.profiles.point_read import read_keys
 from engagement_platform.pipelines.profiles.snapshot import snapshot
 from engagement_platform.pipelines.profiles.view import create_view
 from engagement_platform.settings import MergeOnReadSettings, ViewStrategy
+from engagement_platform_tests.matrix import quick
 from engagement_platform_tests.pipelines.profiles.histories import PROFILE, Changes
 from engagement_platform_tests.pipelines.profiles.oracle import Said
 from engagement_platform_tests.pipelines.profiles.test_view import NEW_ONLY, in_files, lake_of, take_away
@@ -35,19 +36,22 @@ def two_of_each(root: Path, entity: Entity = PROFILE) -> Changes:
 
 @pytest.mark.parametrize(
     ("strategy", "entity", "skipped"),
-    [
-        ("double_rank_over", PROFILE, (PROFILE.base, PROFILE.changeset)),
-        ("left_join_union_inserts", NEW_ONLY, (PROFILE.base, PROFILE.changeset)),
-        # Which keys of the changes the base has is asked of all of them.
-        ("left_join_anti_join", PROFILE, (PROFILE.base,)),
-    ],
+    quick(
+        [
+            ("double_rank_over", PROFILE, (PROFILE.base, PROFILE.changeset)),
+            ("left_join_union_inserts", NEW_ONLY, (PROFILE.base, PROFILE.changeset)),
+            # Which keys of the changes the base has is asked of all of them.
+            ("left_join_anti_join", PROFILE, (PROFILE.base,)),
+        ],
+        unpack=True,
+    ),
     ids=["double_rank_over", "left_join_union_inserts", "left_join_anti_join"],
 )
 def test_a_key_that_sql_asks_for_reaches_the_scans(
     spark: SparkSession, tmp_path: Path, strategy: ViewStrategy, entity: Entity, skipped: tuple[Table, ...]
 ) -> None:
     two_of_each(tmp_path, entity)
-    name = create_view(lake_of(spark, tmp_path, MergeOnReadSettings(view=strategy)), entity, f"asked_{strategy}")
+    name = create_view(lake_of(spark, tmp_path, MergeOnReadSettings(view=strategy)), entity)
     for table in skipped:
         assert take_away(table, tmp_path, profile_id=OTHERS[table.name]) == 1
     rows = spark.sql(f"SELECT name, city FROM {name} WHERE profile_id = 'z'").collect()

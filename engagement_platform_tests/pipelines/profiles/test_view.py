@@ -23,7 +23,6 @@ from engagement_platform.pipelines.profiles.view import (
     STRATEGIES,
     StrategyNotValid,
     choose,
-    create_view,
     fits_broadcast,
     view,
 )
@@ -268,16 +267,16 @@ def test_with_more_changes_waiting_than_are_few_a_predicate_leaves_the_base_whol
     assert sorted(found.toArrow().column("profile_id").to_pylist()) == ["a", "b"]
 
 
-def test_the_state_is_what_the_rules_leave_in_the_base(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize("entity", quick([PROFILE, DEVICE, NEW_ONLY]), ids=["profile", "device", "new inserts"])
+def test_the_state_is_what_the_rules_leave_in_the_base(spark: SparkSession, tmp_path: Path, entity: Entity) -> None:
     """Also what no reader sees of it: versions, tombstones, and what nobody has inserted."""
-    for entity in (PROFILE, DEVICE, NEW_ONLY):
-        root, seed = tmp_path / f"{entity.name} {entity.inserts_are_new}", Random().randrange(2**32)
-        half_moved(root, entity, seed, 40)
-        lake = lake_of(spark, root)
-        in_spark = plain(view(lake, entity, strategy="full_outer_join").state.orderBy(entity.key).toArrow())
-        Changes(root, entity).move()
-        assert in_spark, "there are rows"
-        assert in_spark == plain(lake.read(entity.base).orderBy(entity.key).toArrow()), f"{entity.name}, seed {seed}"
+    seed = Random().randrange(2**32)
+    half_moved(tmp_path, entity, seed, 40)
+    lake = lake_of(spark, tmp_path)
+    in_spark = plain(view(lake, entity, strategy="full_outer_join").state.orderBy(entity.key).toArrow())
+    Changes(tmp_path, entity).move()
+    assert in_spark, "there are rows"
+    assert in_spark == plain(lake.read(entity.base).orderBy(entity.key).toArrow()), f"seed {seed}"
 
 
 @pytest.mark.parametrize("where", quick(["name = 'a'", "score IS NULL", "NOT (city <=> 'b') AND version > 2"]))
@@ -287,13 +286,3 @@ def test_a_predicate_finds_what_it_finds_in_the_whole_view(spark: SparkSession, 
     lake = lake_of(spark, tmp_path)
     found, whole = view(lake, PROFILE, where=where).rows.toArrow(), view(lake, PROFILE).rows.where(where).toArrow()
     assert rows_of(plain(found), PROFILE) == rows_of(plain(whole), PROFILE), f"seed {seed}"
-
-
-def test_the_view_is_there_for_sql(spark: SparkSession, tmp_path: Path) -> None:
-    changes = Changes(tmp_path, PROFILE)
-    changes.land(
-        0, [Said("a", 1, "INSERT", {"name": "Ann", "score": 3}), Said("b", 1, "INSERT"), Said("b", 2, "DELETE")]
-    )
-    name = create_view(lake_of(spark, tmp_path), PROFILE)
-    rows = spark.sql(f"SELECT profile_id, name, score FROM {name}").collect()
-    assert [tuple(row) for row in rows] == [("a", "Ann", 3)]
