@@ -158,17 +158,13 @@ class StreamCheckpoints:
         """Make a folder this stream's, for ever. Raises CheckpointTaken, CheckpointChanged."""
         location = checkpoint_folder(location)
         with writing(self._engine, "stream-checkpoints") as connection:
-            # Normalized, since older entries are stored as they were written.
-            known = {
-                row.stream: checkpoint_folder(row.location) for row in connection.execute(select(STREAM_CHECKPOINT))
-            }
-            if known.get(stream) == location:
+            folders = {row.stream: row.location for row in connection.execute(select(STREAM_CHECKPOINT))}
+            if folders.get(stream) == location:
                 return
-            for owner, folder in known.items():
-                if folder == location:
-                    raise CheckpointTaken(stream, location, owner)
-            if stream in known:
-                raise CheckpointChanged(stream, location, known[stream])
+            if owner := next((one for one, folder in folders.items() if folder == location), None):
+                raise CheckpointTaken(stream, location, owner)
+            if stream in folders:
+                raise CheckpointChanged(stream, location, folders[stream])
             connection.execute(
                 STREAM_CHECKPOINT.insert().values(location=location, stream=stream, claimed_ts=self._clock())
             )
