@@ -152,7 +152,7 @@ def append_foreign(uri: str, rows: pa.Table) -> None:
 @contextmanager
 def leased(stores: Stores, table: str, purpose: str) -> Iterator[None]:
     """The table's lease, for as long as it takes."""
-    with stores.leases.acquire(f"table/{table}", purpose=purpose, wait=timedelta(seconds=20)):
+    with stores.leases.acquire(f"table/{table}", purpose=purpose, wait=timedelta(seconds=120)):
         yield
 
 
