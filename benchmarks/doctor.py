@@ -28,7 +28,7 @@ from deltalake.transaction import AddAction, RemoveAction
 from rich.console import Console
 from rich.table import Table as Shown
 
-from engagement_platform.lake import light
+from engagement_platform.lake import store_tables
 from engagement_platform.lake.engagement import data_table
 
 DATA = data_table("organization")
@@ -38,7 +38,7 @@ ORGANIZATIONS, A_COMMIT = 48, 100
 
 def seeded(uri: str, files: int) -> None:
     """A table whose log names so many files, of a few MB each."""
-    light.create(uri, DATA)
+    store_tables.create(uri, DATA)
     found = DeltaTable(uri)
     schema, columns = found.schema(), list(found.metadata().partition_columns)
     for start in range(0, files, A_COMMIT):

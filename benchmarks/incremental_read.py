@@ -30,7 +30,7 @@ from rich.table import Table as RichTable
 
 from engagement_platform.consumers import Changes
 from engagement_platform.engine.model import Transaction
-from engagement_platform.lake import light
+from engagement_platform.lake import store_tables
 from engagement_platform.lake.arrow import schema_of, table_of
 from engagement_platform.lake.engagement import ALIAS, CHANGESET, MUTATION_REQUEST, NOTIFICATION, data_table
 
@@ -79,11 +79,11 @@ def engagement_id(organization: int, day: int, row: int) -> str:
 def build(lake: Path, size: Size) -> None:
     """Data Table, a commit a day, and the other tables, empty; none is clustered, which only Spark declares."""
     for table in (DATA, *(replace(one, liquid_by=()) for one in (NOTIFICATION, CHANGESET, ALIAS, MUTATION_REQUEST))):
-        light.create(table.uri(str(lake)), table)
+        store_tables.create(table.uri(str(lake)), table)
     found = DeltaTable(DATA.uri(str(lake)))
     for day in range(size.days):
         parts = [_rows(organization, day, size.rows) for organization in range(size.organizations)]
-        light.append(found, pa.concat_tables(parts), Transaction(f"{_APP}/data/append", day))
+        store_tables.append(found, pa.concat_tables(parts), Transaction(f"{_APP}/data/append", day))
 
 
 def _rows(organization: int, day: int, count: int) -> pa.Table:
@@ -126,7 +126,7 @@ def announce(lake: Path, batch: int) -> None:
         for row in range(CHANGED)
     ]  # fmt: skip
     txn = Transaction(f"{_APP}/notification/append", batch)
-    light.append(DeltaTable(NOTIFICATION.uri(str(lake))), table_of(rows, NOTIFICATION), txn)
+    store_tables.append(DeltaTable(NOTIFICATION.uri(str(lake))), table_of(rows, NOTIFICATION), txn)
 
 
 def bytes_read() -> int:

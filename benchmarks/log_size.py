@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 from deltalake import DeltaTable
 
 from engagement_platform.engine.model import Transaction
-from engagement_platform.lake import light
+from engagement_platform.lake import store_tables
 from engagement_platform.lake.arrow import table_of
 from engagement_platform.lake.engagement import data_table
 
@@ -23,7 +23,7 @@ def checkpoint_bytes(folder: Path, files: int) -> int:
     """Bytes of the checkpoint of a table that has so many files."""
     table, at = data_table("organization"), datetime(2026, 1, 1, 12, tzinfo=UTC)
     uri = table.uri(str(folder))
-    light.create(uri, table)
+    store_tables.create(uri, table)
     rows = [
         {
             "organization_id": f"org-{number:06d}", "engagement_date": at.date(), "engagement_ts": at,
@@ -34,7 +34,7 @@ def checkpoint_bytes(folder: Path, files: int) -> int:
         for number in range(files)
     ]  # fmt: skip
     found = DeltaTable(uri)
-    light.append(found, table_of(rows, table), Transaction("benchmark/log-size", 0))
+    store_tables.append(found, table_of(rows, table), Transaction("benchmark/log-size", 0))
     found.create_checkpoint()
     return sum(file.stat().st_size for file in Path(uri, "_delta_log").glob("*.checkpoint*.parquet"))
 

@@ -31,6 +31,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import pyarrow as pa
+from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 
 from benchmarks.budget import Budget, add_budget_option
@@ -170,7 +172,8 @@ class Bench:
             )
             land(at, self._records(int(size), 0, changes=self.asked.moved, regions=regions), 0)
             uri = at.entity.base.uri(at.settings.lake)
-            held = log.total_bytes(uri, _version(uri))
+            files = DeltaTable(uri, version=_version(uri)).get_add_actions(flatten=True)
+            held = sum(pa.table(files).column("size_bytes").to_pylist())
             figures = _move(at)
             self._agree(f"{spread}, {size} rows moved", seen(at, MERGE_ON_READ))
             self.kept[2].add(key, **figures, base_bytes=held)

@@ -28,7 +28,7 @@ from rich.console import Console
 from rich.table import Table as Shown
 
 from engagement_platform.engine.model import Transaction
-from engagement_platform.lake import light
+from engagement_platform.lake import scan, store_tables
 from engagement_platform.lake.arrow import table_of
 from engagement_platform.lake.engagement import data_table
 from engagement_platform.lake.optimize import Place, Rewrite, rewrite
@@ -51,11 +51,11 @@ class Cost:
 
 def seeded(uri: str, partitions: int, files: int, rows: int) -> None:
     """The table that is optimized."""
-    light.create(uri, DATA)
+    store_tables.create(uri, DATA)
     found = DeltaTable(uri)
     for batch in range(files):
         made = [_row(organization, batch, i) for organization in range(partitions) for i in range(rows)]
-        light.append(found, table_of(made, DATA), Transaction("bench/data", batch))
+        store_tables.append(found, table_of(made, DATA), Transaction("bench/data", batch))
 
 
 def _row(organization: int, batch: int, i: int) -> dict[str, object]:
@@ -112,7 +112,7 @@ def shown(costs: Sequence[Cost], title: str) -> Shown:
 
 def _rows(uri: str) -> pa.Table:
     columns = ["organization_id", "engagement_id", "engagement_ts", "person_id"]
-    return light.find(DeltaTable(uri), columns, {}).sort_by([(name, "ascending") for name in columns])
+    return scan.find(DeltaTable(uri), columns, {}).sort_by([(name, "ascending") for name in columns])
 
 
 def main() -> None:

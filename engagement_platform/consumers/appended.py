@@ -18,8 +18,8 @@ from engagement_platform.consumers.position import Position, Start, first_positi
 from engagement_platform.engine.cursors import CursorStore
 from engagement_platform.engine.database import open_engine
 from engagement_platform.errors import PlatformError
-from engagement_platform.lake import append_log_source, log
-from engagement_platform.lake.append_log_source import FilesVacuumed, TableReplaced, TableSource
+from engagement_platform.lake import added_rows, log
+from engagement_platform.lake.added_rows import FilesVacuumed, TableReplaced
 from engagement_platform.lake.contract import Column, Mode, Table
 from engagement_platform.lake.erased import is_erasure, is_erasure_of_players
 from engagement_platform.settings import Settings
@@ -80,11 +80,11 @@ class Appends:
         self.max_rows, self.follow, self.poll = max_rows, follow, poll
         self._passed = _passed(erases=erases, past_restores=past_restores)
         self._contract = _contract(self.root, table)
-        self._source = TableSource(self._contract.uri(self.root), self._contract)
+        self._uri = self._contract.uri(self.root)
         self._cursors = CursorStore(open_engine(store_url or Settings().store_url))
         lake = cursor_root(self.root, table)
         self._cursor = self._cursors.get(lake, name) or self._cursors.begin(
-            lake, name, first_position(self._source.uri, start).as_json()
+            lake, name, first_position(self._uri, start).as_json()
         )
         self._position, self._unsaid = self.committed, 0
 
@@ -119,12 +119,12 @@ class Appends:
         self._cursors.forget(cursor_root(self.root, self.table), self.name)
 
     def _next(self) -> Appended | None:
-        uri, newest = self._source.uri, log.version(self._source.uri)
+        newest = log.version(self._uri)
         if newest is None or newest < self._position.version:
-            raise TableReplaced.by_version(uri, self._position.version, newest)
+            raise TableReplaced(self._uri, self._position.version, newest)
         for version in range(self._position.version + 1, newest + 1):
-            files = append_log_source.added(uri, version - 1, version, passed=self._passed)
-            left = sum(append_log_source.rows_in(uri, file) for file in files) - self._position.rows
+            files = added_rows.added(self._uri, version, passed=self._passed)
+            left = sum(added_rows.rows_in(self._uri, file) for file in files) - self._position.rows
             if left <= 0:
                 self._position = Position(version)
                 continue
@@ -135,13 +135,13 @@ class Appends:
             return Appended(rows, end)
         return None
 
-    def _rows(self, files: list[append_log_source.Added]) -> pa.Table:
+    def _rows(self, files: list[added_rows.Added]) -> pa.Table:
         try:
-            return append_log_source.read_here(self._source.uri, self._contract, files, self._contract.column_names)
+            return added_rows.read_here(self._uri, self._contract, files, self._contract.column_names)
         except FileNotFoundError:
             first = files[0].version
-            committed = log.committed(self._source.uri, first)
-            raise FilesVacuumed(self._source.uri, first, committed, [file.path for file in files]) from None
+            committed = log.committed(self._uri, first)
+            raise FilesVacuumed(self._uri, first, committed, [file.path for file in files]) from None
 
 
 def _passed(*, erases: bool, past_restores: bool) -> Callable[[str | None], bool]:
@@ -149,7 +149,7 @@ def _passed(*, erases: bool, past_restores: bool) -> Callable[[str | None], bool
     return lambda marker: (
         is_erasure(marker)
         or (erases and is_erasure_of_players(marker))
-        or (past_restores and append_log_source.is_restore(marker))
+        or (past_restores and added_rows.is_restore(marker))
     )
 
 

@@ -22,7 +22,7 @@ from engagement_platform.engine.cursors import CursorStore
 from engagement_platform.engine.database import open_engine
 from engagement_platform.errors import PlatformError
 from engagement_platform.lake import log
-from engagement_platform.lake.append_log_source import BEFORE_ALL
+from engagement_platform.lake.added_rows import BEFORE_ALL
 from engagement_platform.lake.engagement import NOTIFICATION
 from engagement_platform.pipelines.engagements.schema import CURRENT_ROW
 from engagement_platform.settings import Settings

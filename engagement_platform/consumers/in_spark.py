@@ -24,8 +24,8 @@ from engagement_platform.consumers.position import Position, Start, first_positi
 from engagement_platform.engine.cursors import CursorStore, StreamCheckpoints, checkpoint_folder
 from engagement_platform.engine.database import open_engine
 from engagement_platform.errors import PlatformError
-from engagement_platform.lake import append_log_source, log
-from engagement_platform.lake.append_log_source import Added
+from engagement_platform.lake import added_rows, log
+from engagement_platform.lake.added_rows import Added
 from engagement_platform.lake.engagement import NOTIFICATION
 from engagement_platform.lake.lake import Lake, any_of
 from engagement_platform.layout.streams import Followed, followed
@@ -78,7 +78,7 @@ def _refuse_lost(name: str, uri: str, version: int) -> None:
             for _, files in commits(uri, version, version if newest is None else newest):
                 if files:
                     # What was removed longest ago is what follows at once.
-                    append_log_source.refuse_vacuumed(uri, files)
+                    added_rows.refuse_vacuumed(uri, files)
                     return
     except TooFarBehind as behind:
         raise StreamTooFarBehind(name, version, behind.why) from behind
@@ -172,7 +172,7 @@ class Pull:
         """
         # In this order: a change that was announced by then is in the view.
         newest = log.version(self._uri)
-        self._position = Position(append_log_source.BEFORE_ALL if newest is None else newest)
+        self._position = Position(added_rows.BEFORE_ALL if newest is None else newest)
         rows = current(self.lake, snapshot(self.lake.root)).withColumns(
             {"change_type": F.lit("INSERT"), "previous_person_id": F.lit(None).cast("string")}
         )
@@ -191,16 +191,16 @@ class Pull:
         files, rows, end = list[Added](), 0, self._position.version
         with told_too_far_behind(self.name, self._position):
             for version, added in commits(self._uri, end, newest):
-                count = sum(append_log_source.rows_in(self._uri, file) for file in added)
+                count = sum(added_rows.rows_in(self._uri, file) for file in added)
                 if files and rows + count > self.max_rows:
                     break
                 files, rows, end = [*files, *added], rows + count, version
-            append_log_source.refuse_vacuumed(self._uri, files)
+            added_rows.refuse_vacuumed(self._uri, files)
         self._position = Position(end)
         self._unsaid += rows
         if not files:
             return None
-        notified = append_log_source.read_frame(self.lake.spark, self._uri, NOTIFICATION, files, READ)
+        notified = added_rows.read_frame(self.lake.spark, self._uri, NOTIFICATION, files, READ)
         if self.organizations is not None:
             notified = notified.where(any_of("organization_id", sorted(self.organizations)))
         found = as_now(self.lake, notified)

@@ -10,7 +10,7 @@ from engagement_platform.consumers.notified import commits
 from engagement_platform.consumers.position import Position
 from engagement_platform.engine.cursors import Cursor, CursorStore, StreamCheckpoints
 from engagement_platform.errors import PlatformError
-from engagement_platform.lake import append_log_source, log
+from engagement_platform.lake import added_rows, log
 from engagement_platform.lake.engagement import NOTIFICATION
 from engagement_platform.layout.streams import Followed, followed
 from engagement_platform.settings import Settings
@@ -97,7 +97,7 @@ def _lag(root: str, table: str, cursor: Cursor) -> Lag:
 def _behind(uri: str, position: Position) -> tuple[int, int, datetime | None, bool]:
     """What waits after a position: rows, commits, when the first was made, and whether part of it is gone."""
     newest = log.version(uri)
-    last = append_log_source.BEFORE_ALL if newest is None else newest
+    last = added_rows.BEFORE_ALL if newest is None else newest
     waiting = max(0, last - position.version)
     rows, oldest, lost = -position.rows, None, position.version > last
     try:
@@ -105,8 +105,8 @@ def _behind(uri: str, position: Position) -> tuple[int, int, datetime | None, bo
             # What makes a table, or moves rows to other files, is nothing to read.
             if files and oldest is None:
                 oldest = log.committed(uri, version)
-                append_log_source.refuse_vacuumed(uri, files)
-            rows += sum(append_log_source.rows_in(uri, file) for file in files)
+                added_rows.refuse_vacuumed(uri, files)
+            rows += sum(added_rows.rows_in(uri, file) for file in files)
     except PlatformError:
         lost = True
     return max(0, rows), waiting, oldest, lost

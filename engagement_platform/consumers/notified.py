@@ -11,8 +11,8 @@ import pyarrow.compute as pc
 
 from engagement_platform.consumers.position import Position
 from engagement_platform.errors import PlatformError
-from engagement_platform.lake import append_log_source, log
-from engagement_platform.lake.append_log_source import Added, CommitsExpired, FilesVacuumed, RowsTakenAway
+from engagement_platform.lake import added_rows, log
+from engagement_platform.lake.added_rows import Added, CommitsExpired, FilesVacuumed, RowsTakenAway
 from engagement_platform.lake.arrow import schema_of
 from engagement_platform.lake.engagement import NOTIFICATION
 
@@ -77,7 +77,7 @@ def told_too_far_behind(name: str, position: Position) -> Iterator[None]:
 
 def refuse_replaced(name: str, position: Position, newest: int | None) -> None:
     """Raise TooFarBehind when the table has fewer versions than were read."""
-    if position.version > (append_log_source.BEFORE_ALL if newest is None else newest):
+    if position.version > (added_rows.BEFORE_ALL if newest is None else newest):
         found = "there is no table any more" if newest is None else f"its newest version is {newest}"
         raise TooFarBehind(name, position, f"{found}, so it was made anew")
 
@@ -85,7 +85,7 @@ def refuse_replaced(name: str, position: Position, newest: int | None) -> None:
 def commits(uri: str, after: int, through: int) -> Iterator[tuple[int, list[Added]]]:
     """Each version after < v <= through with the files it added; each entry of the log is read when it is its turn."""
     for version in range(after + 1, through + 1):
-        yield version, append_log_source.added(uri, version - 1, version)
+        yield version, added_rows.added(uri, version)
 
 
 def _read(uri: str, position: Position, through: int, most: int) -> Notified:
@@ -93,7 +93,7 @@ def _read(uri: str, position: Position, through: int, most: int) -> Notified:
     for version, files in commits(uri, position.version, through):
         begin, passed = position.rows, 0
         for file in files:
-            count = append_log_source.rows_in(uri, file)
+            count = added_rows.rows_in(uri, file)
             skip, passed = max(0, begin - passed), passed + count
             if skip >= count:
                 continue
@@ -102,7 +102,7 @@ def _read(uri: str, position: Position, through: int, most: int) -> Notified:
             taken += rows.num_rows
             if taken == most:
                 read = passed - count + skip + rows.num_rows
-                whole = read == sum(append_log_source.rows_in(uri, each) for each in files)
+                whole = read == sum(added_rows.rows_in(uri, each) for each in files)
                 return Notified(pa.concat_tables(parts), Position(version) if whole else Position(version - 1, read))
         position = Position(version)
     return Notified(pa.concat_tables(parts), position)
@@ -110,7 +110,7 @@ def _read(uri: str, position: Position, through: int, most: int) -> Notified:
 
 def _rows_of(uri: str, file: Added) -> pa.Table:
     try:
-        return append_log_source.read_here(uri, NOTIFICATION, [file], READ)
+        return added_rows.read_here(uri, NOTIFICATION, [file], READ)
     except FileNotFoundError:
         raise FilesVacuumed(uri, file.version, log.committed(uri, file.version), [file.path]) from None
 

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 from engagement_platform.errors import PlatformError
 from engagement_platform.lake import log
-from engagement_platform.lake.append_log_source import BEFORE_ALL
+from engagement_platform.lake.added_rows import BEFORE_ALL
 
 Start = str | datetime | int
 """`beginning`, `now`, a time with a zone, a batch as `JOB#ID`, or the number of a batch of ingest-engagements."""

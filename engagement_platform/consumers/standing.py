@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
-from engagement_platform.lake import light, log
+from engagement_platform.lake import log, scan
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.engagement import ALIAS, CHANGESET, MUTATION_REQUEST
 from engagement_platform.pipelines.engagements.schema import CURRENT_ROW, ROW, STATE
@@ -57,7 +57,7 @@ class Standing:
         """
         where = {name: sorted(set(keys[name].to_pylist())) for name in _SOUGHT}
         pending = _Pending(self, where)
-        rows = light.find(self._open(DATA), pending.columns(columns), where)
+        rows = scan.find(self._open(DATA), pending.columns(columns), where)
         wanted = _keys(keys)
         rows, images = rows.filter(_among(rows, wanted)), pending.images.filter(_among(pending.images, wanted))
         special = _among(rows, pending.special)
@@ -69,7 +69,7 @@ class Standing:
         at once."""
         where = {} if organizations is None else {"organization_id": sorted(organizations)}
         pending, held = _Pending(self, where), [ROW.empty_table()]
-        for rows in light.batches(self._open(DATA), pending.columns(columns), where):
+        for rows in scan.batches(self._open(DATA), pending.columns(columns), where):
             special = _among(rows, pending.special)
             if pending.special:
                 held.append(rows.filter(special).cast(ROW))
@@ -86,7 +86,7 @@ class Standing:
         if table.name not in self.at.newest or (above is not None and not self.at.is_pending(table, above)):
             return pa.table({name: pa.nulls(0) for name in (*names, "sequence")})
         between = None if above is None else {"batch_sequence": (above + 1, _LAST_SEQUENCE)}
-        found = light.find(self._open(table), [*names, "batch_sequence"], where, between)
+        found = scan.find(self._open(table), [*names, "batch_sequence"], where, between)
         if (unpublished := self.at.unpublished.get(table.name)) is not None:
             found = found.filter(pc.not_equal(found["batch_sequence"], unpublished))
         return found.rename_columns([*names, "sequence"])

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 from engagement_platform.erasing.rules import Belonging, leading_back, leading_on
-from engagement_platform.lake import light, log
+from engagement_platform.lake import log, scan
 from engagement_platform.lake.arrow import schema_of
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.engagement import (
@@ -110,7 +110,7 @@ class Found:
         if version is None or not all(where.values()):
             return schema_of(table, *columns).empty_table()
         opened = DeltaTable(log.storage_uri(table.uri(self.settings.lake)), version=version)
-        return light.find(opened, columns, where).cast(schema_of(table, *columns))
+        return scan.find(opened, columns, where).cast(schema_of(table, *columns))
 
     def naming(self, table: Table, columns: Sequence[str], ids: Sequence[str]) -> pa.Table:
         """Columns of the rows that are about one of these ids; each once."""

@@ -23,7 +23,7 @@ from engagement_platform.erasing.job import Eraser, tables, versions
 from engagement_platform.erasing.purge import Purged, purge_now
 from engagement_platform.erasing.rewrites import Rewrite, as_markers, rewrites
 from engagement_platform.jobs import open_stores
-from engagement_platform.lake import light, log
+from engagement_platform.lake import log, scan
 from engagement_platform.lake.arrow import table_of
 from engagement_platform.lake.contract import Column, Mode, Table
 from engagement_platform.lake.erased import current_files, rewrite
@@ -136,11 +136,11 @@ class SubjectTables(_Tables):
             same = {column: [subject.id] for column in table.subject_columns}
             if subject.game is not None:
                 same["game_id"] = [subject.game]
-            rows = int(light.find(found, [*same], same).num_rows)
+            rows = int(scan.find(found, [*same], same).num_rows)
             return Rewrite(tuple(same), pa.table(same).slice(0, 1 if rows else 0)), rows
         place = PLACE if "key" in table.column_names else (*_LINE, "value")
         text, words, named = [n for n in ("key", "value") if n in table.column_names], naming(subject), []
-        for batch in light.batches(found, list(dict.fromkeys((*place, *text))), {}):
+        for batch in scan.batches(found, list(dict.fromkeys((*place, *text))), {}):
             for row in batch.to_pylist():
                 # A line of which nobody can say of which game it is goes, whatever game was asked for.
                 game = said_in(row["value"]).get("game_id", subject.game)

@@ -16,7 +16,7 @@ from engagement_platform.engine.job import Stores
 from engagement_platform.erasing.found import Whom
 from engagement_platform.erasing.job import tables
 from engagement_platform.lake import log
-from engagement_platform.lake.append_log_source import location
+from engagement_platform.lake.added_rows import location
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.erased import current_files
 from engagement_platform.lake.turns import turn

@@ -23,9 +23,8 @@ from engagement_platform.engine.lease import LeaseUnavailable
 from engagement_platform.errors import PlatformError
 from engagement_platform.guards.foreign_commits import REWRITES, Foreign, foreign_commits
 from engagement_platform.lake import log
-from engagement_platform.lake.contract import Found, Mode, Table
+from engagement_platform.lake.contract import Found, Mode, NotAStreamSource, Table
 from engagement_platform.lake.engagement import engagement_tables
-from engagement_platform.lake.refusals import NotAStreamSource
 from engagement_platform.lake.streaming import finished_batch
 from engagement_platform.layout import disk
 from engagement_platform.layout.vacuum import RetentionTooShort

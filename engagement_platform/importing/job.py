@@ -23,7 +23,7 @@ from engagement_platform.errors import PlatformError
 from engagement_platform.importing.files import NothingToImport, SourceFile
 from engagement_platform.importing.read import PATH, REASON, VALUE, look, read, strictly
 from engagement_platform.importing.schema import Schema
-from engagement_platform.lake import light, log
+from engagement_platform.lake import log, scan
 from engagement_platform.lake.arrow import table_of
 from engagement_platform.lake.contract import Column, Mode, Table
 from engagement_platform.lake.imported import OUTCOME, PLAN, REJECTED, convert_folder, merge_files
@@ -230,7 +230,7 @@ class Import:
         found = log.open_log(self.lake.uri(table))
         if found is None:
             return []
-        rows = light.find(found, table.column_names, {name: [value] for name, value in where.items()})
+        rows = scan.find(found, table.column_names, {name: [value] for name, value in where.items()})
         noted: list[dict[str, Any]] = rows.to_pylist()
         return noted
 

@@ -7,88 +7,32 @@ from collections.abc import Callable, Mapping
 import pyspark
 from pyspark.sql import SparkSession
 
-from engagement_platform.lake import log
-
 Probe = Callable[[SparkSession, str], str]
 """Given a session and the place of a table that is not there yet: what was seen. Raises whatever the engine raises."""
 
-
-def _table(spark: SparkSession, uri: str, more: str = "", columns: str = "id bigint, day date") -> str:
-    name = f"delta.`{uri}`"
-    spark.sql(f"CREATE TABLE {name} ({columns}) USING delta {more}").collect()
-    return name
+_CREATE = "CREATE TABLE {} (id bigint, day date) USING delta"
+_INSERT = "INSERT INTO {} VALUES (1, DATE'2026-01-01'), (2, DATE'2026-01-02')"
 
 
-def _insert(spark: SparkSession, name: str) -> None:
-    spark.sql(f"INSERT INTO {name} VALUES (1, DATE'2026-01-01'), (2, DATE'2026-01-02')").collect()
+def _runs(*statements: str, spark: SparkSession, uri: str) -> str:
+    """Run all of them; `{}` stands for the table."""
+    for statement in statements:
+        spark.sql(statement.format(f"delta.`{uri}`")).collect()
+    return "works"
 
 
-def _versions(spark: SparkSession, _uri: str) -> str:
-    return f"Spark {spark.version}, pyspark {pyspark.__version__}"
-
-
-def _merge(spark: SparkSession, uri: str) -> str:
-    name = _table(spark, uri)
-    _insert(spark, name)
-    spark.sql(
-        f"MERGE INTO {name} t USING (SELECT 2 AS id) s ON t.id = s.id WHEN MATCHED THEN UPDATE SET day = NULL"
-    ).collect()
-    return f"version {log.version(uri)}"
-
-
-def _z_order(spark: SparkSession, uri: str) -> str:
-    name = _table(spark, uri)
-    _insert(spark, name)
-    spark.sql(f"OPTIMIZE {name} ZORDER BY (day)").collect()
-    return "OPTIMIZE ZORDER BY"
-
-
-def _liquid(spark: SparkSession, uri: str) -> str:
-    _insert(spark, _table(spark, uri, "CLUSTER BY (day)"))
-    return "CLUSTER BY"
-
-
-def _vectors(spark: SparkSession, uri: str) -> str:
-    name = _table(spark, uri, "TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')")
-    _insert(spark, name)
-    spark.sql(f"DELETE FROM {name} WHERE id = 1").collect()
-    return "a DELETE that rewrites no file"
-
-
-def _restore(spark: SparkSession, uri: str) -> str:
-    name = _table(spark, uri)
-    _insert(spark, name)
-    spark.sql(f"RESTORE TABLE {name} TO VERSION AS OF 0").collect()
-    return "RESTORE TO VERSION AS OF"
-
-
-def _not_null(spark: SparkSession, uri: str) -> str:
-    _insert(spark, _table(spark, uri, columns="id bigint NOT NULL, day date"))
-    return "NOT NULL"
-
-
-def _check(spark: SparkSession, uri: str) -> str:
-    name = _table(spark, uri)
-    spark.sql(f"ALTER TABLE {name} ADD CONSTRAINT positive CHECK (id > 0)").collect()
-    _insert(spark, name)
-    return "CHECK (…)"
-
-
-def _primary_key(spark: SparkSession, uri: str) -> str:
-    name = _table(spark, uri)
-    spark.sql(f"ALTER TABLE {name} ADD CONSTRAINT one PRIMARY KEY (id)").collect()
-    return "PRIMARY KEY"
+def _statements(*statements: str) -> Probe:
+    return lambda spark, uri: _runs(*statements, spark=spark, uri=uri)
 
 
 def _change_feed(spark: SparkSession, uri: str) -> str:
-    name = _table(spark, uri, "TBLPROPERTIES ('delta.enableChangeDataFeed' = 'true')")
-    _insert(spark, name)
+    _runs(f"{_CREATE} TBLPROPERTIES ('delta.enableChangeDataFeed' = 'true')", _INSERT, spark=spark, uri=uri)
     rows = spark.read.format("delta").option("readChangeFeed", "true").option("startingVersion", 0).load(uri).count()
     return f"{rows} rows of change feed"
 
 
 def _stream(spark: SparkSession, uri: str) -> str:
-    _table(spark, uri)
+    _runs(_CREATE, spark=spark, uri=uri)
     assert spark.readStream.format("delta").load(uri).isStreaming
     return "readStream"
 
@@ -104,22 +48,27 @@ def _s3a(spark: SparkSession, _uri: str) -> str:
 
 
 def _connect(spark: SparkSession, _uri: str) -> str:
-    kind = type(spark).__module__
-    if ".connect." not in kind:
+    if ".connect." not in type(spark).__module__:
         raise RuntimeError("this session is classic, in one process with its driver; spark.remote is not set")
     return "Spark Connect"
 
 
 PROBES: Mapping[str, Probe] = {
-    "versions": _versions,
-    "MERGE": _merge,
-    "Z-order": _z_order,
-    "liquid clustering": _liquid,
-    "deletion vectors": _vectors,
-    "RESTORE": _restore,
-    "constraint NOT NULL": _not_null,
-    "constraint CHECK": _check,
-    "constraint PRIMARY KEY": _primary_key,
+    "versions": lambda spark, _uri: f"Spark {spark.version}, pyspark {pyspark.__version__}",
+    "MERGE": _statements(
+        _CREATE,
+        _INSERT,
+        "MERGE INTO {} t USING (SELECT 2 AS id) s ON t.id = s.id WHEN MATCHED THEN UPDATE SET day = NULL",
+    ),
+    "Z-order": _statements(_CREATE, _INSERT, "OPTIMIZE {} ZORDER BY (day)"),
+    "liquid clustering": _statements(f"{_CREATE} CLUSTER BY (day)", _INSERT),
+    "deletion vectors": _statements(
+        f"{_CREATE} TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')", _INSERT, "DELETE FROM {} WHERE id = 1"
+    ),
+    "RESTORE": _statements(_CREATE, _INSERT, "RESTORE TABLE {} TO VERSION AS OF 0"),
+    "constraint NOT NULL": _statements(_CREATE.replace("id bigint", "id bigint NOT NULL"), _INSERT),
+    "constraint CHECK": _statements(_CREATE, "ALTER TABLE {} ADD CONSTRAINT positive CHECK (id > 0)", _INSERT),
+    "constraint PRIMARY KEY": _statements(_CREATE, "ALTER TABLE {} ADD CONSTRAINT one PRIMARY KEY (id)"),
     "change feed": _change_feed,
     "streaming source": _stream,
     "s3a": _s3a,

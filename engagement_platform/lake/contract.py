@@ -40,8 +40,6 @@ class Table:
     liquid_by: tuple[str, ...] = ()
     subject_columns: tuple[str, ...] = ()
     """Columns that hold ids of whoever a row is about, by which an erasure finds the row."""
-    in_spark: bool = False
-    """Whether Spark makes the empty table on a local disk, too; its rows are Spark's in any case."""
 
     @property
     def name(self) -> str:
@@ -89,6 +87,18 @@ class ContractBroken(PlatformError):
             "with ENGAGEMENT_PLATFORM_LAYOUT__EVOLVE=true. Another partitioning: set the layout.scheme that the table "
             "has, or give it the one that is set with `engagement-platform migrate`. For anything else move the table "
             "away (it is rebuilt by `engagement-platform reset` and a new run)."
+        )
+
+
+class NotAStreamSource(PlatformError):
+    """A table whose rows change was asked for as a stream."""
+
+    def __init__(self, table: Table) -> None:
+        self.table = table.name
+        super().__init__(
+            f"The table {table.name} changes rows that were written, so it cannot be streamed from: a stream would "
+            "fail at the first change, or miss it. Nothing was started. Stream engagement/notification, which has a "
+            "row for every change, and fetch the rows it names from the table."
         )
 
 

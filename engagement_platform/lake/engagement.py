@@ -38,7 +38,6 @@ def data_table(scheme: LayoutScheme) -> Table:
         description="Engagements as they are now: under the identity their person has now, newest version only.",
         mode=Mode.MUTABLE,
         subject_columns=("source_person_id", "person_id"),
-        in_spark=True,
         partitioned_by=_PARTITIONING[scheme],
         liquid_by=_BY_DAY if scheme == "liquid" else (),
         columns=(
@@ -62,7 +61,6 @@ CHANGESET = Table(
     description="Images of rows that the Data Table does not show yet; the view `engagement/current` does.",
     mode=Mode.MUTABLE,
     subject_columns=("source_person_id", "person_id"),
-    in_spark=True,
     liquid_by=_BY_DAY,
     columns=(
         _ORGANIZATION,
@@ -85,7 +83,6 @@ NOTIFICATION = Table(
     description="One row for every insert, update or delete in the Data Table, for readers to follow.",
     mode=Mode.APPEND_ONLY,
     subject_columns=("person_id", "previous_person_id"),
-    in_spark=True,
     liquid_by=("organization_id", "ingestion_date"),
     columns=(
         Column("notification_id", "string", "Unique; the same when a batch is replayed."),
@@ -108,7 +105,6 @@ MAPPING = Table(
     description="Names of persons: as they were said, and, once moved, one row per id. The view gives one row per id.",
     mode=Mode.MUTABLE,
     subject_columns=("id",),
-    in_spark=True,
     liquid_by=("organization_id", "id"),
     columns=(
         _ORGANIZATION,
@@ -129,7 +125,6 @@ QUARANTINE = Table(
     key=("engagement", "quarantine"),
     description="Every rejected record, whole, with its reason and where it came from.",
     mode=Mode.APPEND_ONLY,
-    in_spark=True,
     partitioned_by=("ingestion_date",),
     columns=(
         _TOPIC,
@@ -152,7 +147,6 @@ MUTATION_REQUEST = Table(
     description="Accepted requests to convert, delete, rename or update, as they came; the view shows them at once.",
     mode=Mode.APPEND_ONLY,
     subject_columns=("from_id", "to_id"),
-    in_spark=True,
     partitioned_by=("ingestion_date",),
     columns=(
         Column("request_id", "string", "Unique within the organization."),
@@ -185,7 +179,6 @@ ALIAS = Table(
     description="The edges of identity: every accepted CONVERT and DELETE as it came. All identities follow from it.",
     mode=Mode.APPEND_ONLY,
     subject_columns=("from_id", "to_id"),
-    in_spark=True,
     liquid_by=("organization_id",),
     columns=(
         _ORGANIZATION,

@@ -16,7 +16,7 @@ from deltalake import DeltaTable
 from pyspark.sql import functions as F
 
 from engagement_platform.engine.model import Transaction
-from engagement_platform.lake import light, log
+from engagement_platform.lake import log
 from engagement_platform.lake.contract import Mode, Table
 from engagement_platform.lake.lake import Lake
 from engagement_platform.lake.turns import turn
@@ -75,7 +75,7 @@ def rewrite(
         properties = found.metadata().configuration
         try:
             if sum(rows.num_rows for rows in (gone, changed) if rows is not None):
-                if not light.written(found, txn):
+                if not lake.holds(table, txn):
                     txn.guard()
                     if table.mode is Mode.APPEND_ONLY:
                         _alter(lake, table, open_to_removals=True)

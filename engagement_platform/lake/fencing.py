@@ -15,9 +15,8 @@ from engagement_platform.engine.model import Transaction
 from engagement_platform.errors import PlatformError
 from engagement_platform.lake import driver_lease, log
 from engagement_platform.lake.contract import Table
-from engagement_platform.lake.lake import Lake
+from engagement_platform.lake.lake import Lake, save_under
 from engagement_platform.lake.optimize import CONFLICT, first_line
-from engagement_platform.lake.transactions import save_under
 from engagement_platform.lake.turns import turn
 
 ATTEMPTS = 10

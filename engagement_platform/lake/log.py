@@ -10,10 +10,10 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -121,7 +121,7 @@ def find_commit(uri: str, marker: str) -> Commit | None:
         entry for entry in table.history(limit=HISTORY_LOOKBACK) if marker_of(entry.get("userMetadata")) == marker
     ]
     marked.sort(key=lambda entry: entry.get("operation") == "OPTIMIZE")
-    return _commit(marked[0], uri) if marked else None
+    return _commit(marked[0]) if marked else None
 
 
 def added_by(commits: Iterable[Commit]) -> dict[str, int]:
@@ -141,21 +141,6 @@ def replaced_by(commits: Iterable[Commit]) -> dict[str, int]:
         "files_rewritten": sum(commit.files_removed for commit in replacing),
         "bytes_rewritten": sum(commit.bytes_added for commit in replacing),
     }
-
-
-def bytes_of(table: DeltaTable, organizations: Sequence[str]) -> int:
-    """Bytes of the files in the partitions of these organizations; of all files where that is no partition column."""
-    files = pa.table(table.get_add_actions(flatten=True))
-    column = "partition.organization_id"
-    if column in files.column_names:
-        files = files.filter(pc.is_in(files.column(column), pa.array(organizations, pa.string())))
-    return int(pc.sum(files.column("size_bytes")).as_py() or 0)
-
-
-def total_bytes(uri: str, version: int) -> int:
-    """Bytes of all files of a version."""
-    files = pa.table(DeltaTable(storage_uri(uri), version=version).get_add_actions(flatten=True))
-    return int(pc.sum(files.column("size_bytes")).as_py() or 0)
 
 
 def rows_in(uri: str, version: int) -> int:
@@ -288,81 +273,44 @@ def listed(filesystem: pafs.FileSystem, path: str) -> list[pafs.FileInfo]:
         return []
 
 
-def partition_values(uri: str, version: int, column: str) -> set[str] | None:
-    """The values of a partition column of which a version has files; None where it is no partition column."""
-    files = pa.table(DeltaTable(storage_uri(uri), version=version).get_add_actions(flatten=True))
-    name = f"partition.{column}"
-    if name not in files.column_names:
-        return None if files.num_rows else set()
-    return {str(value) for value in pc.unique(files.column(name)).to_pylist()}
+def files_between(uri: str, version: int, column: str, spans: Sequence[tuple[datetime, datetime]]) -> list[str] | None:
+    """The files of a version whose bounds of a column of times admit one of the spans, or that have no bounds.
 
-
-@dataclass(frozen=True)
-class Stored:
-    """What some rows take up in a table: rows (0 where the log does not say), bytes and files."""
-
-    rows: int
-    bytes: int
-    files: int
-
-
-def stored(uri: str, version: int, organizations: Sequence[str]) -> dict[str, Stored]:
-    """What each of these organizations has in a table, as of a version.
-
-    Where organization_id is no partition column, an organization is said to have all files whose bounds admit it.
+    spans: first and last time, both included. None where a file alone does not say what its rows are: deletion vectors,
+    mapped columns, shallow clones. A scan in Spark would cost a job a table for its log (Delta 4.4.0).
     """
-    files = pa.table(DeltaTable(storage_uri(uri), version=version).get_add_actions(flatten=True))
-    rows = pc.fill_null(files.column("num_records"), 0)
-    files = pa.table({**{name: files.column(name) for name in files.column_names}, "num_records": rows})
-    column = "partition.organization_id"
-    if column in files.column_names:
-        summed = files.group_by(column).aggregate([("num_records", "sum"), ("size_bytes", "sum"), ([], "count_all")])
-        wanted = set(organizations)
-        found = {
-            row[column]: Stored(row["num_records_sum"], row["size_bytes_sum"], row["count_all"])
-            for row in summed.to_pylist()
-            if row[column] in wanted
-        }
-    else:
-        total = Stored(pc.sum(rows).as_py() or 0, pc.sum(files.column("size_bytes")).as_py() or 0, files.num_rows)
-        found = dict.fromkeys(organizations, total)
-    return {name: found.get(name, Stored(0, 0, 0)) for name in organizations}
+    found = DeltaTable(storage_uri(uri), version=version)
+    features = set(found.protocol().reader_features or ())
+    mapped = found.metadata().configuration.get("delta.columnMapping.mode", "none") != "none"
+    files = pa.table(found.get_add_actions(flatten=True)).to_pylist()
+    if mapped or "deletionVectors" in features or any(":" in file["path"] for file in files):
+        return None
+
+    def admitted(file: Mapping[str, Any]) -> bool:
+        low, high = file.get(f"min.{column}"), file.get(f"max.{column}")
+        # Spark cuts the greatest time of a file to whole milliseconds.
+        cut_off = timedelta(milliseconds=1)
+        return low is None or high is None or any(low <= last and first <= high + cut_off for first, last in spans)
+
+    return [f"{uri}/{unquote(file['path'])}" for file in files if admitted(file)]
 
 
-def _commit(entry: Mapping[str, Any], uri: str) -> Commit:
-    """Spark and delta-rs count the same things under different names; delta-rs does not count bytes."""
+def _commit(entry: Mapping[str, Any]) -> Commit:
     metrics = entry.get("operationMetrics") or {}
 
     def figure(*names: str) -> int:
         return next((int(metrics[name]) for name in names if name in metrics), 0)
 
-    version = int(entry["version"])
-    merged = any(name in metrics for name in ("numTargetRowsInserted", "num_target_rows_inserted"))
+    merged = "numTargetRowsInserted" in metrics
     return Commit(
-        version=version,
+        version=int(entry["version"]),
         operation=str(entry.get("operation", "")),
-        files_added=figure(
-            *("numFiles", "numTargetFilesAdded", "numAddedFiles", "num_added_files", "num_target_files_added")
-        ),
-        files_removed=figure(
-            *("numTargetFilesRemoved", "numRemovedFiles", "num_removed_files", "num_target_files_removed")
-        ),
-        bytes_added=figure("numOutputBytes", "numTargetBytesAdded", "numAddedBytes")
-        or (_bytes_in_commit(uri, version) if str(entry.get("engineInfo", "")).startswith("delta-rs") else 0),
-        rows_added=figure("numTargetRowsInserted", "num_target_rows_inserted")
-        if merged
-        else figure("numOutputRows", "num_added_rows"),
-        rows_updated=figure("numTargetRowsUpdated", "num_target_rows_updated"),
-        rows_deleted=figure("numTargetRowsDeleted", "numDeletedRows", "num_target_rows_deleted", "num_deleted_rows"),
-        find_ms=figure("scanTimeMs", "scan_time_ms") if merged else 0,
-        rewrite_ms=figure("rewriteTimeMs", "rewrite_time_ms") if merged else 0,
+        files_added=figure("numFiles", "numTargetFilesAdded", "numAddedFiles"),
+        files_removed=figure("numTargetFilesRemoved", "numRemovedFiles"),
+        bytes_added=figure("numOutputBytes", "numTargetBytesAdded", "numAddedBytes"),
+        rows_added=figure("numTargetRowsInserted") if merged else figure("numOutputRows"),
+        rows_updated=figure("numTargetRowsUpdated"),
+        rows_deleted=figure("numTargetRowsDeleted", "numDeletedRows"),
+        find_ms=figure("scanTimeMs") if merged else 0,
+        rewrite_ms=figure("rewriteTimeMs") if merged else 0,
     )
-
-
-def _bytes_in_commit(uri: str, version: int) -> int:
-    """Sizes of the files a commit added, from its own entry in the log of a table on this machine."""
-    entry = Path(uri) / "_delta_log" / f"{version:020}.json"
-    # Not splitlines(): that splits at separators such as U+2028 too, which stand in bounds of strings as they are.
-    lines = entry.read_bytes().split(b"\n") if entry.exists() else []
-    actions = [json.loads(line) for line in lines if line.strip()]
-    return sum(int(action["add"]["size"]) for action in actions if "add" in action)

@@ -178,9 +178,15 @@ def vacuum(place: Place, spark: SparkSession, *, dry_run: bool) -> list[str]:
 
 
 def checkpoint_log(place: Place, *, clean: bool) -> None:
-    """Write a checkpoint of the table's log; clean: remove entries older than delta.logRetentionDuration."""
+    """Write a checkpoint of the table's log; clean: remove entries older than delta.logRetentionDuration.
+
+    Nothing happens to a table whose log delta-rs cannot carry on: Spark makes and cleans those at its own checkpoints.
+    """
     with turn(place.root, place.name):
         found = DeltaTable(log.storage_uri(place.uri))
+        mapped = found.metadata().configuration.get("delta.columnMapping.mode", "none") != "none"
+        if mapped or not {"appendOnly", "invariants"}.issuperset(found.protocol().writer_features or ()):
+            return
         found.create_checkpoint()
         if clean:
             found.cleanup_metadata()

@@ -15,8 +15,7 @@ from pyspark.sql import functions as F
 
 from engagement_platform.engine.model import Transaction
 from engagement_platform.lake.contract import Table
-from engagement_platform.lake.lake import Lake, files_of
-from engagement_platform.lake.transactions import save_under
+from engagement_platform.lake.lake import Lake, files_of, save_under
 from engagement_platform.lake.turns import turn
 
 PartitionValues = tuple[object, ...]

@@ -22,10 +22,9 @@ from pyspark.sql import functions as F
 from engagement_platform.engine.model import Transaction
 from engagement_platform.errors import PlatformError
 from engagement_platform.lake import log
-from engagement_platform.lake.append_log_source import location
+from engagement_platform.lake.added_rows import location
 from engagement_platform.lake.contract import Column, Mode, Table
-from engagement_platform.lake.lake import Lake
-from engagement_platform.lake.transactions import save_under
+from engagement_platform.lake.lake import Lake, save_under
 from engagement_platform.lake.turns import turn
 
 RESTORE = Table(

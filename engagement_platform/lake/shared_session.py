@@ -23,7 +23,7 @@ from sqlalchemy import Column, Engine, MetaData, String, Table, select
 
 from engagement_platform.engine.database import ensure_tables, open_engine, reading, writing
 from engagement_platform.engine.lease import Lease, LeaseStore, LeaseUnavailable
-from engagement_platform.lake.transactions import TRANSACTION_CONF
+from engagement_platform.lake.lake import TRANSACTION_CONF
 from engagement_platform.settings import Settings
 
 METADATA = MetaData()

@@ -13,9 +13,8 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from engagement_platform.lake import log
-from engagement_platform.lake.contract import Mode, Table
+from engagement_platform.lake.contract import Mode, NotAStreamSource, Table
 from engagement_platform.lake.lake import Lake
-from engagement_platform.lake.refusals import NotAStreamSource
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from engagement_platform.engine.model import Transaction
-from engagement_platform.lake import light
+from engagement_platform.lake import scan
 from engagement_platform.lake.arrow import schema_of, table_of
 from engagement_platform.lake.layout import LAYOUT_HISTORY
 from engagement_platform.layout import files
@@ -121,7 +121,7 @@ def _rows(settings: Settings, columns: Sequence[str], tables: Sequence[str]) -> 
     except NotADeltaTable:
         return table_of([], LAYOUT_HISTORY, *columns)
     there = {field.name for field in opened.schema().fields}
-    found = light.find(opened, [n for n in columns if n in there], {"table_name": tables, "ingestion_date": days})
+    found = scan.find(opened, [n for n in columns if n in there], {"table_name": tables, "ingestion_date": days})
     for name in columns:
         if name not in there:
             # A history that was begun by an earlier version; the next row adds the column.

@@ -17,7 +17,7 @@ from deltalake import DeltaTable
 from pydantic import Field
 
 from engagement_platform.engine.model import Transaction
-from engagement_platform.lake import light
+from engagement_platform.lake import store_tables
 from engagement_platform.lake.arrow import schema_of
 from engagement_platform.lake.contract import Table
 from engagement_platform.pipelines.profiles.entity import PROFILE, Attribute, Entity, version_of
@@ -210,7 +210,7 @@ def fill(root: str, records: Records, entity: Entity = ENTITY) -> None:
 def put(root: str, table: Table, rows: pa.Table, txn: Transaction) -> None:
     """Append rows to a table of this disk, made where it is missing; skipped when this transaction is there."""
     uri = table.uri(root)
-    light.create(uri, table)
+    store_tables.create(uri, table)
     found = DeltaTable(uri)
-    if rows.num_rows and not light.written(found, txn):
-        light.append(found, rows, txn)
+    if rows.num_rows and not store_tables.written(found, txn):
+        store_tables.append(found, rows, txn)

@@ -10,7 +10,7 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from engagement_platform.engine.model import Transaction
-from engagement_platform.lake import light, log
+from engagement_platform.lake import log, scan, store_tables
 from engagement_platform.lake.arrow import table_of
 from engagement_platform.lake.contract import Column, Mode, Table
 from engagement_platform.lake.turns import turn
@@ -46,7 +46,7 @@ def rows_of(root: str, perftest_id: str) -> list[Row]:
     uri = TIMER.uri(root)
     if log.version(uri) is None:
         return []
-    found = light.find(DeltaTable(log.storage_uri(uri)), TIMER.column_names, {"perftest_id": [perftest_id]})
+    found = scan.find(DeltaTable(log.storage_uri(uri)), TIMER.column_names, {"perftest_id": [perftest_id]})
     return sorted(found.to_pylist(), key=lambda row: row["started_ts"])
 
 
@@ -61,9 +61,9 @@ def add(root: str, row: Row) -> None:
     if "://" not in root:
         Path(root).mkdir(parents=True, exist_ok=True)
     with turn(root, TIMER.name):
-        light.create(uri, TIMER)
+        store_tables.create(uri, TIMER)
         found = DeltaTable(uri)
         txn = Transaction(f"perftest/{row['perftest_id']}/{permutation_of(row)}", 0)
-        if not light.written(found, txn):
+        if not store_tables.written(found, txn):
             rows: pa.Table = table_of([row], TIMER)
-            light.append(found, rows, txn)
+            store_tables.append(found, rows, txn)

@@ -22,12 +22,11 @@ from engagement_platform.engine.lease import Lease, LeaseStore
 from engagement_platform.engine.model import Transaction
 from engagement_platform.engine.stores import CheckpointStore
 from engagement_platform.engine.unfinished_batches import OthersBatchUnfinished, blocking_batches
-from engagement_platform.lake import log
+from engagement_platform.lake import log, store_tables
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.erased import ERASE_PLAYERS
-from engagement_platform.lake.light import MAX_LITERALS
+from engagement_platform.lake.scan import MAX_LITERALS
 from engagement_platform.lake.turns import turn
-from engagement_platform.pii import vault_store
 from engagement_platform.pii.contracts import REFUSED, VAULT
 from engagement_platform.pii.keys import EVERY_GAME, Owner
 from engagement_platform.pii.vault import Vault
@@ -179,8 +178,8 @@ def expire_refused(vault: Vault, keep: timedelta) -> int:
             return 0
         for day in old:
             vault.keyring.destroy(Owner(EVERY_GAME, vault.keyring.ref(unattributed(day))))
-        gone = vault_store.remove(found, {"received_date": old[:MAX_LITERALS]}, once())
-        vault_store.purge(found)
+        gone = store_tables.remove(found, {"received_date": old[:MAX_LITERALS]}, once())
+        store_tables.purge(found)
     return gone
 
 
@@ -191,13 +190,13 @@ def _erase_rows(vault: Vault, table: Table, who: Subject) -> Erased:
     if who.game is not None:
         where["game"] = [who.game]
     found = vault.opened(table)
-    gone = vault_store.remove(found, where, once())
+    gone = store_tables.remove(found, where, once())
     naming = _naming(vault, table, who)
     for start in range(0, len(naming), MAX_LITERALS):
         found.update_incremental()
-        gone += vault_store.remove(found, {"refused_id": naming[start : start + MAX_LITERALS]}, once())
+        gone += store_tables.remove(found, {"refused_id": naming[start : start + MAX_LITERALS]}, once())
     found.update_incremental()
-    vault_store.purge(found)
+    store_tables.purge(found)
     return Erased(table.name, gone, left(vault, table, who))
 
 

@@ -19,11 +19,10 @@ from deltalake import DeltaTable
 from engagement_platform.engine.database import utc_now
 from engagement_platform.engine.model import Transaction
 from engagement_platform.errors import PlatformError
-from engagement_platform.lake import light, log
+from engagement_platform.lake import log, scan, store_tables
 from engagement_platform.lake.arrow import table_of
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.turns import turn
-from engagement_platform.pii import vault_store
 from engagement_platform.pii.contracts import AUDIT, REFUSED, VAULT
 from engagement_platform.pii.database import open_pii
 from engagement_platform.pii.keys import DataKey, Keyring, Owner
@@ -135,7 +134,7 @@ class Vault:
         # Keys are looked up within the turn: an erasure, which takes the same one, comes wholly before or after.
         with turn(self.root, VAULT.name):
             found = self.opened(table)
-            if vault_store.written(found, txn):
+            if store_tables.written(found, txn):
                 return 0
             keys, made = self.keyring.keys_for({event.owner for event in events}), list[dict[str, object]]()
             for event in events:
@@ -145,12 +144,12 @@ class Vault:
                     of_all |= {"received_ts": received, "received_date": received.date(), "segment": segment}
                     made += ({**of_all, **row} for row in rows(event, key))
             if made:
-                vault_store.append(found, table_of(made, table), txn)
+                store_tables.append(found, table_of(made, table), txn)
             return len(made)
 
     def opened(self, table: Table) -> DeltaTable:
         """One of the tables, made when it is missing. For writers that hold the turn."""
-        vault_store.create(self.uri(table), table)
+        store_tables.create(self.uri(table), table)
         return DeltaTable(self.uri(table))
 
     def read(self, subject: str, *, purpose: str, reader: str, game: str | None = None) -> list[Stored]:
@@ -198,7 +197,7 @@ class Vault:
         if log.version(table.uri(self.root)) is None:
             return
         where = {} if refs is None else {"subject_ref": refs}
-        for batch in light.batches(DeltaTable(self.uri(table)), table.column_names, where):
+        for batch in scan.batches(DeltaTable(self.uri(table)), table.column_names, where):
             yield from batch.to_pylist()
 
     def finder(self) -> Finder:
@@ -219,7 +218,7 @@ class Vault:
             "table_name": table.name, "game": game, "subject_ref": ref,
         }  # fmt: skip
         with turn(self.root, AUDIT.name):
-            vault_store.append(self.opened(AUDIT), table_of([row], AUDIT), Transaction(f"pii-audit/{read_id}", 0))
+            store_tables.append(self.opened(AUDIT), table_of([row], AUDIT), Transaction(f"pii-audit/{read_id}", 0))
 
 
 def open_vault(settings: Settings) -> Vault:

@@ -20,7 +20,7 @@ from engagement_platform.consumers.changes import MAX_ROWS, lake_root
 from engagement_platform.consumers.notified import KEY, TooFarBehind
 from engagement_platform.consumers.position import Position, batch_of
 from engagement_platform.lake import log
-from engagement_platform.lake.append_log_source import is_restore
+from engagement_platform.lake.added_rows import is_restore
 from engagement_platform.lake.checksums import quoted
 from engagement_platform.lake.engagement import NOTIFICATION
 from engagement_platform.pipelines.engagements.schema import CURRENT_ROW

@@ -24,11 +24,11 @@ from engagement_platform.components.folder import folder_definitions
 from engagement_platform.definitions import defs
 from engagement_platform.defs.platform import Platform
 from engagement_platform.engine.model import Transaction
-from engagement_platform.lake import light
 from engagement_platform.lake.arrow import table_of
 from engagement_platform.layout.findings import CODES
 from engagement_platform.pipelines.declarations.kinds import KafkaTableDeclaration
 from engagement_platform.settings import Settings
+from engagement_platform_tests import plant
 from engagement_platform_tests.conftest import Broker
 from engagement_platform_tests.docs.pages import ROOT
 from engagement_platform_tests.pipelines.kafka_tables.clicks import CLICK, click, encoded
@@ -163,8 +163,8 @@ def test_a_table_that_others_write_is_examined_after_their_commits(
 
         assert "No table has changed" in look().skip_message
         uri = CLICK.table.uri(Settings().lake)
-        light.create(uri, CLICK.table)
-        light.append(DeltaTable(uri), table_of([{"click_id": "c1"}], CLICK.table), Transaction("theirs", 0))
+        plant.create(uri, CLICK.table)
+        plant.append(DeltaTable(uri), table_of([{"click_id": "c1"}], CLICK.table), Transaction("theirs", 0))
         assert isinstance(look(), dg.RunRequest)
         ran = made.resolve_job_def("check_shop_click").execute_in_process(instance=instance)
         assert set(evaluated(ran)) == {f"shop/click:{code}" for code in CODES}

@@ -21,7 +21,6 @@ from engagement_platform.consumers import Batch, Changes
 from engagement_platform.engine.job import Stores
 from engagement_platform.engine.model import Manifest, Transaction
 from engagement_platform.jobs import INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS, open_stores
-from engagement_platform.lake import light
 from engagement_platform.lake.arrow import schema_of, table_of
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.engagement import ALIAS, CHANGESET, MUTATION_REQUEST, NOTIFICATION, data_table
@@ -30,6 +29,7 @@ from engagement_platform.pipelines.mutations.rules import current_rows
 from engagement_platform.pipelines.parts import APPLY_MUTATIONS
 from engagement_platform.pipelines.snapshot import WATERMARK
 from engagement_platform.settings import LayoutSettings, Settings
+from engagement_platform_tests import plant
 from engagement_platform_tests.pipelines.lakes import MemoryLake
 from engagement_platform_tests.pipelines.mutations.histories import Message
 
@@ -73,7 +73,7 @@ class PlainLake:
 
     def create(self, table: Table) -> None:
         """An empty table, unless one stands."""
-        light.create(self.uri(table), replace(table, liquid_by=()))
+        plant.create(self.uri(table), table)
 
     def changes(self, name: str = "reader", **options: Any) -> Changes:
         return Changes(self.settings.lake, name=name, store_url=self.settings.store_url, **options)
@@ -160,10 +160,10 @@ class PlainLake:
             lake.move()
             rows += [{**row, "organization_id": organization} for row in lake.base.values()]
         found = DeltaTable(self.uri(self.data))
-        light.replace(found, table_of(rows, self.data), Transaction(WATERMARK, self.sequence))
+        plant.replace(found, table_of(rows, self.data), Transaction(WATERMARK, self.sequence))
         if dies_before is not CHANGESET and DeltaTable.is_deltatable(self.uri(CHANGESET)):
             txn = self.begin("rematerialize-aliases").transaction("changeset", "delete")
-            light.replace(DeltaTable(self.uri(CHANGESET)), table_of([], CHANGESET), txn)
+            plant.replace(DeltaTable(self.uri(CHANGESET)), table_of([], CHANGESET), txn)
 
     def append(
         self,
@@ -176,7 +176,7 @@ class PlainLake:
         """One commit of a batch."""
         self.create(table)
         txn = manifest.transaction(process, commit or table.key[-1])
-        light.append(DeltaTable(self.uri(table)), table_of(rows, table), txn)
+        plant.append(DeltaTable(self.uri(table)), table_of(rows, table), txn)
 
     def rows(self, table: Table) -> pa.Table:
         """Every row of a table."""

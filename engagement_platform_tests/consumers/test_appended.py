@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -13,12 +12,12 @@ from deltalake import DeltaTable
 from engagement_platform.consumers.appended import Appends, NotReadIncrementally
 from engagement_platform.engine.model import Transaction
 from engagement_platform.jobs import open_stores
-from engagement_platform.lake import light
 from engagement_platform.lake.arrow import table_of
 from engagement_platform.lake.engagement import MAPPING
 from engagement_platform.layout.survey import Target, survey
 from engagement_platform.layout.vacuum import floors
 from engagement_platform.settings import Settings
+from engagement_platform_tests import plant
 from engagement_platform_tests.pipelines.kafka_tables.clicks import CLICK
 
 NOW = datetime(2026, 11, 20, 10, tzinfo=UTC)
@@ -30,7 +29,7 @@ class Lake:
     def __init__(self, folder: Path) -> None:
         self.settings = Settings(home=folder)
         self.uri = CLICK.table.uri(self.settings.lake)
-        light.create(self.uri, CLICK.table)
+        plant.create(self.uri, CLICK.table)
         self.count = 0
 
     def append(self, rows: int) -> None:
@@ -39,7 +38,7 @@ class Lake:
             for n in range(self.count, self.count + rows)
         ]
         self.count += rows
-        light.append(DeltaTable(self.uri), table_of(made, CLICK.table), Transaction("job", self.count))
+        plant.append(DeltaTable(self.uri), table_of(made, CLICK.table), Transaction("job", self.count))
 
     def reader(self, max_rows: int = 3) -> Appends:
         return Appends(self.settings.lake, CLICK.name, name="me", max_rows=max_rows, store_url=self.settings.store_url)
@@ -89,7 +88,7 @@ def test_vacuum_waits_for_who_has_yet_to_read(tmp_path: Path) -> None:
 
 def test_a_table_whose_rows_change_and_one_that_is_not_there_are_refused(tmp_path: Path) -> None:
     lake = Lake(tmp_path)
-    light.create(MAPPING.uri(lake.settings.lake), replace(MAPPING, liquid_by=()))
+    plant.create(MAPPING.uri(lake.settings.lake), MAPPING)
     for table, why in ((MAPPING.name, "may change"), ("shop/nothing", "no such table")):
         with pytest.raises(NotReadIncrementally, match=why):
             Appends(lake.settings.lake, table, name="me", store_url=lake.settings.store_url)

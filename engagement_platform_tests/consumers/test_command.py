@@ -16,9 +16,9 @@ from engagement_platform.cli import app
 from engagement_platform.consumers.notified import TooFarBehind
 from engagement_platform.consumers.output import CannotPut
 from engagement_platform.engine.model import Transaction
-from engagement_platform.lake import light
 from engagement_platform.lake.arrow import table_of
 from engagement_platform.lake.engagement import NOTIFICATION
+from engagement_platform_tests import plant
 from engagement_platform_tests.consumers.lakes import PlainLake
 from engagement_platform_tests.consumers.test_changes import land, vacuum
 from engagement_platform_tests.pipelines.kafka_tables.clicks import CLICK
@@ -117,11 +117,11 @@ def test_readers_of_rows_are_listed_with_their_table_and_what_waits(
 ) -> None:
     consumed()
     uri = CLICK.table.uri(lake.settings.lake)
-    light.create(uri, CLICK.table)
+    plant.create(uri, CLICK.table)
 
     def click(*names: str) -> None:
         rows = table_of([{"click_id": name} for name in names], CLICK.table)
-        light.append(DeltaTable(uri), rows, Transaction("clicks", DeltaTable(uri).version()))
+        plant.append(DeltaTable(uri), rows, Transaction("clicks", DeltaTable(uri).version()))
 
     click("c1")
     assert called("consume", "--table", CLICK.name, "--name", "report").exit_code == 0

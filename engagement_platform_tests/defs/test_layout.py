@@ -39,7 +39,6 @@ from engagement_platform.defs.page_views import page_view_definitions
 from engagement_platform.defs.platform import Platform
 from engagement_platform.defs.sensors import REPORT_AGAIN_AFTER, Recent
 from engagement_platform.engine.model import Transaction
-from engagement_platform.lake import light
 from engagement_platform.lake.arrow import table_of
 from engagement_platform.lake.engagement import QUARANTINE, data_table
 from engagement_platform.lake.layout import LAYOUT_HISTORY
@@ -48,6 +47,7 @@ from engagement_platform.layout.report import keep
 from engagement_platform.pipelines.page_views.job import HOPS
 from engagement_platform.pipelines.profiles.entity import PROFILE
 from engagement_platform.settings import Settings
+from engagement_platform_tests import plant
 from engagement_platform_tests.layout import logs
 
 DATA = dg.AssetKey(["engagement", "data"])
@@ -98,7 +98,7 @@ class Lake:
 
     def seed_small_files(self, count: int = 175) -> None:
         """Files of 7 KB of one organization, two to a commit, as a writer leaves them that never compacts."""
-        light.create(str(self.data), data_table("organization"))
+        plant.create(str(self.data), data_table("organization"))
         columns = [
             field for field in DeltaTable(self.data).to_pyarrow_dataset().schema if field.name not in ORGANIZATION
         ]
@@ -173,8 +173,8 @@ def test_a_lake_without_tables_passes_and_says_so(lake: Lake) -> None:
 
 
 def test_healthy_tables_pass_every_check_and_a_table_of_somebody_else_shows_in_the_figures(lake: Lake) -> None:
-    light.create(str(lake.data), data_table("organization"))
-    light.create(str(lake.home / "lake" / "engagement" / "quarantine"), QUARANTINE)
+    plant.create(str(lake.data), data_table("organization"))
+    plant.create(str(lake.home / "lake" / "engagement" / "quarantine"), QUARANTINE)
     logs.table(lake.home / "lake" / "game" / "well", logs.files(4, 128 * KB * KB))
     lake.run("examine_layout")
     assert [table for table in TABLES if lake.failed(table)] == []
@@ -360,11 +360,11 @@ def test_every_table_of_the_chain_has_a_check_for_every_class_of_findings_and_is
 def test_a_changeset_passes_every_check_while_batches_come_and_go(lake: Lake) -> None:
     """A batch is one small file in a partition of its own, and is removed once the base has it."""
     changeset = lake.home / "lake" / "profile" / "changeset"
-    light.create(str(changeset), PROFILE.changeset)
+    plant.create(str(changeset), PROFILE.changeset)
     for batch in range(120):
         change = {"profile_id": f"p-{batch}", "version": batch, "op": "UPDATE", "name": "n", "batch_id": batch}
         rows = table_of([change] * 3, PROFILE.changeset)
-        light.append(DeltaTable(changeset), rows, Transaction("ingest-profile-changes/changeset", batch))
+        plant.append(DeltaTable(changeset), rows, Transaction("ingest-profile-changes/changeset", batch))
         if batch == 60:
             DeltaTable(changeset).delete("batch_id < 50")
     lake.run("check_layout")
@@ -377,7 +377,7 @@ def test_a_changeset_passes_every_check_while_batches_come_and_go(lake: Lake) ->
 
 def test_health_evaluates_the_checks_of_profiles_of_maintenance_itself_and_of_a_chain_that_is_there(lake: Lake) -> None:
     for table in (PROFILE.base, LAYOUT_HISTORY, HOPS[0].table):
-        light.create(f"{lake.home}/lake/{table.name}", table)
+        plant.create(f"{lake.home}/lake/{table.name}", table)
     lake.run("examine_layout")
     for table in (PROFILE.base, LAYOUT_HISTORY, HOPS[0].table):
         key = dg.AssetKey(list(table.key))
@@ -442,7 +442,7 @@ def test_a_table_that_was_never_examined_does_not_wait_for_the_pause(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It waits as long as keeps runs apart, and no longer; one that has changed since waits for the pause."""
-    light.create(str(lake.data), data_table("organization"))
+    plant.create(str(lake.data), data_table("organization"))
     ended = time.time() - NEW_TABLE_PAUSE.total_seconds() + 30
     monkeypatch.setattr(layout, "recent_runs", lambda *_: Recent(None, 0, ended))
     early = lake.tick()

@@ -13,11 +13,12 @@ from engagement_platform.defs.page_views import hop_asset
 from engagement_platform.defs.platform import bound_platform
 from engagement_platform.engine.cursors import StreamCheckpoints
 from engagement_platform.jobs import open_stores
-from engagement_platform.lake import light, log
+from engagement_platform.lake import log
 from engagement_platform.lake.engagement import data_table
 from engagement_platform.pipelines.page_views.job import SESSIONS, Hop
 from engagement_platform.pipelines.page_views.tables import PAGE_VIEW
 from engagement_platform.settings import Settings
+from engagement_platform_tests import plant
 from engagement_platform_tests.defs.conftest import Home
 from engagement_platform_tests.defs.test_engagement import engagement
 
@@ -65,7 +66,7 @@ def test_a_stream_from_a_table_whose_rows_change_is_refused_and_the_run_names_th
 
 def test_a_stream_from_a_table_that_somebody_let_be_changed_is_refused_and_the_run_says_so(home: Home) -> None:
     uri = PAGE_VIEW.uri(Settings().lake)
-    light.create(uri, PAGE_VIEW)
+    plant.create(uri, PAGE_VIEW)
     DeltaTable(uri).alter.set_table_properties({"delta.appendOnly": "false"})
     refused = said(run_of(SESSIONS))
     assert "view/page_view differs from its contract: delta.appendOnly is false" in refused

@@ -100,6 +100,19 @@ def test_only_tables_write(path: Path) -> None:
         assert writes(path) == []
 
 
+def test_delta_rs_fills_stores_and_no_table_of_a_pipeline() -> None:
+    """Beside stores only: a watermark that goes back with its table, which Spark cannot commit, and checkpoints."""
+    writers = {"write_deltalake", "create_write_transaction"}
+    found = {
+        path.name
+        for path in modules()
+        for node in ast.walk(tree(path))
+        if (isinstance(node, ast.Attribute) and node.attr in writers)
+        or (isinstance(node, ast.Name) and node.id in writers)
+    }
+    assert found == {"store_tables.py", "restore.py"}
+
+
 @EVERY_MODULE
 def test_nothing_reaches_behind_spark_connect(path: Path) -> None:
     hidden = {"_jvm", "_jsc", "_jdf", "_sc", "rdd"}

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,6 @@ from engagement_platform.engine.job import Callbacks
 from engagement_platform.engine.model import Manifest, Transaction
 from engagement_platform.erasing.job import Eraser, tables
 from engagement_platform.jobs import open_stores
-from engagement_platform.lake import light
 from engagement_platform.lake.arrow import table_of
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.engagement import (
@@ -35,6 +33,7 @@ from engagement_platform.pipelines.parts import APPLY_MUTATIONS
 from engagement_platform.pipelines.profiles.entity import PROFILE
 from engagement_platform.pipelines.snapshot import WATERMARK
 from engagement_platform.settings import LayoutSettings, Settings
+from engagement_platform_tests import plant
 
 BOB, AMY, ANN = "bob-canary", "amy", "ann"
 SECRET = "canary-secret"
@@ -183,9 +182,9 @@ class Planted:
         self.stores, self.root, self.spark = open_stores(self.settings), self.settings.lake, spark
         for table, rows in ROWS.items():
             # Where rows lie is all the same to an erasure, and only Spark declares a table that is clustered.
-            light.create(table.uri(self.root), replace(table, liquid_by=()))
+            plant.create(table.uri(self.root), table)
             of = Transaction(WATERMARK, MOVED) if table in (DATA, MAPPING) else Transaction("planted", 0)
-            light.append(DeltaTable(table.uri(self.root)), table_of(rows, table), of)
+            plant.append(DeltaTable(table.uri(self.root)), table_of(rows, table), of)
         of_job = self.stores.checkpoints.app_id(APPLY_MUTATIONS)
         announced = Manifest(APPLY_MUTATIONS, of_job, 0, {"sequence": -1}, {"sequence": PENDING}, LATER)
         self.stores.checkpoints.begin(announced)
@@ -194,7 +193,7 @@ class Planted:
     def append(self, table: Table, rows: Iterable[Mapping[str, Any]], number: int = 0) -> None:
         """Rows as a commit of their own."""
         if made := list(rows):
-            light.append(DeltaTable(table.uri(self.root)), table_of(made, table), Transaction("appended", number))
+            plant.append(DeltaTable(table.uri(self.root)), table_of(made, table), Transaction("appended", number))
 
     def eraser(self, callbacks: Callbacks | None = None) -> Eraser:
         return Eraser(self.settings, self.stores, callbacks or Callbacks(), self.spark)

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from engagement_platform.erasing.job import tables
-from engagement_platform.lake import light
 from engagement_platform.pii.scan import places_with
 from engagement_platform.pipelines.page_views.job import HOPS
 from engagement_platform.replica.refresh import place_of, refresh
 from engagement_platform.settings import Settings
+from engagement_platform_tests import plant
 from engagement_platform_tests.erasing.planted import ANN, BOB, SECRET, Planted
 
 NEEDLES = [BOB.encode(), SECRET.encode()]
@@ -51,7 +51,7 @@ def test_erase_now_leaves_no_byte_but_in_entries_of_logs_and_its_receipt_says_un
     planted: Planted, tmp_path: Path
 ) -> None:
     home, file = planted.settings.home, tmp_path / "receipt.json"
-    light.create(f"{planted.root}/view/session", HOPS[1].table)
+    plant.create(f"{planted.root}/view/session", HOPS[1].table)
     done = command(home, "erase", "--subject", BOB, "--now", "--yes", "--out", str(file))
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
     assert BOB not in done.stderr

@@ -19,7 +19,7 @@ from engagement_platform.engine.model import Transaction
 from engagement_platform.engine.unfinished_batches import OthersBatchUnfinished
 from engagement_platform.erasing.places import of_stream
 from engagement_platform.jobs import open_stores
-from engagement_platform.lake import light
+from engagement_platform.lake import scan
 from engagement_platform.lake.arrow import schema_of
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.erased import current_files
@@ -27,6 +27,7 @@ from engagement_platform.pii.erasure import Subject
 from engagement_platform.pii.scan import places_with
 from engagement_platform.pipelines.declarations.declared import DeclarationRefused, Declarations, declarations
 from engagement_platform.settings import Settings, StoreSettings
+from engagement_platform_tests import plant
 from engagement_platform_tests.conftest import Broker
 from engagement_platform_tests.guards.strangers import strangers
 from engagement_platform_tests.ingestion.test_crashes import Crash, crash_at
@@ -70,7 +71,7 @@ def said(world: World) -> list[tuple[object, ...]]:
 
 def refused(world: World) -> list[tuple[str, bytes | None]]:
     """Codes, and what the records said."""
-    rows = world.lake.find(world.stream.quarantine, world.lake.version(world.stream.quarantine), _SAID, {}).to_pylist()
+    rows = scan.find(DeltaTable(world.lake.uri(world.stream.quarantine)), _SAID, {}).to_pylist()
     return [(row["reason_code"], row["value"]) for row in sorted(rows, key=lambda row: int(row["offset"]))]
 
 
@@ -139,10 +140,9 @@ def declared(tmp_path: Path) -> Settings:
 
 
 def fill(settings: Settings, table: Table, *rows: dict[str, object]) -> None:
-    light.create(table.uri(settings.lake), table)
-    found = light.opened(table.uri(settings.lake), table)
-    assert found is not None
-    light.append(found, pa.Table.from_pylist(list(rows), schema_of(table)), Transaction("test", 0))
+    plant.create(table.uri(settings.lake), table)
+    found = DeltaTable(table.uri(settings.lake))
+    plant.append(found, pa.Table.from_pylist(list(rows), schema_of(table)), Transaction("test", 0))
 
 
 def tables_of(found: Declarations) -> list[tuple[Table, str]]:
@@ -176,9 +176,8 @@ def test_the_receipt_names_declared_tables_and_those_that_nobody_can_look_into(
     checks = erasures.verify(settings, given, erasures.Request(BOB))
     assert [check.what for check in checks if check.looked and not check.holds] == []
     table, column = tables_of(found)[0]
-    again = light.opened(table.uri(settings.lake), table)
-    assert again is not None
-    light.append(
+    again = DeltaTable(table.uri(settings.lake))
+    plant.append(
         again, pa.Table.from_pylist([{column: BOB, "click_id": "c9"}], schema_of(table)), Transaction("test", 1)
     )
     checks = erasures.verify(settings, given, erasures.Request(BOB))

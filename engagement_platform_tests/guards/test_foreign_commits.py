@@ -14,9 +14,10 @@ from deltalake import DeltaTable, write_deltalake
 
 from engagement_platform.engine.database import reading
 from engagement_platform.guards.foreign_commits import FOREIGN_COMMIT, REPORTED_FOR, Foreign, foreign_commits
-from engagement_platform.lake import light, log
+from engagement_platform.lake import log
 from engagement_platform.lake.arrow import schema_of
 from engagement_platform.lake.engagement import NOTIFICATION
+from engagement_platform_tests import plant
 from engagement_platform_tests.consumers.lakes import PlainLake
 from engagement_platform_tests.consumers.test_changes import land
 
@@ -114,9 +115,9 @@ def test_a_table_that_takes_the_place_of_another_is_looked_at_anew(lake: PlainLa
     assert versions(look(lake)) == [gone]
     uri, rows = lake.uri(lake.data), lake.rows(lake.data)
     shutil.rmtree(uri)
-    light.create(uri, lake.data)
+    plant.create(uri, lake.data)
     assert look(lake) == []
     shutil.rmtree(uri)
-    light.create(uri, lake.data)
+    plant.create(uri, lake.data)
     write_deltalake(uri, rows, mode="append")
     assert versions(look(lake)) == [1]

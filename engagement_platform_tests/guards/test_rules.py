@@ -16,11 +16,11 @@ from typer.testing import CliRunner, Result
 from engagement_platform.cli import app
 from engagement_platform.engine.cursors import StreamCheckpoints
 from engagement_platform.guards.rules import RULES, Guard, Looked, broken, guards, tables_of_jobs
-from engagement_platform.lake import light
 from engagement_platform.lake.arrow import schema_of
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.engagement import NOTIFICATION
 from engagement_platform.settings import SparkSettings
+from engagement_platform_tests import plant
 from engagement_platform_tests.consumers.lakes import PlainLake
 from engagement_platform_tests.consumers.test_changes import land
 from engagement_platform_tests.pipelines.declarations.test_declared import CLICKS
@@ -144,7 +144,7 @@ def test_a_commit_of_somebody_else_is_found_in_every_table_that_our_jobs_write(
     (tmp_path / "defs" / "defs.yaml").write_text(CLICKS)
     settings = lake.settings.model_copy(update={"defs_folder": tmp_path / "defs"})
     (table,) = [one for one in tables_of_jobs(settings) if one.name == name]
-    light.create(table.uri(settings.lake), table)
+    plant.create(table.uri(settings.lake), table)
     assert "known_writer" not in [guard.rule.code for guard in broken(guards(settings, lake.stores))]
     place = {name: 1 if name == "batch_id" else date(2026, 11, 22) for name in table.partitioned_by}
     rows = pa.Table.from_pylist([place], schema_of(table))

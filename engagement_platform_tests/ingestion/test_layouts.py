@@ -26,6 +26,7 @@ from engagement_platform.jobs import INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUEST
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.engagement import CHANGESET, MAPPING, NOTIFICATION, QUARANTINE, engagement_tables
 from engagement_platform.lake.lake import Lake
+from engagement_platform.lake.optimize import Place, Rewrite, rewrite, vacuum
 from engagement_platform.lake.session import classic_conf, session_conf
 from engagement_platform.pipelines.mutations.move import REMATERIALIZE_ALIASES
 from engagement_platform.pipelines.parts import APPLY_MUTATIONS
@@ -204,12 +205,6 @@ def test_who_reads_all_the_time_sees_whole_batches_and_no_move(laid: Laid) -> No
     assert names[0] == laid.world.names()
 
 
-def test_spark_writes_every_commit_of_every_engagement_table(laid: Laid) -> None:
-    for table in engagement_tables(laid.scheme):
-        engines = {info(actions)["engineInfo"].split("/")[0] for actions in entries(laid.world, table)}
-        assert engines == {"Apache-Spark"}, table.name
-
-
 def test_batches_append_and_only_the_move_changes_rows(laid: Laid) -> None:
     operations = {
         table.name: [info(actions)["operation"] for actions in entries(laid.world, table)]
@@ -284,6 +279,21 @@ def test_a_range_of_days_of_one_organization_reads_only_its_files(laid: Laid) ->
     assert all("/organization_id=org-3/" in path for path in files)
     if laid.scheme == "organization_date":
         assert {re.findall(r"engagement_date=([\d-]+)", path)[0] for path in files} == set(DAYS[:2])
+
+
+def test_spark_makes_every_commit_of_every_engagement_table_also_what_maintenance_commits(laid: Laid) -> None:
+    """Last, since the tests above tell what was committed before."""
+    lake = laid.world.lake
+    for table in (laid.world.data, NOTIFICATION):
+        place = Place(table.name, lake.uri(table), lake.root)
+        assert rewrite(Rewrite(place, (), None, 1 << 27, "by hand"), lake.spark).version is not None
+        vacuum(place, lake.spark, dry_run=False)
+    made = set()
+    for table in engagement_tables(laid.scheme):
+        commits = [info(actions) for actions in entries(laid.world, table)]
+        assert {commit["engineInfo"].split("/")[0] for commit in commits} == {"Apache-Spark"}, table.name
+        made |= {commit["operation"] for commit in commits}
+    assert made >= {"CREATE TABLE", "WRITE", "MERGE", "DELETE", "OPTIMIZE", "VACUUM START", "VACUUM END"}
 
 
 def session_with(spark: SparkSession, settings: Settings) -> SparkSession:

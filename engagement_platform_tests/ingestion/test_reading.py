@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from engagement_platform.lake.contract import NotAStreamSource
 from engagement_platform.lake.engagement import MAPPING
-from engagement_platform.lake.refusals import NotAStreamSource
 from engagement_platform_tests.ingestion.oracle import Oracle, engagement
 from engagement_platform_tests.ingestion.world import World
 

@@ -17,8 +17,8 @@ import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
 from engagement_platform.engine.model import Transaction
+from engagement_platform.lake.lake import TRANSACTION_CONF, save_under
 from engagement_platform.lake.session import build_remote, driver_of, session_conf, spark_session
-from engagement_platform.lake.transactions import TRANSACTION_CONF, save_under
 from engagement_platform.settings import Settings
 
 TRANSACTION = Transaction("job@1.zombie/data/append", 3)

@@ -17,11 +17,10 @@ from engagement_platform.lake import log
 from engagement_platform.lake.arrow import schema_of
 from engagement_platform.lake.contract import Column, ContractBroken, Mode, Table
 from engagement_platform.lake.engagement import MAPPING, MUTATION_REQUEST, NOTIFICATION, QUARANTINE, data_table
-from engagement_platform.lake.lake import MAX_LITERALS, Lake, any_of
+from engagement_platform.lake.lake import MAX_LITERALS, Lake, LakeOfFirstEdition, LakePathRefused, any_of
 from engagement_platform.lake.overwrite import update_rows
-from engagement_platform.lake.partition_paths import makes_folder_name
-from engagement_platform.lake.refusals import LakeOfFirstEdition, LakePathRefused
 from engagement_platform.settings import LayoutSettings, Settings
+from engagement_platform_tests.matrix import quick
 
 THINGS = Table(
     key=("test", "things"),
@@ -217,35 +216,13 @@ def test_a_predicate_lists_values_until_they_are_too_many(lake: Lake) -> None:
     assert rows.where(any_of("word", ["none"] * (MAX_LITERALS + 1))).count() == 3
 
 
-@pytest.mark.parametrize(
-    ("organization", "expected"),
-    [
-        ("org", True),
-        ("Org 2 (EU)", True),
-        ("o" * 200, True),
-        ("o" * 201, False),
-        # Escaped by delta-rs, each to three bytes.
-        ("(" * 66, True),
-        ("(" * 67, False),
-        ("../up", False),
-        ("a=b", False),
-        # Escaped by delta-rs when it compacts, not when it writes.
-        ("a~b", False),
-        ("日本", False),
-        ("", False),
-    ],
-)
-def test_what_makes_a_folder_name(organization: str, expected: bool) -> None:
-    assert makes_folder_name(organization) is expected
-
-
 def test_organizations_that_make_no_folder_name_turn_a_table_to_random_ones_once(lake: Lake) -> None:
     table, unpartitioned = named("folders"), replace(named("flat"), partitioned_by=())
     lake.ensure(table, unpartitioned)
-    lake.accept_folders("organization_id", ["org", "Org 2", "a" * 120], table, unpartitioned)
+    lake.accept_folders("organization_id", ["Org 2 (EU)", "a@b.c", "o" * 200], table, unpartitioned)
     assert lake.version(table) == 0
-    for _ in range(2):
-        lake.accept_folders("organization_id", ["org", "../up"], table, unpartitioned)
+    for strange in ("../up", "o" * 201, "a=b", "日本", ""):
+        lake.accept_folders("organization_id", ["org", strange], table, unpartitioned)
         assert (lake.version(table), lake.version(unpartitioned)) == (1, 0)
     found = log.describe(lake.uri(table))
     assert found is not None
@@ -254,3 +231,16 @@ def test_organizations_that_make_no_folder_name_turn_a_table_to_random_ones_once
     odd = [("../up", "a", 1, "one"), ("😀" * 256, "b", 1, "two")]
     lake.append(frame(lake, odd), table, Transaction("job/insert", 0), rows=len(odd))
     assert rows_of(lake, table) == sorted(odd)
+
+
+@pytest.mark.parametrize("word", quick(["x\u2028y", "\u2029", "\x85", "long " * 100_000]))
+def test_whatever_a_text_holds_its_commit_is_found_and_stays_small(lake: Lake, word: str) -> None:
+    table = named(f"texts_{len(word)}_{ord(word[0])}")
+    lake.ensure(table)
+    txn = Transaction("job/insert", 0)
+    lake.append(frame(lake, [("org", "a", 1, word)]), table, txn, rows=1)
+    commit = lake.commit_of(table, txn)
+    assert commit is not None
+    assert (commit.rows_added, commit.bytes_added > 0) == (1, True)
+    assert Path(lake.uri(table), "_delta_log", f"{commit.version:020}.json").stat().st_size < 5_000
+    assert rows_of(lake, table)[0][3] == word

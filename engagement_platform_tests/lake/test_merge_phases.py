@@ -11,13 +11,13 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from engagement_platform.engine.model import Transaction
-from engagement_platform.lake import light
 from engagement_platform.lake.arrow import table_of
 from engagement_platform.lake.contract import Column, Mode, Table
 from engagement_platform.lake.lake import Lake
 from engagement_platform.lake.log import Commit
 from engagement_platform.lake.overwrite import merge_newer
 from engagement_platform.settings import LayoutSettings, Settings
+from engagement_platform_tests import plant
 
 ROW = Table(
     key=("shop", "row"),
@@ -39,9 +39,9 @@ def rows(*ids: int, version: int = 1) -> pa.Table:
 def lake(spark: SparkSession, tmp_path: Path) -> Iterator[Lake]:
     """A hundred files of one row each, which nothing merges in between."""
     made = Lake(spark, Settings(lake_uri=str(tmp_path), layout=LayoutSettings(auto_compact=False)))
-    light.create(made.uri(ROW), ROW)
+    plant.create(made.uri(ROW), ROW)
     for n in range(FILES):
-        light.append(DeltaTable(made.uri(ROW)), rows(n), Transaction("test", n))
+        plant.append(DeltaTable(made.uri(ROW)), rows(n), Transaction("test", n))
     before = spark.conf.get(AUTO_COMPACT)
     spark.conf.set(AUTO_COMPACT, "false")
     yield made

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import replace
 from pathlib import Path
 
 from deltalake import DeltaTable
 
 from engagement_platform.engine.model import Transaction
-from engagement_platform.lake import light
 from engagement_platform.lake.arrow import table_of
 from engagement_platform.lake.engagement import MAPPING
 from engagement_platform.lake.optimize import Place, checkpoint_log
 from engagement_platform.pii.scan import places_with
+from engagement_platform_tests import plant
 
 CANARY = "bob-canary"
 
@@ -22,11 +21,11 @@ CANARY = "bob-canary"
 def test_bounds_that_spark_keeps_beside_expired_entries_go_with_them(tmp_path: Path) -> None:
     """Spark writes all files of a version with their least and greatest values into `N.crc`; delta-rs leaves those."""
     uri, log = MAPPING.uri(str(tmp_path)), Path(MAPPING.uri(str(tmp_path)), "_delta_log")
-    light.create(uri, replace(MAPPING, liquid_by=()))
+    plant.create(uri, MAPPING)
     DeltaTable(uri).alter.set_table_properties({"delta.logRetentionDuration": "interval 0 days"})
     for number, (id_, name) in enumerate(((CANARY, None), ("ann", "Ann"), ("amy", "Amy"))):
         rows = table_of([{"organization_id": "org", "id": id_, "name": name}], MAPPING)
-        light.append(DeltaTable(uri), rows, Transaction("t", number))
+        plant.append(DeltaTable(uri), rows, Transaction("t", number))
     newest = DeltaTable(uri).version()
     for version in range(newest + 1):
         (log / f"{version:020d}.crc").write_text(f'{{"allFiles": [{{"stats": "{CANARY}"}}]}}')

@@ -25,8 +25,7 @@ from engagement_platform.engine.table_logs import (
     TableLogs,
     TableRecreated,
 )
-from engagement_platform.lake.batch_logs import LakeLogs, note_of
-from engagement_platform.lake.held_transactions import transactions
+from engagement_platform.lake.batch_logs import LakeLogs, held_transactions, note_of
 from engagement_platform_tests.lake.recovering import (
     AT_ONCE,
     FIRST,
@@ -288,7 +287,7 @@ def test_checkpoints_of_logs_change_nothing_about_what_is_found(world: World, lo
     uri = f"{world.root}/{SECOND}"
     assert any((Path(uri) / "_delta_log").glob("*.checkpoint.parquet"))
     app_id = f"{world.stores.checkpoints.app_id(JOB)}/second/append"
-    assert transactions(uri) == {app_id: DeltaTable(uri).transaction_version(app_id)} == {app_id: 13}
+    assert held_transactions(uri) == {app_id: DeltaTable(uri).transaction_version(app_id)} == {app_id: 13}
     world.restore_stores(None if lost else backup)
     recover(world.stores)
     history = world.stores.checkpoints.history(JOB)

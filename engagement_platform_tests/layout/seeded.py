@@ -19,12 +19,13 @@ from pyspark.sql import SparkSession
 from engagement_platform.engine.job import Stores
 from engagement_platform.engine.model import Transaction
 from engagement_platform.jobs import open_stores
-from engagement_platform.lake import engagement, light, log
+from engagement_platform.lake import engagement, log, scan
 from engagement_platform.lake.arrow import table_of
 from engagement_platform.lake.contract import Table
 from engagement_platform.layout.optimize import Asked, Callbacks, Outcome, Run, planned
 from engagement_platform.layout.survey import Target
 from engagement_platform.settings import LayoutSettings, MaintenanceSettings, Settings
+from engagement_platform_tests import plant
 
 DATA = engagement.data_table("organization")
 NOTIFICATION = replace(engagement.NOTIFICATION, liquid_by=(), partitioned_by=("organization_id", "ingestion_date"))
@@ -67,15 +68,15 @@ class SeededLake:
 
     def engagements(self, organization: str, files: int, rows: int = 4) -> None:
         """So many small files in the Data Table, each with days from all over the first quarter."""
-        light.create(self.uri(), DATA)
+        plant.create(self.uri(), DATA)
         found = DeltaTable(self.uri())
         for _ in range(files):
             self.batches += 1
-            light.append(found, engagement_rows(organization, self.batches, rows), self._txn("data"))
+            plant.append(found, engagement_rows(organization, self.batches, rows), self._txn("data"))
 
     def notifications(self, organization: str, files: int, rows: int = 2) -> None:
         """So many small files in an append-only table."""
-        light.create(self.uri(NOTIFICATION), NOTIFICATION)
+        plant.create(self.uri(NOTIFICATION), NOTIFICATION)
         found = DeltaTable(self.uri(NOTIFICATION))
         for _ in range(files):
             self.batches += 1
@@ -88,7 +89,7 @@ class SeededLake:
                 }
                 for i in range(rows)
             ]
-            light.append(found, table_of(some, NOTIFICATION), self._txn("notification"))
+            plant.append(found, table_of(some, NOTIFICATION), self._txn("notification"))
 
     def _txn(self, process: str) -> Transaction:
         return Transaction(f"test/{process}", self.batches)
@@ -96,7 +97,7 @@ class SeededLake:
     def rows(self, table: Table = DATA, version: int | None = None) -> str:
         """A checksum over every row, in no order."""
         opened = DeltaTable(self.uri(table), version=version)
-        found = light.find(opened, table.column_names, {}).to_pylist()
+        found = scan.find(opened, table.column_names, {}).to_pylist()
         return hashlib.sha256("\n".join(sorted(map(repr, found))).encode()).hexdigest()
 
     def files(self, organization: str | None = None, table: Table = DATA) -> int:

@@ -17,12 +17,13 @@ from typer.testing import CliRunner, Result
 
 from engagement_platform.cli import app
 from engagement_platform.errors import PlatformError
-from engagement_platform.lake import light, log
+from engagement_platform.lake import log
 from engagement_platform.lake.engagement import QUARANTINE, data_table
 from engagement_platform.layout.doctor import examine
 from engagement_platform.layout.files import LogNotReadable, NotADeltaTable
 from engagement_platform.layout.survey import NoSuchTable, Target, UnknownColumn, targets
 from engagement_platform.settings import Settings
+from engagement_platform_tests import plant
 from engagement_platform_tests.layout import logs
 
 KB, MB = 1024, 1024**2
@@ -34,8 +35,8 @@ def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     root = tmp_path / "lake"
     monkeypatch.setenv("ENGAGEMENT_PLATFORM_LAKE_URI", str(root))
-    light.create(str(root / "engagement" / "data"), data_table("organization"))
-    light.create(str(root / "engagement" / "quarantine"), QUARANTINE)
+    plant.create(str(root / "engagement" / "data"), data_table("organization"))
+    plant.create(str(root / "engagement" / "quarantine"), QUARANTINE)
     logs.table(root / "game" / "sick", [*logs.files(175, 7 * KB), *logs.files(1, 60 * MB, "org-1")])
     logs.table(root / "game" / "well", logs.files(4, 128 * MB))
     return root

@@ -11,10 +11,10 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner, Result
 
 from engagement_platform.cli import app
-from engagement_platform.lake import light
 from engagement_platform.lake.restore import RESTORE
 from engagement_platform.layout.optimize import NotByOrganization
 from engagement_platform.layout.vacuum import RetentionTooShort
+from engagement_platform_tests import plant
 from engagement_platform_tests.layout import logs
 from engagement_platform_tests.layout.seeded import SeededLake, leased
 
@@ -81,7 +81,7 @@ def test_tables_that_cannot_be_read_or_rewritten_are_named_and_keep_the_others_f
 
 
 def test_the_organization_of_a_table_without_any_is_refused(lake: SeededLake) -> None:
-    light.create(lake.uri(RESTORE), RESTORE)
+    plant.create(lake.uri(RESTORE), RESTORE)
     assert isinstance(call("optimize", "layout/restore", "--organization", "org-1").exception, NotByOrganization)
 
 

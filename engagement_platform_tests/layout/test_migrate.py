@@ -26,7 +26,7 @@ from engagement_platform.engine.lease import LeaseUnavailable
 from engagement_platform.engine.model import Manifest, Transaction
 from engagement_platform.engine.schema import LEASE
 from engagement_platform.engine.unfinished_batches import OthersBatchUnfinished
-from engagement_platform.lake import light, log
+from engagement_platform.lake import log, scan
 from engagement_platform.lake.contract import ContractBroken
 from engagement_platform.lake.engagement import MAPPING, data_table
 from engagement_platform.lake.lake import Lake
@@ -44,6 +44,7 @@ from engagement_platform.maintenance import WRITERS
 from engagement_platform.rollback import plan as rollback
 from engagement_platform.rollback.plan import LaidOutOtherwise
 from engagement_platform.settings import LayoutScheme, LayoutSettings, Settings, StoreSettings
+from engagement_platform_tests import plant
 from engagement_platform_tests.guards.strangers import strangers
 from engagement_platform_tests.layout.seeded import SeededLake, engagement_rows, leased
 
@@ -63,13 +64,13 @@ class Home:
         data = data_table(scheme)
         self.seeded = SeededLake(home, layout=LayoutSettings(scheme=scheme))
         self.uri = data.uri(self.seeded.settings.lake)
-        light.create(self.uri, data)
+        plant.create(self.uri, data)
         for number, organization in enumerate(organizations):
             self.append(engagement_rows(organization, number, 8), number)
         self.before = self.rows()
 
     def append(self, rows: pa.Table, batch: int) -> None:
-        light.append(DeltaTable(self.uri), rows, Transaction("ingest@1.t/data/insert", batch))
+        plant.append(DeltaTable(self.uri), rows, Transaction("ingest@1.t/data/insert", batch))
 
     @property
     def environment(self) -> dict[str, str]:
@@ -84,7 +85,7 @@ class Home:
 
     def rows(self, version: int | None = None) -> list[str]:
         """Every row as text, sorted, read without Spark."""
-        read = light.find(DeltaTable(self.uri, version=version), data_table("liquid").column_names, {})
+        read = scan.find(DeltaTable(self.uri, version=version), data_table("liquid").column_names, {})
         return sorted(map(repr, read.to_pylist()))
 
     def files(self) -> list[dict[str, object]]:

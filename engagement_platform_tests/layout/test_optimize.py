@@ -13,7 +13,6 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from engagement_platform.engine.model import Transaction
-from engagement_platform.lake import light
 from engagement_platform.lake.arrow import table_of
 from engagement_platform.lake.engagement import data_table
 from engagement_platform.lake.lake import Lake
@@ -27,6 +26,7 @@ from engagement_platform.layout.optimize import Asked, Done, NotByOrganization, 
 from engagement_platform.layout.survey import Target, target
 from engagement_platform.layout.vacuum import vacuum
 from engagement_platform.settings import LayoutSettings, MutationSettings
+from engagement_platform_tests import plant
 from engagement_platform_tests.layout.seeded import (
     NOTIFICATION,
     SeededLake,
@@ -147,9 +147,9 @@ def test_prediction_and_outcome_of_vacuum_and_migration_stand_side_by_side(lake:
 @pytest.mark.slow
 def test_a_history_that_an_earlier_version_began_is_read_and_gets_the_columns_it_lacks(lake: SeededLake) -> None:
     former = replace(LAYOUT_HISTORY, columns=LAYOUT_HISTORY.columns[:-4])
-    light.create(lake.uri(LAYOUT_HISTORY), former)
+    plant.create(lake.uri(LAYOUT_HISTORY), former)
     lake.engagements("org-1", 12)
-    light.append(
+    plant.append(
         DeltaTable(lake.uri(LAYOUT_HISTORY)),
         table_of(
             [{"table_name": "engagement/data", "action": "zorder", "ingestion_date": datetime.now(UTC).date()}], former
@@ -253,7 +253,7 @@ def test_no_time_at_all_still_plans_the_best_slice(lake: SeededLake) -> None:
 
 
 def test_an_organization_of_a_table_without_organizations_is_refused(lake: SeededLake) -> None:
-    light.create(lake.uri(RESTORE), RESTORE)
+    plant.create(lake.uri(RESTORE), RESTORE)
     with pytest.raises(NotByOrganization, match="layout/restore is not partitioned"):
         planned(lake.settings, Asked("layout/restore", ("org-1",)))
     assert planned(lake.settings, Asked(organizations=("org-1",))).chosen == ()

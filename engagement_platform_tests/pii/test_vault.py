@@ -17,7 +17,6 @@ from sqlalchemy import select
 from engagement_platform.engine.database import reading, writing
 from engagement_platform.engine.model import Manifest, Transaction
 from engagement_platform.engine.stores import CheckpointStore
-from engagement_platform.lake import light
 from engagement_platform.lake.arrow import table_of
 from engagement_platform.pii import keys
 from engagement_platform.pii.contracts import AUDIT, REFUSED, VAULT
@@ -27,6 +26,7 @@ from engagement_platform.pii.master import KmsMaster, LocalMaster, MasterKeyExpo
 from engagement_platform.pii.sealing import SealBroken, Sealer, new_key, words
 from engagement_platform.pii.vault import Deposit, PurposeRefused, Refusal, Vault, open_vault
 from engagement_platform.settings import PiiSettings, Settings
+from engagement_platform_tests import plant
 from engagement_platform_tests.conftest import Moto
 
 NOW = datetime(2026, 11, 22, 10, 30, tzinfo=UTC)
@@ -103,7 +103,7 @@ def test_a_value_that_was_moved_does_not_open(vault: Vault, column: str) -> None
         moved["sealed"] = amy["sealed"]
     if column == "game":
         put(vault, 2, [deposit(vault, "bob", "e9", game="g2")])
-    light.replace(found, table_of([moved], VAULT), Transaction("moved", 1))
+    plant.replace(found, table_of([moved], VAULT), Transaction("moved", 1))
     with pytest.raises(SealBroken, match="moved from another place"):
         said(vault, "amy" if column == "subject_ref" else "bob")
 

@@ -18,7 +18,7 @@ from engagement_platform.engine.lease import LeaseUnavailable
 from engagement_platform.engine.model import JobState, Manifest
 from engagement_platform.engine.unfinished_batches import blocking_batches
 from engagement_platform.jobs import INGEST_PROFILE_CHANGES
-from engagement_platform.lake import light, log
+from engagement_platform.lake import log
 from engagement_platform.lake.arrow import table_of
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.lake import Lake
@@ -30,6 +30,7 @@ from engagement_platform.rollback.abandon import RestoreDecided, abandon
 from engagement_platform.rollback.job import RestoreUnfinished, Restoring
 from engagement_platform.rollback.plan import RESTORE_TABLES, Asked
 from engagement_platform.settings import StoreSettings
+from engagement_platform_tests import plant
 from engagement_platform_tests.erasing.planted import AT, Planted
 from engagement_platform_tests.ingestion.test_crashes import Crash, crash_at
 from engagement_platform_tests.matrix import quick
@@ -69,7 +70,7 @@ class Batches(Planted):
         rows = {CHANGESET: {**change, "batch_id": 10 + number}, BASE: {**said, **held}}
         for table, row in rows.items():
             txn = manifest.transaction(table.key[-1], "append")
-            light.append(DeltaTable(table.uri(self.root)), table_of([row], table), txn)
+            plant.append(DeltaTable(table.uri(self.root)), table_of([row], table), txn)
         checkpoints.succeed(manifest, {})
 
     def versions(self) -> dict[str, int]:

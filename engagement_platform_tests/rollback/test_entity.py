@@ -13,9 +13,9 @@ from pyspark.sql import SparkSession
 from engagement_platform.defs.entity_checks import watermark_result
 from engagement_platform.engine.model import Manifest, NoIdentity
 from engagement_platform.engine.unfinished_batches import OthersBatchUnfinished
+from engagement_platform.lake import store_tables
 from engagement_platform.lake.erased import ERASE_SUBJECTS
 from engagement_platform.lake.restore import RESTORE
-from engagement_platform.pii import vault_store
 from engagement_platform.pipelines.profiles.job import job_name as ingest_name
 from engagement_platform.pipelines.profiles.rematerialize import job_name as rematerialize_name
 from engagement_platform.pipelines.profiles.snapshot import watermark_of
@@ -263,7 +263,7 @@ def test_nobody_comes_back_who_was_erased(copy: Ticking) -> None:
     erased = manifest.transaction("profile", "delete")
     base = DeltaTable(copy.lake.uri(PROFILE.base))
     somebody = base.to_pyarrow_table(columns=[PROFILE.key]).column(PROFILE.key)[0].as_py()
-    assert vault_store.remove(base, {PROFILE.key: [somebody]}, erased) == 1
+    assert store_tables.remove(base, {PROFILE.key: [somebody]}, erased) == 1
     store.succeed(manifest, {})
     with pytest.raises(ErasedSince):
         plan(copy.settings, copy.stores, Asked(CHANGESET, 1))

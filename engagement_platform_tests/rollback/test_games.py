@@ -17,7 +17,7 @@ from engagement_platform.engine.job import Callbacks
 from engagement_platform.engine.unfinished_batches import OthersBatchUnfinished
 from engagement_platform.erasing.places import of_feed
 from engagement_platform.errors import PlatformError
-from engagement_platform.lake.append_log_source import RowsTakenAway
+from engagement_platform.lake.added_rows import RowsTakenAway
 from engagement_platform.lake.lake import Lake
 from engagement_platform.lake.restore import RESTORE
 from engagement_platform.pii.erasure import Subject

@@ -15,7 +15,8 @@ from pyspark.sql import SparkSession
 from engagement_platform.consumers.appended import Appends
 from engagement_platform.engine.job import Callbacks, MicroBatchJob, Observer
 from engagement_platform.engine.unfinished_batches import OthersBatchUnfinished
-from engagement_platform.lake.append_log_source import RowsTakenAway
+from engagement_platform.lake import scan
+from engagement_platform.lake.added_rows import RowsTakenAway
 from engagement_platform.lake.contract import Table
 from engagement_platform.pipelines.redrive import REDRIVEN
 from engagement_platform.rollback import groups
@@ -53,7 +54,7 @@ class Ticking(World):
         }
 
     def _in_order(self, table: Table, *columns: str) -> list[tuple[Any, ...]]:
-        found = self.lake.find(table, self.lake.version(table), columns, {})
+        found = scan.find(DeltaTable(self.lake.uri(table)), columns, {})
         return sorted(tuple(row[name] for name in columns) for row in found.to_pylist())
 
     def restoring(self, observe: Observer = lambda _point: None) -> Restoring:

@@ -173,7 +173,6 @@ class Stream:
             mode=Mode.APPEND_ONLY,
             partitioned_by=self._partitions,
             subject_columns=() if self.subject is None else (self.subject,),
-            in_spark=True,
             columns=(*day, *(Column(f.name, f.type, f.comment) for f in self.fields), *_STAMPS),
         )
 

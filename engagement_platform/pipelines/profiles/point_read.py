@@ -11,7 +11,7 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from pyspark.sql import functions as F
 
-from engagement_platform.lake import light, log
+from engagement_platform.lake import log, scan
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.lake import Lake
 from engagement_platform.pipelines.profiles import rules
@@ -39,7 +39,7 @@ def read_keys(root: str, entity: Entity, keys: Sequence[str], at: Snapshot) -> d
 
     def rows(table: Table, version: int) -> list[dict[str, Any]]:
         opened = DeltaTable(log.storage_uri(table.uri(root)), version=version)
-        found: list[dict[str, Any]] = light.find(opened, table.column_names, {entity.key: list(keys)}).to_pylist()
+        found: list[dict[str, Any]] = scan.find(opened, table.column_names, {entity.key: list(keys)}).to_pylist()
         return found
 
     before = {row[entity.key]: row for row in rows(entity.base, at.base_version)}

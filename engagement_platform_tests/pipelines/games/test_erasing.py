@@ -18,11 +18,10 @@ from engagement_platform.engine.stores import CheckpointStore
 from engagement_platform.engine.unfinished_batches import OthersBatchUnfinished
 from engagement_platform.erasing.places import game_places, of_feed
 from engagement_platform.jobs import open_stores
-from engagement_platform.lake import light
+from engagement_platform.lake import store_tables
 from engagement_platform.lake.arrow import schema_of
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.erased import current_files
-from engagement_platform.pii import vault_store
 from engagement_platform.pii.erasure import Erased, Former, Subject, erase, is_named, naming, subject
 from engagement_platform.pii.receipts import receipt, verify
 from engagement_platform.pii.scan import places_with
@@ -31,6 +30,7 @@ from engagement_platform.pipelines.games.event_type import QUARANTINE
 from engagement_platform.pipelines.games.feed import shipped
 from engagement_platform.pipelines.games.registry import registry
 from engagement_platform.settings import Settings
+from engagement_platform_tests import plant
 from engagement_platform_tests.guards.strangers import strangers
 from engagement_platform_tests.pipelines.games.events import line
 
@@ -49,10 +49,10 @@ class World:
         self.settings, self.root, self.vault = settings, settings.lake, open_vault(settings)
         self.tables = of_feed(settings, shipped(settings))
         for table in TABLES:
-            light.create(table.uri(self.root), table)
+            plant.create(table.uri(self.root), table)
             for number, game in enumerate(("chess", "puzzle")):
                 self.append(table, number, [{"player_id": who, "game_id": game, "event_id": who} for who in (BOB, AMY)])
-        light.create(QUARANTINE.uri(self.root), QUARANTINE)
+        plant.create(QUARANTINE.uri(self.root), QUARANTINE)
         lines = [
             line(registry()["login"], player_id=BOB, game_id="chess", event_ts="?"),
             line(registry()["login"], player_id=BOB, game_id="puzzle", event_ts="?"),
@@ -67,7 +67,7 @@ class World:
         found = DeltaTable(table.uri(self.root))
         day = {name: DAY for name in ("event_date", "ingestion_date") if name in table.column_names}
         filled = pa.Table.from_pylist([{**day, **row} for row in rows], schema_of(table))
-        light.append(found, filled, Transaction("test", number))
+        plant.append(found, filled, Transaction("test", number))
 
     def players(self, table: Table) -> list[tuple[str, str]]:
         rows = DeltaTable(table.uri(self.root)).to_pyarrow_table(columns=["game_id", "player_id"]).to_pylist()
@@ -116,7 +116,7 @@ def test_no_file_in_use_has_a_byte_of_an_erased_player_and_others_have_all_they_
     overdue = receipt(world.vault.keyring, world.who(), keys, late, NOW)
     assert world.looked_at(overdue) == {"game/*": [True], "bytes": [False]}, "what waits is left once its day is over"
     for table in (*TABLES, QUARANTINE):
-        vault_store.purge(DeltaTable(table.uri(world.root)))
+        store_tables.purge(DeltaTable(table.uri(world.root)))
     left = places_with([world.settings.home], [BOB.encode()])
     assert {path.parent.name for path in left} == {"_delta_log"}
     assert world.looked_at(given) == {"game/*": [True], "bytes": [True], "waits": [True]}

@@ -18,10 +18,10 @@ from pyspark.sql import SparkSession
 
 from engagement_platform.engine.cursors import CheckpointBehind, StreamCheckpoints
 from engagement_platform.jobs import open_stores
-from engagement_platform.lake.contract import Table
+from engagement_platform.lake import scan
+from engagement_platform.lake.contract import NotAStreamSource, Table
 from engagement_platform.lake.engagement import MAPPING
 from engagement_platform.lake.lake import Lake
-from engagement_platform.lake.refusals import NotAStreamSource
 from engagement_platform.lake.streaming import drain_stream, summed
 from engagement_platform.pipelines.page_views.job import (
     DAYS,
@@ -72,7 +72,7 @@ class World:
 
     def rows(self, table: Table, *columns: str) -> list[tuple[object, ...]]:
         """Without a JVM, while the chain runs or not."""
-        found = self.lake.find(table, self.lake.version(table), columns, {}).to_pylist()
+        found = scan.find(DeltaTable(self.lake.uri(table)), columns, {}).to_pylist()
         return sorted(tuple(row.values()) for row in found)
 
     def optimize(self, table: Table) -> int:

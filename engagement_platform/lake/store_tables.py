@@ -1,22 +1,22 @@
-"""Makes, fills and empties the vault's Delta tables through delta-rs: the ingest server, which fills them, has no JVM.
+"""Makes, fills and empties the stores that are Delta tables, through delta-rs: the vault's and the timer's.
 
-Its writers take turns (`lake/turns`). Tables of pipelines are none of its business: Spark writes those.
+The ingest server fills the vault and has no JVM. Their writers take turns (`turns`). No table of a pipeline is written
+here: those are Spark's.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Schema, WriterProperties, write_deltalake
+from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, WriterProperties, write_deltalake
 from deltalake import Transaction as TxnAction
 
 from engagement_platform.engine.model import Transaction
+from engagement_platform.lake.arrow import schema_of
 from engagement_platform.lake.contract import Table
-from engagement_platform.lake.delta_types import delta_type
-from engagement_platform.lake.light import MAX_LITERALS, condition
+from engagement_platform.lake.scan import MAX_LITERALS, condition
 
 _STATISTICS_LENGTH = 32
 _COMPACT_FILES = 50
@@ -25,18 +25,12 @@ _NO_HOOKS = PostCommitHookProperties(create_checkpoint=True, cleanup_expired_log
 
 def create(uri: str, table: Table) -> None:
     """Make an empty table. Nothing happens where one stands."""
-    fields = [
-        {
-            "name": column.name,
-            "type": delta_type(column.type),
-            "nullable": True,
-            "metadata": {"comment": column.comment},
-        }
-        for column in table.columns
+    commented = [
+        field.with_metadata({"comment": column.comment})
+        for field, column in zip(schema_of(table), table.columns, strict=True)
     ]
-    schema = Schema.from_json(json.dumps({"type": "struct", "fields": fields}))
     by, properties = list(table.partitioned_by), dict(table.properties)
-    DeltaTable.create(uri, schema, mode="ignore", partition_by=by, configuration=properties)
+    DeltaTable.create(uri, pa.schema(commented), mode="ignore", partition_by=by, configuration=properties)
 
 
 def written(found: DeltaTable, txn: Transaction) -> bool:
