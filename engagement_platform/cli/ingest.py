@@ -17,7 +17,7 @@ def ingest_server() -> None:
     Example: engagement-platform ingest-server
     """
     from engagement_platform.ingest_server.server import serve
-    from engagement_platform.pipelines.games.personal import with_personal_fields
+    from engagement_platform.pipelines.games.registry import with_personal_fields
     from engagement_platform.settings import Settings
 
     serve(with_personal_fields(Settings()), lambda sentence: print(sentence, flush=True))

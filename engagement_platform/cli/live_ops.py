@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 group = typer.Typer(
-    help="Figures of games by minute and features of players, which each batch of game events counts. No Spark.",
+    help="Figures of games by minute and features of players, which each batch of game events counts.",
     no_args_is_help=True,
 )
 
@@ -64,10 +64,10 @@ def player(
     from datetime import UTC, datetime
 
     from engagement_platform.engine.database import open_engine
-    from engagement_platform.pipelines.games.players import PlayerFeatures
+    from engagement_platform.pipelines.games.live_ops_store import LiveOpsStore
     from engagement_platform.settings import Settings
 
-    found = PlayerFeatures(open_engine(Settings().store_url)).read(game, player_id, datetime.now(UTC))
+    found = LiveOpsStore(open_engine(Settings().store_url)).player(game, player_id, datetime.now(UTC))
     if found is None:
         typer.echo(f"No event of {player_id} in {game} was counted", err=True)
         raise typer.Exit(1)
@@ -76,16 +76,17 @@ def player(
 
 @group.command("reset")
 def reset_counts() -> None:
-    """Forget figures and features; they begin anew with the next batch of game events. Alerts stay, and so do tables.
+    """Count figures and features anew from the tables of events, a Spark job for each day. Alerts stay.
 
-    After figures that are wrong were counted. Exit status: 0, or 1 with the reason.
+    After figures that are wrong were counted, or a restore of tables. No batch of game events is begun meanwhile. Exit
+    status: 0, or 1 with the reason.
     Example: engagement-platform live-ops reset
     """
-    from engagement_platform.pipelines.games.live_ops import reset
+    from engagement_platform.pipelines.games.job import recount
     from engagement_platform.settings import Settings
 
-    reset(Settings())
-    typer.echo("Figures and features begin anew with the next batch of game events")
+    recount(Settings())
+    typer.echo("Figures and features are those of the events in the tables")
 
 
 def _line(done: Judged, as_json: bool) -> str:

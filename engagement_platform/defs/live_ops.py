@@ -47,7 +47,7 @@ def recent(job: LiveOpsJob, done: Judged) -> Recent:
     """Of the last complete minutes, and of all players. Counts an index of the players' table."""
     until = done.until
     rows = [] if until is None else job.store.figures(until - SHOWN, until).to_pylist()
-    return Recent(rows, job.features.count())
+    return Recent(rows, job.store.players())
 
 
 def judged_metadata(done: Judged, found: Recent) -> Metadata:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Literal, NamedTuple
@@ -94,8 +94,8 @@ class Refusal(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Told:
-    """What one message said."""
+class Announced:
+    """What one message announces."""
 
     files: tuple[S3File, ...] = ()
     ignored: Mapping[str, int] = field(default_factory=dict)
@@ -120,7 +120,7 @@ def read_message(
     wrapper: Wrapper = "auto",
     buckets: frozenset[str] = frozenset(),
     max_bytes: int = MAX_MESSAGE_BYTES,
-) -> Told:
+) -> Announced:
     """The objects a message names, what it says that is of no interest, and what is wrong with it.
 
     wrapper: the only wrapping that is taken; `auto` takes every one. buckets: others are refused; empty allows all.
@@ -129,7 +129,7 @@ def read_message(
     try:
         return _message(_parse(body, max_bytes), wrapper, buckets, _MAX_WRAPPINGS)
     except _Unusable as unusable:
-        return Told(refused=(unusable.refusal,))
+        return Announced(refused=(unusable.refusal,))
 
 
 _parser: Callable[[int], Callable[[bytes | None], JsonObject]] = cache(
@@ -146,9 +146,9 @@ def _parse(text: str, max_bytes: int = MAX_MESSAGE_BYTES) -> JsonObject:
         raise _Unusable("not_utf8", "The message holds half of a surrogate pair.") from None
 
 
-def _message(said: JsonObject, wrapper: Wrapper, buckets: frozenset[str], wrappings: int) -> Told:
+def _message(said: JsonObject, wrapper: Wrapper, buckets: frozenset[str], wrappings: int) -> Announced:
     if said.get("Event") == "s3:TestEvent":
-        return Told(ignored={"test_event": 1})
+        return Announced(ignored={"test_event": 1})
     kind = said.get("Type")
     if isinstance(kind, str) and kind in _CONFIRMATIONS:
         # Nobody but a person may follow its link: who can write to the queue could make this process call anything.
@@ -162,32 +162,33 @@ def _message(said: JsonObject, wrapper: Wrapper, buckets: frozenset[str], wrappi
     if "detail-type" in said:
         if wrapper not in ("auto", "eventbridge"):
             raise _Unusable("other_wrapper", f"The message came through EventBridge, and messageWrapper is {wrapper}.")
-        return _collected(lambda: iter([_bridged(said, buckets)]))
+        return _collected(_bridged, [said], buckets)
     records = said.get("Records")
     if not isinstance(records, list) or not records:
         raise _Unusable("no_s3_event", "The message is JSON, but no event of S3: it has no Records.")
     if wrapper not in ("auto", "none"):
         raise _Unusable("other_wrapper", f"The message came without a wrapper, and messageWrapper is {wrapper}.")
-    return _collected(*(lambda record=record: iter([_record(record, buckets)]) for record in records))
+    return _collected(_record, records, buckets)
 
 
-def _collected(*records: Callable[[], Iterator[S3File]]) -> Told:
+def _collected(
+    read: Callable[[JsonObject, frozenset[str]], S3File], records: Iterable[object], buckets: frozenset[str]
+) -> Announced:
     files: list[S3File] = []
     ignored: dict[str, int] = {}
     refused: list[Refusal] = []
     for record in records:
         try:
-            files.extend(record())
+            files.append(read(_object(record, "A record"), buckets))
         except _Nothing as nothing:
             ignored[str(nothing)] = ignored.get(str(nothing), 0) + 1
         except _Unusable as unusable:
             refused.append(unusable.refusal)
-    return Told(tuple(files), ignored, tuple(refused))
+    return Announced(tuple(files), ignored, tuple(refused))
 
 
-def _record(record: object, buckets: frozenset[str]) -> S3File:
+def _record(said: JsonObject, buckets: frozenset[str]) -> S3File:
     """One of the Records of S3 itself, whose keys are form-encoded."""
-    said = _object(record, "A record")
     source = said.get("eventSource")
     if source is not None and not (isinstance(source, str) and source.endswith(":s3")):
         raise _Unusable("other_source", "A record comes from another service than S3.")

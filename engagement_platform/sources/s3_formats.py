@@ -22,9 +22,11 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
+from engagement_platform.sources.messages import Reason
 from engagement_platform.sources.s3_events import S3File
-from engagement_platform.sources.s3_json import BadRecord, objects, record_converter
+from engagement_platform.sources.s3_json import record_reader
 from engagement_platform.sources.s3_sqs_errors import S3SqsSchemaRefused
+from engagement_platform.sources.strict_json import JsonObject, Refused
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -39,6 +41,10 @@ CORRUPT = "_corrupt_record"
 _MADE = {"_file": pa.string(), "_line": pa.int64(), "_event_ts": pa.timestamp("us", "UTC"), CORRUPT: pa.string()}
 _SUFFIXES = {".gz": "gzip", ".gzip": "gzip", ".bz2": "bz2", ".xz": "xz", ".zst": "zstd", ".zstd": "zstd"}
 BROKEN = (EOFError, OSError, zlib.error, lzma.LZMAError, pa.ArrowInvalid)
+
+
+class BadRecord(Exception):
+    """Says what is wrong with a record and where, without any of its content."""
 
 
 class Unreadable(Exception):
@@ -113,124 +119,117 @@ def decode(stream: BinaryIO, file: S3File, shape: Shape, bad: Bad) -> Iterator[p
     An object without a byte has no records. Raises Unreadable, after the batches that came before.
     """
     options = shape.options
-    buffered = io.BufferedReader(cast(Any, stream), 1024 * 1024)
+    buffered = cast(BinaryIO, io.BufferedReader(cast(Any, stream), 1024 * 1024))
     try:
-        if not buffered.peek(1):
+        if not cast(io.BufferedReader, buffered).peek(1):
             return
         if options.file_format == "parquet":
-            yield from _parquet(cast(BinaryIO, buffered), file, shape)
+            yield from _parquet(buffered, file, shape)
             return
-        numbered = _lines(decompressed(cast(BinaryIO, buffered), file.key, options.compression), options)
-        reader = _READERS[options.file_format](shape, numbered, bad)
-        for columns, lines, corrupt in reader:
-            if lines:
-                yield shape.batch(columns, lines, file, corrupt)
+        numbered = _lines(decompressed(buffered, file.key, options.compression), options)
+        read = _READERS[options.file_format](shape, numbered)
+        for piece in _pieces(numbered):
+            yield from _readable(piece, read, file, shape, bad)
     except BROKEN as broken:
         raise Unreadable(f"{type(broken).__name__}: the content is damaged or no {options.file_format}") from broken
 
 
-Piece = tuple[Sequence[pa.Array], Sequence[int], pa.Array]
+Columns = tuple[Sequence[pa.Array], Sequence[int]]
+"""Those of `Shape.data`, and the line of each row."""
+Read = Callable[[list[Line]], Columns]
+"""Raises BadRecord when one of the lines has a bad one."""
 
 
-def _json(shape: Shape, numbered: Iterator[Line], bad: Bad) -> Iterator[Piece]:
-    convert = cast(Callable[[object], dict[str, object]], record_converter(shape.data))
-    exact = any("decimal" in str(column.type) for column in shape.data)
-    for piece in _pieces(numbered):
-        rows: list[dict[str, object]] = []
-        lines: list[int] = []
-        corrupt: list[str | None] = []
-        for line in piece:
-            try:
-                made = [convert(value) for value in objects(_utf8(line.content), exact=exact)]
-            except BadRecord as wrong:
-                bad.add(line.number, str(wrong))
-                if shape.options.bad_records == "column":
-                    rows.append({})
-                    lines.append(line.number)
-                    corrupt.append(line.content.decode(errors="replace"))
-                continue
-            rows += made
-            lines += [line.number] * len(made)
-            corrupt += [None] * len(made)
-        columns = [pa.array([row.get(column.name) for row in rows], column.type) for column in shape.data]
-        yield columns, lines, pa.array(corrupt, pa.string())
-
-
-def _text(shape: Shape, numbered: Iterator[Line], bad: Bad) -> Iterator[Piece]:
-    (column,) = shape.data
-    for piece in _pieces(numbered):
-        values: list[bytes | None] = []
-        lines: list[int] = []
-        corrupt: list[str | None] = []
-        for line in piece:
-            if pa.types.is_string(column.type) and not _is_utf8(line.content):
-                bad.add(line.number, "no UTF-8")
-                if shape.options.bad_records != "column":
-                    continue
-                values.append(None)
-                corrupt.append(line.content.decode(errors="replace"))
-            else:
-                values.append(line.content)
-                corrupt.append(None)
-            lines.append(line.number)
-        yield [pa.array(values, pa.binary()).cast(column.type)], lines, pa.array(corrupt, pa.string())
-
-
-def _csv(shape: Shape, numbered: Iterator[Line], bad: Bad) -> Iterator[Piece]:
-    names = [column.name for column in shape.data]
-    delimiter = shape.options.delimiter
-    if shape.options.header:
-        header = next((line for line in numbered if line.content.strip()), None)
-        if header is None:
+def _readable(piece: list[Line], read: Read, file: S3File, shape: Shape, bad: Bad) -> Iterator[pa.RecordBatch]:
+    """The rows of lines. A piece with a bad line is halved until the line is alone, and the others are read."""
+    corrupt: str | None = None
+    try:
+        columns, numbers = read(piece)
+    except BadRecord as wrong:
+        if len(piece) > 1:
+            half = len(piece) // 2
+            yield from _readable(piece[:half], read, file, shape, bad)
+            yield from _readable(piece[half:], read, file, shape, bad)
             return
-        names = next(csv.reader([_utf8(header.content).removeprefix("\ufeff")], delimiter=delimiter))
-    parse = _csv_parser(shape, names)
-    for piece in _pieces(line for line in numbered if line.content.strip()):
-        whole = parse(b"\n".join(line.content for line in piece))
-        if isinstance(whole, pa.Table) and whole.num_rows == len(piece):
-            lines = [line.number for line in piece]
-            yield _columns(whole), lines, pa.nulls(len(piece), pa.string())
-            continue
-        for line in piece:
-            one = parse(line.content)
-            if isinstance(one, pa.Table) and one.num_rows == 1:
-                yield _columns(one), [line.number], pa.nulls(1, pa.string())
-                continue
-            bad.add(line.number, one if isinstance(one, str) else "a quote that is not closed")
-            if shape.options.bad_records == "column":
-                nulls = [pa.nulls(1, column.type) for column in shape.data]
-                yield nulls, [line.number], pa.array([line.content.decode(errors="replace")], pa.string())
+        (line,) = piece
+        bad.add(line.number, str(wrong))
+        if shape.options.bad_records != "column":
+            return
+        columns, numbers = [pa.nulls(1, column.type) for column in shape.data], [line.number]
+        corrupt = line.content.decode(errors="replace")
+    if numbers:
+        yield shape.batch(columns, numbers, file, pa.array([corrupt] * len(numbers), pa.string()))
 
 
-def _csv_parser(shape: Shape, names: list[str]) -> Callable[[bytes], pa.Table | str]:
-    """A function from lines to a table of the data columns, or what is wrong with them."""
-    convert = pa_csv.ConvertOptions(
-        column_types={column.name: column.type for column in shape.data},
-        include_columns=[column.name for column in shape.data],
-        include_missing_columns=True,
-        strings_can_be_null=True,
-        quoted_strings_can_be_null=False,
-    )
-    required = [column.name for column in shape.data if not column.nullable]
-    read, parsed = pa_csv.ReadOptions(column_names=names), pa_csv.ParseOptions(delimiter=shape.options.delimiter)
+def _json(shape: Shape, _lines: Iterator[Line]) -> Read:
+    read_line = record_reader(shape.data, shape.options.max_record_bytes)
+    assert read_line is not None, "the schema is checked"
 
-    def parse(content: bytes) -> pa.Table | str:
+    def read(piece: list[Line]) -> Columns:
+        rows: list[JsonObject] = []
+        numbers: list[int] = []
         try:
-            table = pa_csv.read_csv(
-                io.BytesIO(content), read_options=read, parse_options=parsed, convert_options=convert
-            )
+            for line in piece:
+                made = list(read_line(line.content)) if line.content.strip() else []
+                rows += made
+                numbers += [line.number] * len(made)
+        except Refused as refused:
+            code, sentence = refused.rejection
+            raise BadRecord("nested too deep" if code is Reason.TOO_DEEP else sentence.rstrip(".")) from None
+        return [pa.array([row[column.name] for row in rows], column.type) for column in shape.data], numbers
+
+    return read
+
+
+def _text(shape: Shape, _lines: Iterator[Line]) -> Read:
+    (column,) = shape.data
+
+    def read(piece: list[Line]) -> Columns:
+        try:
+            values = pa.array([line.content for line in piece], pa.binary()).cast(column.type)
+        except pa.ArrowInvalid:
+            raise BadRecord("no UTF-8") from None
+        return [values], [line.number for line in piece]
+
+    return read
+
+
+def _csv(shape: Shape, numbered: Iterator[Line]) -> Read:
+    names = [column.name for column in shape.data]
+    if shape.options.header and (header := next((line for line in numbered if line.content.strip()), None)) is not None:
+        text = header.content.decode(errors="replace").removeprefix("\ufeff")
+        names = next(csv.reader([text], delimiter=shape.options.delimiter))
+    options = {
+        "read_options": pa_csv.ReadOptions(column_names=names),
+        "parse_options": pa_csv.ParseOptions(delimiter=shape.options.delimiter),
+        "convert_options": pa_csv.ConvertOptions(
+            column_types={column.name: column.type for column in shape.data},
+            include_columns=[column.name for column in shape.data],
+            include_missing_columns=True,
+            strings_can_be_null=True,
+            quoted_strings_can_be_null=False,
+        ),
+    }
+
+    def read(piece: list[Line]) -> Columns:
+        lines = [line for line in piece if line.content.strip()]
+        if not lines:
+            return [], []
+        try:
+            table = pa_csv.read_csv(io.BytesIO(b"\n".join(line.content for line in lines)), **options)
         except pa.ArrowInvalid as wrong:
-            return "another number of columns" if "Expected" in str(wrong) else "a value that its column cannot hold"
+            several = "Expected" in str(wrong)
+            raise BadRecord("another number of columns" if several else "a value that its column cannot hold") from None
         except UnicodeDecodeError:
-            return "no UTF-8"
-        missing = [name for name in required if table.column(name).null_count]
-        return f"{missing[0]} is null or missing" if missing else table
+            raise BadRecord("no UTF-8") from None
+        if table.num_rows != len(lines):
+            raise BadRecord("a quote that is not closed")
+        for column in shape.data:
+            if not column.nullable and table.column(column.name).null_count:
+                raise BadRecord(f"{column.name} is missing or null, and required")
+        return [column.combine_chunks() for column in table.columns], [line.number for line in lines]
 
-    return parse
-
-
-def _columns(table: pa.Table) -> list[pa.Array]:
-    return [column.combine_chunks() for column in table.columns]
+    return read
 
 
 def _parquet(stream: BinaryIO, file: S3File, shape: Shape) -> Iterator[pa.RecordBatch]:
@@ -347,21 +346,6 @@ def _pieces(numbered: Iterator[Line]) -> Iterator[list[Line]]:
             return
 
 
-def _utf8(content: bytes) -> str:
-    try:
-        return content.decode()
-    except UnicodeDecodeError:
-        raise BadRecord("no UTF-8") from None
-
-
-def _is_utf8(content: bytes) -> bool:
-    try:
-        content.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
-
-
 def _event_time(file: S3File) -> datetime | None:
     try:
         time = datetime.fromisoformat(file.event_time or "")
@@ -381,7 +365,7 @@ def _check(data: list[pa.Field], names: list[str], options: S3SqsOptions) -> Non
         raise S3SqsSchemaRefused(f"{required[0]} is NOT NULL, but rows of bad records (badRecords = column) have nulls")
     match options.file_format:
         case "json":
-            unfit = [column for column in data if record_converter([column]) is None]
+            unfit = [column for column in data if record_reader([column], 1) is None]
         case "csv":
             unfit = [column for column in data if pa.types.is_nested(column.type)]
         case "text":
@@ -392,7 +376,7 @@ def _check(data: list[pa.Field], names: list[str], options: S3SqsOptions) -> Non
         raise S3SqsSchemaRefused(f"{options.file_format} cannot fill the column {unfit[0].name} {unfit[0].type}")
 
 
-_READERS: dict[str, Callable[[Shape, Iterator[Line], Bad], Iterator[Piece]]] = {
+_READERS: dict[str, Callable[[Shape, Iterator[Line]], Read]] = {
     "json": _json,
     "csv": _csv,
     "text": _text,

@@ -1,4 +1,4 @@
-"""JSON values as Arrow columns, strictly: a value of another kind than its column makes the record a bad one.
+"""JSON values as Arrow columns, by the strict rules of `values`: a value of another kind makes the record a bad one.
 
 Types in, functions out; which bytes are a record is `s3_formats`.
 """
@@ -6,243 +6,125 @@ Types in, functions out; which bytes are a record is `s3_formats`.
 from __future__ import annotations
 
 import base64
-import binascii
-import json
 from collections.abc import Callable, Iterator
-from datetime import UTC, date, datetime
-from decimal import Decimal, InvalidOperation
+from datetime import UTC, datetime, timedelta
+from typing import TypeVar
 
 import pyarrow as pa
 
-Converter = Callable[[object], object]
-_BLANKS = " \t\n\r"
+from engagement_platform.sources.messages import DecodingLimits, Reason
+from engagement_platform.sources.strict_json import JsonObject, Refused, objects_parser
+from engagement_platform.sources.values import Reader, value_reader
+
+T = TypeVar("T")
+
+MAX_DEPTH = 500
+"""Of a record. Python's parser takes about 1,000 levels, by how deep its caller is."""
+_ANY_TIME = DecodingLimits(earliest=datetime.min.replace(tzinfo=UTC), max_ahead=timedelta.max)
 
 
-class BadRecord(ValueError):
-    """Says what is wrong with a record and where, without any of its content."""
+def record_reader(fields: list[pa.Field], max_bytes: int) -> Callable[[bytes], Iterator[JsonObject]] | None:
+    """A function from a line to the columns of the objects in it, by name; absent and null are null.
 
-    def __init__(self, what: str, path: tuple[str, ...] = ()) -> None:
-        self.what, self.path = what, path
-        super().__init__(f"{'.'.join(path)} is {what}" if path else what)
-
-
-def converter(kind: pa.DataType) -> Converter | None:
-    """A function from a parsed JSON value (never null) to what Arrow takes for a type; it raises BadRecord.
-
-    None for types that JSON cannot fill. Timestamps are ISO 8601 with an offset, timestamps without zone without
-    one; binary is Base64; decimals are numbers or text.
+    It raises Refused. None when JSON cannot fill a type. Timestamps are ISO 8601 with an offset, timestamps without
+    zone without one; binary is Base64; decimals are texts, or numbers of at most 15 digits.
     """
-    for matches, make in _KINDS:
-        if matches(kind):
-            return make(kind)
-    return None
+    read, parse = _struct(fields), objects_parser(max_bytes, MAX_DEPTH)
+    if read is None:
+        return None
+    return lambda line: (read(record, "") for record in parse(line))
 
 
-def record_converter(fields: list[pa.Field]) -> Callable[[object], dict[str, object]] | None:
-    """A function from a JSON object to its columns by name; absent and null are null. None when a type cannot be."""
-    return _struct(fields)
+def _reader(kind: pa.DataType) -> Reader | None:
+    """Reads values, never null, for a type; None for types that JSON cannot fill."""
+    make = next((make for matches, make in _READERS if matches(kind)), None)
+    return None if make is None else make(kind)
 
 
-def objects(text: str, *, exact: bool) -> Iterator[object]:
-    """The JSON values of a line, one after the other: Firehose puts no line breaks between them unless told to.
-
-    exact: numbers with a fraction as Decimal. Raises BadRecord where a value ends in the middle, or is none.
-    """
-    decoder = _EXACT if exact else _QUICK
-    position, end = _skip(text, 0), len(text)
-    while position < end:
-        try:
-            value, position = decoder.raw_decode(text, position)
-        except BadRecord:
-            raise
-        except RecursionError:
-            raise BadRecord("nested too deep") from None
-        except ValueError:
-            raise BadRecord("no JSON") from None
-        yield value
-        position = _skip(text, position)
+def _plain(name: str) -> Reader:
+    return value_reader(name, _ANY_TIME, datetime.now(UTC))
 
 
-def _skip(text: str, position: int) -> int:
-    while position < len(text) and text[position] in _BLANKS:
-        position += 1
-    return position
+def _nullable(field: pa.Field) -> Reader | None:
+    read = _reader(field.type)
+    if read is None:
+        return None
+
+    def read_or_null(value: object, name: str) -> object:
+        if value is None and not field.nullable:
+            raise Refused(Reason.MISSING_FIELD, name)
+        return None if value is None else read(value, name)
+
+    return read_or_null
 
 
-def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise BadRecord("a key twice in one object")
-    return found
+def _struct(fields: list[pa.Field]) -> Callable[[object, str], JsonObject] | None:
+    readers = {field.name: read for field in fields if (read := _nullable(field)) is not None}
+    if len(readers) < len(fields):
+        return None
+
+    def read_object(value: object, name: str) -> JsonObject:
+        said = _of(dict, value, name)
+        return {own: read(said.get(own), f"{name}.{own}" if name else own) for own, read in readers.items()}
+
+    return read_object
 
 
-def _no_constant(_name: str) -> object:
-    raise BadRecord("NaN or Infinity, which are no JSON")
+def _list(kind: pa.DataType) -> Reader | None:
+    item = _nullable(kind.value_field)
+    return item and (lambda value, name: [item(each, name) for each in _of(list, value, name)])
 
 
-_QUICK = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_no_constant)
-_EXACT = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_no_constant, parse_float=Decimal)
+def _map(kind: pa.DataType) -> Reader | None:
+    item = _nullable(kind.item_field) if pa.types.is_string(kind.key_type) else None
+    return item and (lambda value, name: [(key, item(each, name)) for key, each in _of(dict, value, name).items()])
 
 
-def _text(value: object) -> object:
-    if type(value) is not str:
-        raise BadRecord("no text")
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        raise BadRecord("half of a surrogate pair") from None
+def _of(kind: type[T], value: object, name: str) -> T:
+    if type(value) is not kind:
+        raise Refused(Reason.WRONG_TYPE, name)
     return value
 
 
-def _boolean(value: object) -> object:
-    if type(value) is not bool:
-        raise BadRecord("neither true nor false")
-    return value
+def _integer(kind: pa.DataType) -> Reader:
+    limit = 2 ** (kind.bit_width - 1)
 
-
-def _float(value: object) -> object:
-    if type(value) not in (int, float, Decimal):
-        raise BadRecord("no number")
-    try:
-        return float(value)  # type: ignore[arg-type]
-    except OverflowError:
-        raise BadRecord("a number out of range") from None
-
-
-def _integer(bits: int) -> Converter:
-    limit = 2 ** (bits - 1)
-
-    def convert(value: object) -> object:
-        if type(value) is not int:
-            raise BadRecord("no whole number")
-        if not -limit <= value < limit:
-            raise BadRecord("a number out of range")
-        return value
-
-    return convert
-
-
-def _decimal(precision: int, scale: int) -> Converter:
-    def convert(value: object) -> object:
-        if type(value) not in (int, Decimal, str):
-            raise BadRecord("no decimal number")
-        try:
-            number = Decimal(value)  # type: ignore[arg-type]
-        except InvalidOperation:
-            raise BadRecord("no decimal number") from None
-        if not number.is_finite() or number != round(number, scale) or abs(number) >= 10 ** (precision - scale):
-            raise BadRecord("a number out of range")
+    def read(value: object, name: str) -> int:
+        number = _of(int, value, name)
+        if not -limit <= number < limit:
+            raise Refused(Reason.NUMBER_OUT_OF_RANGE, name)
         return number
 
-    return convert
+    return read
 
 
-def _time(value: object) -> datetime:
-    if type(value) is not str:
-        raise BadRecord("no time")
+def _base64(value: object, name: str) -> bytes:
     try:
-        return datetime.fromisoformat(value)
+        return base64.b64decode(_of(str, value, name), validate=True)
     except ValueError:
-        raise BadRecord("no time") from None
+        raise Refused(Reason.WRONG_TYPE, name) from None
 
 
-def _instant(value: object) -> object:
-    time = _time(value)
-    if time.tzinfo is None:
-        raise BadRecord("a time without an offset")
+def _local_time(value: object, name: str) -> datetime:
     try:
-        return time.astimezone(UTC)
-    except OverflowError:
-        raise BadRecord("a time out of range") from None
-
-
-def _local_time(value: object) -> object:
-    time = _time(value)
+        time = datetime.fromisoformat(_of(str, value, name))
+    except ValueError:
+        raise Refused(Reason.BAD_TIME, name) from None
     if time.tzinfo is not None:
-        raise BadRecord("a time with an offset")
+        raise Refused(Reason.BAD_TIME, name)
     return time
 
 
-def _date(value: object) -> object:
-    try:
-        return date.fromisoformat(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
-        raise BadRecord("no date") from None
-
-
-def _bytes(value: object) -> object:
-    try:
-        return base64.b64decode(value, validate=True)  # type: ignore[arg-type]
-    except (TypeError, ValueError, binascii.Error):
-        raise BadRecord("no Base64") from None
-
-
-def _nullable(convert: Converter, field: pa.Field, value: object) -> object:
-    if value is None:
-        if not field.nullable:
-            raise BadRecord("null or missing")
-        return None
-    return convert(value)
-
-
-def _list(item: Converter, field: pa.Field) -> Converter:
-    def convert(value: object) -> object:
-        if type(value) is not list:
-            raise BadRecord("no array")
-        return [_nullable(item, field, each) for each in value]
-
-    return convert
-
-
-def _map(item: Converter, field: pa.Field) -> Converter:
-    def convert(value: object) -> object:
-        if type(value) is not dict:
-            raise BadRecord("no object")
-        return [(_text(key), _nullable(item, field, each)) for key, each in value.items()]
-
-    return convert
-
-
-def _struct(fields: list[pa.Field]) -> Callable[[object], dict[str, object]] | None:
-    convert_field = [(field, converter(field.type)) for field in fields]
-    known = [(field, convert) for field, convert in convert_field if convert is not None]
-    if len(known) < len(fields):
-        return None
-
-    def convert(value: object) -> dict[str, object]:
-        if type(value) is not dict:
-            raise BadRecord("no object")
-        made = {}
-        for field, convert_value in known:
-            try:
-                made[field.name] = _nullable(convert_value, field, value.get(field.name))
-            except BadRecord as bad:
-                raise BadRecord(bad.what, (field.name, *bad.path)) from None
-        return made
-
-    return convert
-
-
-def _of_list(kind: pa.DataType) -> Converter | None:
-    item = converter(kind.value_type)
-    return None if item is None else _list(item, kind.value_field)
-
-
-def _of_map(kind: pa.DataType) -> Converter | None:
-    item = converter(kind.item_type)
-    return None if item is None or not pa.types.is_string(kind.key_type) else _map(item, kind.item_field)
-
-
-_KINDS: list[tuple[Callable[[pa.DataType], bool], Callable[[pa.DataType], Converter | None]]] = [
-    (pa.types.is_string, lambda _kind: _text),
-    (pa.types.is_boolean, lambda _kind: _boolean),
-    (pa.types.is_floating, lambda _kind: _float),
-    (pa.types.is_date32, lambda _kind: _date),
-    (pa.types.is_binary, lambda _kind: _bytes),
-    (pa.types.is_integer, lambda kind: _integer(kind.bit_width)),
-    (pa.types.is_timestamp, lambda kind: _instant if kind.tz else _local_time),
-    (pa.types.is_decimal, lambda kind: _decimal(kind.precision, kind.scale)),
-    (pa.types.is_list, _of_list),
-    (pa.types.is_map, _of_map),
-    (pa.types.is_struct, lambda kind: _struct([kind.field(i) for i in range(kind.num_fields)])),
-]
+_READERS: tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.DataType], Reader | None]], ...] = (
+    (pa.types.is_string, lambda _: _plain("string")),
+    (pa.types.is_boolean, lambda _: _plain("boolean")),
+    (pa.types.is_floating, lambda _: _plain("double")),
+    (pa.types.is_date32, lambda _: _plain("date")),
+    (pa.types.is_timestamp, lambda kind: _plain("timestamp") if kind.tz else _local_time),
+    (pa.types.is_decimal, lambda kind: _plain(f"decimal({kind.precision},{kind.scale})")),
+    (pa.types.is_integer, _integer),
+    (pa.types.is_binary, lambda _: _base64),
+    (pa.types.is_list, _list),
+    (pa.types.is_map, _map),
+    (pa.types.is_struct, lambda kind: _struct([kind.field(number) for number in range(kind.num_fields)])),
+)

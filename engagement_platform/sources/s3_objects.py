@@ -1,23 +1,33 @@
-"""Objects by name from S3: the very content that an event told of, opened a few ahead. Never a listing.
+"""What one task does: reads its share of a batch's objects by name, the very content that an event told of.
 
-What their bytes mean is `s3_formats`.
+Objects are opened a few ahead and never listed; each that cannot be read becomes a dead letter. What bytes mean is
+`s3_formats`.
 """
 
 from __future__ import annotations
 
 import io
+import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from typing import Any, BinaryIO, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from botocore.exceptions import BotoCoreError, ClientError, ParamValidationError
 
+from engagement_platform.errors import PlatformError
 from engagement_platform.sources.s3_events import Refusal, S3File
+from engagement_platform.sources.s3_formats import Bad, Shape, Unreadable, decode
 from engagement_platform.sources.s3_sqs_aws import client, said
-from engagement_platform.sources.s3_sqs_errors import ObjectNotReadable
+from engagement_platform.sources.s3_sqs_errors import BadRecords, NoDeadLetterQueue, ObjectNotReadable
 from engagement_platform.sources.s3_sqs_options import S3SqsOptions
+from engagement_platform.sources.s3_sqs_queue import send_dead_letter
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+log = logging.getLogger(__name__)
 
 # Most objects are small, and most of the time goes into waiting for the first byte.
 _AHEAD = 4
@@ -38,6 +48,10 @@ _GONE = {
 }
 
 
+_DENIED = frozenset({"AccessDenied", "AllAccessDisabled", "403"})
+_NO_OBJECT = "engagement-platform/no-such-object"
+
+
 class Gone(Exception):
     """The content that an event told of is not there any more."""
 
@@ -51,11 +65,12 @@ class Objects:
 
     def __init__(self, options: S3SqsOptions) -> None:
         self._s3: Any = client("s3", options)
+        self._buckets = options.buckets
 
     def each(self, files: Sequence[S3File]) -> Iterator[tuple[S3File, Callable[[], BinaryIO]]]:
         """Files in order, each with what opens it: small ones are fetched while those before are being read.
 
-        Opening raises Gone, or ObjectNotReadable.
+        Opening raises Gone, Unreadable or ObjectNotReadable.
         """
         ahead: deque[Future[BinaryIO]] = deque()
         small = [file for file in files if file.size is not None and file.size <= _SMALL_BYTES]
@@ -87,14 +102,33 @@ class Objects:
         try:
             answer = self._s3.get_object(Bucket=file.bucket, Key=file.key, **content)
         except ClientError as failed:
-            if (refusal := _GONE.get(failed.response.get("Error", {}).get("Code", ""))) is not None:
+            code = failed.response.get("Error", {}).get("Code", "")
+            if (refusal := _GONE.get(code)) is not None:
                 raise Gone(refusal) from None
+            if code in _DENIED and self._is_denied_alone(file):
+                raise Unreadable("these credentials may not read the object") from None
             raise ObjectNotReadable(file.url, said(failed)) from failed
         except ParamValidationError:
             raise Gone(Refusal("bad_name", "S3 cannot have an object of this name.")) from None
         except BotoCoreError as failed:
             raise ObjectNotReadable(file.url, said(failed)) from failed
         return cast(BinaryIO, _Body(answer["Body"], file))
+
+    def _is_denied_alone(self, file: S3File) -> bool:
+        """Whether a refusal is about this object, and not about every object of a bucket that the stream is for.
+
+        Asks for an object that is not there: "not found" says that the bucket can be read. A bucket that nobody named
+        in the option buckets is somebody else's.
+        """
+        if file.bucket not in self._buckets:
+            return True
+        try:
+            self._s3.get_object(Bucket=file.bucket, Key=_NO_OBJECT)
+        except ClientError as failed:
+            return failed.response.get("Error", {}).get("Code") in _GONE
+        except BotoCoreError:
+            return False
+        return True
 
 
 class _Body(io.RawIOBase):
@@ -118,3 +152,57 @@ class _Body(io.RawIOBase):
         if not self.closed:
             self._body.close()
         super().close()
+
+
+def share_out(files: Sequence[S3File], tasks: int) -> list[tuple[S3File, ...]]:
+    """Files in at most so many groups of about equal bytes, largest first; the same files always fall the same way."""
+    # An object costs a request beside its bytes: about what 256 KiB take (a guess).
+    groups: list[list[S3File]] = [[] for _ in range(min(tasks, len(files)))]
+    loads = [0] * len(groups)
+    for file in sorted(files, key=lambda file: (-(file.size or 0), file.bucket, file.key, file.version_id or "")):
+        lightest = loads.index(min(loads))
+        groups[lightest].append(file)
+        loads[lightest] += (file.size or 0) + 256 * 1024
+    return [tuple(group) for group in groups]
+
+
+def read_files(files: Sequence[S3File], shape: Shape, dead_letters: str | None) -> Iterator[pa.RecordBatch]:
+    """The records of all files, batch by batch. dead_letters: URL of the queue for what cannot be read, or None.
+
+    Raises ObjectNotReadable, NoDeadLetterQueue, BadRecords (badRecords = fail), QueueUnavailable.
+    """
+    options = shape.options
+
+    def bury(file: S3File, refusal: Refusal) -> None:
+        if dead_letters is None:
+            raise NoDeadLetterQueue(file.url, refusal.sentence)
+        send_dead_letter(client("sqs", options), dead_letters, file.as_event(), [refusal], file.url)
+
+    def refuse(file: S3File, refusal: Refusal) -> None:
+        if options.bad_records == "fail":
+            raise BadRecords(file.url, refusal.sentence)
+        bury(file, refusal)
+
+    for file, opening in Objects(options).each(files):
+        bad = Bad()
+        try:
+            with opening() as stream:
+                yield from decode(stream, file, shape, bad)
+        except Gone as gone:
+            if options.missing_files == "fail":
+                raise ObjectNotReadable(file.url, gone.refusal.sentence.rstrip(".")) from None
+            if dead_letters is None:
+                # Nobody can bring it back, so a stream that waited for it would wait for ever.
+                log.warning("s3-sqs: %s was skipped: %s", file.url, gone.refusal.sentence)
+            else:
+                bury(file, gone.refusal)
+        except Unreadable as unreadable:
+            refuse(file, Refusal("unreadable", str(unreadable)))
+        except PlatformError:
+            raise
+        except Exception as error:
+            # Whatever it is, it is about this object, and those beside it can be read.
+            log.exception("s3-sqs: %s cannot be read", file.url)
+            refuse(file, Refusal("unreadable", f"{type(error).__name__} while it was read."))
+        if bad.count and options.bad_records != "column":
+            refuse(file, Refusal("bad_records", str(bad)))

@@ -21,6 +21,7 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxFiles, SupportsTr
 
 from engagement_platform.sources.s3_events import S3File, read_message
 from engagement_platform.sources.s3_formats import Shape
+from engagement_platform.sources.s3_objects import read_files, share_out
 from engagement_platform.sources.s3_sqs_errors import (
     NoDeadLetterQueue,
     S3SqsOptionRefused,
@@ -29,7 +30,6 @@ from engagement_platform.sources.s3_sqs_errors import (
 )
 from engagement_platform.sources.s3_sqs_options import OPTION_NAMES, S3SqsOptions, parse_options
 from engagement_platform.sources.s3_sqs_queue import Message, Queue
-from engagement_platform.sources.s3_sqs_read import read_files, share_out
 from engagement_platform.sources.s3_sqs_state import Arrived, S3SqsState
 
 if TYPE_CHECKING:

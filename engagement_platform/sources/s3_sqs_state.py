@@ -31,7 +31,7 @@ from sqlalchemy import (
     update,
 )
 
-from engagement_platform.engine.database import open_engine, reading, writing
+from engagement_platform.engine.database import ensure_tables, open_engine, reading, writing
 from engagement_platform.sources.s3_events import S3File
 
 # Of its own and not among the stores' tables: nobody who does without the source gets them.
@@ -106,8 +106,7 @@ class S3SqsState:
 
     def __init__(self, engine: Engine, *, allow_overwrites: bool, clock: Callable[[], datetime] = _utc_now) -> None:
         self._engine, self._allow_overwrites, self._clock = engine, allow_overwrites, clock
-        with writing(engine, "s3-sqs-schema") as connection:
-            METADATA.create_all(connection)
+        ensure_tables(engine, METADATA)
 
     @classmethod
     def open(cls, url: str, *, allow_overwrites: bool) -> S3SqsState:
@@ -198,6 +197,15 @@ class S3SqsState:
                 update(FILE).where(FILE.c.stream == stream, FILE.c.number.in_(waits)).values(batch=after + 1)
             )
             return after + 1 if done.rowcount else after
+
+    def split(self, stream: str, batch: int) -> None:
+        """Let the later half of a batch's files wait again. Only while nothing has been written of the batch."""
+        ours = and_(FILE.c.stream == stream, FILE.c.batch == batch)
+        with writing(self._engine, _lock(stream)) as connection:
+            numbers = connection.execute(select(FILE.c.number).where(ours).order_by(FILE.c.number)).scalars().all()
+            later = numbers[max(1, len(numbers) // 2) :]
+            if later:
+                connection.execute(update(FILE).where(ours, FILE.c.number >= later[0]).values(batch=None))
 
     def files(self, stream: str, after: int, upto: int) -> list[S3File]:
         """The files of the batches after one, up to and including another, in the order of their arrival."""

@@ -1,6 +1,6 @@
-"""Bytes to one JSON object, stricter than any parser's defaults. Which fields it must have is `decoding`.
+"""Bytes to JSON objects, stricter than any parser's defaults. Which fields it must have is `decoding`.
 
-Strict means: UTF-8 without a byte order mark, one object and nothing after it, no duplicate keys, no NaN, no half
+Strict means: UTF-8 without a byte order mark, objects and nothing beside them, no duplicate keys, no NaN, no half
 surrogate pairs, bounded size and depth.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from engagement_platform.sources.messages import Reason
 
@@ -39,37 +39,54 @@ def object_parser(max_bytes: int, max_depth: int) -> Callable[[bytes | None], Js
 
     max_depth: the outermost object is level 1; exactly max_bytes and max_depth are fine.
     """
-    # raw_decode: decode() would look for white space with a regular expression, twice per message.
-    scan = json.JSONDecoder(
-        object_pairs_hook=_without_duplicates,
-        parse_int=_bounded_int,
-        parse_float=_finite_float,
-        parse_constant=_no_constant,
-    ).raw_decode
 
     def parse(value: bytes | None) -> JsonObject:
-        text = _text(value, max_bytes)
-        # Counting first: a typical message has two brackets, and only one with many can be deep.
-        if text.count("{") + text.count("[") > max_depth and _depth_exceeds(text, max_depth):
-            raise Refused(Reason.TOO_DEEP)
-        try:
-            parsed, end = scan(text)
-        except ValueError:
-            raise Refused(Reason.NOT_JSON) from None
-        except RecursionError:
-            raise Refused(Reason.TOO_DEEP) from None
+        text = _text(value, max_bytes, max_depth)
+        parsed, end = _scanned(text, 0)
         if end != len(text) and text[end:].strip(_BLANKS):
             raise Refused(Reason.TRAILING_CONTENT)
-        if type(parsed) is not dict:
-            raise Refused(Reason.NOT_AN_OBJECT)
-        if "\\u" in text and _SURROGATE_ESCAPE.search(text):
-            _refuse_half_pairs(parsed)
-        return parsed
+        return _object(parsed, text)
 
     return parse
 
 
-def _text(value: bytes | None, max_bytes: int) -> str:
+def objects_parser(max_bytes: int, max_depth: int) -> Callable[[bytes], Iterator[JsonObject]]:
+    """A function from bytes to the objects in them, one after the other: Firehose puts no line breaks between records.
+
+    It raises Refused and nothing else, after the objects that come before the one that is refused.
+    """
+
+    def parse(value: bytes) -> Iterator[JsonObject]:
+        text, end = _text(value, max_bytes, max_depth), 0
+        while end < len(text):
+            begin, (parsed, end) = end, _scanned(text, end)
+            yield _object(parsed, text, begin, end)
+            while end < len(text) and text[end] in _BLANKS:
+                end += 1
+
+    return parse
+
+
+def _scanned(text: str, begin: int) -> tuple[object, int]:
+    """The value that begins there, and where it ends."""
+    try:
+        return _scan(text, begin)
+    except ValueError:
+        raise Refused(Reason.NOT_JSON) from None
+    except RecursionError:
+        raise Refused(Reason.TOO_DEEP) from None
+
+
+def _object(parsed: object, text: str, begin: int = 0, end: int | None = None) -> JsonObject:
+    if type(parsed) is not dict:
+        raise Refused(Reason.NOT_AN_OBJECT)
+    end = len(text) if end is None else end
+    if text.find("\\u", begin, end) >= 0 and _SURROGATE_ESCAPE.search(text, begin, end):
+        _refuse_half_pairs(parsed)
+    return parsed
+
+
+def _text(value: bytes | None, max_bytes: int, max_depth: int) -> str:
     """The message as text that begins with its first character that is not white space."""
     if not value:
         raise Refused(Reason.EMPTY)
@@ -79,13 +96,15 @@ def _text(value: bytes | None, max_bytes: int) -> str:
         text = value.decode()
     except UnicodeDecodeError:
         raise Refused(Reason.NOT_UTF8) from None
-    if text[0] == "{":
-        return text
-    text = text.lstrip(_BLANKS)
-    if not text:
-        raise Refused(Reason.EMPTY)
-    if text[0] == "\ufeff":
-        raise Refused(Reason.BYTE_ORDER_MARK)
+    if text[0] != "{":
+        text = text.lstrip(_BLANKS)
+        if not text:
+            raise Refused(Reason.EMPTY)
+        if text[0] == "\ufeff":
+            raise Refused(Reason.BYTE_ORDER_MARK)
+    # Counting first: a typical message has two brackets, and only one with many can be deep.
+    if text.count("{") + text.count("[") > max_depth and _depth_exceeds(text, max_depth):
+        raise Refused(Reason.TOO_DEEP)
     return text
 
 
@@ -111,6 +130,15 @@ def _finite_float(text: str) -> float:
 
 def _no_constant(_name: str) -> object:
     raise Refused(Reason.BAD_NUMBER)
+
+
+# raw_decode: decode() would look for white space with a regular expression, twice per message.
+_scan = json.JSONDecoder(
+    object_pairs_hook=_without_duplicates,
+    parse_int=_bounded_int,
+    parse_float=_finite_float,
+    parse_constant=_no_constant,
+).raw_decode
 
 
 def _depth_exceeds(text: str, max_depth: int) -> bool:

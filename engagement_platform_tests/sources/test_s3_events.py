@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engagement_platform.sources.s3_events import S3File, Told, read_message
+from engagement_platform.sources.s3_events import Announced, S3File, read_message
 
 
 def record(key: str = "a/b.json", *, event: str = "ObjectCreated:Put", bucket: str = "raw", **more: Any) -> Any:
@@ -42,7 +42,7 @@ THE_FILE = S3File("raw", "a/b.json", None, "e1", 7, "2026-11-22T00:00:00.000Z", 
     ids=["direct or raw", "SNS", "EventBridge", "EventBridge through SNS"],
 )
 def test_the_same_object_comes_out_of_every_wrapping(body: str) -> None:
-    assert read_message(body) == Told((THE_FILE,))
+    assert read_message(body) == Announced((THE_FILE,))
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_the_same_object_comes_out_of_every_wrapping(body: str) -> None:
     ],
 )
 def test_what_names_nothing_to_read_is_let_go(body: str, why: str) -> None:
-    assert read_message(body) == Told(ignored={why: 1})
+    assert read_message(body) == Announced(ignored={why: 1})
 
 
 @pytest.mark.parametrize(

@@ -94,19 +94,19 @@ def test_json_of_every_kind_becomes_its_column() -> None:
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        (b'{"a":"1"}', "a is no whole number"),
-        (b'{"a":1.0}', "a is no whole number"),
-        (b'{"a":true}', "a is no whole number"),
-        (b'{"a":3000000000}', "a is a number out of range"),
-        (b'{"a":1} junk', "no JSON"),
-        (b'{"a":1', "no JSON"),
-        (b'{"a":1,"a":2}', "a key twice in one object"),
-        (b'{"a":NaN}', "NaN or Infinity, which are no JSON"),
-        (b"[1]", "no object"),
-        (b"\xff", "no UTF-8"),
-        (b'{"s":5}', "s is no text"),
-        (b'{"s":"\\ud800"}', "s is half of a surrogate pair"),
-        (b'{"t":"2026-11-22T00:00:00"}', "t is a time without an offset"),
+        (b'{"a":"1"}', "a has the wrong JSON type"),
+        (b'{"a":1.0}', "a has the wrong JSON type"),
+        (b'{"a":true}', "a has the wrong JSON type"),
+        (b'{"a":3000000000}', "a is beyond the whole numbers that its column holds"),
+        (b'{"a":1} junk', "The message is not JSON"),
+        (b'{"a":1', "The message is not JSON"),
+        (b'{"a":1,"a":2}', "A key stands twice in one object, so which value counts is anybody's guess"),
+        (b'{"a":NaN}', "A number is NaN, infinite or beyond what a double holds"),
+        (b"[1]", "The message is JSON, but not an object"),
+        (b"\xff", "The message is not UTF-8"),
+        (b'{"s":5}', "s has the wrong JSON type"),
+        (b'{"s":"\\ud800"}', "A string holds half of a surrogate pair, which is no character"),
+        (b'{"t":"2026-11-22T00:00:00"}', "t has no offset from UTC; append Z or one such as +01:00"),
         (b"[" * 100_000, "nested too deep"),
     ],
 )
@@ -135,7 +135,7 @@ def test_a_null_in_a_column_that_takes_none_makes_a_bad_record() -> None:
     for content, options in ((b'{"a":1}\n{"b":1}\n', {}), (b"1\n,\n", {"fileFormat": "csv"})):
         ddl = "a int NOT NULL, b int" if not options else "a int NOT NULL, b string"
         rows, bad, _ = rows_of(content.replace(b"1\n,", b"1,x\n,y"), shape(ddl, **options))
-        assert ([row["a"] for row in rows], str(bad)) == ([1], "line 2: a is null or missing")
+        assert ([row["a"] for row in rows], str(bad)) == ([1], "line 2: a is missing or null, and required")
 
 
 def test_csv_with_and_without_a_header() -> None:

@@ -7,7 +7,7 @@ import itertools
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from pyspark.sql import types as T
 from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.streaming.datasource import ReadMaxFiles
 
-from engagement_platform.sources import s3_sqs_read
+from engagement_platform.sources import s3_objects
 from engagement_platform.sources.s3_events import S3File, event_of
 from engagement_platform.sources.s3_formats import decode
 from engagement_platform.sources.s3_sqs import Offset, S3SqsDataSource, S3SqsStreamReader
@@ -216,8 +216,10 @@ def test_a_message_that_comes_again_after_a_restart_is_recognized_and_deleted(ma
     pipe.put("one", 1)
     first = pipe.start()
     assert pipe.batch(first) == [1]
+    # As if its time was over: SQS hands it out again.
+    for receipt in first._state.in_flight(pipe.offset["stream"] if pipe.offset else "").values():
+        pipe.sqs.change_message_visibility(QueueUrl=pipe.url, ReceiptHandle=receipt, VisibilityTimeout=0)
     first.stop()
-    time.sleep(3.2)  # its time is over: SQS hands it out again
     second = pipe.start()
     assert pipe.batch(second) is None
     assert pipe.left() == 0
@@ -227,9 +229,15 @@ def test_what_is_in_work_stays_invisible(make: MakePipe) -> None:
     pipe = make()
     pipe.put("one", 1)
     reader = pipe.start()
+    extended: list[dict[str, Any]] = []
+    reader._queue._sqs.meta.events.register(
+        "provide-client-params.sqs.ChangeMessageVisibilityBatch", lambda params, **_: extended.extend(params["Entries"])
+    )
     end = reader.latestOffset(reader.initialOffset(), ReadMaxFiles(1))
     assert end["batch"] == 1
-    time.sleep(5)  # longer than the visibility timeout of 3 s
+    # Twice before the visibility timeout of 3 s is over.
+    until(lambda: len(extended) >= 2, "nobody asked SQS to keep the message", seconds=2.9)
+    assert {entry["VisibilityTimeout"] for entry in extended} == {3}
     assert "Messages" not in pipe.sqs.receive_message(QueueUrl=pipe.url)
 
 
@@ -330,13 +338,42 @@ def test_no_object_and_no_message_keeps_those_beside_it_from_being_read(
             raise KeyError("whatever it is")
         return decode(stream, file, *rest)
 
-    monkeypatch.setattr(s3_sqs_read, "decode", fails)
+    monkeypatch.setattr(s3_objects, "decode", fails)
     assert pipe.drained(pipe.start()) == [1]
     codes = Counter(code for code, _ in pipe.dead_letters())
     version = codes.keys() - {"bad_bucket", "wrong_type", "deleted", "no_bucket", "unreadable"}
     assert sum(codes.values()) == 6, codes
     assert version <= {"no_version"}
     assert pipe.left() == 0
+
+
+def deny(pipe: Pipe, prefix: str) -> None:
+    """Nobody may read objects of the bucket whose keys begin so."""
+    statement = {"Effect": "Deny", "Principal": "*", "Action": "s3:GetObject",
+                 "Resource": f"arn:aws:s3:::{pipe.bucket}/{prefix}*"}  # fmt: skip
+    policy = json.dumps({"Version": "2012-10-17", "Statement": [statement]})
+    pipe.s3.put_bucket_policy(Bucket=pipe.bucket, Policy=policy)
+
+
+def test_an_object_that_may_not_be_read_is_a_dead_letter_and_a_bucket_of_ones_own_stops_the_stream(
+    make: MakePipe,
+) -> None:
+    for named in (False, True):
+        pipe = make()
+        pipe.put("fine", 1)
+        pipe.put("secret/a", 2)
+        deny(pipe, "secret/")
+        assert pipe.drained(pipe.start(**({"buckets": pipe.bucket} if named else {}))) == [1]
+        ((code, body),) = pipe.dead_letters()
+        assert (code, '"key": "secret%2Fa"' in body) == ("unreadable", True)
+        deny(pipe, "")
+        pipe.put("fine too", 3)
+        if named:
+            with pytest.raises(ObjectNotReadable, match="Forbidden"):
+                pipe.batch(pipe.start(buckets=pipe.bucket))
+        else:
+            assert pipe.drained(pipe.start()) == []
+            assert len(pipe.dead_letters()) == 2
 
 
 def test_a_read_of_given_objects_takes_these_only_and_no_message(make: MakePipe) -> None:
@@ -372,9 +409,9 @@ def test_without_a_dead_letter_queue_nothing_is_skipped_silently(make: MakePipe)
     pipe.put("bad", content=b"junk")
     reader = pipe.start()
     pipe.offset = reader.initialOffset()
-    with pytest.raises(NoDeadLetterQueue, match="line 1: no JSON"):
+    with pytest.raises(NoDeadLetterQueue, match="line 1: The message is not JSON"):
         pipe.batch(reader)
-    with pytest.raises(BadRecords, match="line 1: no JSON"):
+    with pytest.raises(BadRecords, match="line 1: The message is not JSON"):
         pipe.batch(pipe.start(badRecords="fail"))
     # Another queue may be named, and what waits goes on.
     assert pipe.drained(pipe.start(deadLetterQueueUrl=pipe.dead)) == []
@@ -453,10 +490,11 @@ def test_without_a_schema_nothing_is_loaded(make: MakePipe) -> None:
         S3SqsDataSource(CaseInsensitiveDict(make().options)).schema()
 
 
-def _drained_beside_older_objects(make: MakePipe, older: Sequence[int]) -> None:
+@pytest.mark.parametrize("older", [20, pytest.param(10_000, marks=pytest.mark.slow)])
+def test_a_bucket_is_never_listed(make: MakePipe, older: int) -> None:
     pipe = make()
     pipe.tell(nothing=True)
-    for n in older:
+    for n in range(older):
         pipe.put(f"older/{n}", n)
     pipe.tell()
     for n in range(3):
@@ -468,15 +506,6 @@ def _drained_beside_older_objects(make: MakePipe, older: Sequence[int]) -> None:
     assert pipe.moto.requests("GET", f"/{pipe.bucket}?") == pipe.moto.requests("GET", f"/{pipe.bucket} ") == 0
     pipe.s3.list_objects_v2(Bucket=pipe.bucket)
     assert pipe.moto.requests("GET", f"/{pipe.bucket}?") == 1
-
-
-def test_a_bucket_is_never_listed(make: MakePipe) -> None:
-    _drained_beside_older_objects(make, range(20))
-
-
-@pytest.mark.slow
-def test_a_bucket_is_never_listed_however_much_is_in_it(make: MakePipe) -> None:
-    _drained_beside_older_objects(make, range(10_000))
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""What the events of a batch add to the figures of games and to the features of players: one aggregation in Spark.
+"""What events add to the figures of games and to the features of players: one aggregation in Spark.
 
 Only its groups come to the process. Adding them to those before is `live_ops_store`.
 """
@@ -6,12 +6,14 @@ Only its groups come to the process. Adding them to those before is `live_ops_st
 from __future__ import annotations
 
 from collections.abc import Collection
+from functools import reduce
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from engagement_platform.pipelines.games.event_type import FieldType
+from engagement_platform.lake.lake import Lake
+from engagement_platform.pipelines.games.event_type import EventType, FieldType
 from engagement_platform.pipelines.games.registry import Registry
 from engagement_platform.pipelines.games.rules import FIELDS
 
@@ -25,53 +27,65 @@ MOST_DOLLARS = 1e6
 """A larger amount counts as none: a type may be declared without a range, and one value must not end the sums."""
 MICROS = 1_000_000
 """Millionths, for whole numbers add up to the same in any order."""
+_ENVELOPE = ("event_type", "event_ts", "game_id", "player_id", "session_id")
+_FIELDS: dict[str, FieldType] = {
+    "price_usd": "double", "price": "double", "currency": "string", "level": "long", CHANGE: "string",
+}  # fmt: skip
+"""What is counted of the fields of whatever type declares them so."""
 
 
-def counted(events: DataFrame, types: Registry, landed: Collection[str]) -> pa.Table:
-    """The events of a plan by game, minute, player and session; runs one job.
+def counted(events: DataFrame) -> pa.Table:
+    """Events by game, minute, player and session; runs one job. events: as `of_plan` or `of_tables` make them.
 
-    landed: the types that the plan has events of. Columns: game, minute (since 1970), player_id, session_id, events,
-    purchases, revenue_micros, errors, first_us, last_us, level (0: none), changes (names of live-ops changes).
-    revenue: `price_usd` of a purchase or, where it is null, `price` when `currency` says US dollars.
+    Columns: game, minute (since 1970), player_id, session_id, events, purchases, revenue_micros, errors, first_us,
+    last_us, level (0: none), changes (names of live-ops changes). revenue: `price_usd` of a purchase or, where it is
+    null, `price` when `currency` says US dollars.
     """
-    ours = {name: types[name] for name in sorted(landed)}
-    kind, at = F.col("event_type"), F.unix_micros("event_ts")
-    rows = events.where(F.col("reason_code").isNull()).select(
+    at, bought = F.unix_micros("event_ts"), F.col("event_type").isin(*PURCHASES)
+    paid = F.coalesce("price_usd", F.when(F.col("currency") == CURRENCY, F.col("price")))
+    micros = F.when(bought & (F.abs(paid) <= MOST_DOLLARS), F.round(paid * MICROS).cast("long")).otherwise(0)
+    groups = events.groupBy(
         F.col("game_id").alias("game"),
         F.floor(F.unix_seconds("event_ts") / 60).alias("minute"),
         "player_id",
         "session_id",
-        at.alias("at"),
-        kind.isin(*PURCHASES).cast("long").alias("purchases"),
-        kind.isin(*ERRORS).cast("long").alias("errors"),
-        _micros(ours).alias("revenue_micros"),
-        _said(ours, "level", "long").alias("level"),
-        _said(ours, CHANGE, "string").alias("change"),
-    )
-    groups = rows.groupBy("game", "minute", "player_id", "session_id").agg(
+    ).agg(
         F.count("*").alias("events"),
-        *(F.sum(name).alias(name) for name in ("purchases", "revenue_micros", "errors")),
-        F.min("at").alias("first_us"),
-        F.max("at").alias("last_us"),
+        F.sum(bought.cast("long")).alias("purchases"),
+        F.sum(micros).alias("revenue_micros"),
+        F.sum(F.col("event_type").isin(*ERRORS).cast("long")).alias("errors"),
+        F.min(at).alias("first_us"),
+        F.max(at).alias("last_us"),
         F.coalesce(F.max("level"), F.lit(0)).alias("level"),
-        F.collect_set("change").alias("changes"),
+        F.collect_set(CHANGE).alias("changes"),
     )
     return groups.toArrow()
 
 
-def _said(types: Registry, name: str, kind: FieldType) -> Column:
-    """A field of whatever type declares it so; null for events of others."""
-    found = [
-        F.col(FIELDS)[of][name]
-        for of, declared in types.items()
-        if name in declared.fields and declared.fields[name].type == kind
-    ]
-    return F.coalesce(*found, F.lit(None).cast(kind))
+def of_plan(plan: DataFrame, types: Registry, landed: Collection[str]) -> DataFrame:
+    """The events of a batch's plan. landed: the types that it has events of."""
+
+    def field(name: str, kind: FieldType) -> Column:
+        declared = (F.col(FIELDS)[of][name] for of in sorted(landed) if _declares(types[of], name))
+        return F.coalesce(*declared, F.lit(None).cast(kind)).alias(name)
+
+    events = plan.where(F.col("reason_code").isNull())
+    return events.select(*_ENVELOPE, *(field(name, kind) for name, kind in _FIELDS.items()))
 
 
-def _micros(types: Registry) -> Column:
-    """Millionths of a dollar that were paid; 0 for events that are no purchase."""
-    bought = {name: declared for name, declared in types.items() if name in PURCHASES}
-    dollars, price = (_said(bought, name, "double") for name in ("price_usd", "price"))
-    paid = F.coalesce(dollars, F.when(_said(bought, "currency", "string") == CURRENCY, price))
-    return F.when(F.abs(paid) <= MOST_DOLLARS, F.round(paid * MICROS).cast("long")).otherwise(0)
+def of_tables(lake: Lake, types: Registry, where: Column) -> DataFrame | None:
+    """The events that are in the tables; None where there is no table. where: of the columns that all of them have."""
+    parts = []
+    for name, declared in types.items():
+        if lake.version(declared.table) > 0:
+            own = (
+                (F.col(field) if _declares(declared, field) else F.lit(None).cast(kind)).alias(field)
+                for field, kind in _FIELDS.items()
+            )
+            rows = lake.read(declared.table).where(where).withColumn("event_type", F.lit(name))
+            parts.append(rows.select(*_ENVELOPE, *own))
+    return reduce(DataFrame.unionAll, parts) if parts else None
+
+
+def _declares(declared: EventType, name: str) -> bool:
+    return name in declared.fields and declared.fields[name].type == _FIELDS[name]

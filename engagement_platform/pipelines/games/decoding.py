@@ -8,24 +8,24 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from enum import StrEnum
 from typing import NamedTuple
 
 from engagement_platform.pipelines.games.event_type import EventField, EventType
-from engagement_platform.pipelines.games.reasons import SENTENCES, EventLimits, GameReason, Refusal
 from engagement_platform.pipelines.games.registry import Registry
-from engagement_platform.sources.decoding import read_date, read_id, time_reader, wrong_or_missing
+from engagement_platform.settings import Settings
+from engagement_platform.sources.decoding import read_id, time_reader, wrong_or_missing
 from engagement_platform.sources.messages import DecodingLimits, Reason
 from engagement_platform.sources.strict_json import JsonObject, Refused, object_parser
+from engagement_platform.sources.values import Reader, value_reader
 
 Decoder = Callable[[bytes | None, datetime], "Event | Refusal"]
 """From a line, and when its object arrived."""
-_Read = Callable[[object, str], object]
-"""From a field's value, not null, and its name."""
 
 _GAME_ID = re.compile(r"[A-Za-z0-9_.-]{1,64}", re.ASCII)
-_MIN_LONG, _MAX_LONG = -(2**63), 2**63 - 1
+_LONG_AGO = datetime(2000, 1, 1, tzinfo=UTC)
 _CLEANING: Mapping[str, Callable[[str], str]] = {
-    "trim": str.strip, "lower": str.lower, "upper": str.upper, "empty_is_null": str,
+    "trim": str.strip, "lower": str.lower, "upper": str.upper,
 }  # fmt: skip
 
 
@@ -38,6 +38,66 @@ _ENVELOPE: Sequence[tuple[str, Sequence[str]]] = (
 """Optional fields of every event, and how they are cleaned; in the order of their columns."""
 
 
+class GameReason(StrEnum):
+    """Codes that stand in `game/quarantine`: never rename one."""
+
+    UNKNOWN_EVENT_TYPE = "unknown_event_type"
+    BAD_GAME_ID = "bad_game_id"
+    LATE = "late"
+    FUTURE = "future"
+    NOT_ALLOWED = "not_allowed"
+    OUT_OF_RANGE = "out_of_range"
+    PERSONAL_DATA = "personal_data"
+
+
+SENTENCES: dict[GameReason, str] = {
+    GameReason.UNKNOWN_EVENT_TYPE: "No declaration has this event_type.",
+    GameReason.BAD_GAME_ID: "game_id has other characters than letters, digits, - . and _, or more than 64.",
+    GameReason.LATE: "event_ts is more than games.max_lateness before the object arrived.",
+    GameReason.FUTURE: "event_ts is more than games.max_ahead after the object arrived.",
+    GameReason.NOT_ALLOWED: "{field} has a value that the declaration does not allow.",
+    GameReason.OUT_OF_RANGE: "{field} is below or above what the declaration allows.",
+    GameReason.PERSONAL_DATA: "{field} is personal data, which should have been taken out before.",
+}
+
+
+class Refusal(NamedTuple):
+    """Why an event was refused: a code for programs, a sentence without any of its content."""
+
+    code: str
+    sentence: str
+    event_type: str | None
+    """What it calls itself, where that could be read."""
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether the line itself may stand in quarantine."""
+        return self.code != GameReason.PERSONAL_DATA
+
+
+class EventLimits(NamedTuple):
+    """How an event may be: what holds for any message, and how far its time may be from the arrival of its object."""
+
+    decoding: DecodingLimits
+    max_lateness: timedelta
+    max_ahead: timedelta
+
+    @classmethod
+    def of(cls, settings: Settings) -> EventLimits:
+        """The limits that the settings name."""
+        return cls(DecodingLimits.of(settings.decoding), settings.games.max_lateness, settings.games.max_ahead)
+
+    def refused_time(self, event_ts: datetime, arrived: datetime) -> GameReason | None:
+        """Why a time cannot be taken; both ends are fine.
+
+        Against the arrival of the object and not of the batch: when the platform was down for a week, nothing that
+        came in time is late, and a replay decides as the first reading did.
+        """
+        if arrived - event_ts > self.max_lateness:
+            return GameReason.LATE
+        return GameReason.FUTURE if event_ts - arrived > self.max_ahead else None
+
+
 class Event(NamedTuple):
     """One event as its line says it."""
 
@@ -46,7 +106,7 @@ class Event(NamedTuple):
     event_ts: datetime
     unknown_fields: int
     values: tuple[object, ...]
-    """In the order of `EventType.said`."""
+    """Of the columns of ENVELOPE, then of the fields of its type, in their order."""
 
 
 class _Unfit(Exception):
@@ -92,7 +152,7 @@ class _Reader:
         self._id_length = limits.decoding.max_id_length
         # Any time with an offset: how far it may be from the object's arrival is checked apart, with a reason that
         # says which end it is.
-        self._event_ts = time_reader(_anytime(limits.decoding), datetime(2000, 1, 1, tzinfo=UTC))
+        self._event_ts = time_reader(_anytime(limits.decoding), _LONG_AGO)
         self._fields = [(name, field.required, _reader(field, limits)) for name, field in declared.fields.items()]
         self._personal = [(pointer, tuple(_steps(pointer))) for pointer in declared.pii]
         self._envelope = [(name, _text(clean)) for name, clean in _ENVELOPE]
@@ -127,7 +187,7 @@ class _Reader:
         return read_id(value, "player_id", self._id_length)
 
 
-def _optional(value: object, name: str, read: _Read) -> object:
+def _optional(value: object, name: str, read: Reader) -> object:
     return None if value is None else read(value, name)
 
 
@@ -137,26 +197,29 @@ def _anytime(limits: DecodingLimits) -> DecodingLimits:
     )
 
 
-def _reader(field: EventField, limits: EventLimits) -> _Read:
+def _reader(field: EventField, limits: EventLimits) -> Reader:
     """What reads a value of a field's type, cleans and checks it."""
-    match field.type:
-        case "string":
-            return _text(field.clean, frozenset(field.one_of))
-        case "array<string>":
-            return _texts(_text(field.clean, frozenset(field.one_of)))
-        case "long" | "double":
-            return _number(field)
-        case "boolean":
-            return _boolean
-        case "date":
-            return read_date
-        case _:
-            # Such as the end of a subscription, which may be years ahead.
-            later = DecodingLimits(earliest=limits.decoding.earliest, max_ahead=timedelta.max)
-            return time_reader(later, datetime(2000, 1, 1, tzinfo=UTC))
+    if field.type == "string":
+        return _text(field.clean, frozenset(field.one_of))
+    if field.type == "array<string>":
+        return _texts(_text(field.clean, frozenset(field.one_of)))
+    # Such as the end of a subscription, which may be years ahead.
+    later = DecodingLimits(earliest=limits.decoding.earliest, max_ahead=timedelta.max)
+    read, least, most = value_reader(field.type, later, _LONG_AGO), field.at_least, field.at_most
+    if least is None and most is None:
+        return read
+
+    def read_in_range(value: object, name: str) -> object:
+        number = read(value, name)
+        assert isinstance(number, int | float), "only numbers have a range"
+        if (least is not None and number < least) or (most is not None and number > most):
+            raise _Unfit(GameReason.OUT_OF_RANGE, name)
+        return number
+
+    return read_in_range
 
 
-def _text(clean: Sequence[str], one_of: frozenset[str] = frozenset()) -> _Read:
+def _text(clean: Sequence[str], one_of: frozenset[str] = frozenset()) -> Reader:
     cleaning = [_CLEANING[name] for name in clean if name != "empty_is_null"]
     empty_is_null = "empty_is_null" in clean
 
@@ -174,41 +237,13 @@ def _text(clean: Sequence[str], one_of: frozenset[str] = frozenset()) -> _Read:
     return read
 
 
-def _texts(read_one: _Read) -> _Read:
+def _texts(read_one: Reader) -> Reader:
     def read(value: object, name: str) -> object:
         if type(value) is not list:
             raise Refused(Reason.WRONG_TYPE, name)
         return [read_one(each, name) for each in value]
 
     return read
-
-
-def _number(field: EventField) -> _Read:
-    whole, least, most = field.type == "long", field.at_least, field.at_most
-
-    def read(value: object, name: str) -> object:
-        # type() and not isinstance(): true is an int to Python.
-        if type(value) is not int and (whole or type(value) is not float):
-            raise Refused(Reason.WRONG_TYPE, name)
-        number: int | float = value
-        if whole and not _MIN_LONG <= number <= _MAX_LONG:
-            raise Refused(Reason.NUMBER_OUT_OF_RANGE, name)
-        if (least is not None and number < least) or (most is not None and number > most):
-            raise _Unfit(GameReason.OUT_OF_RANGE, name)
-        if whole:
-            return number
-        try:
-            return float(number)
-        except OverflowError:
-            raise Refused(Reason.BAD_NUMBER, name) from None
-
-    return read
-
-
-def _boolean(value: object, name: str) -> object:
-    if type(value) is not bool:
-        raise Refused(Reason.WRONG_TYPE, name)
-    return value
 
 
 def _steps(pointer: str) -> Iterator[str]:

@@ -14,12 +14,8 @@ from sqlalchemy import Table as Rows
 from engagement_platform.engine.database import open_engine, reading, writing
 from engagement_platform.pii.erasure import Erasable, Subject
 from engagement_platform.pii.keys import empty_log, overwrite_what_goes
-from engagement_platform.pipelines.games.live_ops_store import LOCK, SEEN
-from engagement_platform.pipelines.games.players import LOCK as PLAYERS_LOCK
-from engagement_platform.pipelines.games.players import PLAYER, SESSION
+from engagement_platform.pipelines.games.live_ops_store import LOCK, OF_PLAYERS
 from engagement_platform.settings import Settings
-
-_OF_PLAYERS = (PLAYER, SESSION, SEEN)
 
 
 @dataclass
@@ -35,7 +31,7 @@ class PlayersKept(Erasable):
         there = list(_tables_of_players(engine))
         if not there:
             return 0
-        with writing(engine, LOCK, PLAYERS_LOCK) as connection:
+        with writing(engine, LOCK) as connection:
             overwrite_what_goes(connection)
             gone = sum(connection.execute(table.delete().where(_player(table, subject))).rowcount for table in there)
         empty_log(engine)
@@ -52,7 +48,7 @@ class PlayersKept(Erasable):
 def _tables_of_players(engine: Engine) -> Iterator[Rows]:
     """Nobody who never counted has these tables."""
     names = set(inspect(engine).get_table_names())
-    return (table for table in _OF_PLAYERS if table.name in names)
+    return (table for table in OF_PLAYERS if table.name in names)
 
 
 def _player(table: Rows, subject: Subject) -> ColumnElement[bool]:

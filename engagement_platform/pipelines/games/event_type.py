@@ -118,11 +118,6 @@ class EventType(Declared):
             columns=(*ENVELOPE, *own, *ORIGIN),
         )
 
-    @property
-    def said(self) -> tuple[str, ...]:
-        """The columns that an event itself fills, in their order."""
-        return (*(column.name for column in ENVELOPE), *self.fields)
-
 
 QUARANTINE_NAME = "quarantine"
 

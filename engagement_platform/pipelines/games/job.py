@@ -5,24 +5,31 @@ Nothing is decided after the plan; which lines are events and which are copies i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import partial
 
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 
 from engagement_platform.engine.database import open_engine
 from engagement_platform.engine.fencing import Committer
 from engagement_platform.engine.job import Callbacks, MicroBatchJob, Stores
-from engagement_platform.engine.model import Counts, Limits, Manifest
+from engagement_platform.engine.model import Counts, JobState, Limits, Manifest
+from engagement_platform.engine.stores import CheckpointStore
+from engagement_platform.lake import log
 from engagement_platform.lake.fencing import LakeFencing, targets
 from engagement_platform.lake.lake import Lake
 from engagement_platform.lake.log import added_by
+from engagement_platform.lake.session import spark_session
+from engagement_platform.pii.erasure import nobody_writes
 from engagement_platform.pii.tombstones import StoredTombstones, Tombstones
 from engagement_platform.pinned_settings import as_pinned, that_decide
-from engagement_platform.pipelines.games.counting import counted
+from engagement_platform.pipelines.games.counting import counted, of_plan, of_tables
+from engagement_platform.pipelines.games.decoding import EventLimits
 from engagement_platform.pipelines.games.event_type import GROUP, QUARANTINE_NAME
-from engagement_platform.pipelines.games.feed import Feed, ingest_name, replay_name
+from engagement_platform.pipelines.games.feed import Feed, ingest_name, replay_name, shipped
 from engagement_platform.pipelines.games.live_ops_store import LiveOpsStore
 from engagement_platform.pipelines.games.objects import BatchObjects, ObjectSource
 from engagement_platform.pipelines.games.pipe import (
@@ -37,12 +44,14 @@ from engagement_platform.pipelines.games.pipe import (
     summarize,
     without_erased,
 )
-from engagement_platform.pipelines.games.reasons import EventLimits
 from engagement_platform.pipelines.parts import FEW_ROWS, Appends, kept, side_by_side, tune_for
 from engagement_platform.settings import Settings
 
 _DECIDING = ("max_lateness", "max_ahead", "duplicate_window")
 
+RECOUNT = "recount-live-ops"
+"""Stands for a job where figures are counted from tables."""
+LINES = "lines"
 TABLES = "tables"
 """The process that writes."""
 ROWS_OF = "rows/"
@@ -75,7 +84,7 @@ class GameBatch:
 class LinesProcess:
     """What was read. Kept before anything is written: a resume that reads less does not end."""
 
-    name: str = "lines"
+    name: str = LINES
     commits: tuple[str, ...] = ()
 
     def run(self, work: GameBatch, commit: Committer) -> Counts:  # noqa: ARG002
@@ -127,16 +136,53 @@ class FiguresProcess:
     """What the batch adds to the figures of games and the features of players, which are in the stores."""
 
     store: LiveOpsStore
+    given_up: Callable[[Manifest], Iterable[Manifest]]
     name: str = "figures"
     commits: tuple[str, ...] = ()
 
     def run(self, work: GameBatch, commit: Committer) -> Counts:  # noqa: ARG002
-        """Adds them once, whatever dies in between."""
+        """Adds them once, whatever dies in between, and first what a batch that was given up has left in the tables."""
+        manifest, types = work.manifest, work.feed.types
+        for left in self.given_up(manifest):
+            if not self.store.counted(left.app_id, left.batch_id):
+                of_it = (F.col("batch_id") == left.batch_id) & (F.col("ingestion_ts") == F.lit(left.ingestion_ts))
+                if (events := of_tables(work.lake, types, of_it)) is not None:
+                    self.store.add(left.app_id, left.batch_id, counted(events), left.ingestion_ts)
         if work.landed:
-            manifest = work.manifest
-            groups = counted(work.plan, work.feed.types, work.landed)
+            groups = counted(of_plan(work.plan, types, work.landed))
             self.store.add(manifest.app_id, manifest.batch_id, groups, manifest.ingestion_ts)
         return {}
+
+
+def given_up(checkpoints: CheckpointStore, job: str, app_id: str | None = None) -> list[Manifest]:
+    """The job's batches that a reset gave up, newest first. app_id: of the batches of now."""
+    records = checkpoints.history(job)
+    return [each.manifest for each in records if each.state is JobState.FAILED and each.manifest.app_id != app_id]
+
+
+def recount(settings: Settings) -> None:
+    """Forget what was counted, and count what is in the tables: a Spark job for each day of events.
+
+    Nobody lands events meanwhile. A call that was interrupted is made again. Raises LeaseUnavailable,
+    OthersBatchUnfinished, StoresUnavailable.
+    """
+    engine, feed = open_engine(settings.store_url), shipped(settings)
+    store, checkpoints = LiveOpsStore(engine), CheckpointStore(engine)
+    with nobody_writes(settings, (feed.quarantine.name,)) as (lease,):
+        left = [manifest for job in (feed.job, feed.replay_job) for manifest in given_up(checkpoints, job)]
+        store.reset(RECOUNT, [(manifest.app_id, manifest.batch_id) for manifest in left])
+        if not any(log.version(table.uri(settings.lake)) for table in feed.tables):
+            return
+        with spark_session(settings, RECOUNT) as spark:
+            lake = Lake(spark, settings)
+            lake.ensure(*feed.tables)
+            events = of_tables(lake, feed.types, F.lit(True))
+            days = [] if events is None else events.select(F.to_date("event_ts").alias("day")).distinct().collect()
+            for number, day in enumerate(sorted(row["day"] for row in days)):
+                lease.check()
+                of_day = of_tables(lake, feed.types, F.col("event_date") == F.lit(day))
+                assert of_day is not None, "it has a day"
+                store.add(RECOUNT, number, counted(of_day), datetime.fromtimestamp(0, UTC))
 
 
 def game_events(
@@ -152,9 +198,19 @@ def game_events(
     tombstones = StoredTombstones(settings)
     commits = {**{event_type: one.table for event_type, one in feed.types.items()}, QUARANTINE_NAME: feed.quarantine}
 
-    figures = (FiguresProcess(LiveOpsStore(open_engine(settings.store_url))),) if feed.group == GROUP else ()
+    def left_before(manifest: Manifest) -> list[Manifest]:
+        # Only a reset gives up a batch, and the next one is its first.
+        return [] if manifest.batch_id else given_up(stores.checkpoints, name, manifest.app_id)
+
+    figures: tuple[FiguresProcess, ...] = ()
+    if feed.group == GROUP:
+        figures = (FiguresProcess(LiveOpsStore(open_engine(settings.store_url)), left_before),)
 
     def prepare(manifest: Manifest) -> GameBatch:
+        last, lines = stores.checkpoints.latest(name), stores.metadata.get(name).get(LINES)
+        if last is not None and last.attempts > 1 and (lines is None or lines.batch_id != manifest.batch_id):
+            # Nothing is written, and an attempt ended before it had read all: perhaps it is more than fits.
+            source.split(manifest.end)
         own = as_pinned(settings, manifest)
         return open_batch(lake.under(own), manifest, feed, source.objects(manifest.start, manifest.end), tombstones)
 

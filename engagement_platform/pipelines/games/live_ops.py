@@ -5,21 +5,22 @@ Figures are counted by each batch of game events (`counting`, `live_ops_store`);
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from threading import Event
 
 from engagement_platform.alerting.alerts import Alerts
+from engagement_platform.alerting.model import Alert, Severity
 from engagement_platform.engine.database import open_engine
 from engagement_platform.pipelines.games.baseline import Baseline
 from engagement_platform.pipelines.games.detection import LEVEL_MINUTES, SILENCE, WINDOWS, Finding, findings
 from engagement_platform.pipelines.games.figures import MINUTE, grids, minute_number, moment_of
-from engagement_platform.pipelines.games.findings import tell
 from engagement_platform.pipelines.games.live_ops_store import KEPT, LiveOpsStore
-from engagement_platform.pipelines.games.players import PlayerFeatures
 from engagement_platform.settings import Settings
 
+SOURCE = "live-ops"
+FIGURES = "figures"
 HISTORY = timedelta(weeks=4)
 # What went on for longer than a day is how the game does now.
 JUDGED = timedelta(days=1)
@@ -52,7 +53,7 @@ class LiveOpsJob:
         engine = open_engine(settings.store_url)
         self._baseline: tuple[datetime, Baseline] | None = None
         self._last: Judged | None = None
-        self.store, self.features = LiveOpsStore(engine), PlayerFeatures(engine)
+        self.store = LiveOpsStore(engine)
         self.alerts = Alerts(engine, settings.alerting)
 
     def run(self) -> Judged:
@@ -64,9 +65,7 @@ class LiveOpsJob:
         games, standing = ((), ()) if until is None else self._judged(until)
         if (newest := self.store.newest()) is not None:
             # By data time: events of last year are not old to a lake of last year.
-            self.store.close(min(newest) - self._settings.live_ops.players_open)
-            self.store.forget_figures(min(newest) - KEPT)
-            self.features.forget_sessions(min(newest) - KEPT)
+            self.store.forget(min(newest) - self._settings.live_ops.players_open, min(newest) - KEPT)
         self._last = Judged(until, games, standing)
         return self._last
 
@@ -114,6 +113,47 @@ class LiveOpsJob:
         return self._baseline[1]
 
 
-def reset(settings: Settings) -> None:
-    """Forget what was counted; figures begin anew with the next batch. Raises StoresUnavailable."""
-    LiveOpsStore(open_engine(settings.store_url)).reset()
+def key_of(finding: Finding) -> str:
+    """The alert that a finding belongs to: one a game for its silence, one for all its figures.
+
+    What players leave, they leave in all figures at once; one message says so.
+    """
+    return f"{SOURCE}/{finding.game}/{SILENCE if finding.what == SILENCE else FIGURES}"
+
+
+def standing(findings: Iterable[Finding]) -> dict[str, list[Finding]]:
+    """Findings that are not over, by the alert they belong to."""
+    found: dict[str, list[Finding]] = {}
+    for finding in findings:
+        if finding.over_at is None:
+            found.setdefault(key_of(finding), []).append(finding)
+    return found
+
+
+def alert_of(key: str, findings: Sequence[Finding]) -> Alert:
+    """The alert for what stands about one key; at least one finding."""
+    first = min(findings, key=lambda finding: finding.told_at)
+    if first.what == SILENCE:
+        title = f"{first.game} is silent"
+        body = (
+            "No event came for longer than this game is ever quiet at this hour. Look at its servers and at ingestion."
+        )
+    else:
+        moved = ", ".join(f"{one.what} {one.ratio - 1:+.0%}" for one in findings)
+        after = f" after {first.change}" if first.change else ""
+        title = f"{first.game}: {moved}{after}"
+        body = f"Against what is expected of this hour: {moved}."
+        body += f" It began after the change {first.change}; consider taking it back." if first.change else ""
+    labels: Mapping[str, str] = {"game": first.game, **({"change": first.change} if first.change else {})}
+    return Alert(key, Severity.ERROR, title, body, SOURCE, first.told_at - timedelta(minutes=1), labels)
+
+
+def tell(alerts: Alerts, games: Iterable[str], findings: Iterable[Finding]) -> None:
+    """Raise what stands and take back what is over, for games that were judged. Never raises, sends nothing itself."""
+    now_wrong = standing(findings)
+    for key, found in sorted(now_wrong.items()):
+        alerts.raised(alert_of(key, found))
+    for game in games:
+        for kind, words in ((SILENCE, "Events come again."), (FIGURES, "Its figures are back at what is expected.")):
+            if (key := f"{SOURCE}/{game}/{kind}") not in now_wrong:
+                alerts.recovered(key, words)

@@ -6,14 +6,14 @@ What is in a batch is durable before the batch begins; Spark reads the objects, 
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 from pyspark.sql import types as T
 from pyspark.sql.streaming.datasource import ReadMaxFiles
 
-from engagement_platform.engine.model import Limits, NoIdentity, Offsets, Source
+from engagement_platform.engine.model import Limits, NoIdentity, Offsets
 from engagement_platform.errors import PlatformError
 from engagement_platform.settings import Settings
 from engagement_platform.sources.s3_events import S3File, event_of
@@ -73,16 +73,35 @@ class BatchObjects:
             "endpoint": self.options.endpoint,
             "tasks": str(self.options.tasks),
             "deadLetterQueueUrl": self.dead_letters,
+            "buckets": ",".join(sorted(self.options.buckets)) or None,
         }
         return {name: value for name, value in given.items() if value is not None}
 
 
-class ObjectSource(Source, Protocol):
-    """A source whose batches are objects."""
+class ObjectSource(NoIdentity, ABC):
+    """A source whose batches are objects. Which those of a batch are is durable before it begins."""
 
+    _stream: str
+    _state: S3SqsState
+
+    @abstractmethod
+    def plan(self, start: Offsets | None, limits: Limits, mean_bytes: float | None) -> Range | None:
+        """The next objects; None when none waits."""
+
+    @abstractmethod
     def objects(self, start: Offsets, end: Offsets) -> BatchObjects:
-        """The objects of a range; the same ones each time."""
-        ...
+        """The objects of a range; the same ones each time, unless it was split. Raises ObjectsForgotten."""
+
+    def check(self, start: Offsets, end: Offsets) -> None:
+        """Raise ObjectsForgotten, S3SqsStateLost when the state does not know the batch."""
+        self.objects(start, end)
+
+    def size(self, start: Offsets, end: Offsets) -> None:
+        """Not known before objects are read."""
+
+    def split(self, end: Offsets) -> None:
+        """Let the later half of the objects of the batch that ends there wait for the next; one stays."""
+        self._state.split(self._stream, end[BATCH])
 
 
 def options_of(settings: Settings) -> S3SqsOptions:
@@ -105,7 +124,7 @@ def options_of(settings: Settings) -> S3SqsOptions:
     )
 
 
-class QueueSource(NoIdentity):
+class QueueSource(ObjectSource):
     """New objects, in the order of their announcement. Raises what the source `s3-sqs` raises.
 
     stream: name of the job. It has its checkpoint in the stores; the protocol with SQS is that of `s3-sqs`, in which
@@ -117,6 +136,7 @@ class QueueSource(NoIdentity):
         self._options = replace(options_of(settings), wait_time_s=wait_s)
         self._stream, self._max_objects = stream, settings.games.max_objects
         self._reader = S3SqsStreamReader(Shape.of(LINE_SCHEMA, self._options))
+        self._state = S3SqsState.open(self._options.state_location, allow_overwrites=False)
 
     def plan(self, start: Offsets | None, limits: Limits, mean_bytes: float | None) -> Range | None:  # noqa: ARG002
         """The objects that wait longest; None when none does. After a reset all that are remembered come again."""
@@ -125,13 +145,6 @@ class QueueSource(NoIdentity):
         if start is not None:
             self._reader.commit(begin)
         return None if end == begin else ({BATCH: int(str(begin["batch"]))}, {BATCH: int(str(end["batch"]))})
-
-    def check(self, start: Offsets, end: Offsets) -> None:
-        """Raise ObjectsForgotten, S3SqsStateLost when the state does not know the batch."""
-        self.objects(start, end)
-
-    def size(self, start: Offsets, end: Offsets) -> None:
-        """Not known before objects are read."""
 
     def objects(self, start: Offsets, end: Offsets) -> BatchObjects:
         """The objects of a range; the same ones each time."""
@@ -149,7 +162,7 @@ class QueueSource(NoIdentity):
         return {"stream": self._stream, "batch": offsets[BATCH]}
 
 
-class ReplaySource(NoIdentity):
+class ReplaySource(ObjectSource):
     """Given objects, once more, batch after batch; a run that was interrupted finishes its batch and lists again.
 
     list_objects: called once, when the first new batch is planned. dead_letters: URL of the queue for objects that
@@ -181,13 +194,6 @@ class ReplaySource(NoIdentity):
                 self._stream, after, self._max_objects, max_bytes=self._options.max_bytes_per_trigger
             )
         return None if planned == after else ({BATCH: after}, {BATCH: planned})
-
-    def check(self, start: Offsets, end: Offsets) -> None:
-        """Raise ObjectsForgotten when the state does not know the batch."""
-        self.objects(start, end)
-
-    def size(self, start: Offsets, end: Offsets) -> None:
-        """Not known before objects are read."""
 
     def objects(self, start: Offsets, end: Offsets) -> BatchObjects:
         """The objects of a range."""

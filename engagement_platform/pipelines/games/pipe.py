@@ -23,10 +23,9 @@ from engagement_platform.lake.lake import Lake
 from engagement_platform.pii.tombstones import Tombstones
 from engagement_platform.pipelines.engagements.pipe import BROADCAST_ROWS
 from engagement_platform.pipelines.games import rules
-from engagement_platform.pipelines.games.decoding import event_decoder
+from engagement_platform.pipelines.games.decoding import EventLimits, event_decoder
 from engagement_platform.pipelines.games.event_type import ENVELOPE
 from engagement_platform.pipelines.games.objects import LINE_SCHEMA, BatchObjects
-from engagement_platform.pipelines.games.reasons import EventLimits
 from engagement_platform.pipelines.games.registry import Registry
 from engagement_platform.pipelines.parts import QUANTILES, kept
 from engagement_platform.sources.s3_sqs import S3SqsDataSource

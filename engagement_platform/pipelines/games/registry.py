@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from engagement_platform.errors import PlatformError
 from engagement_platform.pipelines.games.event_type import GROUP, EventType
+from engagement_platform.settings import Settings
 
 Registry = Mapping[str, EventType]
 """Types by name, in the order of their names."""
@@ -41,6 +42,20 @@ def registry(folder: Path | None = None) -> Registry:
     if folder is not None:
         found |= read_folder(folder, "games.declarations")
     return dict(sorted(found.items()))
+
+
+def with_personal_fields(settings: Settings) -> Settings:
+    """The settings, with the personal data of every declared type among `pii.fields`. Raises EventTypeRefused.
+
+    For the ingest server, which takes it out of their events: an event that comes with personal data all the same is
+    refused. What a JSON pointer stands for is the same in a declaration and in the settings.
+    """
+    fields = dict(settings.pii.fields)
+    for declared in registry(settings.games.declarations).values():
+        said = [fields[declared.name]] if declared.name in fields else []
+        if declared.pii:
+            fields[declared.name] = " ".join((*said, *declared.pii))
+    return settings.model_copy(update={"pii": settings.pii.model_copy(update={"fields": fields})})
 
 
 def read_folder(folder: Path, named_by: str, group: str = GROUP) -> Registry:

@@ -14,9 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from engagement_platform.lake.arrow import moments, schema_of
-from engagement_platform.pipelines.games.decoding import Decoder, Event
+from engagement_platform.pipelines.games.decoding import Decoder, Event, Refusal
 from engagement_platform.pipelines.games.event_type import ENVELOPE
-from engagement_platform.pipelines.games.reasons import Refusal
 from engagement_platform.pipelines.games.registry import Registry
 
 _TIMESTAMP = pa.timestamp("us", tz="UTC")

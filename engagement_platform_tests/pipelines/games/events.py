@@ -6,8 +6,8 @@ import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from engagement_platform.pipelines.games.decoding import EventLimits
 from engagement_platform.pipelines.games.event_type import EventType
-from engagement_platform.pipelines.games.reasons import EventLimits
 from engagement_platform.sources.messages import DecodingLimits
 
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)

@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engagement_platform.pipelines.games.decoding import Event, event_decoder
-from engagement_platform.pipelines.games.event_type import EventType
-from engagement_platform.pipelines.games.reasons import SENTENCES, GameReason, Refusal
+from engagement_platform.pipelines.games.decoding import SENTENCES, Event, GameReason, Refusal, event_decoder
+from engagement_platform.pipelines.games.event_type import ENVELOPE, EventType
 from engagement_platform.pipelines.games.registry import EventTypeRefused, parse, registry
 from engagement_platform.sources.messages import Reason
 from engagement_platform_tests.docs.pages import ROOT, blocks, text
@@ -27,7 +26,8 @@ def taken(content: bytes) -> dict[str, Any]:
     """The columns of a line that is taken."""
     found = DECODE(content, NOW)
     assert isinstance(found, Event), found
-    return dict(zip(TYPES[found.event_type].said, found.values, strict=True))
+    columns = (*(column.name for column in ENVELOPE), *TYPES[found.event_type].fields)
+    return dict(zip(columns, found.values, strict=True))
 
 
 def refused(content: bytes) -> str:

@@ -14,7 +14,7 @@ from engagement_platform.engine.database import open_engine
 from engagement_platform.pipelines.games.baseline import Baseline
 from engagement_platform.pipelines.games.detection import SILENCE, Change, Finding, findings, spells
 from engagement_platform.pipelines.games.figures import KPIS, Grid, minute_number, moment_of
-from engagement_platform.pipelines.games.findings import tell
+from engagement_platform.pipelines.games.live_ops import tell
 from engagement_platform.settings import AlertingSettings, LiveOpsSettings
 from engagement_platform_tests.pipelines.games.weeks import DAY, MONDAY, SIZES, WEEK, as_table, grid_of, simulated
 

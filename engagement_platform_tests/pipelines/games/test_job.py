@@ -7,17 +7,23 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 from typer.testing import CliRunner
 
 from engagement_platform.cli import app
+from engagement_platform.engine.database import open_engine
 from engagement_platform.engine.job import BatchReport, BooksDoNotBalance
 from engagement_platform.engine.model import JobState
 from engagement_platform.erasing.places import game_places
+from engagement_platform.jobs import reset_job
 from engagement_platform.lake import log
 from engagement_platform.pii.erasure import erase, subject
 from engagement_platform.pii.vault import open_vault
 from engagement_platform.pipelines.games.event_type import QUARANTINE, EventType
+from engagement_platform.pipelines.games.job import recount
+from engagement_platform.pipelines.games.live_ops_store import LiveOpsStore
 from engagement_platform.sources import s3_objects
+from engagement_platform.sources.s3_events import S3File
 from engagement_platform.sources.s3_objects import Objects
 from engagement_platform_tests.matrix import quick
 from engagement_platform_tests.pipelines.games.conftest import World
@@ -51,8 +57,6 @@ def assert_sums(report: BatchReport) -> None:
 
 def test_an_announcement_that_is_repeated_or_late_changes_nothing(small: World) -> None:
     """SQS may deliver twice and in any order; an object that is gone is skipped, and said to be."""
-    from engagement_platform.sources.s3_events import S3File
-
     heartbeat = small.types["heartbeat"]
     for key in ("a", "b", "c"):
         small.put(f"events/{key}.json.gz", [sent(heartbeat, key)])
@@ -66,21 +70,6 @@ def test_an_announcement_that_is_repeated_or_late_changes_nothing(small: World) 
     assert small.left() == 0
     letters = small.sqs.receive_message(QueueUrl=small.dead, MessageAttributeNames=["All"])["Messages"]
     assert [letter["MessageAttributes"]["reason_code"]["StringValue"] for letter in letters] == ["deleted"]
-
-
-def test_of_a_damaged_object_what_could_be_read_lands_and_the_rest_is_a_dead_letter(small: World) -> None:
-    import gzip
-    import random
-
-    lines = [sent(small.types["heartbeat"], f"{random.Random(n).getrandbits(200):x}") for n in range(500)]
-    whole = gzip.compress(b"\n".join(lines))
-    small.s3.put_object(Bucket=small.bucket, Key="events/a.json.gz", Body=whole[: len(whole) * 3 // 4])
-    (report,) = small.run()
-    assert_sums(report)
-    landed = len(small.rows("heartbeat"))
-    assert 100 < landed < 500
-    letters = small.sqs.receive_message(QueueUrl=small.dead, MessageAttributeNames=["All"])["Messages"]
-    assert [letter["MessageAttributes"]["reason_code"]["StringValue"] for letter in letters] == ["unreadable"]
 
 
 class Crash(Exception):
@@ -109,6 +98,10 @@ def test_events_of_thirty_types_land_in_thirty_tables_and_the_sums_are_right(wor
     }  # fmt: skip
     # One file for each table that has rows, since all events are of one day.
     assert report.counts["files"] == 31
+    for table in (QUARANTINE, *(declared.table for declared in world.types.values())):
+        history = DeltaTable(table.uri(world.settings.lake)).history()
+        (written,) = (entry for entry in history if entry["operation"] == "WRITE")
+        assert written["engineInfo"].startswith("Apache-Spark/"), table.name
     assert world.left() == 0
     assert world.run() == []
 
@@ -151,6 +144,52 @@ def test_a_batch_that_fails_in_the_midst_of_its_tables_writes_those_that_are_mis
     assert small.left() == 0
 
 
+def test_a_batch_that_was_begun_and_not_read_is_halved_at_the_next_attempt(small: World) -> None:
+    for number in range(5):
+        small.put(f"events/{number}.json.gz", [sent(small.types["login"], str(number))])
+    with pytest.raises(Crash):
+        small.run(crash_at("manifest:after"))
+    first, rest = small.run()
+    assert (first.counts["rows_in"], rest.counts["rows_in"]) == (2, 3)
+    assert [row["event_id"] for row in small.rows("login")] == ["0", "1", "2", "3", "4"]
+    assert small.left() == 0
+
+
+def events_by_minute(small: World) -> dict[datetime, int]:
+    """Of the game that all events are of, in all tables."""
+    times = [row["event_ts"] for name in small.types for row in small.rows(name)]
+    return dict(Counter(time.replace(second=0, microsecond=0) for time in times))
+
+
+def test_what_a_batch_that_was_given_up_has_left_in_tables_is_counted_once_and_a_reset_counts_it_too(
+    small: World,
+) -> None:
+    small.put("events/a.json.gz", of_every_type(small, "a"))
+    with pytest.raises(Crash):
+        small.run(crash_at("tables:recorded"))
+    store = LiveOpsStore(open_engine(small.settings.store_url))
+    assert store.newest() is None, "nothing is counted yet"
+    reset_job("ingest-game-events", small.settings, abandon=True)
+    small.put("events/b.json.gz", of_every_type(small, "b"))
+    small.run()
+    until = datetime.now(UTC) + timedelta(minutes=1)
+
+    def figures() -> dict[datetime, int]:
+        rows = store.figures(until - timedelta(days=1), until).to_pylist()
+        return {row["minute"]: row["events"] for row in rows}
+
+    player = small.rows("login")[0]
+    features = store.player(player["game_id"], player["player_id"], until)
+    assert figures() == events_by_minute(small)
+    recount(small.settings)
+    assert figures() == events_by_minute(small)
+    assert store.player(player["game_id"], player["player_id"], until) == features
+    # Neither what was given up nor anything else is counted again.
+    small.put("events/c.json.gz", [sent(small.types["login"], "c")])
+    small.run()
+    assert figures() == events_by_minute(small)
+
+
 @pytest.mark.slow
 def test_a_batch_that_fails_anywhere_ends_as_if_it_had_not(small: World) -> None:
     points = small.job(lambda _point: None, small.settings).crash_points
@@ -165,8 +204,6 @@ def test_a_batch_that_fails_anywhere_ends_as_if_it_had_not(small: World) -> None
 
 
 def test_a_replay_of_what_is_there_changes_nothing_and_brings_back_what_is_not(small: World) -> None:
-    from deltalake import DeltaTable
-
     for hour in ("10", "11"):
         small.put(f"events/2026/11/22/{hour}/a.json.gz", of_every_type(small, hour))
     small.put("events/2026/11/23/00/a.json.gz", of_every_type(small, "other"))
@@ -215,8 +252,6 @@ def test_an_event_whose_type_is_declared_later_lands_by_a_replay(
     small.settings = small.settings.model_copy(update={"games": games})
     (again,) = small.replay("events/")
     assert again.counts["landed"] == 1
-    from deltalake import DeltaTable
-
     rows = DeltaTable(f"{small.settings.lake}/game/level_skip").to_pyarrow_table().to_pylist()
     assert [(row["event_id"], row["level_id"]) for row in rows] == [("s1", "7")]
 
@@ -263,19 +298,6 @@ def test_sparks_workers_fetch_each_object_once_and_the_bucket_is_never_listed(
     assert listings() == 0
     small.replay("events/")
     assert listings() == 1, "only a replay lists"
-
-
-def test_every_batch_is_written_by_spark(small: World) -> None:
-    from deltalake import DeltaTable
-
-    small.put("events/a.json.gz", of_every_type(small, "a"))
-    small.run()
-    for declared in (*small.types.values(), None):
-        table = QUARANTINE if declared is None else declared.table
-        history = DeltaTable(table.uri(small.settings.lake)).history()
-        engines = {entry.get("engineInfo", "") for entry in history if entry["operation"] == "WRITE"}
-        assert engines, table.name
-        assert all(engine.startswith("Apache-Spark/") for engine in engines), engines
 
 
 def test_a_batch_whose_objects_are_gone_after_a_crash_is_not_finished_until_it_is_given_up(

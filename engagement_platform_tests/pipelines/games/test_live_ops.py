@@ -17,10 +17,10 @@ from scipy.stats import poisson
 from typer.testing import CliRunner
 
 from engagement_platform.cli import app
-from engagement_platform.pipelines.games.counting import counted
-from engagement_platform.pipelines.games.decoding import event_decoder
-from engagement_platform.pipelines.games.live_ops import Judged, LiveOpsJob, reset
-from engagement_platform.pipelines.games.reasons import EventLimits
+from engagement_platform.pipelines.games.counting import counted, of_plan
+from engagement_platform.pipelines.games.decoding import EventLimits, event_decoder
+from engagement_platform.pipelines.games.job import recount
+from engagement_platform.pipelines.games.live_ops import Judged, LiveOpsJob
 from engagement_platform.pipelines.games.registry import registry
 from engagement_platform.pipelines.games.rules import decoded_ddl, decoded_lines
 from engagement_platform.sources.messages import DecodingLimits
@@ -90,7 +90,7 @@ def test_what_spark_counts_of_a_plan_is_what_a_loop_counts(spark: SparkSession, 
     lines = [json.dumps(each, default=datetime.isoformat).encode() for each in said]
     batch = decoded_lines(read([*lines, b"no json"], BEGIN), decode, types, BEGIN)
     plan = spark.createDataFrame(pa.Table.from_batches([batch]), decoded_ddl(types))
-    found = counted(plan, types, {kind for kind, _ in events})
+    found = counted(of_plan(plan, types, {kind for kind, _ in events}))
     keys = [(name, "ascending") for name in ("game", "minute", "player_id", "session_id")]
     assert found.select(SCHEMA.names).cast(SCHEMA).sort_by(keys).equals(groups(events).sort_by(keys))
 
@@ -107,9 +107,9 @@ def test_figures_and_features_are_a_loops_and_a_batch_counts_once(tmp_path: Path
     # Another job, and one that was reset, have batches of their own.
     games.store.add("replay-game-events@1.b", 0, groups([event("login", 5, "p3")]), BEGIN)
     assert figures(job) == by_a_loop([*events, event("login", 5, "p3")])
-    reset(games.settings)
+    recount(games.settings)
     assert figures(job) == []
-    assert job.features.read("g1", "p3", BEGIN) is None
+    assert job.store.player("g1", "p3", BEGIN) is None
 
 
 def player_is_a_loops(job: LiveOpsJob, events: list[Event], player: str) -> None:
@@ -118,7 +118,7 @@ def player_is_a_loops(job: LiveOpsJob, events: list[Event], player: str) -> None
     for _, row in ours:
         sessions[row["session_id"]].append(row["event_ts"])
     now = BEGIN + timedelta(hours=2)
-    found = job.features.read("g1", player, now)
+    found = job.store.player("g1", player, now)
     assert found is not None
     assert found.spend == sum(paid(*one) for one in ours) / 1e6
     assert found.level == max(row.get("level", 0) for _, row in ours)

@@ -6,8 +6,7 @@ from pathlib import Path
 
 from engagement_platform.pii.declared import declarations
 from engagement_platform.pii.split import split
-from engagement_platform.pipelines.games.personal import with_personal_fields
-from engagement_platform.pipelines.games.registry import registry
+from engagement_platform.pipelines.games.registry import registry, with_personal_fields
 from engagement_platform.settings import Settings
 
 DECLARED = """

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from engagement_platform.engine.database import open_engine
 from engagement_platform.pipelines.games.figures import grids
-from engagement_platform.pipelines.games.live_ops_store import LiveOpsStore
-from engagement_platform.pipelines.games.players import Features, PlayerFeatures
+from engagement_platform.pipelines.games.live_ops_store import Features, LiveOpsStore
 from engagement_platform_tests.pipelines.games.counted import Event, groups, paid
 
 BEGIN = datetime(2026, 3, 1, tzinfo=UTC)
@@ -64,18 +63,18 @@ def test_features_are_what_a_loop_finds_however_events_fall_into_batches(
     tmp_path_factory: Any, events: list[Event], cut: int
 ) -> None:
     engine = open_engine(f"sqlite:///{tmp_path_factory.mktemp('features') / 'stores.db'}")
-    store, features = LiveOpsStore(engine), PlayerFeatures(engine)
+    store = LiveOpsStore(engine)
     for batch_id, part in enumerate((events[cut:], events[:cut])):
         if part:
             store.add("job", batch_id, groups(part), BEGIN)
     now = BEGIN + timedelta(days=3)
     for player in ("p1", "p2", "unknown"):
-        assert features.read("g1", player, now) == seen(events, player, now)
+        assert store.player("g1", player, now) == seen(events, player, now)
 
 
 def test_a_player_among_many_is_read_in_less_than_fifty_milliseconds(tmp_path: Path) -> None:
     engine = open_engine(f"sqlite:///{tmp_path / 'stores.db'}")
-    store, features = LiveOpsStore(engine), PlayerFeatures(engine)
+    store = LiveOpsStore(engine)
     events = [
         ("login", {"game_id": "g1", "event_ts": BEGIN + timedelta(minutes=n % 900), "player_id": f"p{n % 5000}",
                    "session_id": f"s{n}", "level": n % 40})
@@ -85,13 +84,14 @@ def test_a_player_among_many_is_read_in_less_than_fifty_milliseconds(tmp_path: P
     took = []
     for n in range(100):
         began = time.process_time()
-        found = features.read("g1", f"p{n * 37 % 5000}", BEGIN + timedelta(days=1))
+        found = store.player("g1", f"p{n * 37 % 5000}", BEGIN + timedelta(days=1))
         took.append(time.process_time() - began)
         assert found is not None
     assert sorted(took)[-5] < 0.05, "of a hundred reads five may be interrupted"
-    assert features.forget("g1", "p1")
-    assert features.read("g1", "p1", BEGIN) is None
-    assert features.forget_sessions(BEGIN + timedelta(days=9)) == 20_000 - 4
+    store.forget(BEGIN, BEGIN + timedelta(days=9))
+    without_sessions = store.player("g1", "p1", BEGIN + timedelta(days=1))
+    assert without_sessions is not None
+    assert without_sessions.frequency_per_day == 0
 
 
 def test_a_minute_without_events_is_a_zero_and_one_that_is_closed_keeps_its_figures(tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ def test_a_minute_without_events_is_a_zero_and_one_that_is_closed_keeps_its_figu
 
     assert add(0, "p1", 0, 3) == [1, 0, 0, 1, 0]
     assert add(1, "p2", 3) == [1, 0, 0, 2, 0]
-    assert store.close(until) == 3
+    store.forget(until, BEGIN)
     assert add(2, "p3", 3) == [1, 0, 0, 2, 0], "who comes later to a closed minute adds to all figures but players"
     [silent] = grids(store.figures(BEGIN, until), BEGIN, until, ["g9"])
     assert silent.values["events"].sum() == 0

@@ -33,7 +33,7 @@ def in_stores(settings: Settings) -> list[str]:
 
 
 def spent(job: LiveOpsJob, player: str) -> bool:
-    return any(job.features.read(game, player, BEGIN + timedelta(hours=2)) for game in ("chess", "puzzle"))
+    return any(job.store.player(game, player, BEGIN + timedelta(hours=2)) for game in ("chess", "puzzle"))
 
 
 @pytest.fixture
@@ -57,22 +57,22 @@ def erased(games: Games, game: str | None = None) -> dict[str, tuple[int, int]]:
 
 
 def test_no_byte_of_an_erased_player_is_in_the_stores_and_others_have_all_they_had(games: Games) -> None:
-    before = LiveOpsJob(games.settings).features.read("chess", AMY, BEGIN + timedelta(hours=4))
+    before = LiveOpsJob(games.settings).store.player("chess", AMY, BEGIN + timedelta(hours=4))
     rows, left = erased(games)["features of players"]
     assert rows >= 6, "two games with a player and two sessions each"
     assert left == 0
     assert in_stores(games.settings) == []
     job = LiveOpsJob(games.settings)
     assert not spent(job, BOB)
-    assert job.features.read("chess", AMY, BEGIN + timedelta(hours=4)) == before
+    assert job.store.player("chess", AMY, BEGIN + timedelta(hours=4)) == before
     assert erased(games)["features of players"] == (0, 0), "doing it twice is fine"
 
 
 def test_a_player_erased_in_one_game_keeps_what_it_did_in_others(games: Games) -> None:
     erased(games, "chess")
     job, at = LiveOpsJob(games.settings), BEGIN + timedelta(hours=4)
-    assert job.features.read("chess", BOB, at) is None
-    assert job.features.read("puzzle", BOB, at) is not None
+    assert job.store.player("chess", BOB, at) is None
+    assert job.store.player("puzzle", BOB, at) is not None
 
 
 def test_where_nobody_counted_nothing_is_made(tmp_path: Path) -> None:

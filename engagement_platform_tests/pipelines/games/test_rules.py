@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engagement_platform.pipelines.games.decoding import event_decoder
-from engagement_platform.pipelines.games.reasons import Refusal
+from engagement_platform.pipelines.games.decoding import Refusal, event_decoder
 from engagement_platform.pipelines.games.registry import registry
 from engagement_platform.pipelines.games.rules import decoded_lines, repeated
 from engagement_platform_tests.pipelines.games.events import LIMITS, NOW, line
