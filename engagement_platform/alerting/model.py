@@ -60,9 +60,8 @@ class Standing:
     times: int
     """How often it was seen since it began."""
     seen_ts: datetime
-    told_ts: datetime | None
-    """When the newest message about it was written; None when nobody is to be told."""
-    recovered_ts: datetime | None = None
+    sent_ts: datetime | None
+    """When the newest message about it was sent; None when none was."""
 
 
 @dataclass(frozen=True)

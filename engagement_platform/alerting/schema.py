@@ -1,13 +1,13 @@
-"""The tables of alerts and of messages about them, in the stores' database. Rows are made by `store` and `outbox`."""
+"""The tables of alerts and of what each URL was sent about them, in the stores' database. `store` makes the rows."""
 
 from __future__ import annotations
 
-from sqlalchemy import BigInteger, Column, Engine, Index, Integer, MetaData, String, Table, Text
+from sqlalchemy import BigInteger, Column, Engine, Integer, MetaData, String, Table, Text
 
 from engagement_platform.engine.database import writing
 from engagement_platform.engine.schema import JsonObject, UtcTimestamp
 
-# Of its own and not among the stores' tables: whoever looks at alerts makes them, in older stores too.
+# Of its own and not among the stores' tables: whoever looks at alerts makes them.
 METADATA = MetaData()
 
 ALERT = Table(
@@ -23,36 +23,35 @@ ALERT = Table(
     Column("times", BigInteger, nullable=False),
     Column("since_ts", UtcTimestamp, nullable=False),
     Column("seen_ts", UtcTimestamp, nullable=False),
-    Column("told_ts", UtcTimestamp),
-    # The worst that was told since it began.
-    Column("told_severity", String(16)),
     Column("recovered_ts", UtcTimestamp),
+    # What is said of the recovery.
+    Column("recovery", Text, nullable=False),
 )
 
-ALERT_MESSAGE = Table(
-    "alert_message",
+# What a URL was sent last about an alert.
+ALERT_SENT = Table(
+    "alert_sent",
     METADATA,
-    # SQLite numbers rows by itself only for a column that it calls INTEGER.
-    Column("number", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True),
-    Column("target", String(64), nullable=False),
-    Column("key", Text, nullable=False),
+    Column("key", Text, primary_key=True),
+    Column("target", String(64), primary_key=True),
     Column("state", String(16), nullable=False),
     Column("severity", String(16), nullable=False),
-    Column("title", Text, nullable=False),
-    Column("text", Text, nullable=False),
-    Column("created_ts", UtcTimestamp, nullable=False),
-    Column("not_before_ts", UtcTimestamp, nullable=False),
-    # Somebody is sending it; when that is over and nothing was said, they died.
+    Column("sent_ts", UtcTimestamp, nullable=False),
+)
+
+ALERT_TARGET = Table(
+    "alert_target",
+    METADATA,
+    Column("target", String(64), primary_key=True),
+    # Somebody is sending; when that is over and nothing was written, they died.
     Column("claimed_until_ts", UtcTimestamp),
-    Column("attempts", Integer, nullable=False),
-    # Why the last attempt failed.
+    Column("not_before_ts", UtcTimestamp),
+    # In a row that failed, and why the last one did.
+    Column("failures", Integer, nullable=False),
     Column("reason", Text),
-    # How it ended; null while it waits.
-    Column("outcome", String(16)),
-    Column("settled_ts", UtcTimestamp),
-    Index("alert_message_waiting", "target", "outcome", "number"),
-    Index("alert_message_by_key", "key", "outcome"),
-    sqlite_autoincrement=True,
+    # Messages of the minute that began then.
+    Column("minute_ts", UtcTimestamp, nullable=False),
+    Column("messages", Integer, nullable=False),
 )
 
 

@@ -75,7 +75,7 @@ def list_alerts(
         typer.echo("No alert stands.")
     for target, queue in queues.items():
         why = f"; the last attempt: {queue.reason}" if queue.reason else ""
-        typer.echo(f"{target}: {queue.waiting:,} messages wait, {queue.given_up:,} were given up{why}")
+        typer.echo(f"{target}: {queue.waiting:,} messages wait{why}")
     if not queues:
         typer.echo(NOBODY)
 
@@ -113,7 +113,7 @@ def _as_json(one: Standing, muted: bool) -> dict[str, object]:
         "since": one.alert.since.isoformat(),
         "seen": one.seen_ts.isoformat(),
         "times": one.times,
-        "told": one.told_ts.isoformat() if one.told_ts else None,
+        "told": one.sent_ts.isoformat() if one.sent_ts else None,
         "labels": dict(one.alert.labels),
         "muted": muted,
     }

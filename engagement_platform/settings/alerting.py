@@ -34,7 +34,7 @@ class AlertingSettings(Section):
     )
     mute: list[str] = Field(
         default_factory=list,
-        description="Patterns of keys, as in file names (`check/*/small_files`), whose alerts are kept and not sent.",
+        description="Patterns of keys, as in file names (`check/*/layout`), whose alerts are kept and not sent.",
     )
     dedupe: timedelta = Field(
         default=timedelta(hours=1),
@@ -48,15 +48,11 @@ class AlertingSettings(Section):
     per_minute: int = Field(
         default=10,
         ge=1,
-        description="Most messages a minute to each URL. What is more is held back and summed up in the next message. "
+        description="Most messages a minute to each URL. What is more is summed up in the last one. "
         "Slack takes one a second (a guess at what people take).",
     )
     timeout: timedelta = Field(
         default=timedelta(seconds=10),
         description="How long a URL may take for one message. Sending goes on beside everything else, so this delays "
         "no run; Apprise itself spaces messages to some services by up to 5.5 s.",
-    )
-    keep_trying: timedelta = Field(
-        default=timedelta(hours=1),
-        description="A message that a URL did not take is sent again, after ever longer pauses, until it is this old.",
     )

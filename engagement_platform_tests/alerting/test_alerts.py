@@ -61,7 +61,6 @@ def test_an_alert_arrives_once_with_its_words_and_so_does_its_recovery(
     alerts.deliver()
     assert receiver.titles[1:] == ["[recovered] check/table/fresh failed"]
     assert receiver.arrived[1]["type"] == "success"
-    assert (alerts.counts["sent"], other.counts["sent"]) == (1, 1)
 
 
 def test_a_dead_receiver_delays_neither_who_raises_nor_the_other_receivers(
@@ -82,7 +81,7 @@ def test_a_dead_receiver_delays_neither_who_raises_nor_the_other_receivers(
         sending.join(timeout=20)
         assert not sending.is_alive()
         assert dead.asked == 1, "a receiver that does not answer is asked once in a delivery"
-        assert (alerts.counts["failed"], alerts.counts["sent"]) == (1, 5)
+        assert len(receiver.arrived) == 5
         assert "not delivered to 1-json: no answer within 4 s. It is tried again." in caplog.text
         [hung, fine] = alerts.queues().values()
         assert (hung.waiting, fine.waiting) == (5, 0)
@@ -109,7 +108,7 @@ def test_a_database_that_is_down_stops_nobody_and_is_logged(tmp_path: Path, capl
     assert alerts.raised(trouble()) is None
     assert alerts.recovered("check/table/fresh") is False
     alerts.deliver()
-    assert alerts.counts["not_kept"] == 3
+    assert caplog.text.count("Alerting could not keep") == 3
     assert "Alerting could not keep check/table/fresh: the stores at" in caplog.text
 
 

@@ -80,7 +80,7 @@ def test_what_waits_for_a_url_is_listed_with_the_reason(monkeypatch: pytest.Monk
     settings = Settings()
     Alerts(open_engine(settings.store_url), settings.alerting).deliver()
     last = called("list").stdout.splitlines()[-1]
-    assert last == ("1-nosuch: 2 messages wait, 0 were given up; the last attempt: not a URL that Apprise understands")
+    assert last == ("1-nosuch: 2 messages wait; the last attempt: not a URL that Apprise understands")
 
 
 def test_urls_that_are_no_list_are_refused_without_being_shown(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -176,4 +176,4 @@ def test_without_urls_the_sensor_says_so_and_keeps_alerts(world: World, monkeypa
     monkeypatch.delenv("ENGAGEMENT_PLATFORM_ALERTING__URLS")
     world.check("fresh", passed=False)
     assert world.tick() == "1 new alerts, 0 over. alerting.urls is empty: nothing is sent."
-    assert [one.told_ts for one in alerts_of(Settings()).standing()] == [None]
+    assert [one.sent_ts for one in alerts_of(Settings()).standing()] == [None]

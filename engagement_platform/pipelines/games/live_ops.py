@@ -57,7 +57,7 @@ class LiveOpsJob:
         self.alerts = Alerts(engine, settings.alerting)
 
     def run(self) -> Judged:
-        """Judge the minutes that are complete; messages wait in the outbox until `alerts.deliver()`."""
+        """Judge the minutes that are complete; alerts are sent by `alerts.deliver()`."""
         until = self._complete_until()
         if self._last is not None and self._last.until == until:
             # Nothing more can be said before the next minute is over.
