@@ -21,10 +21,9 @@ from engagement_platform.defs import (
     mutation,
     page_views,
     quarantine,
-    rematerialize,
     replica,
     restore,
-    sensors,
+    verification,
 )
 from engagement_platform.defs.platform import bound_platform
 from engagement_platform.pipelines.declarations.declared import declarations
@@ -32,7 +31,7 @@ from engagement_platform.settings import Settings
 
 # Named one by one rather than found by walking a folder: that needs a project file beside the package, and an
 # installed package has none.
-_ENGAGEMENTS = (engagement, mutation, rematerialize, replica, checks, sensors)
+_ENGAGEMENTS = (engagement, mutation, replica, checks, verification)
 _ALWAYS = (shipped, maintenance, restore, erase, quarantine, layout, alerts)
 
 

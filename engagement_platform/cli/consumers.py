@@ -124,7 +124,7 @@ def consumers(
 
     from engagement_platform.consumers.appended import cursor_root
     from engagement_platform.consumers.changes import lake_root
-    from engagement_platform.consumers.lag import lags, row_lags, stream_lags, told
+    from engagement_platform.consumers.lag import lags, told
     from engagement_platform.engine.cursors import CursorStore, StreamCheckpoints
     from engagement_platform.engine.database import open_engine
     from engagement_platform.settings import Settings
@@ -143,7 +143,7 @@ def consumers(
     if forget is not None or forget_stream is not None:
         return
     now = datetime.now(UTC)
-    found = [*lags(settings, cursors), *row_lags(settings, cursors), *stream_lags(settings, streams)]
+    found = lags(settings, engine)
     if as_json:
         typer.echo(json.dumps({"consumers": [lag.as_json(now) for lag in found], "streams": streams.all()}))
     else:

@@ -1,10 +1,11 @@
-"""The component that looks after a table which somebody else writes. What it is made of is `defs.maintained`."""
+"""The component that looks after a table which somebody else writes. OPTIMIZE and VACUUM need nothing
+declared: maintenance takes every table of the lake."""
 
 import dagster as dg
 
 from engagement_platform.components.described import Described
 from engagement_platform.components.scaffold import scaffolder
-from engagement_platform.defs.maintained import maintained_definitions
+from engagement_platform.defs.layout import layout_definitions
 from engagement_platform.pipelines.declarations.kinds import MaintainedTableDeclaration
 
 EXAMPLE = """\
@@ -17,10 +18,18 @@ description: Orders, written by the shop's own job.
 class MaintainedTable(MaintainedTableDeclaration, Described, dg.Component):
     """A Delta table of the lake that somebody else writes, checked like the platform's own.
 
-    With it come an asset, a check for each way in which files can lie badly, and a sensor that examines after commits.
+    With it come an asset, a check of the layout of its files, and a sensor that examines after commits.
     Maintenance takes every table of the lake, with or without this.
     """
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:  # noqa: ARG002
         """Asset, checks, job and sensor."""
-        return maintained_definitions(self.path, self.description)
+        asset = dg.AssetSpec(
+            list(self.path),
+            description=self.description or "A table that others write.",
+            group_name=self.path[0],
+            kinds={"deltalake"},
+        )
+        return dg.Definitions.merge(
+            dg.Definitions(assets=[asset]), layout_definitions("_".join(self.path), [asset.key])
+        )

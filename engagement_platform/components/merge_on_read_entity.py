@@ -6,8 +6,8 @@ import dagster as dg
 from engagement_platform.components.described import Described
 from engagement_platform.components.scaffold import scaffolder
 from engagement_platform.defs.entity import EntityParts
-from engagement_platform.defs.examining import examining
 from engagement_platform.defs.kafka_tables import topic_key
+from engagement_platform.defs.layout import layout_definitions
 from engagement_platform.pipelines.declarations.kinds import MergeOnReadEntityDeclaration
 
 EXAMPLE = """\
@@ -38,7 +38,7 @@ class MergeOnReadEntity(MergeOnReadEntityDeclaration, Described, dg.Component):
     @property
     def examined(self) -> dg.Definitions:
         """Layout checks of its tables, and what evaluates them."""
-        return examining(f"{self.name}_tables", [self.parts.changeset, self.parts.base])
+        return layout_definitions(f"{self.name}_tables", [self.parts.changeset, self.parts.base])
 
     def build_defs(self, context: dg.ComponentLoadContext | None = None) -> dg.Definitions:  # noqa: ARG002
         """Assets, checks, jobs, sensors and schedule."""

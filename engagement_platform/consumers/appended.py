@@ -14,15 +14,12 @@ from pathlib import Path
 import pyarrow as pa
 
 from engagement_platform.consumers.changes import MAX_ROWS, lake_root
-from engagement_platform.consumers.position import Position, Start, first_position
-from engagement_platform.engine.cursors import CursorStore
-from engagement_platform.engine.database import open_engine
+from engagement_platform.consumers.position import CursorReader, Position, Start
 from engagement_platform.errors import PlatformError
 from engagement_platform.lake import added_rows, log
 from engagement_platform.lake.added_rows import FilesVacuumed, TableReplaced
 from engagement_platform.lake.contract import Column, Mode, Table
 from engagement_platform.lake.erased import is_erasure, is_erasure_of_players
-from engagement_platform.settings import Settings
 
 
 class NotReadIncrementally(PlatformError):
@@ -45,7 +42,7 @@ class Appended:
     position: Position
 
 
-class Appends:
+class Appends(CursorReader):
     """Rows that were added to a table since a consumer committed last. Iterate, keep each batch, then `commit()`.
 
     lake_uri: root of the tables. table: such as `shop/click`; append-only. name: of the consumer, unique among those of
@@ -74,24 +71,12 @@ class Appends:
         erases: bool = False,
         past_restores: bool = False,
     ) -> None:
-        if max_rows < 1:
-            raise ValueError("max_rows is at least 1")
-        self.name, self.root, self.table = name, lake_root(lake_uri), table
-        self.max_rows, self.follow, self.poll = max_rows, follow, poll
+        self.root, self.table = lake_root(lake_uri), table
+        self.follow, self.poll = follow, poll
         self._passed = _passed(erases=erases, past_restores=past_restores)
         self._contract = _contract(self.root, table)
-        self._uri = self._contract.uri(self.root)
-        self._cursors = CursorStore(open_engine(store_url or Settings().store_url))
-        lake = cursor_root(self.root, table)
-        self._cursor = self._cursors.get(lake, name) or self._cursors.begin(
-            lake, name, first_position(self._uri, start).as_json()
-        )
-        self._position, self._unsaid = self.committed, 0
-
-    @property
-    def committed(self) -> Position:
-        """Where a crash now would lead back to."""
-        return Position.of(self._cursor.position)
+        uri, lake = self._contract.uri(self.root), cursor_root(self.root, table)
+        super().__init__(lake, uri, name=name, start=start, max_rows=max_rows, store_url=store_url)
 
     def __iter__(self) -> Iterator[Appended]:
         """Batches until all is read, or, with follow, for ever.
@@ -108,16 +93,6 @@ class Appends:
             else:
                 time.sleep(self.poll.total_seconds())
 
-    def commit(self) -> None:
-        """Go on from the end of the last batch from now on. Raises CursorMoved, StoresUnavailable."""
-        if self._position != self.committed:
-            self._cursor = self._cursors.move(self._cursor, self._position.as_json(), self._unsaid)
-        self._unsaid = 0
-
-    def forget(self) -> None:
-        """Give up the cursor: nothing is kept for this consumer any more."""
-        self._cursors.forget(cursor_root(self.root, self.table), self.name)
-
     def _next(self) -> Appended | None:
         newest = log.version(self._uri)
         if newest is None or newest < self._position.version:
@@ -131,7 +106,7 @@ class Appends:
             taken = min(left, self.max_rows)
             rows = self._rows(files).slice(self._position.rows, taken)
             end = Position(version) if taken == left else Position(version - 1, self._position.rows + taken)
-            self._position, self._unsaid = end, self._unsaid + taken
+            self._position, self._rows_read = end, self._rows_read + taken
             return Appended(rows, end)
         return None
 

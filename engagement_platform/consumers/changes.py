@@ -9,23 +9,19 @@ import time
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import cached_property
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from engagement_platform.consumers.notified import KEY, by_engagement, notified, refuse_replaced
-from engagement_platform.consumers.position import Position, Start, first_position
+from engagement_platform.consumers.position import CursorReader, Position, Start
 from engagement_platform.consumers.standing import Standing, schema_of_rows, standing_now
-from engagement_platform.engine.cursors import CursorStore
-from engagement_platform.engine.database import open_engine
 from engagement_platform.errors import PlatformError
 from engagement_platform.lake import log
 from engagement_platform.lake.added_rows import BEFORE_ALL
 from engagement_platform.lake.engagement import NOTIFICATION
 from engagement_platform.pipelines.engagements.schema import CURRENT_ROW
-from engagement_platform.settings import Settings
 
 CHANGE_TYPES = ("INSERT", "UPDATE", "DELETE")
 MAX_ROWS = 100_000
@@ -97,7 +93,7 @@ class Snapshot:
         return pa.concat_tables([schema_of_rows(*self.columns).empty_table(), *self])
 
 
-class Changes:
+class Changes(CursorReader):
     """What changed since a consumer committed last. Iterate it, apply each batch, then `commit()`.
 
     lake_uri: root of the tables. name: of the consumer, unique in the lake; one process at a time reads under it.
@@ -127,33 +123,17 @@ class Changes:
         poll: timedelta = timedelta(seconds=1),
         store_url: str | None = None,
     ) -> None:
-        if max_rows < 1:
-            raise ValueError("max_rows is at least 1")
-        self.name, self.root = name, lake_root(lake_uri)
+        self.root = lake_root(lake_uri)
         self.organizations = None if organizations is None else frozenset(organizations)
         self.change_types, self.columns = chosen(change_types, columns)
-        self.max_rows, self.follow, self.poll = max_rows, follow, poll
-        self._cursors = CursorStore(open_engine(store_url or Settings().store_url))
-        self._cursor = self._cursors.get(self.root, name) or self._cursors.begin(
-            self.root, name, first_position(self._uri, start).as_json()
-        )
-        self._position = self.committed
-        self._unsaid = 0
-        """Notifications read since the last commit."""
+        self.follow, self.poll = follow, poll
+        uri = NOTIFICATION.uri(self.root)
+        super().__init__(self.root, uri, name=name, start=start, max_rows=max_rows, store_url=store_url)
         self._delivered: Position | None = None
         """Where the last batch ended that was handed out and not committed."""
 
     def __repr__(self) -> str:
         return f"Changes({self.root!r}, name={self.name!r})"
-
-    @property
-    def committed(self) -> Position:
-        """Where a crash now would lead back to."""
-        return Position.of(self._cursor.position)
-
-    @cached_property
-    def _uri(self) -> str:
-        return NOTIFICATION.uri(self.root)
 
     def __iter__(self) -> Iterator[Batch]:
         """Batches until all is read, or, with follow, for ever. Those without a row for this consumer are left out.
@@ -174,9 +154,7 @@ class Changes:
     def commit(self) -> None:
         """Go on from the end of the last batch (or snapshot) from now on. Raises CursorMoved, StoresUnavailable."""
         self._delivered = None
-        if self._position != self.committed:
-            self._cursor = self._cursors.move(self._cursor, self._position.as_json(), self._unsaid)
-        self._unsaid = 0
+        super().commit()
 
     def resnapshot(self) -> Snapshot:
         """Everything that stands now; `commit()` then goes on after it. Later batches may repeat some of it.
@@ -192,10 +170,6 @@ class Changes:
         self._delivered = self._position
         return Snapshot(self._position, standing, self.columns, self.organizations)
 
-    def forget(self) -> None:
-        """Give up the cursor: nothing is kept for this consumer any more."""
-        self._cursors.forget(self.root, self.name)
-
     def _next(self) -> Batch | None:
         """The next stretch of notifications, also when nothing of it is for this consumer; None: all is read."""
         # Not `log.version`: that reads what the log has of all files, at each look of a consumer that waits.
@@ -209,7 +183,7 @@ class Changes:
         )  # fmt: skip
         batch = self._as_now(found.rows, found.position)
         self._position = found.position
-        self._unsaid += batch.notifications
+        self._rows_read += batch.notifications
         return batch
 
     def _as_now(self, rows: pa.Table, position: Position) -> Batch:

@@ -20,8 +20,8 @@ from engagement_platform.consumers.notified import (
     refuse_replaced,
     told_too_far_behind,
 )
-from engagement_platform.consumers.position import Position, Start, first_position
-from engagement_platform.engine.cursors import CursorStore, StreamCheckpoints, checkpoint_folder
+from engagement_platform.consumers.position import CursorReader, Position, Start
+from engagement_platform.engine.cursors import StreamCheckpoints, checkpoint_folder
 from engagement_platform.engine.database import open_engine
 from engagement_platform.errors import PlatformError
 from engagement_platform.lake import added_rows, log
@@ -119,7 +119,7 @@ class Pulled:
     position: Position
 
 
-class Pull:
+class Pull(CursorReader):
     """What changed since a consumer committed last, in Spark. Iterate it, write each frame, then `commit()`.
 
     organizations, change_types, columns, start: as of `Changes`, whose cursor this is, moved by whole commits: at least
@@ -138,32 +138,19 @@ class Pull:
         max_rows: int = MAX_ROWS,
         store_url: str | None = None,
     ) -> None:
-        self.name, self.lake, self.max_rows = name, lake, max_rows
+        self.lake = lake
         self.organizations = None if organizations is None else frozenset(organizations)
         self.change_types, self.columns = chosen(change_types, columns)
-        self._uri, root = lake.uri(NOTIFICATION), lake_root(lake.root)
-        self._cursors = CursorStore(open_engine(store_url or lake.settings.store_url))
-        self._cursor = self._cursors.get(root, name) or self._cursors.begin(
-            root, name, first_position(self._uri, start).as_json()
-        )
+        root, store_url = lake_root(lake.root), store_url or lake.settings.store_url
+        uri = lake.uri(NOTIFICATION)
+        super().__init__(root, uri, name=name, start=start, max_rows=max_rows, store_url=store_url)
         # A commit of which another reader took a part comes whole: its rows may be in any order here.
-        self._position, self._unsaid = Position(self.committed.version), 0
-
-    @property
-    def committed(self) -> Position:
-        """Where a crash now would lead back to."""
-        return Position.of(self._cursor.position)
+        self._position = Position(self.committed.version)
 
     def __iter__(self) -> Iterator[Pulled]:
         """Frames until all is read. Raises TooFarBehind."""
         while (pulled := self._next()) is not None:
             yield pulled
-
-    def commit(self) -> None:
-        """Go on from the end of the last frame from now on. Raises CursorMoved, StoresUnavailable."""
-        if self._position != self.committed:
-            self._cursor = self._cursors.move(self._cursor, self._position.as_json(), self._unsaid)
-        self._unsaid = 0
 
     def resnapshot(self) -> Pulled:
         """Everything that stands now, each row an INSERT; `commit()` then goes on after it.
@@ -197,7 +184,7 @@ class Pull:
                 files, rows, end = [*files, *added], rows + count, version
             added_rows.refuse_vacuumed(self._uri, files)
         self._position = Position(end)
-        self._unsaid += rows
+        self._rows_read += rows
         if not files:
             return None
         notified = added_rows.read_frame(self.lake.spark, self._uri, NOTIFICATION, files, READ)

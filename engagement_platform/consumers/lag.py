@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from sqlalchemy import Engine
+
 from engagement_platform.consumers.notified import commits
 from engagement_platform.consumers.position import Position
 from engagement_platform.engine.cursors import Cursor, CursorStore, StreamCheckpoints
@@ -60,28 +62,17 @@ class Lag:
         }
 
 
-def lags(settings: Settings, cursors: CursorStore) -> list[Lag]:
-    """Every consumer of what changed in the lake of the settings, by name."""
-    return [_lag(settings.lake, NOTIFICATION.name, cursor) for cursor in cursors.all(log.storage_uri(settings.lake))]
-
-
-def row_lags(settings: Settings, cursors: CursorStore) -> list[Lag]:
-    """Every consumer of the rows of some append-only table of the lake, by table and name."""
-    root = log.storage_uri(settings.lake)
-    return [_lag(root, cursor.lake.removeprefix(f"{root}/"), cursor) for cursor in cursors.below(root)]
-
-
-def stream_lags(settings: Settings, streams: StreamCheckpoints) -> list[Lag]:
-    """Every Spark stream of what changed in the lake that has finished a batch, and whose folder can be read from here.
-    Of a commit of which it has read a part, all is said to wait.
+def lags(settings: Settings, engine: Engine) -> list[Lag]:
+    """Every consumer of the lake: of what changed, of the rows of append-only tables, and Spark streams that have
+    finished a batch and whose folder can be read from here. Of a commit of which a stream has read a part, all waits.
     """
+    cursors, root = CursorStore(engine), log.storage_uri(settings.lake)
+    found = [_lag(root, NOTIFICATION.name, cursor) for cursor in cursors.all(root)]
+    found += [_lag(root, cursor.lake.removeprefix(f"{root}/"), cursor) for cursor in cursors.below(root)]
     uri = NOTIFICATION.uri(settings.lake)
     table = log.open_log(uri)
-    if table is None:
-        return []
-    found, table_id = [], str(table.metadata().id)
-    for name, folder in streams.all().items():
-        at = followed(folder, table_id)
+    for name, folder in StreamCheckpoints(engine).all().items() if table else ():
+        at = followed(folder, str(table.metadata().id)) if table else None
         if isinstance(at, Followed):
             rows, waiting, oldest, lost = _behind(uri, Position(at.version))
             found.append(Lag(name, Position(at.version), rows, waiting, oldest, at.committed_ts, 0, lost, stream=True))

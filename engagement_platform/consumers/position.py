@@ -1,4 +1,5 @@
-"""Where in the notification table a consumer is, and where a new one begins. Reading from there on is `notified`."""
+"""Where in a table a consumer is, its durable cursor, and where a new one begins. Reading on from there is
+`notified`."""
 
 from __future__ import annotations
 
@@ -7,9 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from engagement_platform.engine.cursors import CursorStore
+from engagement_platform.engine.database import open_engine
 from engagement_platform.errors import PlatformError
 from engagement_platform.lake import log
 from engagement_platform.lake.added_rows import BEFORE_ALL
+from engagement_platform.settings import Settings
 
 Start = str | datetime | int
 """`beginning`, `now`, a time with a zone, a batch as `JOB#ID`, or the number of a batch of ingest-engagements."""
@@ -46,6 +50,41 @@ class Position:
     def of(cls, stored: Mapping[str, int]) -> Position:
         """From what the store keeps."""
         return cls(stored["version"], stored["rows"])
+
+
+class CursorReader:
+    """A reader of one table with a durable cursor: after a crash all since the last `commit()` comes again.
+
+    lake: under which the cursors of the consumers of what is read are kept. store_url: database of the cursor; None:
+    that of the settings, so that the platform sees the consumer, and keeps what it has yet to read.
+    Raises UnknownStart, StoresUnavailable.
+    """
+
+    def __init__(self, lake: str, uri: str, *, name: str, start: Start, max_rows: int, store_url: str | None) -> None:
+        if max_rows < 1:
+            raise ValueError("max_rows is at least 1")
+        self.name, self.max_rows = name, max_rows
+        self._lake, self._uri = lake, uri
+        self._cursors = CursorStore(open_engine(store_url or Settings().store_url))
+        self._cursor = self._cursors.get(lake, name) or self._cursors.begin(
+            lake, name, first_position(uri, start).as_json()
+        )
+        self._position, self._rows_read = self.committed, 0
+
+    @property
+    def committed(self) -> Position:
+        """Where a crash now would lead back to."""
+        return Position.of(self._cursor.position)
+
+    def commit(self) -> None:
+        """Go on from the end of what was read last from now on. Raises CursorMoved, StoresUnavailable."""
+        if self._position != self.committed:
+            self._cursor = self._cursors.move(self._cursor, self._position.as_json(), self._rows_read)
+        self._rows_read = 0
+
+    def forget(self) -> None:
+        """Give up the cursor: nothing is kept for this consumer any more."""
+        self._cursors.forget(self._lake, self.name)
 
 
 def first_position(uri: str, start: Start) -> Position:

@@ -13,13 +13,10 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 import dagster as dg
-from dagster._core.storage.asset_check_execution_record import (
-    COMPLETED_ASSET_CHECK_EXECUTION_RECORD_STATUSES,
-    AssetCheckExecutionRecord,
-)
 
 from engagement_platform.alerting.alerts import NOBODY, Alerts
 from engagement_platform.alerting.model import Alert, Severity, State
+from engagement_platform.defs.evaluations import CheckResult, newest_results
 from engagement_platform.defs.platform import Platform
 from engagement_platform.engine.database import open_engine
 from engagement_platform.settings import Settings
@@ -69,55 +66,30 @@ def check_key(check: dg.AssetCheckKey) -> str:
     return f"check/{check.asset_key.to_user_string()}/{check.name}"
 
 
-def completed(
-    instance: dg.DagsterInstance, checks: Iterable[dg.AssetCheckKey]
-) -> dict[dg.AssetCheckKey, AssetCheckExecutionRecord]:
-    """The newest result of each check: one query, and one more for each that is under way, or whose run died."""
-    storage, asked = instance.event_log_storage, list(checks)
-    found = {}
-    for check, newest in storage.get_latest_asset_check_execution_by_key(asked).items():
-        record = newest
-        if record.status not in COMPLETED_ASSET_CHECK_EXECUTION_RECORD_STATUSES:
-            done = storage.get_asset_check_execution_history(
-                check, limit=1, status=COMPLETED_ASSET_CHECK_EXECUTION_RECORD_STATUSES
-            )
-            if not done:
-                continue
-            record = done[0]
-        # The table holds other checks of these assets that bear one of these names; they were not asked for.
-        if check in asked and record.event is not None:
-            found[check] = record
-    return found
-
-
 def news_of_checks(
-    records: Mapping[dg.AssetCheckKey, AssetCheckExecutionRecord], seen: Mapping[str, float]
+    results: Mapping[dg.AssetCheckKey, CheckResult], seen: Mapping[str, float]
 ) -> tuple[list[News], dict[str, float]]:
     """Results that were not looked at before, and what has been looked at now."""
     news, looked = [], {}
-    for check, record in sorted(records.items(), key=lambda item: check_key(item[0])):
+    for check, result in sorted(results.items(), key=lambda item: check_key(item[0])):
         key = check_key(check)
-        assert record.event is not None
-        # Not the record's id: a run that reports a check again changes its record.
-        looked[key] = record.event.timestamp
-        if seen.get(key) != looked[key]:
-            news.append(_news_of_check(key, check, record, record.event.timestamp))
+        looked[key] = result.timestamp
+        if seen.get(key) != result.timestamp:
+            news.append(_news_of_check(key, check, result))
     return news, looked
 
 
-def _news_of_check(key: str, check: dg.AssetCheckKey, record: AssetCheckExecutionRecord, at: float) -> News:
-    told = record.evaluation
-    assert told is not None
-    table = check.asset_key.to_user_string()
-    if told.passed:
+def _news_of_check(key: str, check: dg.AssetCheckKey, result: CheckResult) -> News:
+    evaluated, table = result.evaluation, check.asset_key.to_user_string()
+    if evaluated.passed:
         return News(key, None, f"The check {check.name} of {table} passes again.")
-    remedy = told.metadata.get("remedy")
-    said = [told.description or f"The check {check.name} failed; its page in the UI shows its figures"]
-    said += [remedy.text] if isinstance(remedy, dg.TextMetadataValue) and remedy.text else []
-    body = " ".join(sentence if sentence.endswith(".") else f"{sentence}." for sentence in said)
-    labels = {"asset": table, "check": check.name, **({"run": record.run_id} if record.run_id else {})}
-    began = datetime.fromtimestamp(at, UTC)
-    return News(key, Alert(key, SEVERITIES[told.severity], f"{table}: {check.name} failed", body, CHECK, began, labels))
+    remedy = evaluated.metadata.get("remedy")
+    sentences = [evaluated.description or f"The check {check.name} failed; its page in the UI shows its figures"]
+    sentences += [remedy.text] if isinstance(remedy, dg.TextMetadataValue) and remedy.text else []
+    body = " ".join(sentence if sentence.endswith(".") else f"{sentence}." for sentence in sentences)
+    labels = {"asset": table, "check": check.name, **({"run": result.run_id} if result.run_id else {})}
+    began, severity = datetime.fromtimestamp(result.timestamp, UTC), SEVERITIES[evaluated.severity]
+    return News(key, Alert(key, severity, f"{table}: {check.name} failed", body, CHECK, began, labels))
 
 
 def news_of_runs(
@@ -217,7 +189,7 @@ def tell_people(context: dg.SensorEvaluationContext, platform: Platform) -> dg.S
     seen = Seen.read(context.cursor)
     assert context.repository_def is not None
     checks = context.repository_def.asset_graph.asset_check_keys
-    of_checks, checks_seen = news_of_checks(completed(context.instance, checks), seen.checks)
+    of_checks, checks_seen = news_of_checks(newest_results(context.instance, checks), seen.checks)
     of_runs, runs_seen = news_of_runs(context.instance, seen.runs, datetime.now(UTC))
     said = tell(alerts, [*of_checks, *of_runs, *vanished(alerts, map(check_key, checks))])
     context.update_cursor(Seen(checks_seen, runs_seen).written())

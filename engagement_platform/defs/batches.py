@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import date
+from typing import Any
 
 import dagster as dg
 from dagster import MetadataValue
 
-from engagement_platform.defs.plot import Bar, markdown
+from engagement_platform.defs.plot import Bar, series
 from engagement_platform.engine.job import BatchReport
 from engagement_platform.engine.model import BatchRecord, Counts, Offsets, accounted
 from engagement_platform.lake.contract import Table
@@ -44,22 +46,56 @@ class Batch:
     """Process -> what it did."""
     history: Sequence[BatchRecord]
     """This batch and some before it, newest first."""
+    batches: int = 1
+    """How many batches these are the sums of."""
 
     @property
     def freshness(self) -> tuple[float | None, float | None]:
         """Seconds from produced to committed: p50, p95; None where nothing was read."""
-        p50, p95 = freshness_quantiles(self.history[:1], (0.5, 0.95))
+        p50, p95 = freshness_quantiles(self.history[: self.batches], (0.5, 0.95))
         return p50, p95
+
+
+def total(batches: Sequence[Batch]) -> Batch:
+    """Batches of one run as one: sums of counts and seconds, offsets from the first start to the last end."""
+    reports, last = [batch.report for batch in batches], batches[-1]
+    start = {name: offset for report in reversed(reports) for name, offset in report.manifest.start.items()}
+    rejected = _sums(rejected_of(report) for report in reports)
+    report = replace(
+        last.report,
+        manifest=replace(last.report.manifest, start=start),
+        counts=_sums(report.counts for report in reports),
+        details={**last.report.details, **({"rejected": rejected} if rejected else {})},
+        process_seconds=_sums(report.process_seconds for report in reports),
+        seconds=sum(report.seconds for report in reports),
+        replayed=any(report.replayed for report in reports),
+    )
+    names = dict.fromkeys(name for batch in batches for name in batch.processes)
+    processes = {name: _sums(batch.processes.get(name, {}) for batch in batches) for name in names}
+    return Batch(report, processes, last.history, len(batches))
+
+
+def _sums(figures: Iterable[Mapping[str, int]] | Iterable[Mapping[str, float]]) -> dict[str, Any]:
+    """By name; those that are zero stay."""
+    sums: Counter[str] = Counter()
+    for each in figures:
+        for name, figure in each.items():
+            sums[name] += figure  # type: ignore[assignment]
+    return dict(sums)
 
 
 def table_metadata(batch: Batch, table: Table, process: str) -> Metadata:
     """Of one table: the batch and what was written. On the table that publishes a batch everything about it."""
     counts = batch.processes.get(process, {})
     if table.name in PUBLISHERS:
-        shown = {"last_batches": last_batches(batch.history), **whole_batch(batch), **written(counts)}
-        return identified(batch.report, {**shown, **rejections(batch.report)})
+        return identified(batch, {**summary(batch), **written(counts), **rejections(batch.report)})
     shown = counted(counts, *FIGURES[table.name])
-    return identified(batch.report, shown | (rejections(batch.report) if table == QUARANTINE else {}))
+    return identified(batch, shown | (rejections(batch.report) if table == QUARANTINE else {}))
+
+
+def summary(batch: Batch) -> Metadata:
+    """The picture of the last batches, and everything about these."""
+    return {"last_batches": last_batches(batch.history), **whole_batch(batch)}
 
 
 def counted(counts: Counts, *names: str) -> Metadata:
@@ -67,21 +103,26 @@ def counted(counts: Counts, *names: str) -> Metadata:
     return {name: MetadataValue.int(counts[name]) for name in names if name in counts}
 
 
-def identified(report: BatchReport, shown: Metadata) -> Metadata:
-    """What is shown of a batch, between its id and where it came from."""
-    manifest = report.manifest
+def identified(batch: Batch, shown: Metadata) -> Metadata:
+    """What is shown of the batches of a run, between the id of the last one and where they came from."""
+    manifest = batch.report.manifest
     return {
         "batch_id": MetadataValue.int(manifest.batch_id),
+        "batches": MetadataValue.int(batch.batches),
         **shown,
         "offsets": offsets_table(manifest.start, manifest.end),
         "job": MetadataValue.text(manifest.job),
-        "resumed": MetadataValue.bool(report.replayed),
+        "resumed": MetadataValue.bool(batch.report.replayed),
     }
 
 
 def last_batches(history: Sequence[BatchRecord]) -> dg.MarkdownMetadataValue:
     """A picture of the newest batches; history: newest first."""
-    return MetadataValue.md(markdown(bars(history)))
+    shown = list(reversed(history[:BATCHES_SHOWN]))
+    bars = [Bar(record.counts.get("rows_in", 0), freshness_quantiles([record], (0.95,))[0]) for record in shown]
+    numbers = [record.manifest.batch_id for record in shown]
+    line = "freshness p95, seconds from produced to committed"
+    return MetadataValue.md(series("rows in", line, "batches", numbers, bars))
 
 
 def rejections(report: BatchReport) -> Metadata:
@@ -113,14 +154,6 @@ def rejected_of(report: BatchReport) -> dict[str, int]:
     """Reason code -> records, of what the batch quarantined; empty too when a resumed batch no longer knows."""
     rejected = report.details.get("rejected")
     return {str(code): int(count) for code, count in rejected.items()} if isinstance(rejected, Mapping) else {}
-
-
-def bars(history: Sequence[BatchRecord]) -> list[Bar]:
-    """The batches of a history (newest first) as a plot draws them (oldest first)."""
-    return [
-        Bar(record.manifest.batch_id, record.counts.get("rows_in", 0), freshness_quantiles([record], (0.95,))[0])
-        for record in reversed(history[:BATCHES_SHOWN])
-    ]
 
 
 def offsets_table(start: Offsets, end: Offsets) -> dg.TableMetadataValue:

@@ -1,41 +1,32 @@
-"""Asset checks: those that read the tables run together as one job, those that need no Spark are reported by a sensor.
+"""Asset checks that need no run and no Spark: a sensor reports them from broker and stores.
 
-What is right is decided in `verify` and by the pure functions here. Conservation comes with the runs: `engagement`.
+`verification` has those that read the tables; conservation comes with the runs (`ingestion`).
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+# No `from __future__ import annotations` beside Dagster's decorators.
+
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 
 import dagster as dg
 
-from engagement_platform.defs.consumers import CONSUMERS_KEEP_UP, keep_up
-from engagement_platform.defs.evaluations import report
-from engagement_platform.defs.guarded import GUARDS_KEPT, SAYS, guards_kept
-from engagement_platform.defs.mutated import (
-    ANNOUNCED_BATCHES,
-    SAMPLED_ORGANIZATIONS,
-    Announced,
-    announced_rows,
-    chain_findings,
-    not_announced,
-)
-from engagement_platform.defs.platform import Opened, Platform
+from engagement_platform.consumers.lag import Lag, lags, told
+from engagement_platform.defs.backlog import Waiting, waiting
+from engagement_platform.defs.evaluations import report_news
+from engagement_platform.defs.mutation_checks import ANNOUNCED_BATCHES, Announced, announced_rows, not_announced
+from engagement_platform.defs.platform import Platform
 from engagement_platform.defs.specs import DATA_TABLE, key_of
-from engagement_platform.defs.waiting import Waiting, waiting
 from engagement_platform.engine.job import Stores
 from engagement_platform.errors import PlatformError
 from engagement_platform.jobs import INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS, JOB_NAMES
-from engagement_platform.lake import log
-from engagement_platform.lake.engagement import ALIAS, MAPPING, MUTATION_REQUEST, NOTIFICATION, QUARANTINE
+from engagement_platform.lake.engagement import MUTATION_REQUEST, NOTIFICATION, QUARANTINE
 from engagement_platform.pipelines.parts import APPLY_MUTATIONS
 from engagement_platform.settings import Settings
+from engagement_platform.sources.kafka_errors import TopicMissing
 from engagement_platform.status import Waiting as Pending
 from engagement_platform.status import pending_changes, succeeded, summed
-from engagement_platform.verify import Finding
 
-DATA, NAMES, NOTIFIED, REQUESTS, REJECTED, ALIASES = map(
-    key_of, (DATA_TABLE, MAPPING, NOTIFICATION, MUTATION_REQUEST, QUARANTINE, ALIAS)
-)
+DATA, NOTIFIED, REQUESTS, REJECTED = map(key_of, (DATA_TABLE, NOTIFICATION, MUTATION_REQUEST, QUARANTINE))
 
 FRESH = "fresh"
 QUARANTINE_SHARE = "quarantine_share"
@@ -44,94 +35,7 @@ PENDING_AGE = "pending_age"
 # A guess: sample traffic rejects 0.1 %, a producer that changed its format nearly all.
 QUARANTINE_WARN_PERCENT = 5
 QUARANTINE_BATCHES = 100
-
-ENGAGEMENT_CHECKS = (
-    dg.AssetCheckKey(DATA, FRESH), dg.AssetCheckKey(DATA, PENDING_AGE), dg.AssetCheckKey(REJECTED, QUARANTINE_SHARE),
-    dg.AssetCheckKey(DATA, "unique_engagement_id"), dg.AssetCheckKey(DATA, "nothing_lost"),
-    dg.AssetCheckKey(DATA, "identity"), dg.AssetCheckKey(DATA, "contents"), dg.AssetCheckKey(DATA, GUARDS_KEPT),
-    dg.AssetCheckKey(NAMES, "names"),
-    dg.AssetCheckKey(NOTIFIED, FRESH), dg.AssetCheckKey(NOTIFIED, "announced"),
-    dg.AssetCheckKey(NOTIFIED, ANNOUNCED_ROWS),
-    dg.AssetCheckKey(REJECTED, "rejected_once"), dg.AssetCheckKey(NOTIFIED, CONSUMERS_KEEP_UP),
-)  # fmt: skip
-"""Checks of the tables that engagement runs write, other than those they yield themselves."""
-REQUEST_CHECKS = (dg.AssetCheckKey(REQUESTS, FRESH), dg.AssetCheckKey(ALIASES, "acyclic"))
-"""The same of mutation requests."""
-
-TABLE_CHECKS: Mapping[tuple[dg.AssetKey, str], tuple[Sequence[str], str]] = {
-    (DATA, "unique_engagement_id"): (("doubled",), "Every engagement stands once."),
-    (DATA, "nothing_lost"): (
-        ("ledger", "lost"),
-        "Each batch begins where the one before ended, and every accepted message of the topic is in the table.",
-    ),
-    (DATA, "identity"): (
-        ("identity",),
-        "Each row of some organizations has the identity that follows from what its event said and all aliases.",
-    ),
-    (DATA, "contents"): (
-        ("contents",),
-        "Each patched row of some organizations is what its event said with all patches in their order.",
-    ),
-    (NAMES, "names"): (("names",), "Each person of some organizations has the newest name that was said."),
-    (ALIASES, "acyclic"): (
-        ("acyclic", "accepted_once"),
-        "Every chain of aliases of some organizations ends, and every accepted request stands once.",
-    ),
-    (NOTIFIED, "announced"): (
-        ("announced", "notified_twice"),
-        "Every engagement that landed was announced once, and nothing else was.",
-    ),
-    (REJECTED, "rejected_once"): (
-        ("vanished", "quarantined_twice"),
-        "Every rejected record stands in quarantine, once.",
-    ),
-}
-"""(asset, check) -> the findings of `verify` that decide it, and what it says."""
-
-OF_PERSONS = frozenset({"names"})
-"""Findings whose examples are persons: what Dagster keeps, and what goes out as an alert, is beyond any erasure."""
-SEE = "; `engagement-platform verify --identity` lists some"
-
-
-def table_check_results(findings: Sequence[Finding], landed: Collection[dg.AssetKey]) -> list[dg.AssetCheckResult]:
-    """One result a check, which fails also when a finding that decides it is missing.
-
-    landed: tables that something has landed in. In the others a finding may be missing: there is nothing to look at.
-    """
-    found = {finding.check: finding for finding in findings}
-    return [
-        _table_check_result(
-            asset,
-            check,
-            [found[name] for name in names if name in found],
-            [name for name in names if name not in found and asset in landed],
-        )
-        for (asset, check), (names, _says) in TABLE_CHECKS.items()
-    ]
-
-
-def _table_check_result(
-    asset: dg.AssetKey, check: str, findings: Sequence[Finding], missing: Sequence[str]
-) -> dg.AssetCheckResult:
-    unknown = [f"Nobody can tell: {name} was not looked for, though something has landed" for name in missing]
-    wrong = [
-        f"{finding.wrong:,} of {finding.looked_at:,} break the rule that {finding.meaning}"
-        + (SEE if finding.check in OF_PERSONS else f", such as {', '.join(finding.examples)}")
-        for finding in findings
-        if finding.wrong
-    ]
-    return dg.AssetCheckResult(
-        passed=not wrong and not unknown,
-        asset_key=asset,
-        check_name=check,
-        # What nobody looked at may be right.
-        severity=dg.AssetCheckSeverity.ERROR if wrong or not unknown else dg.AssetCheckSeverity.WARN,
-        description="; ".join([*wrong, *unknown]) or None,
-        metadata={
-            "looked_at": max((finding.looked_at for finding in findings), default=0),
-            "wrong": sum(finding.wrong for finding in findings),
-        },
-    )
+CONSUMERS_KEEP_UP = "consumers_keep_up"
 
 
 def freshness_result(
@@ -163,6 +67,16 @@ def freshness(job: str, asset: dg.AssetKey, looked: Waiting, topic: str | None =
             description=f"Nobody can tell: {error}",
         )
     return freshness_result(asset, oldest, backlog, datetime.now(UTC), looked.settings.quality.freshness)
+
+
+def fresh_result(job: str, asset: dg.AssetKey, looked: Waiting, topic: str) -> dg.AssetCheckResult:
+    """As `freshness`; who has no topic for this, and never had one, has nothing to be told of."""
+    if looked.checkpoint(job) is None:
+        try:
+            looked.backlog(job, topic)
+        except TopicMissing:
+            return dg.AssetCheckResult(passed=True, asset_key=asset, check_name=FRESH, description="No topic.")
+    return freshness(job, asset, looked, topic)
 
 
 def pending_age_result(pending: Pending, now: datetime, max_pending: timedelta) -> dg.AssetCheckResult:
@@ -226,15 +140,49 @@ def announced_rows_result(found: Sequence[Announced]) -> dg.AssetCheckResult:
     )
 
 
+def keep_up(settings: Settings, stores: Stores) -> dg.AssetCheckResult:
+    """The check as it stands now. Reads cursors and the ends of the logs of the tables that are followed."""
+    return keep_up_result(lags(settings, stores.leases.engine), datetime.now(UTC), settings.consumers.max_lag)
+
+
+def keep_up_result(found: Sequence[Lag], now: datetime, max_lag: timedelta) -> dg.AssetCheckResult:
+    """Passed when no consumer is lost or further behind than max_lag; exactly that is fine. Nobody reading is fine."""
+    late = told(found, now, max_lag)
+    columns = [dg.TableColumn(name) for name in ("consumer", "of", "waiting", "oldest_waiting_s", "last_commit")]
+    records = [
+        dg.TableRecord(
+            {
+                "consumer": lag.name,
+                "of": lag.table,
+                "waiting": str(lag.rows),
+                "oldest_waiting_s": f"{lag.age(now).total_seconds():.0f}",
+                "last_commit": f"{lag.committed_ts:%Y-%m-%d %H:%M:%S}",
+            }
+        )
+        for lag in found
+    ]
+    return dg.AssetCheckResult(
+        passed=not late,
+        asset_key=NOTIFIED,
+        check_name=CONSUMERS_KEEP_UP,
+        severity=dg.AssetCheckSeverity.WARN,
+        description="; ".join(late) or None,
+        metadata={
+            "consumers": len(found),
+            "waiting": max((lag.rows for lag in found), default=0),
+            "oldest_waiting_s": round(max((lag.age(now).total_seconds() for lag in found), default=0.0), 1),
+            "each": dg.MetadataValue.table(records, dg.TableSchema(columns)),
+        },
+    )
+
+
 def watched(looked: Waiting) -> list[dg.AssetCheckResult]:
     """The checks that need no Spark, as they stand now. Within PATIENCE for each when the broker is down."""
     return [
         freshness(INGEST_ENGAGEMENTS, DATA, looked),
         freshness(INGEST_MUTATION_REQUESTS, REQUESTS, looked),
         freshness(APPLY_MUTATIONS, NOTIFIED, looked),
-        pending_age_result(
-            pending_changes(looked.settings, looked.stores), datetime.now(UTC), looked.settings.mutation.max_pending
-        ),
+        pending_age(looked),
         quarantine_share(looked),
         announced_rows_result(announced_rows(looked.settings, looked.stores)),
         keep_up(looked.settings, looked.stores),
@@ -248,57 +196,6 @@ def selected(
     for result in results:
         if dg.AssetCheckKey(result.asset_key or DATA, result.check_name or "") in context.selected_asset_check_keys:
             yield result
-
-
-@dg.multi_asset_check(
-    name="verify_tables",
-    can_subset=True,
-    specs=[
-        *(
-            dg.AssetCheckSpec(check, asset=asset, description=says)
-            for (asset, check), (_, says) in TABLE_CHECKS.items()
-        ),
-        dg.AssetCheckSpec(GUARDS_KEPT, asset=DATA, description=SAYS),
-    ],
-)
-def verify_tables(context: dg.AssetCheckExecutionContext, platform: Platform) -> Iterator[dg.AssetCheckResult]:
-    """Read the topic again and compare it with the tables. Reads keys of the whole Data Table once."""
-    with platform.open("verify") as opened:
-        yield from selected(context, results_of(opened))
-
-
-def results_of(opened: Opened) -> list[dg.AssetCheckResult]:
-    """Everything that verification decides, as it is now."""
-    # Before the findings: the first batch may finish while they are looked for.
-    landed = landed_in(opened.settings, opened.stores)
-    return [*table_check_results(findings_of(opened), landed), guards_kept(opened.settings, opened.stores)]
-
-
-def landed_in(settings: Settings, stores: Stores) -> set[dg.AssetKey]:
-    """Tables with checks of this module in which there is something to look at.
-
-    Those of engagements after a finished batch of them, also one from before a reset; aliases once there is one.
-    """
-    # The newest may be under way. A batch fills all of its tables, or says that it had nothing for some.
-    ingested = succeeded(stores.checkpoints.history(INGEST_ENGAGEMENTS, limit=2))
-    aliases = log.open_log(ALIAS.uri(settings.lake))
-    return {
-        *((asset for asset, _ in TABLE_CHECKS if asset != ALIASES) if ingested else ()),
-        *([ALIASES] if aliases is not None and aliases.file_uris() else []),
-    }
-
-
-def findings_of(opened: Opened) -> list[Finding]:
-    """All that verification finds; identities and aliases of so many organizations that it stays short."""
-    from engagement_platform.lake.lake import Lake
-    from engagement_platform.verify import identity_findings, verify
-
-    settings, spark = opened.settings, opened.spark
-    return [
-        *verify(settings, spark),
-        *identity_findings(settings, spark, sample=SAMPLED_ORGANIZATIONS),
-        *chain_findings(Lake(spark, settings)),
-    ]
 
 
 @dg.multi_asset_check(
@@ -334,23 +231,15 @@ def watch_stores_and_broker(
     yield from selected(context, watched(waiting(platform.settings())))
 
 
-@dg.op
-def verify(context: dg.OpExecutionContext, platform: Platform) -> None:
-    """The same as the check `verify_tables`, reported to the runs that wrote the tables, where it stays in sight."""
-    with platform.open("verify") as opened:
-        results = results_of(opened)
-    for result in results:
-        name = f"{result.asset_key.to_user_string() if result.asset_key else ''} {result.check_name}"
-        context.log.info(f"{name}: {'passed' if result.passed else result.description}")
-    report(context.instance, results)
-
-
-@dg.job
-def verify_engagements() -> None:
-    """Compare the tables with the topic: nothing lost, nothing doubled, all announced. Changes nothing."""
-    verify()
+@dg.sensor(
+    minimum_interval_seconds=30, default_status=dg.DefaultSensorStatus.RUNNING,
+    description="Reports the checks that need no run: freshness, and the share of rejected records.",
+)  # fmt: skip
+def watch(context: dg.SensorEvaluationContext, platform: Platform) -> dg.SkipReason:
+    """Freshness and quarantine, from broker and stores."""
+    return dg.SkipReason(f"Reported {report_news(context, watched(waiting(platform.settings())))} checks.")
 
 
 def definitions() -> dg.Definitions:
-    """Checks and job of this module."""
-    return dg.Definitions(asset_checks=[verify_tables, watch_stores_and_broker], jobs=[verify_engagements])
+    """Checks and sensor of this module."""
+    return dg.Definitions(asset_checks=[watch_stores_and_broker], sensors=[watch])

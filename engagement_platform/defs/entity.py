@@ -7,41 +7,36 @@ find is `entity_checks`. The entity that ships is `profile`, those that people d
 # No `from __future__ import annotations` beside Dagster's decorators: they read a Config class from the annotation.
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime
 from functools import cached_property, partial
 from typing import Any
 
 import dagster as dg
 
+from engagement_platform.defs.backlog import Waiting, waiting
 from engagement_platform.defs.checks import FRESH, selected
-from engagement_platform.defs.engagement import (
-    IngestConfig,
-    Ingestion,
-    conservation_spec,
-    ingest,
-    partition_days,
-    with_conservation,
-)
 from engagement_platform.defs.entity_checks import REPLAY, SIZE, WATERMARK, entity_results, state_of, waits_of
-from engagement_platform.defs.evaluations import carry_over, report
+from engagement_platform.defs.evaluations import report_news
+from engagement_platform.defs.ingestion import Ingestion, drained, partition_days
+from engagement_platform.defs.materialization_events import Tables, callbacks_of, record_batches
 from engagement_platform.defs.platform import Opened, Platform
-from engagement_platform.defs.profiled import changes_metadata, moved_metadata
-from engagement_platform.defs.sensors import drain_request, recent_runs, to_report, why_not
+from engagement_platform.defs.profile_metadata import changes_metadata, moved_metadata
+from engagement_platform.defs.sensors import backlog_sensor, recent_runs, todays_partition, why_not
 from engagement_platform.defs.specs import DAYS, GROUP, entity_view_spec, key_of, table_spec
-from engagement_platform.defs.telling import Tables, callbacks_of, tell
-from engagement_platform.defs.waiting import Waiting, waiting
-from engagement_platform.defs.watched_view import kept, looks, observation
-from engagement_platform.defs.watched_view import looked as looked_at
+from engagement_platform.defs.view_observation import kept, looks, observation
+from engagement_platform.defs.view_observation import looked as looked_at
 from engagement_platform.engine.job import BatchReport, Callbacks, MicroBatchJob
 from engagement_platform.engine.model import JobState
 from engagement_platform.lake.engagement import QUARANTINE
+from engagement_platform.pipelines.declarations.declared import DeclaredEntity
 from engagement_platform.pipelines.profiles.entity import Entity
 from engagement_platform.pipelines.profiles.job import job_name as ingest_name
 from engagement_platform.pipelines.profiles.rematerialize import job_name as rematerialize_name
 from engagement_platform.pipelines.profiles.rematerialize import known_rounds
 from engagement_platform.pipelines.profiles.schedule import Waits, due, pressing
+from engagement_platform.pipelines.profiles.snapshot import Snapshot
 from engagement_platform.settings import Settings
 
 WHY = "engagement_platform/why"
@@ -85,58 +80,46 @@ class EntityParts:
         """Name of the job that writes the base, as the stores know it."""
         return rematerialize_name(self.entity)
 
+    def declared(self, settings: Settings) -> DeclaredEntity:
+        """The entity and its topic, under the policies of the settings."""
+        return DeclaredEntity(self.topic(settings), self.of(settings))
+
     def build(self, job: str, opened: Opened, callbacks: Callbacks) -> MicroBatchJob[Any]:
         """One of the two jobs."""
         from engagement_platform.jobs import build_declared
-        from engagement_platform.pipelines.declarations.declared import DeclaredEntity
 
-        declared = DeclaredEntity(self.topic(opened.settings), self.of(opened.settings))
+        declared = self.declared(opened.settings)
         return build_declared(job, declared, opened.spark, opened.settings, opened.stores, callbacks)
 
-    def again(self, day: date, opened: Opened, callbacks: Callbacks) -> Iterator[BatchReport]:
+    def reread(self, day: date, opened: Opened, callbacks: Callbacks) -> Iterator[BatchReport]:
         """What was ingested on a day, read once more."""
         from engagement_platform.jobs import reread
-        from engagement_platform.pipelines.declarations.declared import DeclaredEntity
 
-        declared = DeclaredEntity(self.topic(opened.settings), self.of(opened.settings))
+        declared = self.declared(opened.settings)
         return reread([day], opened.spark, opened.settings, opened.stores, callbacks, declared=declared)
 
     @cached_property
-    def changeset_asset(self) -> dg.AssetsDefinition:
+    def changes(self) -> Ingestion:
         """Changes from Kafka, one partition a batch."""
         entity = self.entity
-        changes = Ingestion(
+        return Ingestion(
             self.ingestion,
+            f"ingest_{self.name}_changeset",
+            [table_spec(entity.changeset, [self.topic_key]).replace_attributes(group_name=self.group)],
+            # One pool each: while the base is written, changes go on landing.
+            f"{self.name}_changeset",
             Tables({entity.changeset: "changeset"}, {QUARANTINE: "quarantine"}, partial(changes_metadata, entity)),
             entity.changeset,
-            (dg.AssetCheckKey(self.changeset, FRESH), dg.AssetCheckKey(self.changeset, SIZE)),
             partial(self.build, self.ingestion),
-            self.again,
+            f"Partial updates from Kafka, one partition a batch; each is visible in {entity.view} with its commit. A "
+            "day before today is read again: readers see a difference only where something had not landed.",
+            self.reread,
         )
-
-        @dg.multi_asset(
-            name=f"ingest_{self.name}_changeset",
-            specs=[table_spec(entity.changeset, [self.topic_key]).replace_attributes(group_name=self.group)],
-            check_specs=[conservation_spec(entity.changeset)],
-            partitions_def=DAYS,
-            backfill_policy=dg.BackfillPolicy.single_run(),
-            # One pool each: while the base is written, changes go on landing.
-            pool=f"{self.name}_changeset",
-            description=f"Partial updates from Kafka, one partition a batch; each is visible in {entity.view} with its "
-            "commit. A day before today is read again: readers see a difference only where something had not landed.",
-        )
-        def changeset(
-            context: dg.AssetExecutionContext, config: IngestConfig, platform: Platform
-        ) -> Iterator[dg.AssetCheckResult]:
-            yield from ingest(changes, context, config.mode, platform)
-
-        return changeset
 
     @cached_property
     def base_asset(self) -> dg.AssetsDefinition:
         """The base, written by rematerializations."""
         entity = self.entity
-        checks = (dg.AssetCheckKey(self.base, WATERMARK), dg.AssetCheckKey(self.base, REPLAY))
 
         @dg.multi_asset(
             name=f"rematerialize_{self.name}_base",
@@ -153,38 +136,20 @@ class EntityParts:
             metadata = partial(moved_metadata, entity, why)
             tables = Tables({entity.base: "base"}, {entity.changeset: "changeset"}, metadata, always=True)
             with platform.open(self.rematerialization) as opened:
-                done = tell(
-                    context, tables, opened, self._moved(opened, callbacks_of(context), partition_days(context))
-                )
-                for number, _report in enumerate(done):
-                    if number == 0:
-                        carry_over(context, checks)
-            # Each batch was told as it ended; a plain function's None would be one more materialization, without
-            # figures.
+                for _report in record_batches(context, tables, opened, self._moved(context, opened)):
+                    pass
+            # A plain function's None would be one more materialization, without figures.
             yield from ()
 
         return base
 
-    def _moved(
-        self, opened: Opened, callbacks: Callbacks, days: Sequence[date]
-    ) -> Iterator[tuple[date, BatchReport | None]]:
+    def _moved(self, context: dg.AssetExecutionContext, opened: Opened) -> Iterator[tuple[date, BatchReport | None]]:
         """Batch after batch until nothing waits, each with the day on which it was planned. Before that the days before
         today that were asked for, with None: a backfill would wait for them for ever."""
-        from engagement_platform.engine.drain import DrainPolicy, drain
-
-        job = self.build(self.rematerialization, opened, callbacks)
-        once = DrainPolicy(idle_timeout=timedelta(0), max_duration=opened.settings.drain.max_duration)
         today = datetime.now(UTC).date()
-        for day in days:
-            if day < today:
-                yield day, None
-        for told_of_one in drain(job, once):
-            yield told_of_one.manifest.ingestion_ts.date(), told_of_one
-
-    @property
-    def ingest_job(self) -> str:
-        """Name of the job that lands changes, as Dagster knows it."""
-        return self.ingestion.replace("-", "_")
+        yield from ((day, None) for day in partition_days(context) if day < today)
+        job = self.build(self.rematerialization, opened, callbacks_of(context))
+        yield from drained(context, opened, job, until_idle=True)
 
     @property
     def move_job(self) -> str:
@@ -194,18 +159,13 @@ class EntityParts:
     @cached_property
     def backlog(self) -> dg.SensorDefinition:
         """Launches a drain run where changes wait."""
-
-        @dg.sensor(
-            name=f"{self.name}_changes_backlog", job_name=self.ingest_job, minimum_interval_seconds=5,
-            default_status=dg.DefaultSensorStatus.RUNNING,
-            description=f"Launches a drain run when changes of {self.name}s wait on the broker and none is under way.",
-        )  # fmt: skip
-        def changes_backlog(context: dg.SensorEvaluationContext, platform: Platform) -> dg.RunRequest | dg.SkipReason:
-            settings = platform.settings()
-            looked = waiting(settings)
-            return drain_request(self.ingestion, self.changeset_asset, looked, context, self.topic(settings))
-
-        return changes_backlog
+        return backlog_sensor(
+            f"{self.name}_changes_backlog",
+            self.ingestion,
+            lambda looked: looked.backlog(self.ingestion, self.topic(looked.settings)),
+            f"Launches a drain run when changes of {self.name}s wait on the broker and none is under way.",
+            assets=self.changes.assets,
+        )
 
     @cached_property
     def pressing(self) -> dg.SensorDefinition:
@@ -219,8 +179,7 @@ class EntityParts:
         )  # fmt: skip
         def changes_pressing(context: dg.SensorEvaluationContext, platform: Platform) -> dg.RunRequest | dg.SkipReason:
             looked = waiting(platform.settings())
-            found = state_of(self.entity, looked.settings)
-            waits = waits_of(self.of(looked.settings), looked, found) if found else None
+            found, waits = self._waits(looked)
             if found and waits:
                 context.update_cursor(self._observe(context, waits, f"{found.base_version} {found.changeset_version}"))
             return self.move_request(context.instance, looked, waits, by_cadence=False)
@@ -241,11 +200,14 @@ class EntityParts:
             context: dg.ScheduleEvaluationContext, platform: Platform
         ) -> dg.RunRequest | dg.SkipReason:
             looked = waiting(platform.settings())
-            found = state_of(self.entity, looked.settings)
-            waits = waits_of(self.of(looked.settings), looked, found) if found else None
-            return self.move_request(context.instance, looked, waits, by_cadence=True)
+            return self.move_request(context.instance, looked, self._waits(looked)[1], by_cadence=True)
 
         return rematerialize_by_cadence
+
+    def _waits(self, looked: Waiting) -> tuple[Snapshot | None, Waits | None]:
+        """Where base and changeset stand, and what waits; None before they are made."""
+        found = state_of(self.entity, looked.settings)
+        return found, waits_of(self.of(looked.settings), looked, found) if found else None
 
     def _observe(self, context: dg.SensorEvaluationContext, waits: Waits, state: str) -> str:
         """Tell of the view where one of its tables changed since the last look; the new cursor."""
@@ -275,8 +237,7 @@ class EntityParts:
         recent = recent_runs(instance, self.move_job, self.base_asset)
         if no := why_not(max(1, waits.pending_rows), recent, time.time()):
             return dg.SkipReason(f"{why}. {no}")
-        today = datetime.now(UTC).date().isoformat()
-        return dg.RunRequest(partition_key=today if DAYS.has_partition_key(today) else None, tags={WHY: why})
+        return dg.RunRequest(partition_key=todays_partition(), tags={WHY: why})
 
     def results(self, looked: Waiting) -> list[dg.AssetCheckResult]:
         """All checks that need no run, as they stand now."""
@@ -314,21 +275,13 @@ class EntityParts:
             "against a replay.",
         )  # fmt: skip
         def watch_entities(context: dg.SensorEvaluationContext, platform: Platform) -> dg.SkipReason:
-            news, cursor = to_report(self.results(waiting(platform.settings())), context.cursor, time.time())
-            report(context.instance, news)
-            context.update_cursor(cursor)
-            return dg.SkipReason(f"Reported {len(news)} checks." if news else "Nothing has changed.")
+            reported = report_news(context, self.results(waiting(platform.settings())))
+            return dg.SkipReason(f"Reported {reported} checks.")
 
         return watch_entities
 
     def definitions(self) -> dg.Definitions:
         """Assets, jobs, checks, sensors and schedule."""
-        ingest_job = dg.define_asset_job(
-            self.ingest_job,
-            selection=with_conservation(self.changeset_asset),
-            description=f"Drain new changes of {self.name}s.",
-            executor_def=dg.in_process_executor,
-        )
         move_job = dg.define_asset_job(
             self.move_job,
             selection=dg.AssetSelection.assets(self.base_asset).without_checks(),
@@ -337,8 +290,8 @@ class EntityParts:
         )
         view = entity_view_spec(self.entity).replace_attributes(group_name=self.group)
         return dg.Definitions(
-            assets=[self.changeset_asset, self.base_asset, view],
-            jobs=[ingest_job, move_job],
+            assets=[self.changes.assets, self.base_asset, view],
+            jobs=[self.changes.asset_job(f"Drain new changes of {self.name}s."), move_job],
             asset_checks=[self.checks],
             sensors=[self.backlog, self.pressing, self.watch],
             schedules=[self.by_cadence],

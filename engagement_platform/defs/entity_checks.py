@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import dagster as dg
 
-from engagement_platform.defs.checks import FRESH, freshness
+from engagement_platform.defs.backlog import Waiting
+from engagement_platform.defs.checks import fresh_result
 from engagement_platform.defs.specs import key_of
-from engagement_platform.defs.waiting import Waiting
 from engagement_platform.engine.model import BatchRecord, JobState
 from engagement_platform.lake import log
 from engagement_platform.pipelines.profiles.entity import Entity
@@ -19,7 +19,6 @@ from engagement_platform.pipelines.profiles.rematerialize import job_name as rem
 from engagement_platform.pipelines.profiles.schedule import Waits
 from engagement_platform.pipelines.profiles.snapshot import Snapshot, snapshot
 from engagement_platform.settings import Settings
-from engagement_platform.sources.kafka_errors import TopicMissing
 
 SIZE, WATERMARK, REPLAY = "changeset_size", "watermark", "view_equals_replay"
 
@@ -105,13 +104,3 @@ def entity_results(entity: Entity, looked: Waiting, topic: str) -> list[dg.Asset
         watermark_result(entity, found, not done, told),
         replay_result(entity, next(iter(looked.stores.checkpoints.history(rematerialize_name(entity), limit=1)), None)),
     ]
-
-
-def fresh_result(job: str, asset: dg.AssetKey, looked: Waiting, topic: str) -> dg.AssetCheckResult:
-    """As `freshness`; who has no topic for this, and never had one, has nothing to be told of."""
-    if looked.checkpoint(job) is None:
-        try:
-            looked.backlog(job, topic)
-        except TopicMissing:
-            return dg.AssetCheckResult(passed=True, asset_key=asset, check_name=FRESH, description="No topic.")
-    return freshness(job, asset, looked, topic)

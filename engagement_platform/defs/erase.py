@@ -4,17 +4,14 @@ What it does is `erasures`. Whom it is about stands in a file and not in the con
 """
 
 import json
-import time
 from pathlib import Path
 
 import dagster as dg
 from pydantic import Field
 
+from engagement_platform.defs.materialization_events import callbacks_of
 from engagement_platform.defs.platform import Platform
-from engagement_platform.defs.sensors import recent_runs, why_not
-from engagement_platform.defs.telling import callbacks_of
-from engagement_platform.defs.waiting import waiting
-from engagement_platform.engine.model import JobState
+from engagement_platform.defs.sensors import unfinished_sensor
 from engagement_platform.lake.erased import ERASE_SUBJECTS
 
 ERASE_POOL = "erase"
@@ -59,17 +56,12 @@ def erase_subjects() -> None:
     erase()
 
 
-@dg.sensor(
-    job=erase_subjects, minimum_interval_seconds=15, default_status=dg.DefaultSensorStatus.RUNNING,
-    description="Launches a run that finishes an erasure that was interrupted: until then other jobs wait.",
-)  # fmt: skip
-def erasure_unfinished(context: dg.SensorEvaluationContext, platform: Platform) -> dg.RunRequest | dg.SkipReason:
-    """The state of the last erasure."""
-    last = waiting(platform.settings()).checkpoint(ERASE_SUBJECTS)
-    if last is None or last.state is JobState.SUCCEEDED:
-        return dg.SkipReason("No erasure is unfinished.")
-    reason = why_not(1, recent_runs(context.instance, erase_subjects.name), time.time())
-    return dg.SkipReason(reason) if reason else dg.RunRequest()
+erasure_unfinished = unfinished_sensor(
+    "erasure_unfinished",
+    erase_subjects,
+    ERASE_SUBJECTS,
+    "Launches a run that finishes an erasure that was interrupted: until then other jobs wait.",
+)
 
 
 def definitions() -> dg.Definitions:

@@ -1,15 +1,30 @@
-"""Keeps check results in sight while batches come: reported in the log of the run that wrote what they looked at.
-
-Dagster shows a result as current when it came from the run of the asset's latest materialization, or after it. With a
-batch every few seconds a result of any other run would be "Not evaluated" before anybody saw it.
-"""
+"""Check results outside of the op that a check belongs to: reported without a run by sensors, and read back."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import json
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
 
 import dagster as dg
-from dagster._core.storage.asset_check_execution_record import AssetCheckExecutionRecord
+
+# Changes are reported at once, unchanged results this often, so that the history of a check stays readable.
+REPORT_AGAIN_AFTER = timedelta(minutes=5)
+# A check that is under way, or whose run died, has its result some records back.
+_LOOK_BACK = 10
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """A finished evaluation of a check."""
+
+    evaluation: dg.AssetCheckEvaluation
+    timestamp: float
+    """When it was recorded, Unix time."""
+    run_id: str
+    """Empty for a result that a sensor reported."""
 
 
 def evaluation(result: dg.AssetCheckResult) -> dg.AssetCheckEvaluation:
@@ -27,69 +42,61 @@ def evaluation(result: dg.AssetCheckResult) -> dg.AssetCheckEvaluation:
 
 
 def report(instance: dg.DagsterInstance, results: Iterable[dg.AssetCheckResult]) -> None:
-    """Record results under the run of each asset's latest materialization; without a run where there is none."""
+    """Record results that no run has come by."""
     for result in results:
-        _report(instance, evaluation(result))
+        instance.report_runless_asset_event(evaluation(result))
 
 
-def _report(instance: dg.DagsterInstance, told: dg.AssetCheckEvaluation) -> None:
-    latest = instance.get_latest_materialization_event(told.asset_key)
-    run = instance.get_run_by_id(latest.run_id) if latest and latest.run_id else None
-    if run is None:
-        instance.report_runless_asset_event(told)
-        return
-    event = dg.DagsterEvent(
-        event_type_value=dg.DagsterEventType.ASSET_CHECK_EVALUATION.value,
-        job_name=run.job_name,
-        event_specific_data=told,
-        message=f"{told.asset_key.to_user_string()}: {told.check_name} {'passed' if told.passed else 'failed'}",
-    )
-    instance.report_dagster_event(event, run.run_id)
+def report_news(context: dg.SensorEvaluationContext, results: Sequence[dg.AssetCheckResult]) -> int:
+    """Report those of a sensor's results that are news, and keep in its cursor what was reported; returns how many."""
+    keys = [result.asset_key for result in results if result.asset_key]
+    events = context.instance.get_latest_materialization_events(keys)
+    written = {key: event.timestamp for key, event in events.items() if event}
+    news, cursor = news_of(results, context.cursor, time.time(), written)
+    report(context.instance, news)
+    context.update_cursor(cursor)
+    return len(news)
 
 
-def newest(
-    instance: dg.DagsterInstance, checks: Iterable[dg.AssetCheckKey]
-) -> dict[dg.AssetCheckKey, AssetCheckExecutionRecord]:
-    """The newest result of each check, in one query; without those that have none yet, or are under way."""
-    asked = list(checks)
-    records = instance.event_log_storage.get_latest_asset_check_execution_by_key(asked)
-    return {check: records[check] for check in asked if check in records and records[check].evaluation}
+def news_of(
+    results: Sequence[dg.AssetCheckResult], cursor: str | None, now: float, written: dict[dg.AssetKey, float]
+) -> tuple[list[dg.AssetCheckResult], str]:
+    """Results that changed, that were reported a while ago, or before the newest materialization of their asset.
 
-
-def out_of_sight(record: AssetCheckExecutionRecord, latest: dg.EventLogEntry | None) -> bool:
-    """Whether a result is older than the asset's latest materialization, and of another run."""
-    if latest is None or latest.run_id == record.run_id:
-        return False
-    return record.create_timestamp < latest.timestamp
-
-
-def report_again(instance: dg.DagsterInstance, records: Iterable[AssetCheckExecutionRecord]) -> None:
-    """Record results once more, where `report` does."""
-    for record in records:
-        _report(instance, _again(record))
-
-
-def carry_over(context: dg.AssetExecutionContext | dg.OpExecutionContext, checks: Iterable[dg.AssetCheckKey]) -> None:
-    """Record the newest result of each check under this run as well; for a run that has just written its first batch.
-
-    The result still says when it was come by (`evaluated`). A check without a result, or under way elsewhere, is
-    left as it is.
+    The last since Dagster shows no result that is older than that. written: asset -> when that was, Unix time.
+    Returns them, and the cursor that remembers what was reported: check -> [passed, Unix time].
     """
-    for record in newest(context.instance, checks).values():
-        if record.run_id != context.run.run_id:
-            # Accepted and stored, though its signature does not name it (Dagster 1.13).
-            context.log_event(_again(record))  # type: ignore[arg-type]
+    reported: dict[str, tuple[bool, float]] = json.loads(cursor or "{}")
+    news = []
+    for result in results:
+        assert result.asset_key is not None
+        name = f"{result.asset_key.to_user_string()}:{result.check_name}"
+        passed, at = reported.get(name, (None, 0.0))
+        old = now - at >= REPORT_AGAIN_AFTER.total_seconds() or at < written.get(result.asset_key, 0.0)
+        if passed != result.passed or old:
+            news.append(result)
+            reported[name] = (bool(result.passed), now)
+    return news, json.dumps(reported)
 
 
-def _again(record: AssetCheckExecutionRecord) -> dg.AssetCheckEvaluation:
-    """The result of a record, which says when it was come by."""
-    told = record.evaluation
-    assert told is not None
-    return dg.AssetCheckEvaluation(
-        asset_key=told.asset_key,
-        check_name=told.check_name,
-        passed=told.passed,
-        metadata={"evaluated": dg.MetadataValue.timestamp(record.create_timestamp), **told.metadata},
-        severity=told.severity,
-        description=told.description,
-    )
+def newest_results(
+    instance: dg.DagsterInstance, checks: Iterable[dg.AssetCheckKey]
+) -> dict[dg.AssetCheckKey, CheckResult]:
+    """The newest result of each check that has one: a query, and one more for each that is under way or whose run died.
+
+    Dagster's table holds other checks of these assets that bear one of these names; they were not asked for.
+    """
+    storage, asked = instance.event_log_storage, list(checks)
+    found = {}
+    for check, record in storage.get_latest_asset_check_execution_by_key(asked).items():
+        history = [record]
+        if not isinstance(record.evaluation, dg.AssetCheckEvaluation):
+            history = list(storage.get_asset_check_execution_history(check, limit=_LOOK_BACK))
+        done = (
+            CheckResult(one.evaluation, one.event.timestamp, one.run_id)
+            for one in history
+            if isinstance(one.evaluation, dg.AssetCheckEvaluation) and one.event
+        )
+        if check in asked and (result := next(done, None)):
+            found[check] = result
+    return found

@@ -14,34 +14,27 @@ from typing import Any
 import dagster as dg
 from pydantic import Field
 
-from engagement_platform.defs import evaluations
+from engagement_platform.defs.backlog import Announced, Waiting, waiting
 from engagement_platform.defs.batches import (
     Batch,
     Metadata,
     counted,
     identified,
-    last_batches,
     rejections,
-    unbalanced,
-    whole_batch,
+    summary,
 )
 from engagement_platform.defs.checks import FRESH, freshness_result
-from engagement_platform.defs.engagement import IngestConfig, partition_days, with_conservation
-from engagement_platform.defs.evaluations import evaluation
-from engagement_platform.defs.examining import examining
-from engagement_platform.defs.giving_way import gives_way
+from engagement_platform.defs.ingestion import Ingestion
+from engagement_platform.defs.layout import layout_definitions
+from engagement_platform.defs.materialization_events import Tables, callbacks_of, record_batches
 from engagement_platform.defs.platform import Opened, Platform
-from engagement_platform.defs.sensors import run_request, to_report
-from engagement_platform.defs.specs import DAYS, OWNERS, key_of, table_spec
-from engagement_platform.defs.telling import Tables, callbacks_of, tell
-from engagement_platform.defs.waiting import Announced, Waiting, waiting
-from engagement_platform.defs.work import batches, work_of
-from engagement_platform.engine.job import BatchReport, BooksDoNotBalance, Callbacks, MicroBatchJob
+from engagement_platform.defs.sensors import backlog_sensor
+from engagement_platform.defs.specs import OWNERS, key_of, table_spec
+from engagement_platform.engine.job import BatchReport, Callbacks, MicroBatchJob
 from engagement_platform.errors import PlatformError
 from engagement_platform.lake.contract import Table
 from engagement_platform.pipelines.games.feed import Feed
 from engagement_platform.pipelines.games.job import ROWS_OF, TABLES
-from engagement_platform.pipelines.games.objects import NoGameQueue
 from engagement_platform.pipelines.games.replay import folder_of
 from engagement_platform.settings import Settings
 
@@ -66,37 +59,6 @@ def objects_spec(feed: Feed, group: str) -> dg.AssetSpec:
         group_name=group,
         owners=list(OWNERS),
         kinds={"s3"},
-    )
-
-
-def row_sums_spec(feed: Feed) -> dg.AssetCheckSpec:
-    """The check that comes with every run."""
-    return dg.AssetCheckSpec(
-        ROW_SUMS,
-        asset=key_of(feed.quarantine),
-        blocking=True,
-        description="Every line that a batch received was routed to a table, quarantined or a duplicate, and the logs "
-        "of the tables say that as many rows were written.",
-    )
-
-
-def row_sums(quarantine: Table, reports: Sequence[BatchReport], refused: str | None = None) -> dg.AssetCheckResult:
-    """The check's result for the batches of one run. refused: why the engine did not finalize a batch."""
-    wrong = [*unbalanced(reports), *([refused] if refused else [])]
-    for report in reports:
-        counted = report.counts.get("landed", 0) + report.counts.get("quarantined", 0)
-        if (stands := report.counts.get("rows_written", 0)) != counted:
-            wrong.append(f"{report.manifest} counts {counted} rows for its tables, whose logs have {stands}")
-    sums = {
-        name: sum(report.counts.get(name, 0) for report in reports)
-        for name in ("rows_in", "landed", "duplicates", "quarantined", "rows_written")
-    }
-    return dg.AssetCheckResult(
-        passed=not wrong,
-        asset_key=key_of(quarantine),
-        check_name=ROW_SUMS,
-        description="; ".join(wrong) or None,
-        metadata={"batches": len(reports), **sums},
     )
 
 
@@ -147,10 +109,8 @@ def game_metadata(quarantine: Table, batch: Batch, table: Table, process: str) -
     counts = batch.processes.get(process, {})
     shown: Metadata = {"rows_written": dg.MetadataValue.int(counts.get(rows_of(table), 0))}
     if table == quarantine:
-        figures = counted(counts, "files", "bytes", "erased")
-        shown |= {"last_batches": last_batches(batch.history), **figures, **whole_batch(batch)}
-        shown |= rejections(batch.report)
-    return identified(batch.report, shown)
+        shown |= {**counted(counts, "files", "bytes", "erased"), **summary(batch), **rejections(batch.report)}
+    return identified(batch, shown)
 
 
 def rows_of(table: Table) -> str:
@@ -159,56 +119,28 @@ def rows_of(table: Table) -> str:
 
 
 def tables_of(feed: Feed) -> Tables:
-    """What a batch is told of."""
+    """The tables that a run materializes; every minute while it drains, since the figures of games are judged then."""
     own = dict.fromkeys(feed.tables, TABLES)
     wrote = {table: rows_of(table) for table in feed.tables}
-    return Tables(own, metadata=partial(game_metadata, feed.quarantine), wrote=wrote, sparse=True)
+    return Tables(own, metadata=partial(game_metadata, feed.quarantine), wrote=wrote, sparse=True, every_s=60.0)
 
 
-def checked(
-    context: dg.AssetExecutionContext, done: Iterator[tuple[date, BatchReport | None]], feed: Feed, opened: Opened
-) -> Iterator[dg.AssetCheckResult]:
-    """Tell of batches as they come, with the check's result so far, and give its last one in the end."""
-    reports: list[BatchReport] = []
-    try:
-        for report in tell(context, tables_of(feed), opened, done):
-            reports.append(report)
-            context.log_event(evaluation(row_sums(feed.quarantine, reports)))
-    except BooksDoNotBalance as refused:
-        yield row_sums(feed.quarantine, reports, str(refused))
-        raise
-    yield row_sums(feed.quarantine, reports)
-
-
-def game_assets(feed: Feed, group: str) -> dg.AssetsDefinition:
-    """The tables, filled together. group: of the assets."""
-
-    @dg.multi_asset(
-        name=f"ingest_{feed.group}_tables",
-        specs=[table_spec(table, [objects_key(feed)]).replace_attributes(group_name=group) for table in feed.tables],
-        check_specs=[row_sums_spec(feed)],
-        partitions_def=DAYS,
-        backfill_policy=dg.BackfillPolicy.single_run(),
-        pool=group,
-        description="Events from S3, batch after batch, exactly once; days before today are replayed.",
+def ingestion(feed: Feed, group: str) -> Ingestion:
+    """The tables, filled together. group: of the assets, and their pool: a batch writes most of them."""
+    return Ingestion(
+        feed.job,
+        f"ingest_{feed.group}_tables",
+        [table_spec(table, [objects_key(feed)]).replace_attributes(group_name=group) for table in feed.tables],
+        group,
+        tables_of(feed),
+        feed.quarantine,
+        partial(_built, feed),
+        "Events from S3, batch after batch, exactly once; days before today are replayed.",
+        partial(_again, feed),
+        ROW_SUMS,
+        "Every line that a batch received was routed to a table, quarantined or a duplicate, and the logs of the "
+        "tables say that as many rows were written.",
     )
-    def ingest_tables(
-        context: dg.AssetExecutionContext, config: IngestConfig, platform: Platform
-    ) -> Iterator[dg.AssetCheckResult]:
-        work = work_of(config.mode, partition_days(context), datetime.now(UTC).date())
-        with platform.open(feed.job) as opened:
-            done = batches(
-                feed.job,
-                work,
-                opened,
-                callbacks_of(context),
-                gives_way=gives_way(context),
-                build=partial(_built, feed),
-                again=partial(_again, feed),
-            )
-            yield from checked(context, done, feed, opened)
-
-    return ingest_tables
 
 
 def _built(feed: Feed, opened: Opened, callbacks: Callbacks) -> MicroBatchJob[Any]:
@@ -230,33 +162,6 @@ def _replay(
     return replay_game_events(prefixes, opened.spark, settings, stores, callbacks, feed=feed, may_be_empty=may_be_empty)
 
 
-def backlog_sensor(feed: Feed, assets: dg.AssetsDefinition) -> dg.SensorDefinition:
-    """Launches drain runs for what waits in the queue."""
-
-    @dg.sensor(
-        name=f"{feed.group}_events_backlog", job_name=feed.job.replace("-", "_"), minimum_interval_seconds=15,
-        default_status=dg.DefaultSensorStatus.RUNNING,
-        description=f"Launches a drain run when objects of {feed.group} events wait in the queue and none is under "
-        "way. Reports freshness.",
-    )  # fmt: skip
-    def events_backlog(context: dg.SensorEvaluationContext, platform: Platform) -> dg.RunRequest | dg.SkipReason:
-        """Messages in the queue against the checkpoint. By the way it reports the check `fresh`."""
-        settings = platform.settings()
-        own = feed.settings(settings)
-        if own.games.queue_url is None:
-            return dg.SkipReason(str(NoGameQueue()))
-        now = datetime.now(UTC)
-        announced = announced_now(waiting(settings), feed, now)
-        news, cursor = to_report([fresh(announced, feed, now, settings)], context.cursor, now.timestamp())
-        evaluations.report(context.instance, news)
-        context.update_cursor(cursor)
-        if isinstance(announced, str):
-            return dg.SkipReason(announced)
-        return run_request(feed.job, assets, announced.backlog, context)
-
-    return events_backlog
-
-
 def replay_job(feed: Feed, pool: str) -> dg.JobDefinition:
     """Objects once more, by hand. pool: of the assets: a replay must not write beside a batch."""
 
@@ -264,7 +169,7 @@ def replay_job(feed: Feed, pool: str) -> dg.JobDefinition:
     def replay_objects(context: dg.OpExecutionContext, config: ReplayConfig, platform: Platform) -> None:
         """The objects of some prefixes or days, once more; what is there already is left as it is."""
         with platform.open(feed.replay_job) as opened:
-            for report in tell(context, tables_of(feed), opened, replayed(feed, config, opened, context)):
+            for report in record_batches(context, tables_of(feed), opened, replayed(feed, config, opened, context)):
                 counts = report.counts
                 context.log.info(f"{counts.get('landed', 0)} of {counts.get('rows_in', 0)} landed")
 
@@ -297,24 +202,36 @@ def replayed(
 
 
 def feed_definitions(feed: Feed, group: str) -> dg.Definitions:
-    """Assets, jobs, freshness and sensor of one feed. group: of the assets, and their pool: a batch writes most of
-    them."""
-    assets = game_assets(feed, group)
-    ingest = dg.define_asset_job(
-        feed.job.replace("-", "_"),
-        selection=with_conservation(assets),
-        description=f"Drain new {feed.group} events (today's partition) or replay days of arrival (any other).",
-        executor_def=dg.in_process_executor,
+    """Assets, jobs, freshness and sensor of one feed. group: of the assets."""
+    landing = ingestion(feed, group)
+
+    def fresh_now(looked: Waiting) -> list[dg.AssetCheckResult]:
+        now = datetime.now(UTC)
+        return [fresh(announced_now(looked, feed, now), feed, now, looked.settings)]
+
+    backlog = backlog_sensor(
+        f"{feed.group}_events_backlog",
+        feed.job,
+        lambda looked: looked.announced(feed, datetime.now(UTC)).backlog,
+        f"Launches a drain run when objects of {feed.group} events wait in the queue and none is under way. Reports "
+        "freshness.",
+        assets=landing.assets,
+        checks=fresh_now,
+        unknown=PlatformError,
+        every=15,
+    )
+    ingest = landing.asset_job(
+        f"Drain new {feed.group} events (today's partition) or replay days of arrival (any other)."
     )
     return dg.Definitions(
-        assets=[objects_spec(feed, group), assets],
+        assets=[objects_spec(feed, group), landing.assets],
         asset_checks=[fresh_check(feed)],
         jobs=[ingest, replay_job(feed, group)],
-        sensors=[backlog_sensor(feed, assets)],
+        sensors=[backlog],
     )
 
 
 def declared_definitions(feed: Feed) -> dg.Definitions:
     """Everything of a declared feed: as of the one that ships, and layout checks."""
-    checks = examining(f"{feed.group}_tables", [key_of(table) for table in feed.tables])
+    checks = layout_definitions(f"{feed.group}_tables", [key_of(table) for table in feed.tables])
     return dg.Definitions.merge(feed_definitions(feed, feed.group), checks)

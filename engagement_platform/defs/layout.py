@@ -1,174 +1,146 @@
-"""The layout of tables in Dagster: checks for each table, the nightly health asset, and when tables are examined.
+"""The layout of tables in Dagster: a check for each table, the nightly health asset, and when tables are examined.
 
-Examining is `layout/doctor`, what the UI shows of it is `examined`. Nothing here changes a table.
+`layout/doctor` examines, `layout_results` says what the UI shows of it. Nothing here changes a table.
 """
 
 # No `from __future__ import annotations` beside Dagster's decorators: they read a Config class from the annotation.
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 
 import dagster as dg
-from dagster._core.storage.asset_check_execution_record import AssetCheckExecutionRecord
-from pydantic import Field
 
-from engagement_platform.defs.checks import selected
-from engagement_platform.defs.evaluations import newest, out_of_sight, report, report_again
-from engagement_platform.defs.examined import (
-    VERSION,
-    WHOLE,
-    Looked,
-    check_results,
-    fails,
-    health_metadata,
-    whole_result,
-)
-from engagement_platform.defs.platform import Platform
-from engagement_platform.defs.sensors import REPORT_AGAIN_AFTER, Recent, recent_runs
+from engagement_platform.defs.evaluations import CheckResult, newest_results, report
+from engagement_platform.defs.layout_results import LAYOUT, VERSION, Examined, health_metadata, layout_result
+from engagement_platform.defs.platform import Platform, bound_platform
+from engagement_platform.defs.sensors import Recent, recent_runs
 from engagement_platform.defs.specs import GROUP, OWNERS, engagement_specs, key_of, request_specs
 from engagement_platform.lake import log
 from engagement_platform.lake.layout import LAYOUT_HISTORY
 from engagement_platform.layout.delta_log import moved_on
 from engagement_platform.layout.doctor import examine
 from engagement_platform.layout.files import LogNotReadable, NotADeltaTable
-from engagement_platform.layout.finding import Finding
-from engagement_platform.layout.findings import CODES
 from engagement_platform.layout.history import predicted_and_actual
 from engagement_platform.layout.survey import Target
 from engagement_platform.pipelines.declarations.declared import declarations
-from engagement_platform.pipelines.games.event_type import GROUP as GAMES
 from engagement_platform.pipelines.games.feed import shipped
 from engagement_platform.pipelines.page_views.job import HOPS
 from engagement_platform.pipelines.profiles.entity import PROFILE
 from engagement_platform.settings import Settings
 
-TABLES = (
-    *(spec.key for spec in (*engagement_specs(), *request_specs())),
-    *map(key_of, (PROFILE.changeset, PROFILE.base, LAYOUT_HISTORY)),
-)
-"""Tables that are assets; each has a check for each class of findings."""
-
-CHAIN = tuple(key_of(hop.table) for hop in HOPS)
-"""Tables that are assets, with the same checks (in `page_views`), where that pipeline is on or declared."""
-
-WHOLES = frozenset({GAMES})
-"""First parts of tables of which there are many of a kind: each has one check for all findings, so that thirty tables
-are thirty checks and not three hundred."""
-
 HEALTH = dg.AssetKey(["layout", "health"])
 REPORTS = "reports"
-
-SAYS = {
-    "small_files": "No partition is mostly small files.",
-    "too_many_files": "No partition has more files than a change can look into quickly.",
-    "skewed_partitions": "No partition is many times the middle one. For information: never fails.",
-    "scattered_writes": "Writers leave few files in each partition they touch.",
-    "parallelism_limit": "`spark.shuffle_partitions` gives enough tasks for the bytes of the table.",
-    "clustering_overlap": "Ranges of the clustering column let reads skip files.",
-    "unindexed_clustering": "Files have bounds of the clustering column.",
-    "uncompressed": "Files are compressed.",
-    "stale_checkpoint": "The log has a recent checkpoint.",
-    "vacuum_due": "Removed files past their retention hold little room.",
-    "orphan_files": "There are few files that the log does not know. Fails, too, where nobody looked.",
-}
-
 
 NEW_TABLE_PAUSE = timedelta(minutes=1)
 """Between two runs, at least, while a table is there that has never been examined; a run takes some ten seconds."""
 
 
-def tables_of(settings: Settings) -> tuple[dg.AssetKey, ...]:
-    """All tables that are looked at after writes: those above, and one for each declared type of game event.
-
-    Of pipelines that are on; of page views always, since others may declare them.
-    """
-    on = settings.pipelines
-    ours = [table for table in TABLES if on.has(table.to_user_string())]
-    return (*ours, *CHAIN, *(map(key_of, shipped(settings).tables) if on.games else ()))
-
-
-def declared_tables(settings: Settings) -> tuple[dg.AssetKey, ...]:
-    """Tables with the same checks that somebody has declared; after writes their own sensors look (`examining`)."""
-    return tuple(dg.AssetKey(name.split("/")) for name in declarations(settings).tables)
+def own_tables(settings: Settings) -> tuple[dg.AssetKey, ...]:
+    """Tables of the pipelines that are on; those of page views come with their own definitions."""
+    keys = (
+        *(spec.key for spec in (*engagement_specs(), *request_specs())),
+        *map(key_of, (PROFILE.changeset, PROFILE.base, LAYOUT_HISTORY)),
+        *(map(key_of, shipped(settings).tables) if settings.pipelines.games else ()),
+    )
+    return tuple(key for key in keys if settings.pipelines.has(key.to_user_string()))
 
 
-def checks_of(table: dg.AssetKey) -> list[dg.AssetCheckKey]:
-    """The layout checks of a table.
-
-    By the last one's newest result is told which version was examined, and whether results are in sight.
-    """
-    return [dg.AssetCheckKey(table, code) for code in ((WHOLE,) if table.path[0] in WHOLES else CODES)]
-
-
-def look(settings: Settings, name: str) -> Looked:
-    """Examine one table. Raises nothing about the table itself: one that cannot be read says so in what it returns."""
+def examine_table(settings: Settings, name: str) -> Examined:
+    """Examine one table. Raises nothing about the table itself: one that cannot be read says so in the result."""
     target = Target(name, f"{settings.lake}/{name}")
     try:
-        return Looked(name, examine(settings, target))
+        return Examined(name, examine(settings, target))
     except NotADeltaTable:
-        return Looked(name)
+        return Examined(name)
     except LogNotReadable as error:
-        return Looked(name, unreadable=str(error))
+        return Examined(name, unreadable=str(error))
 
 
-def declared(looked: Iterable[Looked], tables: Sequence[dg.AssetKey]) -> Iterator[dg.AssetCheckResult]:
-    """Check results of tables that have checks; the lake may have others, and need not have those of the chain."""
-    for one in looked:
-        key, there = dg.AssetKey(one.name.split("/")), one.examination is not None or one.unreadable is not None
-        if key in tables and (key not in CHAIN or there):
-            yield from [whole_result(one)] if key.path[0] in WHOLES else check_results(one)
+def log_failing(logger: dg.DagsterLogManager, examined: Examined) -> None:
+    """Write to the log of a run which findings fail the check. `alerts` sends alerts of failed checks."""
+    for finding in examined.failing:
+        logger.warning(f"{finding.severity} {finding.code} {finding.table}: {finding.what}. {finding.remedy}")
 
 
-def tell_failed(log_to: dg.DagsterLogManager, looked: Iterable[Looked]) -> list[Finding]:
-    """Say in the log of a run which findings fail their checks, and return them, most severe first in each table.
-
-    Every examination in Dagster comes by here. People who do not look at the UI are told of the failed checks by
-    `alerts`.
-    """
-    failed = [finding for one in looked for finding in one.findings if fails(finding)]
-    for finding in failed:
-        log_to.warning(f"{finding.severity} {finding.code} {finding.table}: {finding.what}. {finding.remedy}")
-    return failed
-
-
-def layout_check(table: dg.AssetKey) -> dg.AssetChecksDefinition:
-    """The checks of one table: its log is looked at once, whichever of them are asked for."""
-    name = table.to_user_string()
+def layout_definitions(name: str, tables: Sequence[dg.AssetKey]) -> dg.Definitions:
+    """A check for each of some tables, the job `check_NAME` that evaluates them, and the sensor that launches it."""
+    checks = {dg.AssetCheckKey(table, LAYOUT): table.to_user_string() for table in tables}
 
     @dg.multi_asset_check(
-        name=f"layout_of_{'_'.join(table.path)}",
-        can_subset=True,
-        specs=[dg.AssetCheckSpec(code, asset=table, description=SAYS[code]) for code in CODES],
-    )
-    def layout_of_table(context: dg.AssetCheckExecutionContext, platform: Platform) -> Iterator[dg.AssetCheckResult]:
-        """File layout of one table, from its log; no data is read and nothing is changed."""
-        looked = look(platform.settings(), name)
-        tell_failed(context.log, [looked])
-        yield from selected(context, check_results(looked))
-
-    return layout_of_table
-
-
-def whole_check(name: str, tables: Sequence[dg.AssetKey]) -> dg.AssetChecksDefinition:
-    """One check for each of many tables, evaluated in one run."""
-
-    @dg.multi_asset_check(
-        name=name,
+        name=f"layout_of_{name}",
         can_subset=True,
         specs=[
-            dg.AssetCheckSpec(WHOLE, asset=table, description="Its files lie well; a finding says what does not.")
+            dg.AssetCheckSpec(
+                LAYOUT, asset=table, description="The files of the table are in good order; findings say what is not."
+            )
             for table in tables
         ],
     )
     def layout_of_tables(context: dg.AssetCheckExecutionContext, platform: Platform) -> Iterator[dg.AssetCheckResult]:
-        """File layout of many tables, from their logs; no data is read and nothing is changed."""
-        asked = [check.asset_key.to_user_string() for check in sorted(context.selected_asset_check_keys)]
-        looked = [look(platform.settings(), table) for table in asked]
-        tell_failed(context.log, looked)
-        yield from selected(context, [whole_result(one) for one in looked])
+        """File layout of some tables, from their logs; no data is read and nothing is changed."""
+        for check in sorted(context.selected_asset_check_keys):
+            examined = examine_table(platform.settings(), checks[check])
+            log_failing(context.log, examined)
+            yield layout_result(examined)
 
-    return layout_of_tables
+    job = dg.define_asset_job(
+        f"check_{name}",
+        selection=dg.AssetSelection.checks(*checks),
+        description="Evaluate the layout checks of some tables, or of all. Changes nothing.",
+        executor_def=dg.in_process_executor,
+    )
+
+    @dg.sensor(
+        name=f"{name}_after_writes",
+        job_name=job.name,
+        minimum_interval_seconds=30,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        description="Examines tables that were written since the last time: one run for all of them, at most one in "
+        "`health.check_pause`, sooner while a table has never been examined.",
+    )
+    def after_writes(context: dg.SensorEvaluationContext, platform: Platform) -> dg.RunRequest | dg.SkipReason:
+        settings, instance = platform.settings(), context.instance
+        results = newest_results(instance, checks)
+        due = [
+            check
+            for check, table in checks.items()
+            if is_due(instance, f"{settings.lake}/{table}", check.asset_key, results.get(check))
+        ]
+        # On the first day tables come one after the other, and whoever looks wants to see each of them examined.
+        is_new = any(check not in results for check in due)
+        pause = min(settings.health.check_pause, NEW_TABLE_PAUSE if is_new else timedelta.max).total_seconds()
+        if not due:
+            return dg.SkipReason("No table has changed since it was examined.")
+        if reason := too_soon(recent_runs(instance, f"check_{name}"), time.time(), pause):
+            return dg.SkipReason(reason)
+        return dg.RunRequest(asset_check_keys=due)
+
+    return dg.Definitions(
+        asset_checks=[layout_of_tables], jobs=[job], sensors=[after_writes], resources={"platform": bound_platform()}
+    )
+
+
+def is_due(instance: dg.DagsterInstance, uri: str, table: dg.AssetKey, last: CheckResult | None) -> bool:
+    """Whether a table has a newer version than the one that was examined last, or was never examined.
+
+    Also after a materialization, before which Dagster's UI does not show a result any more.
+    """
+    if last is None:
+        return moved_on(uri, None)
+    version = last.evaluation.metadata.get(VERSION)
+    if moved_on(uri, version.value if isinstance(version, dg.IntMetadataValue) else None):
+        return True
+    written = instance.get_latest_materialization_event(table)
+    return written is not None and written.timestamp > last.timestamp
+
+
+def too_soon(recent: Recent, now: float, pause: float) -> str | None:
+    """Why no run is launched, whatever has changed; None when one may be. now, pause: seconds."""
+    if recent.under_way:
+        return f"A run is {recent.under_way} already."
+    left = recent.ended + pause - now if recent.ended else 0.0
+    return f"The next look is in {left:.0f} s." if left > 0 else None
 
 
 # No dependencies on the tables: one that does not exist yet is fine, but Dagster would ask "Are you sure?" for it.
@@ -179,55 +151,37 @@ def whole_check(name: str, tables: Sequence[dg.AssetKey]) -> dg.AssetChecksDefin
     owners=list(OWNERS),
     kinds={"deltalake"},
     description="Health of the file layout of all tables: figures over time, findings, and a report as one HTML page. "
-    "Materializing it also evaluates the layout checks of every table. Reads logs only and changes nothing.",
+    "Materializing it also evaluates the layout check of every table. Reads logs only and changes nothing.",
 )
 def layout_health(context: dg.AssetExecutionContext, platform: Platform) -> dg.MaterializeResult[None]:
     """All tables of the lake, examined once."""
     settings = platform.settings()
-    tables = (*tables_of(settings), *declared_tables(settings))
-    names = {table.to_user_string() for table in tables} | set(log.tables(settings.lake))
-    looked = [look(settings, name) for name in sorted(names)]
-    tell_failed(context.log, looked)
-    report(context.instance, declared(looked, tables))
-    return dg.MaterializeResult(metadata={"report": written_report(settings, looked), **health_metadata(looked)})
+    declared = [dg.AssetKey(name.split("/")) for name in declarations(settings).tables]
+    checked = {*own_tables(settings), *declared}
+    names = {table.to_user_string() for table in checked} | set(log.tables(settings.lake))
+    tables = [examine_table(settings, name) for name in sorted(names)]
+    for examined in tables:
+        log_failing(context.log, examined)
+    # Whoever declares page views may do so in a project of their own, so that nothing here knows of it.
+    checked |= {key_of(hop.table) for hop in HOPS} & {examined.key for examined in tables}
+    report(context.instance, [layout_result(examined) for examined in tables if examined.key in checked])
+    return dg.MaterializeResult(metadata={"report": written_report(settings, tables), **health_metadata(tables)})
 
 
-def written_report(settings: Settings, looked: Sequence[Looked]) -> dg.PathMetadataValue:
+def written_report(settings: Settings, tables: Sequence[Examined]) -> dg.PathMetadataValue:
     """Today's report, in place of an earlier one of today."""
     from engagement_platform.layout.report import SHOWN, keep, page
 
-    examined = [one.examination for one in looked if one.examination]
+    examined = [one.examination for one in tables if one.examination]
     text = page(examined, predicted_and_actual(settings, [one.target for one in examined], SHOWN))
     folder = settings.home.expanduser().absolute() / REPORTS
     return dg.MetadataValue.path(keep(folder, datetime.now(UTC).date(), text, settings.health.reports_kept))
 
 
-class ExamineConfig(dg.Config):
-    """Which tables to look at."""
-
-    tables: list[str] = Field(default=[], description="Tables such as engagement/data. Default: all that are assets.")
-
-
-@dg.op
-def examine_tables(context: dg.OpExecutionContext, config: ExamineConfig, platform: Platform) -> None:
-    """The checks of some tables, reported to the runs that wrote them, where they stay in sight."""
-    settings = platform.settings()
-    tables = (*tables_of(settings), *declared_tables(settings))
-    looked = [look(settings, name) for name in config.tables or [table.to_user_string() for table in tables]]
-    tell_failed(context.log, looked)
-    report(context.instance, declared(looked, tables))
-
-
-@dg.job
-def check_layout() -> None:
-    """Evaluate the layout checks of some tables, or of all. Changes nothing."""
-    examine_tables()
-
-
 examine_layout = dg.define_asset_job(
     "examine_layout",
     selection=dg.AssetSelection.assets(layout_health).without_checks(),
-    description="Examine all tables, write the report, and evaluate the layout checks of every table.",
+    description="Examine all tables, write the report, and evaluate the layout check of every table.",
 )
 
 nightly_health = dg.ScheduleDefinition(
@@ -240,91 +194,7 @@ nightly_health = dg.ScheduleDefinition(
 )
 
 
-def changed_tables(
-    instance: dg.DagsterInstance, settings: Settings, tables: Sequence[dg.AssetKey] = (*TABLES, *CHAIN)
-) -> list[str]:
-    """Tables with a newer version than when they were last examined, and those that were not examined at all."""
-    versions = examined_versions(instance, tables)
-    names = {table: table.to_user_string() for table in tables}
-    return [name for table, name in names.items() if moved_on(f"{settings.lake}/{name}", versions.get(table))]
-
-
-def new_tables(instance: dg.DagsterInstance, settings: Settings, tables: Sequence[dg.AssetKey]) -> list[str]:
-    """Tables that are there and have never been examined."""
-    known = examined_versions(instance, tables)
-    names = [table.to_user_string() for table in tables if table not in known]
-    return [name for name in names if moved_on(f"{settings.lake}/{name}", None)]
-
-
-def examined_versions(instance: dg.DagsterInstance, tables: Sequence[dg.AssetKey]) -> dict[dg.AssetKey, int | None]:
-    """Table -> the version that was examined last; tables that were not examined at all are absent."""
-    records = newest(instance, [checks_of(table)[-1] for table in tables])
-    return {check.asset_key: examined_version(record) for check, record in records.items()}
-
-
-def examined_version(record: AssetCheckExecutionRecord) -> int | None:
-    """The version that a result is of; None where that could not be told."""
-    told = record.evaluation.metadata.get(VERSION) if record.evaluation else None
-    return told.value if isinstance(told, dg.IntMetadataValue) else None
-
-
-def keep_in_sight(instance: dg.DagsterInstance, now: float, tables: Sequence[dg.AssetKey] = TABLES) -> None:
-    """Report results again to the run that has written their table since: failed ones at once, others not so often.
-
-    With a run every half minute, all of them each time would be as many events as the batches themselves make.
-    """
-    written = instance.get_latest_materialization_events(tables)
-    for mark, record in newest(instance, [checks_of(table)[-1] for table in tables]).items():
-        latest = written.get(mark.asset_key)
-        if not out_of_sight(record, latest):
-            continue
-        rested = now - record.create_timestamp >= REPORT_AGAIN_AFTER.total_seconds()
-        results = newest(instance, checks_of(mark.asset_key)).values()
-        lost = [result for result in results if out_of_sight(result, latest)]
-        report_again(instance, [r for r in lost if rested or (r.evaluation and not r.evaluation.passed)])
-
-
-def too_soon(recent: Recent, now: float, pause: float) -> str | None:
-    """Why no run is launched, whatever has changed; None when one may be. now, pause: seconds."""
-    if recent.under_way:
-        return f"A run is {recent.under_way} already."
-    left = recent.ended + pause - now if recent.ended else 0.0
-    return f"The next look is in {left:.0f} s." if left > 0 else None
-
-
-@dg.sensor(
-    job=check_layout, minimum_interval_seconds=30, default_status=dg.DefaultSensorStatus.RUNNING,
-    description="Examines tables that were written since the last time: one run for all of them, at most one in "
-    "`health.check_pause`, sooner while a table has never been examined. Keeps results in sight when a new run has "
-    "written the table.",
-)  # fmt: skip
-def layout_after_writes(context: dg.SensorEvaluationContext, platform: Platform) -> dg.RunRequest | dg.SkipReason:
-    """Versions of the tables against those that were examined."""
-    settings = platform.settings()
-    tables = tables_of(settings)
-    keep_in_sight(context.instance, time.time(), tables)
-    # On the first day tables come one after the other, and whoever looks wants to see each of them examined.
-    new = new_tables(context.instance, settings, tables)
-    pause = min(settings.health.check_pause, NEW_TABLE_PAUSE if new else timedelta.max).total_seconds()
-    if reason := too_soon(recent_runs(context.instance, check_layout.name), time.time(), pause):
-        return dg.SkipReason(reason)
-    changed = changed_tables(context.instance, settings, tables)
-    if not changed:
-        return dg.SkipReason("No table has changed since it was examined.")
-    return dg.RunRequest(run_config={"ops": {examine_tables.name: {"config": {"tables": changed}}}})
-
-
 def definitions() -> dg.Definitions:
-    """Asset, checks, jobs, schedule and sensor of this module, for the types of game events declared now."""
-    tables = tables_of(Settings())
-    games = [table for table in tables if table.path[0] in WHOLES]
-    return dg.Definitions(
-        assets=[layout_health],
-        asset_checks=[
-            *(layout_check(table) for table in tables if table in TABLES),
-            *([whole_check("layout_of_games", games)] if games else []),
-        ],
-        jobs=[examine_layout, check_layout],
-        schedules=[nightly_health],
-        sensors=[layout_after_writes],
-    )
+    """Asset, jobs and schedule of this module, and the checks of the tables of the pipelines that are on."""
+    health = dg.Definitions(assets=[layout_health], jobs=[examine_layout], schedules=[nightly_health])
+    return dg.Definitions.merge(health, layout_definitions("layout", own_tables(Settings())))

@@ -14,8 +14,8 @@ import dagster as dg
 
 from engagement_platform.defs.batches import Metadata
 from engagement_platform.defs.games import GAMES_GROUP
-from engagement_platform.defs.histogram import markdown
 from engagement_platform.defs.platform import Platform
+from engagement_platform.defs.plot import histogram
 from engagement_platform.defs.replica import REFRESHED
 from engagement_platform.defs.specs import OWNERS, key_of
 from engagement_platform.pipelines.games.figures import KPIS, MINUTE
@@ -77,7 +77,7 @@ def _picture(figures: Sequence[Mapping[str, object]], until: datetime) -> str:
     """Events of all games by minute; a minute without any is one."""
     minutes = [until - SHOWN + n * MINUTE for n in range(SHOWN // MINUTE)]
     counts = [sum(int(str(row["events"])) for row in figures if row["minute"] == minute) for minute in minutes]
-    return markdown("events per minute, all games", [f"{minute:%H:%M}" for minute in minutes], counts)
+    return histogram("events per minute, all games", [f"{minute:%H:%M}" for minute in minutes], counts)
 
 
 def _no_figures(until: datetime) -> str:

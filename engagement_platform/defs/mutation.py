@@ -1,29 +1,89 @@
-"""The job that announces what accepted requests change. What a batch does is `pipelines/mutations/announce`."""
+"""The jobs that announce what accepted requests change, and that move pending changes into the tables; their sensors.
+
+`pipelines/mutations` says what a batch does. Readers of the views see pending changes at once; who reads the tables
+past the views sees them at most `mutation.max_pending` later.
+"""
 
 # No `from __future__ import annotations` beside Dagster's decorators.
 
-import dagster as dg
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 
-from engagement_platform.defs.giving_way import gives_way
+import dagster as dg
+from dagster import MetadataValue
+
+from engagement_platform.defs.backlog import Waiting, waiting
+from engagement_platform.defs.batches import Batch, Metadata, counted, identified, summary
+from engagement_platform.defs.ingestion import drained
+from engagement_platform.defs.materialization_events import Tables, callbacks_of, record_batches
+from engagement_platform.defs.mutation_checks import hidden_rows
 from engagement_platform.defs.platform import Platform
-from engagement_platform.defs.telling import ANNOUNCED_TABLES, callbacks_of, tell
-from engagement_platform.defs.work import Work, batches
+from engagement_platform.defs.sensors import backlog_sensor, recent_runs, why_not
+from engagement_platform.defs.specs import DATA_TABLE
+from engagement_platform.engine.model import BatchRecord, JobState
+from engagement_platform.lake.contract import Table
+from engagement_platform.lake.engagement import CHANGESET, MAPPING, NOTIFICATION
+from engagement_platform.pipelines.mutations.move import PURGE_EVERY, REMATERIALIZE_ALIASES, purge_horizon, reaches
 from engagement_platform.pipelines.parts import APPLY_MUTATIONS
+from engagement_platform.sources.lateness import from_microseconds
+from engagement_platform.status import pending_changes
 
 # Not the pool of the engagements: a pool is held for a whole drain, up to ten minutes, in which no request would be
 # announced. The lease of the Data Table is taken batch by batch, first come first served, so two drains side by side
 # take turns; the log of the run says for whom it waits.
 MUTATION_POOL = "engagement_mutation"
+# Its own: while one of its batches is unfinished, runs of the other pools wait for it.
+PENDING_POOL = "engagement_pending"
+
+PRESSING_ROWS = 500_000
+"""From so many pending rows on they are moved at once: the view looks each of them up (a guess)."""
+
+REQUESTED = ("conversions", "deletions", "renames", "patches")
+SEEN = ("inserted", "updated", "deleted", "notifications", "files", "bytes")
+MOVED = {
+    DATA_TABLE.name: ("changed_rows", "tombstones", "files", "bytes", "files_rewritten", "bytes_rewritten"),
+    CHANGESET.name: ("images_removed",),
+    MAPPING.name: (),
+}
+
+
+def announced_metadata(batch: Batch, table: Table, process: str) -> Metadata:  # noqa: ARG001
+    """Of the notifications of batches of requests: what was asked, and what readers see otherwise."""
+    counts = batch.processes.get(process, {})
+    return identified(batch, {**summary(batch), **counted(counts, *REQUESTED, *SEEN)})
+
+
+def moved_metadata(batch: Batch, table: Table, process: str) -> Metadata:
+    """Of a move: rows, files and bytes; on the Data Table the strategy with its reason; the watermark."""
+    details = batch.report.details
+    shown = counted(batch.processes.get(process, {}), *MOVED[table.name])
+    if table.name == DATA_TABLE.name:
+        shown |= {n: MetadataValue.text(str(v)) for n in ("strategy", "why") if (v := details.get(n))}
+        shown["seconds"] = MetadataValue.float(round(batch.report.seconds, 2))
+    if isinstance(watermark := details.get("watermark"), int):
+        shown["watermark"] = MetadataValue.int(watermark)
+    return identified(batch, shown)
+
+
+ANNOUNCED_TABLES = Tables({}, {NOTIFICATION: "notification"}, announced_metadata, always=True)
+MOVED_TABLES = Tables({}, {DATA_TABLE: "base", MAPPING: "base", CHANGESET: "changeset"}, moved_metadata, always=True)
+
+
+def run_job(context: dg.OpExecutionContext, platform: Platform, name: str, tables: Tables, *, until_idle: bool) -> None:
+    """Batch after batch of one of the two jobs, with events for its tables."""
+    from engagement_platform.jobs import build_job
+
+    with platform.open(name) as opened:
+        job = build_job(name, opened.spark, opened.settings, opened.stores, callbacks_of(context))
+        for _report in record_batches(context, tables, opened, drained(context, opened, job, until_idle=until_idle)):
+            pass
 
 
 @dg.op(pool=MUTATION_POOL)
 def announce(context: dg.OpExecutionContext, platform: Platform) -> None:
     """A notification for each engagement that published requests change for readers, batch after batch."""
-    with platform.open(APPLY_MUTATIONS) as opened:
-        new = Work((), drain=True)
-        done = batches(APPLY_MUTATIONS, new, opened, callbacks_of(context), gives_way=gives_way(context))
-        for _report in tell(context, ANNOUNCED_TABLES, opened, done):
-            pass
+    run_job(context, platform, APPLY_MUTATIONS, ANNOUNCED_TABLES, until_idle=False)
 
 
 @dg.job
@@ -32,6 +92,103 @@ def apply_mutations() -> None:
     announce()
 
 
+mutations_backlog = backlog_sensor(
+    "mutations_backlog",
+    APPLY_MUTATIONS,
+    lambda looked: looked.backlog(APPLY_MUTATIONS),
+    "Launches a drain run when published mutation requests wait to be announced and none is under way.",
+)
+
+
+@dg.op(pool=PENDING_POOL)
+def rematerialize(context: dg.OpExecutionContext, platform: Platform) -> None:
+    """All pending changes, moved into the Data Table and the mapping."""
+    run_job(context, platform, REMATERIALIZE_ALIASES, MOVED_TABLES, until_idle=True)
+
+
+@dg.job
+def rematerialize_aliases() -> None:
+    """Move conversions, deletions, patches, newer versions and names into their tables. Readers see no difference."""
+    rematerialize()
+
+
+@dataclass(frozen=True)
+class ToMove:
+    """What a run would find."""
+
+    pending: int
+    """Rows that are not moved, at least."""
+    age: timedelta | None
+    """Of the oldest pending change; None: nothing pends, or a change of unknown age does."""
+    purge_due: bool
+    """A day's deletions more have become final since the last purge, and there are hidden rows."""
+    unfinished: bool
+    """The last batch has not succeeded."""
+
+
+def to_move(looked: Waiting, now: datetime) -> ToMove:
+    """From the logs of the tables, the stores, and the topic of requests where a purge may be due."""
+    last = looked.checkpoint(REMATERIALIZE_ALIASES)
+    pending = pending_changes(looked.settings, looked.stores)
+    return ToMove(
+        pending.rows,
+        None if pending.since is None else now - pending.since,
+        purge_due(looked, last, now),
+        last is not None and last.state is not JobState.SUCCEEDED,
+    )
+
+
+def purge_due(looked: Waiting, last: BatchRecord | None, now: datetime) -> bool:
+    """Whether rows are to be deleted for good.
+
+    Statistics do not say since when a row is hidden, so a purge is due once a day as long as there is any and all
+    requests are announced. The Data Table's log and the topic are asked only when a purge is due if everything on the
+    topic has been read.
+    """
+    from engagement_platform.jobs import unread_requests
+
+    settings, done = looked.given, 0 if last is None else last.unread_from.get("purge_before", 0)
+    due = from_microseconds(done) + PURGE_EVERY
+    if not reaches(purge_horizon(now, (), settings.mutation), due) or not hidden_rows(settings):
+        return False
+    if looked.backlog(APPLY_MUTATIONS):
+        return False
+    return reaches(purge_horizon(now, unread_requests(settings, looked.stores), settings.mutation), due)
+
+
+def why_move(found: ToMove, max_pending: timedelta) -> str | None:
+    """Why changes are to be moved now; None: they can wait. Exactly max_pending is long enough."""
+    if found.unfinished:
+        return "The last batch is unfinished."
+    if found.pending > PRESSING_ROWS:
+        return f"{found.pending:,} rows pend, more than {PRESSING_ROWS:,}."
+    if found.pending and (found.age is None or found.age >= max_pending):
+        return f"{found.pending:,} rows pend for mutation.max_pending ({max_pending}) or longer."
+    return "Deleted rows can be purged." if found.purge_due else None
+
+
+def move_request(
+    instance: dg.DagsterInstance, looked: Waiting, now: datetime | None = None
+) -> dg.RunRequest | dg.SkipReason:
+    """One look: a run, or why not."""
+    found = to_move(looked, now or datetime.now(UTC))
+    why = why_move(found, looked.given.mutation.max_pending)
+    if why is None:
+        return dg.SkipReason(f"{found.pending:,} rows pend, and no purge is due.")
+    no = why_not(max(1, found.pending), recent_runs(instance, rematerialize_aliases.name), time.time())
+    return dg.SkipReason(f"{why} {no}") if no else dg.RunRequest()
+
+
+@dg.sensor(
+    job=rematerialize_aliases, minimum_interval_seconds=15, default_status=dg.DefaultSensorStatus.RUNNING,
+    description="Moves pending changes when the oldest is older than mutation.max_pending, when very many pend, when "
+    "deleted rows can be purged, and when a run was interrupted: until that is finished other jobs wait.",
+)  # fmt: skip
+def changes_pending(context: dg.SensorEvaluationContext, platform: Platform) -> dg.RunRequest | dg.SkipReason:
+    """What pends, from logs and stores."""
+    return move_request(context.instance, waiting(platform.settings()))
+
+
 def definitions() -> dg.Definitions:
-    """The job of this module."""
-    return dg.Definitions(jobs=[apply_mutations])
+    """Jobs and sensors of this module."""
+    return dg.Definitions(jobs=[apply_mutations, rematerialize_aliases], sensors=[mutations_backlog, changes_pending])

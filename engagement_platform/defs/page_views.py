@@ -10,12 +10,12 @@ import time
 import dagster as dg
 from dagster import MetadataValue
 
+from engagement_platform.defs.backlog import waiting
 from engagement_platform.defs.batches import Metadata
-from engagement_platform.defs.layout import layout_check
+from engagement_platform.defs.layout import layout_definitions
 from engagement_platform.defs.platform import Platform, bound_platform
 from engagement_platform.defs.sensors import recent_runs, why_not
 from engagement_platform.defs.specs import column_schema, key_of
-from engagement_platform.defs.waiting import waiting
 from engagement_platform.errors import PlatformError
 from engagement_platform.lake.streaming import Drained
 from engagement_platform.pipelines.page_views.job import HOPS, PAGE_VIEWS, Hop, Lag, lag, read_up_to, run_hop
@@ -107,13 +107,10 @@ def page_view_definitions(cron: str) -> dg.Definitions:
         group_name=GROUP,
         kinds={"kafka"},
     )
-    return dg.Definitions(
-        assets=[topic, *hops],
-        asset_checks=[layout_check(key_of(hop.table)) for hop in HOPS],
-        jobs=[job],
-        schedules=[by_the_clock],
-        resources={"platform": bound_platform()},
+    own = dg.Definitions(
+        assets=[topic, *hops], jobs=[job], schedules=[by_the_clock], resources={"platform": bound_platform()}
     )
+    return dg.Definitions.merge(own, layout_definitions(JOB, [key_of(hop.table) for hop in HOPS]))
 
 
 def definitions() -> dg.Definitions:

@@ -1,7 +1,6 @@
-"""Draws the last batches of a job, or the last looks at a view, as a small picture. Figures in, markdown out.
+"""Draws bars, and a line over them, as a small picture for the pages of Dagster's UI. Figures in, markdown out.
 
-SVG written by hand and not a PNG: 3 KB instead of 15 to 30, no drawing library to load in every run. At a batch
-every 5 seconds the event log keeps 17,000 of these a day.
+SVG written by hand and not a PNG: 3 KB instead of 15 to 30, no drawing library to load in every run.
 """
 
 from __future__ import annotations
@@ -9,32 +8,21 @@ from __future__ import annotations
 import base64
 from collections.abc import Sequence
 from dataclasses import dataclass
+from xml.sax.saxutils import escape
 
-WIDTH, HEIGHT = 640, 230
-LEFT, RIGHT, TOP, BOTTOM = 52, 44, 34, 28
-ROWS_COLOR, FRESHNESS_COLOR, TEXT_COLOR = "#4f7cff", "#e07b00", "#5b6472"
+_WIDTH, _HEIGHT = 640, 230
+_LEFT, _RIGHT, _TOP = 52, 44, 34
+_BARS, _LINE, _TEXT = "#4f7cff", "#e07b00", "#5b6472"
 
 
 @dataclass(frozen=True)
 class Bar:
-    """One batch: its id, records received, and seconds from produced to committed for 95 % of them, if known."""
+    """One bar; its name stands below it, and the count above it, where it has a name."""
 
-    batch_id: int
-    rows: int
-    freshness_s: float | None
-
-
-@dataclass(frozen=True)
-class Legend:
-    """What a picture says beside its bars. The names of `Bar` are those of the first one."""
-
-    bars: str = "rows in"
-    line: str = "freshness p95, seconds from produced to committed"
-    every: str = "batches"
-    """What the bars are."""
-
-
-BATCHES = Legend()
+    count: int
+    line: float | None = None
+    """Where the line is above it; None: a gap."""
+    name: str = ""
 
 
 def nice_ceiling(value: float) -> float:
@@ -51,61 +39,61 @@ def nice_ceiling(value: float) -> float:
         power *= 10
 
 
-def svg(bars: Sequence[Bar], legend: Legend = BATCHES) -> str:
-    """Bars for rows (left scale) and a line for freshness (right scale), oldest batch first. Any number of bars."""
-    most_rows = nice_ceiling(max((bar.rows for bar in bars), default=0))
-    most_s = nice_ceiling(max((bar.freshness_s for bar in bars if bar.freshness_s is not None), default=0))
-    # The first few batches would be drawn as walls.
-    step = (WIDTH - LEFT - RIGHT) / max(10, len(bars))
-    base, height = HEIGHT - BOTTOM, HEIGHT - BOTTOM - TOP
-
-    def middle(index: int) -> float:
-        return LEFT + (index + 0.5) * step
-
-    size = f'width="{WIDTH}" height="{HEIGHT}"'
-    said, bold = legend.line, f'fill="{FRESHNESS_COLOR}" font-weight="bold" text-anchor="end"'
+def svg(title: str, bars: Sequence[Bar], line: str = "", footer: str = "") -> str:
+    """Bars (left scale), and where the line has a title, the line (right scale). Any number of bars."""
+    most = nice_ceiling(max((bar.count for bar in bars), default=0))
+    most_line = nice_ceiling(max((bar.line for bar in bars if bar.line is not None), default=0))
+    # A few bars would be drawn as walls.
+    step = (_WIDTH - _LEFT - _RIGHT) / max(10, len(bars))
+    base = _HEIGHT - (62 if any(bar.name for bar in bars) else 28)
+    height = base - _TOP
+    size = f'width="{_WIDTH}" height="{_HEIGHT}"'
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" font-size="11" fill="{TEXT_COLOR}">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" font-size="11" fill="{_TEXT}">',
         '<rect width="100%" height="100%" rx="6" fill="#fff"/>',
-        f'<text x="{LEFT}" y="18" fill="{ROWS_COLOR}" font-weight="bold">{legend.bars}</text>',
-        f'<text x="{WIDTH - RIGHT}" y="18" {bold}>{said}</text>',
-        *_scales(most_rows, most_s, base, height),
+        f'<text x="{_LEFT}" y="18" fill="{_BARS}" font-weight="bold">{escape(title)}</text>',
+        f'<text x="{_WIDTH - _RIGHT}" y="18" fill="{_LINE}" font-weight="bold" text-anchor="end">{escape(line)}</text>',
+        f'<text x="{_LEFT}" y="{_HEIGHT - 9}">{escape(footer)}</text>',
     ]
+    for share in (0.0, 0.5, 1.0):
+        y = base - height * share
+        parts.append(f'<line x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y:.0f}" y2="{y:.0f}" stroke="#e3e7ee"/>')
+        parts.append(f'<text x="{_LEFT - 6}" y="{y + 4:.0f}" text-anchor="end">{most * share:,.10g}</text>')
+        if line:
+            parts.append(f'<text x="{_WIDTH - _RIGHT + 6}" y="{y + 4:.0f}">{most_line * share:,.10g}</text>')
+    points = []
     for index, bar in enumerate(bars):
-        tall = height * bar.rows / most_rows
+        middle, tall = _LEFT + (index + 0.5) * step, height * bar.count / most
         parts.append(
-            f'<rect x="{middle(index) - step * 0.35:.1f}" y="{base - tall:.1f}" width="{step * 0.7:.1f}" '
-            f'height="{tall:.1f}" fill="{ROWS_COLOR}" opacity=".75"/>'
+            f'<rect x="{middle - step * 0.4:.1f}" y="{base - tall:.1f}" width="{step * 0.8:.1f}" height="{tall:.1f}" '
+            f'fill="{_BARS}" opacity=".75"/>'
         )
-    points = [
-        f"{middle(index):.1f},{base - height * bar.freshness_s / most_s:.1f}"
-        for index, bar in enumerate(bars)
-        if bar.freshness_s is not None
-    ]
-    parts.append(f'<polyline points="{" ".join(points)}" fill="none" stroke="{FRESHNESS_COLOR}" stroke-width="2"/>')
-    parts += [
-        f'<circle cx="{x}" cy="{y}" r="2.5" fill="{FRESHNESS_COLOR}"/>' for x, y in (p.split(",") for p in points)
-    ]
-    if bars:
-        parts.append(f'<text x="{LEFT}" y="{HEIGHT - 9}">{_span(bars, legend)}</text>')
+        if bar.name:
+            count = f"{bar.count:,}" if bar.count else ""
+            parts.append(f'<text x="{middle:.1f}" y="{base - tall - 3:.1f}" text-anchor="middle">{count}</text>')
+            # Slanted: 24 buckets have 24 pixels each, and a name needs 50.
+            turned = f'transform="rotate(-40 {middle:.1f} {base + 12})"'
+            parts.append(f'<text x="{middle:.1f}" y="{base + 12}" text-anchor="end" {turned}>{escape(bar.name)}</text>')
+        if bar.line is not None:
+            points.append((f"{middle:.1f}", f"{base - height * bar.line / most_line:.1f}"))
+    drawn = " ".join(",".join(point) for point in points)
+    parts.append(f'<polyline points="{drawn}" fill="none" stroke="{_LINE}" stroke-width="2"/>')
+    parts += [f'<circle cx="{x}" cy="{y}" r="2.5" fill="{_LINE}"/>' for x, y in points]
     return "".join([*parts, "</svg>"])
 
 
-def _span(bars: Sequence[Bar], legend: Legend) -> str:
-    return f"{legend.every} {bars[0].batch_id} to {bars[-1].batch_id}"
+def markdown(text: str, picture: str) -> str:
+    """A picture inside markdown, which is how the Dagster UI shows one. text: instead of it; it needs no brackets."""
+    encoded = base64.b64encode(picture.encode()).decode()
+    return f"![{text}](data:image/svg+xml;base64,{encoded})"
 
 
-def _scales(most_rows: float, most_s: float, base: int, height: int) -> list[str]:
-    parts = []
-    for share in (0.0, 0.5, 1.0):
-        y = base - height * share
-        parts.append(f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.0f}" y2="{y:.0f}" stroke="#e3e7ee"/>')
-        parts.append(f'<text x="{LEFT - 6}" y="{y + 4:.0f}" text-anchor="end">{most_rows * share:,.10g}</text>')
-        parts.append(f'<text x="{WIDTH - RIGHT + 6}" y="{y + 4:.0f}">{most_s * share:,.10g}</text>')
-    return parts
+def histogram(title: str, names: Sequence[str], counts: Sequence[int]) -> str:
+    """One bar for each name, as markdown."""
+    return markdown(title, svg(title, [Bar(n, None, name) for name, n in zip(names, counts, strict=True)]))
 
 
-def markdown(bars: Sequence[Bar], legend: Legend = BATCHES) -> str:
-    """The picture inside markdown, which is how the Dagster UI shows one."""
-    picture = base64.b64encode(svg(bars, legend).encode()).decode()
-    return f"![the last {len(bars)} {legend.every}](data:image/svg+xml;base64,{picture})"
+def series(title: str, line: str, every: str, numbers: Sequence[int], bars: Sequence[Bar]) -> str:
+    """The last of something, oldest first, as markdown. every: what the bars are; numbers: theirs."""
+    footer = f"{every} {numbers[0]} to {numbers[-1]}" if numbers else ""
+    return markdown(f"the last {len(bars)} {every}", svg(title, bars, line, footer))

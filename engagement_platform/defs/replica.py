@@ -13,8 +13,8 @@ import dagster as dg
 
 from engagement_platform.consumers.lag import Lag
 from engagement_platform.defs.batches import Metadata
-from engagement_platform.defs.histogram import markdown
 from engagement_platform.defs.platform import Platform
+from engagement_platform.defs.plot import histogram
 from engagement_platform.defs.specs import DATA_TABLE, GROUP, OWNERS, column_schema, key_of
 from engagement_platform.lake.engagement import NOTIFICATION
 from engagement_platform.replica.compare import Compared, compare
@@ -30,7 +30,7 @@ REPLICA_POOL = "engagement_replica"
 DAYS_SHOWN = 14
 _DIFFERENCES_SHOWN = 20
 
-# Each batch of engagements or mutations is a materialization of the notifications, one every five seconds under load.
+# Runs that write notifications materialize them when they end, and every five minutes while they drain.
 # A refresh is a run of its own, some 5 s of one core on two cores, so that there is one a minute at most. Not
 # `eager()`: that waits for runs that write the notifications, which drain for minutes. What comes between a request and
 # the next evaluation counts as handled by it (Dagster 1.13), whether or not the run has seen it: hence the look every
@@ -84,7 +84,7 @@ def days_picture(days: Sequence[Day]) -> str:
     for day in days:
         summed[day.day.isoformat()] = summed.get(day.day.isoformat(), 0) + day.engagements
     newest = sorted(summed)[-DAYS_SHOWN:]
-    return markdown("engagements per day", newest, [summed[day] for day in newest])
+    return histogram("engagements per day", newest, [summed[day] for day in newest])
 
 
 def compared_result(found: Compared) -> dg.AssetCheckResult:

@@ -3,16 +3,13 @@
 What it does is `rollback`. A sensor finishes a restore that was interrupted: until then no other job begins a batch.
 """
 
-import time
 from typing import Literal
 
 import dagster as dg
 
+from engagement_platform.defs.materialization_events import callbacks_of
 from engagement_platform.defs.platform import Opened, Platform
-from engagement_platform.defs.sensors import recent_runs, why_not
-from engagement_platform.defs.telling import callbacks_of
-from engagement_platform.defs.waiting import waiting
-from engagement_platform.engine.model import JobState
+from engagement_platform.defs.sensors import unfinished_sensor
 from engagement_platform.rollback.plan import RESTORE_TABLES
 
 RESTORE_POOL = "restore"
@@ -70,18 +67,12 @@ def restore_tables() -> None:
     restore()
 
 
-@dg.sensor(
-    job=restore_tables, minimum_interval_seconds=15, default_status=dg.DefaultSensorStatus.RUNNING,
-    description="Launches a run that finishes a restore that was interrupted: until then other jobs wait.",
-)  # fmt: skip
-def restore_unfinished(context: dg.SensorEvaluationContext, platform: Platform) -> dg.RunRequest | dg.SkipReason:
-    """The state of the last restore."""
-    last = waiting(platform.settings()).checkpoint(RESTORE_TABLES)
-    if last is None or last.state is JobState.SUCCEEDED:
-        return dg.SkipReason("No restore is unfinished.")
-    recent = recent_runs(context.instance, restore_tables.name)
-    reason = why_not(1, recent, time.time())
-    return dg.SkipReason(reason) if reason else dg.RunRequest()
+restore_unfinished = unfinished_sensor(
+    "restore_unfinished",
+    restore_tables,
+    RESTORE_TABLES,
+    "Launches a run that finishes a restore that was interrupted: until then other jobs wait.",
+)
 
 
 def definitions() -> dg.Definitions:

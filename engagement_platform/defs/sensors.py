@@ -1,46 +1,31 @@
-"""Sensors: launch a drain run where messages wait, check the tables after new batches, report freshness.
+"""What sensors are made of: whether a run is launched for what waits, and why not.
 
 They ask and never consume; how far a job is, is in the Checkpoint Store. No run keys: one that was launched is skipped
 for ever, even when its run failed.
 """
 
-import json
+# No `from __future__ import annotations` beside Dagster's decorators.
+
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 import dagster as dg
 
-from engagement_platform.defs.checks import verify_engagements, watched
-from engagement_platform.defs.engagement import (
-    IngestConfig,
-    engagement_tables,
-    ingest_engagements,
-    ingest_mutation_requests,
-    mutation_request_table,
-)
-from engagement_platform.defs.evaluations import report
-from engagement_platform.defs.giving_way import BACKLOG, GOING
-from engagement_platform.defs.mutation import apply_mutations
+from engagement_platform.defs.backlog import Waiting, waiting
+from engagement_platform.defs.evaluations import report_news
+from engagement_platform.defs.ingestion import IngestConfig
 from engagement_platform.defs.platform import Platform
+from engagement_platform.defs.pool_yield import BACKLOG, GOING
 from engagement_platform.defs.specs import DAYS
-from engagement_platform.defs.waiting import Waiting, waiting
+from engagement_platform.engine.model import JobState
 from engagement_platform.errors import PlatformError
-from engagement_platform.jobs import INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS
-from engagement_platform.pipelines.parts import APPLY_MUTATIONS
 from engagement_platform.sources.kafka_errors import BrokerUnavailable, TopicMissing
 
 IN_PROGRESS = (dg.DagsterRunStatus.QUEUED, *GOING)
 # A run that fails again and again is tried less and less often: 0, 10, 20, 40, … seconds, at most these.
 LONGEST_PAUSE_S = 300.0
-
-VERIFY_AT_MOST_EVERY = timedelta(minutes=2)
-# Verification reads whole tables, so it takes longer as they grow; at most a tenth of the time goes into it.
-VERIFY_PAUSE_PER_DURATION = 10
-
-# State changes are reported at once, unchanged ones this often, so that the check's history stays readable.
-REPORT_AGAIN_AFTER = timedelta(minutes=5)
 
 
 @dataclass(frozen=True)
@@ -91,152 +76,74 @@ def why_not(backlog: int, recent: Recent, now: float) -> str | None:
     return None
 
 
-def drain_request(
+def backlog_sensor(
+    name: str,
     job: str,
-    assets: dg.AssetsDefinition,
-    looked: Waiting,
-    context: dg.SensorEvaluationContext,
-    topic: str | None = None,
-) -> dg.RunRequest | dg.SkipReason:
-    """One look at a job: a drain run of today's partition, or why not. topic: None is the one the settings name.
+    backlog: Callable[[Waiting], int],
+    description: str,
+    *,
+    assets: dg.AssetsDefinition | None = None,
+    checks: Callable[[Waiting], Sequence[dg.AssetCheckResult]] | None = None,
+    unknown: type[PlatformError] | tuple[type[PlatformError], ...] = (BrokerUnavailable, TopicMissing),
+    every: int = 5,
+) -> dg.SensorDefinition:
+    """A sensor that launches a drain run of today's partition when something waits and none is under way.
 
-    Where the topic has lost what was to be read next, a run is launched: it fails with the sentence that says so,
-    and failed runs are what people are told of.
+    job: as the stores know it. assets: None for a job of an op. checks: results that it reports beside. unknown: errors
+    of the source after which the tick is skipped. After any other, such as offsets that expired, a run is launched: it
+    fails with the sentence that says so, and failed runs are alerts.
     """
-    lost = None
-    try:
-        backlog = looked.backlog(job, topic)
-    except (BrokerUnavailable, TopicMissing) as error:
-        return dg.SkipReason(str(error))
-    except PlatformError as error:
-        backlog, lost = 1, str(error)
-    return run_request(job, assets, backlog, context, lost)
-
-
-def run_request(
-    job: str,
-    assets: dg.AssetsDefinition | None,
-    backlog: int,
-    context: dg.SensorEvaluationContext,
-    lost: str | None = None,
-) -> dg.RunRequest | dg.SkipReason:
-    """A drain run of today's partition for what waits, or why not. assets: None for a job of an op. lost: why it will
-    fail."""
     dagster_job = job.replace("-", "_")
-    if reason := why_not(backlog, recent_runs(context.instance, dagster_job, assets), time.time()):
-        return dg.SkipReason(f"{reason} {lost}" if lost else reason)
-    if assets is None:
-        return dg.RunRequest(tags={BACKLOG: str(backlog)})
+
+    @dg.sensor(
+        name=name,
+        job_name=dagster_job,
+        minimum_interval_seconds=every,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        description=description,
+    )
+    def look(context: dg.SensorEvaluationContext, platform: Platform) -> dg.RunRequest | dg.SkipReason:
+        looked, lost = waiting(platform.settings()), None
+        if checks is not None:
+            report_news(context, checks(looked))
+        try:
+            waits = backlog(looked)
+        except unknown as error:
+            return dg.SkipReason(str(error))
+        except PlatformError as error:
+            waits, lost = 1, str(error)
+        if reason := why_not(waits, recent_runs(context.instance, dagster_job, assets), time.time()):
+            return dg.SkipReason(f"{reason} {lost}" if lost else reason)
+        tags = {BACKLOG: "unknown" if lost else str(waits)}
+        if assets is None:
+            return dg.RunRequest(tags=tags)
+        config = dg.RunConfig(ops={assets.node_def.name: IngestConfig(mode="drain")})
+        return dg.RunRequest(run_config=config, partition_key=todays_partition(), tags=tags)
+
+    return look
+
+
+def todays_partition() -> str | None:
+    """None on a machine whose clock is before the first partition: it still ingests, without one."""
     today = datetime.now(UTC).date().isoformat()
-    return dg.RunRequest(
-        run_config=dg.RunConfig(ops={assets.node_def.name: IngestConfig(mode="drain")}),
-        # A machine whose clock is before the first partition still ingests, without one.
-        partition_key=today if DAYS.has_partition_key(today) else None,
-        tags={BACKLOG: "unknown" if lost else str(backlog)},
+    return today if DAYS.has_partition_key(today) else None
+
+
+def unfinished_sensor(name: str, job: dg.JobDefinition, stored: str, description: str) -> dg.SensorDefinition:
+    """A sensor that launches a run when the last batch of a job was interrupted. stored: its name in the stores."""
+
+    @dg.sensor(
+        name=name,
+        job=job,
+        minimum_interval_seconds=15,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        description=description,
     )
+    def look(context: dg.SensorEvaluationContext, platform: Platform) -> dg.RunRequest | dg.SkipReason:
+        last = waiting(platform.settings()).checkpoint(stored)
+        if last is None or last.state is JobState.SUCCEEDED:
+            return dg.SkipReason("Nothing is unfinished.")
+        reason = why_not(1, recent_runs(context.instance, job.name), time.time())
+        return dg.SkipReason(reason) if reason else dg.RunRequest()
 
-
-@dg.sensor(
-    job=ingest_engagements, minimum_interval_seconds=5, default_status=dg.DefaultSensorStatus.RUNNING,
-    description="Launches a drain run when engagements wait on the broker and none is under way.",
-)  # fmt: skip
-def engagements_backlog(context: dg.SensorEvaluationContext, platform: Platform) -> dg.RunRequest | dg.SkipReason:
-    """Engagements on the broker against the checkpoint."""
-    return drain_request(INGEST_ENGAGEMENTS, engagement_tables, waiting(platform.settings()), context)
-
-
-@dg.sensor(
-    job=ingest_mutation_requests, minimum_interval_seconds=5, default_status=dg.DefaultSensorStatus.RUNNING,
-    description="Launches a drain run when mutation requests wait on the broker and none is under way.",
-)  # fmt: skip
-def mutation_requests_backlog(context: dg.SensorEvaluationContext, platform: Platform) -> dg.RunRequest | dg.SkipReason:
-    """Mutation requests on the broker against the checkpoint."""
-    return drain_request(INGEST_MUTATION_REQUESTS, mutation_request_table, waiting(platform.settings()), context)
-
-
-@dg.sensor(
-    job=apply_mutations, minimum_interval_seconds=5, default_status=dg.DefaultSensorStatus.RUNNING,
-    description="Launches a drain run when published mutation requests wait to be announced and none is under way.",
-)  # fmt: skip
-def mutations_backlog(context: dg.SensorEvaluationContext, platform: Platform) -> dg.RunRequest | dg.SkipReason:
-    """The newest published request against the newest that is announced."""
-    return run_request(APPLY_MUTATIONS, None, waiting(platform.settings()).backlog(APPLY_MUTATIONS), context)
-
-
-@dataclass(frozen=True)
-class Verified:
-    """The newest verification run: Unix times of its creation, start and end; None where that did not happen yet."""
-
-    created: float
-    started: float | None
-    ended: float | None
-
-
-def verification_due(last_batch: float | None, verified: Verified | None, now: float) -> str | None:
-    """Why no verification is launched now; None when one is. last_batch: when the newest batch finished."""
-    if last_batch is None:
-        return "No batch has finished yet."
-    if verified is None:
-        return None
-    if verified.ended is None:
-        return "A verification is under way."
-    if last_batch < verified.created:
-        return "No batch has finished since the last verification."
-    took = verified.ended - (verified.started or verified.ended)
-    pause = max(VERIFY_AT_MOST_EVERY.total_seconds(), took * VERIFY_PAUSE_PER_DURATION)
-    left = verified.ended + pause - now
-    return f"The last verification took {took:.0f} s; the next begins in {left:.0f} s." if left > 0 else None
-
-
-def last_verified(instance: dg.DagsterInstance) -> Verified | None:
-    """The newest run of verify_engagements."""
-    for record in instance.get_run_records(dg.RunsFilter(job_name=verify_engagements.name), limit=1):
-        return Verified(record.create_timestamp.timestamp(), record.start_time, record.end_time)
-    return None
-
-
-@dg.sensor(
-    job=verify_engagements, minimum_interval_seconds=15, default_status=dg.DefaultSensorStatus.RUNNING,
-    description="Checks the tables against the topic after new batches: at most every two minutes, never when idle.",
-)  # fmt: skip
-def verify_after_batches(context: dg.SensorEvaluationContext, platform: Platform) -> dg.RunRequest | dg.SkipReason:
-    """New batches of engagements or mutations since the last verification."""
-    history = waiting(platform.settings()).stores.checkpoints.history
-    records = [record for job in (INGEST_ENGAGEMENTS, APPLY_MUTATIONS) for record in history(job, limit=3)]
-    finished = max((r.finished_ts.timestamp() for r in records if r.finished_ts and not r.reason), default=None)
-    reason = verification_due(finished, last_verified(context.instance), time.time())
-    return dg.SkipReason(reason) if reason else dg.RunRequest()
-
-
-def to_report(
-    results: Sequence[dg.AssetCheckResult], cursor: str | None, now: float
-) -> tuple[list[dg.AssetCheckResult], str]:
-    """Which results are news, and the cursor that remembers what was reported: check -> [passed, Unix time]."""
-    reported: dict[str, tuple[bool, float]] = json.loads(cursor or "{}")
-    news = []
-    for result in results:
-        name = f"{result.asset_key.to_user_string() if result.asset_key else ''}:{result.check_name}"
-        passed, at = reported.get(name, (None, 0.0))
-        if passed != result.passed or now - at >= REPORT_AGAIN_AFTER.total_seconds():
-            news.append(result)
-            reported[name] = (result.passed, now)
-    return news, json.dumps(reported)
-
-
-@dg.sensor(
-    minimum_interval_seconds=30, default_status=dg.DefaultSensorStatus.RUNNING,
-    description="Reports the checks that need no run: freshness, and the share of rejected records.",
-)  # fmt: skip
-def watch(context: dg.SensorEvaluationContext, platform: Platform) -> dg.SkipReason:
-    """Freshness and quarantine, from broker and stores."""
-    news, cursor = to_report(watched(waiting(platform.settings())), context.cursor, time.time())
-    report(context.instance, news)
-    context.update_cursor(cursor)
-    return dg.SkipReason(f"Reported {len(news)} checks." if news else "Nothing has changed.")
-
-
-def definitions() -> dg.Definitions:
-    """The sensors of this module."""
-    return dg.Definitions(
-        sensors=[engagements_backlog, mutation_requests_backlog, mutations_backlog, verify_after_batches, watch]
-    )
+    return look

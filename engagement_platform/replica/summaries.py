@@ -14,8 +14,8 @@ from typing import Any
 import duckdb
 
 from engagement_platform.consumers.lag import Lag, lags
-from engagement_platform.engine.cursors import CursorStore
 from engagement_platform.engine.database import open_engine
+from engagement_platform.lake.engagement import NOTIFICATION
 from engagement_platform.replica.file import NoReplica, State, opened, state
 from engagement_platform.replica.refresh import Place
 from engagement_platform.settings import Settings
@@ -145,8 +145,8 @@ def summary(place: Place) -> Summary:
 
 def lag_of(settings: Settings, place: Place) -> Lag | None:
     """What the replica has yet to read; None when the lake's stores do not know its consumer."""
-    found = lags(settings, CursorStore(open_engine(settings.store_url)))
-    return next((lag for lag in found if lag.name == place.name), None)
+    found = lags(settings, open_engine(settings.store_url))
+    return next((lag for lag in found if (lag.name, lag.table) == (place.name, NOTIFICATION.name)), None)
 
 
 def as_json(found: Summary, lag: Lag | None, now: datetime) -> dict[str, object]:

@@ -14,11 +14,11 @@ from pydantic import ValidationError
 
 from engagement_platform.components import S3SqsTables
 from engagement_platform.components.folder import folder_definitions
+from engagement_platform.defs.layout_results import LAYOUT
 from engagement_platform.defs.platform import Platform
 from engagement_platform.engine.unfinished_batches import how_to_finish
 from engagement_platform.erasing.places import game_places
 from engagement_platform.jobs import job_names, open_stores, reset_job
-from engagement_platform.layout.findings import CODES
 from engagement_platform.pipelines.declarations.declared import DeclarationRefused, NoSuchTables, declarations
 from engagement_platform.reading import table_names
 from engagement_platform.settings import Settings
@@ -85,8 +85,8 @@ def test_objects_of_a_declared_queue_are_drained_by_its_sensor_and_told_of(arcad
     assert graph.get(ROUND_END).parent_keys == {OBJECTS}
     assert arcade.bucket in str(graph.get(OBJECTS).description)
     assert (graph.get(COIN_IN).group_name, graph.get(COIN_IN).pools) == ("arcade", {"arcade"})
-    assert {check.name for check in graph.get(COIN_IN).check_keys} == set(CODES)
-    assert {check.name for check in graph.get(REFUSED).check_keys} == {"row_sums", *CODES}
+    assert {check.name for check in graph.get(COIN_IN).check_keys} == {LAYOUT}
+    assert {check.name for check in graph.get(REFUSED).check_keys} == {"row_sums", LAYOUT}
 
     with dg.DagsterInstance.ephemeral() as instance:
 

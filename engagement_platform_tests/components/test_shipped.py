@@ -30,7 +30,7 @@ def test_a_declaration_of_the_same_brings_the_same_parts_and_its_own_examination
         named = [*repository.job_names, *(sensor.name for sensor in repository.sensor_defs)]
         return {part.replace(name, "it") for part in named if not part.startswith("__")}
 
-    examination = {"check_it_tables", "it_tables_commits"}
+    examination = {"check_it_tables", "it_tables_after_writes"}
     assert parts(declared, "person") == parts(ours, "profile") | examination
 
 

@@ -247,7 +247,7 @@ def test_a_consumer_that_was_away_too_long_is_told_and_resnapshots_in_one_call(l
     with pytest.raises(TooFarBehind, match=r"Consumer reader cannot go on.*resnapshot\(\)") as refused:
         list(changes)
     assert refused.value.position == changes.committed, "its cursor was not moved"
-    (lag,) = lags(lake.settings, CursorStore(lake.stores.leases.engine))
+    (lag,) = lags(lake.settings, lake.stores.leases.engine)
     assert lag.lost
     assert "it has to take a snapshot" in lag_told([lag], datetime.now(UTC), timedelta(days=1))[0]
     replica.rows = by_key(changes.resnapshot().table())

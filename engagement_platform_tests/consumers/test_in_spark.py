@@ -14,9 +14,9 @@ from pyspark.sql import DataFrame, SparkSession
 from engagement_platform.consumers import Changes
 from engagement_platform.consumers.changes import UnknownChoice
 from engagement_platform.consumers.in_spark import Pull, StreamTooFarBehind, as_now, stream
-from engagement_platform.consumers.lag import stream_lags, told
+from engagement_platform.consumers.lag import lags, told
 from engagement_platform.consumers.standing import standing_now
-from engagement_platform.engine.cursors import CheckpointChanged, CheckpointTaken, StreamCheckpoints
+from engagement_platform.engine.cursors import CheckpointChanged, CheckpointTaken
 from engagement_platform.erasing.found import Whom
 from engagement_platform.erasing.job import Eraser
 from engagement_platform.lake.engagement import ALIAS, NOTIFICATION
@@ -164,14 +164,14 @@ def test_a_stream_goes_on_across_a_rollback_and_an_erasure_and_has_the_keys_of_a
 def test_a_stream_that_was_stopped_for_too_long_is_told_how_to_go_on(world: World, tmp_path: Path) -> None:
     checkpoint, streamed = str(tmp_path / "checkpoint"), cast(Rows, {})
     send(world, FIRST[:1])
-    streams = StreamCheckpoints(world.stores.leases.engine)
+    engine = world.stores.leases.engine
     streamed_into(streamed, world, checkpoint)
     assert streamed
-    (kept_up,) = stream_lags(world.settings, streams)
+    (kept_up,) = lags(world.settings, engine)
     assert (kept_up.name, kept_up.rows, kept_up.lost) == ("stream", 0, False)
     send(world, FIRST[1:])
     stream(world.lake, name="stream", checkpoint=checkpoint)
-    (behind,) = stream_lags(world.settings, streams)
+    (behind,) = lags(world.settings, engine)
     assert behind.rows == len(world.rows(NOTIFICATION)) - len(streamed)
     assert behind.oldest is not None
     uri = Path(world.lake.uri(NOTIFICATION))
@@ -185,7 +185,7 @@ def test_a_stream_that_was_stopped_for_too_long_is_told_how_to_go_on(world: Worl
         stream(world.lake, name="others", checkpoint=checkpoint)
     with pytest.raises(CheckpointChanged, match="Start it with the folder it had"):
         stream(world.lake, name="stream", checkpoint=str(tmp_path / "elsewhere"))
-    (sentence,) = told(stream_lags(world.settings, streams), datetime.now(UTC), timedelta(hours=1))
+    (sentence,) = told(lags(world.settings, engine), datetime.now(UTC), timedelta(hours=1))
     assert sentence.startswith("stream stream has been away longer than changes are kept")
     assert "--forget-stream stream" in sentence
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import dagster as dg
 
-from engagement_platform.defs.batches import Batch, bars, log_line, table_metadata, unbalanced
-from engagement_platform.defs.engagement import conservation
+from engagement_platform.defs.batches import Batch, last_batches, log_line, table_metadata, total, unbalanced
+from engagement_platform.defs.ingestion import conservation
 from engagement_platform.defs.specs import DATA_TABLE
 from engagement_platform.engine.job import BatchReport
 from engagement_platform.engine.model import BatchRecord, JobState, Manifest
@@ -54,7 +56,7 @@ def test_the_data_table_tells_all_of_a_batch() -> None:
 
 def test_other_tables_tell_what_was_written_to_them_only() -> None:
     told = table_metadata(batch(), MAPPING, "tables")
-    assert told.keys() == {"batch_id", "names", "offsets", "job", "resumed"}
+    assert told.keys() == {"batch_id", "batches", "names", "offsets", "job", "resumed"}
     assert told["names"].value == 4
 
 
@@ -62,6 +64,18 @@ def test_quarantine_tells_why_records_were_rejected() -> None:
     told = table_metadata(batch(), QUARANTINE, "tables")
     assert values(told)["quarantined"] == 2
     assert "rejected" in told
+
+
+def test_batches_of_one_run_are_told_as_their_sums() -> None:
+    """From the first start to the last end; what is known of the moment is that of the last one."""
+    first, last = batch(), batch(batch_id=4, counts={**COUNTS, "rows_in": 5}, replayed=True)
+    of = total([first, last])
+    assert values(table_metadata(of, DATA_TABLE, "tables")).items() >= (
+        {"batch_id": 4, "batches": 2, "resumed": True, "rows_in": 15, "landed": 14, "files": 6, "seconds": 5.0}.items()
+    )
+    assert of.report.details["rejected"] == {"not_json": 4}
+    assert of.report.process_seconds == {"prepare": 1.0, "tables": 2.5}
+    assert total([first]).report == replace(first.report, counts=dict(COUNTS))
 
 
 def test_offsets_are_listed_in_the_order_of_partitions_and_a_new_one_starts_at_0() -> None:
@@ -95,9 +109,10 @@ def test_the_log_line_of_requests_says_what_they_change_and_that_of_a_move_what_
     assert "0 quarantined, 40 rows moved, 2 files" in log_line(report(counts={"changed_rows": 40, "files": 2}))
 
 
-def test_bars_run_from_the_oldest_to_the_newest_batch() -> None:
+def test_the_picture_runs_from_the_oldest_to_the_newest_batch() -> None:
     history = [record(report(5), 6), record(report(4), 2)]
-    assert [(bar.batch_id, bar.freshness_s) for bar in bars(history)] == [(4, 2.0), (5, 6.0)]
+    picture = base64.b64decode(last_batches(history).value.split("base64,")[1][:-1]).decode()
+    assert "batches 4 to 5" in picture
 
 
 def test_balanced_batches_conserve_and_one_that_loses_a_record_is_named() -> None:

@@ -28,7 +28,7 @@ UP_WITHIN_S = 180
 SEEN_WITHIN_S = 180
 
 FILES, ROWS = 175, 120
-CHECK = "/assets/engagement/data?view=checks&checkDetail=small_files"
+CHECK = "/assets/engagement/data?view=checks&checkDetail=layout"
 LAUNCHPAD = "/locations/engagement_platform/jobs/optimize_tables/playground"
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(UP_WITHIN_S + 3 * SEEN_WITHIN_S), needs_chromium]
@@ -68,10 +68,10 @@ def ui(lake: SeededLake, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         assert said == [], "a program of Dagster's died"
 
 
-def small_files(ui: str) -> str | None:
-    """How the check stands that the Data Table is not mostly small files; None before it was evaluated."""
+def layout_status(ui: str) -> str | None:
+    """How the check of the Data Table's layout stands; None before it was evaluated."""
     [node] = [node for node in ask(ui, _STATUS)["assetNodes"] if node["assetKey"]["path"] == ["engagement", "data"]]
-    [check] = [check for check in node["assetChecksOrError"]["checks"] if check["name"] == "small_files"]
+    [check] = [check for check in node["assetChecksOrError"]["checks"] if check["name"] == "layout"]
     return (check["executionForLatestMaterialization"] or {}).get("status")
 
 
@@ -109,7 +109,7 @@ def test_small_files_are_flagged_the_daily_job_mends_them_and_the_check_turns_gr
     assert "small_files" in doctors_codes()
     with opened(ui) as page:
         # Nobody asks for it: the sensor sees a table that was not examined yet.
-        wait_until(lambda: small_files(ui), "FAILED", "the check of a table of small files")
+        wait_until(lambda: layout_status(ui), "FAILED", "the check of a table of small files")
         open_check(
             page,
             "Failed",
@@ -130,9 +130,9 @@ def test_small_files_are_flagged_the_daily_job_mends_them_and_the_check_turns_gr
 
         open_check(page, "Failed")
         page.locator("button", has_text=re.compile(r"^\s*Execute\s*$")).click()
-        wait_until(lambda: small_files(ui) != "FAILED", True, "that the check is evaluated again")
+        wait_until(lambda: layout_status(ui) != "FAILED", True, "that the check is evaluated again")
         page.goto(EMPTY)
-        wait_until(lambda: small_files(ui), "SUCCEEDED", "the check of the mended table")
+        wait_until(lambda: layout_status(ui), "SUCCEEDED", "the check of the mended table")
         open_check(page, "Passed")
         picture(page, "small-files-mended", tmp_path)
     assert "small_files" not in doctors_codes()

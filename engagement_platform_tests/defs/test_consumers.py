@@ -8,7 +8,7 @@ import pytest
 
 from engagement_platform.consumers.lag import Lag
 from engagement_platform.consumers.position import Position
-from engagement_platform.defs.consumers import keep_up_result
+from engagement_platform.defs.checks import keep_up_result
 
 NOW = datetime(2026, 11, 21, 9, 30, tzinfo=UTC)
 LIMIT = timedelta(hours=1)

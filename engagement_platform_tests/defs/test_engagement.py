@@ -11,7 +11,7 @@ import pytest
 from deltalake import DeltaTable
 
 from engagement_platform.definitions import defs
-from engagement_platform.defs.work import NoReread
+from engagement_platform.defs.ingestion import NoReread
 from engagement_platform.lake.engagement import MAPPING, NOTIFICATION, QUARANTINE, data_table
 from engagement_platform_tests.defs.conftest import Home
 

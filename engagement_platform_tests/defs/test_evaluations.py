@@ -1,13 +1,13 @@
-"""Results of checks stay in sight when another run writes the table they are about."""
+"""Check results that no run has come by are recorded once, and read back with the time at which they were."""
 
-# No `from __future__ import annotations`: Dagster reads the annotation of an asset's context.
+from __future__ import annotations
 
 from collections.abc import Iterator
 
 import dagster as dg
 import pytest
 
-from engagement_platform.defs.evaluations import carry_over, newest, out_of_sight, report, report_again
+from engagement_platform.defs.evaluations import newest_results, report, report_news
 
 TABLE = dg.AssetKey("table")
 GOOD, BAD, NEVER = (dg.AssetCheckKey(TABLE, name) for name in ("good", "bad", "never"))
@@ -27,50 +27,24 @@ def instance() -> Iterator[dg.DagsterInstance]:
         yield ephemeral
 
 
-def seen(instance: dg.DagsterInstance) -> list[str]:
-    latest = instance.get_latest_materialization_event(TABLE)
-    records = newest(instance, [GOOD, BAD, NEVER]).items()
-    return [check.name for check, record in records if not out_of_sight(record, latest)]
-
-
-def test_a_result_without_any_materialization_is_in_sight_and_a_check_without_a_result_has_none(
+def test_a_reported_result_belongs_to_no_run_and_a_check_without_a_result_has_none(
     instance: dg.DagsterInstance,
 ) -> None:
+    dg.materialize([written], instance=instance)
     report(instance, RESULTS)
-    assert seen(instance) == ["good", "bad"]
+    found = newest_results(instance, [GOOD, BAD, NEVER])
+    assert set(found) == {GOOD, BAD}
+    bad = found[BAD]
+    assert (bad.run_id, bad.evaluation.passed, bad.evaluation.description) == ("", False, "3 wrong")
+    assert bad.evaluation.metadata["wrong"].value == 3
 
 
-def test_a_result_goes_out_of_sight_with_the_next_run_and_comes_back_when_it_is_reported_again(
+def test_a_sensor_reports_its_results_again_after_a_materialization_and_not_before(
     instance: dg.DagsterInstance,
 ) -> None:
-    report(instance, RESULTS)
-    run = dg.materialize([written], instance=instance)
-    assert seen(instance) == []
-    report_again(instance, newest(instance, [BAD]).values())
-    assert seen(instance) == ["bad"]
-    record = newest(instance, [BAD])[BAD]
-    assert record.run_id == run.run_id
-    assert record.evaluation is not None
-    assert (record.evaluation.passed, record.evaluation.description) == (False, "3 wrong")
-    assert record.evaluation.metadata["wrong"].value == 3
-    first = record.evaluation.metadata["evaluated"]
-    report_again(instance, newest(instance, [BAD]).values())
-    again = newest(instance, [BAD])[BAD].evaluation
-    assert again is not None
-    assert again.metadata["evaluated"] == first
-
-
-def test_a_run_carries_results_over_once(instance: dg.DagsterInstance) -> None:
-    report(instance, RESULTS)
-
-    @dg.asset(key=TABLE)
-    def carrying(context: dg.AssetExecutionContext) -> None:
-        context.log_event(dg.AssetMaterialization(TABLE))
-        for _ in range(2):
-            carry_over(context, [GOOD, BAD, NEVER])
-
-    run = dg.materialize([carrying], instance=instance)
-    assert seen(instance) == ["good", "bad"]
-    for check in (GOOD, BAD):
-        history = instance.event_log_storage.get_asset_check_execution_history(check, limit=10)
-        assert [record.run_id == run.run_id for record in history] == [True, False]
+    context = dg.build_sensor_context(instance=instance)
+    assert [report_news(context, RESULTS) for _ in range(2)] == [2, 0]
+    before = newest_results(instance, [BAD])[BAD].timestamp
+    dg.materialize([written], instance=instance)
+    assert [report_news(context, RESULTS) for _ in range(2)] == [2, 0]
+    assert newest_results(instance, [BAD])[BAD].timestamp > before

@@ -7,7 +7,7 @@ from pathlib import Path
 import dagster as dg
 from deltalake import write_deltalake
 
-from engagement_platform.defs.guarded import guards_kept
+from engagement_platform.defs.verification import guards_kept
 from engagement_platform_tests.consumers.lakes import PlainLake
 from engagement_platform_tests.consumers.test_changes import land
 

@@ -16,12 +16,10 @@ from pyspark.sql import SparkSession
 from sqlalchemy import func, select
 
 from engagement_platform.definitions import defs
-from engagement_platform.defs.checks import ANNOUNCED_ROWS
-from engagement_platform.defs.mutation import apply_mutations
+from engagement_platform.defs.backlog import waiting
+from engagement_platform.defs.checks import ANNOUNCED_ROWS, watch
+from engagement_platform.defs.mutation import apply_mutations, move_request, mutations_backlog
 from engagement_platform.defs.platform import Platform
-from engagement_platform.defs.rematerialize import move_request
-from engagement_platform.defs.sensors import mutations_backlog, watch
-from engagement_platform.defs.waiting import waiting
 from engagement_platform.engine.database import open_engine
 from engagement_platform.engine.schema import LEASE_WAITER
 from engagement_platform.jobs import open_stores

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from uuid import uuid4
 
@@ -11,20 +11,11 @@ import dagster as dg
 import pytest
 
 from engagement_platform.definitions import defs
-from engagement_platform.defs.checks import DATA, FRESH, QUARANTINE_SHARE, REJECTED, freshness_result
-from engagement_platform.defs.engagement import engagement_tables, ingest_engagements
-from engagement_platform.defs.evaluations import report
+from engagement_platform.defs.checks import DATA, FRESH, QUARANTINE_SHARE, REJECTED, watch
+from engagement_platform.defs.engagement import ENGAGEMENTS, engagements_backlog
 from engagement_platform.defs.platform import Platform
-from engagement_platform.defs.sensors import (
-    Recent,
-    Verified,
-    engagements_backlog,
-    recent_runs,
-    verification_due,
-    verify_after_batches,
-    watch,
-    why_not,
-)
+from engagement_platform.defs.sensors import Recent, recent_runs, why_not
+from engagement_platform.defs.verification import Verified, verification_due, verify_after_batches
 from engagement_platform.embedded.ports import free_ports
 from engagement_platform_tests.conftest import Broker
 
@@ -115,7 +106,7 @@ def test_a_sensor_launches_one_drain_run_of_today_when_messages_wait(
     assert request.run_config["ops"] == {"ingest_engagement_tables": {"config": {"mode": "drain"}}}
 
     run = instance.create_run_for_job(
-        defs().resolve_job_def(ingest_engagements.name), status=dg.DagsterRunStatus.STARTED
+        defs().resolve_job_def(ENGAGEMENTS.dagster_job), status=dg.DagsterRunStatus.STARTED
     )
     busy = tick(instance, platform)
     assert isinstance(busy, dg.SkipReason)
@@ -171,18 +162,6 @@ def evaluated(instance: dg.DagsterInstance, check: dg.AssetCheckKey) -> dg.Asset
     return record.evaluation
 
 
-def test_a_result_is_reported_to_the_run_that_wrote_the_table(instance: dg.DagsterInstance) -> None:
-    @dg.asset(key=DATA)
-    def data() -> None: ...
-
-    ran = dg.materialize([data], instance=instance)
-    report(instance, [freshness_result(DATA, None, 0, datetime.now(UTC), timedelta(minutes=5))])
-    [record] = instance.event_log_storage.get_asset_check_execution_history(dg.AssetCheckKey(DATA, FRESH), limit=5)
-    assert record.run_id == ran.run_id
-    assert record.evaluation is not None
-    assert record.evaluation.passed
-
-
 def test_no_verification_before_the_first_batch(
     instance: dg.DagsterInstance, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -193,9 +172,9 @@ def test_no_verification_before_the_first_batch(
 
 
 def test_failed_runs_are_counted_back_from_the_newest(instance: dg.DagsterInstance) -> None:
-    job = defs().resolve_job_def(ingest_engagements.name)
+    job = defs().resolve_job_def(ENGAGEMENTS.dagster_job)
     statuses = dg.DagsterRunStatus
     for status in (statuses.FAILURE, statuses.SUCCESS, statuses.FAILURE, statuses.FAILURE):
         instance.create_run_for_job(job, status=status)
-    recent = recent_runs(instance, ingest_engagements.name, engagement_tables)
+    recent = recent_runs(instance, ENGAGEMENTS.dagster_job, ENGAGEMENTS.assets)
     assert (recent.under_way, recent.failures) == (None, 2)

@@ -11,14 +11,12 @@ from datetime import UTC, datetime
 
 import dagster as dg
 
-from engagement_platform.defs.plot import Bar, Legend, markdown
+from engagement_platform.defs.plot import Bar, series
 from engagement_platform.pipelines.profiles.entity import Entity
 from engagement_platform.pipelines.profiles.schedule import Waits
 
 SHOWN = 30
 """Looks in the picture, and in the cursor of the sensor: a quarter of an hour where something changes all the time."""
-
-LOOKS = Legend("changes that wait", "milliseconds to read one key", "looks")
 
 
 @dataclass(frozen=True)
@@ -52,14 +50,13 @@ def looked(waits: Waits, state: str, now: datetime) -> Look:
 def observation(entity: Entity, found: list[Look]) -> dg.AssetObservation:
     """The newest look, which the UI draws over time, and a picture of the last ones. found: oldest first, not empty."""
     newest, shown = found[-1], found[-SHOWN:]
-    bars = [
-        Bar(n, look.pending_rows, None if look.point_read_s is None else look.point_read_s * 1000)
-        for n, look in enumerate(shown, len(found) - len(shown))
-    ]
+    bars = [Bar(look.pending_rows, None if look.point_read_s is None else look.point_read_s * 1000) for look in shown]
+    numbers = range(len(found) - len(shown), len(found))
+    picture = series("changes that wait", "milliseconds to read one key", "looks", numbers, bars)
     times = [f"{datetime.fromtimestamp(look.at, UTC):%Y-%m-%d %H:%M:%S}" for look in (shown[0], newest)]
     metadata: dict[str, dg.MetadataValue] = {
         "pending_rows": dg.MetadataValue.int(newest.pending_rows),
-        "last_looks": dg.MetadataValue.md(f"{markdown(bars, LOOKS)}\n\nFrom {times[0]} to {times[1]} UTC"),
+        "last_looks": dg.MetadataValue.md(f"{picture}\n\nFrom {times[0]} to {times[1]} UTC"),
     }
     if newest.point_read_s is not None:
         metadata["point_read_s"] = dg.MetadataValue.float(newest.point_read_s)

@@ -12,12 +12,11 @@ from engagement_platform.defs.batches import (
     Metadata,
     figures_table,
     identified,
-    last_batches,
     rejections,
-    whole_batch,
+    summary,
     written,
 )
-from engagement_platform.defs.plot import Bar, Legend, markdown
+from engagement_platform.defs.plot import Bar, series
 from engagement_platform.engine.model import BatchRecord
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.engagement import QUARANTINE
@@ -30,28 +29,25 @@ MOVED = (
 )
 
 
-ROUNDS = Legend("changes moved", "milliseconds to read one key before it", "rounds")
-
-
 def changes_metadata(entity: Entity, batch: Batch, table: Table, process: str) -> Metadata:
     """Of a batch that landed: what came, how fresh it is, and how much waits now (the UI draws that over time)."""
     counts, details = batch.processes.get(process, {}), batch.report.details
     shown: Metadata = {}
     if table == entity.changeset:
-        shown = {"last_batches": last_batches(batch.history), **whole_batch(batch)}
+        shown = summary(batch)
         shown |= {name: MetadataValue.int(counts.get(name, 0)) for name in CHANGES}
         shown |= {
             n: MetadataValue.int(v) for n in ("pending_rows", "changeset_batch") if isinstance(v := details.get(n), int)
         }
     shown |= written(counts)
     shown |= rejections(batch.report) if table in {entity.changeset, QUARANTINE} else {}
-    return identified(batch.report, shown)
+    return identified(batch, shown)
 
 
 def moved_metadata(entity: Entity, why: str, batch: Batch, table: Table, process: str) -> Metadata:
     """Of a rematerialization: why it ran, what it cost, what one read gained by it, and when the next is due, why."""
     if table != entity.base:
-        return identified(batch.report, written(batch.processes.get(process, {})))
+        return identified(batch, written(batch.processes.get(process, {})))
     report = batch.report
     details = report.details
     shown: Metadata = {"why": MetadataValue.text(why), "last_rounds": last_rounds(batch.history)}
@@ -68,14 +64,14 @@ def moved_metadata(entity: Entity, why: str, batch: Batch, table: Table, process
     shown["seconds"] = MetadataValue.float(round(report.seconds, 2))
     rounded = {name: round(seconds, 2) for name, seconds in report.process_seconds.items()}
     shown["process_seconds"] = figures_table("process", "seconds", rounded)
-    return identified(report, shown)
+    return identified(batch, shown)
 
 
 def last_rounds(history: Sequence[BatchRecord]) -> MarkdownMetadataValue:
     """A picture of the newest rematerializations; history: newest first."""
-    bars = []
-    for record in reversed(history[:BATCHES_SHOWN]):
+    shown, bars = list(reversed(history[:BATCHES_SHOWN])), []
+    for record in shown:
         before = record.details.get("point_read_before_s")
-        changes = record.counts.get("changes", 0)
-        bars.append(Bar(record.manifest.batch_id, changes, before * 1000 if isinstance(before, float) else None))
-    return MetadataValue.md(markdown(bars, ROUNDS))
+        bars.append(Bar(record.counts.get("changes", 0), before * 1000 if isinstance(before, float) else None))
+    line, numbers = "milliseconds to read one key before it", [record.manifest.batch_id for record in shown]
+    return MetadataValue.md(series("changes moved", line, "rounds", numbers, bars))

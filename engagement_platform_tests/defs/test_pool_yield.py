@@ -10,8 +10,8 @@ import pytest
 from dagster._core.remote_origin import RegisteredCodeLocationOrigin, RemoteJobOrigin, RemoteRepositoryOrigin
 from dagster._core.storage.dagster_run import RunOpConcurrency
 
-from engagement_platform.defs import giving_way
-from engagement_platform.defs.giving_way import BACKLOG, gives_way
+from engagement_platform.defs import pool_yield
+from engagement_platform.defs.pool_yield import BACKLOG, gives_way
 
 OURS = "profile_changeset"
 ORIGIN = RemoteJobOrigin(RemoteRepositoryOrigin(RegisteredCodeLocationOrigin("here"), "ours"), "a_job")
@@ -37,7 +37,7 @@ def run_in(*pools: str, status: dg.DagsterRunStatus, run_id: str, **tags: str) -
 
 def asked(instance: dg.DagsterInstance, *pools: str, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Whether a run that holds these pools would end now."""
-    monkeypatch.setattr(giving_way, "LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr(pool_yield, "LOOK_EVERY_S", 0.0)
     context = dg.build_op_context(instance=instance)
     monkeypatch.setattr(type(context), "run", run_in(*pools, status=dg.DagsterRunStatus.STARTED, run_id="ours"))
     return gives_way(context)()
@@ -94,6 +94,6 @@ def test_the_queue_is_looked_at_every_few_seconds_only(
     somebody_waits = gives_way(context)
     answers = []
     for _ in range(3):
-        now[0] += giving_way.LOOK_EVERY_S / 2
+        now[0] += pool_yield.LOOK_EVERY_S / 2
         answers.append(somebody_waits())
     assert answers == [False, True, False]

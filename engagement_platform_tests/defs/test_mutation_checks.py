@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engagement_platform.defs.checks import announced_rows_result, pending_age_result
-from engagement_platform.defs.mutated import Announced, chains, not_announced, sampled
-from engagement_platform.defs.rematerialize import PRESSING_ROWS, ToMove, why_move
+from engagement_platform.defs.mutation import PRESSING_ROWS, ToMove, why_move
+from engagement_platform.defs.mutation_checks import Announced, chains, not_announced, sampled
 from engagement_platform.pipelines.mutations.edges import Edge
 from engagement_platform.status import Waiting
 from engagement_platform_tests.pipelines.mutations.histories import at, edges, random_history

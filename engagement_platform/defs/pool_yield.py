@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import dagster as dg
 
-from engagement_platform.defs.telling import Context
+from engagement_platform.defs.materialization_events import Context
 
 LOOK_EVERY_S = 2.0
 BACKLOG = "engagement_platform/backlog"

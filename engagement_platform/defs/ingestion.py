@@ -1,0 +1,223 @@
+"""A job that drains a source into tables, as Dagster sees it: assets, check, job, and what its runs do.
+
+Runs record their events while they go on (`materialization_events`), so no result is yielded for an asset at the end.
+"""
+
+# No `from __future__ import annotations` beside Dagster's decorators: they read a Config class from the annotation.
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from functools import cached_property
+from typing import Any, Literal
+
+import dagster as dg
+
+from engagement_platform.defs.batches import unbalanced
+from engagement_platform.defs.materialization_events import Context, Tables, callbacks_of, record_batches
+from engagement_platform.defs.platform import Opened, Platform
+from engagement_platform.defs.pool_yield import gives_way
+from engagement_platform.defs.specs import DAYS, key_of
+from engagement_platform.engine.job import BatchReport, BooksDoNotBalance, Callbacks, MicroBatchJob
+from engagement_platform.errors import PlatformError
+from engagement_platform.lake.contract import Table
+
+Mode = Literal["auto", "drain", "reread"]
+Build = Callable[[Opened, Callbacks], MicroBatchJob[Any]]
+Reread = Callable[[date, Opened, Callbacks], Iterator[BatchReport]]
+
+CONSERVATION = "conservation"
+
+
+class NoReread(PlatformError):
+    """Days of a job were asked for that only reads on."""
+
+    def __init__(self, job: str, days: Sequence[date]) -> None:
+        self.job, self.days = job, tuple(days)
+        super().__init__(
+            f"{job} cannot read {', '.join(map(str, days))} again: requests stand as they came. Nothing was changed. "
+            "For requests that were rejected and would pass now, run the job redrive_quarantine; for new ones "
+            "materialize today's partition."
+        )
+
+
+class IngestConfig(dg.Config):
+    """What a run of an ingestion asset may be told."""
+
+    mode: Mode = "auto"
+    """auto: today's partition drains new messages, days before are read again. drain, reread: always that."""
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    """What a run does: first the days to read again, then what is new."""
+
+    reread: Sequence[date]
+    drain: bool
+
+
+def run_plan(mode: Mode, days: Sequence[date], today: date) -> RunPlan:
+    """What the partitions of a run ask for.
+
+    days: the run's partitions, none for a run without. auto: days before today are read again, today (or no
+    partition) drains. drain: always just that; a run that was launched before midnight starts after it with
+    yesterday's partition. reread: all days, today when there is none.
+    """
+    if mode == "drain":
+        return RunPlan((), drain=True)
+    if mode == "reread":
+        return RunPlan(sorted(days) or [today], drain=False)
+    return RunPlan(sorted(day for day in days if day < today), drain=not days or any(day >= today for day in days))
+
+
+def partition_days(context: dg.AssetExecutionContext) -> list[date]:
+    """The run's partitions; none for a run without."""
+    if not context.has_partition_key and not context.has_partition_key_range:
+        return []
+    return [date.fromisoformat(key) for key in context.partition_keys]
+
+
+def drained(
+    context: Context, opened: Opened, job: MicroBatchJob[Any], *, until_idle: bool = False
+) -> Iterator[tuple[date, BatchReport]]:
+    """Batch after batch, each with the day of its ingestion. until_idle: ends as soon as nothing waits.
+
+    Otherwise by the settings of `drain`, and when a run that somebody launched waits for the pool. Raises what batches
+    raise.
+    """
+    from engagement_platform.engine.drain import DrainPolicy, drain
+    from engagement_platform.jobs import close_source
+
+    said = opened.settings.drain
+    policy = (
+        DrainPolicy(idle_timeout=timedelta(0), max_duration=said.max_duration)
+        if until_idle
+        else DrainPolicy(said.idle_timeout, said.poll, said.max_duration, said.min_batch_interval, gives_way(context))
+    )
+    try:
+        for report in drain(job, policy):
+            yield report.manifest.ingestion_ts.date(), report
+    finally:
+        close_source(job)
+
+
+def conservation(
+    table: Table, reports: Sequence[BatchReport], refused: str | None = None, name: str = CONSERVATION
+) -> dg.AssetCheckResult:
+    """Whether the batches of one run account for each record. refused: why the engine did not finalize a batch.
+
+    Where a batch counts `rows_written` from the logs of its tables, that is compared, too.
+    """
+    wrong = unbalanced(reports) + ([refused] if refused else [])
+    for report in reports:
+        counted = report.counts.get("landed", 0) + report.counts.get("quarantined", 0)
+        if (written := report.counts.get("rows_written", counted)) != counted:
+            wrong.append(f"{report.manifest} counts {counted} rows for its tables, whose logs have {written}")
+    sums = {
+        count: sum(report.counts.get(count, 0) for report in reports)
+        for count in ("rows_in", "landed", "duplicates", "quarantined")
+    }
+    return dg.AssetCheckResult(
+        passed=not wrong,
+        asset_key=key_of(table),
+        check_name=name,
+        description="; ".join(wrong) or None,
+        metadata={"batches": len(reports), **sums},
+    )
+
+
+@dataclass(frozen=True)
+class Ingestion:
+    """A job that drains a source, and the tables it fills."""
+
+    job: str
+    """Name of the job, as the stores know it."""
+    asset_name: str
+    """Of the function that Dagster runs."""
+    specs: Sequence[dg.AssetSpec]
+    pool: str
+    tables: Tables
+    checked: Table
+    """The table that bears the check."""
+    build: Build
+    description: str
+    reread: Reread | None = None
+    """Reads what was ingested on a day once more."""
+    check: str = CONSERVATION
+    says: str = "Every record that a batch received has landed, was a known duplicate or is in quarantine."
+
+    @property
+    def dagster_job(self) -> str:
+        """Name of the job, as Dagster knows it."""
+        return self.job.replace("-", "_")
+
+    @cached_property
+    def assets(self) -> dg.AssetsDefinition:
+        """The tables, filled together; the check comes with every run."""
+
+        @dg.multi_asset(
+            name=self.asset_name,
+            specs=self.specs,
+            check_specs=[
+                dg.AssetCheckSpec(self.check, asset=key_of(self.checked), blocking=True, description=self.says)
+            ],
+            partitions_def=DAYS,
+            backfill_policy=dg.BackfillPolicy.single_run(),
+            pool=self.pool,
+            description=self.description,
+        )
+        def ingest(
+            context: dg.AssetExecutionContext, config: IngestConfig, platform: Platform
+        ) -> Iterator[dg.AssetCheckResult]:
+            plan = run_plan(config.mode, partition_days(context), datetime.now(UTC).date())
+            yield from self._run(context, plan, platform)
+
+        return ingest
+
+    def asset_job(self, description: str) -> Any:
+        """The assets and the check of their own runs; a run that drains has no time for checks of whole tables."""
+        return dg.define_asset_job(
+            self.dagster_job,
+            selection=dg.AssetSelection.assets(self.assets).without_checks()
+            | dg.AssetSelection.checks(*self.assets.check_keys),
+            description=description,
+            executor_def=dg.in_process_executor,
+        )
+
+    def _run(
+        self, context: dg.AssetExecutionContext, plan: RunPlan, platform: Platform
+    ) -> Iterator[dg.AssetCheckResult]:
+        """Make the batches that are planned, record events for each table, and check that the books balance."""
+        reports: list[BatchReport] = []
+
+        def result(so_far: Sequence[BatchReport], refused: str | None = None) -> dg.AssetCheckResult:
+            return conservation(self.checked, so_far, refused, self.check)
+
+        with platform.open(self.job) as opened:
+            try:
+                batches = self._batches(context, plan, opened)
+                for report in record_batches(context, self.tables, opened, batches, result):
+                    reports.append(report)
+            except BooksDoNotBalance as refused:
+                yield result(reports, str(refused))
+                raise
+        yield result(reports)
+
+    def _batches(
+        self, context: dg.AssetExecutionContext, plan: RunPlan, opened: Opened
+    ) -> Iterator[tuple[date, BatchReport | None]]:
+        """Batches, each with the day that is read again, or of its ingestion; None where nothing was recorded on a day.
+
+        Raises NoReread before anything is done.
+        """
+        callbacks = callbacks_of(context)
+        if plan.reread and self.reread is None:
+            raise NoReread(self.job, plan.reread)
+        for day in plan.reread:
+            report = None
+            for report in self.reread(day, opened, callbacks) if self.reread else ():
+                yield day, report
+            if report is None:
+                yield day, None
+        if plan.drain:
+            yield from drained(context, opened, self.build(opened, callbacks))
