@@ -128,7 +128,7 @@ def test_processes_run_in_the_declared_order_and_the_checkpoint_moves_last(world
 class NamelessLake(Lake):
     """A build in which appends forget to name their transaction."""
 
-    def add(self, frame: Any, table: Any, txn: Transaction, *, rows: int) -> None:
+    def append(self, frame: Any, table: Any, txn: Transaction, *, rows: int) -> None:
         frame.select(*table.column_names).write.format("delta").mode("append").save(self.uri(table))
 
 
