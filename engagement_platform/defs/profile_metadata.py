@@ -58,8 +58,8 @@ def moved_metadata(entity: Entity, why: str, batch: Batch, table: Table, process
     for name in ("point_read_before_s", "point_read_after_s"):
         if isinstance(value := details.get(name), float):
             shown[name] = MetadataValue.float(value)
-    for name in ("method", "cadence"):
-        if isinstance(value := details.get(name), str):
+    for name, said in (("method", "method"), ("why_method", "why"), ("cadence", "cadence")):
+        if isinstance(value := details.get(said), str):
             shown[name] = MetadataValue.text(value)
     shown["seconds"] = MetadataValue.float(round(report.seconds, 2))
     rounded = {name: round(seconds, 2) for name, seconds in report.process_seconds.items()}

@@ -12,7 +12,7 @@ from engagement_platform.settings.section import Section
 _GIB = 1024**3
 
 ViewStrategy = Literal["auto", "double_rank_over", "full_outer_join", "left_join_anti_join", "left_join_union_inserts"]
-RematerializeMethod = Literal["merge", "overwrite", "replace_where"]
+RematerializeMethod = Literal["auto", "merge", "overwrite", "replace_where"]
 UnknownUpdate = Literal["upsert", "ignore", "quarantine"]
 
 
@@ -52,7 +52,8 @@ class RematerializeSettings(Section):
     method: RematerializeMethod = Field(
         default="overwrite",
         description="`overwrite` writes the whole base anew (best without partitions), `merge` rewrites the files that "
-        "changes touch, `replace_where` the partitions that they touch; that one needs a partitioned entity.",
+        "changes touch, `replace_where` the partitions that they touch (needs a partitioned entity), `auto` overwrites "
+        "where half as many changes wait as there are rows and merges otherwise.",
     )
     cadence: Literal["auto"] | timedelta = Field(
         default="auto",

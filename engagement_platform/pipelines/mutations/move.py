@@ -6,12 +6,10 @@ announced. Once a day rows that are deleted for good become tombstones.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from functools import cached_property
-from typing import Literal
+from functools import cached_property, partial
 
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame, Row
@@ -30,6 +28,7 @@ from engagement_platform.pipelines import snapshot
 from engagement_platform.pipelines.mutations import names, view
 from engagement_platform.pipelines.parts import Parts, announced, kept, side_by_side, tune_for
 from engagement_platform.pipelines.redrive import turn_of
+from engagement_platform.pipelines.rematerialization import Choice, choose, commit_base
 from engagement_platform.pipelines.snapshot import Snapshot, moved_through
 from engagement_platform.settings import MutationSettings
 from engagement_platform.sources.lateness import from_microseconds, microseconds
@@ -39,12 +38,9 @@ KEY = ("organization_id", "engagement_date", "engagement_id")
 
 Unread = Callable[[], Collection[int | None]]
 """Kafka timestamps of the first requests that are not read yet, as `purge_horizon` takes them."""
-Strategy = Literal["merge", "deletion_vectors", "overwrite"]
 
 PURGE_EVERY = timedelta(days=1)
 """A purge reads the hidden rows of the whole table; rows that are hidden a day longer harm nobody."""
-OVERWRITE_SHARE = 0.5
-"""`auto`: from this share of rows on the whole table is written anew, which looks for no row (a guess)."""
 
 
 @dataclass(frozen=True)
@@ -117,23 +113,6 @@ def reaches(horizon: datetime | None, due: datetime) -> bool:
 
 
 @dataclass(frozen=True)
-class Choice:
-    """How the Data Table is written, and why."""
-
-    strategy: Strategy
-    why: str
-
-
-def choose(changed_rows: int, rows: int, settings: MutationSettings) -> Choice:
-    """`mutation.apply`, or what `auto` makes of it. rows: of the Data Table."""
-    if settings.apply != "auto":
-        return Choice(settings.apply, "set by mutation.apply")
-    if rows and changed_rows >= OVERWRITE_SHARE * rows:
-        return Choice("overwrite", f"{changed_rows:,} of {rows:,} rows change")
-    return Choice("merge", f"{changed_rows:,} of {rows:,} rows change")
-
-
-@dataclass(frozen=True)
 class Move:
     """One batch: the pinned snapshot, and what it comes to."""
 
@@ -174,7 +153,7 @@ class Move:
     def choice(self) -> Choice:
         """How the Data Table is written."""
         rows = log.rows_in(self.lake.uri(self.data), self.at.versions[self.data.name])
-        return choose(self.bounds["rows"], rows, self.settings)
+        return choose(self.settings.apply, "mutation.apply", self.bounds["rows"], rows)
 
     def watermark(self, table: Table, txn: Transaction) -> Transaction:
         """What the commits of data and mapping carry: the watermark, as Delta's txn action. txn: the batch's own.
@@ -197,21 +176,18 @@ class BaseProcess:
 
     def run(self, work: Move, commit: Committer) -> Counts:
         """Counts: changed_rows, tombstones, files, bytes, commits, files_rewritten, bytes_rewritten."""
-        counts: Counter[str] = Counter()
+        written: list[Counts] = []
 
         def move_data() -> None:
-            with commit("data") as txn:
-                watermark = work.watermark(work.data, txn)
-                write_data(work, watermark)
-            counts.update(work.lake.written(work.data, watermark))
-            counts.update(work.lake.rewritten(work.data, watermark))
+            watermark, write = partial(work.watermark, work.data), partial(write_data, work)
+            written.append(commit_base(work.lake, work.data, commit, "data", watermark, write))
 
         def fold_names() -> None:
             with commit("mapping") as txn:
                 write_names(work, work.watermark(MAPPING, txn))
 
         side_by_side(move_data, fold_names)
-        return {"changed_rows": work.bounds["rows"], "tombstones": work.bounds["tombstones"], **counts}
+        return {"changed_rows": work.bounds["rows"], "tombstones": work.bounds["tombstones"], **written[0]}
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from functools import reduce
+from functools import partial, reduce
 from operator import and_, or_
 
 from pyspark.sql import DataFrame
@@ -35,7 +35,7 @@ from engagement_platform.pipelines.profiles.point_read import Checked, check_vie
 from engagement_platform.pipelines.profiles.schedule import ROUNDS, Round, cadence, rounds
 from engagement_platform.pipelines.profiles.snapshot import Snapshot, snapshot, transaction
 from engagement_platform.pipelines.profiles.view import folded_changes, view
-from engagement_platform.settings import RematerializeMethod
+from engagement_platform.pipelines.rematerialization import Choice, Strategy, choose, commit_base
 
 
 class NotPartitioned(PlatformError):
@@ -60,7 +60,7 @@ class Rematerialization:
     lake: Lake
     entity: Entity
     manifest: Manifest
-    method: RematerializeMethod
+    choice: Choice
     taken: Snapshot
     """Pinned, and without batches that landed after the watermark was taken."""
     retention: timedelta | None
@@ -114,13 +114,14 @@ class BaseProcess:
         counts = {"changes": work.taken.pending_rows, "batches": len(work.taken.pending)}
         if not work.taken.pending:
             return counts
-        base = work.entity.base
-        with commit("write") as batch:
-            # Not under the batch's own transaction: the watermark is the one by which readers and replays go.
-            txn = replace(transaction(work.entity, work.latest), guard=batch.guard)
-            METHODS[work.method](work, txn)
-        counts |= {**work.lake.written(base, txn), **work.lake.rewritten(base, txn)}
-        if work.method == "merge" and (found := work.lake.commit_of(base, txn)) is not None:
+        base, latest = work.entity.base, transaction(work.entity, work.latest)
+
+        def watermark(batch: Transaction) -> Transaction:
+            return replace(latest, guard=batch.guard)
+
+        write = partial(METHODS[work.choice.strategy], work)
+        counts |= commit_base(work.lake, base, commit, "write", watermark, write)
+        if work.choice.strategy == "merge" and (found := work.lake.commit_of(base, latest)) is not None:
             counts |= {"find_ms": found.find_ms, "rewrite_ms": found.rewrite_ms}
         return counts
 
@@ -198,7 +199,7 @@ def replace_where(work: Rematerialization, txn: Transaction) -> None:
     replace_partitions(lake, rows, entity.base, txn, partitions)
 
 
-METHODS: Mapping[RematerializeMethod, Callable[[Rematerialization, Transaction], None]] = {
+METHODS: Mapping[Strategy, Callable[[Rematerialization, Transaction], None]] = {
     "merge": merge,
     "overwrite": overwrite,
     "replace_where": replace_where,
@@ -223,14 +224,16 @@ def rematerialize(
 
     def prepare(manifest: Manifest) -> Rematerialization:
         own, entity = as_pinned(settings, manifest), under_policies(declared, manifest.settings.get("policies"))
-        method, retention = own.rematerialize.method, own.rematerialize.tombstone_retention
+        retention = own.rematerialize.tombstone_retention
         changeset, base = (manifest.table_versions[table.name] for table in (entity.changeset, entity.base))
         pinned = snapshot(lake.root, entity, changeset_version=changeset, base_version=base)
         # A batch may have landed between the watermark and the versions that were pinned.
         taken = replace(pinned, through=manifest.end["batch"])
-        tune_for(lake, log.rows_in(lake.uri(entity.base), base) + taken.pending_rows)
+        rows = log.rows_in(lake.uri(entity.base), base)
+        choice = choose(own.rematerialize.method, "rematerialize.method", taken.pending_rows, rows)
+        tune_for(lake, rows + taken.pending_rows)
         seconds, checked = point_read_seconds(lake.root, entity), check_view(lake, entity, taken)
-        return Rematerialization(lake, entity, manifest, method, taken, retention, seconds, checked)
+        return Rematerialization(lake, entity, manifest, choice, taken, retention, seconds, checked)
 
     return parts.job(
         job_name(entity),
@@ -266,7 +269,8 @@ def describe(work: Rematerialization) -> Mapping[str, object]:
     began = time.monotonic()
     after = point_read_seconds(work.lake.root, work.entity)
     return {
-        "method": work.method,
+        "method": work.choice.strategy,
+        "why": work.choice.why,
         "watermark": work.latest,
         "pending_rows": work.taken.pending_rows,
         "point_read_before_s": work.point_read_s,

@@ -11,8 +11,9 @@ import pytest
 from engagement_platform.engine.unfinished_batches import OthersBatchUnfinished
 from engagement_platform.jobs import INGEST_MUTATION_REQUESTS
 from engagement_platform.lake.engagement import MAPPING, MUTATION_REQUEST, NOTIFICATION, QUARANTINE
-from engagement_platform.pipelines.mutations.move import REMATERIALIZE_ALIASES, choose
+from engagement_platform.pipelines.mutations.move import REMATERIALIZE_ALIASES
 from engagement_platform.pipelines.parts import APPLY_MUTATIONS
+from engagement_platform.pipelines.rematerialization import choose
 from engagement_platform.pipelines.snapshot import snapshot
 from engagement_platform.settings import ApplyStrategy, MutationSettings
 from engagement_platform_tests.ingestion.conftest import MakeWorld
@@ -114,7 +115,7 @@ def test_every_strategy_moves_the_same_rows_and_the_watermark_with_them(world: W
 def test_the_whole_table_is_written_where_half_of_it_changes(
     changed: int, rows: int, apply: ApplyStrategy, expected: str
 ) -> None:
-    choice = choose(changed, rows, MutationSettings(apply=apply))
+    choice = choose(apply, "mutation.apply", changed, rows)
     assert choice.strategy == expected
     assert choice.why
 
