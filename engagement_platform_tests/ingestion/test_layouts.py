@@ -226,6 +226,29 @@ def test_a_batch_writes_one_file_a_table_or_a_partition(laid: Laid) -> None:
         assert report.counts["files"] <= (6 if laid.scheme == "liquid" else 6 + 9)
 
 
+def test_a_batch_starts_no_more_spark_jobs_than_are_known(
+    spark: SparkSession, broker: Broker, tmp_path: Path
+) -> None:
+    """Each costs a tenth of a second or more, whatever it does; docs/performance.md says what they are."""
+    layout = LayoutSettings(auto_compact=False)
+    world = World(session_with(spark, Settings(layout=layout)), broker, tmp_path, layout=layout)
+    world.job()
+    counted = []
+    for messages in (batches()[0], [*batches()[1], None]):
+        world.produce(messages)
+        before = started_jobs(spark)
+        (report,) = world.run()
+        counted.append(started_jobs(spark) - before)
+        assert report.counts["quarantined"] == 1
+    assert counted[1] <= 14, counted
+
+
+def started_jobs(spark: SparkSession) -> int:
+    """Spark jobs that this Spark has started, of all its sessions."""
+    context: Any = spark.sparkContext._jsc.sc()
+    return int(context.dagScheduler().numTotalJobs())
+
+
 def test_files_lie_where_the_layout_says(laid: Laid) -> None:
     adds = [add for actions in entries(laid.world, laid.world.data) for add in added(actions)]
     assert adds
