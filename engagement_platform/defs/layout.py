@@ -33,7 +33,7 @@ HEALTH = dg.AssetKey(["layout", "health"])
 REPORTS = "reports"
 
 NEW_TABLE_PAUSE = timedelta(minutes=1)
-"""Between two runs, at least, while a table is there that has never been examined; a run takes some ten seconds."""
+"""Between two runs, at least, while a table was not examined since its first write; a run takes some ten seconds."""
 
 
 def own_tables(settings: Settings) -> tuple[dg.AssetKey, ...]:
@@ -97,7 +97,7 @@ def layout_definitions(name: str, tables: Sequence[dg.AssetKey]) -> dg.Definitio
         minimum_interval_seconds=30,
         default_status=dg.DefaultSensorStatus.RUNNING,
         description="Examines tables that were written since the last time: one run for all of them, at most one in "
-        "`health.check_pause`, sooner while a table has never been examined.",
+        "`health.check_pause`, sooner while a table has not been examined since its first write.",
     )
     def after_writes(context: dg.SensorEvaluationContext, platform: Platform) -> dg.RunRequest | dg.SkipReason:
         settings, instance = platform.settings(), context.instance
@@ -108,7 +108,7 @@ def layout_definitions(name: str, tables: Sequence[dg.AssetKey]) -> dg.Definitio
             if is_due(instance, f"{settings.lake}/{table}", check.asset_key, results.get(check))
         ]
         # On the first day tables come one after the other, and whoever looks wants to see each of them examined.
-        is_new = any(check not in results for check in due)
+        is_new = any(not examined_version(results.get(check)) for check in due)
         pause = min(settings.health.check_pause, NEW_TABLE_PAUSE if is_new else timedelta.max).total_seconds()
         if not due:
             return dg.SkipReason("No table has changed since it was examined.")
@@ -126,13 +126,16 @@ def is_due(instance: dg.DagsterInstance, uri: str, table: dg.AssetKey, last: Che
 
     Also after a materialization, before which Dagster's UI does not show a result any more.
     """
-    if last is None:
-        return moved_on(uri, None)
-    version = last.evaluation.metadata.get(VERSION)
-    if moved_on(uri, version.value if isinstance(version, dg.IntMetadataValue) else None):
+    if moved_on(uri, examined_version(last)):
         return True
     written = instance.get_latest_materialization_event(table)
-    return written is not None and written.timestamp > last.timestamp
+    return last is not None and written is not None and written.timestamp > last.timestamp
+
+
+def examined_version(last: CheckResult | None) -> int | None:
+    """The version of the table that a check saw; None: it saw none. A table is made at version 0, without rows."""
+    version = None if last is None else last.evaluation.metadata.get(VERSION)
+    return version.value if isinstance(version, dg.IntMetadataValue) else None
 
 
 def too_soon(recent: Recent, now: float, pause: float) -> str | None:

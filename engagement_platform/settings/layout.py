@@ -162,7 +162,7 @@ class HealthSettings(Section):
         default=8, ge=0, description="Footers read to learn the codec of files whose names do not tell it."
     )
     check_pause: timedelta = Field(
-        default=timedelta(minutes=10),
+        default=timedelta(minutes=4),
         description="In Dagster: after writes, tables that changed are examined together, in one run at most every so "
         "long. A run costs about 3 s and a fraction of a second for each table.",
     )
