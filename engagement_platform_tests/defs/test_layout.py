@@ -333,7 +333,7 @@ def test_exactly_the_pause_is_enough() -> None:
 def test_a_table_that_was_never_examined_does_not_wait_for_the_pause(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nor one that was empty then. It waits as long as keeps runs apart; after another change it waits for the pause."""
+    """Nor one that was empty then. It waits as long as keeps runs apart; after another change, for the pause."""
     plant.create(str(lake.data), data_table("organization"))
     ended = time.time() - NEW_TABLE_PAUSE.total_seconds() + 30
     monkeypatch.setattr(layout, "recent_runs", lambda *_: Recent(None, 0, ended))
