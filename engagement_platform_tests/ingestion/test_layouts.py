@@ -226,9 +226,7 @@ def test_a_batch_writes_one_file_a_table_or_a_partition(laid: Laid) -> None:
         assert report.counts["files"] <= (6 if laid.scheme == "liquid" else 6 + 9)
 
 
-def test_a_batch_starts_no_more_spark_jobs_than_are_known(
-    spark: SparkSession, broker: Broker, tmp_path: Path
-) -> None:
+def test_a_batch_starts_no_more_spark_jobs_than_are_known(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
     """Each costs a tenth of a second or more, whatever it does; docs/performance.md says what they are."""
     layout = LayoutSettings(auto_compact=False)
     world = World(session_with(spark, Settings(layout=layout)), broker, tmp_path, layout=layout)
