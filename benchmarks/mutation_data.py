@@ -291,7 +291,7 @@ def _rows(members: Members, scale: Scale, first: int, rng: np.random.Generator) 
 def _contents(count: int, struct: pa.StructType, seed: int, rng: np.random.Generator) -> pa.StructArray:
     """Contents of about 150 bytes as JSON. A session id keeps the files from compressing to nothing."""
     pool, which = contents(Random(seed), 400), pa.array(rng.integers(0, 400, count))
-    said = [pa.array([getattr(one, name) for one in pool], pa.string()).take(which) for name in struct.names[:3]]
+    said = [pa.array([one.get(name) for one in pool], pa.string()).take(which) for name in struct.names[:3]]
     digits = 16
     sessions = pa.Array.from_buffers(
         pa.string(),

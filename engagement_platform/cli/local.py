@@ -118,35 +118,29 @@ def produce(
 
 
 def produce_games(
-    sample: Annotated[int | None, typer.Option(min=1, help="Put so many lines of events.")] = None,
-    follow: Annotated[bool, typer.Option("--follow", help="Put events until Ctrl-C.")] = False,
+    sample: Annotated[int | None, typer.Option(min=1, help="Post so many lines of events.")] = None,
+    follow: Annotated[bool, typer.Option("--follow", help="Post events until Ctrl-C.")] = False,
     rate: Annotated[
         float | None, typer.Option(min=0, help="Events a second; 0 as fast as it goes. Default: traffic.game_rate.")
     ] = None,
-    object_events: Annotated[int, typer.Option(min=1, help="Lines in one object.")] = 200,
     to: Annotated[
-        str | None, typer.Option(metavar="URL", help="Post them to this ingest server, with the sample keys of `up`.")
+        str | None, typer.Option(metavar="URL", help="Ingest server. Default: the one of `up` and `services`.")
     ] = None,
 ) -> None:
-    """Put objects of simulated game events into the bucket, or post events to an ingest server: --sample N or --follow.
+    """Post simulated game events to an ingest server, with the sample keys of `up`: --sample N or --follow.
 
-    Events of every declared type; some come twice, some are late, some are broken. Those that are posted hold made-up
-    personal data, too. The same seed makes the same events in a sample, but for their times.
-    Exit status: 0, or 1 with the reason.
+    Events of every declared type with made-up personal data; some come twice, some are late, some are broken. The same
+    seed makes the same events in a sample, but for their times. Exit status: 0, or 1 with the reason.
     Example: engagement-platform produce-games --sample 2000 --rate 0
     """
     if (sample is None) == (not follow):
         raise typer.BadParameter("give --sample or --follow")
-    from engagement_platform.embedded.game_traffic import put_events, simulated
+    from engagement_platform.embedded.game_servers import post_events
+    from engagement_platform.embedded.game_traffic import simulated
+    from engagement_platform.embedded.ingest import address, sample_keys
     from engagement_platform.settings import Settings
 
     settings = Settings()
     paced = settings.traffic.game_rate if rate is None else rate
-    if to is None:
-        print(put_events(settings, events=sample, rate=paced, object_events=object_events, stop=stop_signals()))
-        return
-    from engagement_platform.embedded.game_servers import post_events
-    from engagement_platform.embedded.ingest import sample_keys
-
-    traffic = simulated(settings, endless=follow, personal=True)
-    print(post_events(traffic, to, sample_keys(settings), events=sample, rate=paced, stop=stop_signals()))
+    traffic, keys = simulated(settings, endless=follow, personal=True), sample_keys(settings)
+    print(post_events(traffic, to or address(settings), keys, events=sample, rate=paced, stop=stop_signals()))

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from engagement_platform.embedded.ports import LOCALHOST, answers
 from engagement_platform.embedded.process import Child
@@ -13,8 +15,6 @@ from engagement_platform.lake.jars import find_java, pyspark_home, spark_jars
 from engagement_platform.settings import Settings
 
 NAME = "spark-connect"
-# Seen: port open after 9 s (2 cores, Spark 4.2.0).
-UP_WITHIN_S = 120.0
 _MAIN = "org.apache.spark.sql.connect.service.SparkConnectServer"
 # Each batch brings plans and classes of its own, most of which run a few times: on few cores, compiling them well and
 # collecting beside the program take the processor from the work.
@@ -41,12 +41,7 @@ rootLogger.appenderRef.out.ref = out
 """
 
 
-def remote(settings: Settings) -> str:
-    """The address clients use."""
-    return f"sc://{LOCALHOST}:{settings.embedded.connect_port}"
-
-
-def connect_child(settings: Settings, work_dir: Path) -> Child:
+def connect_child(settings: Settings, work_dir: Path, env: Mapping[str, str] = MappingProxyType({})) -> Child:
     """The server as a process to supervise; `work_dir` takes its scratch files. Raises what resolving jars raises.
 
     spark-submit is a shell script that becomes the JVM (exec twice), so the child's process is the server itself.
@@ -96,6 +91,7 @@ def connect_child(settings: Settings, work_dir: Path) -> Child:
             "SPARK_CONNECT_MODE_ENABLED": None,
             # Session windows and file names use it; the platform is UTC everywhere.
             "TZ": "UTC",
+            **env,
         },
         ready=lambda: answers(settings.embedded.connect_port),
     )

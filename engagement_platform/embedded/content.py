@@ -1,11 +1,11 @@
-"""What sample engagements talk about: event types, subjects, attributes, names. Who does it when is `traffic`."""
+"""What sample engagements are about: event types, subjects, attributes, names. Who does what when is `traffic`."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
 from random import Random
+from typing import Any
 
 _FIRST = (
     "Amina", "Björn", "Chen", "Daniela", "Elif", "François", "Grace", "Hiroshi", "Ines", "João", "Kateryna", "Łukasz",
@@ -18,7 +18,7 @@ _LAST = (
     "Varga", "Williams", "Xu", "Yılmaz", "Zhang", "de la Cruz",
 )  # fmt: skip
 
-# type, channel (None: not said), subjects, attribute keys
+# type, channel (None: left out), subjects, attribute keys
 _EVENTS: tuple[tuple[str, str | None, tuple[str, ...], tuple[str, ...]], ...] = (
     ("email_sent", "email", ("Welcome aboard", "Your trial ends soon", "What is new in March"), ("campaign", "locale")),
     ("email_opened", "email", ("Welcome aboard", "Your trial ends soon"), ("campaign", "device")),
@@ -43,19 +43,8 @@ _VALUES = {
 }
 
 
-@dataclass(frozen=True)
-class Content:
-    """What one engagement says, and the same as JSON members with a leading comma, made once and used often."""
-
-    type: str
-    channel: str | None
-    subject: str | None
-    attributes: dict[str, str]
-    members: str
-
-
-def contents(rng: Random, count: int) -> list[Content]:
-    """`count` contents; subjects and attributes are left out now and then, as real producers do."""
+def contents(rng: Random, count: int) -> list[dict[str, Any]]:
+    """Members of `count` engagements; subjects and attributes are left out now and then, as real producers do."""
     return [_content(rng) for _ in range(count)]
 
 
@@ -64,18 +53,13 @@ def full_name(number: int) -> str:
     return f"{_FIRST[number % len(_FIRST)]} {_LAST[number // 3 % len(_LAST)]}"
 
 
-def _content(rng: Random) -> Content:
+def _content(rng: Random) -> dict[str, Any]:
     kind, channel, subjects, keys = rng.choice(_EVENTS)
     subject = rng.choice(subjects) if subjects and rng.random() < 0.9 else None
     attributes = {key: rng.choice(_VALUES[key]) for key in keys if rng.random() < 0.8}
-    said: dict[str, object] = {"type": kind, "channel": channel, "subject": subject, "attributes": attributes}
-    present = {name: value for name, value in said.items() if value}
-    return Content(kind, channel, subject, attributes, "," + compact(present)[1:-1])
+    members = {"type": kind, "channel": channel, "subject": subject, "attributes": attributes}
+    return {name: value for name, value in members.items() if value}
 
 
-def compact(value: object) -> str:
-    """JSON without blanks, characters beyond ASCII as themselves."""
-    return _ENCODE(value)
-
-
-_ENCODE: Callable[[object], str] = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+compact: Callable[[object], str] = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+"""JSON without blanks, characters beyond ASCII as themselves."""

@@ -1,19 +1,18 @@
 """Simulated game servers: each posts the events of its game to the ingest server, and again until it is taken.
 
-What they say is `game_traffic`; where the server is, and with which keys, is `ingest`.
+What events there are is `game_traffic`; where the server is, and with which keys, is `ingest`.
 """
 
 from __future__ import annotations
 
 import gzip
-import itertools
 import json
 import threading
 import time
 import urllib.error
 import urllib.request
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from http.client import HTTPException
@@ -22,20 +21,9 @@ from engagement_platform.embedded.game_traffic import GameTraffic
 from engagement_platform.errors import PlatformError
 
 _TIMEOUT_S = 10.0
-# What a server says that will not take events now, and will later; the same when it is not there.
+# Answers of a server that will take events later; the same when it is not there.
 _LATER = frozenset({429, 503})
 _PAUSE_S, _LONGEST_PAUSE_S = 0.5, 15.0
-
-
-class EventsNotTaken(PlatformError):
-    """The ingest server turned a request away for good."""
-
-    def __init__(self, url: str, status: int, said: str) -> None:
-        super().__init__(
-            f"The ingest server at {url} answered {status}: {said[:300]}. What it had accepted before is kept. With "
-            "401 or 403 the key is none of its own: start `engagement-platform up` or `services` once more, which "
-            "makes new sample keys."
-        )
 
 
 @dataclass
@@ -63,72 +51,65 @@ def post_events(
     *,
     events: int | None,
     rate: float,
-    request_events: int = 100,
     stop: threading.Event | None = None,
 ) -> Posted:
     """Post events until there are so many, or `stop`; each game with its own key.
 
-    events: None goes on. rate: events a second of all games, 0 as fast as it goes. request_events: most in a round of
-    one request for each game; a round waits at most two seconds to be full.
-    A server that is away, or busy, is asked again with the same events. Raises EventsNotTaken.
+    events: None goes on. rate: events a second of all games, 0 as fast as it goes. A server that is away, or busy, is
+    asked again with the same events. Raises PlatformError when it refuses for good.
     """
-    stop = stop or threading.Event()
-    games = itertools.cycle(sorted(keys))
-    each = max(1, min(request_events, int(rate * 2))) if rate else request_events
-    posted, written, began = Posted(), 0, time.monotonic()
-    while events is None or written < events:
-        count = each if events is None else min(each, events - written)
-        now = datetime.now(UTC)
-        for game, lines in _by_game([traffic.line(now) for _ in range(count)], keys, next(games)).items():
+    stop, posted, sent, began = stop or threading.Event(), Posted(), 0, time.monotonic()
+    # A round waits at most two seconds to be full.
+    each = max(1, min(100, int(rate * 2))) if rate else 100
+    while (events is None or sent < events) and not stop.is_set():
+        count = each if events is None else min(each, events - sent)
+        now, by_game = datetime.now(UTC), defaultdict[str, list[bytes]](list)
+        for line in (traffic.line(now) for _ in range(count)):
+            by_game[_game_of(line, keys)].append(line)
+        for game, lines in by_game.items():
             _post(posted, url, keys[game], lines, stop)
-        written += count
-        ahead = began + written / rate - time.monotonic() if rate else 0.0
-        if (ahead > 0 and stop.wait(ahead)) or stop.is_set():
-            break
+        sent += count
+        stop.wait(max(0.0, began + sent / rate - time.monotonic()) if rate else 0.0)
     return posted
 
 
-def _by_game(lines: Sequence[bytes], games: Collection[str], anybody: str) -> Mapping[str, list[bytes]]:
-    """The lines of each game. anybody: whose are those that cannot be read."""
-    found = defaultdict[str, list[bytes]](list)
-    for line in lines:
-        try:
-            game = str(json.loads(line)["game_id"])
-        except (ValueError, KeyError):
-            game = anybody
-        found[game if game in games else anybody].append(line)
-    return found
+def _game_of(line: bytes, keys: Mapping[str, str]) -> str:
+    """The game of a line; of one that cannot be read, any."""
+    try:
+        game = str(json.loads(line)["game_id"])
+    except (ValueError, KeyError):
+        return min(keys)
+    return game if game in keys else min(keys)
 
 
 def _post(posted: Posted, url: str, key: str, lines: Sequence[bytes], stop: threading.Event) -> None:
-    headers = {
-        "Authorization": f"Bearer {key}", "Content-Type": "application/x-ndjson", "Content-Encoding": "gzip",
-    }  # fmt: skip
-    body = gzip.compress(b"\n".join(lines))
-    pause = _PAUSE_S
-    while True:
+    headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/x-ndjson", "Content-Encoding": "gzip"}
+    body, pause, answered = gzip.compress(b"\n".join(lines)), _PAUSE_S, None
+    while answered is None:
         posted.requests += 1
         request = urllib.request.Request(f"{url}/v1/events", body, headers, method="POST")  # noqa: S310
         try:
             with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:  # noqa: S310
-                return _count(posted, answer.read())
+                answered = answer.read()
         except urllib.error.HTTPError as error:
-            said = error.read()
-            # None was accepted; each is kept, with its reason.
+            text = error.read()
             if error.code == 422:
-                return _count(posted, said)
-            if error.code not in _LATER:
-                raise EventsNotTaken(url, error.code, said.decode(errors="replace")) from None
+                # None was accepted; each is kept, with its reason.
+                answered = text
+            elif error.code not in _LATER:
+                raise PlatformError(
+                    f"The ingest server at {url} answered {error.code}: {text.decode(errors='replace')[:300]}. What it "
+                    "had accepted before is kept. With 401 or 403 the key is none of its own: start "
+                    "`engagement-platform up` or `services` once more, which makes new sample keys."
+                ) from None
             pause = max(pause, float(error.headers.get("Retry-After") or 0))
         except (OSError, HTTPException):
             pass
-        if stop.wait(pause):
-            posted.given_up += len(lines)
-            return None
-        pause = min(pause * 2, _LONGEST_PAUSE_S)
-
-
-def _count(posted: Posted, said: bytes) -> None:
-    answer = json.loads(said)
-    posted.accepted += answer.get("accepted", 0)
-    posted.refused += len(answer.get("refused", ()))
+        if answered is None:
+            if stop.wait(pause):
+                posted.given_up += len(lines)
+                return
+            pause = min(pause * 2, _LONGEST_PAUSE_S)
+    counts = json.loads(answered)
+    posted.accepted += counts.get("accepted", 0)
+    posted.refused += len(counts.get("refused", ()))

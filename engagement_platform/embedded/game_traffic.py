@@ -1,28 +1,17 @@
-"""Simulated games: seeded events of every declared type, and objects of them in the bucket.
-
-The bucket is `aws`, or a real one; events that are posted are sent by `game_servers`, what is put on Kafka is
-`traffic`.
-"""
+"""Simulated games: seeded events of every declared type. `game_servers` posts them."""
 
 from __future__ import annotations
 
-import gzip
 import json
-import os
 import random
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from engagement_platform.pipelines.games.event_type import EventField, EventType
-from engagement_platform.pipelines.games.objects import options_of
 from engagement_platform.pipelines.games.registry import Registry, registry
-from engagement_platform.pipelines.games.replay import NoGameBucket
 from engagement_platform.settings import Settings
-from engagement_platform.sources.s3_sqs_aws import client
 
 GAMES = ("chess-2", "dungeon-dash", "farm-days", "star-racers")
 _PLATFORMS = ("ios", "android", "android", "web", "windows")
@@ -76,7 +65,7 @@ class GameTraffic:
         pick = self._rng.choice
         self._made += 1
         player = self._rng.randrange(self._players)
-        said: dict[str, Any] = {
+        event: dict[str, Any] = {
             "event_id": f"{self._token}-{self._made:09d}",
             "event_type": declared.name,
             "event_ts": at.astimezone(UTC).isoformat(),
@@ -86,90 +75,43 @@ class GameTraffic:
             "country": _COUNTRIES[player % len(_COUNTRIES)],
         }
         if declared.player == "required":
-            said |= {"player_id": f"player-{player:06d}", "session_id": f"session-{player:06d}-{self._made // 5000}"}
+            event |= {"player_id": f"player-{player:06d}", "session_id": f"session-{player:06d}-{self._made // 5000}"}
         for name, field in declared.fields.items():
             if field.required or self._rng.random() < 0.8:
-                said[name] = self._value(name, field, at)
-        if self._personal and "player_id" in said:
+                event[name] = self._value(name, field, at)
+        if self._personal and "player_id" in event:
             for pointer in declared.pii:
-                _set(said, pointer.split("/")[1:], player)
-        return said
+                _set_personal(event, pointer, player)
+        return event
 
     def _value(self, name: str, field: EventField, at: datetime) -> object:
-        pick = self._rng.choice
         least = 0.0 if field.at_least is None else field.at_least
         most = least + 100 if field.at_most is None else field.at_most
-        words = field.one_of or _WORDS.get(name) or tuple(f"{name}-{n}" for n in range(1, 9))
-        makes: dict[str, Callable[[], object]] = {
-            "string": lambda: pick(words),
-            "array<string>": lambda: [pick(("new_shop", "fast_start", "night_mode"))],
-            "long": lambda: self._rng.randint(int(least), int(most)),
-            "double": lambda: round(self._rng.uniform(least, most), 2),
-            "boolean": lambda: self._rng.random() < 0.5,
-            "date": lambda: at.date().isoformat(),
-            "timestamp": (at + timedelta(days=30)).isoformat,
-        }
-        return makes[field.type]()
+        if field.type == "string":
+            return self._rng.choice(field.one_of or _WORDS.get(name) or tuple(f"{name}-{n}" for n in range(1, 9)))
+        if field.type == "array<string>":
+            return [self._rng.choice(("new_shop", "fast_start", "night_mode"))]
+        if field.type == "long":
+            return self._rng.randint(int(least), int(most))
+        if field.type == "double":
+            return round(self._rng.uniform(least, most), 2)
+        if field.type == "boolean":
+            return self._rng.random() < 0.5
+        return at.date().isoformat() if field.type == "date" else (at + timedelta(days=30)).isoformat()
 
 
-def _set(said: dict[str, Any], steps: Sequence[str], player: int) -> None:
-    """Put a player's made-up word where the steps of a pointer lead; one through a list leads nowhere."""
-    *above, last = steps
-    if "*" in steps:
+def _set_personal(event: dict[str, Any], pointer: str, player: int) -> None:
+    """Put a player's made-up value where a pointer leads; one through a list leads nowhere."""
+    *above, last = pointer.split("/")[1:]
+    if "*" in pointer:
         return
     for step in above:
-        said = said.setdefault(step, {})
-    words = {"email": f"player-{player}@example.com", "ip": f"203.0.113.{player % 256}"}
-    said[last] = words.get(last, f"{last.replace('_', ' ')} of player {player}")
-
-
-@dataclass(frozen=True)
-class Put:
-    """What was written into the bucket."""
-
-    objects: int
-    events: int
-
-    def __str__(self) -> str:
-        return f"Put {self.events:,} lines of events into {self.objects:,} objects."
+        event = event.setdefault(step, {})
+    values = {"email": f"player-{player}@example.com", "ip": f"203.0.113.{player % 256}"}
+    event[last] = values.get(last, f"{last.replace('_', ' ')} of player {player}")
 
 
 def simulated(settings: Settings, *, endless: bool, personal: bool = False) -> GameTraffic:
     """Of every declared type. A sample is the same for the same seed, endless traffic says something new each time."""
     seed = time.time_ns() if endless else settings.traffic.seed
     return GameTraffic(seed, registry(settings.games.declarations), personal=personal)
-
-
-def put_events(
-    settings: Settings, *, events: int | None, rate: float, object_events: int, stop: threading.Event | None = None
-) -> Put:
-    """Write objects of simulated events as a collector does, until there are so many, or `stop`.
-
-    events: None goes on. rate: events a second, 0 as fast as it goes. object_events: lines in an object.
-    Raises NoGameQueue, NoGameBucket.
-    """
-    if settings.games.bucket is None:
-        raise NoGameBucket
-    stop = stop or threading.Event()
-    s3 = client("s3", options_of(settings))
-    traffic = simulated(settings, endless=events is None)
-    began, written, objects = time.monotonic(), 0, 0
-    for count in _sizes(events, object_events):
-        now = datetime.now(UTC)
-        body = gzip.compress(b"\n".join(traffic.line(now) for _ in range(count)) + b"\n")
-        key = f"{settings.games.prefix}{now:%Y/%m/%d/%H}/{now:%Y%m%dT%H%M%S%f}-{os.getpid()}-{objects:06d}.json.gz"
-        s3.put_object(Bucket=settings.games.bucket, Key=key, Body=body)
-        written, objects = written + count, objects + 1
-        ahead = began + written / rate - time.monotonic() if rate else 0.0
-        if (ahead > 0 and stop.wait(ahead)) or stop.is_set():
-            break
-    return Put(objects, written)
-
-
-def _sizes(events: int | None, most: int) -> Iterator[int]:
-    """Lines in each object."""
-    while events is None:
-        yield most
-    yield from [most] * (events // most)
-    if events % most:
-        yield events % most

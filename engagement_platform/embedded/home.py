@@ -1,4 +1,4 @@
-"""The folder all local state lives in, and the lock that keeps a second `up` out of it."""
+"""The lock that keeps a second `up` out of the folder of all local state."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import fcntl
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from engagement_platform.errors import PlatformError
@@ -18,29 +18,28 @@ LEFTOVERS_S = 10.0
 class HomeInUse(PlatformError):
     """Another process keeps services running on this home folder."""
 
-    def __init__(self, home: Path, pid: int | None) -> None:
-        self.home, self.pid = home, pid
-        who = f"process {pid}" if pid else "another process"
-        super().__init__(
-            f"Nothing was started: {who} already runs services on {home}. Stop it with Ctrl-C in its terminal, or set "
-            "ENGAGEMENT_PLATFORM_HOME to another folder."
-        )
-
 
 @contextmanager
 def locked_home(home: Path) -> Iterator[int]:
-    """Hold `home` alone; yields the descriptor of the lock, which children's keepers may hold on to.
+    """Hold `home` alone; yields the lock's descriptor, which the reaper holds on to until all children are gone.
 
-    When the last owner is gone but what it started is still being ended, waits for that. Raises HomeInUse.
+    When the last owner is gone but its children are still being ended, waits for that. Raises HomeInUse.
     """
-    home.mkdir(parents=True, exist_ok=True)
-    lock = os.open(home / "embedded.lock", os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        lock = os.open(home / "embedded.lock", os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        reason = f"{home} cannot hold local state: {error.strerror}. Set ENGAGEMENT_PLATFORM_HOME to a folder of yours."
+        raise PlatformError(reason) from None
     try:
         deadline = time.monotonic() + LEFTOVERS_S
-        while not _try_lock(lock):
-            owner = _owner(lock)
+        while not _locked(lock):
+            owner = os.pread(lock, 32, 0).decode()
             if _runs(owner) or time.monotonic() > deadline:
-                raise HomeInUse(home, owner)
+                raise HomeInUse(
+                    f"Nothing was started: process {owner} already runs services on {home}. Stop "
+                    "it with Ctrl-C in its terminal, or set ENGAGEMENT_PLATFORM_HOME to another folder."
+                )
             time.sleep(0.1)
         os.ftruncate(lock, 0)
         os.pwrite(lock, str(os.getpid()).encode(), 0)
@@ -49,26 +48,15 @@ def locked_home(home: Path) -> Iterator[int]:
         os.close(lock)
 
 
-def _try_lock(lock: int) -> bool:
-    try:
+def _locked(lock: int) -> bool:
+    with suppress(BlockingIOError):
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
-def _owner(lock: int) -> int | None:
-    text = os.pread(lock, 32, 0)
-    return int(text) if text.isdigit() else None
-
-
-def _runs(pid: int | None) -> bool:
-    if pid is None:
-        return False
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
         return True
-    return True
+    return False
+
+
+def _runs(pid: str) -> bool:
+    with suppress(ProcessLookupError, ValueError):
+        os.kill(int(pid), 0)
+        return True
+    return False

@@ -1,37 +1,23 @@
 """The ingest server for one machine: its process, which delivers into the bucket of `aws`, and API keys to try it with.
 
-What the server does is `ingest_server`; simulated games that post to it are `game_traffic`.
+What the server does is `ingest_server`; simulated games that post to it are `game_servers`.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-import urllib.request
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from engagement_platform.embedded import aws
-from engagement_platform.embedded.ports import LOCALHOST
+from engagement_platform.embedded.ports import LOCALHOST, answers_http
 from engagement_platform.embedded.process import Child
 from engagement_platform.errors import PlatformError
 from engagement_platform.ingest_server.keys import IngestKeys
 from engagement_platform.settings import ENV_PREFIX, Settings
 
 NAME = "ingest-server"
-# As old a segment's object is in the bucket soon, so that whoever tries it sees rows within half a minute. At the
-# sample's 20 events a second that is 200 lines an object.
-_SEGMENT_AGE = "PT10S"
-
-
-class SampleKeyMissing(PlatformError):
-    """Simulated games have no API key."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(
-            f"There are no sample API keys in {folder}. Nothing was sent. `engagement-platform up` and `services` make "
-            "them at their first start."
-        )
 
 
 def address(settings: Settings) -> str:
@@ -49,19 +35,15 @@ def ingest_child(settings: Settings, variables: Mapping[str, str]) -> Child:
 
     When it stops, what it has not delivered stays in its spool for the next start: the emulator forgets its objects.
     """
-    ours = {
-        "INGEST_SERVER__HOST": LOCALHOST,
-        "INGEST_SERVER__PORT": str(settings.embedded.ingest_port),
-        "INGEST_SERVER__SINK": "s3",
-        "INGEST_SERVER__STOP_WITHIN": "PT0S",
-    }
+    ours = {"HOST": LOCALHOST, "PORT": str(settings.embedded.ingest_port), "SINK": "s3", "STOP_WITHIN": "PT0S"}
     if "segment_age" not in settings.ingest_server.model_fields_set:
-        ours["INGEST_SERVER__SEGMENT_AGE"] = _SEGMENT_AGE
+        # So that rows show within half a minute; at the sample's 20 events a second that is 200 lines an object.
+        ours["SEGMENT_AGE"] = "PT10S"
     return Child(
         name=NAME,
         command=[sys.executable, "-m", "engagement_platform.cli", "ingest-server"],
-        env={**variables, **{f"{ENV_PREFIX}{name}": value for name, value in ours.items()}},
-        ready=lambda: _answers(settings),
+        env={**variables, **{f"{ENV_PREFIX}INGEST_SERVER__{name}": value for name, value in ours.items()}},
+        ready=lambda: answers_http(f"{address(settings)}/healthz"),
         after=(aws.NAME,),
         # Before the emulator, which is of stage 0.
         stage=1,
@@ -74,33 +56,27 @@ def make_sample_keys(settings: Settings, games: Iterable[str]) -> None:
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     keys = IngestKeys(settings.store_url)
     valid = {key.key_id for key in keys.all() if key.revoked_ts is None}
-    for game, text in {**dict.fromkeys(games, ""), **_texts(folder)}.items():
-        # "ep_<id>_<secret>"; a home whose database is gone has keys that nobody knows.
+    for game, text in {**dict.fromkeys(games, ""), **_keys_in(folder)}.items():
+        # "ep_<id>_<secret>"; a home whose database is gone has keys that no server knows.
         if "_" in text and text.split("_")[1] in valid:
             continue
         _, made = keys.add(game)
-        path = folder / game
-        path.unlink(missing_ok=True)
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        (folder / game).unlink(missing_ok=True)
+        with os.fdopen(os.open(folder / game, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
             file.write(made)
 
 
 def sample_keys(settings: Settings) -> dict[str, str]:
-    """Game to key. Raises SampleKeyMissing."""
+    """Game to key. Raises PlatformError where there are none."""
     folder = key_folder(settings)
-    found = _texts(folder) if folder.is_dir() else {}
+    found = _keys_in(folder) if folder.is_dir() else {}
     if not found:
-        raise SampleKeyMissing(folder)
+        raise PlatformError(
+            f"There are no sample API keys in {folder}, so nothing was sent. `engagement-platform up` and `services` "
+            "make them at their first start."
+        )
     return found
 
 
-def _texts(folder: Path) -> dict[str, str]:
+def _keys_in(folder: Path) -> dict[str, str]:
     return {path.name: path.read_text().strip() for path in sorted(folder.iterdir()) if path.is_file()}
-
-
-def _answers(settings: Settings) -> bool:
-    try:
-        with urllib.request.urlopen(f"{address(settings)}/healthz", timeout=1) as answer:  # noqa: S310
-            return bool(answer.status == 200)
-    except OSError:
-        return False

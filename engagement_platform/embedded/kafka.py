@@ -10,7 +10,7 @@ import subprocess
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
+from typing import Self
 
 from engagement_platform.embedded.ports import LOCALHOST, answers
 from engagement_platform.embedded.process import Child, Supervisor
@@ -39,58 +39,38 @@ logger.server.level = info
 """
 
 
-class BrokerSetupFailed(PlatformError):
-    """The broker's data folder could not be prepared."""
-
-    def __init__(self, data_dir: Path, output: str) -> None:
-        self.data_dir = data_dir
-        lines = [line for line in output.splitlines() if line.strip()]
-        super().__init__(
-            f"Kafka's storage tool could not format {data_dir}: {lines[-1] if lines else 'it gave no reason'}. "
-            "Nothing else was touched."
-        )
-
-
-class TopicsNotMade(PlatformError):
-    """The embedded broker refused to make a topic."""
-
-
 class EmbeddedKafka:
     """The broker in `data_dir`: formatted on first use, its messages kept from start to start.
 
-    jars: what `resolve_jars("kafka", …)` returned. heap: of the JVM, in Java's notation.
-    `child()` is for a supervisor shared with other services; start, wait_ready and stop run it alone.
+    jars: what `resolve_jars("kafka", …)` returned. `child()` is for a supervisor shared with other services; as a
+    context manager it runs alone.
     """
 
-    def __init__(
-        self, data_dir: Path, port: int, controller_port: int, jars: Sequence[Path], heap: str = "512m"
-    ) -> None:
+    def __init__(self, data_dir: Path, port: int, controller_port: int, jars: Sequence[Path]) -> None:
         self.data_dir = data_dir.expanduser().absolute()
-        self.port, self.controller_port, self.heap = port, controller_port, heap
+        self.port, self.controller_port = port, controller_port
         self.bootstrap_servers = f"{LOCALHOST}:{port}"
+        # Code is compiled once, and quickly: starting and stopping took 4.0 s of the processor instead of 7.0 s; with a
+        # million messages in batches and 5,000 one by one in between 7.5 s instead of 12 s (2 cores, Java 17). The room
+        # for compiled code that goes with that would be 48 MB.
+        quick = ("-XX:TieredStopAtLevel=1", "-XX:ReservedCodeCacheSize=128m", "-XX:+UseSerialGC")
+        logging = f"-Dlog4j2.configurationFile={self.data_dir / 'log4j2.properties'}"
         # pyspark's log4j first: a newer slf4j than the broker's own, and one with a backend.
-        self._class_path = ":".join(map(str, [*logging_jars(), *jars]))
-        self._supervisor: Supervisor | None = None
+        class_path = ":".join(map(str, [*logging_jars(), *jars]))
+        java = (str(find_java()), "-Xmx512m", *quick, "-XX:+ExitOnOutOfMemoryError", logging, "-cp", class_path)
+        self._java = java
 
-    def prepare(self) -> None:
-        """Write the configuration, format the folder when that was not done yet. Raises BrokerSetupFailed."""
+    def child(self, topics: Mapping[str, int] | None = None) -> Child:
+        """The broker as a process to supervise, its folder formatted. Ready once it answers and has the topics.
+
+        Raises PlatformError when the folder cannot be formatted.
+        """
         self.data_dir.mkdir(parents=True, exist_ok=True)
         (self.data_dir / "log4j2.properties").write_text(_LOG4J)
         config = self.data_dir / "server.properties"
-        config.write_text("".join(f"{key}={value}\n" for key, value in self._properties().items()))
-        if (self.data_dir / "log" / "meta.properties").exists():
-            return
-        cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-        # With an equals sign, since an id may begin with a dash.
-        arguments = ("format", f"--cluster-id={cluster}", "--config", str(config), "--ignore-formatted")
-        run = subprocess.run(
-            [*self._java(), "kafka.tools.StorageTool", *arguments], capture_output=True, text=True, check=False
-        )
-        if run.returncode != 0:
-            raise BrokerSetupFailed(self.data_dir, run.stdout + run.stderr)
-
-    def child(self, topics: Mapping[str, int] | None = None) -> Child:
-        """The broker as a process to supervise; call `prepare` before. Ready once it answers and has the topics."""
+        config.write_text("".join(f"{key}={value}\n" for key, value in self.properties.items()))
+        if not (self.data_dir / "log" / "meta.properties").exists():
+            self._format(config)
 
         def ready() -> bool:
             if answers(self.port):
@@ -98,41 +78,36 @@ class EmbeddedKafka:
                 return True
             return False
 
-        return Child(
-            name=NAME, command=[*self._java(), "kafka.Kafka", str(self.data_dir / "server.properties")], ready=ready
+        return Child(name=NAME, command=[*self._java, "kafka.Kafka", str(config)], ready=ready)
+
+    def _format(self, config: Path) -> None:
+        cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        # With an equals sign, since an id may begin with a dash.
+        arguments = ("format", f"--cluster-id={cluster}", "--config", str(config), "--ignore-formatted")
+        run = subprocess.run(
+            [*self._java, "kafka.tools.StorageTool", *arguments], capture_output=True, text=True, check=False
         )
+        if run.returncode != 0:
+            why = (run.stdout + run.stderr).strip().rpartition("\n")[2]
+            raise PlatformError(f"Kafka could not format {self.data_dir}: {why}. Nothing else was touched.")
 
-    def start(self) -> None:
-        """Start the broker under a supervisor of its own; returns at once."""
-        self.prepare()
+    def __enter__(self) -> Self:
         self._supervisor = Supervisor(self.data_dir / "logs")
-        self._supervisor.start(self.child())
-
-    def wait_ready(self, timeout_s: float = UP_WITHIN_S) -> None:
-        """Return when the broker takes connections; raises ChildFailed with the end of its log."""
-        assert self._supervisor is not None, "start() comes first"
-        self._supervisor.wait_ready(timeout_s)
-
-    def stop(self) -> None:
-        """Stop the broker; its data stays."""
-        if self._supervisor is not None:
+        try:
+            self._supervisor.start(self.child())
+            self._supervisor.wait_ready(UP_WITHIN_S)
+        except BaseException:
             self._supervisor.stop()
-            self._supervisor = None
-
-    def __enter__(self) -> EmbeddedKafka:
-        self.start()
-        self.wait_ready()
+            raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
+    def __exit__(self, *_: object) -> None:
+        self._supervisor.stop()
 
     def create_topics(self, topics: Mapping[str, int]) -> None:
         """Make each topic (name -> partitions) that does not exist; those that do are left as they are.
 
-        Raises TopicsNotMade.
+        Raises PlatformError when the broker refuses.
         """
         if not topics:
             return
@@ -148,18 +123,11 @@ class EmbeddedKafka:
                 made.result(timeout=CALL_S)
             except KafkaException as error:
                 if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                    raise TopicsNotMade(f"The embedded broker did not make topic {name}: {error.args[0]}") from error
+                    raise PlatformError(f"The embedded broker did not make topic {name}: {error.args[0]}") from error
 
-    def _java(self) -> list[str]:
-        # Code is compiled once, and quickly: starting and stopping took 4.0 s of the processor instead of 7.0 s; with a
-        # million messages in batches and 5,000 one by one in between 7.5 s instead of 12 s (2 cores, Java 17). The room
-        # for compiled code that goes with that would be 48 MB.
-        quick = ("-XX:TieredStopAtLevel=1", "-XX:ReservedCodeCacheSize=128m", "-XX:+UseSerialGC")
-        logging = f"-Dlog4j2.configurationFile={self.data_dir / 'log4j2.properties'}"
-        command = [str(find_java()), f"-Xmx{self.heap}", *quick, "-XX:+ExitOnOutOfMemoryError"]
-        return [*command, logging, "-cp", self._class_path]
-
-    def _properties(self) -> dict[str, str | int]:
+    @property
+    def properties(self) -> dict[str, str | int]:
+        """What its server.properties says."""
         return {
             "process.roles": "broker,controller",
             "node.id": 1,

@@ -8,18 +8,20 @@ from __future__ import annotations
 import json
 import sysconfig
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import engagement_platform
-from engagement_platform.embedded.ports import LOCALHOST, PortNeed, answers
+from engagement_platform.embedded.ports import LOCALHOST, answers, answers_http
 from engagement_platform.embedded.process import Child
 from engagement_platform.errors import PlatformError
 from engagement_platform.settings import Settings
 
 CODE_SERVER, WEBSERVER, DAEMON = "code-server", "webserver", "daemon"
 LOCATION = "engagement_platform"
+PORTS = {"ui_port": "Dagster UI", "code_port": "Dagster code server"}
+"""Setting of `embedded` to what listens there."""
 STAGE = 1
 AFTER_SPARK = ("nice", "-n", "5")
 """Runs wait for Spark more than they work; where cores are few, those that start would keep it waiting."""
@@ -30,29 +32,12 @@ _CANCEL = """mutation($ids: [String!]!) { terminateRuns(runIds: $ids, terminateP
   { __typename } }"""
 
 
-class DagsterConfigMissing(PlatformError):
-    """dagster.yaml is neither beside the package nor in it."""
-
-    def __init__(self) -> None:
-        super().__init__(
-            "Found no dagster.yaml for the Dagster instance. Run from a checkout, or reinstall the package."
-        )
-
-
 def ui_address(settings: Settings) -> str:
     """Where the Dagster UI is."""
     return f"http://{LOCALHOST}:{settings.embedded.ui_port}"
 
 
-def dagster_needs(settings: Settings) -> list[PortNeed]:
-    """The ports that Dagster will listen on."""
-    return [
-        PortNeed(settings.embedded.ui_port, "ui_port", "Dagster UI"),
-        PortNeed(settings.embedded.code_port, "code_port", "Dagster code server"),
-    ]
-
-
-def dagster_children(settings: Settings, variables: Mapping[str, str], after: tuple[str, ...]) -> list[Child]:
+def dagster_children(settings: Settings, variables: Mapping[str, str], after: Sequence[str]) -> list[Child]:
     """The three programs. One code server serves both others, so definitions load once. Writes <home>/dagster.
 
     after: services without which the daemon's sensors would only fail.
@@ -80,7 +65,7 @@ def dagster_children(settings: Settings, variables: Mapping[str, str], after: tu
         Child(
             name=WEBSERVER,
             command=[str(scripts / "dagster-webserver"), *ui],
-            ready=lambda: _ui_answers(settings),
+            ready=lambda: answers_http(f"{ui_address(settings)}/server_info"),
             env=env,
             # Asked before the code server answers, it would show an error and ask again only after 10 s.
             after=(CODE_SERVER,),
@@ -120,17 +105,11 @@ def _ask(settings: Settings, query: str, variables: Mapping[str, object]) -> dic
         return dict(json.load(answer)["data"])
 
 
-def _ui_answers(settings: Settings) -> bool:
-    try:
-        with urllib.request.urlopen(f"{ui_address(settings)}/server_info", timeout=1) as answer:  # noqa: S310
-            return bool(answer.status == 200)
-    except OSError:
-        return False
-
-
 def _instance_config() -> str:
     package = Path(engagement_platform.__file__).parent
     for folder in (package.parent, package):
         if (folder / "dagster.yaml").exists():
             return (folder / "dagster.yaml").read_text()
-    raise DagsterConfigMissing
+    raise PlatformError(
+        "Found no dagster.yaml for the Dagster instance. Run from a checkout, or reinstall the package."
+    )

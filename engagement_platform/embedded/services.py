@@ -6,18 +6,16 @@ The broker, Spark, the emulator of AWS and the ingest server are `kafka`, `conne
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
-from engagement_platform.embedded.aws import EmbeddedAws, is_installed, with_aws
-from engagement_platform.embedded.connect import connect_child, remote
+from engagement_platform.embedded import ingest
+from engagement_platform.embedded.aws import BUCKET, EmbeddedAws, is_installed
+from engagement_platform.embedded.connect import connect_child
 from engagement_platform.embedded.game_traffic import GAMES
-from engagement_platform.embedded.ingest import ingest_child, make_sample_keys
 from engagement_platform.embedded.kafka import EmbeddedKafka
-from engagement_platform.embedded.ports import LOCALHOST, PortNeed
+from engagement_platform.embedded.ports import LOCALHOST
 from engagement_platform.embedded.process import Child
 from engagement_platform.lake.jars import resolve_jars
 from engagement_platform.pipelines.declarations.declared import declarations
@@ -31,26 +29,18 @@ class Services:
     settings: Settings
     kafka: bool
     connect: bool
-    aws: bool = False
+    aws: bool
     """S3, SNS and SQS for game events, and the ingest server before them."""
 
     @property
-    def needs(self) -> list[PortNeed]:
-        """The ports that will be listened on."""
-        embedded = self.settings.embedded
-        kafka = [
-            PortNeed(embedded.kafka_port, "kafka_port", "Kafka"),
-            PortNeed(embedded.kafka_controller_port, "kafka_controller_port", "Kafka's controller"),
-        ]
-        aws = [
-            PortNeed(embedded.aws_port, "aws_port", "S3 and SQS"),
-            PortNeed(embedded.ingest_port, "ingest_port", "ingest server"),
-        ]
-        return [
-            *(kafka if self.kafka else []),
-            *([PortNeed(embedded.connect_port, "connect_port", "Spark Connect")] if self.connect else []),
-            *(aws if self.aws else []),
-        ]
+    def needs(self) -> dict[str, str]:
+        """The ports that will be listened on: setting of `embedded` to what will be there."""
+        kafka = {"kafka_port": "Kafka", "kafka_controller_port": "Kafka's controller"}
+        return {
+            **(kafka if self.kafka else {}),
+            **({"connect_port": "Spark Connect"} if self.connect else {}),
+            **({"aws_port": "S3 and SQS", "ingest_port": "ingest server"} if self.aws else {}),
+        }
 
     def children(self) -> list[Child]:
         """The processes to supervise. Resolves jars and formats the broker's folder when that was not done yet."""
@@ -59,22 +49,18 @@ class Services:
         declared = declarations(settings)
         # Spark first: it takes longest to come up.
         if self.connect:
-            spark = connect_child(settings, home / "spark")
             # Its workers fetch the objects of games, and boto3 looks for address and keys in the environment only.
-            aws = {name: value for name, value in self.variables.items() if name.startswith("AWS_")}
-            children.append(replace(spark, env={**spark.env, **aws}))
+            children.append(connect_child(settings, home / "spark", self.aws_variables))
         if self.kafka:
-            ports = settings.embedded
+            ports, names = settings.embedded, settings.kafka
             jars = resolve_jars("kafka", settings.spark.jar_cache)
             broker = EmbeddedKafka(home / "kafka", ports.kafka_port, ports.kafka_controller_port, jars)
-            broker.prepare()
-            names = settings.kafka
-            ours = (names.engagements_topic, names.mutation_requests_topic, names.profile_changes_topic)
-            has_views = settings.pipelines.page_views or declared.page_views
-            topics = (*ours, *((settings.page_views.topic,) if has_views else ()), *declared.topics)
-            children.append(broker.child(dict.fromkeys(topics, ports.kafka_partitions)))
+            topics = [names.engagements_topic, names.mutation_requests_topic, names.profile_changes_topic]
+            if settings.pipelines.page_views or declared.page_views:
+                topics.append(settings.page_views.topic)
+            children.append(broker.child(dict.fromkeys((*topics, *declared.topics), ports.kafka_partitions)))
         if self.aws:
-            queues = tuple((str(feed.bucket), str(feed.queue_url)) for feed in declared.feeds)
+            queues = [(str(feed.bucket), str(feed.queue_url)) for feed in declared.feeds]
             children.append(EmbeddedAws(settings.embedded.aws_port, queues).child())
         return children
 
@@ -85,12 +71,17 @@ class Services:
         """
         if not self.aws:
             return []
-        make_sample_keys(self.settings, GAMES)
-        return [ingest_child(self.settings, self.variables)]
+        ingest.make_sample_keys(self.settings, GAMES)
+        return [ingest.ingest_child(self.settings, self.variables)]
+
+    @property
+    def aws_variables(self) -> dict[str, str]:
+        """What clients of S3 and SQS read; nothing where those are not here."""
+        return EmbeddedAws(self.settings.embedded.aws_port).variables if self.aws else {}
 
     @property
     def variables(self) -> dict[str, str]:
-        """The settings as environment variables, for children and for those who call from elsewhere. No secrets."""
+        """The settings as environment variables, for children and for programs started elsewhere. No secrets."""
         settings = self.settings
         named = {
             "HOME": str(settings.home),
@@ -101,8 +92,7 @@ class Services:
             "GAMES__BUCKET": settings.games.bucket,
             "GAMES__QUEUE_URL": settings.games.queue_url,
         }
-        ours = {f"{ENV_PREFIX}{name}": value for name, value in named.items() if value is not None}
-        return {**ours, **(EmbeddedAws(settings.embedded.aws_port).variables if self.aws else {})}
+        return {f"{ENV_PREFIX}{name}": value for name, value in named.items() if value is not None} | self.aws_variables
 
     @property
     def dagster_variables(self) -> dict[str, str]:
@@ -114,48 +104,40 @@ class Services:
 
 def all_services(settings: Settings) -> Services:
     """Broker and Spark server both run here, whatever the settings point at now; S3 and SQS where they can."""
-    home = settings.home.expanduser().absolute()
-    bootstrap = f"{LOCALHOST}:{settings.embedded.kafka_port}"
-    kafka = settings.kafka.model_copy(update={"bootstrap_servers": bootstrap})
-    spark = settings.spark.model_copy(update={"remote": remote(settings)})
-    made = settings.model_copy(update={"home": home, "kafka": kafka, "spark": spark})
-    return _with_aws(Services(made, True, True))
+    return _services(settings, kafka=True, connect=True)
 
 
 def missing_services(settings: Settings) -> Services:
-    """Only what the settings do not name runs here: whoever sets bootstrap_servers or spark.remote brings their own."""
-    ours = all_services(settings).settings
-    own_kafka = "bootstrap_servers" in settings.kafka.model_fields_set and (
-        settings.kafka.bootstrap_servers != ours.kafka.bootstrap_servers
-    )
-    own_spark = settings.spark.remote is not None and settings.spark.remote != ours.spark.remote
-    update = {
-        "kafka": settings.kafka if own_kafka else ours.kafka,
-        "spark": settings.spark if own_spark else ours.spark,
-    }
-    made = ours.model_copy(update={**update, "games": settings.games})
-    return _with_aws(Services(made, kafka=not own_kafka, connect=not own_spark))
+    """Only what the settings do not name runs here: bootstrap_servers and spark.remote may name services elsewhere."""
+    ours, kafka, remote = all_services(settings).settings, settings.kafka, settings.spark.remote
+    named = "bootstrap_servers" in kafka.model_fields_set and kafka.bootstrap_servers != ours.kafka.bootstrap_servers
+    return _services(settings, kafka=not named, connect=remote in (None, ours.spark.remote))
 
 
-def _with_aws(services: Services) -> Services:
-    """With S3 and SQS here, unless games are off, the settings name a queue, or moto is not installed.
+def _services(settings: Settings, *, kafka: bool, connect: bool) -> Services:
+    """S3 and SQS, unless games are off, the settings name a queue, or moto is not installed.
 
-    Nor where the lake is on an object store: whoever is told of the emulator would look for the tables there.
+    Nor where the lake is on an object store: clients of the emulator would look for the tables there.
     """
-    settings = services.settings
-    aws = EmbeddedAws(settings.embedded.aws_port)
-    theirs = settings.games.queue_url not in (None, aws.queue_url)
-    if theirs or not settings.pipelines.games or "://" in settings.lake or not is_installed():
-        return services
-    return replace(services, settings=with_aws(settings, aws), aws=True)
+    ports = settings.embedded
+    changed: dict[str, object] = {"home": settings.home.expanduser().absolute()}
+    if kafka:
+        bootstrap = {"bootstrap_servers": f"{LOCALHOST}:{ports.kafka_port}"}
+        changed["kafka"] = settings.kafka.model_copy(update=bootstrap)
+    if connect:
+        changed["spark"] = settings.spark.model_copy(update={"remote": f"sc://{LOCALHOST}:{ports.connect_port}"})
+    emulator, games = EmbeddedAws(ports.aws_port), settings.games
+    theirs = games.queue_url not in (None, emulator.queue_url) or "://" in settings.lake
+    aws = settings.pipelines.games and not theirs and is_installed()
+    if aws:
+        changed["games"] = games.model_copy(update={"bucket": BUCKET, "queue_url": emulator.queue_url})
+    return Services(settings.model_copy(update=changed), kafka, connect, aws)
 
 
 def write_env_file(path: Path, variables: Mapping[str, str]) -> None:
-    """Write KEY=VALUE lines; whoever waits for the file sees it whole or not at all."""
+    """Write KEY=VALUE lines; a program that watches for the file sees it whole or not at all."""
     path = path.absolute()
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, scratch = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    with os.fdopen(handle, "w") as file:
-        file.writelines(f"{key}={value}\n" for key, value in variables.items())
-    Path(scratch).chmod(0o644)
-    Path(scratch).replace(path)
+    scratch = path.with_name(f".{path.name}.partial")
+    scratch.write_text("".join(f"{key}={value}\n" for key, value in variables.items()))
+    scratch.replace(path)

@@ -13,9 +13,9 @@ from datetime import UTC, datetime, timedelta, timezone
 from enum import StrEnum
 from itertools import accumulate
 from random import Random
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-from engagement_platform.embedded.content import Content, compact, contents, full_name
+from engagement_platform.embedded.content import compact, contents, full_name
 from engagement_platform.embedded.invalid_messages import INVALID_ENGAGEMENTS, INVALID_REQUESTS
 from engagement_platform.embedded.page_views import PageViews
 from engagement_platform.embedded.profiles import ProfileChanges
@@ -112,7 +112,7 @@ class _Person:
         return self._id("contact") + ("" if len(self.ids) == 1 else f"-{len(self.ids)}")
 
     def renew(self) -> None:
-        """Somebody else takes the place: keeps chains of conversions, and memory, short however long we run."""
+        """The place goes to another person: keeps chains of conversions, and memory, short however long we run."""
         self.life += 1
         self.ids = [self._id("lead")]
 
@@ -131,7 +131,7 @@ class _Sent:
     engagement_ts: str
     day: str
     version: int
-    content: Content
+    content: dict[str, Any]
 
 
 class Traffic:
@@ -169,7 +169,7 @@ class Traffic:
         self._people: list[dict[int, _Person]] = [{} for _ in self.organizations]
         self._recent: list[_Sent] = []
         self._again: list[tuple[int, Message]] = []
-        self._engagements = self._requests = self._sent = self._spoiled = 0
+        self._engagements = self._requests = self._sent = self._invalid = 0
 
     @property
     def messages_per_engagement(self) -> float:
@@ -217,7 +217,7 @@ class Traffic:
         organization = bisect(self._weights, random() * self._weights[-1])
         person = self._person(organization)
         late = random() < self._settings.late_share
-        # The newest id mostly; a late event, or a device that has not heard of the conversion, names an older one.
+        # The newest id mostly; a late event, or a device that does not know of the conversion, names an older one.
         known = len(person.ids)
         person_id = person.ids[int(random() * known)] if known > 1 and (late or random() < 0.1) else person.ids[-1]
         ts = self._clock() - timedelta(days=1 + random() * 8 if late else 0, seconds=1e-6 + random() * 2)
@@ -248,22 +248,24 @@ class Traffic:
         return self._engagement(sent)
 
     def _engagement(self, sent: _Sent) -> Message:
-        # By hand: json.dumps of the whole costs twice as much, and only names need its escapes.
-        name = f',"person_name":{compact(sent.person.name)}' if self._rng.random() < 0.5 else ""
-        version = f',"version":{sent.version}' if sent.version > 1 or self._engagements % 2 else ""
-        key = self._keys[sent.organization]
-        text = (
-            f'{{"engagement_id":"{sent.engagement_id}","organization_id":"{self.organizations[sent.organization].id}",'
-            f'"person_id":"{sent.person_id}"{name},"engagement_ts":"{sent.engagement_ts}"{version}'
-            f"{sent.content.members}}}"
-        )
-        return Message("engagements", key, text.encode())
+        name = {"person_name": sent.person.name} if self._rng.random() < 0.5 else {}
+        version = {"version": sent.version} if sent.version > 1 or self._engagements % 2 else {}
+        fields = {
+            "engagement_id": sent.engagement_id,
+            "organization_id": self.organizations[sent.organization].id,
+            "person_id": sent.person_id,
+            **name,
+            "engagement_ts": sent.engagement_ts,
+            **version,
+            **sent.content,
+        }
+        return self._message("engagements", sent.organization, fields)
+
+    def _message(self, kind: Kind, organization: int, fields: Mapping[str, object]) -> Message:
+        return Message(kind, self._keys[organization], compact(fields).encode())
 
     def _request(self) -> Message:
         sent = self._rng.choice(self._recent)
-        return Message("mutation-requests", self._keys[sent.organization], compact(self._request_fields(sent)).encode())
-
-    def _request_fields(self, sent: _Sent) -> dict[str, object]:
         self._requests += 1
         fields: dict[str, object] = {
             "request_id": f"req-{self._token}-{self._requests:07d}",
@@ -282,7 +284,8 @@ class Traffic:
         else:
             fields |= {"operation": "DELETE", "from_id": sent.person.id}
             sent.person.renew()
-        return fields | {"execution_ts": self._clock().isoformat()}
+        fields["execution_ts"] = self._clock().isoformat()
+        return self._message("mutation-requests", sent.organization, fields)
 
     def _conversion(self, sent: _Sent) -> dict[str, object]:
         """A lead becomes a contact, a contact is merged into the next: chains of up to three ids, then a new person."""
@@ -304,20 +307,20 @@ class Traffic:
     def _patch(self) -> dict[str, object]:
         content = self._rng.choice(self._contents)
         patches: tuple[dict[str, object], ...] = (
-            {"subject": content.subject or "Corrected"},
+            {"subject": content.get("subject", "Corrected")},
             {"channel": None, "attributes": {"reviewed": "yes"}},
-            {"type": content.type, "attributes": {"campaign": None, "outcome": "corrected"}},
+            {"type": content["type"], "attributes": {"campaign": None, "outcome": "corrected"}},
         )
         return self._rng.choice(patches)
 
     def _bad(self) -> Message:
         """A good message made invalid, each way in turn."""
         ways = (*INVALID_ENGAGEMENTS.values(), *INVALID_REQUESTS.values())
-        turn = self._spoiled % len(ways)
-        self._spoiled += 1
+        turn = self._invalid % len(ways)
+        self._invalid += 1
         organization = bisect(self._weights, self._rng.random() * self._weights[-1])
         name, now = self.organizations[organization].id, self._clock().isoformat()
-        marker = f"bad-{self._token}-{self._spoiled:07d}"
+        marker = f"bad-{self._token}-{self._invalid:07d}"
         if turn < len(INVALID_ENGAGEMENTS):
             fields = {"engagement_id": marker, "organization_id": name, "person_id": "lead-00000"}
             value = ways[turn](fields | {"engagement_ts": now, "type": "page_viewed"})
@@ -326,7 +329,7 @@ class Traffic:
         return Message("mutation-requests", self._keys[organization], ways[turn](fields | {"execution_ts": now}))
 
     def _person(self, organization: int) -> _Person:
-        """Somebody of the organization; the lower numbers are the busier persons."""
+        """A person of the organization; the lower numbers are the busier ones."""
         number = int(self.organizations[organization].persons * self._rng.random() ** 2)
         people = self._people[organization]
         person = people.get(number)

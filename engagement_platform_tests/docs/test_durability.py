@@ -20,5 +20,5 @@ def test_tombstones_and_keys_are_synced_as_the_stores_are(tmp_path: Path) -> Non
 
 def test_the_embedded_broker_leaves_flushing_to_the_operating_system(tmp_path: Path) -> None:
     broker = EmbeddedKafka(tmp_path, 1, 2, [])
-    assert not [name for name in broker._properties() if "flush" in name]
+    assert not [name for name in broker.properties if "flush" in name]
     assert "their default is never" in PAGE.read_text(encoding="utf-8")

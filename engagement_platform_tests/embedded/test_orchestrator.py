@@ -8,7 +8,7 @@ from pathlib import Path
 
 from dagster import DagsterInstance
 
-from engagement_platform.embedded.orchestrator import dagster_children, dagster_needs, ui_address
+from engagement_platform.embedded.orchestrator import PORTS, dagster_children, ui_address
 from engagement_platform.jobs import GAME_JOBS, JOB_NAMES
 from engagement_platform.settings import Settings
 
@@ -45,7 +45,7 @@ def test_every_server_listens_on_this_machine_only(tmp_path: Path) -> None:
         assert child.env["A"] == "1"
         assert child.env["DAGSTER_HOME"] == str(tmp_path / "dagster")
     assert daemon.after == ("code-server", "kafka")
-    assert [need.port for need in dagster_needs(settings)] == [3111, 4111]
+    assert [getattr(settings.embedded, port) for port in PORTS] == [3111, 4111]
     assert ui_address(settings) == "http://127.0.0.1:3111"
 
 

@@ -3,45 +3,33 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
 
 import pytest
 
-from engagement_platform.embedded.ports import PortInUse, PortNeed, answers, check_ports, free_ports, is_free
+from engagement_platform.embedded.ports import PortInUse, answers, check_ports, free_ports, is_free
+from engagement_platform.settings import EmbeddedSettings
 
 
-@pytest.fixture
-def taken() -> Iterator[int]:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        yield server.getsockname()[1]
-
-
-def test_a_taken_port_is_named_with_the_setting_that_moves_it(taken: int) -> None:
-    need = PortNeed(taken, "kafka_port", "Kafka")
-    with pytest.raises(PortInUse, match=rf"port {taken} \(Kafka\).*ENGAGEMENT_PLATFORM_EMBEDDED__KAFKA_PORT") as caught:
-        check_ports([need])
-    assert caught.value.needs == (need,)
-
-
-def test_all_taken_ports_are_named_at_once(taken: int) -> None:
+def test_all_taken_ports_are_named_at_once_with_the_settings_that_move_them() -> None:
     (free,) = free_ports(1)
-    needs = [PortNeed(taken, "kafka_port", "Kafka"), PortNeed(free, "ui_port", "UI")]
-    with socket.create_server(("127.0.0.1", 0)) as other, pytest.raises(PortInUse) as caught:
-        check_ports([*needs, PortNeed(other.getsockname()[1], "connect_port", "Spark Connect")])
-    assert [need.name for need in caught.value.needs] == ["kafka_port", "connect_port"]
+    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
+        first, second = one.getsockname()[1], other.getsockname()[1]
+        embedded = EmbeddedSettings(kafka_port=first, ui_port=free, connect_port=second)
+        with pytest.raises(PortInUse, match=rf"port {first} \(Kafka\).*__KAFKA_PORT .*port {second}") as caught:
+            check_ports(embedded, {"kafka_port": "Kafka", "ui_port": "UI", "connect_port": "Spark Connect"})
+    assert f"port {free}" not in str(caught.value)
 
 
 def test_one_port_for_two_things_is_refused() -> None:
     (port,) = free_ports(1)
-    with pytest.raises(PortInUse) as caught:
-        check_ports([PortNeed(port, "kafka_port", "Kafka"), PortNeed(port, "ui_port", "UI")])
-    assert [need.name for need in caught.value.needs] == ["ui_port"]
+    with pytest.raises(PortInUse, match=r"\(UI\)"):
+        check_ports(EmbeddedSettings(kafka_port=port, ui_port=port), {"kafka_port": "Kafka", "ui_port": "UI"})
 
 
 def test_free_ports_pass_and_do_not_answer() -> None:
-    ports = free_ports(2)
-    check_ports([PortNeed(port, f"port_{port}", "test") for port in ports])
-    assert [answers(port) for port in ports] == [False, False]
+    one, other = free_ports(2)
+    check_ports(EmbeddedSettings(kafka_port=one, ui_port=other), {"kafka_port": "Kafka", "ui_port": "UI"})
+    assert not answers(one)
 
 
 def test_a_port_taken_on_all_addresses_is_taken_on_this_one_too() -> None:

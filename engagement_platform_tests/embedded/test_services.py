@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from engagement_platform.embedded.game_traffic import GAMES
 from engagement_platform.embedded.ports import answers, free_ports
 from engagement_platform.embedded.services import all_services, missing_services, write_env_file
 from engagement_platform.embedded.up import simulated_rate
@@ -32,9 +33,8 @@ def test_without_settings_everything_runs_here() -> None:
     services = missing_services(Settings())
     assert (services.kafka, services.connect) == (True, True)
     assert services.variables["ENGAGEMENT_PLATFORM_SPARK__REMOTE"] == "sc://127.0.0.1:15002"
-    assert [need.name for need in services.needs] == [
-        "kafka_port", "kafka_controller_port", "connect_port", "aws_port", "ingest_port",
-    ]  # fmt: skip
+    ports = ["kafka_port", "kafka_controller_port", "connect_port", "aws_port", "ingest_port"]
+    assert list(services.needs) == ports
 
 
 def test_another_port_moves_the_address_that_clients_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,12 +45,11 @@ def test_another_port_moves_the_address_that_clients_are_told(monkeypatch: pytes
 
 
 @pytest.mark.usefixtures("kafka_jars", "spark_jars")
-def test_sparks_workers_are_told_where_the_objects_of_games_are(tmp_path: Path) -> None:
+def test_sparks_workers_know_where_the_objects_of_games_are(tmp_path: Path) -> None:
     services = all_services(Settings(home=tmp_path))
     [spark] = [child for child in services.children() if child.name == "spark-connect"]
-    told = {name: value for name, value in services.variables.items() if name.startswith("AWS_")}
-    assert told
-    assert {name: spark.env.get(name) for name in told} == told
+    assert services.aws_variables
+    assert services.aws_variables.items() <= spark.env.items()
 
 
 def test_a_broker_that_is_named_is_used_and_none_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,6 +153,8 @@ def test_services_answer_restart_a_killed_broker_and_stop_within_fifteen_seconds
     assert told["AWS_ENDPOINT_URL"] == f"http://127.0.0.1:{aws}"
     assert answers(aws)
     assert answers(ingest)
+    assert told["INGEST_URL"] == f"http://127.0.0.1:{ingest}"
+    assert len(list(Path(told["INGEST_KEYS"]).iterdir())) == len(GAMES)
 
     produce = [sys.executable, "-m", "engagement_platform.cli", "produce", "--sample", "500"]
     subprocess.run(produce, env={**os.environ, **told}, check=True, capture_output=True, timeout=60)

@@ -1,0 +1,204 @@
+"""The figures of a run of `up`: totals from stores and broker, whether they balance, and how long messages took."""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from rich.table import Table
+
+from engagement_platform.engine.model import BatchRecord, JobState
+from engagement_platform.errors import PlatformError
+from engagement_platform.jobs import INGEST_MUTATION_REQUESTS, TOPIC_JOBS, open_stores
+from engagement_platform.pipelines.parts import APPLY_MUTATIONS
+from engagement_platform.settings import KafkaSettings, Settings
+from engagement_platform.sources.kafka import KafkaSource
+from engagement_platform.sources.kafka_errors import TopicMissing
+from engagement_platform.status import job_statuses, quantiles
+
+WARMING_BATCHES = 2
+"""Of a job after a start: the first pays for loading classes (about 10 s), the second for what waited meanwhile."""
+REASON_LENGTH = 160
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Totals since the stores exist, and what waits now.
+
+    on_broker: messages ever written to the topics. landed, duplicates, quarantined, batches, backlog: of the jobs that
+    read a topic, in messages; a request is a message once, when it lands. mutation_batches, requests_applied,
+    rows_mutated, requests_waiting: of the job that announces requests. files: of both.
+    """
+
+    at: datetime = field(default_factory=lambda: datetime.now(UTC))
+    counts: Counter[str] = field(default_factory=Counter)
+    failing: str | None = None
+    """Which job's last batch failed, and why; None when all is well."""
+
+    @property
+    def waiting(self) -> int:
+        """Messages that wait to be ingested, and requests that wait to be announced."""
+        return self.counts["backlog"] + self.counts["requests_waiting"]
+
+    def since(self, opening: Figures) -> Counter[str]:
+        """What came since then; what waits is as it is now."""
+        change = self.counts.copy()
+        change.subtract({name: n for name, n in opening.counts.items() if name not in ("backlog", "requests_waiting")})
+        return change
+
+    def missing(self, opening: Figures) -> int:
+        """Messages that are unaccounted for; 0 is right, negative means that some were counted twice.
+
+        Each message that waited at the opening or was produced since must have landed, been known or been quarantined.
+        """
+        came = self.since(opening)
+        return opening.counts["backlog"] + came["on_broker"] - came["landed"] - came["duplicates"] - came["quarantined"]
+
+
+def figures(settings: Settings) -> Figures:
+    """The figures now. Raises BrokerUnavailable, BrokerRefused, KafkaOptionRefused and what the stores raise."""
+    at, on_broker = datetime.now(UTC), messages_on_broker(settings.kafka)
+    jobs = {job.job: job for job in job_statuses(settings)}
+    counts = Counter(on_broker=on_broker)
+    for name in TOPIC_JOBS:
+        job = jobs[name]
+        counts.update({kind: job.totals[kind] for kind in ("landed", "duplicates", "quarantined", "files")})
+        counts.update(batches=job.batches, backlog=job.backlog)
+    mutations = jobs[APPLY_MUTATIONS]
+    counts.update(
+        files=mutations.totals["files"],
+        mutation_batches=mutations.batches,
+        requests_applied=mutations.totals["rows_in"],
+        requests_waiting=mutations.backlog,
+        rows_mutated=sum(mutations.totals[kind] for kind in ("inserted", "updated", "deleted")),
+    )
+    return Figures(
+        at, counts, next((f"{job.job} failed: {why}" for job in jobs.values() if (why := job.failure)), None)
+    )
+
+
+def messages_on_broker(kafka: KafkaSettings) -> int:
+    """Messages ever written to the topics: the sum of their end offsets, whatever retention removed since.
+
+    Asks the broker, not the producer, so that a producer that was killed cannot make the sum wrong. A topic that does
+    not exist holds none. Raises BrokerUnavailable, BrokerRefused, KafkaOptionRefused.
+    """
+    total = 0
+    for topic in (kafka.engagements_topic, kafka.mutation_requests_topic, kafka.profile_changes_topic):
+        with suppress(TopicMissing):
+            total += sum(KafkaSource(topic, kafka).end_offsets().values())
+    return total
+
+
+def latencies(settings: Settings, since: datetime) -> dict[str, float | None]:
+    """Seconds from production to the end of the batch, of what finished since; None where nothing did.
+
+    freshness: until a message landed. once running: without each job's first WARMING_BATCHES, those of a JVM that has
+    just started. mutation: until a request was announced; readers see it earlier.
+    """
+    stores = open_stores(settings)
+
+    def finished(job: str) -> list[BatchRecord]:
+        done = [record for record in stores.checkpoints.history(job) if record.state is JobState.SUCCEEDED]
+        late = [record for record in done if record.finished_ts is not None and record.finished_ts >= since]
+        return sorted(late, key=lambda record: record.manifest.batch_id)
+
+    by_job = {job: finished(job) for job in TOPIC_JOBS}
+    p50, p95 = quantiles([(r, r.finished_ts) for records in by_job.values() for r in records], (0.5, 0.95))
+    warm = [(r, r.finished_ts) for records in by_job.values() for r in records[WARMING_BATCHES:]]
+    announced = [(r, announced_at(r, finished(APPLY_MUTATIONS))) for r in by_job[INGEST_MUTATION_REQUESTS]]
+    mutation_p50, mutation_p95 = quantiles(announced, (0.5, 0.95))
+    return {
+        "freshness p50": p50,
+        "freshness p95": p95,
+        "p95 once running": quantiles(warm, (0.95,))[0],
+        "mutation p50": mutation_p50,
+        "mutation p95": mutation_p95,
+    }
+
+
+def announced_at(landed: BatchRecord, announcing: Sequence[BatchRecord]) -> datetime | None:
+    """When the requests of a batch were announced: the end of the first batch that reached its sequence, if any."""
+    done = sorted((r.manifest.end["sequence"], r.finished_ts) for r in announcing if r.finished_ts is not None)
+    place = bisect_left(done, landed.manifest.sequence, key=lambda one: one[0])
+    return done[place][1] if place < len(done) else None
+
+
+class Watch:
+    """Asks for the figures every few seconds in a thread, so that a broker that is down never stops the console.
+
+    `latest` is the last answer, `trouble` is why there is no newer one, `asked` counts the rounds.
+    """
+
+    def __init__(self, settings: Settings, ask: Callable[[Settings], Figures] = figures, every_s: float = 2.0) -> None:
+        self._settings, self._ask, self._every_s = settings, ask, every_s
+        self._stop = threading.Event()
+        self.latest: Figures | None = None
+        self.trouble: str | None = None
+        self.asked = 0
+
+    def start(self) -> None:
+        """Begin asking."""
+        threading.Thread(target=self._run, name="figures", daemon=True).start()
+
+    def close(self) -> None:
+        """Ask no more; does not wait for a question under way."""
+        self._stop.set()
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            try:
+                self.latest, self.trouble = self._ask(self._settings), None
+            except Exception as error:  # the console shows it; the services go on
+                self.trouble = str(error) if isinstance(error, PlatformError) else f"{type(error).__name__}: {error}"
+            self.asked += 1
+            self._stop.wait(self._every_s)
+
+
+def progress(watch: Watch, opening: Figures, left_s: float | None) -> str:
+    """One line: what was produced and landed since the start, batches, backlog, requests announced and waiting."""
+    if watch.latest is None:
+        return watch.trouble or "waiting for the first figures"
+    came = watch.latest.since(opening)
+    parts = [
+        f"produced {came['on_broker']:,}",
+        *(f"{name} {came[name]:,}" for name in ("landed", "duplicates", "quarantined", "batches", "backlog")),
+        f"mutations {came['requests_applied']:,} (waiting {came['requests_waiting']:,})",
+    ]
+    if left_s is not None:
+        parts.append(f"{max(left_s, 0):.0f} s left")
+    if watch.trouble:
+        parts.append(watch.trouble)
+    if watch.latest.failing:
+        # All of it is in `engagement-platform status`.
+        first = watch.latest.failing.splitlines()[0]
+        parts.append(first if len(first) <= REASON_LENGTH else f"{first[:REASON_LENGTH]} …")
+    return "  ".join(parts)
+
+
+def summary_table(closing: Figures, opening: Figures, seconds: dict[str, float | None]) -> Table:
+    """The figures of a bounded run, one a line, and whether they balance."""
+    came, missing = closing.since(opening), closing.missing(opening)
+    took = {name: "-" if value is None else f"{value:.1f} s" for name, value in seconds.items()}
+    rows = {
+        "produced": f"{came['on_broker']:,}",
+        **({"waiting before": f"{waited:,}"} if (waited := opening.counts["backlog"]) else {}),
+        **{name: f"{came[name]:,}" for name in ("landed", "quarantined", "duplicates", "batches")},
+        **{name: took[name] for name in ("freshness p50", "freshness p95", "p95 once running")},
+        "mutations applied": f"{came['requests_applied']:,}",
+        "mutation batches": f"{came['mutation_batches']:,}",
+        "rows mutated": f"{came['rows_mutated']:,}",
+        **{name: took[name] for name in ("mutation p50", "mutation p95")},
+        "files": f"{came['files']:,}",
+        "books": "balance" if missing == 0 else f"{abs(missing):,} {'missing' if missing > 0 else 'too many'}",
+    }
+    table = Table("Summary", "")
+    table.columns[1].justify = "right"
+    for row in rows.items():
+        table.add_row(*row)
+    return table

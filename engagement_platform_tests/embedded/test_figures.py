@@ -1,0 +1,160 @@
+"""The figures of a bounded run: everything that waited or was produced is accounted for exactly once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from engagement_platform.embedded.figures import (
+    Figures,
+    Watch,
+    announced_at,
+    figures,
+    latencies,
+    messages_on_broker,
+    progress,
+    summary_table,
+)
+from engagement_platform.embedded.ports import free_ports
+from engagement_platform.engine.model import BatchRecord, JobState, Manifest
+from engagement_platform.jobs import INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS, open_stores
+from engagement_platform.pipelines.parts import APPLY_MUTATIONS
+from engagement_platform.settings import KafkaSettings, Settings
+from engagement_platform.sources.kafka_errors import BrokerUnavailable
+from engagement_platform_tests.conftest import Broker
+
+NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
+
+counts = st.integers(0, 10**9)
+
+
+@given(counts, counts, counts, counts, counts, counts, st.integers(-5, 5))
+def test_what_is_missing_or_doubled_is_what_the_balance_says(
+    before: int, waiting: int, landed: int, known: int, bad: int, applied: int, lost: int
+) -> None:
+    opening = Figures(NOON, Counter(on_broker=before, backlog=waiting, landed=7, requests_applied=3))
+    produced = landed + known + bad + lost - waiting
+    now = Counter(on_broker=before + produced, landed=7 + landed, duplicates=known, quarantined=bad)
+    now.update(requests_applied=3 + applied, rows_mutated=2 * applied)  # what mutations did is no message of its own
+    assert Figures(NOON, now).missing(opening) == lost
+
+
+@pytest.mark.parametrize(("landed", "verdict"), [(19_990, "balance"), (19_988, "2 missing"), (19_993, "3 too many")])
+def test_the_summary_fits_a_narrow_terminal_and_tells_the_verdict(landed: int, verdict: str) -> None:
+    came = Counter(on_broker=20_007, landed=landed, quarantined=4, duplicates=6, requests_applied=3_000)
+    seconds = dict.fromkeys(("freshness p95", "p95 once running", "mutation p50", "mutation p95"))
+    table = summary_table(Figures(NOON, came), Figures(NOON, Counter(on_broker=7)), {"freshness p50": 4.25, **seconds})
+    console = Console(width=60, force_terminal=False)
+    with console.capture() as capture:
+        console.print(table)
+    lines = [" ".join(line.strip("│┃ ").split("│")).split() for line in capture.get().splitlines()]
+    shown = {" ".join(words[:-1]): words[-1] for words in lines if len(words) > 1}
+    assert (shown["produced"], shown["landed"], shown["mutations applied"]) == ("20,000", f"{landed:,}", "3,000")
+    assert "4.2 s" in capture.get()
+    assert verdict in capture.get()
+    assert "…" not in capture.get()
+
+
+def test_the_line_of_progress_has_what_came_and_waits_and_in_short_why_a_job_fails() -> None:
+    watch, opening = Watch(Settings()), Figures(NOON, Counter(on_broker=5, requests_applied=500))
+    came = Counter(on_broker=8, landed=3, requests_applied=1_500, requests_waiting=20)
+    watch.latest = Figures(NOON, came, "ingest-engagements failed: " + "x" * 300 + "\nmore")
+    shown = progress(watch, opening, 10)
+    assert "produced 3" in shown
+    assert "mutations 1,000 (waiting 20)" in shown
+    assert "ingest-engagements failed: xxx" in shown
+    assert shown.endswith("x …")
+    watch.latest = Figures(NOON, came)
+    assert "failed" not in progress(watch, opening, 10)
+
+
+def test_a_broker_that_is_not_there_is_named() -> None:
+    (port,) = free_ports(1)
+    settings = KafkaSettings.model_validate({"bootstrap_servers": f"127.0.0.1:{port}", "timeout": "PT1S"})
+    with pytest.raises(BrokerUnavailable, match=f"127.0.0.1:{port}"):
+        messages_on_broker(settings)
+
+
+@pytest.fixture
+def settings(broker: Broker, tmp_path: Path) -> Settings:
+    """Stores that hold nothing, two empty topics, and one that is not there."""
+    name = uuid4().hex[:12]
+    topics = (f"engagements-{name}", f"requests-{name}")
+    for topic in topics:
+        broker.create_topic(topic, partitions=2)
+    kafka = KafkaSettings(
+        bootstrap_servers=broker.bootstrap_servers,
+        engagements_topic=topics[0],
+        mutation_requests_topic=topics[1],
+        profile_changes_topic=f"none-{name}",
+    )
+    return Settings(home=tmp_path, kafka=kafka)
+
+
+def finish(settings: Settings, made: Manifest, counts: dict[str, int], waited_s: float, at: datetime = NOON) -> None:
+    """Record a finished batch whose messages had waited so long at noon."""
+    produced = {"produced_quantiles_ms": [int(NOON.timestamp() * 1000 - waited_s * 1000)] * 21}
+    checkpoints = open_stores(settings).checkpoints
+    checkpoints.begin(made)
+    checkpoints.succeed(made, counts, produced, at)
+
+
+def batches(job: str, ends: Sequence[int]) -> list[Manifest]:
+    return [
+        Manifest(job, f"{job}@1", nth, {"0": start}, {"0": end}, NOON)
+        for nth, (start, end) in enumerate(zip((0, *ends), ends, strict=False))
+    ]
+
+
+@pytest.mark.broker
+def test_totals_are_over_all_jobs_and_latencies_over_what_finished_since(broker: Broker, settings: Settings) -> None:
+    assert figures(settings).counts.total() == 0
+    broker.produce(settings.kafka.engagements_topic, [(0, None, b"{}")] * 9)
+    broker.produce(settings.kafka.mutation_requests_topic, [(0, None, b"{}")] * 3)
+    early, late = batches(INGEST_ENGAGEMENTS, (4, 9))
+    (request,) = batches(INGEST_MUTATION_REQUESTS, (2,))
+    found = {"rows_in": 4, "landed": 2, "duplicates": 1, "quarantined": 1, "files": 5}
+    finish(settings, early, found, 99, NOON - timedelta(hours=1))
+    finish(settings, late, {"rows_in": 5, "landed": 5, "files": 3}, 5)
+    finish(settings, request, {"rows_in": 2, "landed": 1, "quarantined": 1, "files": 2}, 5)
+    announcing = Manifest(APPLY_MUTATIONS, f"{APPLY_MUTATIONS}@1", 0, {"sequence": -1}, {"sequence": 99}, NOON)
+    finish(settings, announcing, {"rows_in": 2, "updated": 7, "deleted": 2, "files": 4}, 0, NOON + timedelta(seconds=1))
+    now = figures(settings).counts
+    assert {name: count for name, count in now.items() if count} == {
+        "on_broker": 12, "landed": 8, "duplicates": 1, "quarantined": 2, "batches": 3, "files": 14, "backlog": 1,
+        "mutation_batches": 1, "requests_applied": 2, "rows_mutated": 9,
+    }  # fmt: skip
+    took = latencies(settings, NOON)
+    assert (took["freshness p50"], took["freshness p95"], took["mutation p95"]) == (5, 5, 6)
+    assert set(latencies(settings, NOON + timedelta(seconds=2)).values()) == {None}
+
+
+def test_requests_were_announced_by_the_first_batch_that_reached_their_sequence() -> None:
+    def announcing(sequence: int, hour: int) -> BatchRecord:
+        made = Manifest(APPLY_MUTATIONS, "a@1", sequence, {"sequence": sequence - 2}, {"sequence": sequence}, NOON)
+        return BatchRecord(made, JobState.SUCCEEDED, NOON, NOON.replace(hour=hour))
+
+    def accepting(sequence: int) -> BatchRecord:
+        made = Manifest(INGEST_MUTATION_REQUESTS, "i@1", 0, {"0": 0}, {"0": 1}, NOON, sequence=sequence)
+        return BatchRecord(made, JobState.SUCCEEDED, NOON, NOON)
+
+    done = [announcing(8, 19), announcing(4, 13), announcing(6, 15)]
+    for sequence, hour in ((3, 13), (4, 13), (5, 15), (8, 19)):
+        assert announced_at(accepting(sequence), done) == NOON.replace(hour=hour)
+    assert announced_at(accepting(9), done) is None
+
+
+@pytest.mark.broker
+def test_freshness_once_running_leaves_out_the_first_two_batches_of_each_job(settings: Settings) -> None:
+    for made, waited in zip(batches(INGEST_ENGAGEMENTS, (1, 2, 3, 4)), (60, 30, 4, 6), strict=True):
+        finish(settings, made, {"rows_in": 1, "landed": 1}, waited)
+    took = latencies(settings, NOON)
+    assert (took["freshness p95"], took["p95 once running"]) == (60, 6)
