@@ -13,6 +13,7 @@ from hashlib import blake2b
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from engagement_platform.lake.arrow import moments
 from engagement_platform.pipelines.mutations.edges import Edge
@@ -79,7 +80,9 @@ class Requests:
     def of(cls, organization_id: str, state: pa.Table, *, before: int | None = None) -> Requests:
         """From the state's edges and patches. before: only those with a smaller sequence."""
         patches: dict[str, list[Patch]] = {}
-        for row in _in_order(state, "patch", before):
+        columns = _in_order(state, "patch", before)
+        for values in zip(*columns.values(), strict=True):
+            row = dict(zip(columns, values, strict=True))
             attributes = None if row["attributes"] is None else dict(row["attributes"])
             fields = {**row, "attributes": attributes, "set_null": frozenset(row["set_null"] or ())}
             patches.setdefault(row["engagement_id"], []).append(Patch(organization_id=organization_id, **fields))
@@ -88,17 +91,19 @@ class Requests:
     @staticmethod
     def edges_of(organization_id: str, state: pa.Table, *, before: int | None = None) -> list[Edge]:
         """The state's CONVERTs and DELETEs in the order in which they were accepted."""
-        return [Edge(organization_id=organization_id, **row) for row in _in_order(state, "edge", before)]
+        columns = _in_order(state, "edge", before)
+        return [Edge(organization_id, *fields) for fields in zip(*columns.values(), strict=True)]
 
 
-def _in_order(state: pa.Table, column: str, before: int | None) -> list[dict[str, Any]]:
-    """Requests in the order in which they were accepted, without their sequence."""
-    rows = sorted(struct_rows(state, column), key=lambda row: row["sequence"])
-    return [
-        {name: value for name, value in row.items() if name != "sequence"}
-        for row in rows
-        if before is None or row["sequence"] < before
-    ]
+def _in_order(state: pa.Table, column: str, before: int | None) -> dict[str, list[Any]]:
+    """Name of a field -> its values, in the order in which the requests were accepted; without their sequence."""
+    present = one_chunk(state.column(column)).drop_null()
+    if before is not None:
+        present = present.filter(pc.less(pc.struct_field(present, "sequence"), before))
+    present = present.take(pc.sort_indices(pc.struct_field(present, "sequence")))
+    columns = _columns(present)
+    del columns["sequence"]
+    return columns
 
 
 def newest_rows(state: pa.Table) -> dict[str, Row]:
@@ -147,15 +152,18 @@ def struct_of(content: Content) -> dict[str, Any]:
 
 def struct_rows(state: pa.Table, column: str) -> Iterator[dict[str, Any]]:
     """The values of a struct column that are not null; times in UTC."""
-    present = one_chunk(state.column(column)).drop_null()
-    columns = [
-        moments(pa.chunked_array([values]))
+    columns = _columns(one_chunk(state.column(column)).drop_null())
+    return (dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True))
+
+
+def _columns(structs: pa.StructArray) -> dict[str, list[Any]]:
+    """The fields of structs that are not null, by name; times in UTC."""
+    return {
+        field.name: moments(pa.chunked_array([values]))
         if pa.types.is_timestamp(values.type) and not values.null_count
         else values.to_pylist()
-        for values in present.flatten()
-    ]
-    names = [field.name for field in present.type]
-    return (dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True))
+        for field, values in zip(structs.type, structs.flatten(), strict=True)
+    }
 
 
 def one_chunk(column: pa.Array | pa.ChunkedArray) -> pa.Array:
