@@ -61,9 +61,9 @@ from benchmarks.peers.environment import KINDS
 from benchmarks.peers.measure import Notes, Peers
 from benchmarks.peers.report import keys as peer_keys
 from benchmarks.peers.report import table as peer_table
+from benchmarks.perftest.data import ENTITY, PARTITIONED, Generated, Records
+from benchmarks.perftest.one import summed_up
 from engagement_platform.lake import log
-from engagement_platform.perftest.data import ENTITY, PARTITIONED, Generated, Records
-from engagement_platform.perftest.one import summed_up
 from engagement_platform.pipelines.profiles.entity import Entity
 from engagement_platform.pipelines.profiles.rematerialize import METHODS
 from engagement_platform.pipelines.profiles.view import STRATEGIES, view

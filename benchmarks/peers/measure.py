@@ -20,7 +20,7 @@ from benchmarks.peers.client import Client, Step, running
 from benchmarks.peers.environment import KINDS, REFERENCE, Environment, Kind, PeerFailedError, made
 from benchmarks.peers.protocol import OP
 from benchmarks.peers.report import APPLY, COMPACT, LOAD, READ, keys, waiting
-from engagement_platform.perftest.data import ENTITY, Generated, Records
+from benchmarks.perftest.data import ENTITY, Generated, Records
 
 MEMORY, PARALLELISM = "3g", 2
 """Of a peer that runs in a JVM: what the session of the other ways has."""

@@ -1,4 +1,4 @@
-"""The command that compares ways of reading: perftest."""
+"""The command that compares ways of reading: perftest. What it does is `benchmarks/perftest`, in the repository."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from engagement_platform.errors import PlatformError
 
 
 def perftest(
@@ -16,34 +18,20 @@ def perftest(
 ) -> None:
     """Time each way of reading profile/current, every permutation of SPEC in a fresh Spark; print table and ranking.
 
-    A permutation takes 20 to 60 s beside what it measures, most of it Spark starting. Figures are rows of
-    perftest/timer in the lake; a permutation whose row is there is not run again, so the same command goes on after an
-    interruption. The spec's token, and passwords in its conf, are in no log, table or command line of a remote cluster.
+    Needs a checkout of the repository. A permutation takes 20 to 60 s beside what it measures, most of it Spark
+    starting. Figures are rows of perftest/timer in the lake; a permutation whose row is there is not run again, so the
+    same command goes on after an interruption. The spec's token, and passwords in its conf, are in no log, table or
+    command line of a remote cluster.
     Exit status: 0, or 1 with the reason. Example: engagement-platform perftest spec.json
     """
-    from rich.console import Console
+    try:
+        from benchmarks.perftest.run import measure_spec
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] != "benchmarks":
+            raise
+        raise PlatformError(
+            "perftest needs the repository's checkout, whose folder benchmarks/ cannot be imported from here: run it "
+            "in that folder as `python -m engagement_platform.cli perftest SPEC`."
+        ) from None
 
-    from engagement_platform.perftest.report import rankings, save_chart, table, words
-    from engagement_platform.perftest.run import prepare, run
-    from engagement_platform.perftest.spec import read_spec
-    from engagement_platform.perftest.timer import TIMER
-    from engagement_platform.settings import Settings
-
-    def say(line: str) -> None:
-        typer.echo(line)
-
-    settings = Settings()
-    asked, text = read_spec(spec)
-    test = prepare(asked, text, settings)
-    folder = out or settings.home.expanduser() / "perftest" / test.perftest_id
-    base = sum(batch.rows for batch in test.at.pending.values())
-    say(f"{asked.name} ({test.perftest_id}): {base:,} changes wait in {test.root}")
-    run(test, folder, say)
-    found = rankings(test.rows)
-    console = Console(width=110, highlight=False)
-    for ranking in found:
-        console.print(table(ranking), markup=False)
-        for line in words(ranking):
-            say(line)
-    save_chart(found, folder / "perftest.png")
-    say(f"Every run: engagement-platform read {TIMER.name}. Chart: {folder / 'perftest.png'}")
+    measure_spec(spec, out, typer.echo)

@@ -40,8 +40,8 @@ from benchmarks.merge_on_read_ways import (
     table_of,
 )
 from benchmarks.mutation_ways import rewritten
-from engagement_platform.perftest.data import Generated, Records
-from engagement_platform.perftest.one import summed_up
+from benchmarks.perftest.data import Generated, Records
+from benchmarks.perftest.one import summed_up
 from engagement_platform.pipelines.profiles.rematerialize import METHODS
 from engagement_platform.pipelines.profiles.view import STRATEGIES
 

@@ -24,7 +24,7 @@ from benchmarks.peers.environment import KINDS, REFERENCE, Environment, Kind, Pe
 from benchmarks.peers.measure import AFTER_ROUNDS, AT_END, Data, Notes, Peers
 from benchmarks.peers.protocol import files_in, written
 from benchmarks.peers.report import APPLY, COMPACT, LOAD, keys, table, waiting
-from engagement_platform.perftest.data import ENTITY, Generated, Records
+from benchmarks.perftest.data import ENTITY, Generated, Records
 from engagement_platform.pipelines.profiles.view import STRATEGIES
 
 SMALL = Asked(

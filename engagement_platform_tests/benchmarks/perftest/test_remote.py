@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from engagement_platform.perftest.timer import TIMER
+from benchmarks.perftest.timer import TIMER
 from engagement_platform_tests.conftest import QUICK_JVM
 from engagement_platform_tests.ingestion.test_whole_path import Machine, started
 from engagement_platform_tests.pipelines.profiles.histories import PROFILE, Changes, seen_by_rules, side_by_side

@@ -21,8 +21,8 @@ from urllib.parse import quote
 
 from pydantic import Field, SecretStr, ValidationError, model_validator
 
+from benchmarks.perftest.data import ENTITY, Generated
 from engagement_platform.errors import PlatformError
-from engagement_platform.perftest.data import ENTITY, Generated
 from engagement_platform.pipelines.profiles.entity import Entity, profile
 from engagement_platform.pipelines.profiles.view import choose
 from engagement_platform.settings import Section, Settings

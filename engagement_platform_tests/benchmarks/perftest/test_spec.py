@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.connect.client.core import DefaultChannelBuilder
 
-from engagement_platform.perftest.spec import (
+from benchmarks.perftest.spec import (
     METHODS,
     Spec,
     SpecRefused,
@@ -24,6 +25,8 @@ from engagement_platform.perftest.spec import (
     secrets,
     settings_of,
 )
+from engagement_platform.cli.perftest import perftest
+from engagement_platform.errors import PlatformError
 from engagement_platform.pipelines.profiles.view import StrategyNotValid
 from engagement_platform.settings import Settings
 from engagement_platform_tests.docs.pages import ROOT, blocks
@@ -82,11 +85,6 @@ def test_what_is_wrong_with_a_spec_is_told_without_its_values(tmp_path: Path, te
     assert "hunter2" not in str(refused.value)
 
 
-def test_a_spec_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
-    with pytest.raises(SpecRefused, match=r"it cannot be read \(FileNotFoundError\). Nothing was measured."):
-        read_spec(tmp_path / "spec.json")
-
-
 @settings(deadline=None)
 @given(st.text(st.characters(codec="utf-8"), min_size=1))
 def test_any_token_reaches_the_client_as_it_is(token: str) -> None:
@@ -124,6 +122,12 @@ def test_a_secret_is_hidden_in_each_form_in_which_it_turns_up() -> None:
     assert redacted(said, secrets(spec, Settings())) == (
         'sc://cluster.example.org:443/;use_ssl=true;token=*** *** "***" ***'
     )
+
+
+def test_without_a_checkout_the_command_says_what_it_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "benchmarks.perftest.run", None)
+    with pytest.raises(PlatformError, match="perftest needs the repository's checkout"):
+        perftest(tmp_path / "spec.json")
 
 
 def test_a_method_that_is_not_valid_for_a_lake_is_refused_before_anything_starts() -> None:

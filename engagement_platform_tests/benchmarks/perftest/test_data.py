@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engagement_platform.perftest.data import BEGIN, ENTITY, PARTITIONED, Generated, Records, fill
+from benchmarks.perftest.data import BEGIN, ENTITY, PARTITIONED, Generated, Records, fill
 from engagement_platform.pipelines.profiles.entity import Entity
 from engagement_platform.pipelines.profiles.snapshot import snapshot
 
@@ -64,15 +64,6 @@ def test_a_batch_has_no_key_twice_and_inserts_are_new(
         if regions == 16:
             assert days(rows, base) == min(len(met), len(set(base.column("joined").to_pylist())))
         known |= inserted
-
-
-def test_an_update_says_one_or_two_columns_and_the_same_seed_says_the_same() -> None:
-    scale = Generated(base_rows=500, changes=200, dates=50)
-    rows = Records(scale).changes(1)
-    said = [sum(row[name] is not None for name in ENTITY.columns) for row in rows.to_pylist() if row["op"] == "UPDATE"]
-    assert set(said) == {1, 2}
-    assert rows.equals(Records(scale).changes(1))
-    assert not rows.equals(Records(scale.model_copy(update={"seed": 1})).changes(1))
 
 
 @pytest.mark.parametrize("entity", [ENTITY, PARTITIONED], ids=["whole", "in partitions"])

@@ -9,12 +9,12 @@ from typing import Any
 import pyarrow as pa
 from deltalake import DeltaTable
 
+from benchmarks.perftest.spec import Permutation
 from engagement_platform.engine.model import Transaction
 from engagement_platform.lake import log, scan, store_tables
 from engagement_platform.lake.arrow import table_of
 from engagement_platform.lake.contract import Column, Mode, Table
 from engagement_platform.lake.turns import turn
-from engagement_platform.perftest.spec import Permutation
 
 TIMER = Table(
     key=("perftest", "timer"),

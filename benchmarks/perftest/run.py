@@ -1,6 +1,6 @@
 """Runs a performance test: makes its rows, starts a process for each permutation that has no figures yet, keeps them.
 
-What is measured is `one`; what is told of it at the end is `report`.
+What is measured is `one`; the ranking at the end is `report`.
 """
 
 from __future__ import annotations
@@ -18,29 +18,32 @@ from pathlib import Path
 from uuid import uuid4
 
 from deltalake import DeltaTable
+from rich.console import Console
 
-from engagement_platform.errors import PlatformError
-from engagement_platform.lake import log
-from engagement_platform.perftest.data import Records, fill
-from engagement_platform.perftest.one import Work, figures, scratch_table
-from engagement_platform.perftest.spec import (
+from benchmarks.perftest.data import Records, fill
+from benchmarks.perftest.one import Work, figures, scratch_table
+from benchmarks.perftest.report import rankings, save_chart, table, words
+from benchmarks.perftest.spec import (
     Permutation,
     Spec,
     digest,
     entity_of,
     parameters,
     permutations,
+    read_spec,
     redacted,
     secrets,
     settings_of,
 )
-from engagement_platform.perftest.timer import Row, add, permutation_of, rows_of
+from benchmarks.perftest.timer import TIMER, Row, add, permutation_of, rows_of
+from engagement_platform.errors import PlatformError
+from engagement_platform.lake import log
 from engagement_platform.pipelines.profiles.entity import Entity
 from engagement_platform.pipelines.profiles.snapshot import Snapshot, snapshot
 from engagement_platform.pipelines.profiles.view import choose
 from engagement_platform.settings import Settings
 
-FRESH = (sys.executable, "-m", "engagement_platform.perftest.one")
+FRESH = (sys.executable, "-m", "benchmarks.perftest.one")
 """Measures one permutation: told on stdin, figures on stdout."""
 
 Say = Callable[[str], None]
@@ -78,6 +81,27 @@ class MethodsDiffer(PlatformError):
             f"{counts} of them, or other values). Their times cannot be compared; nothing more was measured. With a "
             "query that says the same each time this is a defect: please report it."
         )
+
+
+def measure_spec(file: Path, out: Path | None, say: Say) -> None:
+    """The command: measure what a spec's file asks for and has no figures yet; print table and ranking, save the chart.
+
+    out: folder of the chart and the log of a failure; None: one in the home folder.
+    """
+    settings = Settings()
+    spec, text = read_spec(file)
+    test = prepare(spec, text, settings)
+    folder = out or settings.home.expanduser() / "perftest" / test.perftest_id
+    say(f"{spec.name} ({test.perftest_id}): {test.at.pending_rows:,} changes wait in {test.root}")
+    run(test, folder, say)
+    found = rankings(test.rows)
+    console = Console(width=110, highlight=False)
+    for ranking in found:
+        console.print(table(ranking), markup=False)
+        for line in words(ranking):
+            say(line)
+    save_chart(found, folder / "perftest.png")
+    say(f"Every run: engagement-platform read {TIMER.name}. Chart: {folder / 'perftest.png'}")
 
 
 @dataclass(frozen=True)
@@ -120,9 +144,9 @@ def prepare(spec: Spec, text: str, settings: Settings) -> PerfTest:
     entity = entity_of(spec, set_up)
     if spec.rows is not None:
         fill(root, Records(spec.rows), entity)
-    for table in (entity.changeset, entity.base):
-        if log.version(table.uri(root)) is None:
-            raise NothingToMeasure(root, table.name)
+    for needed in (entity.changeset, entity.base):
+        if log.version(needed.uri(root)) is None:
+            raise NothingToMeasure(root, needed.name)
     at = snapshot(root, entity)
     for method in spec.methods:
         choose(entity, method, broadcast=True, taken=at)

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from engagement_platform.perftest.run import MethodsDiffer, NothingToMeasure, PerfTest, PermutationFailed, prepare, run
-from engagement_platform.perftest.spec import parse
-from engagement_platform.perftest.timer import TIMER, rows_of
+from benchmarks.perftest.run import MethodsDiffer, NothingToMeasure, PerfTest, PermutationFailed, prepare, run
+from benchmarks.perftest.spec import parse
+from benchmarks.perftest.timer import TIMER, rows_of
 from engagement_platform.settings import Settings
-from engagement_platform_tests.perftest.test_spec import PASSWORD, REMOTE, TOKEN
+from engagement_platform_tests.benchmarks.perftest.test_spec import PASSWORD, REMOTE, TOKEN
 
 SMALL = {"base_rows": 60, "changes": 10, "batches": 1, "dates": 10}
 

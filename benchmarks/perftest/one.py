@@ -1,7 +1,7 @@
 """One permutation in a process of its own: opens Spark, stops the time of one read or write, checks the rows after it.
 
 Told what to do through stdin, since anybody on the machine sees a command line. Which permutations there are, and
-keeping the figures, is `run`.  python -m engagement_platform.perftest.one
+keeping the figures, is `run`.  python -m benchmarks.perftest.one
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from benchmarks.perftest.spec import Permutation, Spec, entity_of, parse, settings_of
 from engagement_platform.engine.model import Transaction
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.lake import Lake
 from engagement_platform.lake.overwrite import replace_all
 from engagement_platform.lake.session import spark_session
-from engagement_platform.perftest.spec import Permutation, Spec, entity_of, parse, settings_of
 from engagement_platform.pipelines.profiles.entity import Entity
 from engagement_platform.pipelines.profiles.snapshot import Snapshot, snapshot
 from engagement_platform.pipelines.profiles.view import view

@@ -12,7 +12,7 @@ from statistics import median
 
 from rich.table import Table as RichTable
 
-from engagement_platform.perftest.timer import Row
+from benchmarks.perftest.timer import Row
 
 SOURCE_FASTEST, SOURCE_SLOW = "left_join_union_inserts", "full_outer_join"
 """What the source found of the four methods, on its own data and cluster."""

@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from benchmarks.perftest.data import ENTITY, Generated, Records, fill
+from benchmarks.perftest.one import Stopped, Work, stopped
+from benchmarks.perftest.spec import METHODS, Operation, Permutation
 from engagement_platform.lake.lake import Lake
-from engagement_platform.perftest.data import ENTITY, Generated, Records, fill
-from engagement_platform.perftest.one import Stopped, Work, stopped
-from engagement_platform.perftest.spec import METHODS, Operation, Permutation, parse, permutations
 from engagement_platform.pipelines.profiles.snapshot import snapshot
 from engagement_platform.settings import Settings
+from engagement_platform_tests.benchmarks.perftest.test_spec import PASSWORD
 from engagement_platform_tests.docs.pages import ROOT
-from engagement_platform_tests.perftest.test_spec import PASSWORD
 from engagement_platform_tests.pipelines.profiles.histories import seen_by_rules
 
 SCALE = Generated(base_rows=400, changes=60, batches=2, dates=50)
@@ -43,12 +43,6 @@ def test_every_method_reads_and_writes_the_same_rows_and_shows_them_to_nobody(
         assert {(one.rows, one.pending_rows, one.broadcast) for one in found} == {(rows, 120, True)}
         assert len({one.checksum for one in found}) == 1
     assert "record-" not in capfd.readouterr().out
-
-
-def test_a_process_is_told_all_of_it() -> None:
-    asked = next(permutations(parse("{}")))
-    work = Work('{"a": "é"}', "/lake", asked, 3, 4, "written-1")
-    assert Work.heard(work.told()) == work
 
 
 @pytest.mark.slow

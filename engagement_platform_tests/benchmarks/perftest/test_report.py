@@ -7,8 +7,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from engagement_platform.perftest.report import against_source, rankings, save_chart, table, words
-from engagement_platform.perftest.timer import Row
+from benchmarks.perftest.report import against_source, rankings, save_chart, table, words
+from benchmarks.perftest.timer import Row
 
 UNION, OUTER, ANTI, RANK = "left_join_union_inserts", "full_outer_join", "left_join_anti_join", "double_rank_over"
 
