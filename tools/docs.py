@@ -20,14 +20,14 @@ from pydantic.fields import FieldInfo
 
 from engagement_platform.cli import app
 from engagement_platform.pipelines.engagements import rules
-from engagement_platform.pipelines.mutations import requests
+from engagement_platform.pipelines.mutations import ingest
 from engagement_platform.settings import ENV_PREFIX, Settings
 from engagement_platform.sources.messages import Reason
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 
-COMPARING: Mapping[str, str] = {**rules.REASONS, **requests.REASONS}
+COMPARING: Mapping[str, str] = {**rules.REASONS, **ingest.REASONS}
 """Reason codes of what decoding accepts and the tables contradict."""
 
 _SOMEBODYS_HOME = "/somebody"

@@ -31,7 +31,7 @@ from engagement_platform.lake.engagement import (
 from engagement_platform.pii.erasure import Subject, is_named, naming
 from engagement_platform.pii.tombstones import ANYWHERE, ENGAGEMENT, PERSON, StoredTombstones
 from engagement_platform.pipelines.engagements.schema import ROW, STATE, STATE_FIELDS
-from engagement_platform.pipelines.mutations.edges import Edge
+from engagement_platform.pipelines.mutations.identity import Edge
 from engagement_platform.pipelines.mutations.rules import Evidence, current_names, current_rows
 from engagement_platform.pipelines.tombstones import said_in
 from engagement_platform.settings import Settings

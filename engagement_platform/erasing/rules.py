@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from engagement_platform.pipelines.mutations.edges import Edge
-from engagement_platform.pipelines.mutations.identity import Identities
+from engagement_platform.pipelines.mutations.identity import Edge, Identities
 
 Row = Mapping[str, Any]
 """The columns of an image that identity follows from."""

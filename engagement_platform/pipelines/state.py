@@ -16,8 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from engagement_platform.lake.arrow import moments
-from engagement_platform.pipelines.mutations.edges import Edge
-from engagement_platform.pipelines.mutations.identity import Identities
+from engagement_platform.pipelines.mutations.identity import Edge, Identities
 from engagement_platform.pipelines.mutations.patches import Content, Patch, patched
 
 _DIGEST_BYTES: Final = 16

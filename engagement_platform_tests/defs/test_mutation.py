@@ -120,7 +120,7 @@ def test_published_requests_launch_a_run_that_announces_them_and_tells_what_chan
 
 
 VERIFIED = (
-    ("engagement/alias", "acyclic"), ("engagement/data", "identity"), ("engagement/data", "contents"),
+    ("engagement/alias", "accepted_once"), ("engagement/data", "identity"), ("engagement/data", "contents"),
     ("engagement/mapping", "names"), ("engagement/data", "nothing_lost"), ("engagement/notification", "announced"),
 )  # fmt: skip
 

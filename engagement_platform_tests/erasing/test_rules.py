@@ -7,7 +7,7 @@ from random import Random
 from typing import Any
 
 from engagement_platform.erasing.rules import Belonging, leading_back, leading_on
-from engagement_platform.pipelines.mutations.edges import Edge
+from engagement_platform.pipelines.mutations.identity import Edge
 
 IDS = ("a", "b", "c", "d")
 DAY = date(2026, 11, 20)

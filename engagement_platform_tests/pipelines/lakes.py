@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from engagement_platform.pipelines.engagements.rules import Target, Verdict, resolve
 from engagement_platform.pipelines.engagements.schema import COPY, STATE
-from engagement_platform.pipelines.mutations.edges import Edge
+from engagement_platform.pipelines.mutations.identity import Edge
 from engagement_platform.pipelines.mutations.rules import (
     Evidence,
     base_rows,

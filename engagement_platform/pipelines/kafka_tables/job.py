@@ -1,17 +1,14 @@
 """Lands a declared stream: decode, compare with the pinned table, append. Nothing is decided after the plan.
 
-What a stream is, is `tables`; which records are new, `rules`.
+What a stream is, is `tables`; which records are new, `pipelines.rules`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
-from operator import and_
 
-import pyarrow as pa
-from pyspark.sql import Column, DataFrame, Row
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from engagement_platform.engine.fencing import Committer
@@ -20,8 +17,7 @@ from engagement_platform.engine.model import Counts, Manifest, Source
 from engagement_platform.lake.lake import Lake
 from engagement_platform.pii.tombstones import StoredTombstones, Tombstones
 from engagement_platform.pinned_settings import as_pinned, that_decide
-from engagement_platform.pipelines.engagements.pipe import BROADCAST_ROWS
-from engagement_platform.pipelines.kafka_tables.rules import REASONS, Verdict, judged
+from engagement_platform.pipelines.duplicates import bounds, with_verdict
 from engagement_platform.pipelines.kafka_tables.tables import Stream
 from engagement_platform.pipelines.parts import (
     COORDINATES,
@@ -38,12 +34,14 @@ from engagement_platform.pipelines.parts import (
     with_reason,
 )
 from engagement_platform.pipelines.redrive import redriven, turn_of
+from engagement_platform.pipelines.rules import Verdict
 from engagement_platform.pipelines.tombstones import withheld
 from engagement_platform.sources.decoded_batches import decode_records, records_ddl
 from engagement_platform.sources.messages import DecodingLimits
 
-GROUP_ROWS = 20_000
-"""About so many records are judged in one call; a name never stands in two of them (a guess)."""
+REASONS = {
+    "unique_conflict": "A record of the same name has landed, or came before in this batch, and says something else.",
+}
 
 
 @dataclass(frozen=True)
@@ -104,7 +102,6 @@ def ingest_stream(
         tune_for(lake, source.size(manifest.start, manifest.end))
         return open_batch(lake.under(own), stream, manifest, read(manifest), tombstones)
 
-    commits = {"tables/quarantine": quarantine, "tables/table": table, "redriven/append": quarantine}
     return parts.job(
         name or stream.job,
         source,
@@ -114,7 +111,7 @@ def ingest_stream(
         decides=lambda: that_decide(settings, "decoding"),
         leased=(turn_of(table),),
         describe=StreamBatch.describe,
-        writes=commits,
+        writes={"tables/quarantine": quarantine, "tables/table": table, "redriven/append": quarantine},
     )
 
 
@@ -126,11 +123,8 @@ def open_batch(lake: Lake, stream: Stream, manifest: Manifest, raw: DataFrame, t
     if stream.subject is not None:
         decoded = withheld(decoded, {stream.tombstone: (stream.subject,)}, tombstones, lake)
     folders = sorted({*stream.table.partitioned_by} & stream.shape.ids)
-    groups = by_reason(
-        decoded,
-        *(F.collect_set(name).alias(f"folders_{name}") for name in folders),
-        *(of(name).cast("string").alias(f"{of.__name__}_{name}") for name in stream.named_by for of in (F.min, F.max)),
-    )
+    texts = [F.collect_set(name).alias(f"folders_{name}") for name in folders]
+    groups = by_reason(decoded, *texts, *bounds(stream.named_by))
     accepted = next((row for row in groups if row["reason_code"] is None), None)
     plan = decoded.where("reason_code IS NULL").select(*COORDINATES, *stream.declared)
     outcome: dict[str, int] = {}
@@ -138,39 +132,24 @@ def open_batch(lake: Lake, stream: Stream, manifest: Manifest, raw: DataFrame, t
         plan = plan.withColumn("verdict", F.lit(Verdict.NEW.value))
         outcome = {Verdict.NEW: accepted["records"]} if accepted else {}
     else:
-        plan = kept(judged_records(lake, stream, manifest, plan, accepted))
+        version = manifest.table_versions[stream.table.name]
+        landed = lake.read(stream.table, version) if version else None
+        unique = stream.named_by if stream.unique else ()
+        plan = kept(with_verdict(plan, landed, accepted, stream.named_by, unique=unique))
         outcome = {row["verdict"]: row["count"] for row in plan.groupBy("verdict").count().collect()}
-    texts = {name: accepted[f"folders_{name}"] for name in folders} if accepted else {}
-    code, of = Verdict.UNIQUE_CONFLICT, Received(**received(groups))
-    refused = {code.value: outcome[code]} if code in outcome else {}
-    refused_rows = with_reason(plan.where(F.col("verdict") == code.value), code.value, REASONS[code])
-    return StreamBatch(lake, manifest, raw, decoded, of, plan, refused, refused_rows, stream, texts, outcome)
-
-
-def judged_records(lake: Lake, stream: Stream, manifest: Manifest, copies: DataFrame, accepted: Row) -> DataFrame:
-    """Accepted records with their verdict. accepted: how many there are, and the bounds of what names them.
-
-    Cost: one scan of the pinned table, pruned by these bounds, and one shuffle.
-    """
-    names, version = stream.named_by, manifest.table_versions[stream.table.name]
-    groups = [F.pmod(F.hash(*names), F.lit(-(-accepted["records"] // GROUP_ROWS))).alias("group")]
-    kinds = dict(copies.dtypes)
-    ddl = ", ".join(f"{name} {kind}" for name, kind in (*kinds.items(), ("verdict", "string")))
-    unique, content = stream.unique and names, stream.declared
-
-    def judge(copies: pa.Table, landed: pa.Table) -> pa.Table:
-        return judged(copies, landed, unique, content)
-
-    if not version:
-        return copies.groupBy(*groups).applyInArrow(lambda rows: judge(rows, rows.slice(0, 0)), ddl)
-    ids = copies.select(*names)
-    ids = F.broadcast(ids) if accepted["records"] <= BROADCAST_ROWS else ids
-    landed = lake.read(stream.table, version).where(reduce(and_, _bounds(accepted, kinds, names)))
-    landed = landed.join(ids, list(names), "left_semi").select(*copies.columns)
-    return copies.groupBy(*groups).cogroup(landed.groupBy(*groups)).applyInArrow(judge, ddl)
-
-
-def _bounds(accepted: Row, kinds: Mapping[str, str], names: Sequence[str]) -> list[Column]:
-    """Predicates that skip files without such names. From text, which says values of every type exactly."""
-    ends = {name: [F.lit(accepted[f"{of}_{name}"]).cast(kinds[name]) for of in ("min", "max")] for name in names}
-    return [F.col(name).between(*found) for name, found in ends.items()]
+    [(code, sentence)] = REASONS.items()
+    conflicts = plan.where(F.col("verdict") == Verdict.CONFLICT.value)
+    refused = {code: outcome[Verdict.CONFLICT]} if Verdict.CONFLICT in outcome else {}
+    return StreamBatch(
+        lake,
+        manifest,
+        raw,
+        decoded,
+        Received(**received(groups)),
+        plan,
+        refused,
+        with_reason(conflicts, code, sentence),
+        stream,
+        {name: accepted[f"folders_{name}"] for name in folders} if accepted else {},
+        outcome,
+    )

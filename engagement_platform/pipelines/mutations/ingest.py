@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import pyarrow as pa
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
 
@@ -19,8 +18,7 @@ from engagement_platform.lake.engagement import ALIAS, MUTATION_REQUEST, QUARANT
 from engagement_platform.lake.lake import Lake
 from engagement_platform.pii.tombstones import StoredTombstones, Tombstones
 from engagement_platform.pinned_settings import as_pinned, that_decide
-from engagement_platform.pipelines.engagements.pipe import within
-from engagement_platform.pipelines.mutations.requests import FIELDS, JUDGED_DDL, REASONS, Verdict, judged
+from engagement_platform.pipelines.duplicates import bounds, with_verdict
 from engagement_platform.pipelines.parts import (
     COORDINATES,
     Appends,
@@ -37,10 +35,20 @@ from engagement_platform.pipelines.parts import (
     with_reason,
 )
 from engagement_platform.pipelines.redrive import redriven, turn_of
+from engagement_platform.pipelines.rules import Verdict
 from engagement_platform.pipelines.tombstones import REQUESTS, withheld
 from engagement_platform.sources.decoded_batches import MUTATION_REQUEST_DECODED_DDL, decode_batches
 from engagement_platform.sources.messages import DecodingLimits
 
+REASONS = {
+    "request_conflict": "A request with this request_id was accepted before with different content; the first stays.",
+}
+NAMED_BY = ("organization_id", "request_id")
+FIELDS = (
+    *(*NAMED_BY, "operation", "from_id", "to_id", "name", "engagement_id", "type", "channel", "subject"),
+    *("attributes", "set_null", "engagement_date_from", "engagement_date_to", "execution_ts"),
+)
+"""What a request says; columns of `engagement/mutation_request`."""
 _EDGES = ("CONVERT", "DELETE")
 
 
@@ -67,13 +75,13 @@ class TablesProcess:
     def run(self, work: RequestBatch, commit: Committer) -> Counts:
         """Counts: rows_in, bytes_in, unknown_fields, quarantined, landed, inserted, duplicates, edges, files, bytes,
         commits."""
-        accepted = work.requests(Verdict.ACCEPTED)
+        accepted, edges = work.requests(Verdict.NEW), work.requests(Verdict.NEW, *_EDGES)
         appends = Appends(work.lake, work.manifest, commit)
-        rows = work.plan.where(F.col("verdict") == Verdict.ACCEPTED.value)
+        rows = work.plan.where(F.col("verdict") == Verdict.NEW.value)
         writes: list[Callable[[], None]] = []
         if work.quarantined:
             writes.append(lambda: appends.add("quarantine", QUARANTINE, work.to_quarantine(), work.quarantined))
-        if edges := work.requests(Verdict.ACCEPTED, *_EDGES):
+        if edges:
             writes.append(lambda: appends.add("alias", ALIAS, rows.where(F.col("operation").isin(*_EDGES)), edges))
         side_by_side(*writes)
         if accepted:
@@ -83,8 +91,8 @@ class TablesProcess:
             "quarantined": work.quarantined,
             "landed": accepted,
             "inserted": accepted,
-            "duplicates": work.requests(Verdict.DUPLICATE),
-            "edges": work.requests(Verdict.ACCEPTED, *_EDGES),
+            "duplicates": work.requests(Verdict.KNOWN),
+            "edges": edges,
             **appends.counts(),
         }
 
@@ -114,7 +122,7 @@ def ingest_mutation_requests(
         pin=lambda: {turn: 0, **{table.name: lake.version(table) for table in (MUTATION_REQUEST, QUARANTINE)}},
         decides=lambda: that_decide(settings, "decoding", mutation=("max_lateness",)),
         # One batch of requests at a time, whichever job brings it; a move begins between two. Not the table itself:
-        # whoever only reads it at a version, as engagements and announcements do, keeps no requests from landing.
+        # engagements and announcements, which only read it at a version, keep no requests from landing.
         leased=(turn,),
         enters=(QUARANTINE.name,),
         describe=RequestBatch.describe,
@@ -138,34 +146,22 @@ def open_batch(
     )
     decoded = kept(raw.mapInArrow(step, MUTATION_REQUEST_DECODED_DDL))
     decoded = withheld(decoded, REQUESTS, tombstones, lake)
-    groups = by_reason(decoded, F.collect_set("organization_id").alias("organizations"))
-    organizations = next((sorted(row["organizations"]) for row in groups if row["reason_code"] is None), [])
-    version = manifest.table_versions[MUTATION_REQUEST.name]
-    known = None
-    if version and organizations:
-        known = lake.read(MUTATION_REQUEST, version).where(within("organization_id", organizations))
-    with compiled(lake):
-        plan = kept(accepted(decoded.where("reason_code IS NULL"), known))
-    outcome = plan.groupBy("verdict", "operation").agg(F.count("*").alias("requests")).collect()
-    code = Verdict.REQUEST_CONFLICT.value
-    conflicts = sum(row["requests"] for row in outcome if row["verdict"] == code)
-    refused = with_reason(plan.where(F.col("verdict") == code), code, REASONS[code])
+    groups = by_reason(decoded, *bounds(NAMED_BY))
+    accepted = next((row for row in groups if row["reason_code"] is None), None)
+    plan = decoded.where("reason_code IS NULL").select(*COORDINATES, *FIELDS)
+    outcome: list[Row] = []
+    if accepted is None:
+        plan = plan.withColumn("verdict", F.lit(Verdict.NEW.value))
+    else:
+        version = manifest.table_versions[MUTATION_REQUEST.name]
+        known = lake.read(MUTATION_REQUEST, version) if version else None
+        with compiled(lake):
+            plan = kept(with_verdict(plan, known, accepted, NAMED_BY, unique=NAMED_BY))
+        outcome = plan.groupBy("verdict", "operation").agg(F.count("*").alias("requests")).collect()
+    [(code, sentence)] = REASONS.items()
+    conflicts = sum(row["requests"] for row in outcome if row["verdict"] == Verdict.CONFLICT.value)
+    refused = with_reason(plan.where(F.col("verdict") == Verdict.CONFLICT.value), code, sentence)
     of = Received(**received(groups))
     return RequestBatch(
         lake, manifest, raw, decoded, of, plan, {code: conflicts} if conflicts else {}, refused, tuple(outcome)
     )
-
-
-def accepted(decoded: DataFrame, known: DataFrame | None) -> DataFrame:
-    """Requests with their verdict, by organization. known: accepted before; None: there are none."""
-    copies = decoded.select(*COORDINATES, *FIELDS)
-    if known is None:
-        return copies.groupBy("organization_id").applyInArrow(_judge_alone, JUDGED_DDL)
-    ids = F.broadcast(copies.select("organization_id", "request_id"))
-    same = known.join(ids, ["organization_id", "request_id"], "left_semi").select(*FIELDS)
-    left, right = copies.groupBy("organization_id"), same.groupBy("organization_id")
-    return left.cogroup(right).applyInArrow(judged, JUDGED_DDL)
-
-
-def _judge_alone(copies: pa.Table) -> pa.Table:
-    return judged(copies, copies.select(FIELDS).slice(0, 0))

@@ -18,8 +18,7 @@ import pyarrow.compute as pc
 
 from engagement_platform.pipelines.engagements.rules import change_type
 from engagement_platform.pipelines.engagements.schema import ROW, arrow_schema
-from engagement_platform.pipelines.mutations.edges import Edge
-from engagement_platform.pipelines.mutations.identity import Identities, identities_of, leading_to
+from engagement_platform.pipelines.mutations.identity import Edge, Identities, identities_of, leading_to
 from engagement_platform.pipelines.state import Requests, newest_rows, one_chunk, struct_rows
 
 _Key = TypeVar("_Key")

@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeVar
 
 from hypothesis import strategies as st
 
-from engagement_platform.pipelines.mutations.edges import Edge
+from engagement_platform.pipelines.mutations.identity import Edge
 
 T = TypeVar("T")
 Message = dict[str, Any]

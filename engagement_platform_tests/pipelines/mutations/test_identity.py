@@ -5,13 +5,12 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import UTC, datetime, time, timedelta
 
 import pytest
 from hypothesis import given, settings
 
-from engagement_platform.pipelines.mutations.edges import Edge, Operation
-from engagement_platform.pipelines.mutations.identity import Identities
+from engagement_platform.pipelines.mutations.identity import Identities, Operation
 from engagement_platform_tests.pipelines.mutations.histories import (
     DAYS,
     FIRST_DAY,
@@ -218,15 +217,6 @@ def test_many_organizations_with_the_same_ids_are_resolved_together_as_if_alone(
 
 @settings(max_examples=100, deadline=None)
 @given(history=histories())
-def test_the_order_in_which_edges_arrive_changes_nothing(history: list[Message]) -> None:
-    forwards, backwards = Identities(edges(history)), Identities(edges(history)[::-1])
-    assert forwards.operations() == backwards.operations()
-    assert forwards.branching() == backwards.branching()
-    assert forwards.erased_engagements() == backwards.erased_engagements()
-
-
-@settings(max_examples=100, deadline=None)
-@given(history=histories())
 def test_rows_of_an_id_that_does_not_branch_end_alike_whatever_their_engagement_and_day(history: list[Message]) -> None:
     identities = Identities(edges(history))
     engaged = datetime.combine(FIRST_DAY, time(12), tzinfo=UTC)
@@ -257,22 +247,9 @@ def test_operations_of_one_id_cover_the_times_between_its_edges() -> None:
                 delete("r4", 30, from_id="a")]  # fmt: skip
     ten, twenty, thirty = (datetime.fromisoformat(at(hours)) for hours in (10, 20, 30))
     assert Identities(edges(requests)).operations() == [
-        Operation("org", "a", None, ten, "b", "r1"),
-        Operation("org", "a", ten, twenty, "d", "r2"),
-        Operation("org", "a", twenty, thirty, None, "r4"),
-    ]
-
-
-def test_an_operation_that_ends_where_it_began_brings_rows_back_that_stand_elsewhere() -> None:
-    cycle = [convert("r1", "a", "b", 10), convert("r3", "b", "a", 20)]
-    found = Identities(edges(cycle)).operations()
-    assert [(operation.from_id, operation.to_id) for operation in found] == [("a", "a"), ("b", "a")]
-    found = Identities(edges([*cycle, convert("r2", "a", "c", 15)])).operations()
-    ten, fifteen, twenty = (datetime.fromisoformat(at(hours)) for hours in (10, 15, 20))
-    assert found == [
-        Operation("org", "a", None, ten, "a", "r1"),
-        Operation("org", "a", ten, fifteen, "c", "r2"),
-        Operation("org", "b", None, twenty, "a", "r3"),
+        Operation("org", "a", None, ten, "b"),
+        Operation("org", "a", ten, twenty, "d"),
+        Operation("org", "a", twenty, thirty, None),
     ]
 
 
@@ -298,23 +275,13 @@ def test_a_self_edge_makes_no_operation_and_no_id_branch() -> None:
     assert Identities(edges(old)).branching() == set()
     assert Identities(edges(old)).operations() == []
     bounded = Identities(edges([*old, convert("r3", "a", "b", 12)])).operations()
-    assert bounded == [Operation("org", "a", None, datetime.fromisoformat(at(12)), "b", "r3")]
+    assert bounded == [Operation("org", "a", None, datetime.fromisoformat(at(12)), "b")]
 
 
 def test_of_two_edges_with_one_request_id_the_first_counts() -> None:
     one, other = edges([convert("r", "a", "b", 10)]), edges([convert("r", "a", "c", 9)])
     assert [operation.to_id for operation in Identities([*one, *other]).operations()] == ["b"]
     assert [operation.to_id for operation in Identities([*other, *one]).operations()] == ["c"]
-
-
-def test_an_edge_branches_when_any_field_narrows_it() -> None:
-    plain = Edge("org", "r", "CONVERT", "a", "b", None, None, None, datetime.fromisoformat(at(0)))
-    assert not plain.branches
-    for fields in ({"engagement_id": "e"}, {"engagement_date_from": DAY_1}, {"engagement_date_to": DAY_1}):
-        assert edges([convert("r", "a", "b", 0, **fields)])[0].branches
-    assert plain.order == (datetime.fromisoformat(at(0)), "r")
-    assert plain.applies_to("a", "e", date.max)
-    assert not plain.applies_to("b", "e", date.max)
 
 
 def test_a_chain_of_ten_thousand_edges_is_resolved_without_going_deep() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
-from engagement_platform.pipelines.mutations.edges import Edge
+from engagement_platform.pipelines.mutations.identity import Edge
 from engagement_platform.pipelines.mutations.rules import Evidence, current_names, needed_evidence, plain
 from engagement_platform_tests.pipelines.mutations.histories import (
     PERSONS,

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engagement_platform.pipelines.kafka_tables.rules import PLACE, judged
+from engagement_platform.pipelines.rules import PLACE, judged
 from engagement_platform.sources.column_types import SCALARS
 from engagement_platform.sources.decoded_batches import arrow_type
 from engagement_platform_tests.pipelines.kafka_tables.clicks import landed
@@ -55,7 +55,7 @@ def test_the_first_of_a_name_stands_however_a_history_is_cut(history: list[tuple
         new = pa.array([verdict == "new" for verdict in told.column("verdict").to_pylist()], pa.bool_())
         known = pa.concat_tables([known, told.filter(new).drop_columns(["verdict"])])
     messages = [{"click_id": name, "price": price} for name, price in history]
-    assert tuple(found.get(verdict, []) for verdict in ("new", "known", "unique_conflict")) == landed(messages)
+    assert tuple(found.get(verdict, []) for verdict in ("new", "known", "conflict")) == landed(messages)
 
 
 def test_every_type_that_may_name_a_record_is_tried() -> None:
@@ -69,7 +69,7 @@ def test_what_landed_is_known_and_what_contradicts_it_is_refused_whatever_type_n
     other = records([(name, 2) for name in names], *kinds, first=len(names))
     assert verdicts(once, once.slice(0, 0), ["a"]) == ["new"] * len(names)
     assert verdicts(once, once, ["a"]) == ["known"] * len(names)
-    assert verdicts(other, once, ["a"]) == ["unique_conflict"] * len(names)
+    assert verdicts(other, once, ["a"]) == ["conflict"] * len(names)
 
 
 def test_nested_content_is_compared_whole() -> None:
@@ -77,7 +77,14 @@ def test_nested_content_is_compared_whole() -> None:
     known = records([("x", {"a": [1, None], "b": {"k": "v"}})], *kinds)
     same, other, less = known, {"a": [None, 1], "b": {"k": "v"}}, {"a": [1, None], "b": None}
     assert verdicts(same, known, ["a"]) == ["known"]
-    assert verdicts(records([("x", other), ("x", less)], *kinds), known, ["a"]) == ["unique_conflict"] * 2
+    assert verdicts(records([("x", other), ("x", less)], *kinds), known, ["a"]) == ["conflict"] * 2
+
+
+def test_the_keys_of_a_map_have_no_order() -> None:
+    kinds = (pa.string(), arrow_type("map<string,string>"))
+    known = records([("x", [("k", None), ("l", "2")])], *kinds)
+    assert verdicts(records([("x", [("l", "2"), ("k", None)])], *kinds), known, ["a"]) == ["known"]
+    assert verdicts(records([("x", []), ("x", None)], *kinds), known, ["a"]) == ["conflict"] * 2
 
 
 def test_where_nothing_names_a_record_its_place_does_unless_the_topic_was_made_anew() -> None:
