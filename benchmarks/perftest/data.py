@@ -21,7 +21,7 @@ from engagement_platform.lake import store_tables
 from engagement_platform.lake.arrow import schema_of
 from engagement_platform.lake.contract import Table
 from engagement_platform.pipelines.profiles.entity import PROFILE, Attribute, Entity, version_of
-from engagement_platform.pipelines.profiles.insert_guarantee import PROPERTY, words
+from engagement_platform.pipelines.profiles.snapshot import INSERTS_ARE_NEW, checked_since
 from engagement_platform.settings import Section
 
 ENTITY = Entity(
@@ -199,10 +199,10 @@ def fill(root: str, records: Records, entity: Entity = ENTITY) -> None:
         put(root, entity.base, state_rows(rows, entity), Transaction("perftest/base", n))
     put(root, entity.changeset, schema_of(entity.changeset).empty_table(), Transaction("perftest/changes", -1))
     # The batches keep the promise that the entity makes, though nobody checks them.
-    changeset, landed_under = DeltaTable(entity.changeset.uri(root)), words(entity, 0)
+    changeset, landed_under = DeltaTable(entity.changeset.uri(root)), checked_since(entity, 0)
     # Another version of the table would be other data, which has to be measured again.
-    if changeset.metadata().configuration.get(PROPERTY) != landed_under:
-        changeset.alter.set_table_properties({PROPERTY: landed_under}, raise_if_not_exists=False)
+    if changeset.metadata().configuration.get(INSERTS_ARE_NEW) != landed_under:
+        changeset.alter.set_table_properties({INSERTS_ARE_NEW: landed_under}, raise_if_not_exists=False)
     for batch in range(records.scale.batches):
         put(root, entity.changeset, records.changes(batch), Transaction("perftest/changes", batch))
 

@@ -137,7 +137,7 @@ def prepare(spec: Spec, text: str, settings: Settings) -> PerfTest:
     """Make the rows, where they are made, and pin the versions that every permutation reads. Starts no Spark.
 
     A lake that changes between two calls is another test, since other versions are read. Raises NothingToMeasure,
-    StrategyNotValid.
+    and PlatformError for a method that is not valid.
     """
     root = _root(spec, settings)
     set_up = settings_of(spec, settings, root)

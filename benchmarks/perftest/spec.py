@@ -161,7 +161,7 @@ def _with_token(cluster: Cluster) -> str | None:
 
 
 def entity_of(spec: Spec, settings: Settings) -> Entity:
-    """What is measured: made rows, or the profiles of a lake. Raises StrategyNotValid for a method that is not."""
+    """What is measured: made rows, or the profiles of a lake. Raises PlatformError for a method that is not valid."""
     entity = ENTITY if spec.lake is None else profile(settings)
     for method in spec.methods:
         choose(entity, method, broadcast=True)

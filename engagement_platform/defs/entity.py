@@ -17,7 +17,7 @@ import dagster as dg
 
 from engagement_platform.defs.backlog import Waiting, waiting
 from engagement_platform.defs.checks import FRESH, selected
-from engagement_platform.defs.entity_checks import REPLAY, SIZE, WATERMARK, entity_results, state_of, waits_of
+from engagement_platform.defs.entity_checks import SIZE, WATERMARK, entity_results, state_of, waits_of
 from engagement_platform.defs.evaluations import report_news
 from engagement_platform.defs.ingestion import Ingestion, drained, partition_days
 from engagement_platform.defs.materialization_events import Tables, callbacks_of, record_batches
@@ -250,7 +250,6 @@ class EntityParts:
             (FRESH, self.changeset): "No change waits longer than `quality.freshness`.",
             (SIZE, self.changeset): "At most `rematerialize.max_pending_rows` changes wait.",
             (WATERMARK, self.base): "The base's watermark is where it was left; no batch is in both tables.",
-            (REPLAY, self.base): "The view shows some keys of the newest batch as a replay of them ends.",
         }
 
         @dg.multi_asset_check(

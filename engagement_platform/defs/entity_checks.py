@@ -10,7 +10,7 @@ import dagster as dg
 from engagement_platform.defs.backlog import Waiting
 from engagement_platform.defs.checks import fresh_result
 from engagement_platform.defs.specs import key_of
-from engagement_platform.engine.model import BatchRecord, JobState
+from engagement_platform.engine.model import JobState
 from engagement_platform.lake import log
 from engagement_platform.pipelines.profiles.entity import Entity
 from engagement_platform.pipelines.profiles.job import job_name as ingest_name
@@ -20,7 +20,7 @@ from engagement_platform.pipelines.profiles.schedule import Waits
 from engagement_platform.pipelines.profiles.snapshot import Snapshot, snapshot
 from engagement_platform.settings import Settings
 
-SIZE, WATERMARK, REPLAY = "changeset_size", "watermark", "view_equals_replay"
+SIZE, WATERMARK = "changeset_size", "watermark"
 
 
 def state_of(entity: Entity, settings: Settings) -> Snapshot | None:
@@ -74,24 +74,6 @@ def watermark_result(entity: Entity, found: Snapshot | None, under_way: bool, to
     )
 
 
-def replay_result(entity: Entity, last: BatchRecord | None) -> dg.AssetCheckResult:
-    """Passed when the view showed some keys as the rules say, before they were moved.
-
-    last: the newest move; None: there was none.
-    """
-    details = last.details if last else {}
-    keys, differing = (int(str(details.get(name, 0))) for name in ("checked_keys", "differing_keys"))
-    return dg.AssetCheckResult(
-        passed=not differing,
-        asset_key=key_of(entity.base),
-        check_name=REPLAY,
-        # Without the keys: they may be persons, and what Dagster keeps is out of reach for an erasure.
-        description=f"{differing} keys of the newest batch were shown otherwise than their changes say. This is a "
-        "defect: please report it." if differing else None,
-        metadata={"keys": keys, "differing": differing},
-    )  # fmt: skip
-
-
 def entity_results(entity: Entity, looked: Waiting, topic: str) -> list[dg.AssetCheckResult]:
     """All checks of an entity that need no run, as they stand now. entity: under the policies of the settings."""
     settings, last = looked.settings, looked.checkpoint(rematerialize_name(entity))
@@ -102,5 +84,4 @@ def entity_results(entity: Entity, looked: Waiting, topic: str) -> list[dg.Asset
         fresh_result(ingest_name(entity), key_of(entity.changeset), looked, topic),
         size_result(entity, found, settings.rematerialize.max_pending_rows),
         watermark_result(entity, found, not done, told),
-        replay_result(entity, next(iter(looked.stores.checkpoints.history(rematerialize_name(entity), limit=1)), None)),
     ]

@@ -9,6 +9,7 @@ past the views sees them at most `mutation.max_pending` later.
 import time
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 import dagster as dg
 from dagster import MetadataValue
@@ -24,9 +25,8 @@ from engagement_platform.defs.specs import DATA_TABLE
 from engagement_platform.engine.model import BatchRecord, JobState
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.engagement import CHANGESET, MAPPING, NOTIFICATION
-from engagement_platform.pipelines.mutations.move import PURGE_EVERY, REMATERIALIZE_ALIASES, purge_horizon, reaches
+from engagement_platform.pipelines.mutations.move import REMATERIALIZE_ALIASES, purge_before
 from engagement_platform.pipelines.parts import APPLY_MUTATIONS
-from engagement_platform.sources.lateness import from_microseconds
 from engagement_platform.status import pending_changes
 
 # Not the pool of the engagements: a pool is held for a whole drain, up to ten minutes, in which no request would be
@@ -148,12 +148,12 @@ def purge_due(looked: Waiting, last: BatchRecord | None, now: datetime) -> bool:
     from engagement_platform.jobs import unread_requests
 
     settings, done = looked.given, 0 if last is None else last.unread_from.get("purge_before", 0)
-    due = from_microseconds(done) + PURGE_EVERY
-    if not reaches(purge_horizon(now, (), settings.mutation), due) or not hidden_rows(settings):
-        return False
-    if looked.backlog(APPLY_MUTATIONS):
-        return False
-    return reaches(purge_horizon(now, unread_requests(settings, looked.stores), settings.mutation), due)
+    unread = partial(unread_requests, settings, looked.stores)
+
+    def ready() -> bool:
+        return bool(hidden_rows(settings)) and not looked.backlog(APPLY_MUTATIONS)
+
+    return purge_before(done, now, unread, settings.mutation, ready) != done
 
 
 def why_move(found: ToMove, max_pending: timedelta) -> str | None:

@@ -208,11 +208,21 @@ class Limits:
 
 
 class NoIdentity:
-    """Of a source of which there is one only, such as a queue of work or what was asked for: nothing to compare."""
+    """Of a source of which there is one only, such as a queue of work or what was asked for: nothing to compare.
+
+    What is gone fails when it is read, and how many records there are is not known before.
+    """
 
     def identify(self, pinned: Mapping[str, str]) -> Mapping[str, str]:  # noqa: ARG002
         """No ids."""
         return {}
+
+    def check(self, start: Offsets, end: Offsets) -> None:
+        """Nothing to look at."""
+
+    def size(self, start: Offsets, end: Offsets) -> int | None:  # noqa: ARG002
+        """Not known."""
+        return None
 
 
 class Source(Protocol):

@@ -55,9 +55,6 @@ class RedriveSource(NoIdentity):
             self._left = [({"version": version, "row": a}, {"version": version, "row": b}) for a, b in places]
         return self._left.pop(0) if self._left else None
 
-    def check(self, start: Offsets, end: Offsets) -> None:
-        """A version that was vacuumed away fails when it is read; nothing is known before."""
-
     def size(self, start: Offsets, end: Offsets) -> int:
         """How many records a range has."""
         return end["row"] - start["row"]

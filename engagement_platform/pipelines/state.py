@@ -82,9 +82,10 @@ class Requests:
         columns = _in_order(state, "patch", before)
         for values in zip(*columns.values(), strict=True):
             row = dict(zip(columns, values, strict=True))
+            engagement_id = row.pop("engagement_id")
             attributes = None if row["attributes"] is None else dict(row["attributes"])
             fields = {**row, "attributes": attributes, "set_null": frozenset(row["set_null"] or ())}
-            patches.setdefault(row["engagement_id"], []).append(Patch(organization_id=organization_id, **fields))
+            patches.setdefault(engagement_id, []).append(Patch(**fields))
         return cls(Identities(cls.edges_of(organization_id, state, before=before)), patches)
 
     @staticmethod

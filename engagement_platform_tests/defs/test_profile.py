@@ -14,23 +14,18 @@ import dagster as dg
 import pytest
 from dagster._core.storage.defs_state.base import DefsStateStorage
 from deltalake import DeltaTable
-from pyspark.sql import SparkSession
 
 from engagement_platform.definitions import defs
 from engagement_platform.defs.entity import WHY
-from engagement_platform.defs.entity_checks import replay_result, size_result, watermark_result
+from engagement_platform.defs.entity_checks import size_result, watermark_result
 from engagement_platform.defs.platform import Platform
 from engagement_platform.defs.profile import PROFILES
-from engagement_platform.lake.lake import Lake
-from engagement_platform.pipelines.profiles import point_read
 from engagement_platform.pipelines.profiles.entity import PROFILE
-from engagement_platform.pipelines.profiles.point_read import read_keys
 from engagement_platform.pipelines.profiles.snapshot import Snapshot, snapshot
 from engagement_platform.settings import Settings
 from engagement_platform_tests.defs.conftest import Home
 from engagement_platform_tests.pipelines.profiles.histories import Changes, seen_by_rules
 from engagement_platform_tests.pipelines.profiles.oracle import Said
-from engagement_platform_tests.pipelines.profiles.test_schedule import record
 
 
 def change(profile_id: str, version: int, op: str = "UPDATE", **changes: object) -> bytes:
@@ -84,7 +79,7 @@ def test_changes_flow_into_the_view_and_are_moved_for_a_reason_that_is_told(
     assert home.passed("profile/changeset", "conservation")
 
     asked(home, PROFILES.watch, **repository)
-    assert all(home.passed("profile/materialized", check) for check in ("watermark", "view_equals_replay"))
+    assert home.passed("profile/materialized", "watermark")
     calm = asked(home, PROFILES.pressing, **repository)
     assert isinstance(calm, dg.SkipReason)
     due = asked(home, PROFILES.by_cadence)
@@ -204,30 +199,3 @@ def test_the_check_of_the_watermark_sees_batches_in_both_tables_and_a_base_that_
     assert watermark_result(PROFILE, both, under_way=True, told=0).passed
     assert "[0]" in (watermark_result(PROFILE, both, under_way=False, told=0).description or "")
     assert "put back" in (watermark_result(PROFILE, both, under_way=True, told=1).description or "")
-
-
-def test_the_view_of_some_keys_is_checked_against_the_rules(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A difference is seeded in what both compare: a policy under which one of them reads."""
-    changes = Changes(tmp_path, PROFILE)
-    changes.land(0, [Said("a", 1, "INSERT", {"name": "Ann"}), Said("a-canary", 1, "UPDATE", {"name": "Ann"})])
-    lake, taken = Lake(spark, Settings(lake_uri=str(tmp_path))), snapshot(str(tmp_path), PROFILE)
-    assert point_read.check_view(lake, PROFILE, taken) == point_read.Checked(2, ())
-    other = replace(PROFILE, unknown_update="ignore")
-    monkeypatch.setattr(point_read, "read_keys", lambda root, _entity, *said: read_keys(root, other, *said))
-    assert point_read.check_view(lake, PROFILE, taken).differing == ("a-canary",)
-
-
-@pytest.mark.parametrize(
-    ("details", "passed"),
-    [
-        ({"checked_keys": 2, "differing_keys": 0}, True),
-        ({"checked_keys": 2, "differing_keys": 1}, False),
-        ({}, True),
-    ],
-)
-def test_the_check_of_the_view_tells_what_the_last_move_found(details: dict[str, object], passed: bool) -> None:
-    found = replay_result(PROFILE, record(0, details))
-    assert (found.passed, found.metadata["keys"].value) == (passed, details.get("checked_keys", 0))
-    assert replay_result(PROFILE, None).passed

@@ -1,17 +1,17 @@
 """The job `apply-mutations`: a notification for each engagement that accepted requests change for readers.
 
-Requests are visible once their batch is published; this job tells those who follow notifications. It changes no other
-table. Rows of ids that move as a whole are joined twice, with the moves before and after the new requests; rows that a
-rule has to look at go through `rules.changes`.
+Requests are visible once their batch is published; this job announces them and changes no other table. Rows of ids that
+move as a whole are joined twice, with the moves before and after the new requests; rows that a rule has to look at go
+through `rules.changes`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
-import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from engagement_platform.engine.fencing import Committer
@@ -23,13 +23,11 @@ from engagement_platform.lake.engagement import ALIAS, CHANGESET, MUTATION_REQUE
 from engagement_platform.lake.lake import Lake
 from engagement_platform.pinned_settings import that_decide
 from engagement_platform.pipelines import snapshot
-from engagement_platform.pipelines.engagements.schema import STATE
 from engagement_platform.pipelines.mutations import rules
 from engagement_platform.pipelines.mutations.connected_components import moves as moves_of
-from engagement_platform.pipelines.mutations.view import Pending, special_state, with_move
+from engagement_platform.pipelines.mutations.view import Pending, by_rule, special_rows, split, with_move
 from engagement_platform.pipelines.parts import APPLY_MUTATIONS, Parts, announced, kept, tune_for
 
-_ID = ["organization_id", "engagement_id"]
 _PERSON = ["organization_id", "source_person_id"]
 
 
@@ -56,12 +54,6 @@ class PublishedRequests(NoIdentity):
         newest = newest_request(self.parts.lake.root)
         return None if newest <= begin else ({"sequence": begin}, {"sequence": newest})
 
-    def check(self, start: Offsets, end: Offsets) -> None:
-        """Requests are never removed."""
-
-    def size(self, start: Offsets, end: Offsets) -> None:
-        """Not known before it is read."""
-
 
 def newest_request(root: str) -> int:
     """The sequence of the newest published requests; -1: there are none. Reads the logs, no rows.
@@ -83,31 +75,23 @@ class NotificationProcess:
     def run(self, work: Announcement, commit: Committer) -> Counts:
         """Counts: rows_in, landed, conversions, deletions, renames, patches, inserted, updated, deleted,
         notifications, files, bytes, commits."""
-        of, by = work.by_operation, work.by_change
-        rows = sum(by.values())
-        requests = sum(of.values())
+        rows, requests = sum(work.by_change.values()), sum(work.by_operation.values())
+        identity = F.concat_ws(
+            "/", F.lit(work.manifest.app_id), F.lit(str(work.manifest.batch_id)), "organization_id", "engagement_id"
+        )
+        notifications = stamped(work.changes, work.manifest).withColumn("notification_id", identity)
         with commit("append") as txn:
-            work.lake.append(notifications(work.changes, work.manifest), NOTIFICATION, txn, rows=rows)
+            work.lake.append(notifications, NOTIFICATION, txn, rows=rows)
+        operations = {"conversions": "CONVERT", "deletions": "DELETE", "renames": "RENAME", "patches": "UPDATE"}
+        kinds = {"inserted": "INSERT", "updated": "UPDATE", "deleted": "DELETE"}
         return {
             "rows_in": requests,
             "landed": requests,
-            "conversions": of.get("CONVERT", 0),
-            "deletions": of.get("DELETE", 0),
-            "renames": of.get("RENAME", 0),
-            "patches": of.get("UPDATE", 0),
-            "inserted": by.get("INSERT", 0),
-            "updated": by.get("UPDATE", 0),
-            "deleted": by.get("DELETE", 0),
+            **{name: work.by_operation.get(operation, 0) for name, operation in operations.items()},
+            **{name: work.by_change.get(kind, 0) for name, kind in kinds.items()},
             "notifications": rows,
             **work.lake.written(NOTIFICATION, txn),
         }
-
-
-def notifications(changed: DataFrame, manifest: Manifest) -> DataFrame:
-    """Rows for the notification table."""
-    batch = F.lit(str(manifest.batch_id))
-    identity = F.concat_ws("/", F.lit(manifest.app_id), batch, "organization_id", "engagement_id")
-    return stamped(changed, manifest).withColumn("notification_id", identity)
 
 
 def apply_mutations(parts: Parts) -> MicroBatchJob[Announcement]:
@@ -130,10 +114,12 @@ def apply_mutations(parts: Parts) -> MicroBatchJob[Announcement]:
         )
         requests = lake.read(MUTATION_REQUEST, at.versions[MUTATION_REQUEST.name])
         requests = requests.where(F.col("batch_sequence").between(since + 1, until))
-        operations = {row["operation"]: row["count"] for row in requests.groupBy("operation").count().collect()}
         found = kept(changes(snapshot.data(lake, at), pending, since + 1))
-        by_change = {row["change_type"]: row["count"] for row in found.groupBy("change_type").count().collect()}
-        return Announcement(lake, manifest, operations, found, by_change)
+        counts = [
+            {row[column]: row["count"] for row in frame.groupBy(column).count().collect()}
+            for frame, column in ((requests, "operation"), (found, "change_type"))
+        ]
+        return Announcement(lake, manifest, counts[0], found, counts[1])
 
     return parts.job(
         APPLY_MUTATIONS,
@@ -159,49 +145,17 @@ def changes(data: DataFrame, pending: Pending, since: int) -> DataFrame:
         moves = moves_of(
             pending.alias, since, pending.max_edges, rules.moves_apart, f"{rules.MOVE_DDL}, is_after boolean"
         )
-    special = _special(data.sparkSession, pending, moves, since)
-    of_id = F.broadcast(special.where("engagement_id IS NOT NULL").select(*_ID).distinct())
-    of_person = F.broadcast(special.where("source_person_id IS NOT NULL").select(*_PERSON).distinct())
-    by_id = data.join(of_id, _ID, "left_semi")
-    by_person = data.join(of_person, _PERSON, "left_semi").join(of_id, _ID, "left_anti")
-    found = _by_rules(by_id.unionByName(by_person), pending, special, since)
-    if moves is None:
-        return found
-    rest = data.join(of_id, _ID, "left_anti").join(of_person, _PERSON, "left_anti")
-    return found.unionByName(_by_moves(rest, moves.where("engaged_before IS NOT NULL")))
+    special = special_rows(pending, moves, since)
+    if special is None:
+        return data.sparkSession.createDataFrame([], rules.CHANGE_DDL)
+    plain, held = split(data, moves, special)
+    found = by_rule(held, pending, special, partial(rules.changes, since=since), rules.CHANGE_DDL)
+    return found if moves is None else found.unionByName(_moved(plain, moves.where("engaged_before IS NOT NULL")))
 
 
-def _special(spark: SparkSession, pending: Pending, moves: DataFrame | None, since: int) -> DataFrame:
-    """organization_id with engagement_id or source_person_id: which rows the rules look at.
-
-    Those that new UPDATEs name, those of which the changeset has a newer image, and those that edges tell apart.
-    """
-    columns = "organization_id string, engagement_id string, source_person_id string"
-    whole = spark.createDataFrame([], columns)
-    nothing = F.lit(None).cast("string").alias("source_person_id")
-    if pending.changeset is not None:
-        images = pending.changeset.where(F.col("sequence") > pending.watermark)
-        whole = whole.unionByName(images.select(*_ID, nothing))
-    if pending.updates is not None:
-        whole = whole.unionByName(pending.updates.where(F.col("sequence") >= since).select(*_ID, nothing))
-    if moves is not None:
-        apart = moves.where("engaged_before IS NULL")
-        whole = whole.unionByName(apart.select("organization_id", "engagement_id", "source_person_id"))
-    return whole
-
-
-def _by_rules(held: DataFrame, pending: Pending, special: DataFrame, since: int) -> DataFrame:
-    def run(state: pa.Table) -> pa.Table:
-        organization_id = state.column("organization_id")[0].as_py()
-        return rules.changes(organization_id, state.cast(STATE), since)
-
-    return special_state(held, pending, special).groupBy("organization_id").applyInArrow(run, rules.CHANGE_DDL)
-
-
-def _by_moves(rows: DataFrame, moves: DataFrame) -> DataFrame:
+def _moved(rows: DataFrame, moves: DataFrame) -> DataFrame:
     """Rows of ids that move as a whole: the person that the moves before and after give them."""
-    reached = F.broadcast(moves.select(*_PERSON).distinct())
-    rows = rows.join(reached, _PERSON, "left_semi")
+    rows = rows.join(F.broadcast(moves.select(*_PERSON).distinct()), _PERSON, "left_semi")
     rows = rows.select("organization_id", "engagement_id", "engagement_date", "engagement_ts", "source_person_id")
     for name, phase in (("previous_person_id", "NOT is_after"), ("person_id", "is_after")):
         rows = with_move(rows, moves.where(phase).drop("is_after"), name, F.col("source_person_id"))

@@ -26,7 +26,6 @@ _JAR_MISSING = re.compile(
     r"(ClassNotFoundException|NoClassDefFoundError)\W+org[./](apache[./]spark[./](sql[./])?)?graphframes[./]"
     r"|CONNECT_INVALID_PLAN\.NO_HANDLER_FOR_EXTENSION"
 )
-
 _JARS = (
     "the jars io.graphframes:graphframes-spark4_2.13 and graphframes-graphx-spark4_2.13 on Spark's class path; over "
     "Spark Connect on the server's, with graphframes-connect-spark4_2.13 and the conf "
@@ -110,7 +109,12 @@ def moves(
     """
     late = alias.where(F.col("sequence") >= since).select("organization_id").distinct()
     edges = state_part(alias.join(F.broadcast(late), "organization_id", "left_semi"), "edge")
-    large = None if max_edges is None else _large(alias, since, max_edges)
+    large = None
+    if max_edges is not None:
+        counts = alias.groupBy("organization_id").agg(F.count("from_id").alias("n"), F.max("sequence").alias("newest"))
+        found = counts.where((F.col("n") > max_edges) & (F.col("newest") >= since)).collect()
+        parts = [(row["organization_id"], -(-row["n"] // max_edges)) for row in found]
+        large = alias.sparkSession.createDataFrame(parts, "organization_id string, parts bigint") if parts else None
     edges = edges.withColumn("part", F.lit(None).cast("bigint")) if large is None else _split(edges, large, components)
 
     def run(state: pa.Table) -> pa.Table:
@@ -120,20 +124,10 @@ def moves(
     return edges.groupBy("organization_id", "part").applyInArrow(run, ddl).localCheckpoint(eager=False)
 
 
-def _large(alias: DataFrame, since: int, max_edges: int) -> DataFrame | None:
-    """Organizations with late edges and more than max_edges that name a person, and into how many parts each goes."""
-    counts = alias.groupBy("organization_id").agg(F.count("from_id").alias("edges"), F.max("sequence").alias("newest"))
-    found = counts.where((F.col("edges") > max_edges) & (F.col("newest") >= since)).collect()
-    if not found:
-        return None
-    parts = [(row["organization_id"], -(-row["edges"] // max_edges)) for row in found]
-    return alias.sparkSession.createDataFrame(parts, "organization_id string, parts bigint")
-
-
 def _split(edges: DataFrame, large: DataFrame, components: Components) -> DataFrame:
     """Edges with their `part`: null in small organizations, and where an edge names no person.
 
-    Ids are hashed; two that share a hash only make one component of two.
+    large: organization_id, and into how many `parts`. Ids are hashed; two that share a hash only make one component.
     """
     begin, end = _hashed("edge.from_id"), _hashed("edge.to_id")
     sized = edges.join(F.broadcast(large), "organization_id", "left")

@@ -6,10 +6,10 @@ announced. Once a day rows that are deleted for good become tombstones.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from functools import cached_property, partial
+from functools import cached_property, partial, reduce
 
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame, Row
@@ -63,33 +63,20 @@ class PendingChanges(NoIdentity):
             "sequence": min(at.watermark, at.names_watermark),
             "purge_before": start["purge_before"] if start else 0,
         }
-        before = self._purge_before(begin["purge_before"], at)
+        newest = at.newest.get(MUTATION_REQUEST.name, -1)
+
+        def are_announced() -> bool:
+            return newest is not None and newest <= announced(self.parts.stores)
+
+        settings = self.parts.settings.mutation
+        before = purge_before(begin["purge_before"], self.clock(), self.unread, settings, are_announced)
         if before == begin["purge_before"] and not at.pends:
             return None
         return begin, {"sequence": max(at.newest_sequence, at.watermark), "purge_before": before}
 
-    def _purge_before(self, last: int, at: Snapshot) -> int:
-        settings = self.parts.settings.mutation
-        now, due = self.clock(), from_microseconds(last) + PURGE_EVERY
-        if not reaches(purge_horizon(now, (), settings), due):
-            # Not even if every request has been read; then nobody has to ask.
-            return last
-        horizon = purge_horizon(now, self.unread(), settings)
-        newest = at.newest.get(MUTATION_REQUEST.name, -1)
-        unannounced = newest is None or newest > announced(self.parts.stores)
-        if horizon is None or not reaches(horizon, due) or unannounced:
-            return last
-        return microseconds(horizon)
-
-    def check(self, start: Offsets, end: Offsets) -> None:
-        """Versions that are gone fail when they are read."""
-
-    def size(self, start: Offsets, end: Offsets) -> None:
-        """Not known before it is read."""
-
 
 def purge_horizon(now: datetime, unread: Iterable[int | None], settings: MutationSettings) -> datetime | None:
-    """No request that is read from now on and accepted has an execution_ts before this time. None: nobody can tell.
+    """No request that is read from now on and accepted has an execution_ts before this time. None: not known.
 
     now: taken before the topic was asked. unread: of each partition that has records which are not read yet, the Kafka
     timestamp of the first of them, in milliseconds since 1970 UTC; None where it has none. A partition that is read to
@@ -107,9 +94,19 @@ def purge_horizon(now: datetime, unread: Iterable[int | None], settings: Mutatio
     return from_microseconds(read) - settings.max_disorder - settings.max_lateness
 
 
-def reaches(horizon: datetime | None, due: datetime) -> bool:
-    """Whether a purge is due by this horizon; exactly at it, it is."""
-    return horizon is not None and horizon >= due
+def purge_before(
+    last: int, now: datetime, unread: Unread, settings: MutationSettings, ready: Callable[[], bool]
+) -> int:
+    """Up to which time deletions become final now, in microseconds since 1970 UTC; `last` when no purge is due.
+
+    ready: whether a purge may begin and finds something. unread: asked only when both others allow a purge.
+    """
+    due = from_microseconds(last) + PURGE_EVERY
+    # If it is too early even with every request read, nobody has to be asked.
+    if (at_most := purge_horizon(now, (), settings)) is None or at_most < due or not ready():
+        return last
+    horizon = purge_horizon(now, unread(), settings)
+    return last if horizon is None or horizon < due else microseconds(horizon)
 
 
 @dataclass(frozen=True)
@@ -128,15 +125,16 @@ class Move:
         return self.manifest.end["sequence"]
 
     @property
-    def horizon(self) -> datetime | None:
-        """Before which deletions are final; None: no purge is due."""
-        before = self.manifest.end["purge_before"]
-        return None if before == self.manifest.start["purge_before"] else from_microseconds(before)
+    def base(self) -> DataFrame:
+        """The Data Table before the move."""
+        return self.lake.read(self.data, self.at.versions[self.data.name])
 
     @cached_property
     def changed(self) -> DataFrame:
-        """Rows of the Data Table that change, with their new columns."""
-        rows = view.changed(snapshot.data(self.lake, self.at), snapshot.pending(self.lake, self.at), self.horizon)
+        """Rows of the Data Table that change, with their new columns; tombstones only where a purge is due."""
+        before = self.manifest.end["purge_before"]
+        horizon = None if before == self.manifest.start["purge_before"] else from_microseconds(before)
+        rows = view.changed(snapshot.data(self.lake, self.at), snapshot.pending(self.lake, self.at), horizon)
         return kept(rows.withColumn("batch_id", F.lit(self.manifest.batch_id).cast("long")))
 
     @cached_property
@@ -145,8 +143,7 @@ class Move:
         return self.changed.agg(
             F.count("*").alias("rows"),
             F.count_if(F.col("source_person_id").isNull()).alias("tombstones"),
-            *(F.min(name).alias(f"first_{name}") for name in KEY[:2]),
-            *(F.max(name).alias(f"last_{name}") for name in KEY[:2]),
+            *(of(name).alias(f"{of.__name__}_{name}") for name in KEY[:2] for of in (F.min, F.max)),
         ).collect()[0]
 
     @cached_property
@@ -211,32 +208,25 @@ def write_data(work: Move, txn: Transaction) -> None:
     """Commit the changed rows and the watermark to the Data Table."""
     bounds, lake, table = work.bounds, work.lake, work.data
     if not bounds["rows"]:
-        lake.append(lake.read(table, work.at.versions[table.name]), table, txn, rows=0)
-        return
-    if work.choice.strategy == "overwrite":
-        stays = lake.read(table, work.at.versions[table.name]).join(work.changed.select(*KEY), list(KEY), "left_anti")
-        rows = stays.select(*table.column_names).unionByName(work.changed.select(*table.column_names))
-        replace_all(lake, rows, table, txn)
-        return
-    if work.choice.strategy == "deletion_vectors":
-        lake.set_property(table, "delta.enableDeletionVectors", "true")
-    within = [F.col(name).between(bounds[f"first_{name}"], bounds[f"last_{name}"]) for name in KEY[:2]]
-    update_rows(lake, work.changed, table, txn, on=KEY, within=within)
+        lake.append(work.base, table, txn, rows=0)
+    elif work.choice.strategy == "overwrite":
+        rows = work.base.join(work.changed.select(*KEY), list(KEY), "left_anti").select(*table.column_names)
+        replace_all(lake, rows.unionByName(work.changed.select(*table.column_names)), table, txn)
+    else:
+        if work.choice.strategy == "deletion_vectors":
+            lake.set_property(table, "delta.enableDeletionVectors", "true")
+        within = [F.col(name).between(bounds[f"min_{name}"], bounds[f"max_{name}"]) for name in KEY[:2]]
+        update_rows(lake, work.changed, table, txn, on=KEY, within=within)
 
 
 def write_names(work: Move, txn: Transaction) -> None:
     """Commit the folded names of the organizations that have new evidence or new edges, and the watermark."""
     lake, at = work.lake, work.at
     mapping = lake.read(MAPPING, at.versions[MAPPING.name])
-    pending = snapshot.pending(lake, at)
-    late = F.col("sequence") > at.names_watermark
-    renames = snapshot.renames(lake, at)
-    parts = [mapping.where("evidence IS NULL")]
-    parts += [frame.where(late) for frame in (renames, pending.alias) if frame is not None]
-    touched = parts[0].select("organization_id")
-    for part in parts[1:]:
-        touched = touched.unionByName(part.select("organization_id"))
-    organizations = sorted(row[0] for row in touched.distinct().collect())
+    renames, alias = snapshot.renames(lake, at), snapshot.pending(lake, at).alias
+    late = [frame.where(F.col("sequence") > at.names_watermark) for frame in (renames, alias) if frame is not None]
+    touched = [frame.select("organization_id") for frame in (mapping.where("evidence IS NULL"), *late)]
+    organizations = sorted(row[0] for row in reduce(DataFrame.unionByName, touched).distinct().collect())
     if not organizations:
         lake.append(mapping, MAPPING, txn, rows=0)
         return
@@ -245,13 +235,9 @@ def write_names(work: Move, txn: Transaction) -> None:
     def of(frame: DataFrame) -> DataFrame:
         return frame.where(F.col("organization_id").isin(organizations)) if listed else frame
 
+    some_renames, some_edges = (None if frame is None else of(frame) for frame in (renames, alias))
     horizon = from_microseconds(work.manifest.end["purge_before"])
-    rows = names.folded(
-        of(mapping),
-        None if renames is None else of(renames),
-        None if pending.alias is None else of(pending.alias),
-        horizon,
-    )
+    rows = names.folded(of(mapping), some_renames, some_edges, horizon)
     audit = {"batch_id": work.manifest.batch_id, "batch_sequence": work.until}
     rows = rows.withColumns({name: F.lit(value).cast("long") for name, value in audit.items()})
     if listed:
@@ -261,7 +247,7 @@ def write_names(work: Move, txn: Transaction) -> None:
 
 
 def rematerialize_aliases(
-    parts: Parts, unread: Unread, clock: Callable[[], datetime] | None = None
+    parts: Parts, unread: Unread, clock: Callable[[], datetime] = lambda: datetime.now(UTC)
 ) -> MicroBatchJob[Move]:
     """Move everything pending, and purge once a day.
 
@@ -271,7 +257,6 @@ def rematerialize_aliases(
     data = data_table(settings.layout.scheme)
     tables = (CHANGESET, ALIAS, data, MUTATION_REQUEST, MAPPING)
     lake.ensure(*tables)
-    now = clock or (lambda: datetime.now(UTC))
 
     def prepare(manifest: Manifest) -> Move:
         own = as_pinned(settings, manifest)
@@ -281,7 +266,7 @@ def rematerialize_aliases(
 
     return parts.job(
         REMATERIALIZE_ALIASES,
-        PendingChanges(parts, unread, now),
+        PendingChanges(parts, unread, clock),
         prepare,
         (BaseProcess(), ChangesetProcess()),
         pin=lambda: {table.name: lake.version(table) for table in tables},
@@ -289,13 +274,8 @@ def rematerialize_aliases(
         # With the requests: a batch of them that has begun, even one whose process has died, has a sequence, and would
         # be overlooked below the watermark. So it is finished before a move begins.
         leased=(data.name, CHANGESET.name, MAPPING.name, turn_of(MUTATION_REQUEST)),
-        describe=describe,
-        clock=now,
+        describe=lambda work: {"strategy": work.choice.strategy, "why": work.choice.why, "watermark": work.until},
+        clock=clock,
         # The watermark goes up with the base; it cannot be written ahead of it.
         writes={"base/data": None, "base/mapping": None, "changeset/delete": CHANGESET},
     )
-
-
-def describe(work: Move) -> Mapping[str, object]:
-    """What people want to see of a move beside its counts."""
-    return {"strategy": work.choice.strategy, "why": work.choice.why, "watermark": work.until}

@@ -1,17 +1,11 @@
-"""What an engagement says after its patches: one engagement at a time, in plain Python.
-
-Which requests are patches of which engagement is the caller's; who the engagement belongs to is `identity`.
-"""
+"""What an engagement says after its patches: one engagement at a time, in plain Python."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from operator import attrgetter
-from typing import Final, NamedTuple
-
-_ORDER: Final = attrgetter("execution_ts", "request_id")
+from typing import NamedTuple
 
 
 class Content(NamedTuple):
@@ -23,14 +17,10 @@ class Content(NamedTuple):
     attributes: Mapping[str, str] | None
 
 
-@dataclass(frozen=True, slots=True)
-class Patch:
-    """One accepted UPDATE, as a row of `engagement/mutation_request` has it."""
+class Patch(NamedTuple):
+    """One accepted UPDATE of an engagement, as a row of `engagement/mutation_request` has it."""
 
-    organization_id: str
     request_id: str
-    """Unique within an organization."""
-    engagement_id: str
     execution_ts: datetime
     """UTC. Only an engagement whose engagement_ts is strictly earlier is patched."""
     type: str | None
@@ -48,38 +38,27 @@ class Patch:
 def patched(original: Content, engagement_ts: datetime, patches: Iterable[Patch]) -> Content:
     """The content of one engagement after all patches that apply to it, in whatever order they are given.
 
-    original: of its highest version, as it came. engagement_ts: UTC; a patch with the same execution_ts is too early.
-    patches: all of this one engagement. They go by (execution_ts, request_id); of several with the same organization
-    and request_id the first counts, even where it is too early and another one would not be. A field that a patch
-    both clears and gives is cleared; no message does both.
-    Always from the original, never from patched content: a patch that comes in late belongs between earlier ones.
-    Cost: one sort of the patches. `original` and the maps are left as they are.
+    original: of its highest version, as it came, never patched: a late patch belongs between earlier ones.
+    engagement_ts: UTC. patches: all of this engagement. They go by (execution_ts, request_id); of several with the same
+    request_id the first counts, even where it is too early and another one would not be.
     """
-    first: dict[tuple[str, str], Patch] = {}
+    first: dict[str, Patch] = {}
     for patch in patches:
-        first.setdefault((patch.organization_id, patch.request_id), patch)
+        first.setdefault(patch.request_id, patch)
     content = original
-    for patch in sorted(first.values(), key=_ORDER):
-        if patch.execution_ts > engagement_ts:
-            content = _after(content, patch)
+    for patch in sorted(first.values(), key=attrgetter("execution_ts", "request_id")):
+        if patch.execution_ts <= engagement_ts:
+            continue
+        channel = content.channel if patch.channel is None else patch.channel
+        subject = content.subject if patch.subject is None else patch.subject
+        attributes = content.attributes
+        if patch.attributes is not None:
+            merged = {**(attributes or {}), **patch.attributes}
+            attributes = {key: value for key, value in merged.items() if value is not None}
+        content = Content(
+            content.type if patch.type is None else patch.type,
+            None if "channel" in patch.set_null else channel,
+            None if "subject" in patch.set_null else subject,
+            attributes,
+        )
     return content
-
-
-def _after(content: Content, patch: Patch) -> Content:
-    return Content(
-        type=content.type if patch.type is None else patch.type,
-        channel=_replaced("channel", content.channel, patch.channel, patch),
-        subject=_replaced("subject", content.subject, patch.subject, patch),
-        attributes=content.attributes if patch.attributes is None else _merged(content.attributes, patch.attributes),
-    )
-
-
-def _replaced(field: str, stands: str | None, given: str | None, patch: Patch) -> str | None:
-    if field in patch.set_null:
-        return None
-    return stands if given is None else given
-
-
-def _merged(stands: Mapping[str, str] | None, given: Mapping[str, str | None]) -> dict[str, str]:
-    merged = {**(stands or {}), **given}
-    return {key: value for key, value in merged.items() if value is not None}

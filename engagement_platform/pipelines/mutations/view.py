@@ -1,13 +1,15 @@
 """The view `engagement/current`: the Data Table with everything that is pending applied, in Spark.
 
 Frames in, a frame out. Identities that change as a whole are joined from the resolved edges; rows that a rule has to
-look at one by one (newer versions, patches, edges that tell rows of an id apart) go through `rules.current_rows`.
+look at one by one (newer versions, patches, edges that tell rows of an id apart) go through `rules`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial, reduce
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
@@ -41,6 +43,11 @@ class Pending:
     max_edges: int | None = None
     """An organization with more edges is split; None: none can have more than one task follows."""
 
+    @property
+    def images(self) -> DataFrame | None:
+        """The images that the Data Table does not have."""
+        return None if self.changeset is None else self.changeset.where(F.col("sequence") > self.watermark)
+
 
 def current(data: DataFrame, pending: Pending) -> DataFrame:
     """Engagements as readers see them: the columns of ROW, without deleted rows.
@@ -53,27 +60,15 @@ def current(data: DataFrame, pending: Pending) -> DataFrame:
 
 def shown(data: DataFrame, pending: Pending) -> DataFrame:
     """As `current`, with deleted rows: their person_id is null."""
-    data = data.select(*ROW.names)
-    moves = _moves(pending)
-    special = _special(pending, moves)
+    data, moves = data.select(*ROW.names), _moves(pending)
+    special = special_rows(pending, moves)
     if special is None:
         return data
-    plain, held = _split(data, moves, special)
+    plain, held = split(data, moves, special)
     if moves is not None:
-        plain = _moved(plain, moves.where("engaged_before IS NOT NULL")).select(*ROW.names)
-    return plain.unionByName(_resolved(held, pending, special, None))
-
-
-def _split(data: DataFrame, moves: DataFrame | None, special: DataFrame) -> tuple[DataFrame, DataFrame]:
-    """Rows that the moves settle, and special ones."""
-    of_id = F.broadcast(special.where("engagement_id IS NOT NULL").select(*_ID).distinct())
-    plain, held = data.join(of_id, _ID, "left_anti"), data.join(of_id, _ID, "left_semi")
-    if moves is None:
-        return plain, held
-    of_person = special.where("source_person_id IS NOT NULL").select(*_PERSON)
-    of_person = F.broadcast(of_person.distinct())
-    by_person = data.join(of_person, _PERSON, "left_semi").join(of_id, _ID, "left_anti")
-    return plain.join(of_person, _PERSON, "left_anti"), held.unionByName(by_person)
+        moved = with_move(plain, moves.where("engaged_before IS NOT NULL"), "now", F.col("person_id"))
+        plain = moved.withColumn("person_id", F.col("now")).select(*ROW.names)
+    return plain.unionByName(by_rule(held, pending, special, rules.current_rows, ROW_DDL))
 
 
 def changed(data: DataFrame, pending: Pending, horizon: datetime | None) -> DataFrame:
@@ -83,18 +78,18 @@ def changed(data: DataFrame, pending: Pending, horizon: datetime | None) -> Data
     still be accepted has this execution_ts or a later one. None: no row does.
     Cost: as `current`, and with a horizon one more look at the hidden rows.
     """
-    data = data.select(*ROW.names)
-    moves = _moves(pending)
-    special = _special(pending, moves)
+    data, moves = data.select(*ROW.names), _moves(pending)
+    special = special_rows(pending, moves)
+    rule: Callable[[str, pa.Table], pa.Table] = rules.current_rows
     if horizon is not None:
-        hidden = data.where("person_id IS NULL AND source_person_id IS NOT NULL")
-        hidden = hidden.select(*_ID, F.lit(None).cast("string").alias("source_person_id"))
+        rule = partial(rules.base_rows, horizon=horizon)
+        hidden = _named(data.where("person_id IS NULL AND source_person_id IS NOT NULL"))
         special = hidden if special is None else special.unionByName(hidden)
     if special is None:
         return data.limit(0)
     special = special.localCheckpoint(eager=False)
-    plain, held = _split(data, moves, special)
-    found = _resolved(held, pending, special, horizon)
+    plain, held = split(data, moves, special)
+    found = by_rule(held, pending, special, rule, ROW_DDL)
     if moves is None:
         return found
     moved = with_move(plain, moves.where("engaged_before IS NOT NULL"), "now", F.col("person_id"))
@@ -109,9 +104,34 @@ def _moves(pending: Pending) -> DataFrame | None:
     return moves_of(pending.alias, pending.watermark + 1, pending.max_edges, rules.moves, rules.MOVE_DDL)
 
 
-def _moved(data: DataFrame, moves: DataFrame) -> DataFrame:
-    """Rows under the identity that the matching move gives them."""
-    return with_move(data, moves, "now", F.col("person_id")).drop("person_id").withColumnRenamed("now", "person_id")
+def special_rows(pending: Pending, moves: DataFrame | None, since: int | None = None) -> DataFrame | None:
+    """organization_id with engagement_id or source_person_id: which rows the rules look at; None: no row.
+
+    Those of which the changeset has a newer image, those that UPDATEs name from a sequence on, by default the first
+    above the watermark, and those that edges tell apart.
+    """
+    begin = pending.watermark + 1 if since is None else since
+    parts = [] if pending.images is None else [_named(pending.images)]
+    if pending.updates is not None and (pending.has_patches or since is not None):
+        parts.append(_named(pending.updates.where(F.col("sequence") >= begin)))
+    if moves is not None:
+        parts.append(moves.where("engaged_before IS NULL").select(*_ID, "source_person_id"))
+    return reduce(DataFrame.unionByName, parts) if parts else None
+
+
+def _named(engagements: DataFrame) -> DataFrame:
+    return engagements.select(*_ID, F.lit(None).cast("string").alias("source_person_id"))
+
+
+def split(data: DataFrame, moves: DataFrame | None, special: DataFrame) -> tuple[DataFrame, DataFrame]:
+    """Rows that the moves settle, and special ones."""
+    of_id = F.broadcast(special.where("engagement_id IS NOT NULL").select(*_ID).distinct())
+    plain, held = data.join(of_id, _ID, "left_anti"), data.join(of_id, _ID, "left_semi")
+    if moves is None:
+        return plain, held
+    of_person = F.broadcast(special.where("source_person_id IS NOT NULL").select(*_PERSON).distinct())
+    by_person = data.join(of_person, _PERSON, "left_semi").join(of_id, _ID, "left_anti")
+    return plain.join(of_person, _PERSON, "left_anti"), held.unionByName(by_person)
 
 
 def with_move(data: DataFrame, moves: DataFrame, name: str, otherwise: Column) -> DataFrame:
@@ -127,42 +147,23 @@ def with_move(data: DataFrame, moves: DataFrame, name: str, otherwise: Column) -
     return data.join(offers, meets, "left").select(*data.columns, now.alias(name))
 
 
-def _special(pending: Pending, moves: DataFrame | None) -> DataFrame | None:
-    """organization_id with engagement_id or source_person_id: which rows the rules look at; None: nothing pends."""
-    nothing = F.lit(None).cast("string")
-    parts = []
-    for frame in (pending.changeset, pending.updates if pending.has_patches else None):
-        if frame is not None:
-            late = frame.where(F.col("sequence") > pending.watermark)
-            parts.append(late.select("organization_id", "engagement_id", nothing.alias("source_person_id")))
-    if moves is not None:
-        apart = moves.where("engaged_before IS NULL")
-        parts.append(apart.select("organization_id", "engagement_id", "source_person_id"))
-    whole: DataFrame | None = None
-    for part in parts:
-        whole = part if whole is None else whole.unionByName(part)
-    return whole
-
-
-def _resolved(held: DataFrame, pending: Pending, special: DataFrame, horizon: datetime | None) -> DataFrame:
-    """Rows that the rules look at, with the newer images of their ids. horizon: as for `changed`."""
+def by_rule(
+    held: DataFrame, pending: Pending, special: DataFrame, rule: Callable[[str, pa.Table], pa.Table], ddl: str
+) -> DataFrame:
+    """What a rule makes of special rows, with the newer images of their ids. ddl: the columns that the rule returns."""
 
     def run(state: pa.Table) -> pa.Table:
-        organization_id, state = state.column("organization_id")[0].as_py(), state.cast(STATE)
-        if horizon is None:
-            return rules.current_rows(organization_id, state)
-        return rules.base_rows(organization_id, state, horizon)
+        return rule(state.column("organization_id")[0].as_py(), state.cast(STATE))
 
-    return special_state(held, pending, special).groupBy("organization_id").applyInArrow(run, ROW_DDL)
+    return special_state(held, pending, special).groupBy("organization_id").applyInArrow(run, ddl)
 
 
 def special_state(held: DataFrame, pending: Pending, special: DataFrame) -> DataFrame:
     """The state of the organizations of special rows: these rows, newer images, edges and patches."""
     organizations = F.broadcast(special.select("organization_id").distinct())
     state = no_state(held).unionByName(state_part(held.withColumn("sequence", F.lit(None).cast("bigint")), "row"))
-    if pending.changeset is not None:
-        images = pending.changeset.where(F.col("sequence") > pending.watermark)
-        state = state.unionByName(state_part(images, "row"))
+    if pending.images is not None:
+        state = state.unionByName(state_part(pending.images, "row"))
     for kind, requests in (("edge", pending.alias), ("patch", pending.updates)):
         if requests is not None:
             of_them = requests.join(organizations, "organization_id", "left_semi")

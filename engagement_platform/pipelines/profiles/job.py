@@ -34,8 +34,7 @@ from engagement_platform.pipelines.parts import (
     tune_for,
 )
 from engagement_platform.pipelines.profiles.entity import Entity, policies_of, under_policies
-from engagement_platform.pipelines.profiles.insert_guarantee import PROPERTY, to_note
-from engagement_platform.pipelines.profiles.snapshot import snapshot
+from engagement_platform.pipelines.profiles.snapshot import INSERTS_ARE_NEW, snapshot, to_note
 from engagement_platform.pipelines.redrive import RedriveSource, redriven, turn_of
 from engagement_platform.pipelines.tombstones import of_entity, withheld
 from engagement_platform.sources.decoded_batches import changes_ddl, decode_changes
@@ -109,18 +108,12 @@ class ChangesetProcess:
         landed = sum(work.ops.values())
         if not landed:
             return {"landed": 0}
-        self._note(work)
-        numbered = replace(work.manifest, batch_id=work.number)
-        appends = Appends(work.lake, numbered, commit)
+        if (checked := to_note(work.lake.root, work.entity, work.number)) is not None:
+            # Another policy than that of the batch before: a commit of its own.
+            work.lake.set_property(work.entity.changeset, INSERTS_ARE_NEW, checked)
+        appends = Appends(work.lake, replace(work.manifest, batch_id=work.number), commit)
         appends.add("append", work.entity.changeset, work.plan.where("reason_code IS NULL"), landed)
         return {"landed": landed, **{f"{op.lower()}s": count for op, count in work.ops.items()}, **appends.counts()}
-
-    @staticmethod
-    def _note(work: ChangeBatch) -> None:
-        """Under which policy the batch lands: a commit where that is another one than of the batch before."""
-        policy = to_note(work.lake.root, work.entity, work.number)
-        if policy is not None:
-            work.lake.set_property(work.entity.changeset, PROPERTY, policy)
 
 
 def ingest_changes(
@@ -172,7 +165,8 @@ def open_batch(
     plan = decoded
     if entity.inserts_are_new or entity.unknown_update == "quarantine":
         with compiled(lake):
-            plan = kept(decided(decoded, entity, landed_ids(lake, entity, manifest), seen_before=seen_before))
+            landed = landed_ids(lake, entity, manifest)
+            plan = kept(by_policies(decoded, entity, landed, seen_before=seen_before))
     groups = by_reason(plan, *(F.count_if(F.col("op") == op).alias(op) for op in _OPS))
     accepted = next((row for row in groups if row["reason_code"] is None), None)
     ops = {op: accepted[op] if accepted else 0 for op in _OPS}
@@ -195,7 +189,7 @@ def landed_ids(lake: Lake, entity: Entity, manifest: Manifest) -> list[DataFrame
     return found
 
 
-def decided(decoded: DataFrame, entity: Entity, landed: list[DataFrame], *, seen_before: bool) -> DataFrame:
+def by_policies(decoded: DataFrame, entity: Entity, landed: list[DataFrame], *, seen_before: bool) -> DataFrame:
     """Decoded records, with the reasons for which the entity's policies refuse changes after all.
 
     landed: as of `landed_ids`. seen_before: the records may have landed, so an INSERT of a known id is taken for the

@@ -1,34 +1,19 @@
-"""Reads a few keys of the view without a JVM: the time it takes schedules moves, the rows it gives check the view."""
+"""Reads keys of the view without a JVM; the time it takes schedules moves."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 from deltalake import DeltaTable
-from pyspark.sql import functions as F
 
 from engagement_platform.lake import log, scan
 from engagement_platform.lake.contract import Table
-from engagement_platform.lake.lake import Lake
 from engagement_platform.pipelines.profiles import rules
 from engagement_platform.pipelines.profiles.entity import Entity
 from engagement_platform.pipelines.profiles.snapshot import Snapshot, snapshot
-from engagement_platform.pipelines.profiles.view import view
-
-MOST_KEYS = 200
-
-
-@dataclass(frozen=True)
-class Checked:
-    """What a look at some keys found."""
-
-    keys: int
-    differing: tuple[str, ...]
-    """Keys whose rows the view shows otherwise than the rules say."""
 
 
 def read_keys(root: str, entity: Entity, keys: Sequence[str], at: Snapshot) -> dict[str, dict[str, Any]]:
@@ -74,18 +59,3 @@ def _some_key(root: str, entity: Entity) -> str | None:
             if len(known):
                 return str(known[len(known) // 2].as_py())
     return None
-
-
-def check_view(lake: Lake, entity: Entity, taken: Snapshot) -> Checked:
-    """Compare up to MOST_KEYS keys of the newest batch that waits, others each time.
-
-    Cost: a Spark job for the keys and one for the view, whose predicate on the keys reaches the scans.
-    """
-    if not taken.pending:
-        return Checked(0, ())
-    newest = lake.read(entity.changeset, taken.changeset_version).where(F.col("batch_id") == taken.latest)
-    some = newest.select(entity.key).distinct().orderBy(F.xxhash64(entity.key, F.lit(taken.latest)), entity.key)
-    keys = [row[0] for row in some.limit(MOST_KEYS).collect()]
-    seen = view(lake, entity, keys=keys, at=taken).rows.toArrow().to_pylist()
-    found, expected = {row[entity.key]: row for row in seen}, read_keys(lake.root, entity, keys, taken)
-    return Checked(len(keys), tuple(key for key in keys if found.get(key) != expected.get(key)))

@@ -5,7 +5,6 @@ What readers see does not change. When it runs is `schedule`, how rows come toge
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -31,21 +30,11 @@ from engagement_platform.lake.overwrite import (
 from engagement_platform.pinned_settings import as_pinned, that_decide
 from engagement_platform.pipelines.parts import Parts, tune_for
 from engagement_platform.pipelines.profiles.entity import Entity, policies_of, under_policies, version_of
-from engagement_platform.pipelines.profiles.point_read import Checked, check_view, point_read_seconds
+from engagement_platform.pipelines.profiles.point_read import point_read_seconds
 from engagement_platform.pipelines.profiles.schedule import ROUNDS, Round, cadence, rounds
 from engagement_platform.pipelines.profiles.snapshot import Snapshot, snapshot, transaction
 from engagement_platform.pipelines.profiles.view import folded_changes, view
 from engagement_platform.pipelines.rematerialization import Choice, Strategy, choose, commit_base
-
-
-class NotPartitioned(PlatformError):
-    """replace_where was asked for an entity whose base has no partitions."""
-
-    def __init__(self, entity: Entity) -> None:
-        super().__init__(
-            f"{entity.base.name} is not partitioned, so there are no partitions to replace. Nothing was changed. Set "
-            "ENGAGEMENT_PLATFORM_REMATERIALIZE__METHOD to overwrite or merge, or declare the entity partitioned."
-        )
 
 
 def job_name(entity: Entity) -> str:
@@ -67,8 +56,6 @@ class Rematerialization:
     """Tombstones older than this are forgotten; None: none is."""
     point_read_s: float | None
     """How long one key took to read through the view before; None where nothing is there."""
-    checked: Checked
-    """The view of some keys against the rules, before the base takes over what it shows."""
 
     @property
     def latest(self) -> int:
@@ -95,12 +82,6 @@ class PendingSource(NoIdentity):
             return None
         return {"batch": found.watermark}, {"batch": found.latest}
 
-    def check(self, start: Offsets, end: Offsets) -> None:
-        """Versions that are gone fail when they are read."""
-
-    def size(self, start: Offsets, end: Offsets) -> None:
-        """Not needed: the log says how many changes wait."""
-
 
 @dataclass(frozen=True)
 class BaseProcess:
@@ -115,12 +96,8 @@ class BaseProcess:
         if not work.taken.pending:
             return counts
         base, latest = work.entity.base, transaction(work.entity, work.latest)
-
-        def watermark(batch: Transaction) -> Transaction:
-            return replace(latest, guard=batch.guard)
-
         write = partial(METHODS[work.choice.strategy], work)
-        counts |= commit_base(work.lake, base, commit, "write", watermark, write)
+        counts |= commit_base(work.lake, base, commit, "write", lambda batch: replace(latest, guard=batch.guard), write)
         if work.choice.strategy == "merge" and (found := work.lake.commit_of(base, latest)) is not None:
             counts |= {"find_ms": found.find_ms, "rewrite_ms": found.rewrite_ms}
         return counts
@@ -170,7 +147,7 @@ def merge(work: Rematerialization, txn: Transaction) -> None:
     entity = work.entity
     merge_newer(
         work.lake,
-        _folded(work).drop("inserted"),
+        folded_changes(work.lake, work.entity, work.taken).drop("inserted"),
         entity.base,
         txn,
         on=entity.key,
@@ -180,16 +157,11 @@ def merge(work: Rematerialization, txn: Transaction) -> None:
 
 
 def replace_where(work: Rematerialization, txn: Transaction) -> None:
-    """The partitions in which something changes, or from which something moves away, written anew.
-
-    Raises NotPartitioned.
-    """
+    """The partitions in which something changes, or from which something moves away, written anew."""
     entity, lake = work.entity, work.lake
-    if not entity.partitioned_by:
-        raise NotPartitioned(entity)
     columns = list(entity.partitioned_by)
     state = _state(work)
-    changed = _folded(work).select(entity.key)
+    changed = folded_changes(work.lake, work.entity, work.taken).select(entity.key)
     before = lake.read(entity.base, work.taken.base_version).join(changed, entity.key, "left_semi")
     after = state.join(changed, entity.key, "left_semi")
     touched = before.select(columns).union(after.select(columns)).distinct().collect()
@@ -209,18 +181,18 @@ METHODS: Mapping[Strategy, Callable[[Rematerialization, Transaction], None]] = {
 def rematerialize(
     entity: Entity, parts: Parts, clock: Callable[[], datetime] = lambda: datetime.now(UTC)
 ) -> MicroBatchJob[Rematerialization]:
-    """All changes that wait into the base, in one batch. Raises NotPartitioned."""
+    """All changes that wait into the base, in one batch."""
     lake, stores, settings = parts.lake, parts.stores, parts.settings
     lake.ensure(entity.base, entity.changeset)
     if any(a.type == "string" for a in entity.attributes if a.name in entity.partitioned_by):
         # Values are the producers', and few of them make good folder names on every file system.
         lake.set_property(entity.base, "delta.randomizeFilePrefixes", "true")
-    declared, last = entity, stores.checkpoints.latest(job_name(entity))
-    unfinished = last is not None and last.state is not JobState.SUCCEEDED
-    each = (settings, *([as_pinned(settings, last.manifest)] if last is not None and unfinished else []))
-    forgets = any(one.rematerialize.tombstone_retention is not None for one in each)
+    declared = entity
     if settings.rematerialize.method == "replace_where" and not entity.partitioned_by:
-        raise NotPartitioned(entity)
+        raise PlatformError(
+            f"{entity.base.name} is not partitioned, so there are no partitions to replace. Nothing was changed. Set "
+            "ENGAGEMENT_PLATFORM_REMATERIALIZE__METHOD to overwrite or merge, or declare the entity partitioned."
+        )
 
     def prepare(manifest: Manifest) -> Rematerialization:
         own, entity = as_pinned(settings, manifest), under_policies(declared, manifest.settings.get("policies"))
@@ -232,14 +204,14 @@ def rematerialize(
         rows = log.rows_in(lake.uri(entity.base), base)
         choice = choose(own.rematerialize.method, "rematerialize.method", taken.pending_rows, rows)
         tune_for(lake, rows + taken.pending_rows)
-        seconds, checked = point_read_seconds(lake.root, entity), check_view(lake, entity, taken)
-        return Rematerialization(lake, entity, manifest, choice, taken, retention, seconds, checked)
+        seconds = point_read_seconds(lake.root, entity)
+        return Rematerialization(lake, entity, manifest, choice, taken, retention, seconds)
 
     return parts.job(
         job_name(entity),
         PendingSource(lake.root, entity),
         prepare,
-        (BaseProcess(), BatchesProcess(), *([TombstoneProcess()] if forgets else [])),
+        (BaseProcess(), BatchesProcess(), TombstoneProcess()),
         # The changeset first, for the reason that `snapshot` gives.
         pin=lambda: {table.name: lake.version(table) for table in (entity.changeset, entity.base)},
         decides=lambda: {
@@ -265,24 +237,15 @@ def known_rounds(stores: Stores, entity: Entity) -> list[Round]:
 
 
 def describe(work: Rematerialization) -> Mapping[str, object]:
-    """What it is good for, a read of one key before and after, as `schedule` wants it; and what the check found."""
-    began = time.monotonic()
-    after = point_read_seconds(work.lake.root, work.entity)
+    """Why it ran and how, and a read of one key before and after it, as `schedule` takes them."""
     return {
         "method": work.choice.strategy,
         "why": work.choice.why,
         "watermark": work.latest,
         "pending_rows": work.taken.pending_rows,
         "point_read_before_s": work.point_read_s,
-        "point_read_after_s": after,
-        "measured_s": round(time.monotonic() - began, 3),
-        "checked_keys": work.checked.keys,
-        "differing_keys": len(work.checked.differing),
+        "point_read_after_s": point_read_seconds(work.lake.root, work.entity),
     }
-
-
-def _folded(work: Rematerialization) -> DataFrame:
-    return folded_changes(work.lake, work.entity, work.taken)
 
 
 def _state(work: Rematerialization) -> DataFrame:

@@ -1,6 +1,6 @@
 """When pending changes are moved into the base: at once where too much waits, else at a cadence that costs least.
 
-Figures in, a decision and its reasoning out. What the figures are is told by the batches of `rematerialize`.
+Figures in, a decision and its reason out. The figures are in the records of the batches of `rematerialize`.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 from itertools import pairwise
 from math import sqrt
 from statistics import median
+from typing import NamedTuple
 
 from engagement_platform.engine.model import BatchRecord
 from engagement_platform.settings import RematerializeSettings
@@ -19,8 +20,7 @@ ROUNDS = 10
 """Newest rematerializations that the median is taken of: some hours of them, and one slow one does not count."""
 
 
-@dataclass(frozen=True)
-class Round:
+class Round(NamedTuple):
     """What one rematerialization cost, and what it was good for."""
 
     write_s: float
@@ -31,8 +31,7 @@ class Round:
     """Since the one before it."""
 
 
-@dataclass(frozen=True)
-class Cadence:
+class Cadence(NamedTuple):
     """The time from one rematerialization to the next, and why."""
 
     interval: timedelta
@@ -40,22 +39,15 @@ class Cadence:
 
 
 def rounds(history: Sequence[BatchRecord]) -> list[Round]:
-    """The finished batches of a job as figures, newest first; without those that did not measure.
-
-    history: newest first.
-    """
+    """The finished batches of a job as figures, newest first as `history` is; without those that did not measure."""
     found = []
     for record, before in pairwise(history):
         details = record.details
-        seconds, slow, fast = (
-            details.get("process_seconds"),
-            details.get("point_read_before_s"),
-            details.get("point_read_after_s"),
-        )
-        if not isinstance(seconds, Mapping) or not isinstance(slow, float) or not isinstance(fast, float):
-            continue
+        names = ("process_seconds", "point_read_before_s", "point_read_after_s")
+        seconds, slow, fast = (details.get(name) for name in names)
         waited = (record.manifest.ingestion_ts - before.manifest.ingestion_ts).total_seconds()
-        if "base" in seconds and waited > 0:
+        measured = isinstance(seconds, Mapping) and isinstance(slow, float) and isinstance(fast, float)
+        if measured and "base" in seconds and waited > 0:
             found.append(Round(float(seconds["base"]), max(0.0, slow - fast), waited))
     return found[:ROUNDS]
 
@@ -68,23 +60,24 @@ def cadence(known: Sequence[Round], settings: RematerializeSettings) -> Cadence:
     there the reads of an interval lose as much as its write costs.
     """
     if settings.cadence != "auto":
-        return Cadence(settings.cadence, f"every {_said(settings.cadence)}, as rematerialize.cadence says")
+        return Cadence(settings.cadence, f"every {_readable(settings.cadence)}, as rematerialize.cadence says")
     if not known:
         unknown = "nothing is known yet of what writing and reading cost"
-        return Cadence(settings.shortest, f"after {_said(settings.shortest)}: {unknown}")
+        return Cadence(settings.shortest, f"after {_readable(settings.shortest)}: {unknown}")
     write_s = median(one.write_s for one in known)
-    slower_a_second = median(one.slower_s / one.waited_s for one in known)
-    reads_a_second = settings.reads_per_hour / 3600
+    slower = median(one.slower_s / one.waited_s for one in known)
+    lost = slower * settings.reads_per_hour / 3600
     measured = (
-        f"a write takes {write_s:.2f} s, and reading one key grows slower by {slower_a_second * 3.6e6:.1f} ms an hour "
+        f"a write takes {write_s:.2f} s, and reading one key grows slower by {slower * 3.6e6:.1f} ms an hour "
         f"(medians of {len(known)}), at {settings.reads_per_hour:g} reads an hour"
     )
-    if slower_a_second * reads_a_second == 0:
-        return Cadence(settings.longest, f"after {_said(settings.longest)}, the longest: {measured}")
-    best = timedelta(seconds=min(sqrt(2 * write_s / (reads_a_second * slower_a_second)), 1e9))
+    if lost == 0:
+        return Cadence(settings.longest, f"after {_readable(settings.longest)}, the longest: {measured}")
+    best = timedelta(seconds=min(sqrt(2 * write_s / lost), 1e9))
     chosen = min(max(best, settings.shortest), settings.longest)
-    bound = "" if chosen == best else f", held between {_said(settings.shortest)} and {_said(settings.longest)}"
-    return Cadence(chosen, f"after {_said(best)}{bound}: {measured}")
+    between = f"{_readable(settings.shortest)} and {_readable(settings.longest)}"
+    bound = "" if chosen == best else f", held between {between}"
+    return Cadence(chosen, f"after {_readable(best)}{bound}: {measured}")
 
 
 @dataclass(frozen=True)
@@ -107,7 +100,7 @@ def pressing(waits: Waits, settings: RematerializeSettings) -> str | None:
         return f"{waits.pending_rows:,} changes wait, more than {limit}"
     slow = waits.point_read_s is not None and waits.point_read_s > settings.max_view_latency.total_seconds()
     if waits.pending_rows and slow:
-        limit = f"rematerialize.max_view_latency ({_said(settings.max_view_latency)})"
+        limit = f"rematerialize.max_view_latency ({_readable(settings.max_view_latency)})"
         return f"{waits.pending_rows:,} changes wait, and reading one key took {waits.point_read_s:.2f} s, over {limit}"
     return None
 
@@ -121,13 +114,13 @@ def due(waits: Waits, known: Sequence[Round], now: datetime, settings: Remateria
     rows, chosen = f"{waits.pending_rows:,} changes wait", cadence(known, settings)
     if waits.last is None or now - waits.last >= chosen.interval:
         return True, f"{rows}; due {chosen.why}"
-    return False, f"{rows}; next in {_said(waits.last + chosen.interval - now)}, {chosen.why}"
+    return False, f"{rows}; next in {_readable(waits.last + chosen.interval - now)}, {chosen.why}"
 
 
-def _said(span: timedelta) -> str:
+def _readable(span: timedelta) -> str:
     """In whole seconds, minutes or hours, whatever reads best.
 
-    >>> [_said(timedelta(seconds=s)) for s in (0.4, 90, 600, 86400)]
+    >>> [_readable(timedelta(seconds=s)) for s in (0.4, 90, 600, 86400)]
     ['0 s', '90 s', '10 min', '24 h']
     """
     seconds = span.total_seconds()

@@ -1,4 +1,9 @@
-"""Which versions of base and changeset belong together, and what waits between them. Reads logs, no data, no Spark."""
+"""Which versions of base and changeset belong together, and what waits between them. Reads logs, no data, no Spark.
+
+`left_join_union_inserts` needs inserts that were checked to be new as they landed, and no UPDATE that makes a row. What
+counts is the policy under which a change landed, not the one it is read under, so the changeset has it in a property:
+the policy, and the first batch that landed under it.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +17,14 @@ from deltalake import DeltaTable
 
 from engagement_platform.engine.model import Transaction
 from engagement_platform.lake import log
-from engagement_platform.pipelines.profiles import insert_guarantee
 from engagement_platform.pipelines.profiles.entity import Entity
 
 NO_BATCH = -1
 """Before the first batch, whose number is 0."""
+INSERTS_ARE_NEW = "engagement_platform.insertsAreNew"
+"""Property of a changeset."""
+_NOT_CHECKED = "no"
+_SINCE = " since batch "
 
 
 @dataclass(frozen=True)
@@ -24,8 +32,6 @@ class Batch:
     """One batch in the changeset."""
 
     rows: int
-    bytes: int
-    files: int
     oldest: int | None
     """Least version of a change; None where a file's log entry does not say."""
 
@@ -42,8 +48,8 @@ class Snapshot:
     """Every batch that the changeset holds, also those the base has already."""
     through: int | None = None
     """Later batches do not count; None: all do."""
-    promised: str = insert_guarantee.NO
-    """What the changeset says of its inserts; see `insert_guarantee`."""
+    inserts_are_new: str = _NOT_CHECKED
+    """The property of the changeset."""
 
     @property
     def pending(self) -> dict[int, Batch]:
@@ -104,8 +110,37 @@ def snapshot(
         base.version(),
         watermark_of(base, entity),
         batches,
-        promised=insert_guarantee.noted(changeset),
+        inserts_are_new=_inserts_are_new(changeset),
     )
+
+
+def _inserts_are_new(changeset: DeltaTable) -> str:
+    return str(changeset.metadata().configuration.get(INSERTS_ARE_NEW) or _NOT_CHECKED)
+
+
+def checked_since(entity: Entity, batch: int) -> str:
+    """The property of a changeset in which all batches from this one on landed under the entity's policies."""
+    checks = entity.inserts_are_new and entity.unknown_update != "upsert"
+    return f"{entity.unknown_update}{_SINCE}{batch}" if checks else _NOT_CHECKED
+
+
+def to_note(root: str, entity: Entity, batch: int) -> str | None:
+    """The property that the changeset has to have before a batch lands; None: it has it.
+
+    A batch that is there already, and is only finished now, may have landed under another policy.
+    """
+    changeset = DeltaTable(log.storage_uri(entity.changeset.uri(root)))
+    if _inserts_are_new(changeset).partition(_SINCE)[0] == checked_since(entity, batch).partition(_SINCE)[0]:
+        return None
+    return checked_since(entity, batch + any(part["batch_id"] == str(batch) for part in changeset.partitions()))
+
+
+def were_checked(entity: Entity, taken: Snapshot) -> bool:
+    """Whether all changes that wait landed under the policies that the entity has now."""
+    policy, _, since = taken.inserts_are_new.partition(_SINCE)
+    if not taken.pending:
+        return True
+    return bool(since) and policy == entity.unknown_update and int(since) <= min(taken.pending)
 
 
 def pending_rows(root: str, entity: Entity) -> int:
@@ -136,17 +171,11 @@ def batches_of(changeset: DeltaTable, entity: Entity) -> dict[int, Batch]:
     oldest = _bounds(files, "min", entity)
     files = files.append_column("oldest", oldest).append_column("is_known", pc.is_valid(oldest))
     summed = files.group_by("partition.batch_id").aggregate(
-        [
-            *(("num_records", "sum"), ("size_bytes", "sum"), ([], "count_all")),
-            *(("oldest", "min"), ("is_known", "all")),
-        ]
+        [("num_records", "sum"), ("oldest", "min"), ("is_known", "all")]
     )
     return {
         int(row["partition.batch_id"]): Batch(
-            rows=int(row["num_records_sum"] or 0),
-            bytes=int(row["size_bytes_sum"]),
-            files=row["count_all"],
-            oldest=row["oldest_min"] if row["is_known_all"] else None,
+            rows=int(row["num_records_sum"] or 0), oldest=row["oldest_min"] if row["is_known_all"] else None
         )
         for row in summed.to_pylist()
     }

@@ -1,11 +1,11 @@
 """Base and pending changes as one frame: the four strategies, which of them is valid, and when changes are broadcast.
 
-Nothing is written. Folding comes first (`latest_values`).
+Nothing is written. Changes are folded first (`latest_values`); the same rules for one key at a time are `rules`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from pyspark.sql import Column, DataFrame
@@ -15,25 +15,12 @@ from engagement_platform.errors import PlatformError
 from engagement_platform.lake.lake import Lake
 from engagement_platform.pipelines.parts import kept
 from engagement_platform.pipelines.profiles.entity import Entity, version_of
-from engagement_platform.pipelines.profiles.insert_guarantee import covers
-from engagement_platform.pipelines.profiles.latest_values import latest_values
-from engagement_platform.pipelines.profiles.snapshot import Snapshot, are_newer, snapshot
+from engagement_platform.pipelines.profiles.snapshot import Snapshot, are_newer, snapshot, were_checked
 from engagement_platform.settings import MergeOnReadSettings, ViewStrategy
 
 FEW_KEYS = 1000
 """As many pending changes are looked for by their keys where a predicate is given; with more the base is read whole.
 A literal costs the planner 0.13 ms."""
-
-
-class StrategyNotValid(PlatformError):
-    """A strategy was asked for that would lose or double rows."""
-
-    def __init__(self, strategy: str, entity: Entity, why: str) -> None:
-        self.strategy, self.entity = strategy, entity.name
-        super().__init__(
-            f"{entity.view} cannot be read by {strategy}: {why}. Nothing was read. Use left_join_anti_join, which "
-            "differs in one more join and is right for any changes, or auto, which chooses."
-        )
 
 
 def fits_broadcast(rows: int, settings: MergeOnReadSettings) -> bool:
@@ -58,7 +45,7 @@ def why_not_union_inserts(entity: Entity, taken: Snapshot | None = None, *, forg
         return "an UPDATE of an unknown id makes a row (merge_on_read.unknown_update = upsert), and would be lost"
     if forgets and entity.unknown_update == "quarantine":
         return "an UPDATE that waits may be of a row whose tombstone was forgotten (rematerialize.tombstone_retention)"
-    if taken is not None and taken.pending and not covers(entity, taken.promised, min(taken.pending)):
+    if taken is not None and not were_checked(entity, taken):
         return (
             "changes wait that landed before merge_on_read.inserts_are_new and merge_on_read.unknown_update were as "
             f"they are now; `engagement-platform run rematerialize-{entity.name}` moves them"
@@ -69,14 +56,17 @@ def why_not_union_inserts(entity: Entity, taken: Snapshot | None = None, *, forg
 def choose(
     entity: Entity, asked: ViewStrategy, *, broadcast: bool, taken: Snapshot | None = None, forgets: bool = False
 ) -> ViewStrategy:
-    """The strategy to read by, for what waits at a snapshot. forgets: as above. Raises StrategyNotValid for one that
-    was asked for and is not.
+    """The strategy to read by, for what waits at a snapshot. forgets: as above. Raises PlatformError for one that was
+    asked for and would lose or double rows.
 
     auto: see the setting. A full outer join reads each side once, so it is the better one where both are shuffled.
     """
     why_not = why_not_union_inserts(entity, taken, forgets=forgets)
     if asked == "left_join_union_inserts" and why_not:
-        raise StrategyNotValid(asked, entity, why_not)
+        raise PlatformError(
+            f"{entity.view} cannot be read by {asked}: {why_not}. Nothing was read. Use left_join_anti_join, which "
+            "differs in one more join and is right for any changes, or auto, which chooses."
+        )
     if asked != "auto":
         return asked
     if not broadcast:
@@ -94,6 +84,54 @@ class Pending:
     """Whether it may be sent to every task."""
     newer: bool = False
     """Whether every version in it is known to be greater than any of the base, whose own need not be read then."""
+
+
+def latest_values(changes: DataFrame, entity: Entity) -> DataFrame:
+    """The newest word about each column, and about whether there is such a key at all.
+
+    In:  columns of the changeset.
+    Out: the key; version (greatest of any change); present, present_version, present_ts (null: nothing said); each
+         attribute with the version of its word (null: nothing said; a null with a version: set to null);
+         inserted, whether an INSERT is among the changes: one that was updated since stays an insert.
+    A word is newer by its version; of equal versions the first to land stays, column by column. A DELETE speaks of
+    every column. Cost: one aggregation by key.
+    """
+    # Of two words of one version the one that landed first is greater.
+    place = F.struct(entity.version, -F.col("batch_id"), -F.col("partition"), -F.col("offset"))
+    presence = F.max_by(
+        F.struct((F.col("op") != "DELETE").alias("present"), entity.version, "ingestion_ts"),
+        F.when(_speaks_of_presence(entity), place),
+    )
+    newest = {
+        name: F.max_by(F.struct(name, entity.version), F.when(_speaks_of(name), place)) for name in entity.columns
+    }
+    # No repartition before it, which would keep a predicate on the key from the files of the changeset.
+    folded = changes.groupBy(entity.key).agg(
+        F.max(entity.version).alias(entity.version),
+        F.bool_or(F.col("op") == "INSERT").alias("inserted"),
+        presence.alias("presence"),
+        *(word.alias(f"word_{name}") for name, word in newest.items()),
+    )
+    return folded.select(
+        entity.key,
+        entity.version,
+        "inserted",
+        F.col("presence.present").alias("present"),
+        F.col(f"presence.{entity.version}").alias("present_version"),
+        F.col("presence.ingestion_ts").alias("present_ts"),
+        *(F.col(f"word_{name}.{name}").alias(name) for name in entity.columns),
+        *(F.col(f"word_{name}.{entity.version}").alias(version_of(name)) for name in entity.columns),
+    )
+
+
+def _speaks_of_presence(entity: Entity) -> Column:
+    """Where updates make no rows, they do not keep any either: only an INSERT undoes a DELETE."""
+    return F.col("op") != "UPDATE" if entity.unknown_update == "ignore" else F.lit(True)
+
+
+def _speaks_of(column: str) -> Column:
+    cleared = F.coalesce(F.array_contains("set_null", F.lit(column)), F.lit(False))
+    return (F.col("op") == "DELETE") | F.col(column).isNotNull() | cleared
 
 
 def double_rank_over(base: DataFrame, pending: Pending, entity: Entity) -> DataFrame:
@@ -134,18 +172,13 @@ def left_join_anti_join(base: DataFrame, pending: Pending, entity: Entity) -> Da
     asked = pending.folded.select(entity.key)
     known = base.select(entity.key).join(_sent(asked, pending.broadcast), entity.key, "left_semi")
     new = pending.folded.join(_sent(known, pending.broadcast), entity.key, "left_anti")
-    return _changed(base, pending, entity).unionByName(new.select(*entity.state_columns))
+    return _joined(base, pending, entity, "left_outer").unionByName(new.select(*entity.state_columns))
 
 
 def left_join_union_inserts(base: DataFrame, pending: Pending, entity: Entity) -> DataFrame:
     """The base with its changes, and with them what is inserted. See `why_not_union_inserts`."""
     new = pending.folded.where("inserted").select(*entity.state_columns)
-    return _changed(base, pending, entity).unionByName(new)
-
-
-def _changed(base: DataFrame, pending: Pending, entity: Entity) -> DataFrame:
-    """Rows of the base with their changes: one stage from the scan on, which copies no row before it is joined."""
-    return _joined(base, pending, entity, "left_outer")
+    return _joined(base, pending, entity, "left_outer").unionByName(new)
 
 
 Strategy = Callable[[DataFrame, Pending, Entity], DataFrame]
@@ -184,27 +217,23 @@ def view(
     entity: Entity,
     *,
     strategy: ViewStrategy | None = None,
-    keys: Sequence[str] | None = None,
     where: str | None = None,
     at: Snapshot | None = None,
 ) -> View:
     """Base and pending changes as they stand now, or at a snapshot.
 
-    strategy: the setting's when not given. keys: only these; the predicate reaches the scans of base and changeset
-    whatever the strategy, which one on the result does not (a full outer join keeps it above).
+    strategy: the setting's when not given.
     where: a Spark SQL predicate over the view's columns. While few changes wait it reaches the scan of the base, too:
     a row may pass when it does in the base, or when a change of it waits. Changes are read whole, each being a part of
     a row only.
     Cost: one scan of the base, and nothing else while no change waits; a Spark job before that only when the changeset
-    has more rows than may be broadcast, to count the folded ones. Raises StrategyNotValid.
+    has more rows than may be broadcast, to count the folded ones. Raises PlatformError as `choose`.
     """
     settings = lake.settings.merge_on_read
     taken = at or snapshot(lake.root, entity)
     base = lake.read(entity.base, taken.base_version)
-    if keys is not None:
-        base = base.where(F.col(entity.key).isin(list(keys)))
     passes = None if where is None else F.expr(where)
-    folded = folded_changes(lake, entity, taken, keys=keys) if taken.pending else None
+    folded = folded_changes(lake, entity, taken) if taken.pending else None
     if passes is not None and taken.pending_rows <= FEW_KEYS:
         waiting = [] if folded is None else [row[0] for row in folded.select(entity.key).collect()]
         base = base.where(passes | F.col(entity.key).isin(waiting) if waiting else passes)
@@ -214,26 +243,20 @@ def view(
     chosen = choose(entity, strategy or settings.view, broadcast=broadcast, taken=taken, forgets=forgets)
     state = base
     if folded is not None:
-        newer = keys is None and are_newer(lake.root, entity, taken)
-        state = STRATEGIES[chosen](base, Pending(folded, broadcast, newer), entity)
+        state = STRATEGIES[chosen](base, Pending(folded, broadcast, are_newer(lake.root, entity, taken)), entity)
     return View(entity, taken, chosen, broadcast, state.select(*entity.state_columns), passes)
 
 
-def folded_changes(lake: Lake, entity: Entity, taken: Snapshot, *, keys: Sequence[str] | None = None) -> DataFrame:
-    """The changes that wait at a snapshot, as of `latest_values`; computed at its first use and never again.
-
-    keys: only these.
-    """
+def folded_changes(lake: Lake, entity: Entity, taken: Snapshot) -> DataFrame:
+    """The changes that wait at a snapshot, as of `latest_values`; computed at its first use and never again."""
     changes = lake.read(entity.changeset, taken.changeset_version)
     changes = changes.where((F.col("batch_id") > taken.watermark) & (F.col("batch_id") <= taken.latest))
-    if keys is not None:
-        changes = changes.where(F.col(entity.key).isin(list(keys)))
     return kept(latest_values(changes, entity))
 
 
-def current(lake: Lake, entity: Entity, *, keys: Sequence[str] | None = None, where: str | None = None) -> DataFrame:
+def current(lake: Lake, entity: Entity, *, where: str | None = None) -> DataFrame:
     """What readers see now: key, version, attributes; one row for each key that is not deleted. As `view`."""
-    return view(lake, entity, keys=keys, where=where).rows
+    return view(lake, entity, where=where).rows
 
 
 def create_view(lake: Lake, entity: Entity) -> str:

@@ -27,7 +27,6 @@ from benchmarks.perftest.spec import (
 )
 from engagement_platform.cli.perftest import perftest
 from engagement_platform.errors import PlatformError
-from engagement_platform.pipelines.profiles.view import StrategyNotValid
 from engagement_platform.settings import Settings
 from engagement_platform_tests.docs.pages import ROOT, blocks
 
@@ -131,6 +130,6 @@ def test_without_a_checkout_the_command_says_what_it_needs(tmp_path: Path, monke
 
 
 def test_a_method_that_is_not_valid_for_a_lake_is_refused_before_anything_starts() -> None:
-    with pytest.raises(StrategyNotValid):
+    with pytest.raises(PlatformError, match="cannot be read by"):
         entity_of(Spec(lake="/lake"), Settings())
     assert entity_of(Spec(), Settings()).name == "record"

@@ -15,10 +15,9 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from engagement_platform.lake.arrow import schema_of, table_of
 from engagement_platform.lake.contract import Table
 from engagement_platform.pipelines.profiles.entity import Attribute, Entity, profile
-from engagement_platform.pipelines.profiles.insert_guarantee import PROPERTY, to_note
 from engagement_platform.pipelines.profiles.point_read import read_keys
 from engagement_platform.pipelines.profiles.rules import state_after
-from engagement_platform.pipelines.profiles.snapshot import Snapshot, snapshot
+from engagement_platform.pipelines.profiles.snapshot import INSERTS_ARE_NEW, Snapshot, snapshot, to_note
 from engagement_platform.settings import Settings
 from engagement_platform_tests.pipelines.profiles.oracle import Row, Said, rows_of
 
@@ -102,7 +101,7 @@ class Changes:
             return
         table = self.entity.changeset
         if (policy := to_note(str(self.root), self.entity, number)) is not None:
-            DeltaTable(self.uri(table)).alter.set_table_properties({PROPERTY: policy}, raise_if_not_exists=False)
+            DeltaTable(self.uri(table)).alter.set_table_properties({INSERTS_ARE_NEW: policy}, raise_if_not_exists=False)
         write_deltalake(self.uri(table), table_of(rows, table), mode="append")
 
     def move(self, at: Snapshot | None = None, *, keys: Sequence[str] | None = None) -> None:

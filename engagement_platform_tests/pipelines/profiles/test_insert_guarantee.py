@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from engagement_platform.errors import PlatformError
 from engagement_platform.pipelines.profiles.entity import Entity
-from engagement_platform.pipelines.profiles.insert_guarantee import covers, to_note
-from engagement_platform.pipelines.profiles.snapshot import snapshot
-from engagement_platform.pipelines.profiles.view import STRATEGIES, StrategyNotValid, choose, view
+from engagement_platform.pipelines.profiles.snapshot import snapshot, to_note, were_checked
+from engagement_platform.pipelines.profiles.view import STRATEGIES, choose, view
 from engagement_platform.settings import ViewStrategy
 from engagement_platform_tests.ingestion.test_crashes import Crash, crash_at
 from engagement_platform_tests.pipelines.profiles.conftest import MakeWorld
@@ -45,7 +45,7 @@ def test_what_landed_before_the_promise_is_read_by_a_strategy_that_needs_none(
     landed += [*waiting, *checked]
     for strategy in STRATEGIES:
         if strategy == UNITED:
-            with pytest.raises(StrategyNotValid, match="run rematerialize-profile"):
+            with pytest.raises(PlatformError, match="run rematerialize-profile"):
                 view(lake, now, strategy=strategy)
             continue
         assert rows_of(plain(view(lake, now, strategy=strategy).rows.toArrow()), now) == replay(landed, now)
@@ -75,7 +75,7 @@ def test_each_batch_says_under_which_policy_it_lands_and_commits_only_where_that
         world.send([Said(key, 1, "INSERT", {"name": key})])
         world.ingest()
         found = world.snapshot
-        return found.promised, found.changeset_version - before
+        return found.inserts_are_new, found.changeset_version - before
 
     assert lands("a", PROFILE) == ("no", 1)
     assert lands("b", PROMISING) == ("ignore since batch 1", 2)
@@ -96,12 +96,12 @@ def test_a_batch_that_landed_under_another_policy_and_is_finished_now_does_not_c
         world.ingest(crash_at("changeset.append:after"))
     world.entity = PROMISING
     world.ingest()
-    assert world.snapshot.promised == "no", "a batch is finished under the policy with which it was begun"
+    assert world.snapshot.inserts_are_new == "no", "a batch is finished under the policy with which it was begun"
     world.send([Said("b", 1, "INSERT", {"name": "Bo"})])
     world.ingest()
     found = world.snapshot
     assert found.pending
-    assert found.promised == "ignore since batch 1"
+    assert found.inserts_are_new == "ignore since batch 1"
     assert choose(world.entity, "auto", broadcast=True, taken=found) == "left_join_anti_join"
 
 
@@ -109,10 +109,11 @@ def test_a_promise_covers_batches_from_its_first_on(tmp_path: Path) -> None:
     changes = Changes(tmp_path, PROMISING)
     assert to_note(str(tmp_path), PROFILE, 0) is None, "that nothing is promised goes without saying"
     changes.land(4, [Said("a", 1, "INSERT")])
-    said = snapshot(str(tmp_path), PROMISING).promised
-    assert [covers(PROMISING, said, first) for first in (3, 4, 5)] == [False, True, True]
-    assert not covers(REFUSING, said, 4)
-    assert not covers(PROMISING, "no", 4)
+    taken = snapshot(str(tmp_path), PROMISING)
+    noted = [f"ignore since batch {first}" for first in (3, 4, 5)]
+    assert [were_checked(PROMISING, replace(taken, inserts_are_new=one)) for one in noted] == [True, True, False]
+    assert not were_checked(REFUSING, taken)
+    assert not were_checked(PROMISING, replace(taken, inserts_are_new="no"))
 
 
 @pytest.mark.broker

@@ -40,7 +40,6 @@ def test_a_batch_that_ends_anywhere_lands_once(make_world: MakeWorld) -> None:
         assert world.seen_by_rules() == world.expected(), f"ended at {point}"
     batches = world.snapshot.batches
     assert {number: batch.rows for number, batch in batches.items()} == dict.fromkeys(range(len(points)), 2)
-    assert all(batch.files == 1 for batch in batches.values())
     assert reasons(world) == [("not_json", 3 * number + 2) for number in range(len(points))]
 
 

@@ -9,7 +9,7 @@ import pytest
 from deltalake import DeltaTable
 
 from engagement_platform.engine.model import JobState
-from engagement_platform.pipelines.profiles.rematerialize import NotPartitioned
+from engagement_platform.errors import PlatformError
 from engagement_platform.pipelines.profiles.snapshot import Snapshot
 from engagement_platform.pipelines.profiles.view import view
 from engagement_platform.settings import MergeOnReadSettings, RematerializeMethod, RematerializeSettings
@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.crash]
 METHODS: tuple[RematerializeMethod, ...] = ("merge", "overwrite", "replace_where")
 POINTS = (
     *("manifest:before", "manifest:after", "base.write:before", "base.write:after", "base:recorded"),
-    *("changeset.delete:before", "changeset.delete:after", "changeset:recorded", "finalized"),
+    *("changeset.delete:before", "changeset.delete:after", "changeset:recorded", "tombstones:recorded", "finalized"),
 )
 
 
@@ -163,7 +163,7 @@ def test_what_was_deleted_long_ago_is_forgotten_where_a_retention_is_set(make_wo
 
 def test_a_base_without_partitions_has_none_to_replace(make_world: MakeWorld) -> None:
     world = make_world(rematerialize=RematerializeSettings(method="replace_where"))
-    with pytest.raises(NotPartitioned):
+    with pytest.raises(PlatformError, match="no partitions to replace"):
         world.rematerialization()
 
 
