@@ -18,8 +18,9 @@ from engagement_platform.defs.layout_results import LAYOUT
 from engagement_platform.defs.platform import Platform
 from engagement_platform.engine.unfinished_batches import how_to_finish
 from engagement_platform.erasing.places import game_places
+from engagement_platform.errors import PlatformError
 from engagement_platform.jobs import job_names, open_stores, reset_job
-from engagement_platform.pipelines.declarations.declared import DeclarationRefused, NoSuchTables, declarations
+from engagement_platform.pipelines.declarations.declared import DeclarationRefused, declarations
 from engagement_platform.reading import table_names
 from engagement_platform.settings import Settings
 from engagement_platform.status import backlog
@@ -163,7 +164,7 @@ def test_declared_tables_of_events_are_part_of_everything(arcade: World) -> None
     assert {"arcade/round_end", "arcade/coin_in", "arcade/quarantine"} <= set(table_names(settings))
     [feed] = declarations(settings).feeds
     assert declarations(settings).feed("arcade") == feed
-    with pytest.raises(NoSuchTables, match="declared are: arcade"):
+    with pytest.raises(PlatformError, match="declared are: arcade"):
         declarations(settings).feed("game")
     own = feed.settings(settings).games
     assert (own.queue_url, own.bucket, own.max_objects) == (arcade.queue, arcade.bucket, settings.games.max_objects)

@@ -1,11 +1,11 @@
-"""Reads the `defs.yaml` files in which somebody declares tables of their own, and refuses what cannot be.
+"""Reads the `defs.yaml` files in which people declare tables of their own, and refuses what cannot be.
 
-What may stand there is `kinds`, who would own what `clashes`. Dagster reads the same files for itself.
+What a file may hold is `kinds`. Dagster reads the same files for itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,15 +14,6 @@ import yaml
 from pydantic import ValidationError
 
 from engagement_platform.errors import PlatformError
-from engagement_platform.pipelines.declarations.clashes import (
-    Owner,
-    of_entity,
-    of_feed,
-    of_maintained,
-    of_page_views,
-    of_stream,
-    refuse_clashes,
-)
 from engagement_platform.pipelines.declarations.kinds import (
     Declaration,
     KafkaTableDeclaration,
@@ -34,11 +25,21 @@ from engagement_platform.pipelines.declarations.kinds import (
 from engagement_platform.pipelines.games.feed import Feed
 from engagement_platform.pipelines.games.registry import EventTypeRefused
 from engagement_platform.pipelines.kafka_tables.tables import Stream
+from engagement_platform.pipelines.page_views.job import HOPS, PAGE_VIEWS
 from engagement_platform.pipelines.profiles.entity import Entity
+from engagement_platform.pipelines.profiles.job import job_name as ingest_name
+from engagement_platform.pipelines.profiles.rematerialize import job_name as rematerialize_name
 from engagement_platform.settings import Settings
 
 NAMESPACE = "engagement_platform"
 FILE = "defs.yaml"
+PLATFORM_JOBS = frozenset(
+    {
+        *("ingest-engagements", "ingest-mutation-requests", "ingest-profile-changes", "ingest-game-events"),
+        *("rematerialize-aliases", "rematerialize-profile", "replay-game-events"),
+    }
+)
+"""Names of the platform's own jobs that a declaration could come to."""
 
 
 class DeclarationRefused(PlatformError):
@@ -57,16 +58,6 @@ class DeclaredEntity:
     entity: Entity
 
 
-class NoSuchTables(PlatformError):
-    """Tables of events were asked for by a name that nothing is declared by."""
-
-    def __init__(self, name: str, there: tuple[str, ...]) -> None:
-        super().__init__(
-            f"No tables of events are declared as {name}; declared are: {', '.join(there) or 'none'}. Nothing was "
-            "read. Without --tables those that ship are meant, game/."
-        )
-
-
 @dataclass(frozen=True)
 class Declarations:
     """Everything that a folder declares."""
@@ -77,7 +68,7 @@ class Declarations:
     maintained: tuple[str, ...] = ()
     """Names of tables that others write."""
     page_views: bool = False
-    """Whether somebody runs the platform's page views by a clock of their own."""
+    """Whether the platform's page views run by a clock of the declaration."""
 
     @property
     def tables(self) -> tuple[str, ...]:
@@ -96,10 +87,13 @@ class Declarations:
         return tuple(dict.fromkeys(every))
 
     def feed(self, group: str) -> Feed:
-        """The feed whose tables' names begin so. Raises NoSuchTables."""
+        """The feed whose tables' names begin so. Raises PlatformError where there is none."""
         found = {feed.group: feed for feed in self.feeds}
         if group not in found:
-            raise NoSuchTables(group, tuple(found))
+            raise PlatformError(
+                f"No tables of events are declared as {group}; declared are: {', '.join(found) or 'none'}. Nothing was "
+                "read. Without --tables those that ship are meant, game/."
+            )
         return found[group]
 
 
@@ -112,37 +106,90 @@ _KINDS: Mapping[str, type[Declaration]] = {
 }
 
 
-def declarations(settings: Settings) -> Declarations:
-    """What the folder of the settings declares; nothing without one. Other components' files are passed by.
+@dataclass(frozen=True)
+class _Owner:
+    """What one declaration owns, and nothing else may: two jobs on one table or checkpoint end in neither's rows."""
 
-    Raises DeclarationRefused with the file and what is wrong in it, DeclarationsClash when two want the same.
+    name: str
+    """For people: kind and file."""
+    tables: tuple[str, ...]
+    """Their names, views among them."""
+    jobs: tuple[str, ...] = ()
+    """Their names are those of their checkpoints, leases and transactions too."""
+    queue_url: str | None = None
+
+
+def declarations(settings: Settings) -> Declarations:
+    """What the folder of the settings declares; nothing without one. Files of other components are passed by.
+
+    Raises DeclarationRefused with the file and what is wrong in it, PlatformError when two own the same.
     """
     if settings.defs_folder is None:
         return Declarations()
     folder = settings.defs_folder.expanduser().absolute()
     if not folder.is_dir():
         raise DeclarationRefused(folder, "there is no such folder (setting defs_folder)")
-    streams, entities, feeds, owners = list[Stream](), list[DeclaredEntity](), list[Feed](), list[Owner]()
+    streams, entities, feeds, owners = list[Stream](), list[DeclaredEntity](), list[Feed](), list[_Owner]()
     maintained, page_views = list[str](), False
     for path, declared in _declared(folder):
+        jobs, queue_url = tuple[str, ...](), None
         match declared:
-            case KafkaTableDeclaration():
-                streams.append(declared.stream)
-                owners.append(of_stream(path, declared.stream))
-            case MergeOnReadEntityDeclaration():
-                entities.append(DeclaredEntity(declared.topic, declared.entity))
-                owners.append(of_entity(path, declared.entity))
+            case KafkaTableDeclaration(stream=stream):
+                streams.append(stream)
+                tables, jobs = (stream.table.name, stream.quarantine.name), (stream.job,)
+            case MergeOnReadEntityDeclaration(topic=topic, entity=entity):
+                entities.append(DeclaredEntity(topic, entity))
+                tables = (entity.changeset.name, entity.base.name, entity.view)
+                jobs = (ingest_name(entity), rematerialize_name(entity))
             case S3SqsTablesDeclaration():
-                feeds.append(_feed(path, declared))
-                owners.append(of_feed(path, feeds[-1]))
-            case MaintainedTableDeclaration():
-                maintained.append(declared.table)
-                owners.append(of_maintained(path, declared.path))
-            case ViewAnalyticsDeclaration():
+                feed = _feed(path, declared)
+                feeds.append(feed)
+                tables, queue_url = tuple(table.name for table in feed.tables), feed.queue_url
+                jobs = (feed.job, feed.replay_job)
+            case MaintainedTableDeclaration(table=table):
+                maintained.append(table)
+                tables = (table,)
+            case _:
                 page_views = True
-                owners.append(of_page_views(path))
-    refuse_clashes(owners, settings.games.queue_url)
+                tables, jobs = tuple(hop.table.name for hop in HOPS), (PAGE_VIEWS,)
+        kind = type(declared).__name__.removesuffix("Declaration")
+        owners.append(_Owner(f"{kind} in {path}", tables, jobs, queue_url))
+    _refuse_clashes(owners, settings.games.queue_url)
     return Declarations(tuple(streams), tuple(entities), tuple(feeds), tuple(maintained), page_views)
+
+
+def _refuse_clashes(owners: Sequence[_Owner], our_queue: str | None) -> None:
+    """Raise PlatformError where two would own the same. our_queue: that of the platform's own game events."""
+    # As Dagster writes jobs: there `shop/click_x` and `shop_click/x` come to one name.
+    taken = {_in_dagster(job): "The platform" for job in PLATFORM_JOBS}
+    if our_queue is not None:
+        taken[our_queue] = "The platform's own game events"
+    tables = dict[str, str]()
+    for owner in owners:
+        claims = {_in_dagster(job): f"run the job {_in_dagster(job)}, under one checkpoint" for job in owner.jobs}
+        if owner.queue_url is not None:
+            claims[owner.queue_url] = f"read the queue {owner.queue_url}, of which each would get a part"
+        both = [(tables[other], what) for table in owner.tables for other, what in _overlapping(table, tables)]
+        both += [(taken[name], what) for name, what in claims.items() if name in taken]
+        for other, what in both:
+            raise PlatformError(
+                f"{other} and {owner.name} would both {what}. Nothing was started. Give one of them another name."
+            )
+        tables |= dict.fromkeys(owner.tables, owner.name)
+        taken |= dict.fromkeys(claims, owner.name)
+
+
+def _in_dagster(job: str) -> str:
+    return job.replace("-", "_")
+
+
+def _overlapping(table: str, tables: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Tables that this one would be, or in whose folder one of the two would lie: VACUUM would remove its files."""
+    if table in tables:
+        yield table, f"own the table {table}"
+    for other in tables:
+        if table.startswith(f"{other}/") or other.startswith(f"{table}/"):
+            yield other, f"own files of one folder, with the tables {other} and {table}"
 
 
 def _feed(path: Path, declared: S3SqsTablesDeclaration) -> Feed:
@@ -154,18 +201,13 @@ def _feed(path: Path, declared: S3SqsTablesDeclaration) -> Feed:
 
 def _declared(folder: Path) -> Iterator[tuple[Path, Declaration]]:
     for path in sorted(folder.rglob(FILE)):
-        for document in _documents(path):
-            kind = _KINDS.get(str(document.get("type")))
-            if kind is not None:
+        try:
+            documents = list(yaml.safe_load_all(path.read_text(encoding="utf-8")))
+        except (yaml.YAMLError, UnicodeDecodeError) as error:
+            raise DeclarationRefused(path, " ".join(str(error).split())) from None
+        for document in documents:
+            if isinstance(document, dict) and (kind := _KINDS.get(str(document.get("type")))) is not None:
                 yield path, _read(path, kind, document)
-
-
-def _documents(path: Path) -> list[dict[str, Any]]:
-    try:
-        found = list(yaml.safe_load_all(path.read_text(encoding="utf-8")))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise DeclarationRefused(path, " ".join(str(error).split())) from None
-    return [document for document in found if isinstance(document, dict)]
 
 
 def _read(path: Path, kind: type[Declaration], document: Mapping[str, Any]) -> Declaration:

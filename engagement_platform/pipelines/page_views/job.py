@@ -34,23 +34,6 @@ from engagement_platform.sources.messages import DecodingLimits
 PAGE_VIEWS = "page-views"
 
 
-def _nothing(_hop: str) -> None:
-    """Nobody is told."""
-
-
-class CheckpointLost(PlatformError):
-    """A stream's folder is gone while what it wrote is there."""
-
-    def __init__(self, stream: str, location: str, table: str) -> None:
-        self.stream, self.location = stream, location
-        super().__init__(
-            f"The checkpoint folder {location} of the stream {stream} is gone, and {table} holds what it wrote: "
-            "started anew it would write everything twice. Nothing was started. Put the folder back; or, to begin "
-            "anew, move the table and those after it away and run `engagement-platform consumers --forget-stream "
-            f"{stream}` for each."
-        )
-
-
 @dataclass(frozen=True)
 class Hop:
     """One stream: from Kafka, or from the table of a hop before, into a table."""
@@ -90,8 +73,7 @@ HOPS = (VIEWS, REFUSED, SESSIONS, DAYS)
 def run_hop(hop: Hop, lake: Lake, stores: Stores) -> Drained:
     """Everything that waits for a hop; one run of it at a time.
 
-    Raises CheckpointTaken, CheckpointChanged, CheckpointLost, CheckpointBehind, NotAStreamSource, LeaseUnavailable,
-    ContractBroken.
+    Raises PlatformError when the hop's folder is gone, belongs to another stream or is behind what the stores say.
     """
     with stores.leases.acquire(f"job/{hop.stream}", purpose="drain", wait=lake.settings.stores.lease_wait):
         lake.ensure(*(table for table in (hop.source, hop.table) if table is not None))
@@ -99,7 +81,12 @@ def run_hop(hop: Hop, lake: Lake, stores: Stores) -> Drained:
         streams = StreamCheckpoints(stores.leases.engine)
         streams.claim(hop.stream, folder)
         if lake.is_local and not Path(folder).is_dir() and lake.version(hop.table) > 0:
-            raise CheckpointLost(hop.stream, folder, hop.table.name)
+            raise PlatformError(
+                f"The checkpoint folder {folder} of the stream {hop.stream} is gone, and {hop.table.name} holds what it "
+                "wrote: started anew it would write everything twice. Nothing was started. Put the folder back; or, to "
+                "begin anew, move the table and those after it away and run `engagement-platform consumers "
+                f"--forget-stream {hop.stream}` for each."
+            )
         streams.refuse_behind(hop.stream, folder, finished_batch(folder))
         drained = drain_stream(hop.frame(_source(hop, lake), lake), hop.table, lake, folder)
         if (batch := finished_batch(folder)) is not None:
@@ -108,12 +95,17 @@ def run_hop(hop: Hop, lake: Lake, stores: Stores) -> Drained:
 
 
 def run_hops(
-    lake: Lake, stores: Stores, *, until_idle: bool, pause: timedelta, observe: Callable[[str], None] = _nothing
+    lake: Lake,
+    stores: Stores,
+    *,
+    until_idle: bool,
+    pause: timedelta,
+    observe: Callable[[str], None] = lambda _hop: None,
 ) -> Iterator[Mapping[str, Drained]]:
     """Every hop, in the order in which rows travel, round after round; what each hop did in each round, by its name.
 
-    until_idle: ends after a round in which nothing came; otherwise for ever, `pause` after each of those. observe: is
-    told of each hop that is done. Raises what `run_hop` does.
+    until_idle: ends after a round in which nothing came; otherwise for ever, `pause` after each of those. observe: called
+    after each hop.
     """
     while True:
         done: dict[str, Drained] = {}

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from engagement_platform.engine.cursors import CheckpointBehind, StreamCheckpoints
+from engagement_platform.errors import PlatformError
 from engagement_platform.jobs import open_stores
 from engagement_platform.lake import scan
 from engagement_platform.lake.contract import NotAStreamSource, Table
@@ -29,7 +30,6 @@ from engagement_platform.pipelines.page_views.job import (
     REFUSED,
     SESSIONS,
     VIEWS,
-    CheckpointLost,
     checkpoint,
     lag,
     run_hop,
@@ -163,7 +163,7 @@ def test_the_chain_ends_in_what_a_loop_makes_whatever_ends_or_is_merged_on_the_w
     assert_is(world, chain)
 
     shutil.rmtree(checkpoint(DAYS, world.lake.root))
-    with pytest.raises(CheckpointLost, match="page-views/daily"):
+    with pytest.raises(PlatformError, match="of the stream page-views/daily is gone"):
         run_hop(DAYS, world.lake, world.stores)
     owned = StreamCheckpoints(world.stores.leases.engine).all()
     assert set(owned) == {hop.stream for hop in HOPS}
