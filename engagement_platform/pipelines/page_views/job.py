@@ -82,9 +82,9 @@ def run_hop(hop: Hop, lake: Lake, stores: Stores) -> Drained:
         streams.claim(hop.stream, folder)
         if lake.is_local and not Path(folder).is_dir() and lake.version(hop.table) > 0:
             raise PlatformError(
-                f"The checkpoint folder {folder} of the stream {hop.stream} is gone, and {hop.table.name} holds what it "
-                "wrote: started anew it would write everything twice. Nothing was started. Put the folder back; or, to "
-                "begin anew, move the table and those after it away and run `engagement-platform consumers "
+                f"The checkpoint folder {folder} of the stream {hop.stream} is gone, and {hop.table.name} holds what "
+                "it wrote: started anew it would write everything twice. Nothing was started. Put the folder back; or, "
+                "to begin anew, move the table and those after it away and run `engagement-platform consumers "
                 f"--forget-stream {hop.stream}` for each."
             )
         streams.refuse_behind(hop.stream, folder, finished_batch(folder))
@@ -104,8 +104,8 @@ def run_hops(
 ) -> Iterator[Mapping[str, Drained]]:
     """Every hop, in the order in which rows travel, round after round; what each hop did in each round, by its name.
 
-    until_idle: ends after a round in which nothing came; otherwise for ever, `pause` after each of those. observe: called
-    after each hop.
+    until_idle: ends after a round in which nothing came; otherwise for ever, `pause` after each of those. observe:
+    called after each hop.
     """
     while True:
         done: dict[str, Drained] = {}
