@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pyarrow as pa
 import pyarrow.compute as pc
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.perftest.data import BEGIN, ENTITY, PARTITIONED, Generated, Records, fill
-from engagement_platform.pipelines.profiles.entity import Entity
-from engagement_platform.pipelines.profiles.snapshot import snapshot
+from benchmarks.perftest.data import BEGIN, Generated, Records
 
 
 def days(rows: pa.Table, base: pa.Table) -> int:
@@ -64,12 +59,3 @@ def test_a_batch_has_no_key_twice_and_inserts_are_new(
         if regions == 16:
             assert days(rows, base) == min(len(met), len(set(base.column("joined").to_pylist())))
         known |= inserted
-
-
-@pytest.mark.parametrize("entity", [ENTITY, PARTITIONED], ids=["whole", "in partitions"])
-def test_filled_tables_hold_the_rows_once_also_when_filled_again(tmp_path: Path, entity: Entity) -> None:
-    records = Records(Generated(base_rows=300, changes=40, batches=3, dates=20))
-    for _ in range(2):
-        fill(str(tmp_path), records, entity)
-    found = snapshot(str(tmp_path), entity)
-    assert {number: batch.rows for number, batch in found.pending.items()} == {0: 40, 1: 40, 2: 40}

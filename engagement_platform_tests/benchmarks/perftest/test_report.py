@@ -51,17 +51,6 @@ def test_a_disagreement_is_said_where_no_run_overlaps() -> None:
     ]
 
 
-def test_runs_that_overlap_tell_nothing_apart() -> None:
-    overlapping: list[Mapping[str, Sequence[float]]] = [
-        {UNION: [1, 3], ANTI: [0.9, 2], OUTER: [1, 4]},
-        {UNION: [2], OUTER: [1]},
-    ]
-    for seconds in overlapping:
-        told = said(seconds)
-        assert len(told) == 2
-        assert all("not told apart" in line for line in told)
-
-
 def test_a_table_and_a_picture_are_made(tmp_path: Path) -> None:
     found = rankings(rows({UNION: [1, 2], ANTI: [3, 4]}, query="email LIKE '$9%_x'") + rows({UNION: [1]}, "write", ""))
     console = Console(width=120, record=True, file=(tmp_path / "screen").open("w"))

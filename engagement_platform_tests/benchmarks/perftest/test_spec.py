@@ -52,15 +52,6 @@ def test_the_spec_in_the_docs_says_what_is_the_default() -> None:
     assert spec.rows == Spec().rows
 
 
-def test_every_read_query_is_asked_and_a_write_is_not_repeated_for_it() -> None:
-    found = list(permutations(Spec(runs=1, methods=("full_outer_join",), read_queries=("score > 1", "score > 2"))))
-    assert [(one.operation, one.query) for one in found] == [
-        ("read", "score > 1"),
-        ("read", "score > 2"),
-        ("write", ""),
-    ]
-
-
 @pytest.mark.parametrize(
     ("text", "says"),
     [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime, time, timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from hypothesis import given, settings
@@ -205,30 +205,6 @@ def test_any_history_ends_where_a_sequential_replay_ends(history: list[Message])
     assert_ends_as_replayed(with_probes(history, "org"), Counter())
 
 
-def test_many_organizations_with_the_same_ids_are_resolved_together_as_if_alone() -> None:
-    many = [random_history(seed, size=20) for seed in range(150)]
-    rng = random.Random(20261121)
-    together = [message for history in many for message in history]
-    rng.shuffle(together)
-    assert_ends_as_replayed(together, Counter())
-    alone = [operation for history in many for operation in Identities(edges(history)).operations()]
-    assert sorted(alone, key=str) == sorted(Identities(edges(together)).operations(), key=str)
-
-
-@settings(max_examples=100, deadline=None)
-@given(history=histories())
-def test_rows_of_an_id_that_does_not_branch_end_alike_whatever_their_engagement_and_day(history: list[Message]) -> None:
-    identities = Identities(edges(history))
-    engaged = datetime.combine(FIRST_DAY, time(12), tzinfo=UTC)
-    for person in PERSONS:
-        ends_there = {
-            identities.follow("org", person, f"e{n}", engaged, FIRST_DAY + timedelta(days=n))
-            for n in range(6)
-            if ("org", f"e{n}") not in identities.erased_engagements()
-        }
-        assert ("org", person) in identities.branching() or len(ends_there) == 1
-
-
 def test_a_naive_batch_update_stops_after_one_step_of_a_chain() -> None:
     """Every request of a batch applied to the ids as they stood before the batch, as one MERGE does."""
     requests = [convert(f"r{n}", f"id{n}", f"id{n + 1}", 100 + n) for n in (1, 2, 3)]
@@ -261,21 +237,6 @@ def test_ids_branch_only_where_a_row_can_still_meet_the_edge_that_branches() -> 
     assert Identities(edges([narrowed, after])).branching() == {("org", "b")}
     # A row of y leaves b with everybody else at 20, before the narrowed edge; a row of b may be engaged after that.
     assert Identities(edges([narrowed, *elsewhere])).branching() == {("org", "b")}
-
-
-def test_a_delete_without_a_person_makes_its_engagement_be_walked_and_no_id() -> None:
-    identities = Identities(edges([delete("r1", 10, engagement_id="e"), convert("r2", "a", "b", 10)]))
-    assert identities.erased_engagements() == {("org", "e")}
-    assert identities.branching() == set()
-    assert [operation.from_id for operation in identities.operations()] == ["a"]
-
-
-def test_a_self_edge_makes_no_operation_and_no_id_branch() -> None:
-    old = [convert("r1", "a", "a", 10), convert("r2", "a", "a", 11, engagement_id="e")]
-    assert Identities(edges(old)).branching() == set()
-    assert Identities(edges(old)).operations() == []
-    bounded = Identities(edges([*old, convert("r3", "a", "b", 12)])).operations()
-    assert bounded == [Operation("org", "a", None, datetime.fromisoformat(at(12)), "b")]
 
 
 def test_of_two_edges_with_one_request_id_the_first_counts() -> None:

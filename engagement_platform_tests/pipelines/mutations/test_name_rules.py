@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 
 from engagement_platform.pipelines.mutations.identity import Edge
-from engagement_platform.pipelines.mutations.rules import Evidence, current_names, needed_evidence, plain
+from engagement_platform.pipelines.mutations.rules import Evidence, current_names, needed_evidence
 from engagement_platform_tests.pipelines.mutations.histories import (
     PERSONS,
     Message,
@@ -190,27 +190,6 @@ def test_random_histories_end_in_the_names_that_a_sequential_replay_leaves() -> 
 def test_any_history_ends_in_the_names_that_a_sequential_replay_leaves(history: list[Message]) -> None:
     if history:
         assert_names_as_replayed(history, Counter())
-
-
-def test_edges_of_other_organizations_hand_nothing_on() -> None:
-    evidence = all_evidence([called("e1", "a", 1, "Ann")])
-    edges = all_edges([convert("r1", "a", "b", 2, organization_id="other"), convert("r1", "a", "c", 2)])
-    assert current_names("org", evidence, edges).keys() == {"a", "c"}
-
-
-def test_only_edges_of_whole_persons_between_two_ids_are_plain() -> None:
-    requests = [
-        convert("r2", "a", "b", 2),
-        delete("r1", 2, from_id="a", to_id="a"),
-        delete("r3", 1, engagement_id="e"),
-        delete("r4", 1, from_id="a", engagement_id="e"),
-        convert("r5", "a", "b", 1, engagement_id="e"),
-        convert("r6", "a", "b", 1, engagement_date_from=DAY_1),
-        convert("r7", "a", "b", 1, engagement_date_to=DAY_1),
-        convert("r8", "a", "a", 1),
-    ]
-    assert [found.request_id for found in plain(all_edges(requests))] == ["r1", "r2"]
-    assert plain(plain(all_edges(requests))) == plain(all_edges(requests))
 
 
 def test_of_two_edges_with_one_request_id_the_first_counts_plain_or_not() -> None:

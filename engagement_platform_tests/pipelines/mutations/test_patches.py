@@ -19,7 +19,6 @@ from engagement_platform.sources.messages import DecodingLimits, Engagement, Mut
 from engagement_platform_tests.pipelines.mutations.histories import (
     Message,
     at,
-    engagement,
     histories,
     random_history,
     request,
@@ -107,16 +106,6 @@ def test_any_history_leaves_the_content_that_a_sequential_replay_leaves(
     assert_content_as_replayed(history, rng, Counter())
 
 
-def test_several_organizations_with_the_same_ids_are_settled_apart() -> None:
-    together = [message for seed in range(40) for message in random_history(seed, size=40)]
-    random.Random(20261121).shuffle(together)
-    assert_content_as_replayed(together, random.Random(1), Counter())
-
-
-def test_no_patch_leaves_the_very_content() -> None:
-    assert after() is ORIGINAL
-
-
 @pytest.mark.parametrize(
     ("fields", "expected"),
     [
@@ -187,24 +176,6 @@ def test_of_two_patches_with_one_request_id_the_first_counts() -> None:
     assert after(too_early, one) == ORIGINAL
 
 
-def test_a_replayed_patch_adds_nothing() -> None:
-    once = update("r1", 1, attributes={"a": "x"}), update("r2", 2, attributes={"a": None})
-    assert after(*once, *once) == after(*once) == ORIGINAL._replace(attributes={"b": "2"})
-
-
 def test_a_field_both_cleared_and_given_is_cleared() -> None:
     both = Patch("r", ENGAGED + timedelta(1), None, "fax", "s", None, frozenset({"channel"}))
     assert after(both) == ORIGINAL._replace(channel=None, subject="s")
-
-
-def test_the_original_and_the_patches_are_left_as_they_are() -> None:
-    original = Content("email", None, None, {"a": "1"})
-    patch = update("r1", 1, attributes={"a": None, "b": "2"})
-    after(patch, original=original)
-    assert original.attributes == {"a": "1"}
-    assert patch.attributes == {"a": None, "b": "2"}
-
-
-def test_a_patched_engagement_that_nobody_saw_before_has_the_content_of_its_message() -> None:
-    messages = [engagement("e", "p", 0, subject="s"), request("r", "UPDATE", 1, engagement_id="f", subject="no")]
-    assert_content_as_replayed(messages, random.Random(1), Counter())

@@ -12,8 +12,6 @@ from uuid import uuid4
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from engagement_platform.engine.cursors import CheckpointBehind, StreamCheckpoints
@@ -95,23 +93,6 @@ def some_views(dice: random.Random, begin: datetime, hours: int, users: int = 4)
 def assert_is(world: World, chain: Chain) -> None:
     assert world.rows(SESSION, "user_id", "started_at", "ended_at", "views") == sorted(chain.sessions)
     assert world.rows(DAILY, "session_date", "sessions", "views", "seconds") == chain.days()
-
-
-@given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 400)), max_size=12))
-@settings(deadline=None)
-def test_the_oracle_itself_finds_the_sessions_that_sorting_finds(minutes: list[tuple[str, int]]) -> None:
-    views = [(user, BEGIN + timedelta(minutes=minute, seconds=n)) for n, (user, minute) in enumerate(minutes)]
-    chain = Chain(GAP, LATE)
-    chain.drain([*views, ("z", BEGIN + timedelta(days=9))])
-    found = []
-    for user in "ab":
-        mine = sorted(at for who, at in views if who == user)
-        if not mine:
-            continue
-        starts = [n for n, at in enumerate(mine) if n == 0 or at - mine[n - 1] >= GAP]
-        for first, last in zip(starts, [*starts[1:], len(mine)], strict=True):
-            found.append((user, mine[first], mine[last - 1], last - first))
-    assert sorted(chain.sessions) == sorted(found)
 
 
 @pytest.mark.slow

@@ -65,25 +65,6 @@ def test_the_reasoning_names_its_figures() -> None:
 
 
 @pytest.mark.parametrize(
-    ("known", "interval"),
-    [
-        ([], SETTINGS.shortest),
-        ([Round(1.0, 0.0, 600.0)], SETTINGS.longest),
-        ([Round(0.001, 10.0, 600.0)], SETTINGS.shortest),
-        ([Round(1e6, 1e-6, 600.0)], SETTINGS.longest),
-    ],
-    ids=["nothing known", "reading is never slower", "writing costs nothing", "writing costs everything"],
-)
-def test_the_interval_stays_between_its_bounds(known: list[Round], interval: timedelta) -> None:
-    assert cadence(known, SETTINGS).interval == interval
-
-
-def test_a_fixed_cadence_is_kept() -> None:
-    fixed = SETTINGS.model_copy(update={"cadence": timedelta(hours=1)})
-    assert cadence([Round(1.0, 1.0, 1.0)], fixed).interval == timedelta(hours=1)
-
-
-@pytest.mark.parametrize(
     ("waits", "presses"),
     [
         (Waits(500_000, 0, 10.0, None), None),
@@ -106,7 +87,3 @@ def test_changes_are_due_when_their_time_has_come_or_something_presses(rows: int
     found, why = due(Waits(rows, 0, 0.1, NOW), [], NOW + timedelta(minutes=minutes), SETTINGS)
     assert found is is_due
     assert f"{rows:,} changes" in why or "no changes" in why
-
-
-def test_the_first_ones_are_due_at_once() -> None:
-    assert due(Waits(1, 0, None, None), [], NOW, SETTINGS)[0]
