@@ -101,15 +101,15 @@ class Records:
         deletes = min(len(known), scale.changes * scale.delete_percent // 100)
         ops = ["DELETE"] * deletes + ["UPDATE"] * (len(known) - deletes) + ["INSERT"] * inserts
         numbers = np.concatenate([rng.permutation(known), fresh]).astype(np.int64)
-        said = {**self._fixed(numbers, rng), **_words(len(numbers), rng)}
+        values = {**self._fixed(numbers, rng), **_words(len(numbers), rng)}
         # Of the changing columns an update says one or two.
         chosen = rng.integers(0, len(CHANGING), (2, len(numbers)))
         kinds = np.array(ops)
         for n, name in enumerate(CHANGING):
             speaks = ((chosen == n).any(axis=0) & (kinds == "UPDATE")) | (kinds == "INSERT")
-            said[name] = pc.if_else(pa.array(speaks), said[name], pa.scalar(None, said[name].type))
+            values[name] = pc.if_else(pa.array(speaks), values[name], pa.scalar(None, values[name].type))
         for name in ("name", "email", "region", "joined", "note"):
-            said[name] = pc.if_else(pa.array(kinds == "INSERT"), said[name], pa.scalar(None, said[name].type))
+            values[name] = pc.if_else(pa.array(kinds == "INSERT"), values[name], pa.scalar(None, values[name].type))
         count = len(numbers)
         stamps = {
             "version": pa.repeat(pa.scalar(batch + 2, pa.int64()), count),
@@ -121,7 +121,7 @@ class Records:
             "ingestion_ts": pa.repeat(pa.scalar(LANDED, pa.timestamp("us", tz="UTC")), count),
             "batch_id": pa.repeat(pa.scalar(batch, pa.int64()), count),
         }
-        columns = {**said, **stamps}
+        columns = {**values, **stamps}
         schema = schema_of(ENTITY.changeset)
         return pa.table([columns[name] for name in schema.names], schema.names).cast(schema).sort_by(ENTITY.key)
 
@@ -179,7 +179,7 @@ def _letters(count: int, rng: np.random.Generator) -> pa.Array:
 
 
 def state_rows(rows: pa.Table, entity: Entity = ENTITY) -> pa.Table:
-    """Rows as readers see them, as rows of the base: everything was said by version 1."""
+    """Rows as readers see them, as rows of the base: everything is of version 1."""
     versions = rows.column(entity.version)
     columns = {
         **{name: rows.column(name) for name in rows.column_names},

@@ -1,6 +1,6 @@
 """One permutation in a process of its own: opens Spark, stops the time of one read or write, checks the rows after it.
 
-Told what to do through stdin, since anybody on the machine sees a command line. Which permutations there are, and
+Gets its work through stdin, since everyone on the machine sees a command line. Which permutations there are, and
 keeping the figures, is `run`.  python -m benchmarks.perftest.one
 """
 
@@ -50,7 +50,7 @@ class Stopped:
 
 @dataclass(frozen=True)
 class Work:
-    """All that the process is told."""
+    """All that the process gets."""
 
     spec_text: str
     root: str
@@ -60,15 +60,15 @@ class Work:
     scratch: str
     """Name below `perftest/` of the table that a write makes."""
 
-    def told(self) -> str:
+    def to_json(self) -> str:
         """For stdin; with secrets."""
         return json.dumps(asdict(self))
 
     @classmethod
-    def heard(cls, text: str) -> Work:
+    def from_json(cls, text: str) -> Work:
         """From stdin."""
-        said = json.loads(text)
-        return cls(**{**said, "permutation": Permutation(**said["permutation"])})
+        fields = json.loads(text)
+        return cls(**{**fields, "permutation": Permutation(**fields["permutation"])})
 
 
 def scratch_table(entity: Entity, name: str) -> Table:
@@ -114,14 +114,14 @@ def measure(work: Work, spec: Spec) -> Stopped:
 
 
 def figures(line: str) -> Mapping[str, Any] | None:
-    """What a line of output says; None for a line of somebody else."""
-    said: Mapping[str, Any] = json.loads(line.removeprefix(MARK)) if line.startswith(MARK) else {}
-    return said or None
+    """The figures in a line of output; None for any other line."""
+    found: Mapping[str, Any] = json.loads(line.removeprefix(MARK)) if line.startswith(MARK) else {}
+    return found or None
 
 
 def main() -> None:
     """Hear, measure, tell."""
-    work = Work.heard(sys.stdin.read())
+    work = Work.from_json(sys.stdin.read())
     found = measure(work, parse(work.spec_text))
     print(f"\n{MARK}{json.dumps(asdict(found))}", flush=True)
 

@@ -60,7 +60,7 @@ def against_source(ranking: Ranking) -> list[str]:
 
     Runs that overlap, or single ones, tell two methods not apart.
     """
-    said = []
+    found = []
     for method, place in ((SOURCE_FASTEST, "fastest"), (SOURCE_SLOW, "slowest")):
         others = [other for other in ranking.seconds if other != method]
         if method not in ranking.seconds or not others:
@@ -69,12 +69,12 @@ def against_source(ranking: Ranking) -> list[str]:
         behind = [ranking.is_faster(other, method) for other in others]
         agree, disagree = (ahead, behind) if place == "fastest" else (behind, ahead)
         if all(agree):
-            said.append(f"{method} is {place}, as in the source.")
+            found.append(f"{method} is {place}, as in the source.")
         elif any(disagree):
-            said.append(f"Disagrees with the source, which found {method} {place}.")
+            found.append(f"Disagrees with the source, which found {method} {place}.")
         else:
-            said.append(f"The source found {method} {place}; here it is not told apart (runs overlap, or are few).")
-    return said
+            found.append(f"The source found {method} {place}; here it is not told apart (runs overlap, or are few).")
+    return found
 
 
 def table(ranking: Ranking) -> RichTable:

@@ -44,7 +44,7 @@ from engagement_platform.pipelines.profiles.view import choose
 from engagement_platform.settings import Settings
 
 FRESH = (sys.executable, "-m", "benchmarks.perftest.one")
-"""Measures one permutation: told on stdin, figures on stdout."""
+"""Measures one permutation: work on stdin, figures on stdout."""
 
 Say = Callable[[str], None]
 
@@ -66,7 +66,7 @@ class PermutationFailed(PlatformError):
     def __init__(self, permutation: Permutation, why: str, log_file: Path) -> None:
         self.permutation = permutation
         super().__init__(
-            f"{permutation} failed: {why}. What it said is in {log_file}. All figures before it are kept; the same "
+            f"{permutation} failed: {why}. Its output is in {log_file}. All figures before it are kept; the same "
             "command goes on with this one."
         )
 
@@ -110,7 +110,7 @@ class PerfTest:
 
     spec: Spec
     text: str
-    """Of the spec, as a fresh process is told it. Holds secrets."""
+    """Of the spec, as a fresh process gets it. Holds secrets."""
     settings: Settings
     """The platform's; the timer table is in its lake."""
     root: str
@@ -167,7 +167,7 @@ def _root(spec: Spec, settings: Settings) -> str:
 def run(test: PerfTest, folder: Path, say: Say, command: Sequence[str] = FRESH) -> None:
     """Measure what is missing, each in a fresh process; a row is in the table before the next one begins.
 
-    folder: gets what a failed process said. command: starts the process. Raises PermutationFailed, MethodsDiffer.
+    folder: gets the output of a failed process. command: starts the process. Raises PermutationFailed, MethodsDiffer.
     """
     total, missing, began = sum(1 for _ in permutations(test.spec)), test.missing, time.monotonic()
     if len(missing) < total:
@@ -189,11 +189,11 @@ def _measured(test: PerfTest, permutation: Permutation, folder: Path, command: S
     started = datetime.now(UTC)
     hidden = secrets(test.spec, test.settings)
     seconds = test.spec.timeout.total_seconds()
-    # With it pyspark would take a server that somebody has warmed.
+    # With it pyspark would take a server that is warm.
     env = {key: value for key, value in os.environ.items() if key not in ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED")}
     try:
         done = subprocess.run(
-            command, input=work.told(), env=env, timeout=seconds, check=False, capture_output=True, text=True,
+            command, input=work.to_json(), env=env, timeout=seconds, check=False, capture_output=True, text=True,
             errors="replace",
         )  # fmt: skip
         output, why = done.stdout + done.stderr, f"exit status {done.returncode}"
@@ -203,19 +203,19 @@ def _measured(test: PerfTest, permutation: Permutation, folder: Path, command: S
         done, why = None, f"not ready after {seconds:.0f} s"
     finally:
         _remove(test, scratch)
-    said = next((found for line in reversed(output.splitlines()) if (found := figures(line))), None)
-    if done is None or done.returncode or said is None:
+    measured = next((found for line in reversed(output.splitlines()) if (found := figures(line))), None)
+    if done is None or done.returncode or measured is None:
         shown = redacted(output, hidden)
         folder.mkdir(parents=True, exist_ok=True)
         file = folder / "failed.log"
         file.write_text(shown, encoding="utf-8")
-        last = next((line.strip() for line in reversed(shown.splitlines()) if line.strip()), "it said nothing")
+        last = next((line.strip() for line in reversed(shown.splitlines()) if line.strip()), "it printed nothing")
         raise PermutationFailed(permutation, f"{why}, {last[:300]}", file)
     return {
         "perftest_id": test.perftest_id,
         "name": test.spec.name,
         **vars(permutation),
-        **said,
+        **measured,
         "started_ts": started,
         "parameters": test.parameters,
     }

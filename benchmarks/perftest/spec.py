@@ -131,8 +131,8 @@ def read_spec(path: Path) -> tuple[Spec, str]:
         raise SpecRefused(path, f"it is not JSON: {error.msg} in line {error.lineno}") from None
     except ValidationError as error:
         problems = error.errors(include_input=False, include_url=False, include_context=False)
-        said = (f"{'.'.join(map(str, one['loc'])) or 'the whole'}: {one['msg']}" for one in problems)
-        raise SpecRefused(path, "; ".join(said)) from None
+        wrong = (f"{'.'.join(map(str, one['loc'])) or 'the whole'}: {one['msg']}" for one in problems)
+        raise SpecRefused(path, "; ".join(wrong)) from None
 
 
 def parse(text: str) -> Spec:
@@ -143,14 +143,14 @@ def parse(text: str) -> Spec:
 def settings_of(spec: Spec, settings: Settings, root: str) -> Settings:
     """The platform's settings with what the spec says, for the lake under `root`. Holds the token."""
     cluster = spec.cluster
-    said: dict[str, object] = {
+    changed: dict[str, object] = {
         name: value
         for name in ("master", "driver_memory", "shuffle_partitions")
         if (value := getattr(cluster, name)) is not None
     }
-    said["remote"] = _with_token(cluster)
-    said["conf"] = {**settings.spark.conf, **{key: value.get_secret_value() for key, value in cluster.conf.items()}}
-    return settings.model_copy(update={"lake_uri": root, "spark": settings.spark.model_copy(update=said)})
+    changed["remote"] = _with_token(cluster)
+    changed["conf"] = {**settings.spark.conf, **{key: value.get_secret_value() for key, value in cluster.conf.items()}}
+    return settings.model_copy(update={"lake_uri": root, "spark": settings.spark.model_copy(update=changed)})
 
 
 def _with_token(cluster: Cluster) -> str | None:

@@ -33,7 +33,7 @@ from engagement_platform.pii.tombstones import ANYWHERE, ENGAGEMENT, PERSON, Sto
 from engagement_platform.pipelines.engagements.schema import ROW, STATE, STATE_FIELDS
 from engagement_platform.pipelines.mutations.identity import Edge
 from engagement_platform.pipelines.mutations.rules import Evidence, current_names, current_rows
-from engagement_platform.pipelines.tombstones import said_in
+from engagement_platform.pipelines.tombstones import texts_of
 from engagement_platform.settings import Settings
 
 PAIR = ("organization_id", "engagement_id")
@@ -256,7 +256,7 @@ class Found:
         return _once(rows.select(list(PLACE)).filter(pa.array(named, pa.bool_())))
 
     def _names(self, key: bytes | None, value: bytes | None, words: Sequence[re.Pattern[bytes]]) -> bool:
-        organization = said_in(value).get("organization_id")
+        organization = texts_of(value).get("organization_id")
         if self.whom.organizations and organization is not None and organization not in self.whom.organizations:
             return False
         return any(is_named(word, text) for word in words for text in (key, value))

@@ -38,7 +38,7 @@ from engagement_platform.pipelines.games.feed import Feed, shipped
 from engagement_platform.pipelines.kafka_tables.tables import Stream
 from engagement_platform.pipelines.profiles.entity import Entity, profile
 from engagement_platform.pipelines.redrive import turn_of
-from engagement_platform.pipelines.tombstones import said_in
+from engagement_platform.pipelines.tombstones import texts_of
 from engagement_platform.settings import Settings
 
 _LOG_RETENTION = "interval 30 days"
@@ -143,7 +143,7 @@ class SubjectTables(_Tables):
         for batch in scan.batches(found, list(dict.fromkeys((*place, *text))), {}):
             for row in batch.to_pylist():
                 # A line of which nobody can say of which game it is goes, whatever game was asked for.
-                game = said_in(row["value"]).get("game_id", subject.game)
+                game = texts_of(row["value"]).get("game_id", subject.game)
                 if subject.game in (None, game) and any(is_named(words, row[name]) for name in text):
                     named.append(tuple(row[name] for name in place))
         refused = table_of((dict(zip(place, each, strict=True)) for each in dict.fromkeys(named)), table, *place)

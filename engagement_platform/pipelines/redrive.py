@@ -17,7 +17,7 @@ from engagement_platform.lake.lake import Lake
 from engagement_platform.pipelines.parts import COORDINATES, Appends, TopicBatch, with_reason
 
 REDRIVEN = "redriven"
-"""Reason code of a mark: the record, whole, stands in quarantine a second time under it."""
+"""Reason code of a mark: the record, whole, is in quarantine a second time under it."""
 
 _RECORD = (*COORDINATES, "key", "value")
 

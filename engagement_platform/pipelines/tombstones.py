@@ -81,13 +81,13 @@ def mentions(
 
     def of(row: Mapping[str, object], has_organization: bool) -> Iterator[dict[str, object]]:
         value = row["value"]
-        said = row if row["reason_code"] is None else said_in(value if isinstance(value, bytes) else None, aliases)
-        within = said.get(_ORGANIZATION) if has_organization else ANYWHERE
+        fields = row if row["reason_code"] is None else texts_of(value if isinstance(value, bytes) else None, aliases)
+        within = fields.get(_ORGANIZATION) if has_organization else ANYWHERE
         for kind, columns in named.items():
             for name in columns:
-                if said.get(name) is not None:
+                if fields.get(name) is not None:
                     place = {at: row[at] for at in COORDINATES}
-                    yield {**place, "kind": kind, "within": within, "id": said[name]}
+                    yield {**place, "kind": kind, "within": within, "id": fields[name]}
 
     def step(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -111,12 +111,12 @@ def erased_among(ids: pa.Table, tombstones: Tombstones) -> pa.Table:
     return pa.Table.from_pylist(gone, pa.schema([_MENTION.field(name) for name in _ID]))
 
 
-def said_in(value: bytes | None, aliases: Mapping[str, str] = NO_ALIASES) -> Mapping[str, str]:
+def texts_of(value: bytes | None, aliases: Mapping[str, str] = NO_ALIASES) -> Mapping[str, str]:
     """The texts of the object that a record is; empty where it is none, or no JSON. For records that were refused."""
     try:
-        said = json.loads(value or b"")
+        record = json.loads(value or b"")
     except (ValueError, RecursionError):
         return {}
-    texts = {name: of for name, of in said.items() if isinstance(of, str)} if isinstance(said, dict) else {}
+    texts = {name: of for name, of in record.items() if isinstance(of, str)} if isinstance(record, dict) else {}
     # A field under its own name goes before another spelling of it.
     return {aliases[name]: of for name, of in texts.items() if name in aliases} | texts

@@ -40,7 +40,7 @@ class _Described(Declaration):
 
 
 class DeclaredColumn(_Described):
-    """One column of an entity, where more is to be said of it than its type."""
+    """One column of an entity, where it has more than a type."""
 
     type: ValueType = Field(description="string, long, double, boolean, date or timestamp.")
 
@@ -56,7 +56,7 @@ Columns = Annotated[
 
 
 class StreamColumn(_Described):
-    """One column of a Kafka table, where more is to be said of it than its type."""
+    """One column of a Kafka table, where it has more than a type."""
 
     type: str = Field(description=f"{column_types.KINDS}.")
 
@@ -72,8 +72,8 @@ StreamColumns = Annotated[
 ]
 
 
-def _column(name: str, said: str | StreamColumn) -> streams.Field:
-    column = StreamColumn(type=said) if isinstance(said, str) else said
+def _column(name: str, given: str | StreamColumn) -> streams.Field:
+    column = StreamColumn(type=given) if isinstance(given, str) else given
     try:
         kind = column_types.checked(column.type)
     except ValueError as error:
@@ -102,8 +102,8 @@ class KafkaTableDeclaration(Declaration):
     )
     subject: str | None = Field(
         default=None,
-        description="String column with the id of whoever a record is about: `erase` takes the person's records out, "
-        "and later ones become markers. Default: an erasure does not look into the table, and says so.",
+        description="String column with the id of the person a record is about: `erase` takes the person's records "
+        "out, and later ones become markers. Default: an erasure does not look into the table, and says so.",
     )
     description: str = Field(default="", description="What the table holds; shown in the UI.")
 
@@ -114,7 +114,7 @@ class KafkaTableDeclaration(Declaration):
             topic=self.topic,
             key=tuple(self.table.split("/")),
             description=self.description or f"Records of the topic {self.topic} as they came.",
-            fields=tuple(_column(name, said) for name, said in self.columns.items()),
+            fields=tuple(_column(name, given) for name, given in self.columns.items()),
             clustered_by=self.key,
             event_time=self.event_time,
             partitioned_by=tuple(self.partitioned_by),
@@ -129,7 +129,7 @@ class KafkaTableDeclaration(Declaration):
 
 
 class MaintainedTableDeclaration(Declaration):
-    """A Delta table of the lake that somebody else writes: checked and maintained like the platform's own."""
+    """A Delta table of the lake that another program writes: checked and maintained like the platform's own."""
 
     table: str = Field(description="The table, such as shop/order: its folder below the lake's root.")
     description: str = Field(default="", description="What the table holds; shown in the UI.")
@@ -189,7 +189,7 @@ class MergeOnReadEntityDeclaration(Declaration):
 
 
 class DeclaredField(Declaration):
-    """One field of an event, where more is to be said of it than its type."""
+    """One field of an event, where it has more than a type."""
 
     type: FieldType = Field(description="string, long, double, boolean, date, timestamp or array<string>.")
     comment: str = Field(default="", description="What it holds; shown in the UI.")
@@ -239,7 +239,7 @@ class S3SqsTablesDeclaration(Declaration):
 
     def feed(self, beside: Path) -> Feed:
         """As the platform knows it. beside: the folder of the file. Raises ValueError, EventTypeRefused."""
-        found = {name: _event_type(self.name, name, said) for name, said in self.types.items()}
+        found = {name: _event_type(self.name, name, of) for name, of in self.types.items()}
         if self.types_folder is not None:
             more = read_folder(beside / Path(self.types_folder).expanduser(), "types_folder", self.name)
             if twice := sorted(found.keys() & more.keys()):
@@ -256,24 +256,24 @@ class S3SqsTablesDeclaration(Declaration):
             raise ValueError(f"{self.name} is among the platform's own, {', '.join(sorted(streams.OURS))}")
         if not self.types and self.types_folder is None:
             raise ValueError(f"{self.name} has no types of events: say some under types, or a types_folder")
-        assert all(_event_type(self.name, name, said).table for name, said in self.types.items())
+        assert all(_event_type(self.name, name, of).table for name, of in self.types.items())
         return self
 
 
-def _event_type(group: str, name: str, said: DeclaredType) -> EventType:
-    """Raises ValueError with what is wrong, as a file of its own would be told."""
-    fields = {field: _event_field(field, one) for field, one in said.fields.items()}
+def _event_type(group: str, name: str, declared: DeclaredType) -> EventType:
+    """Raises ValueError with what is wrong, as for a file of its own."""
+    fields = {field: _event_field(field, one) for field, one in declared.fields.items()}
     try:
-        return EventType.model_validate({**said.model_dump(), "name": name, "group": group, "fields": fields})
+        return EventType.model_validate({**declared.model_dump(), "name": name, "group": group, "fields": fields})
     except ValidationError as error:
         raise ValueError(f"the type {name}: {what_is_wrong(error)}") from None
 
 
-def _event_field(name: str, said: FieldType | DeclaredField) -> dict[str, object]:
+def _event_field(name: str, given: FieldType | DeclaredField) -> dict[str, object]:
     comment = f"`{name}` of the event."
-    if isinstance(said, str):
-        return {"type": said, "comment": comment}
-    return {**said.model_dump(), "comment": said.comment or comment}
+    if isinstance(given, str):
+        return {"type": given, "comment": comment}
+    return {**given.model_dump(), "comment": given.comment or comment}
 
 
 class ViewAnalyticsDeclaration(Declaration):

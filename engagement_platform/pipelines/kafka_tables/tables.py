@@ -69,7 +69,7 @@ class Stream:
     """Columns whose values name a record. A second record of the same name is a known duplicate when it says the same,
     and is refused when not. Where the table is partitioned by `event_date`, a name is unique within its day."""
     subject: str | None = None
-    """Column with the id of whoever a record is about, by which an erasure finds it."""
+    """Column with the id of the person a record is about, by which an erasure finds it."""
 
     def __post_init__(self) -> None:
         if len(self.key) < 2 or not all(map(_PART.fullmatch, self.key)):
@@ -153,12 +153,12 @@ class Stream:
     @cached_property
     def shape(self) -> RecordShape:
         """What its messages may say. Key, event time, what is unique and what partitions is required."""
-        said = {field.name for field in self.fields if field.required}
+        declared = {field.name for field in self.fields if field.required}
         needed = {self.clustered_by, *self.unique, *self._partitions, *([self.event_time] if self.event_time else [])}
         names_of = {self.clustered_by, *self.unique, *self._partitions}
         return RecordShape(
             columns=tuple((field.name, field.type) for field in self.fields),
-            required=frozenset(said | (needed & set(self.columns))),
+            required=frozenset(declared | (needed & set(self.columns))),
             ids=frozenset(f.name for f in self.fields if f.type == "string" and f.name in names_of),
             event_time=self.event_time,
         )

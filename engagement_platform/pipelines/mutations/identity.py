@@ -29,7 +29,7 @@ class Edge(NamedTuple):
     """Unique within an organization."""
     operation: Literal["CONVERT", "DELETE"]
     from_id: str | None
-    """None only for a DELETE of one engagement, whoever has it."""
+    """None only for a DELETE of one engagement, whatever its person."""
     to_id: str | None
     """None for DELETE."""
     engagement_id: str | None
@@ -74,7 +74,7 @@ class Operation(NamedTuple):
 
 
 class _Depends:
-    """Stands for an end that differs between the rows of an id."""
+    """An end that differs between the rows of an id."""
 
 
 _DEPENDS: Final = _Depends()
@@ -136,7 +136,7 @@ class Identities:
         Cost: a bisection, and for ids in `branching` one more per hop and a look at the branching edges of each.
         """
         for edge in self._erasing.get((organization_id, engagement_id), ()):
-            # Whoever has the engagement by then: no conversion takes it out of reach.
+            # Whatever person has the engagement by then: no conversion takes it out of reach.
             if edge.execution_ts > engagement_ts and edge.applies_to(source_person_id, engagement_id, engagement_date):
                 return None
         person_id = source_person_id

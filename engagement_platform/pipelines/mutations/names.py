@@ -81,9 +81,9 @@ def _by_organization(
     kept = mapping.select("organization_id", "id", F.explode("evidence").alias("of"))
     state = state_part(appended.unionByName(kept.select("organization_id", "id", "of.*")), "said")
     if renames is not None:
-        said = renames.select("organization_id", "from_id", "name", "execution_ts", "request_id")
+        renamed = renames.select("organization_id", "from_id", "name", "execution_ts", "request_id")
         state = state.unionByName(
-            state_part(said.withColumnsRenamed({"from_id": "id", "execution_ts": "name_ts"}), "said")
+            state_part(renamed.withColumnsRenamed({"from_id": "id", "execution_ts": "name_ts"}), "said")
         )
     if alias is not None:
         state = state.unionByName(state_part(alias, "edge"))

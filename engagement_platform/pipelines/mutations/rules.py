@@ -95,7 +95,7 @@ def current_rows(organization_id: str, state: pa.Table, *, before: int | None = 
     state: schema STATE: rows of the Data Table and the changeset, every accepted CONVERT and DELETE, and every accepted
     UPDATE of these rows. before: requests with this sequence and later ones do not count.
     Returns schema ROW, one row per engagement, by id; person_id is null where the row is deleted.
-    Always from what the event said, so that applying a request twice changes nothing.
+    Always from the event itself, so that applying a request twice changes nothing.
     """
     requests = Requests.of(organization_id, state, before=before)
     rows = [row for _, row in sorted(newest_rows(state).items())]
@@ -117,7 +117,7 @@ def changes(organization_id: str, state: pa.Table, since: int) -> pa.Table:
     found = []
     for was, now in zip(before.to_pylist(), after.to_pylist(), strict=True):
         change = change_type(was["person_id"], now["person_id"])
-        if change is None or _seen(was) == _seen(now):
+        if change is None or _visible(was) == _visible(now):
             continue
         kept = {name: now[name] for name in ("organization_id", "engagement_id", "engagement_date", "person_id")}
         found.append({**kept, "previous_person_id": was["person_id"], "change_type": change})
@@ -143,7 +143,7 @@ def base_rows(organization_id: str, state: pa.Table, horizon: datetime) -> pa.Ta
 
 
 class Evidence(NamedTuple):
-    """One name as it was said of an id."""
+    """One name of an id, as an event or a RENAME gave it."""
 
     id: str
     name: str
@@ -159,7 +159,7 @@ class Evidence(NamedTuple):
 
     @property
     def place(self) -> _Place:
-        """Where it stands among edges."""
+        """Its place among edges."""
         return self.name_ts, self.request_id is None, self.request_id or ""
 
     @property
@@ -171,41 +171,41 @@ class Evidence(NamedTuple):
 def current_names(
     organization_id: str, evidence: Iterable[Evidence], edges: Iterable[Edge]
 ) -> dict[str, tuple[str, datetime]]:
-    """Id -> the name that it has now and when that was said; ids without a name are absent.
+    """Id -> the name that it has now and the time of its evidence; ids without a name are absent.
 
     evidence: of all ids of the organization, as far as `needed_evidence` keeps it, in any order, repeated or not.
     edges: every accepted CONVERT and DELETE, in the order in which they were accepted.
-    A CONVERT hands the newest name that from_id has by then to to_id, where it competes by the time it was said; a
+    A CONVERT hands the newest name that from_id has by then to to_id, where it competes by its own time; a
     DELETE removes the name that its id has by then. At equal times requests come before engagements.
-    Cost: one sort of the edges, a bisection for each name that was said: 0.5 s for 100,000 and 7,000 edges (busy core,
+    Cost: one sort of the edges, a bisection for each evidence: 0.5 s for 100,000 and 7,000 edges (busy core,
     Python 3.11).
     """
     ordered = plain(edge for edge in edges if edge.organization_id == organization_id)
     left = _left(ordered)
     # Between two edges that leave an id only the newest evidence counts, so no evidence has to be sorted.
-    said: dict[tuple[str, int], Evidence] = {}
+    newest: dict[tuple[str, int], Evidence] = {}
     for one in evidence:
-        _say(said, (one.id, bisect_right(left.get(one.id, ()), one.place)), one)
+        _keep_newer(newest, (one.id, bisect_right(left.get(one.id, ()), one.place)), one)
     names: dict[str, Evidence] = {}
     passed: Counter[str] = Counter()
     for edge in ordered:
         start = edge.from_id or ""
         # Until an edge leaves an id it makes no difference when evidence of it is taken up.
-        _say(names, start, said.pop((start, passed[start]), None))
+        _keep_newer(names, start, newest.pop((start, passed[start]), None))
         passed[start] += 1
         if edge.to_id is None:
             names.pop(start, None)
         else:
-            _say(names, edge.to_id, names.get(start))
-    for (person, _), one in said.items():
-        _say(names, person, one)
+            _keep_newer(names, edge.to_id, names.get(start))
+    for (person, _), one in newest.items():
+        _keep_newer(names, person, one)
     return {person: (one.name, one.name_ts) for person, one in sorted(names.items())}
 
 
 def needed_evidence(evidence: Iterable[Evidence], edges: Iterable[Edge], horizon: datetime) -> list[Evidence]:
     """The evidence that names can still depend on, when no request to come is executed before the horizon.
 
-    Evidence is dropped where newer evidence of the same id was said before the horizon and no whole-person CONVERT or
+    Evidence is dropped where newer evidence of the same id is from before the horizon and no whole-person CONVERT or
     DELETE left the id between the two: whatever comes next meets both, and the newer one counts.
     """
     left = _left(plain(edges))
@@ -239,11 +239,11 @@ def _left(ordered: Iterable[Edge]) -> dict[str, list[_Place]]:
     return left
 
 
-def _say(names: dict[_Key, Evidence], key: _Key, one: Evidence | None) -> None:
+def _keep_newer(names: dict[_Key, Evidence], key: _Key, one: Evidence | None) -> None:
     """The newer name stays."""
     if one is not None and (key not in names or names[key].age < one.age):
         names[key] = one
 
 
-def _seen(row: Mapping[str, object]) -> tuple[object, object]:
+def _visible(row: Mapping[str, object]) -> tuple[object, object]:
     return row["person_id"], row["engagement"]

@@ -43,7 +43,7 @@ class Hop:
     """None: the topic."""
     table: Table
     event_time: str
-    """Column of the table by which its lag is told."""
+    """Column of the table that its lag is measured by."""
     frame: Callable[[DataFrame, Lake], DataFrame]
 
     @property
@@ -157,8 +157,8 @@ def lag(hop: Hop, lake: Lake) -> Lag:
     """From the bounds in the tables' logs; reads no rows."""
     newest = newest_event(hop.table.uri(lake.root), hop.event_time)
     before = next((each for each in HOPS if each.table == hop.source), None)
-    told = newest_event(before.table.uri(lake.root), before.event_time) if before else None
-    behind = (told - newest).total_seconds() if told and newest else None
+    before_it = newest_event(before.table.uri(lake.root), before.event_time) if before else None
+    behind = (before_it - newest).total_seconds() if before_it and newest else None
     return Lag(newest, behind)
 
 

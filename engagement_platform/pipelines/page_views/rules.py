@@ -17,14 +17,14 @@ def refused_ahead(raw: pa.RecordBatch, found: pa.RecordBatch, max_ahead: timedel
     ahead = pc.fill_null(pc.greater(found.column("viewed_at"), latest), False)
     if not ahead.true_count:
         return found
-    said = {
+    refused = {
         "key": raw.column("key"),
         "value": raw.column("value"),
         "reason_code": pa.scalar(Reason.TIME_OUT_OF_RANGE.value),
         "reason": pa.scalar(Reason.TIME_OUT_OF_RANGE.rejection("viewed_at").sentence),
     }
     columns = {name: found.column(name) for name in found.schema.names}
-    columns |= {name: pc.if_else(ahead, value, columns[name]) for name, value in said.items()}
+    columns |= {name: pc.if_else(ahead, value, columns[name]) for name, value in refused.items()}
     for name in (EVENT_DATE, *(name for name, _ in SHAPE.columns)):
         columns[name] = pc.if_else(ahead, pa.scalar(None, columns[name].type), columns[name])
     return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))

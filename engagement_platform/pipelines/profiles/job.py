@@ -193,7 +193,7 @@ def by_policies(decoded: DataFrame, entity: Entity, landed: list[DataFrame], *, 
     """Decoded records, with the reasons for which the entity's policies refuse changes after all.
 
     landed: as of `landed_ids`. seen_before: the records may have landed, so an INSERT of a known id is taken for the
-    one that has (DUPLICATE). An UPDATE of an id that is inserted in the same batch is not refused, wherever it stands.
+    one that has (DUPLICATE). An UPDATE of an id that the same batch inserts, before or after it, is not refused.
     Cost: one scan of the keys of base and changeset, joined with the broadcast ids of the batch.
     """
     accepted, key = decoded.where("reason_code IS NULL"), entity.key
