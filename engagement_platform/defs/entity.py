@@ -34,7 +34,6 @@ from engagement_platform.pipelines.declarations.declared import DeclaredEntity
 from engagement_platform.pipelines.profiles.entity import Entity
 from engagement_platform.pipelines.profiles.job import job_name as ingest_name
 from engagement_platform.pipelines.profiles.rematerialize import job_name as rematerialize_name
-from engagement_platform.pipelines.profiles.rematerialize import known_rounds
 from engagement_platform.pipelines.profiles.schedule import Waits, due, pressing
 from engagement_platform.pipelines.profiles.snapshot import Snapshot
 from engagement_platform.settings import Settings
@@ -193,8 +192,8 @@ class EntityParts:
         @dg.schedule(
             name=f"rematerialize_{self.name}_by_cadence", job_name=self.move_job, cron_schedule="* * * * *",
             execution_timezone="UTC", default_status=dg.DefaultScheduleStatus.RUNNING,
-            description="Moves changes into the base at the cadence that costs least (rematerialize.cadence); skipped "
-            "until that is reached, with the reasoning.",
+            description="Moves changes into the base at the cadence of the settings (rematerialize.cadence); skipped "
+            "until that is reached.",
         )  # fmt: skip
         def rematerialize_by_cadence(
             context: dg.ScheduleEvaluationContext, platform: Platform
@@ -228,7 +227,7 @@ class EntityParts:
         if last is not None and last.state is not JobState.SUCCEEDED:
             why: str | None = f"{last.manifest} is unfinished"
         elif by_cadence:
-            is_due, said = due(waits, known_rounds(looked.stores, self.entity), datetime.now(UTC), settings)
+            is_due, said = due(waits, datetime.now(UTC), settings)
             why = said if is_due else None
         else:
             why, said = pressing(waits, settings), f"{waits.pending_rows:,} changes wait, within all limits."
@@ -270,8 +269,7 @@ class EntityParts:
 
         @dg.sensor(
             name=f"watch_{self.name}s", minimum_interval_seconds=30, default_status=dg.DefaultSensorStatus.RUNNING,
-            description=f"Reports the checks of {self.name}s: freshness, size of the changeset, watermark, view "
-            "against a replay.",
+            description=f"Reports the checks of {self.name}s: freshness, size of the changeset, watermark.",
         )  # fmt: skip
         def watch_entities(context: dg.SensorEvaluationContext, platform: Platform) -> dg.SkipReason:
             reported = report_news(context, self.results(waiting(platform.settings())))

@@ -45,7 +45,7 @@ def changes_metadata(entity: Entity, batch: Batch, table: Table, process: str) -
 
 
 def moved_metadata(entity: Entity, why: str, batch: Batch, table: Table, process: str) -> Metadata:
-    """Of a rematerialization: why it ran, what it cost, what one read gained by it, and when the next is due, why."""
+    """Of a rematerialization: why it ran, how, and what it cost."""
     if table != entity.base:
         return identified(batch, written(batch.processes.get(process, {})))
     report = batch.report
@@ -55,11 +55,8 @@ def moved_metadata(entity: Entity, why: str, batch: Batch, table: Table, process
     for name, value in (("watermark", details.get("watermark")), ("pending_rows", details.get("pending_rows"))):
         if isinstance(value, int):
             shown[name] = MetadataValue.int(value)
-    for name in ("point_read_before_s", "point_read_after_s"):
-        if isinstance(value := details.get(name), float):
-            shown[name] = MetadataValue.float(value)
-    for name, said in (("method", "method"), ("why_method", "why"), ("cadence", "cadence")):
-        if isinstance(value := details.get(said), str):
+    for name, detail in (("method", "method"), ("why_method", "why")):
+        if isinstance(value := details.get(detail), str):
             shown[name] = MetadataValue.text(value)
     shown["seconds"] = MetadataValue.float(round(report.seconds, 2))
     rounded = {name: round(seconds, 2) for name, seconds in report.process_seconds.items()}
@@ -71,7 +68,7 @@ def last_rounds(history: Sequence[BatchRecord]) -> MarkdownMetadataValue:
     """A picture of the newest rematerializations; history: newest first."""
     shown, bars = list(reversed(history[:BATCHES_SHOWN])), []
     for record in shown:
-        before = record.details.get("point_read_before_s")
-        bars.append(Bar(record.counts.get("changes", 0), before * 1000 if isinstance(before, float) else None))
-    line, numbers = "milliseconds to read one key before it", [record.manifest.batch_id for record in shown]
+        seconds = record.details.get("process_seconds")
+        bars.append(Bar(record.counts.get("changes", 0), seconds.get("base") if isinstance(seconds, dict) else None))
+    line, numbers = "seconds to write the base", [record.manifest.batch_id for record in shown]
     return MetadataValue.md(series("changes moved", line, "rounds", numbers, bars))

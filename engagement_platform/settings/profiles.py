@@ -55,17 +55,10 @@ class RematerializeSettings(Section):
         "changes touch, `replace_where` the partitions that they touch (needs a partitioned entity), `auto` overwrites "
         "where half as many changes wait as there are rows and merges otherwise.",
     )
-    cadence: Literal["auto"] | timedelta = Field(
-        default="auto",
-        description="Time between two rematerializations. `auto` chooses it: often enough that reading through pending "
-        "changes costs no more than writing the base, from what the last ones took and what reads take now.",
-    )
-    shortest: timedelta = Field(
-        default=timedelta(minutes=2), description="`auto` never goes below it: a run costs some seconds in any case."
-    )
-    longest: timedelta = Field(default=timedelta(hours=6), description="`auto` never waits longer while changes wait.")
-    reads_per_hour: float = Field(
-        default=60.0, ge=0, description="How often the view is read, for `auto` (a guess until somebody measures it)."
+    cadence: timedelta = Field(
+        default=timedelta(minutes=10),
+        description="Time between two rematerializations while changes wait. Often enough that reading through what "
+        "waits costs no more than writing the base: `make bench-merge-on-read` measures both.",
     )
     max_pending_rows: int = Field(
         default=500_000,

@@ -319,7 +319,7 @@ def test_profiles_are_moved_by_themselves_and_the_page_says_why(
 ) -> None:
     page, moment = profiles_page, _newest(profiles_ui, "profile/materialized")
     page.goto(f"/assets/profile/materialized?view=events&time={moment}", wait_until="domcontentloaded")
-    for label in ("why", "cadence", "point_read_before_s", "point_read_after_s", "pending_rows", "last_rounds"):
+    for label in ("why", "method", "pending_rows", "last_rounds"):
         page.get_by_text(label, exact=True).first.wait_for()
     page.get_by_text("changes wait; due").first.wait_for()
     picture(page, "rematerialization", tmp_path)

@@ -92,7 +92,6 @@ def test_changes_flow_into_the_view_and_are_moved_for_a_reason_that_is_told(
     assert {n: moved.metadata[n].value for n in ("changes", "batches", "watermark", "batches_removed")} == {
         "changes": 2, "batches": 1, "watermark": 0, "batches_removed": 1,
     }  # fmt: skip
-    assert "nothing is known yet" in str(moved.metadata["cadence"].value)
     assert moved.metadata["why"].value == due.tags[WHY]
     assert "base64," in str(moved.metadata["last_rounds"].value)
     rows = DeltaTable(PROFILE.base.uri(str(home.folder / "lake"))).to_pyarrow_table().to_pylist()

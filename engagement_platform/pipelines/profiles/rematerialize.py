@@ -15,8 +15,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from engagement_platform.engine.fencing import Committer
-from engagement_platform.engine.job import MicroBatchJob, Stores
-from engagement_platform.engine.model import Counts, JobState, Limits, Manifest, NoIdentity, Offsets, Transaction
+from engagement_platform.engine.job import MicroBatchJob
+from engagement_platform.engine.model import Counts, Limits, Manifest, NoIdentity, Offsets, Transaction
 from engagement_platform.errors import PlatformError
 from engagement_platform.lake import log
 from engagement_platform.lake.lake import Lake
@@ -30,8 +30,6 @@ from engagement_platform.lake.overwrite import (
 from engagement_platform.pinned_settings import as_pinned, that_decide
 from engagement_platform.pipelines.parts import Parts, tune_for
 from engagement_platform.pipelines.profiles.entity import Entity, policies_of, under_policies, version_of
-from engagement_platform.pipelines.profiles.point_read import point_read_seconds
-from engagement_platform.pipelines.profiles.schedule import ROUNDS, Round, cadence, rounds
 from engagement_platform.pipelines.profiles.snapshot import Snapshot, snapshot, transaction
 from engagement_platform.pipelines.profiles.view import folded_changes, view
 from engagement_platform.pipelines.rematerialization import Choice, Strategy, choose, commit_base
@@ -54,8 +52,6 @@ class Rematerialization:
     """Pinned, and without batches that landed after the watermark was taken."""
     retention: timedelta | None
     """Tombstones older than this are forgotten; None: none is."""
-    point_read_s: float | None
-    """How long one key took to read through the view before; None where nothing is there."""
 
     @property
     def latest(self) -> int:
@@ -182,7 +178,7 @@ def rematerialize(
     entity: Entity, parts: Parts, clock: Callable[[], datetime] = lambda: datetime.now(UTC)
 ) -> MicroBatchJob[Rematerialization]:
     """All changes that wait into the base, in one batch."""
-    lake, stores, settings = parts.lake, parts.stores, parts.settings
+    lake, settings = parts.lake, parts.settings
     lake.ensure(entity.base, entity.changeset)
     if any(a.type == "string" for a in entity.attributes if a.name in entity.partitioned_by):
         # Values are the producers', and few of them make good folder names on every file system.
@@ -204,8 +200,7 @@ def rematerialize(
         rows = log.rows_in(lake.uri(entity.base), base)
         choice = choose(own.rematerialize.method, "rematerialize.method", taken.pending_rows, rows)
         tune_for(lake, rows + taken.pending_rows)
-        seconds = point_read_seconds(lake.root, entity)
-        return Rematerialization(lake, entity, manifest, choice, taken, retention, seconds)
+        return Rematerialization(lake, entity, manifest, choice, taken, retention)
 
     return parts.job(
         job_name(entity),
@@ -221,31 +216,15 @@ def rematerialize(
         # Of the changeset too: OPTIMIZE of a batch that is about to leave would be one of the two that fail.
         leased=(entity.base.name, entity.changeset.name),
         describe=lambda work: {
-            **describe(work),
-            "cadence": cadence(known_rounds(stores, entity), settings.rematerialize).why,
+            "method": work.choice.strategy,
+            "why": work.choice.why,
+            "watermark": work.latest,
+            "pending_rows": work.taken.pending_rows,
         },
         clock=clock,
         # The watermark goes up with the base; it cannot be written ahead of it.
         writes={"base/write": None, "changeset/delete": entity.changeset, "tombstones/delete": entity.base},
     )
-
-
-def known_rounds(stores: Stores, entity: Entity) -> list[Round]:
-    """What the newest rematerializations cost and gained."""
-    history = stores.checkpoints.history(job_name(entity), limit=ROUNDS + 2)
-    return rounds([record for record in history if record.state is JobState.SUCCEEDED])
-
-
-def describe(work: Rematerialization) -> Mapping[str, object]:
-    """Why it ran and how, and a read of one key before and after it, as `schedule` takes them."""
-    return {
-        "method": work.choice.strategy,
-        "why": work.choice.why,
-        "watermark": work.latest,
-        "pending_rows": work.taken.pending_rows,
-        "point_read_before_s": work.point_read_s,
-        "point_read_after_s": point_read_seconds(work.lake.root, work.entity),
-    }
 
 
 def _state(work: Rematerialization) -> DataFrame:
