@@ -108,7 +108,7 @@ class Identities:
         self._branching: set[_Id] = set()
         # Where a row goes that sits at an id just before the edges looked at so far.
         final: dict[_Id, _End] = {}
-        for edge in sorted(_first(edges), key=_ORDER, reverse=True):
+        for edge in sorted(first_of_each(edges), key=_ORDER, reverse=True):
             if edge.from_id is None:
                 if edge.engagement_id is not None:
                     self._erasing.setdefault((edge.organization_id, edge.engagement_id), []).append(edge)
@@ -195,7 +195,7 @@ def leading_to(edges: Sequence[Edge], new: Iterable[Edge]) -> set[_Id]:
     """
     added = set(new)
     organizations = {edge.organization_id for edge in added}
-    known = _first(edge for edge in chain(edges, added) if edge.organization_id in organizations)
+    known = first_of_each(edge for edge in chain(edges, added) if edge.organization_id in organizations)
     # Ids from which a row that sits there just before the edges looked at so far may meet a new one.
     leading: set[_Id] = set()
     ever: set[_Id] = set()
@@ -212,7 +212,7 @@ def leading_to(edges: Sequence[Edge], new: Iterable[Edge]) -> set[_Id]:
     return ever
 
 
-def _first(edges: Iterable[Edge]) -> Iterable[Edge]:
+def first_of_each(edges: Iterable[Edge]) -> Iterable[Edge]:
     """The first edge of each request."""
     first: dict[_Id, Edge] = {}
     for edge in edges:

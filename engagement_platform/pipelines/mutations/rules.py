@@ -7,21 +7,19 @@ them, the move writes what they return, verification compares with it: there is 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
-from operator import attrgetter
-from typing import Final, NamedTuple, TypeVar
+from operator import itemgetter
+from typing import Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from engagement_platform.pipelines.engagements.rules import change_type
 from engagement_platform.pipelines.engagements.schema import ROW, arrow_schema
-from engagement_platform.pipelines.mutations.identity import Edge, Identities, identities_of, leading_to
+from engagement_platform.pipelines.mutations.identity import Edge, Identities, first_of_each, identities_of, leading_to
 from engagement_platform.pipelines.state import Requests, newest_rows, one_chunk, struct_rows
 
-_Key = TypeVar("_Key")
 _Place = tuple[datetime, bool, str]
 """When something happens: its time, requests (False) before engagements, requests by request_id."""
 
@@ -177,28 +175,23 @@ def current_names(
     edges: every accepted CONVERT and DELETE, in the order in which they were accepted.
     A CONVERT hands the newest name that from_id has by then to to_id, where it competes by its own time; a
     DELETE removes the name that its id has by then. At equal times requests come before engagements.
-    Cost: one sort of the edges, a bisection for each evidence: 0.5 s for 100,000 and 7,000 edges (busy core,
-    Python 3.11).
+    Cost: one sort of evidence and edges, and one step for each.
     """
-    ordered = plain(edge for edge in edges if edge.organization_id == organization_id)
-    left = _left(ordered)
-    # Between two edges that leave an id only the newest evidence counts, so no evidence has to be sorted.
-    newest: dict[tuple[str, int], Evidence] = {}
-    for one in evidence:
-        _keep_newer(newest, (one.id, bisect_right(left.get(one.id, ()), one.place)), one)
+    events: list[tuple[_Place, Evidence | Edge]] = [(one.place, one) for one in evidence]
+    events += [(_place(edge), edge) for edge in plain(edges) if edge.organization_id == organization_id]
     names: dict[str, Evidence] = {}
-    passed: Counter[str] = Counter()
-    for edge in ordered:
-        start = edge.from_id or ""
-        # Until an edge leaves an id it makes no difference when evidence of it is taken up.
-        _keep_newer(names, start, newest.pop((start, passed[start]), None))
-        passed[start] += 1
-        if edge.to_id is None:
-            names.pop(start, None)
+    for _, event in sorted(events, key=itemgetter(0)):
+        if isinstance(event, Evidence):
+            person, name = event.id, event
+        elif event.to_id is None:
+            names.pop(event.from_id or "", None)
+            continue
+        elif event.from_id in names:
+            person, name = event.to_id, names[event.from_id]
         else:
-            _keep_newer(names, edge.to_id, names.get(start))
-    for (person, _), one in newest.items():
-        _keep_newer(names, person, one)
+            continue
+        if person not in names or names[person].age < name.age:
+            names[person] = name
     return {person: (one.name, one.name_ts) for person, one in sorted(names.items())}
 
 
@@ -208,7 +201,9 @@ def needed_evidence(evidence: Iterable[Evidence], edges: Iterable[Edge], horizon
     Evidence is dropped where newer evidence of the same id is from before the horizon and no whole-person CONVERT or
     DELETE left the id between the two: whatever comes next meets both, and the newer one counts.
     """
-    left = _left(plain(edges))
+    left: dict[str | None, list[_Place]] = {}
+    for edge in plain(edges):
+        left.setdefault(edge.from_id, []).append(_place(edge))
     kept: list[Evidence] = []
     newer: dict[tuple[str, int], Evidence] = {}
     for one in sorted(set(evidence), key=lambda each: (each.id, each.age), reverse=True):
@@ -224,25 +219,12 @@ def plain(edges: Iterable[Edge]) -> list[Edge]:
 
     Of several edges with the same organization_id and request_id the first given counts, plain or not.
     """
-    first: dict[tuple[str, str], Edge] = {}
-    for edge in edges:
-        first.setdefault((edge.organization_id, edge.request_id), edge)
-    whole = (e for e in first.values() if e.from_id is not None and e.from_id != e.to_id and not e.branches)
-    return sorted(whole, key=attrgetter("execution_ts", "request_id"))
+    whole = (e for e in first_of_each(edges) if e.from_id is not None and e.from_id != e.to_id and not e.branches)
+    return sorted(whole, key=_place)
 
 
-def _left(ordered: Iterable[Edge]) -> dict[str, list[_Place]]:
-    """Id -> the places of the plain edges that leave it, oldest first."""
-    left: dict[str, list[_Place]] = {}
-    for edge in ordered:
-        left.setdefault(edge.from_id or "", []).append((edge.execution_ts, False, edge.request_id))
-    return left
-
-
-def _keep_newer(names: dict[_Key, Evidence], key: _Key, one: Evidence | None) -> None:
-    """The newer name stays."""
-    if one is not None and (key not in names or names[key].age < one.age):
-        names[key] = one
+def _place(edge: Edge) -> _Place:
+    return edge.execution_ts, False, edge.request_id
 
 
 def _visible(row: Mapping[str, object]) -> tuple[object, object]:

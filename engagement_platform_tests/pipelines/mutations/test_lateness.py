@@ -47,6 +47,7 @@ def held(world: World) -> set[str]:
     return {row["engagement_id"] for row in rows if row["source_person_id"] is not None}
 
 
+@pytest.mark.slow
 def test_weeks_of_standing_still_purge_nothing_that_a_request_on_time_can_bring_back(world: World) -> None:
     """d1 and d2 hide e1 and e3. c1, from before d1 and on time, brings e1 back, but is read only weeks later."""
     engagements = [of(0, engagement(f"e{n}", f"p{n}", 0)) for n in (1, 2, 3)]

@@ -92,6 +92,11 @@ def test_a_change_that_is_right_now_lands_once_wherever_its_redrive_ends(make_wo
     assert_landed_once(make_world(entity=STRICT), spread(POINTS, 1))
 
 
+@pytest.mark.slow
+def test_a_change_that_is_right_now_lands_once_at_whatever_point_its_redrive_ends(make_world: MakeWorld) -> None:
+    assert_landed_once(make_world(entity=STRICT), list(POINTS))
+
+
 def test_a_redrive_is_bounded_by_batches_and_a_second_one_finds_what_is_still_wrong(make_world: MakeWorld) -> None:
     world = make_world(entity=STRICT)
     said = [Said(f"p{n}", 2, "UPDATE", {"score": n}) for n in range(5)]

@@ -45,6 +45,14 @@ def test_a_day_that_is_read_again_changes_nothing_that_readers_see_wherever_it_e
     assert_nothing_changes_wherever_it_ends(world, spread(points(world), 3))
 
 
+@pytest.mark.slow
+def test_a_day_that_is_read_again_changes_nothing_that_readers_see_at_whatever_point_it_ends(
+    make_world: MakeWorld,
+) -> None:
+    world = make_world()
+    assert_nothing_changes_wherever_it_ends(world, points(world))
+
+
 def assert_nothing_changes_wherever_it_ends(world: World, ends: Sequence[str]) -> None:
     batches = side_by_side(1, PROFILE, 20, 3)
     for number, batch in enumerate(batches):
