@@ -132,7 +132,7 @@ def declarations(settings: Settings) -> Declarations:
     streams, entities, feeds, owners = list[Stream](), list[DeclaredEntity](), list[Feed](), list[_Owner]()
     maintained, page_views = list[str](), False
     for path, declared in _declared(folder):
-        jobs, queue_url = tuple[str, ...](), None
+        tables, jobs, queue_url = tuple[str, ...](), tuple[str, ...](), None
         match declared:
             case KafkaTableDeclaration(stream=stream):
                 streams.append(stream)

@@ -15,7 +15,7 @@ from engagement_platform_tests.pipelines.mutations.histories import (
 from engagement_platform_tests.pipelines.mutations.oracle import Tables, is_request, replay
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(history=histories(), data=st.data())
 def test_the_order_of_arrival_changes_nothing_when_nothing_contradicts(
     history: list[Message], data: st.DataObject
@@ -25,7 +25,7 @@ def test_the_order_of_arrival_changes_nothing_when_nothing_contradicts(
     assert replay(data.draw(st.permutations(history))) == in_order
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(history=histories(conflicts=True), data=st.data())
 def test_copies_of_what_came_in_before_change_nothing(history: list[Message], data: st.DataObject) -> None:
     again = data.draw(st.lists(st.sampled_from(history), max_size=5)) if history else []
