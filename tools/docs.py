@@ -69,8 +69,8 @@ idle_timeout = 20
 - Durations: in the file a number of seconds; in a variable, and also in the file, `PT20S`, `PT10M`, `P7D` (ISO 8601)
   or `00:00:20`. A bare number in a variable is refused.
 - Tables of options (`kafka.security`, `kafka.spark_options`, `spark.conf`) are one JSON object in a variable.
-- A name that no section knows is refused. A misspelled section is not noticed: variables of other programs may begin
-  alike.
+- A name that no setting has is refused, with the nearest one, in a variable and in the file: no other program may have
+  variables that begin alike.
 - `~` stands for your home folder; with `XDG_DATA_HOME` or `XDG_CACHE_HOME` set, those folders are used instead."""
 )
 

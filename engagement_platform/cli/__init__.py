@@ -6,6 +6,7 @@ What a command does is elsewhere, and imported only when it is called.
 from __future__ import annotations
 
 import sys
+from typing import Annotated
 
 import typer
 
@@ -18,35 +19,51 @@ from engagement_platform.cli import (
     ingest,
     jobs,
     layout,
-    live_ops,
     local,
     maintenance,
     perftest,
+    reading,
     replica,
     restore,
 )
 from engagement_platform.errors import PlatformError
 
-app = typer.Typer(
-    help="Events that change after they were written: ingested exactly once, mutated in bulk, read incrementally.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
-for command in (
-    *(local.setup, local.services, local.up, local.produce, local.produce_games),
-    *(jobs.run, jobs.status, jobs.read, jobs.verify, jobs.reset),
-    *(layout.doctor, maintenance.optimize, maintenance.vacuum, maintenance.migrate),
-    *(restore.restore, jobs.recover, consumers.consume, consumers.consumers),
-    *(ingest.ingest_server, ingest.ingest_key, ingest.pii, erase.erase, replica.replica),
-):
-    app.command()(command)
-app.command("import")(importing.import_store)
-app.command()(perftest.perftest)
-app.add_typer(alerts.group, name="alert")
-app.command()(games.replay)
-app.add_typer(live_ops.group, name="live-ops")
-app.command()(jobs.page_views)
+app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
+
+PANELS = {
+    "Run": (local.up, local.services, local.setup, jobs.run, jobs.status, jobs.reset, jobs.recover),
+    "Read": (reading.read, reading.verify, consumers.consume, consumers.consumers, replica.replica),
+    "Tables": (layout.doctor, maintenance.optimize, maintenance.vacuum, maintenance.migrate, restore.restore),
+    "Streams": (games.replay, jobs.page_views, ingest.ingest_server),
+    "Privacy": (erase.erase,),
+    "Develop": (local.produce, local.produce_games, perftest.perftest),
+}
+for panel, commands in PANELS.items():
+    for command in commands:
+        app.command(rich_help_panel=panel)(command)
+app.command("import", rich_help_panel="Tables")(importing.import_store)
+app.add_typer(ingest.keys, name="ingest-key", rich_help_panel="Streams")
+app.add_typer(games.live_ops, name="live-ops", rich_help_panel="Streams")
+app.add_typer(ingest.pii, name="pii", rich_help_panel="Privacy")
+app.add_typer(alerts.group, name="alert", rich_help_panel="Alerts")
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"engagement-platform {version('engagement-platform')}")
+        raise typer.Exit
+
+
+@app.callback()
+def engagement_platform(
+    version: Annotated[
+        bool,
+        typer.Option("--version", metavar="", help="Print the version.", callback=_print_version, is_eager=True),
+    ] = False,
+) -> None:
+    """Events that change after they were written: ingested exactly once, mutated in bulk, read incrementally."""
 
 
 def main() -> None:
@@ -57,25 +74,9 @@ def main() -> None:
         print(error, file=sys.stderr)
         sys.exit(1)
     except ValueError as error:
-        if (reason := _unusable_settings(error)) is None:
+        from engagement_platform.settings import refusal
+
+        if (reason := refusal(error)) is None:
             raise
         print(reason, file=sys.stderr)
         sys.exit(2)
-
-
-def _unusable_settings(error: ValueError) -> str | None:
-    """A sentence for settings that cannot be read, None for any other error. Values are left out: some are secrets."""
-    import tomllib
-
-    from pydantic import ValidationError
-    from pydantic_settings import SettingsError
-
-    from engagement_platform.settings import ENV_PREFIX
-
-    if isinstance(error, ValidationError) and error.title == "Settings":
-        problems = error.errors(include_input=False, include_url=False)
-        wrong = (f"{ENV_PREFIX}{'__'.join(map(str, problem['loc'])).upper()}: {problem['msg']}" for problem in problems)
-        return f"Settings cannot be used (variable or line of platform.toml): {'; '.join(wrong)}. Nothing was started."
-    if isinstance(error, SettingsError | tomllib.TOMLDecodeError):
-        return f"Settings cannot be read: {error}. Nothing was started."
-    return None

@@ -1,25 +1,82 @@
-"""What several commands share: sentences about what a job waits for, and the wish to stop."""
+"""What several commands share: options with one meaning everywhere, output, what a job waits for, the wish to stop."""
 
 from __future__ import annotations
 
+import json
 import signal
+from collections.abc import Iterable, Sequence
 from threading import Event
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 if TYPE_CHECKING:
-    from engagement_platform.engine.job import Callbacks
+    from engagement_platform.engine.job import BatchReport, Callbacks
+
+
+def flag(name: str, text: str) -> Any:
+    """An option that takes no value; help shows it without `<bool>`."""
+    return typer.Option(name, help=text, metavar="")
+
+
+Json = Annotated[bool, flag("--json", "JSON, one object a line, instead of text.")]
+Yes = Annotated[bool, flag("--yes", "Do not ask.")]
+DryRun = Annotated[bool, flag("--dry-run", "Show what would be done, and do nothing.")]
+Finish = Annotated[bool, flag("--finish", "Only finish what was interrupted.")]
+UntilIdle = Annotated[bool, flag("--until-idle", "End when nothing is waiting; without it, go on waiting for more.")]
+Follow = Annotated[bool, flag("--follow", "Go on until Ctrl-C.")]
+TablePath = Annotated[
+    str | None,
+    typer.Argument(metavar="TABLE|PATH", help="engagement/data, a folder, or a URI. Default: the whole lake."),
+]
+
+
+def print_json(value: object) -> None:
+    """One line."""
+    typer.echo(json.dumps(value))
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """A table; numbers with thousands separators, long texts folded, nothing taken for markup."""
+    from rich.console import Console
+    from rich.table import Column, Table
+    from rich.text import Text
+
+    table = Table(*(Column(name, overflow="fold") for name in columns))
+    for row in rows:
+        texts = (f"{value:,}" if type(value) is int else value for value in row)
+        table.add_row(*(text if isinstance(text, Text) else Text(str(text)) for text in texts))
+    Console().print(table)
+
+
+def print_batches(reports: Iterable[BatchReport], as_json: bool, idle: str) -> None:
+    """A line for each batch as it is finished, then that nothing is left."""
+    for report in reports:
+        if as_json:
+            print_json(report.as_json())
+            continue
+        words = {
+            "rows_in": "in",
+            "landed": "landed",
+            "duplicates": "known",
+            "quarantined": "quarantined",
+            "files": "files",
+        }
+        counts = ", ".join(f"{report.counts.get(name, 0):,} {word}" for name, word in words.items())
+        resumed = " (resumed)" if report.replayed else ""
+        typer.echo(f"{report.manifest}: {counts}, {report.seconds:.1f} s{resumed}")
+    if not as_json:
+        typer.echo(idle)
 
 
 def callbacks() -> Callbacks:
     """Print on stderr what a job waits for."""
     from engagement_platform.engine.job import Callbacks
 
-    def say(why: object) -> None:
+    def waits(why: object) -> None:
         typer.echo(f"Waiting: {why}", err=True)
 
-    return Callbacks(on_wait=lambda _lease, holder: say(holder), on_blocked=say)
+    return Callbacks(on_wait=lambda _lease, holder: waits(holder), on_blocked=waits)
 
 
 def stop_signals() -> Event:

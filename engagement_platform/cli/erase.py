@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from engagement_platform.cli.common import callbacks
+from engagement_platform.cli.common import Json, Yes, callbacks, flag
 
 
 def erase(
@@ -24,17 +24,15 @@ def erase(
     profile: Annotated[
         list[str] | None, typer.Option(help="Its key in profiles, where that is another one; repeatable.")
     ] = None,
-    now: Annotated[
-        bool, typer.Option("--now", help="Delete what former versions keep at once, unless somebody reads them.")
-    ] = False,
-    finish: Annotated[bool, typer.Option("--finish", help="Only finish erasures that were interrupted.")] = False,
+    now: Annotated[bool, flag("--now", "Delete what former versions keep at once, unless they are read.")] = False,
+    finish: Annotated[bool, flag("--finish", "Only finish erasures that were interrupted.")] = False,
     verify: Annotated[
         Path | None,
         typer.Option(metavar="RECEIPT", help="Erase nothing; look whether it still holds."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="With --verify: JSON.")] = False,
+    as_json: Json = False,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the receipt here. Default: print it.")] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Yes = False,
 ) -> None:
     """Erase a subject for good: keys, personal data, events, engagements, profiles; what comes later is discarded.
 

@@ -1,14 +1,22 @@
-"""The command that reads game events once more: replay. Making some is `cli.local`."""
+"""Commands of games: replay reads their events once more, live-ops judges their figures."""
 
 from __future__ import annotations
 
 import json
 from datetime import datetime
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from engagement_platform.cli.common import callbacks
+from engagement_platform.cli.common import Finish, Follow, Json, callbacks, flag, print_batches, stop_signals
+
+if TYPE_CHECKING:
+    from engagement_platform.pipelines.games.live_ops import Judged
+
+live_ops = typer.Typer(
+    help="Figures of games by minute and features of players, which each batch of game events counts.",
+    no_args_is_help=True,
+)
 
 
 def replay(
@@ -22,10 +30,10 @@ def replay(
     tables: Annotated[
         str | None, typer.Option(help="Of the declared tables whose names begin so. Default: those that ship, game/.")
     ] = None,
-    finish: Annotated[bool, typer.Option("--finish", help="Only finish a replay that was interrupted.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per batch instead of a line.")] = False,
+    finish: Finish = False,
+    as_json: Json = False,
 ) -> None:
-    """Read objects of game events once more: rows that are lost come back, and nothing that stands is doubled.
+    """Read objects of game events once more: rows that are lost come back, and no row is doubled.
 
     After a mended declaration, or a table that was taken back; stop the sensor first, or let it wait. A replay that
     was interrupted is finished first. Exit status: 0 when all is read, 1 with a one-line reason.
@@ -42,20 +50,88 @@ def replay(
 
     settings = Settings()
     feed = shipped(settings) if tables is None else declarations(settings).feed(tables)
-    own = feed.settings(settings)
-    prefixes = [*(prefix or ()), *(folder_of(day.date(), own) for day in date or ())]
-
+    prefixes = [*(prefix or ()), *(folder_of(day.date(), feed.settings(settings)) for day in date or ())]
     stores = open_stores(settings)
     with spark_session(settings, feed.replay_job) as spark:
-        for report in replay_game_events(prefixes, spark, settings, stores, callbacks(), feed=feed):
-            counts = report.counts
-            if as_json:
-                typer.echo(json.dumps(report.as_json()))
-                continue
-            typer.echo(
-                f"{report.manifest}: {counts.get('rows_in', 0):,} lines, {counts.get('landed', 0):,} landed, "
-                f"{counts.get('duplicates', 0):,} known, {counts.get('quarantined', 0):,} quarantined, "
-                f"{report.seconds:.1f} s{' (resumed)' if report.replayed else ''}"
-            )
-    if not as_json:
-        typer.echo("Nothing is left to replay.")
+        reports = replay_game_events(prefixes, spark, settings, stores, callbacks(), feed=feed)
+        print_batches(reports, as_json, "Nothing is left to replay.")
+
+
+@live_ops.command()
+def run(
+    until_idle: Annotated[bool, flag("--until-idle", "Judge what is complete, send, end.")] = False,
+    follow: Follow = False,
+    as_json: Json = False,
+) -> None:
+    """Judge the minutes of games that are complete, and send alerts about what is wrong.
+
+    A game is judged when it has two days of figures, best four weeks. Exit status: 0, also when something is wrong with
+    a game, or 1 with the reason. Example: engagement-platform live-ops run --follow
+    """
+    if until_idle == follow:
+        raise typer.BadParameter("give --until-idle or --follow")
+    from engagement_platform.pipelines.games.live_ops import LiveOpsJob
+    from engagement_platform.settings import Settings
+
+    job = LiveOpsJob(Settings())
+    if until_idle:
+        typer.echo(_line(job.run(), as_json))
+        job.alerts.deliver()
+        return
+    last: Judged | None = None
+
+    def show(done: Judged) -> None:
+        nonlocal last
+        if done != last:
+            last = done
+            typer.echo(_line(done, as_json))
+
+    job.follow(stop_signals(), show)
+
+
+@live_ops.command()
+def player(
+    game: Annotated[str, typer.Argument(help="Game, as its events say in game_id.")],
+    player_id: Annotated[str, typer.Argument(metavar="PLAYER", help="Player of it, by pseudonym.")],
+) -> None:
+    """Show the features of one player as one JSON object: recency, frequency, spend, level, session length.
+
+    Two look-ups by key. Exit status: 0, or 1 for a player without counted events.
+    Example: engagement-platform live-ops player space-race p-17
+    """
+    from datetime import UTC
+
+    from engagement_platform.engine.database import open_engine
+    from engagement_platform.pipelines.games.live_ops_store import LiveOpsStore
+    from engagement_platform.settings import Settings
+
+    found = LiveOpsStore(open_engine(Settings().store_url)).player(game, player_id, datetime.now(UTC))
+    if found is None:
+        typer.echo(f"No event of {player_id} in {game} was counted", err=True)
+        raise typer.Exit(1)
+    typer.echo(json.dumps(vars(found)))
+
+
+@live_ops.command("reset")
+def reset_counts() -> None:
+    """Count figures and features anew from the tables of events, a Spark job for each day. Alerts stay.
+
+    After figures that are wrong were counted, or a restore of tables. No batch of game events is begun meanwhile. Exit
+    status: 0, or 1 with the reason.
+    Example: engagement-platform live-ops reset
+    """
+    from engagement_platform.pipelines.games.job import recount
+    from engagement_platform.settings import Settings
+
+    recount(Settings())
+    typer.echo("Figures and features are those of the events in the tables")
+
+
+def _line(done: Judged, as_json: bool) -> str:
+    wrong = [{"game": one.game, "what": one.what, "since": one.told_at.isoformat(), "ratio": round(one.ratio, 3),
+              "change": one.change} for one in done.standing]  # fmt: skip
+    until = None if done.until is None else done.until.isoformat()
+    if as_json:
+        return json.dumps({"until": until, "games": done.games, "standing": wrong})
+    found = ", ".join(f"{one['game']}: {one['what']}" for one in wrong) or "nothing is wrong"
+    return f"{len(done.games)} games judged until {until}; {found}"

@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from engagement_platform.cli.common import Json, print_json
+
+if TYPE_CHECKING:
+    from engagement_platform.ingest_server.keys import IngestKeys
+    from engagement_platform.pii.vault import Vault
+
+keys = typer.Typer(help="Make, show or revoke API keys of games.", no_args_is_help=True)
+pii = typer.Typer(help="Read personal data that the ingest server took out, or rotate its keys.", no_args_is_help=True)
 
 
 def ingest_server() -> None:
@@ -23,69 +32,84 @@ def ingest_server() -> None:
     serve(with_personal_fields(Settings()), lambda sentence: print(sentence, flush=True))
 
 
-def ingest_key(
-    action: Annotated[str, typer.Argument(help="add, list or revoke.")],
-    name: Annotated[str | None, typer.Argument(help="add: the game. revoke: the key's id.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
-) -> None:
-    """Make, show or revoke API keys of games. A key is shown once, when it is made; the stores have a hash of it.
+@keys.command()
+def add(game: Annotated[str, typer.Argument(help="The game.")], as_json: Json = False) -> None:
+    """Make a key, which is shown once; the stores have a hash of it. Example: engagement-platform ingest-key add puzzle
 
-    A running server knows of it after ingest_server.key_refresh. Exit status: 0, or 1 with the reason.
-    Example: engagement-platform ingest-key add puzzle
+    A running server knows it after ingest_server.key_refresh. Exit status: 0, or 1 with the reason.
     """
+    made, text = _keys().add(game)
+    shown = {"key_id": made.key_id, "game": made.game, "key": text}
+    typer.echo(json.dumps(shown) if as_json else f"Key of {made.game}, shown this once: {text}")
+
+
+@keys.command("list")
+def list_keys(as_json: Json = False) -> None:
+    """Show all keys, revoked ones too. Example: engagement-platform ingest-key list"""
+    rows = [
+        {"key_id": key.key_id, "game": key.game, "created": key.created_ts.isoformat(),
+         "revoked": key.revoked_ts.isoformat() if key.revoked_ts else None}
+        for key in _keys().all()
+    ]  # fmt: skip
+    lines = [f"{row['key_id']}  {row['game']}  {row['revoked'] or 'valid'}" for row in rows]
+    typer.echo(json.dumps({"keys": rows}) if as_json else "\n".join(lines) or "There are no keys.")
+
+
+@keys.command()
+def revoke(key_id: Annotated[str, typer.Argument(help="As `list` shows it.")], as_json: Json = False) -> None:
+    """Revoke a key; a running server refuses it after ingest_server.key_refresh. Exit status: 0, 1 for no such key."""
+    revoked = _keys().revoke(key_id)
+    shown = {"key_id": revoked.key_id, "game": revoked.game}
+    typer.echo(json.dumps(shown) if as_json else f"The key {revoked.key_id} of {revoked.game} is revoked.")
+
+
+def _keys() -> IngestKeys:
     from engagement_platform.ingest_server.keys import IngestKeys
     from engagement_platform.settings import Settings
 
-    if action not in ("add", "list", "revoke") or (name is None) != (action == "list"):
-        raise typer.BadParameter("add GAME, list, or revoke KEY_ID")
-    keys = IngestKeys(Settings().store_url)
-    if action == "list":
-        rows = [
-            {"key_id": key.key_id, "game": key.game, "created": key.created_ts.isoformat(),
-             "revoked": key.revoked_ts.isoformat() if key.revoked_ts else None}
-            for key in keys.all()
-        ]  # fmt: skip
-        lines = [f"{row['key_id']}  {row['game']}  {row['revoked'] or 'valid'}" for row in rows]
-        typer.echo(json.dumps({"keys": rows}) if as_json else "\n".join(lines) or "There are no keys.")
-    elif action == "add":
-        made, text = keys.add(str(name))
-        told = {"key_id": made.key_id, "game": made.game, "key": text}
-        typer.echo(json.dumps(told) if as_json else f"Key of {made.game}, shown this once: {text}")
-    else:
-        revoked = keys.revoke(str(name))
-        told = {"key_id": revoked.key_id, "game": revoked.game}
-        typer.echo(json.dumps(told) if as_json else f"The key {revoked.key_id} of {revoked.game} is revoked.")
+    return IngestKeys(Settings().store_url)
 
 
-def pii(
-    action: Annotated[str, typer.Argument(help="read, refused or rotate.")],
-    subject: Annotated[str | None, typer.Option(help="read: whose personal data.")] = None,
-    game: Annotated[str | None, typer.Option(help="read: only of this game. refused: of which game.")] = None,
-    purpose: Annotated[str, typer.Option(help="What for; one of pii.purposes. It is written down.")] = "",
+Purpose = Annotated[str, typer.Option(help="What for; one of pii.purposes. It is written down.")]
+
+
+@pii.command()
+def read(
+    subject: Annotated[str, typer.Option(help="Whose personal data.")],
+    game: Annotated[str | None, typer.Option(help="Only of this game.")] = None,
+    purpose: Purpose = "",
 ) -> None:
-    """Read personal data of a subject, or refused events of a game, as JSON lines; or rotate the master key.
+    """Read personal data of a subject as JSON lines. Every read is in the table pii/audit before it is decrypted.
 
-    Every read is in the table pii/audit before anything is decrypted. A rotation wraps every key anew and forgets the
-    former master key; with KMS set pii.kms_key_id to the new key first. Exit status: 0, or 1 with the reason.
-    Example: engagement-platform pii read --subject p-42 --purpose access-request
+    Exit status: 0, or 1 with the reason. Example: engagement-platform pii read --subject p-42 --purpose access-request
     """
+    for one in _vault().read(subject, purpose=purpose, reader=_reader(), game=game):
+        print_json({**vars(one), "received_ts": one.received_ts.isoformat()})
+
+
+@pii.command()
+def refused(game: Annotated[str, typer.Option(help="Of which game.")], purpose: Purpose = "") -> None:
+    """Read refused events of a game as JSON lines; written down like `pii read`.
+
+    Exit status: 0, or 1 with the reason. Example: engagement-platform pii refused --game puzzle --purpose support
+    """
+    for row, body in _vault().refused(game, purpose=purpose, reader=_reader()):
+        shown = {name: str(row[name]) for name in ("refused_id", "reason_code", "reason", "received_ts")}
+        print_json({**shown, "body": body.decode(errors="replace")})
+
+
+@pii.command()
+def rotate() -> None:
+    """Wrap every key anew and forget the former master key; with KMS set pii.kms_key_id to the new key first."""
+    version, count = _vault().keyring.rotate()
+    typer.echo(f"{count:,} keys are wrapped by {version} now.")
+
+
+def _vault() -> Vault:
     from engagement_platform.pii.vault import open_vault
     from engagement_platform.settings import Settings
 
-    wanted = {"read": subject, "refused": game, "rotate": ""}
-    if action not in wanted or wanted[action] is None:
-        raise typer.BadParameter("read --subject ID, refused --game GAME, or rotate")
-    vault = open_vault(Settings())
-    if action == "rotate":
-        version, count = vault.keyring.rotate()
-        typer.echo(f"{count:,} keys are wrapped by {version} now.")
-    elif action == "read":
-        for one in vault.read(str(subject), purpose=purpose, reader=_reader(), game=game):
-            typer.echo(json.dumps({**vars(one), "received_ts": one.received_ts.isoformat()}))
-    else:
-        for row, body in vault.refused(str(game), purpose=purpose, reader=_reader()):
-            said = {name: str(row[name]) for name in ("refused_id", "reason_code", "reason", "received_ts")}
-            typer.echo(json.dumps({**said, "body": body.decode(errors="replace")}))
+    return open_vault(Settings())
 
 
 def _reader() -> str:

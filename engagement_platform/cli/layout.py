@@ -2,37 +2,34 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from engagement_platform.cli.common import Json, TablePath, flag, print_json, print_table
+
 if TYPE_CHECKING:
     from engagement_platform.layout.doctor import Examination
-    from engagement_platform.layout.history import Outcome
     from engagement_platform.settings import Settings
 
 
 def doctor(
-    table: Annotated[
-        str | None,
-        typer.Argument(metavar="TABLE|PATH", help="engagement/data, a folder, or a URI. Default: the whole lake."),
-    ] = None,
+    table: TablePath = None,
     html: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write a report with histograms here; one file, 5 MB.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of tables.")] = False,
+    as_json: Json = False,
     clustered_by: Annotated[
         str | None,
         typer.Option(metavar="COLUMN", help="Column that reads filter by. Default: what the table was clustered by."),
     ] = None,
     guards: Annotated[
-        bool, typer.Option("--guards", help="Instead: the rules that keep tables and streams safe, and their state.")
+        bool, flag("--guards", "Instead: the rules that keep tables and streams safe, and their state.")
     ] = False,
     capabilities: Annotated[
-        bool, typer.Option("--capabilities", help="Instead: try what this Spark and Delta can do. Needs Spark.")
+        bool, flag("--capabilities", "Instead: try what this Spark and Delta can do. Needs Spark.")
     ] = False,
 ) -> None:
     """Examine how the files of tables lie, say what is unhealthy and what mending would gain. Changes nothing.
@@ -46,6 +43,7 @@ def doctor(
     """
     from engagement_platform.layout.doctor import examine
     from engagement_platform.layout.files import LogNotReadable
+    from engagement_platform.layout.history import as_json as outcome_as_json
     from engagement_platform.layout.history import predicted_and_actual
     from engagement_platform.layout.survey import targets
     from engagement_platform.settings import Settings
@@ -72,9 +70,12 @@ def doctor(
     done = predicted_and_actual(settings, [one.target for one in examined]) if wanted else {}
     if as_json:
         found = [finding.as_json() for examination in examined for finding in examination.findings]
-        most = settings.health.worst_partitions
-        tables = [_table(examination, done.get(examination.target.name, ()), most) for examination in examined]
-        typer.echo(json.dumps({"findings": found, "tables": tables}))
+        tables = [
+            examination.as_json(settings.health.worst_partitions)
+            | {"predicted_and_actual": [outcome_as_json(one) for one in done.get(examination.target.name, ())]}
+            for examination in examined
+        ]
+        print_json({"findings": found, "tables": tables})
     else:
         _show(examined)
     if html is not None:
@@ -88,16 +89,8 @@ def doctor(
     raise typer.Exit(1 if bad or unread else 0)
 
 
-def _table(examination: Examination, done: Sequence[Outcome], most: int) -> dict[str, object]:
-    from engagement_platform.layout.history import as_json
-
-    return {**examination.as_json(most), "predicted_and_actual": [as_json(one) for one in done]}
-
-
 def _guards(settings: Settings, as_json: bool) -> int:
     """Show every rule; the exit status."""
-    from rich.console import Console
-    from rich.table import Table
     from rich.text import Text
 
     from engagement_platform.guards.rules import broken
@@ -107,82 +100,53 @@ def _guards(settings: Settings, as_json: bool) -> int:
     found = guards_of(settings, open_stores(settings))
     wrong = broken(found)
     if as_json:
-        typer.echo(json.dumps({"guards": [guard.as_json() for guard in found]}))
+        print_json({"guards": [guard.as_json() for guard in found]})
         return 1 if wrong else 0
-    shown = Table("rule", "state", "seen", "says", "held by", "source")
-    for guard in found:
-        colour = {"kept": "green", "broken": "bold red"}.get(guard.verdict.state, "dim")
-        rule, verdict = guard.rule, guard.verdict
-        words = (verdict.seen, rule.says, rule.held_by, rule.source)
-        shown.add_row(Text(rule.code), Text(verdict.state, colour), *map(Text, words))
-    console = Console()
-    console.print(shown)
+    colours = {"kept": "green", "broken": "bold red"}
+    rows = [
+        (one.rule.code, Text(one.verdict.state, colours.get(one.verdict.state, "dim")), one.verdict.seen,
+         one.rule.says, one.rule.held_by, one.rule.source)
+        for one in found
+    ]  # fmt: skip
+    print_table(("rule", "state", "seen", "says", "held by", "source"), rows)
     for guard in wrong:
-        said = f"{guard.rule.code} is broken: {guard.verdict.seen}. What to do: {guard.rule.do}"
-        console.print(said, markup=False, highlight=False, soft_wrap=True)
+        typer.echo(f"{guard.rule.code} is broken: {guard.verdict.seen}. What to do: {guard.rule.do}")
     return 1 if wrong else 0
 
 
 def _capabilities(settings: Settings, as_json: bool) -> int:
     """Show what the engines can do; that one cannot is no failure."""
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
     from engagement_platform.guards.capabilities import capabilities as tried
     from engagement_platform.lake.session import spark_session
 
     with spark_session(settings, "doctor", reads_only=True) as spark:
         found = list(tried(spark))
     if as_json:
-        typer.echo(json.dumps({"capabilities": [one.as_json() for one in found]}))
-        return 0
-    shown = Table("capability", "works", "seen")
-    for one in found:
-        shown.add_row(one.name, Text("yes", "green") if one.works else Text("no", "yellow"), Text(one.seen))
-    Console().print(shown)
+        print_json({"capabilities": [one.as_json() for one in found]})
+    else:
+        rows = [(one.name, "yes" if one.works else "no", one.seen) for one in found]
+        print_table(("capability", "works", "seen"), rows)
     return 0
 
 
 def _show(examined: Sequence[Examination]) -> None:
-    from rich.console import Console
-    from rich.table import Column, Table
-    from rich.text import Text
-
     from engagement_platform.layout.remedies import readable
 
-    console = Console()
-    summary = Table(
-        Column("table", overflow="fold"), "version", "files", "bytes", "partitions", "small", "median", "findings"
-    )
+    rows = []
     for examination in examined:
-        totals = examination.statistics.totals
+        statistics, totals = examination.statistics, examination.statistics.totals
         share = f"{100 * totals.small_files / totals.files:.0f} %" if totals.files else "–"
-        summary.add_row(
-            Text(examination.statistics.table),
-            f"{examination.statistics.version:,}",
-            f"{totals.files:,}",
-            readable(totals.bytes),
-            f"{totals.partitions:,}",
-            share,
-            readable(totals.median_file_bytes),
-            str(len(examination.findings)),
-        )
-    console.print(summary)
+        sizes = (readable(totals.bytes), totals.partitions, share, readable(totals.median_file_bytes))
+        rows.append((statistics.table, statistics.version, totals.files, *sizes, len(examination.findings)))
+    print_table(("table", "version", "files", "bytes", "partitions", "small", "median", "findings"), rows)
     for examination in examined:
         for finding in examination.findings:
-            colour = {"error": "bold red", "warning": "yellow", "info": "cyan"}[finding.severity]
-            console.print(Text(f"\n{finding.severity} {finding.code}", colour), Text(finding.table))
-            evidence = ", ".join(f"{name}={value}" for name, value in finding.evidence.items())
-            for label, said in (
-                ("", finding.what),
-                ("evidence: ", evidence),
-                ("what to do: ", finding.remedy),
-                ("gain: ", str(finding.gain)),
-            ):
-                console.print(f"  {label}{said}", markup=False, highlight=False, soft_wrap=True)
+            colour = {"error": "red", "warning": "yellow", "info": "cyan"}[finding.severity]
+            typer.echo(f"\n{typer.style(f'{finding.severity} {finding.code}', colour)} {finding.table}")
+            typer.echo(f"  {finding.what}")
+            typer.echo(f"  evidence: {', '.join(f'{name}={value}' for name, value in finding.evidence.items())}")
+            typer.echo(f"  what to do: {finding.remedy}\n  gain: {finding.gain}")
         for code, why in examination.not_looked_at.items():
-            console.print(Text(f"\n{code} not looked at", "yellow"), Text(f"{examination.target.name}: {why}"))
+            typer.echo(f"\n{code} not looked at: {examination.target.name}: {why}")
     if not any(examination.findings for examination in examined):
-        there = "Nothing to mend." if examined else "There are no tables yet."
-        console.print(there, markup=False)
+        typer.echo("Nothing to mend." if examined else "There are no tables yet.")

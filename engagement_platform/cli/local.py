@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from engagement_platform.cli.common import stop_signals
+from engagement_platform.cli.common import Follow, stop_signals
 
 
 def setup() -> None:
@@ -92,9 +92,7 @@ def produce(
     file: Annotated[
         Path | None, typer.Option(exists=True, dir_okay=False, help="Produce each line of this file as it is.")
     ] = None,
-    follow: Annotated[
-        bool, typer.Option("--follow", help="Produce the traffic model's messages until Ctrl-C.")
-    ] = False,
+    follow: Follow = False,
     topic: Annotated[
         str | None, typer.Option(help="Topic to produce to. Default: the one each message is for.")
     ] = None,
@@ -119,7 +117,7 @@ def produce(
 
 def produce_games(
     sample: Annotated[int | None, typer.Option(min=1, help="Post so many lines of events.")] = None,
-    follow: Annotated[bool, typer.Option("--follow", help="Post events until Ctrl-C.")] = False,
+    follow: Follow = False,
     rate: Annotated[
         float | None, typer.Option(min=0, help="Events a second; 0 as fast as it goes. Default: traffic.game_rate.")
     ] = None,

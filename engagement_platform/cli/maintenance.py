@@ -7,32 +7,24 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from engagement_platform.cli.common import callbacks
+from engagement_platform.cli.common import DryRun, Json, TablePath, callbacks, flag, print_json, print_table
 
 if TYPE_CHECKING:
-    from engagement_platform.engine.lease import Holder
     from engagement_platform.layout.optimize import Outcome, Plan
-    from engagement_platform.layout.plan import Slice
-
-_TABLE = typer.Argument(metavar="TABLE|PATH", help="engagement/data, a folder, or a URI. Default: the whole lake.")
 
 
 def optimize(
-    table: Annotated[str | None, _TABLE] = None,
+    table: TablePath = None,
     organization: Annotated[
         list[str] | None, typer.Option(metavar="ID", help="Only partitions of this one; repeatable.")
     ] = None,
-    second_round: Annotated[
-        bool, typer.Option("--second-round", help="Merge up to maintenance.second_round_file_bytes.")
-    ] = False,
+    second_round: Annotated[bool, flag("--second-round", "Merge up to maintenance.second_round_file_bytes.")] = False,
     budget: Annotated[
         float | None,
         typer.Option(min=0, metavar="SECONDS", help="Begin nothing new after so long. Default: maintenance.budget."),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and change nothing.")] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="One JSON object for each slice, or with --dry-run for the plan.")
-    ] = False,
+    dry_run: DryRun = False,
+    as_json: Json = False,
 ) -> None:
     """Merge small files and order them anew, partition by partition, most files saved per second first.
 
@@ -56,8 +48,11 @@ def optimize(
     if dry_run:
         _show_plan(plan, as_json=as_json)
     else:
-        callbacks = Callbacks(on_slice=_say_slice, on_wait=_say_wait)
-        for number, outcome in enumerate(outcomes_of(settings, plan, callbacks), 1):
+        progress = Callbacks(
+            on_slice=lambda one: typer.echo(f"{one}: {one.action}, about {one.seconds:,.1f} s; {one.why}", err=True),
+            on_wait=lambda one, holder: typer.echo(f"{one} waits: {holder}", err=True),
+        )
+        for number, outcome in enumerate(outcomes_of(settings, plan, progress), 1):
             _show(outcome, number, len(plan.chosen) + len(plan.left), as_json=as_json)
             failed += isinstance(outcome, Left) and outcome.failed
         if not as_json and not (plan.chosen or plan.left):
@@ -67,65 +62,45 @@ def optimize(
     raise typer.Exit(1 if plan.unread or failed else 0)
 
 
-def _say_slice(one: Slice) -> None:
-    typer.echo(f"{one}: {one.action}, about {one.seconds:,.1f} s; {one.why}", err=True)
-
-
-def _say_wait(one: Slice, holder: Holder) -> None:
-    typer.echo(f"{one} waits: {holder}", err=True)
-
-
 def _show(outcome: Outcome, number: int, count: int, *, as_json: bool) -> None:
     from engagement_platform.layout.optimize import Done
     from engagement_platform.layout.remedies import readable
 
     if as_json:
-        typer.echo(json.dumps(outcome.as_json()))
+        print_json(outcome.as_json())
     elif isinstance(outcome, Done):
+        files = outcome.rewritten
+        removed, added = (readable(sum(some.values())) for some in (files.removed, files.added))
         typer.echo(
             f"[{number}/{count}] {outcome.slice}: {outcome.files_before:,} → {outcome.files_after:,} files, "
-            f"{readable(sum(outcome.rewritten.removed.values()))} → {readable(sum(outcome.rewritten.added.values()))}, "
-            f"{outcome.seconds:.1f} s"
+            f"{removed} → {added}, {outcome.seconds:.1f} s"
         )
     else:
         typer.echo(f"[{number}/{count}] {outcome.slice} is left: {outcome.why}")
 
 
 def _show_plan(plan: Plan, *, as_json: bool) -> None:
-    from rich.console import Console
-    from rich.table import Column, Table
-    from rich.text import Text
-
     from engagement_platform.layout.remedies import readable
 
     if as_json:
-        document = {"slices": [one.as_json() for one in plan.chosen], "left": [one.as_json() for one in plan.left]}
-        typer.echo(json.dumps(document))
+        print_json({"slices": [one.as_json() for one in plan.chosen], "left": [one.as_json() for one in plan.left]})
         return
-    fold = [Column(name, overflow="fold") for name in ("table", "partition")]
-    shown = Table(*fold, "action", "files", "to rewrite", "seconds", Column("why", overflow="fold"))
+    rows = []
     for one in plan.chosen:
-        shown.add_row(
-            Text(one.table.name),
-            Text(one.partition),
-            one.action,
-            f"{one.gain.files_before or 0:,} → {one.gain.files_after or 0:,}",
-            readable(one.gain.bytes_to_rewrite or 0),
-            f"{one.seconds:,.1f}",
-            Text(one.why),
-        )
-    console = Console()
-    console.print(shown)
-    console.print(f"{len(plan.chosen):,} slices; {len(plan.left):,} more do not fit into the budget.", markup=False)
+        files = f"{one.gain.files_before or 0:,} → {one.gain.files_after or 0:,}"
+        rewritten = readable(one.gain.bytes_to_rewrite or 0)
+        rows.append((one.table.name, one.partition, one.action, files, rewritten, f"{one.seconds:,.1f}", one.why))
+    print_table(("table", "partition", "action", "files", "to rewrite", "seconds", "why"), rows)
+    typer.echo(f"{len(plan.chosen):,} slices; {len(plan.left):,} more do not fit into the budget.")
 
 
 def vacuum(
-    table: Annotated[str | None, _TABLE] = None,
+    table: TablePath = None,
     hours: Annotated[
         int | None, typer.Option(min=0, help="Keep removed files for so long. Default: as long as they may be needed.")
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be removed; remove nothing.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object for each table.")] = False,
+    dry_run: DryRun = False,
+    as_json: Json = False,
 ) -> None:
     """Delete files that tables no longer consist of, and that nobody may still read.
 
@@ -140,18 +115,21 @@ def vacuum(
     from engagement_platform.maintenance import vacuum_tables
     from engagement_platform.settings import Settings
 
-    refused = 0
+    refused, count = 0, 0
     for done in vacuum_tables(Settings(), table, hours=hours, dry_run=dry_run):
+        count += 1
         if isinstance(done, PlatformError):
             refused += 1
             typer.echo(done, err=True)
         elif as_json:
-            typer.echo(json.dumps(done.as_json()))
+            print_json(done.as_json())
         else:
             size = "" if done.bytes is None else f" of {readable(done.bytes)}"
             verb = "would go" if dry_run else "removed"
             typer.echo(f"{done.table}: {done.files:,} files{size} {verb}; kept {done.kept_hours:,} h ({done.because})")
-    raise typer.Exit(1 if refused else 0)
+    if not count:
+        typer.echo("There are no tables yet.", err=True)
+    raise typer.Exit(1 if refused or not count else 0)
 
 
 def migrate(
@@ -160,8 +138,8 @@ def migrate(
         Literal["organization", "organization_date", "liquid"],
         typer.Option(help="What it is to become; layout.scheme has to say the same."),
     ],
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and change nothing.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object: the plan, and what came of it.")] = False,
+    dry_run: DryRun = False,
+    as_json: Json = False,
 ) -> None:
     """Rewrite the Data Table in another layout: the same rows, in one commit, compared before and after.
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from engagement_platform.cli.common import callbacks
+from engagement_platform.cli.common import DryRun, Json, Yes, callbacks, flag
 
 if TYPE_CHECKING:
     from engagement_platform.rollback.job import Restoring
@@ -29,16 +29,12 @@ def restore(
     reason: Annotated[
         str | None, typer.Option(help="Why; kept in layout/restore. Needed unless it is a dry run.")
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would change, and count it.")] = False,
-    drop: Annotated[
-        bool, typer.Option("--drop", help="Do not read again what came since: it is given up on purpose.")
-    ] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
-    finish: Annotated[bool, typer.Option("--finish", help="Finish a restore that was interrupted.")] = False,
-    abandon: Annotated[
-        bool, typer.Option("--abandon", help="Give up a restore that was interrupted: the tables are as before it.")
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per answer instead of lines.")] = False,
+    dry_run: DryRun = False,
+    drop: Annotated[bool, flag("--drop", "Do not read again what came since: it is given up on purpose.")] = False,
+    yes: Yes = False,
+    finish: Annotated[bool, flag("--finish", "Finish a restore that was interrupted.")] = False,
+    abandon: Annotated[bool, flag("--abandon", "Give up an interrupted restore: tables are as before it.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Take tables back to the end of an earlier batch, tell readers, and read again what came since.
 

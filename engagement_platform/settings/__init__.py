@@ -1,4 +1,4 @@
-"""Every knob of the platform, once: type, default, unit and why. One module per section.
+"""Every setting of the platform, once: type, default, unit and why. One module per section.
 
 Values come from `ENGAGEMENT_PLATFORM_*` variables (nested with `__`), then `platform.toml` in the working
 directory (or the file that `ENGAGEMENT_PLATFORM_CONFIG` names), then the defaults here, which run everything
@@ -7,14 +7,18 @@ on one machine. `docs/settings.md` is generated from these classes. Nothing here
 
 from __future__ import annotations
 
+import difflib
 import os
+import tomllib
+from collections.abc import Iterable
 from pathlib import Path
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
+    SettingsError,
     TomlConfigSettingsSource,
 )
 
@@ -48,10 +52,11 @@ __all__ = [
     "LayoutScheme", "LayoutSettings", "LiveOpsSettings", "MaintenanceSettings", "MergeOnReadSettings",
     "MessageField", "MutationSettings", "PageViewsSettings", "PiiSettings", "PipelinesSettings", "QualitySettings",
     "RematerializeMethod", "RematerializeSettings", "ReplicaSettings", "Section", "Settings", "SeverityName",
-    "SparkSettings", "StoreSettings", "TrafficSettings", "UnknownUpdate", "ViewStrategy",
+    "SparkSettings", "StoreSettings", "TrafficSettings", "UnknownUpdate", "ViewStrategy", "refusal",
 ]  # fmt: skip
 
 ENV_PREFIX = "ENGAGEMENT_PLATFORM_"
+_CONFIG = f"{ENV_PREFIX}CONFIG"
 
 
 def _data_home() -> Path:
@@ -62,7 +67,7 @@ class Settings(BaseSettings):
     """All settings. Construct it where a process starts and hand it on; reading it again may read other values."""
 
     model_config = SettingsConfigDict(
-        env_prefix=ENV_PREFIX, env_nested_delimiter="__", extra="ignore", frozen=True, validate_default=True
+        env_prefix=ENV_PREFIX, env_nested_delimiter="__", extra="forbid", frozen=True, validate_default=True
     )
 
     home: Path = Field(default_factory=_data_home, description="All local state: stores, broker data, Dagster, lake.")
@@ -127,5 +132,40 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003
         file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        toml = Path(os.environ.get(f"{ENV_PREFIX}CONFIG", "platform.toml"))
-        return init_settings, env_settings, TomlConfigSettingsSource(settings_cls, toml)
+        for variable in (name.upper() for name in os.environ if name.upper().startswith(ENV_PREFIX)):
+            name = variable.removeprefix(ENV_PREFIX).partition("__")[0].lower()
+            if name not in cls.model_fields and variable != _CONFIG:
+                raise SettingsError(f"{variable} names no setting{_nearest(name, cls.model_fields)}")
+        named = os.environ.get(_CONFIG)
+        file = Path(named or "platform.toml")
+        if named and not file.is_file():
+            raise SettingsError(f"{_CONFIG} names {file}, which is no file")
+        try:
+            toml = TomlConfigSettingsSource(settings_cls, file)
+        except tomllib.TOMLDecodeError as error:
+            raise SettingsError(f"{file}: {error}") from None
+        return init_settings, env_settings, toml
+
+
+def refusal(error: ValueError) -> str | None:
+    """A sentence for settings that cannot be used, None for any other error. Values are left out: some are secrets."""
+    if isinstance(error, SettingsError):
+        return f"Settings cannot be used: {error}. Nothing was started."
+    if not isinstance(error, ValidationError) or error.title != "Settings":
+        return None
+    wrong = []
+    for problem in error.errors(include_input=False, include_url=False):
+        what, model = problem["msg"], Settings
+        if problem["type"] == "extra_forbidden":
+            for step in problem["loc"][:-1]:
+                model = getattr(model, "model_fields", {})[step].annotation
+            what = f"there is no such setting{_nearest(str(problem['loc'][-1]), getattr(model, 'model_fields', {}))}"
+        elif problem["type"].startswith("time_delta"):
+            what = "a duration such as PT20S, PT10M, P7D or 00:00:20 is needed"
+        wrong.append(f"{ENV_PREFIX}{'__'.join(map(str, problem['loc'])).upper()}: {what}")
+    return f"Settings cannot be used (variable or line of platform.toml): {'; '.join(wrong)}. Nothing was started."
+
+
+def _nearest(name: str, names: Iterable[str]) -> str:
+    found = difflib.get_close_matches(name.lower(), names, 1)
+    return f"; the nearest is {found[0]}" if found else ""
