@@ -21,7 +21,6 @@ from engagement_platform.defs import (
     mutation,
     page_views,
     quarantine,
-    replica,
     restore,
     verification,
 )
@@ -31,7 +30,7 @@ from engagement_platform.settings import Settings
 
 # Named one by one rather than found by walking a folder: that needs a project file beside the package, and an
 # installed package has none.
-_ENGAGEMENTS = (engagement, mutation, replica, checks, verification)
+_ENGAGEMENTS = (engagement, mutation, checks, verification)
 _ALWAYS = (shipped, maintenance, restore, erase, quarantine, layout, alerts)
 
 

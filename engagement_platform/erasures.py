@@ -25,10 +25,9 @@ from engagement_platform.pipelines.declarations.declared import Declarations, de
 from engagement_platform.pipelines.games.erasing import PlayersKept
 from engagement_platform.pipelines.games.feed import Feed, shipped
 from engagement_platform.pipelines.games.raw_objects import RawObjects
-from engagement_platform.replica.erasing import ReplicaFile
 from engagement_platform.settings import Settings
 
-NOT_ERASED = ("messages in Kafka", "replicas in files of their own", "backups")
+NOT_ERASED = ("messages in Kafka", "copies that consumers keep", "backups")
 """What no erasure looks into; docs/pii.md says why, and what to do."""
 
 _OF_NOBODY = frozenset({"layout", "perftest", "pii", "import/plan", "import/outcome"})
@@ -135,12 +134,10 @@ def _places(settings: Settings, asked: Request, callbacks: Callbacks | None) -> 
         PlayersKept(settings),
     ]
     if asked.game is None:
-        replica = ReplicaFile(settings, asked.whom)
         # Before engagement/quarantine is looked through: what declared entities refuse lands there, too, and from here
         # on they refuse nothing that is about the person.
         found += declared_places(settings)
-        # The replica is a consumer, too: behind the erasure it would keep the files of what it is told of.
-        found += [*places(settings, asked.whom, callbacks, now=asked.now, before_purge=replica.make_anew), replica]
+        found += places(settings, asked.whom, callbacks, now=asked.now)
     # Last, for they may be many.
     return [*found, *(raw for raw in (_raw(settings, feed) for feed in _feeds(settings)) if raw.is_reached)]
 

@@ -88,9 +88,14 @@ class Snapshot:
         """The rows, some at a time; none at all where nothing stands."""
         return self.standing.every(self.columns, self.organizations)
 
+    @property
+    def schema(self) -> pa.Schema:
+        """Of the rows."""
+        return schema_of_rows(*self.columns)
+
     def table(self) -> pa.Table:
         """All rows at once."""
-        return pa.concat_tables([schema_of_rows(*self.columns).empty_table(), *self])
+        return pa.concat_tables([self.schema.empty_table(), *self])
 
 
 class Changes(CursorReader):

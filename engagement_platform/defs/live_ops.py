@@ -16,7 +16,6 @@ from engagement_platform.defs.batches import Metadata
 from engagement_platform.defs.games import GAMES_GROUP
 from engagement_platform.defs.platform import Platform
 from engagement_platform.defs.plot import histogram
-from engagement_platform.defs.replica import REFRESHED
 from engagement_platform.defs.specs import OWNERS, key_of
 from engagement_platform.pipelines.games.figures import KPIS, MINUTE
 from engagement_platform.pipelines.games.live_ops import Judged, LiveOpsJob
@@ -25,9 +24,18 @@ from engagement_platform.settings import Settings
 
 # Not below `game`, whose names are those of declared types.
 LIVE_OPS = dg.AssetKey(["live_ops", "figures"])
-# Two at a time would tell everything twice.
+# Two at a time would raise every alert twice.
 LIVE_OPS_POOL = "live_ops"
 
+# Not `eager()`: that waits for runs that write events, which drain for minutes. What comes between a request and the
+# next evaluation counts as handled by it (Dagster 1.13), whether or not the run has seen it: hence the quarter.
+_MINUTE, _QUARTER = (
+    dg.AutomationCondition.cron_tick_passed(cron, "UTC").since_last_handled() for cron in ("* * * * *", "*/15 * * * *")
+)
+_CAME = dg.AutomationCondition.any_deps_updated().since_last_handled()
+JUDGED = (((_CAME & _MINUTE) | _QUARTER) & ~dg.AutomationCondition.in_progress()).with_label(
+    "something came, at most once a minute; or a quarter of an hour has passed"
+)
 
 SHOWN = timedelta(minutes=15)
 """How far back the picture and the table of figures go."""
@@ -107,7 +115,7 @@ def live_ops_asset(types: Registry) -> dg.AssetsDefinition:
         owners=list(OWNERS),
         kinds={"python"},
         pool=LIVE_OPS_POOL,
-        automation_condition=REFRESHED,
+        automation_condition=JUDGED,
         description="Figures of games by minute and features of players, which the batches of events have counted. "
         "Complete minutes are held against a baseline; what is wrong is an alert.",
     )

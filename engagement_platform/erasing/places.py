@@ -219,8 +219,6 @@ class Run:
     whom: Whom
     now: bool = False
     """Purge former versions at once, unless somebody still reads them."""
-    before_purge: Callable[[], None] = lambda: None
-    """Brings up to now whoever of ours would be behind, and by that keep former versions."""
     done: dict[str, int] | None = None
     purged: dict[str, Purged] = field(default_factory=dict)
 
@@ -229,7 +227,6 @@ class Run:
         if self.done is None:
             self.done = self.eraser.run(subject_ref, self.whom)
             if self.now:
-                self.before_purge()
                 settings, stores = self.eraser.settings, self.eraser.stores
                 done = purge_now(settings, stores, self.whom, utc_now())
                 self.purged = {one.table: one for one in done}
@@ -286,9 +283,8 @@ def places(
     callbacks: Callbacks | None = None,
     spark: SparkSession | None = None,
     now: bool = False,
-    before_purge: Callable[[], None] = lambda: None,
 ) -> list[TablePlace | TombstonePlace]:
     """Everything of engagements and profiles that an erasure reaches. Nothing is opened before it is asked."""
-    run = Run(Eraser(settings, open_stores(settings), callbacks or Callbacks(), spark), whom, now, before_purge)
+    run = Run(Eraser(settings, open_stores(settings), callbacks or Callbacks(), spark), whom, now)
     found = [TablePlace(settings, table.name, table, run) for table in tables(settings)]
     return [*found, TombstonePlace(settings, whom)]

@@ -24,7 +24,7 @@ from pydantic_settings import (
 
 from engagement_platform.settings.alerting import AlertingSettings, QualitySettings, SeverityName
 from engagement_platform.settings.batches import BatchSettings, DrainSettings
-from engagement_platform.settings.consumers import ConsumerSettings, ReplicaSettings
+from engagement_platform.settings.consumers import ConsumerSettings
 from engagement_platform.settings.decoding import DecodingSettings, MessageField
 from engagement_platform.settings.games import GamesSettings, LiveOpsSettings
 from engagement_platform.settings.ingest_server import IngestServerSettings
@@ -51,7 +51,7 @@ __all__ = [
     "DrainSettings", "EmbeddedSettings", "GamesSettings", "HealthSettings", "IngestServerSettings", "KafkaSettings",
     "LayoutScheme", "LayoutSettings", "LiveOpsSettings", "MaintenanceSettings", "MergeOnReadSettings",
     "MessageField", "MutationSettings", "PageViewsSettings", "PiiSettings", "PipelinesSettings", "QualitySettings",
-    "RematerializeMethod", "RematerializeSettings", "ReplicaSettings", "Section", "Settings", "SeverityName",
+    "RematerializeMethod", "RematerializeSettings", "Section", "Settings", "SeverityName",
     "SparkSettings", "StoreSettings", "TrafficSettings", "UnknownUpdate", "ViewStrategy", "refusal",
 ]  # fmt: skip
 
@@ -97,7 +97,6 @@ class Settings(BaseSettings):
     ingest_server: IngestServerSettings = Field(default_factory=IngestServerSettings)
     pii: PiiSettings = Field(default_factory=PiiSettings)
     games: GamesSettings = Field(default_factory=GamesSettings)
-    replica: ReplicaSettings = Field(default_factory=ReplicaSettings)
     pipelines: PipelinesSettings = Field(default_factory=PipelinesSettings)
     page_views: PageViewsSettings = Field(default_factory=PageViewsSettings)
     live_ops: LiveOpsSettings = Field(default_factory=LiveOpsSettings)
@@ -109,12 +108,6 @@ class Settings(BaseSettings):
         """Root of the Delta tables without a trailing slash: an absolute path or a URI with a scheme."""
         uri = self.lake_uri or str(self.home / "lake")
         return (uri if "://" in uri else str(Path(uri).expanduser().absolute())).rstrip("/")
-
-    @property
-    def replica_path(self) -> Path:
-        """The file of the replica in DuckDB."""
-        path = self.replica.path or self.home / "replica" / "engagement.duckdb"
-        return path.expanduser().absolute()
 
     @property
     def store_url(self) -> str:

@@ -1,9 +1,8 @@
-"""Incremental readers and the replica in DuckDB."""
+"""Incremental readers."""
 
 from __future__ import annotations
 
 from datetime import timedelta
-from pathlib import Path
 
 from pydantic import Field
 
@@ -26,17 +25,4 @@ class ConsumerSettings(Section):
     poll: timedelta = Field(
         default=timedelta(seconds=1),
         description="How often `consume --follow` looks for new changes; one small request.",
-    )
-
-
-class ReplicaSettings(Section):
-    """The replica in DuckDB."""
-
-    path: Path | None = Field(
-        default=None, description="Its file, on this machine. Not set: <home>/replica/engagement.duckdb."
-    )
-    wait: timedelta = Field(
-        default=timedelta(seconds=30),
-        description="How long to wait for another process that has the file open. A refresh has it open for a second "
-        "or two, a new replica for as long as everything takes to be read.",
     )

@@ -14,6 +14,7 @@ from datetime import date, datetime
 from pathlib import Path
 from typing import cast
 
+import duckdb
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame
 from typer.testing import CliRunner, Result
@@ -34,8 +35,6 @@ from engagement_platform.pipelines.engagements.schema import CURRENT_ROW
 from engagement_platform.pipelines.mutations.move import REMATERIALIZE_ALIASES
 from engagement_platform.pipelines.parts import APPLY_MUTATIONS
 from engagement_platform.pipelines.snapshot import DATA, current, snapshot
-from engagement_platform.replica.file import opened
-from engagement_platform.replica.refresh import Place, refresh
 from engagement_platform.rollback.plan import Asked, ErasedSince, RestoreMode
 from engagement_platform.settings import MutationSettings
 from engagement_platform_tests.consumers.lakes import Replica, Rows, by_key
@@ -43,6 +42,7 @@ from engagement_platform_tests.ingestion.world import World
 from engagement_platform_tests.pipelines.mutations import histories
 from engagement_platform_tests.pipelines.mutations.histories import Message
 from engagement_platform_tests.rollback.test_restore import restoring
+from examples.replica import refresh
 
 
 def put(rows: Rows, frame: DataFrame) -> None:
@@ -155,19 +155,18 @@ class Copied:
     name = "copied"
 
     def __init__(self, world: World, folder: Path) -> None:
-        self.world, self.place = world, Place(folder / "replica.duckdb", self.name)
-        self.snapshots: list[str] = []
-        """Why all rows were replaced, each time."""
+        self.world, self.file, self.snapshots = world, folder / "replica.duckdb", 0
+        folder.mkdir(parents=True, exist_ok=True)
 
     def follow(self, dice: random.Random) -> None:
         """All that there is."""
-        done = refresh(self.world.settings, self.place, max_rows=dice.choice((1, 5, 1000)))
-        self.snapshots += [] if done.snapshot is None else [done.snapshot]
+        self.snapshots += refresh(self.world.settings, self.file, name=self.name, max_rows=dice.choice((1, 5, 1000)))
 
     @property
     def rows(self) -> Rows:
         """What the file has."""
-        with opened(self.place.path, read_only=True, wait_s=self.place.wait_s) as connection:
+        with duckdb.connect(str(self.file), read_only=True) as connection:
+            connection.execute("SET TimeZone = 'UTC'")
             return by_key(connection.query("SELECT * FROM engagement").to_arrow_table().cast(CURRENT_ROW))
 
 

@@ -13,7 +13,6 @@ import pytest
 from engagement_platform.erasing.job import tables
 from engagement_platform.pii.scan import places_with
 from engagement_platform.pipelines.page_views.job import HOPS
-from engagement_platform.replica.refresh import place_of, refresh
 from engagement_platform.settings import Settings
 from engagement_platform_tests import plant
 from engagement_platform_tests.erasing.planted import ANN, BOB, SECRET, Planted
@@ -32,13 +31,11 @@ def command(home: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture
 def planted(tmp_path: Path) -> Planted:
-    """Every table and the replica have something of the person."""
+    """Every table has something of the person."""
     planted = Planted(tmp_path / "home")
-    refresh(planted.settings, place_of(planted.settings))
     for table in tables(planted.settings):
         if planted.rows(table):
             assert places_with([Path(table.uri(planted.root))], NEEDLES), f"nothing was planted in {table.name}"
-    assert planted.settings.replica_path in traces(planted.settings)
     return planted
 
 

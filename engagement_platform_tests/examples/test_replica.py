@@ -1,0 +1,105 @@
+"""The example of a replica in DuckDB: what the file holds after anything that happens to tables, file and process."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from pathlib import Path
+
+import duckdb
+import pytest
+from deltalake import DeltaTable
+from typer.testing import CliRunner
+
+from engagement_platform.consumers import Changes
+from engagement_platform.lake.engagement import NOTIFICATION
+from engagement_platform.pipelines.engagements.schema import CURRENT_ROW
+from engagement_platform_tests.consumers.lakes import PlainLake, Rows, by_key
+from engagement_platform_tests.consumers.test_changes import expire, land, messages_of
+from engagement_platform_tests.pipelines.mutations.histories import convert, delete
+from examples.replica import app, refresh
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> PlainLake:
+    return PlainLake(tmp_path)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "replica.duckdb"
+
+
+def rows(file: Path) -> Rows:
+    with duckdb.connect(str(file), read_only=True) as connection:
+        connection.execute("SET TimeZone = 'UTC'")
+        return by_key(connection.query("SELECT * FROM engagement").to_arrow_table().cast(CURRENT_ROW))
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_replica_has_what_readers_see_whatever_happened(tmp_path: Path, file: Path, seed: int) -> None:
+    lake, rng = PlainLake(tmp_path), random.Random(seed)
+    land(lake, "first", organization="org-0")
+    assert refresh(lake.settings, file), "a new one gets everything that stands"
+    for part in messages_of(range(seed * 10, seed * 10 + 4), rng):
+        engagements = [message for message in part if "request_id" not in message]
+        asked = [m for m in part if "request_id" in m and m.get("from_id") != m.get("to_id", "")]
+        if engagements:
+            lake.land(engagements)
+        if asked:
+            lake.ask(asked)
+        if rng.random() < 0.3:
+            lake.move()
+        assert not refresh(lake.settings, file, max_rows=rng.choice((1, 5, 1000)))
+        assert rows(file) == lake.standing()
+
+
+def test_a_crash_between_file_and_cursor_doubles_nothing_and_loses_nothing(
+    lake: PlainLake, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    land(lake, "e1", "e2")
+    refresh(lake.settings, file)
+    lake.ask([delete("d1", 20, engagement_id="e1")])
+    land(lake, "e3")
+
+    def dies(_changes: Changes) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as crash:
+        crash.setattr(Changes, "commit", dies)
+        with pytest.raises(KeyboardInterrupt):
+            refresh(lake.settings, file, max_rows=1)
+    assert not refresh(lake.settings, file, max_rows=1)
+    assert rows(file) == lake.standing()
+
+
+def test_where_changes_no_longer_lead_to_what_stands_all_rows_are_replaced(lake: PlainLake, file: Path) -> None:
+    land(lake, "e1")
+    refresh(lake.settings, file)
+    before = file.with_suffix(".copy")
+    shutil.copy(file, before)
+    land(lake, "e2")
+    refresh(lake.settings, file)
+    before.replace(file)
+    assert refresh(lake.settings, file), "the file is older than the cursor"
+    land(lake, "e3")
+    DeltaTable(lake.uri(NOTIFICATION)).create_checkpoint()
+    expire(lake, *range(DeltaTable(lake.uri(NOTIFICATION)).version()))
+    assert refresh(lake.settings, file), "the log keeps no changes"
+    assert rows(file) == lake.standing()
+
+
+def test_the_page_loads_nothing_and_takes_no_name_for_markup(
+    lake: PlainLake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ENGAGEMENT_PLATFORM_HOME", str(tmp_path))
+    odd = "</script><b>org</b>"
+    land(lake, "e1", "e2", organization=odd)
+    lake.ask([{**convert("c1", "p1", "p2", 200), "organization_id": odd}])
+    for words in (["refresh", "r.duckdb"], ["page", "r.duckdb", "page.html"]):
+        assert CliRunner().invoke(app, words).exit_code == 0
+    text = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "2 engagements of 1 organizations" in text
+    assert odd not in text
+    assert 'src="http' not in text

@@ -1,0 +1,1 @@
+"""What users build on the platform, on its public functions alone."""
