@@ -38,7 +38,7 @@ DAYS = "SELECT engagement_date, count(*) FROM engagement GROUP BY ALL ORDER BY e
 def refresh(settings: Settings, path: Path, *, name: str = "replica", max_rows: int = MAX_ROWS) -> bool:
     """Bring the file up to now; whether all of its rows were replaced: it is new, too old, or a copy was put back.
 
-    name: of the consumer; each file needs its own. Raises NothingToRead, CursorMoved, StoresUnavailable.
+    name: of the consumer; each file needs its own. Raises ConsumerRefused, CursorMoved, StoresUnavailable.
     """
     changes = Changes(settings.lake, name=name, start="now", max_rows=max_rows, store_url=settings.store_url)
     with duckdb.connect(str(path)) as connection:

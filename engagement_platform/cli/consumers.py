@@ -21,12 +21,9 @@ def consume(
     follow: Annotated[bool, typer.Option("--follow", help="Wait for more instead of ending when all is read.")] = False,
     start: Annotated[
         str,
-        typer.Option(help="Where a new consumer begins: beginning, now, a time with a zone, or a batch as JOB#ID."),
+        typer.Option(help="Where a new consumer begins: beginning, now, or a time with a zone."),
     ] = "beginning",
     organization: Annotated[list[str] | None, typer.Option(help="Only this one; repeatable. Default: all.")] = None,
-    change_type: Annotated[
-        list[str] | None, typer.Option(help="Only INSERT, UPDATE or DELETE; repeatable. Default: all.")
-    ] = None,
     column: Annotated[
         list[str] | None, typer.Option(help="Only this column, and the ids; repeatable. Default: all.")
     ] = None,
@@ -42,8 +39,8 @@ def consume(
 ) -> None:
     """Read what changed since last time: each changed engagement as it is now, with change_type. Needs no Spark.
 
-    With --table the rows that were added to a table, as they were written; --organization, --change-type, --column and
-    --resnapshot are for engagements only.
+    With --table the rows that were added to a table, as they were written; --organization, --column and --resnapshot are
+    for engagements only.
 
     The cursor moves when a batch is written whole. After a crash a batch comes again: rows are as they are now, so
     putting them in place by organization_id and engagement_id twice does no harm. With --follow until Ctrl-C.
@@ -52,37 +49,29 @@ def consume(
     """
     import sys
 
-    from engagement_platform.consumers import Changes
-    from engagement_platform.consumers.appended import Appends
-    from engagement_platform.consumers.output import (
-        FORMATS,
-        CannotPut,
-        JsonLines,
-        ParquetFiles,
-        deliver,
-        deliver_rows,
-    )
+    from engagement_platform.consumers import Appends, Changes
+    from engagement_platform.consumers.output import FORMATS, JsonLines, ParquetFiles, cannot_write, deliver
     from engagement_platform.settings import Settings
 
     if output_format not in FORMATS:
         raise typer.BadParameter(f"one of {', '.join(FORMATS)}", param_hint="--format")
     if output_format == "parquet" and out is None:
-        raise CannotPut(None, "--format parquet needs --out FOLDER")
+        raise cannot_write(None, "--format parquet needs --out FOLDER")
     settings = Settings()
     output = ParquetFiles(out) if output_format == "parquet" and out else JsonLines(out or sys.stdout)
     if table is not None:
-        if organization or change_type or column or resnapshot:
-            said = "takes no --organization, --change-type, --column, --resnapshot"
+        if organization or column or resnapshot:
+            said = "takes no --organization, --column, --resnapshot"
             raise typer.BadParameter(said, param_hint="--table")
         appends = Appends(
             settings.lake, table, name=name, start=start, max_rows=max_rows, follow=follow,
             poll=settings.consumers.poll, store_url=settings.store_url,
         )  # fmt: skip
-        for added in deliver_rows(appends, output):
+        for added in deliver(appends, output):
             typer.echo(f"{added.rows.num_rows:,} rows, through version {added.position.version}", err=True)
         return
     changes = Changes(
-        settings.lake, name=name, organizations=organization, change_types=change_type, columns=column, start=start,
+        settings.lake, name=name, organizations=organization, columns=column, start=start,
         max_rows=max_rows, follow=follow, poll=settings.consumers.poll, store_url=settings.store_url,
     )  # fmt: skip
     if resnapshot:
@@ -122,9 +111,9 @@ def consumers(
     from rich.console import Console
     from rich.table import Table
 
-    from engagement_platform.consumers.appended import cursor_root
-    from engagement_platform.consumers.changes import lake_root
-    from engagement_platform.consumers.lag import lags, told
+    from engagement_platform.consumers.append_reader import cursor_root
+    from engagement_platform.consumers.lag import lags, late
+    from engagement_platform.consumers.reader import lake_root
     from engagement_platform.engine.cursors import CursorStore, StreamCheckpoints
     from engagement_platform.engine.database import open_engine
     from engagement_platform.settings import Settings
@@ -149,16 +138,13 @@ def consumers(
     else:
         shown = Table("consumer", "of", "version", "waiting", "commits", "oldest", "read", "last commit")
         for lag in found:
-            figures = (
-                f"{lag.position.version}",
-                f"{lag.rows:,}",
-                f"{lag.commits:,}",
-                f"{lag.age(now).total_seconds():.0f} s",
+            waits = (f"{lag.behind.rows:,}", f"{lag.behind.commits:,}", f"{lag.age_s(now):.0f} s")
+            read = "" if lag.rows_read is None else f"{lag.rows_read:,}"
+            shown.add_row(
+                lag.name, lag.table, f"{lag.position.version}", *waits, read, f"{lag.committed_ts:%Y-%m-%d %H:%M:%S}"
             )
-            read = "" if lag.stream else f"{lag.rows_read:,}"
-            shown.add_row(lag.name, lag.table, *figures, read, f"{lag.committed_ts:%Y-%m-%d %H:%M:%S}")
         Console().print(shown)
-    late = told(found, now, settings.consumers.max_lag)
-    for sentence in late:
+    sentences = late(found, now, settings.consumers.max_lag)
+    for sentence in sentences:
         typer.echo(sentence, err=True)
-    raise typer.Exit(1 if late else 0)
+    raise typer.Exit(1 if sentences else 0)

@@ -1,7 +1,7 @@
-"""Incremental reads for consumers: engagements that changed since last time, as they are now."""
+"""Incremental reads for consumers: engagements that changed since last time as they are now, and rows as they came."""
 
+from engagement_platform.consumers.append_reader import Appends
 from engagement_platform.consumers.changes import Batch, Changes, Snapshot
-from engagement_platform.consumers.notified import TooFarBehind
-from engagement_platform.consumers.position import Position
+from engagement_platform.consumers.reader import ConsumerRefused, Position, TooFarBehind
 
-__all__ = ["Batch", "Changes", "Position", "Snapshot", "TooFarBehind"]
+__all__ = ["Appends", "Batch", "Changes", "ConsumerRefused", "Position", "Snapshot", "TooFarBehind"]

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 
 from sqlalchemy import Engine
 
-from engagement_platform.consumers.notified import commits
-from engagement_platform.consumers.position import Position
-from engagement_platform.engine.cursors import Cursor, CursorStore, StreamCheckpoints
+from engagement_platform.consumers.reader import Position, lost, made_anew, remedy
+from engagement_platform.engine.cursors import CursorStore, StreamCheckpoints
 from engagement_platform.errors import PlatformError
 from engagement_platform.lake import added_rows, log
 from engagement_platform.lake.engagement import NOTIFICATION
@@ -18,7 +17,20 @@ from engagement_platform.layout.streams import Followed, followed
 from engagement_platform.settings import Settings
 
 MOST_COMMITS = 1_000
-"""A consumer further behind is only said to be so: each commit is one small file to read, and this is asked often."""
+"""What waits beyond them is not counted: each commit is a small file to read, and this is asked often."""
+
+
+@dataclass(frozen=True)
+class Behind:
+    """What waits in a table after a position."""
+
+    rows: int
+    """Of the first MOST_COMMITS commits."""
+    commits: int
+    oldest: datetime | None
+    """When the first of them was made; None: nothing waits, or its log entry is gone."""
+    lost: str | None
+    """Why part of it is gone, so that the consumer has to take a snapshot, or to begin anew; None: nothing is."""
 
 
 @dataclass(frozen=True)
@@ -26,25 +38,23 @@ class Lag:
     """What one consumer has not committed yet."""
 
     name: str
-    position: Position
-    rows: int
-    """Notifications that wait, of all organizations, or rows of the table; of the first MOST_COMMITS commits."""
-    commits: int
-    """Commits that wait."""
-    oldest: datetime | None
-    """When the first of them was made; None: nothing waits, or its log entry is gone."""
-    committed_ts: datetime
-    rows_read: int
-    lost: bool
-    """Whether part of what waits is gone: the consumer has to take a snapshot, or to begin anew."""
-    table: str = NOTIFICATION.name
+    table: str
     """What it follows: notifications, or the rows of another append-only table."""
-    stream: bool = False
-    """A Spark stream: its place is in a checkpoint folder, and how much it has read nobody counts."""
+    position: Position
+    behind: Behind
+    committed_ts: datetime
+    rows_read: int | None
+    """None of a Spark stream, whose place is in a checkpoint folder."""
 
-    def age(self, now: datetime) -> timedelta:
+    @property
+    def stream(self) -> bool:
+        """Whether it is a Spark stream."""
+        return self.rows_read is None
+
+    def age_s(self, now: datetime) -> float:
         """How long the oldest change has waited."""
-        return max(timedelta(0), now - self.oldest) if self.oldest else timedelta(0)
+        oldest = self.behind.oldest
+        return max(0.0, round((now - oldest).total_seconds(), 1)) if oldest else 0.0
 
     def as_json(self, now: datetime) -> dict[str, object]:
         """All of it by name; times in ISO 8601."""
@@ -52,13 +62,13 @@ class Lag:
             "name": self.name,
             "table": self.table,
             "stream": self.stream,
-            **self.position.as_json(),
-            "waiting": self.rows,
-            "waiting_commits": self.commits,
-            "oldest_waiting_s": round(self.age(now).total_seconds(), 1),
-            "rows_read": self.rows_read,
+            **asdict(self.position),
+            "waiting": self.behind.rows,
+            "waiting_commits": self.behind.commits,
+            "oldest_waiting_s": self.age_s(now),
+            "rows_read": self.rows_read or 0,
             "committed_ts": self.committed_ts.isoformat(),
-            "lost": self.lost,
+            "lost": self.behind.lost is not None,
         }
 
 
@@ -66,69 +76,54 @@ def lags(settings: Settings, engine: Engine) -> list[Lag]:
     """Every consumer of the lake: of what changed, of the rows of append-only tables, and Spark streams that have
     finished a batch and whose folder can be read from here. Of a commit of which a stream has read a part, all waits.
     """
-    cursors, root = CursorStore(engine), log.storage_uri(settings.lake)
-    found = [_lag(root, NOTIFICATION.name, cursor) for cursor in cursors.all(root)]
-    found += [_lag(root, cursor.lake.removeprefix(f"{root}/"), cursor) for cursor in cursors.below(root)]
+    cursors, root, found = CursorStore(engine), log.storage_uri(settings.lake), list[Lag]()
+    for cursor in (*cursors.all(root), *cursors.below(root)):
+        table = NOTIFICATION.name if cursor.lake == root else cursor.lake.removeprefix(f"{root}/")
+        position = Position.of(cursor.position)
+        waits = behind(f"{root}/{table}", position)
+        found.append(Lag(cursor.name, table, position, waits, cursor.committed_ts, cursor.rows_read))
     uri = NOTIFICATION.uri(settings.lake)
-    table = log.open_log(uri)
-    for name, folder in StreamCheckpoints(engine).all().items() if table else ():
-        at = followed(folder, str(table.metadata().id)) if table else None
+    notification = log.open_log(uri)
+    for name, folder in StreamCheckpoints(engine).all().items() if notification else ():
+        at = followed(folder, str(notification.metadata().id)) if notification else None
         if isinstance(at, Followed):
-            rows, waiting, oldest, lost = _behind(uri, Position(at.version))
-            found.append(Lag(name, Position(at.version), rows, waiting, oldest, at.committed_ts, 0, lost, stream=True))
+            position = Position(at.version)
+            found.append(Lag(name, NOTIFICATION.name, position, behind(uri, position), at.committed_ts, None))
     return found
 
 
-def _lag(root: str, table: str, cursor: Cursor) -> Lag:
-    position = Position.of(cursor.position)
-    rows, waiting, oldest, lost = _behind(f"{root}/{table}", position)
-    return Lag(cursor.name, position, rows, waiting, oldest, cursor.committed_ts, cursor.rows_read, lost, table)
-
-
-def _behind(uri: str, position: Position) -> tuple[int, int, datetime | None, bool]:
-    """What waits after a position: rows, commits, when the first was made, and whether part of it is gone."""
+def behind(uri: str, position: Position) -> Behind:
+    """What waits in the table at `uri` after a position."""
     newest = log.version(uri)
     last = added_rows.BEFORE_ALL if newest is None else newest
-    waiting = max(0, last - position.version)
-    rows, oldest, lost = -position.rows, None, position.version > last
+    rows, oldest, gone = -position.rows, None, made_anew(position, newest)
     try:
-        for version, files in commits(uri, position.version, min(last, position.version + MOST_COMMITS)):
+        for version in range(position.version + 1, min(last, position.version + MOST_COMMITS) + 1):
+            files = added_rows.added(uri, version)
             # What makes a table, or moves rows to other files, is nothing to read.
             if files and oldest is None:
                 oldest = log.committed(uri, version)
+                # What was removed longest ago is what follows at once.
                 added_rows.refuse_vacuumed(uri, files)
             rows += sum(added_rows.rows_in(uri, file) for file in files)
-    except PlatformError:
-        lost = True
-    return max(0, rows), waiting, oldest, lost
+    except PlatformError as error:
+        gone = lost(error)
+    return Behind(max(0, rows), max(0, last - position.version), oldest, gone)
 
 
-def told(found: Sequence[Lag], now: datetime, max_lag: timedelta) -> list[str]:
+def late(found: Sequence[Lag], now: datetime, max_lag: timedelta) -> list[str]:
     """A sentence for each consumer that is lost or too far behind; exactly max_lag is fine."""
     sentences = []
     for lag in found:
         of_rows = lag.table != NOTIFICATION.name
         named = f"stream {lag.name}" if lag.stream else lag.name
         who, waits = (f"{named} of {lag.table}", "rows") if of_rows else (named, "changes")
-        if lag.lost:
-            sentences.append(f"{who} has been away longer than {waits} are kept; {_how_to_go_on(lag)}")
-        elif lag.age(now) > max_lag:
+        if lag.behind.lost is not None:
+            way_on = remedy(lag.name, lag.table, stream=lag.stream)
+            sentences.append(f"{who} has been away longer than {waits} are kept. {way_on}")
+        elif lag.age_s(now) > max_lag.total_seconds():
             sentences.append(
-                f"{who} has {lag.rows:,} {waits} to read, the oldest for {lag.age(now).total_seconds():.0f} s "
+                f"{who} has {lag.behind.rows:,} {waits} to read, the oldest for {lag.age_s(now):.0f} s "
                 f"(limit {max_lag.total_seconds():.0f} s); it last committed {lag.committed_ts:%Y-%m-%d %H:%M:%S} UTC"
             )
     return sentences
-
-
-def _how_to_go_on(lag: Lag) -> str:
-    if lag.stream:
-        return (
-            "replace what it has by all rows that stand, then start it with a new checkpoint folder "
-            f"(`engagement-platform consumers --forget-stream {lag.name}`)"
-        )
-    if lag.table == NOTIFICATION.name:
-        return f"it has to take a snapshot (`engagement-platform consume --name {lag.name} --resnapshot`)"
-    return (
-        "it has to begin anew, from the rows that stand "
-        f"(`engagement-platform consumers --forget {lag.name} --table {lag.table}`)"
-    )

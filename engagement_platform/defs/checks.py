@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 
 import dagster as dg
 
-from engagement_platform.consumers.lag import Lag, lags, told
+from engagement_platform.consumers.lag import Lag, lags, late
 from engagement_platform.defs.backlog import Waiting, waiting
 from engagement_platform.defs.evaluations import report_news
 from engagement_platform.defs.mutation_checks import ANNOUNCED_BATCHES, Announced, announced_rows, not_announced
@@ -147,30 +147,30 @@ def keep_up(settings: Settings, stores: Stores) -> dg.AssetCheckResult:
 
 def keep_up_result(found: Sequence[Lag], now: datetime, max_lag: timedelta) -> dg.AssetCheckResult:
     """Passed when no consumer is lost or further behind than max_lag; exactly that is fine. Nobody reading is fine."""
-    late = told(found, now, max_lag)
+    wrong = late(found, now, max_lag)
     columns = [dg.TableColumn(name) for name in ("consumer", "of", "waiting", "oldest_waiting_s", "last_commit")]
     records = [
         dg.TableRecord(
             {
                 "consumer": lag.name,
                 "of": lag.table,
-                "waiting": str(lag.rows),
-                "oldest_waiting_s": f"{lag.age(now).total_seconds():.0f}",
+                "waiting": str(lag.behind.rows),
+                "oldest_waiting_s": f"{lag.age_s(now):.0f}",
                 "last_commit": f"{lag.committed_ts:%Y-%m-%d %H:%M:%S}",
             }
         )
         for lag in found
     ]
     return dg.AssetCheckResult(
-        passed=not late,
+        passed=not wrong,
         asset_key=NOTIFIED,
         check_name=CONSUMERS_KEEP_UP,
         severity=dg.AssetCheckSeverity.WARN,
-        description="; ".join(late) or None,
+        description="; ".join(wrong) or None,
         metadata={
             "consumers": len(found),
-            "waiting": max((lag.rows for lag in found), default=0),
-            "oldest_waiting_s": round(max((lag.age(now).total_seconds() for lag in found), default=0.0), 1),
+            "waiting": max((lag.behind.rows for lag in found), default=0),
+            "oldest_waiting_s": max((lag.age_s(now) for lag in found), default=0.0),
             "each": dg.MetadataValue.table(records, dg.TableSchema(columns)),
         },
     )

@@ -9,8 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
-from engagement_platform.consumers.changes import lake_root
-from engagement_platform.consumers.notified import TooFarBehind
+from engagement_platform.consumers.reader import TooFarBehind, lake_root
 from engagement_platform.engine.cursors import (
     CheckpointBehind,
     CheckpointChanged,

@@ -63,9 +63,6 @@ class FilesVacuumed(PlatformError):
         )
 
 
-_RESTORED = "restore-tables@"
-
-
 class RowsTakenAway(PlatformError):
     """A table that only grows has lost or changed rows: a DELETE, an overwrite, a RESTORE."""
 
@@ -75,23 +72,6 @@ class RowsTakenAway(PlatformError):
             f"Version {version}{_said(committed)} of the table at {uri} took rows away ({operation}), and only its "
             f"growth can be followed. No table was changed. {_RESET}"
         )
-
-
-class TableReplaced(PlatformError):
-    """The table has fewer versions than were read: another one is in its place, or none."""
-
-    def __init__(self, uri: str, version: int, current: int | None) -> None:
-        self.uri = uri
-        found = "there is no table" if current is None else f"the newest is {current}"
-        super().__init__(
-            f"The consumer stands at version {version} of the table at {uri}, but {found}: it was removed or created "
-            f"again. No table was changed. {_RESET}"
-        )
-
-
-def is_restore(marker: str | None) -> bool:
-    """Whether `engagement-platform restore` took the table back by a commit, by its user metadata."""
-    return (marker or "").startswith(_RESTORED)
 
 
 @dataclass(frozen=True)

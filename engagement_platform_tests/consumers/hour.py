@@ -21,9 +21,8 @@ from typer.testing import CliRunner, Result
 
 from engagement_platform import maintenance
 from engagement_platform.cli import app
-from engagement_platform.consumers import Changes
-from engagement_platform.consumers.in_spark import Pull, as_now, stream
-from engagement_platform.consumers.notified import TooFarBehind
+from engagement_platform.consumers import Changes, TooFarBehind
+from engagement_platform.consumers.in_spark import as_now, stream
 from engagement_platform.erasing.found import Whom
 from engagement_platform.erasing.job import Eraser
 from engagement_platform.jobs import INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS
@@ -90,35 +89,6 @@ class Streamed:
         source = stream(self.world.lake, name=self.name, checkpoint=self.checkpoint, store_url=url)
         query = source.writeStream.foreachBatch(micro_batch).option("checkpointLocation", self.checkpoint)
         query.trigger(availableNow=True).start().awaitTermination()
-
-
-class Pulled:
-    """`Pull`, frame after frame."""
-
-    name = "pull"
-
-    def __init__(self, world: World) -> None:
-        self.world, self.rows, self.resnapshots = world, cast(Rows, {}), 0
-
-    def follow(self, dice: random.Random) -> None:
-        """All that there is; it may die once before it commits, and begins anew where nothing else helps."""
-        try:
-            self._read(1 if dice.random() < 0.3 else 0, dice)
-            self._read(0, dice)
-        except TooFarBehind:
-            # The cursor is that of `Changes`, and so is its way out.
-            self.resnapshots += 1
-            anew = Changes(self.world.settings.lake, name=self.name, store_url=self.world.settings.store_url)
-            self.rows = by_key(anew.resnapshot().table())
-            anew.commit()
-
-    def _read(self, dies_after: int, dice: random.Random) -> None:
-        pull = Pull(self.world.lake, name=self.name, max_rows=dice.choice((2, 1000)))
-        for number, some in enumerate(pull, 1):
-            put(self.rows, some.rows)
-            if number == dies_after:
-                return
-            pull.commit()
 
 
 class Here(Replica):
@@ -229,14 +199,14 @@ class Hour:
         """Of the Data Table between batches: what may be gone back to."""
         self.here, self.sleeper = Here(self.world), Here(self.world)
         self.sleeper.name = "sleeper"
-        self.pulled, self.streamed = Pulled(self.world), Streamed(self.world, self.folder)
+        self.streamed = Streamed(self.world, self.folder)
         self.copied, self.shell = Copied(self.world, self.folder), Shell(self.world, self.folder)
 
     @property
     def readers(self) -> tuple[Callable[[random.Random], None], ...]:
         """How everybody but the sleeper reads all that there is."""
         return (
-            self.here.keep_up, self.pulled.follow, self.streamed.follow, self.copied.follow, self.shell.follow
+            self.here.keep_up, self.streamed.follow, self.copied.follow, self.shell.follow
         )  # fmt: skip
 
     @property
@@ -281,7 +251,7 @@ class Hour:
         """Everybody reads all that there is; what each has then, by its name."""
         self.read()
         self.sleeper.keep_up(self.dice)
-        everybody = (self.here, self.sleeper, self.pulled, self.streamed, self.copied, self.shell)
+        everybody = (self.here, self.sleeper, self.streamed, self.copied, self.shell)
         found = {each.name: each.rows for each in everybody}
         return {name: plain(rows) for name, rows in found.items()}
 

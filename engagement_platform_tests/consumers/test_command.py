@@ -13,8 +13,7 @@ from deltalake import DeltaTable
 from typer.testing import CliRunner, Result
 
 from engagement_platform.cli import app
-from engagement_platform.consumers.notified import TooFarBehind
-from engagement_platform.consumers.output import CannotPut
+from engagement_platform.consumers import ConsumerRefused, TooFarBehind
 from engagement_platform.engine.model import Transaction
 from engagement_platform.lake.arrow import table_of
 from engagement_platform.lake.engagement import NOTIFICATION
@@ -90,7 +89,7 @@ def test_a_batch_is_a_file_that_replaces_itself_when_it_comes_again(lake: PlainL
 def test_places_that_cannot_be_written_move_no_cursor(lake: PlainLake, tmp_path: Path) -> None:
     for words in (["--format", "parquet"], ["--out", str(tmp_path)], ["--out", str(tmp_path / "no" / "file")]):
         result = called("consume", "--name", "scoring", *words)
-        assert isinstance(result.exception, CannotPut)
+        assert isinstance(result.exception, ConsumerRefused)
     assert called("consume", "--name", "scoring", "--format", "csv").exit_code == 2
     assert len(consumed()) == 2
 

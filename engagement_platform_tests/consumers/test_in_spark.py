@@ -1,21 +1,20 @@
-"""A stream, a pull and a consumer without a JVM lead to the same rows, through mutations and a rollback."""
+"""A stream and a consumer without a JVM lead to the same rows, through mutations and a rollback."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 
-from engagement_platform.consumers import Changes
-from engagement_platform.consumers.changes import UnknownChoice
-from engagement_platform.consumers.in_spark import Pull, StreamTooFarBehind, as_now, stream
-from engagement_platform.consumers.lag import lags, told
-from engagement_platform.consumers.standing import standing_now
+from engagement_platform.consumers import Changes, TooFarBehind
+from engagement_platform.consumers.current_rows import CurrentRows
+from engagement_platform.consumers.in_spark import as_now, stream
+from engagement_platform.consumers.lag import lags, late
 from engagement_platform.engine.cursors import CheckpointChanged, CheckpointTaken
 from engagement_platform.erasing.found import Whom
 from engagement_platform.erasing.job import Eraser
@@ -34,52 +33,6 @@ from engagement_platform_tests.rollback.test_restore import restored
 PART: list[Message] = [convert("c9", "p2", "p9", 40, engagement_date_to="2026-11-15")]
 
 
-@pytest.mark.broker
-def test_a_pull_and_changes_lead_to_the_rows_that_readers_see(world: World) -> None:
-    world.ticks = True
-    pulled: Rows = {}
-    for step in (FIRST, REQUESTS):
-        send(world, step)
-    pull = Pull(world.lake, name="pull")
-    for some in pull:
-        put(pulled, some.rows)
-        pull.commit()
-    assert list(Pull(world.lake, name="pull")) == []
-    here = Replica()
-    here.follow(Changes(world.settings.lake, name="here", store_url=world.settings.store_url))
-    assert plain(here.rows) == plain(pulled) == plain(standing(world))
-
-
-@pytest.mark.broker
-def test_a_pull_of_less_than_everything_and_its_snapshot_are_those_of_a_plain_consumer(world: World) -> None:
-    world.ticks = True
-    for step in (FIRST, REQUESTS):
-        send(world, step)
-    less: dict[str, Any] = {"organizations": ["org"], "change_types": ["INSERT", "DELETE"], "columns": ["version"]}
-    here = Changes(world.settings.lake, name="here", store_url=world.settings.store_url, **less)
-    expected = [(batch.inserts, batch.deletes) for batch in here]
-    names = sorted((row["engagement_id"], kind) for pair in expected for kind, table in zip(
-        ("INSERT", "DELETE"), pair, strict=True) for row in table.to_pylist())  # fmt: skip
-    pulled = [row for some in Pull(world.lake, name="less", **less) for row in some.rows.collect()]
-    assert sorted((row["engagement_id"], row["change_type"]) for row in pulled) == names
-    assert len(names) > 1
-    assert list(pulled[0].asDict()) == [
-        "change_type", "organization_id", "engagement_id", "version", "previous_person_id"
-    ]  # fmt: skip
-    nobody = Pull(world.lake, name="nobody", organizations=["nowhere"])
-    assert [some.rows.count() for some in nobody] == [0] * len(list(Pull(world.lake, name="all")))
-    assert nobody.resnapshot().rows.count() == 0
-
-    anew = Pull(world.lake, name="anew")
-    every: Rows = {}
-    put(every, anew.resnapshot().rows)
-    anew.commit()
-    assert plain(every) == plain(standing(world))
-    assert list(Pull(world.lake, name="anew")) == [], "it goes on after the snapshot"
-    with pytest.raises(UnknownChoice, match="no column called colour"):
-        Pull(world.lake, name="wrong", columns=["colour"])
-
-
 def streamed_into(rows: Rows, world: World, checkpoint: str) -> None:
     """What the stream `stream` has not handed out yet, as readers see it now."""
 
@@ -93,20 +46,15 @@ def streamed_into(rows: Rows, world: World, checkpoint: str) -> None:
 
 @pytest.mark.broker
 @pytest.mark.slow
-def test_a_stream_a_pull_and_changes_lead_to_the_rows_that_readers_see(world: World, tmp_path: Path) -> None:
+def test_a_stream_and_changes_lead_to_the_rows_that_readers_see(world: World, tmp_path: Path) -> None:
     world.ticks = True
     url, checkpoint = world.settings.store_url, str(tmp_path / "checkpoint")
     streamed: Rows = {}
-    pulled: Rows = {}
     here = Replica()
-    pull = Pull(world.lake, name="pull", max_rows=2)
     changes = Changes(world.settings.lake, name="here", max_rows=2, store_url=url)
 
     def follow() -> None:
         streamed_into(streamed, world, checkpoint)
-        for some in pull:
-            put(pulled, some.rows)
-            pull.commit()
         here.follow(changes)
 
     send(world, FIRST)
@@ -120,7 +68,7 @@ def test_a_stream_a_pull_and_changes_lead_to_the_rows_that_readers_see(world: Wo
     follow()
     expected = standing(world)
     assert sorted(name for _, name in expected) == ["e1", "e2", "e3"]
-    assert plain(here.rows) == plain(pulled) == plain(streamed) == plain(expected)
+    assert plain(here.rows) == plain(streamed) == plain(expected)
 
 
 @pytest.mark.broker
@@ -168,24 +116,24 @@ def test_a_stream_that_was_stopped_for_too_long_is_told_how_to_go_on(world: Worl
     streamed_into(streamed, world, checkpoint)
     assert streamed
     (kept_up,) = lags(world.settings, engine)
-    assert (kept_up.name, kept_up.rows, kept_up.lost) == ("stream", 0, False)
+    assert (kept_up.name, kept_up.behind.rows, kept_up.behind.lost) == ("stream", 0, None)
     send(world, FIRST[1:])
     stream(world.lake, name="stream", checkpoint=checkpoint)
     (behind,) = lags(world.settings, engine)
-    assert behind.rows == len(world.rows(NOTIFICATION)) - len(streamed)
-    assert behind.oldest is not None
+    assert behind.behind.rows == len(world.rows(NOTIFICATION)) - len(streamed)
+    assert behind.behind.oldest is not None
     uri = Path(world.lake.uri(NOTIFICATION))
     last = {Path(found).name for found in DeltaTable(str(uri)).file_uris()}
     for file in uri.rglob("*.parquet"):
         if file.name in last:
             file.unlink()
-    with pytest.raises(StreamTooFarBehind, match=r"were removed by VACUUM.*--forget-stream stream"):
+    with pytest.raises(TooFarBehind, match=r"were removed by VACUUM.*--forget-stream stream"):
         stream(world.lake, name="stream", checkpoint=checkpoint)
     with pytest.raises(CheckpointTaken, match="belongs to the stream stream, so others cannot use it"):
         stream(world.lake, name="others", checkpoint=checkpoint)
     with pytest.raises(CheckpointChanged, match="Start it with the folder it had"):
         stream(world.lake, name="stream", checkpoint=str(tmp_path / "elsewhere"))
-    (sentence,) = told(lags(world.settings, engine), datetime.now(UTC), timedelta(hours=1))
+    (sentence,) = late(lags(world.settings, engine), datetime.now(UTC), timedelta(hours=1))
     assert sentence.startswith("stream stream has been away longer than changes are kept")
     assert "--forget-stream stream" in sentence
 
@@ -213,9 +161,9 @@ def test_rows_that_a_deletion_vector_hides_are_not_found_without_spark_either(
     spark.createDataFrame(rows).coalesce(1).write.format("delta").mode("append").save(uri)
     spark.sql(f"DELETE FROM delta.`{uri}` WHERE engagement_id = 'e2'").collect()
     assert pa.table(DeltaTable(uri).get_add_actions()).num_rows == 1, "a file was rewritten"
-    standing = standing_now(made.root)
-    assert standing is not None
-    found = standing.find(rows, ("engagement_id",))
+    current = CurrentRows.of(made.root)
+    assert current is not None
+    (found,) = current.rows(("engagement_id",), keys=rows)
     assert found.column("engagement_id").to_pylist() == ["e1", "e3"]
-    (every,) = standing.every(("engagement_id",), ["org"])
+    (every,) = current.rows(("engagement_id",), organizations=["org"])
     assert every.equals(found)

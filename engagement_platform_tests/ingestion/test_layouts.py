@@ -19,7 +19,7 @@ from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from engagement_platform.consumers.standing import standing_now
+from engagement_platform.consumers.current_rows import CurrentRows
 from engagement_platform.engine.job import BatchReport
 from engagement_platform.engine.model import Transaction
 from engagement_platform.jobs import INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS
@@ -68,9 +68,9 @@ class Reader:
                 seen.append(now)
 
     def read_rows(self) -> list[Any]:
-        found = standing_now(self.world.lake.root)
+        found = CurrentRows.of(self.world.lake.root)
         columns = ("organization_id", "engagement_id", "person_id", "version")
-        parts = () if found is None else found.every((*columns, "engagement"), None)
+        parts = () if found is None else found.rows((*columns, "engagement"))
         rows = [row for part in parts for row in part.to_pylist()]
         return sorted((*(row[c] for c in columns), row["engagement"]["subject"] or "") for row in rows)
 

@@ -11,13 +11,12 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from engagement_platform.consumers.appended import Appends
+from engagement_platform.consumers import Appends, TooFarBehind
 from engagement_platform.engine.database import open_engine
 from engagement_platform.engine.job import Callbacks
 from engagement_platform.engine.unfinished_batches import OthersBatchUnfinished
 from engagement_platform.erasing.places import of_feed
 from engagement_platform.errors import PlatformError
-from engagement_platform.lake.added_rows import RowsTakenAway
 from engagement_platform.lake.lake import Lake
 from engagement_platform.lake.restore import RESTORE
 from engagement_platform.pii.erasure import Subject
@@ -249,7 +248,7 @@ def test_who_follows_a_table_is_told(four: World) -> None:
     reader.commit()
     assert seen > 0
     assert restoring(four).run(Asked(LOGIN, 1)) is not None
-    with pytest.raises(RowsTakenAway, match="RESTORE"):
+    with pytest.raises(TooFarBehind, match="RESTORE"):
         list(reader)
 
 

@@ -12,11 +12,10 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from engagement_platform.consumers.appended import Appends
+from engagement_platform.consumers import Appends, TooFarBehind
 from engagement_platform.engine.job import Callbacks, MicroBatchJob, Observer
 from engagement_platform.engine.unfinished_batches import OthersBatchUnfinished
 from engagement_platform.lake import scan
-from engagement_platform.lake.added_rows import RowsTakenAway
 from engagement_platform.lake.contract import Table
 from engagement_platform.pipelines.redrive import REDRIVEN
 from engagement_platform.rollback import groups
@@ -115,7 +114,7 @@ def test_they_go_back_together_and_a_replay_ends_in_the_undisturbed_rows(world: 
     assert {name: report.counts[name] for name in ("inserted", "updated", "deleted", "tables", "jobs_put_back")} == {
         "inserted": 0, "updated": 0, "deleted": gone, "tables": 2, "jobs_put_back": 1,
     }  # fmt: skip
-    with pytest.raises(RowsTakenAway, match="RESTORE"):
+    with pytest.raises(TooFarBehind, match="RESTORE"):
         list(reader)
     world.ingest()
     assert world.everything() == before

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from engagement_platform.consumers.appended import Appends, NotReadIncrementally
+from engagement_platform.consumers import Appends, ConsumerRefused
 from engagement_platform.engine.model import Transaction
 from engagement_platform.jobs import open_stores
 from engagement_platform.lake.arrow import table_of
@@ -90,5 +90,5 @@ def test_a_table_whose_rows_change_and_one_that_is_not_there_are_refused(tmp_pat
     lake = Lake(tmp_path)
     plant.create(MAPPING.uri(lake.settings.lake), MAPPING)
     for table, why in ((MAPPING.name, "may change"), ("shop/nothing", "no such table")):
-        with pytest.raises(NotReadIncrementally, match=why):
+        with pytest.raises(ConsumerRefused, match=why):
             Appends(lake.settings.lake, table, name="me", store_url=lake.settings.store_url)

@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable
 
-from engagement_platform.consumers.standing import Standing, standing_now
+from engagement_platform.consumers.current_rows import CurrentRows
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.engagement import ALIAS, CHANGESET, MUTATION_REQUEST
 from engagement_platform.pipelines.engagements.schema import CURRENT_ROW
@@ -37,18 +37,18 @@ def lake(tmp_path: Path) -> PlainLake:
     return lake
 
 
-def now(lake: PlainLake) -> Standing:
-    standing = standing_now(lake.settings.lake)
-    assert standing is not None
-    return standing
+def now(lake: PlainLake) -> CurrentRows:
+    current = CurrentRows.of(lake.settings.lake)
+    assert current is not None
+    return current
 
 
 def every(lake: PlainLake) -> Rows:
-    return by_key(pa.concat_tables([CURRENT_ROW.empty_table(), *now(lake).every(CURRENT_ROW.names, None)]))
+    return by_key(pa.concat_tables([CURRENT_ROW.empty_table(), *now(lake).rows(CURRENT_ROW.names)]))
 
 
 def found(lake: PlainLake) -> Rows:
-    return by_key(now(lake).find(lake.rows(lake.data), CURRENT_ROW.names))
+    return by_key(pa.concat_tables(now(lake).rows(CURRENT_ROW.names, keys=lake.rows(lake.data))))
 
 
 def test_images_patches_conversions_and_deletions_are_seen_before_they_are_moved(lake: PlainLake) -> None:
@@ -65,13 +65,13 @@ def test_images_patches_conversions_and_deletions_are_seen_before_they_are_moved
 
 
 def test_less_than_everything_is_the_same_of_less(lake: PlainLake) -> None:
-    (rows,) = now(lake).every(("engagement_id", "person_id"), {"other"})
+    (rows,) = now(lake).rows(("engagement_id", "person_id"), organizations={"other"})
     assert rows.to_pylist() == [{"engagement_id": "quiet", "person_id": "p3"}]
     keys = lake.rows(lake.data)
     keys = keys.filter(pc.equal(keys["engagement_id"], "newer"))
-    some = now(lake).find(keys, ["version"])
+    (some,) = now(lake).rows(["version"], keys=keys)
     assert some.to_pylist() == [{"version": 2}]
-    assert list(now(lake).every(CURRENT_ROW.names, {"nobody"})) == []
+    assert list(now(lake).rows(CURRENT_ROW.names, organizations={"nobody"})) == []
 
 
 def test_a_batch_that_is_not_published_is_not_seen(lake: PlainLake) -> None:
@@ -113,7 +113,7 @@ def remove_files(lake: PlainLake, *tables: Table) -> None:
 
 def test_where_nothing_pends_no_log_of_changes_is_opened(lake: PlainLake) -> None:
     remove_files(lake, CHANGESET, ALIAS)
-    (rows,) = now(lake).every(("person_id",), {"other"})
+    (rows,) = now(lake).rows(("person_id",), organizations={"other"})
     assert rows.to_pylist() == [{"person_id": "p3"}]
     lake.move(dies_before=CHANGESET)
     remove_files(lake, MUTATION_REQUEST)

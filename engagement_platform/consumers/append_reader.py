@@ -1,0 +1,88 @@
+"""Incremental read of an append-only table: each row once, in the order of its commits, and a durable cursor. No JVM.
+
+For engagements, whose rows change, there is `changes`; here rows are as they were written.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+import pyarrow as pa
+
+from engagement_platform.consumers.reader import MAX_ROWS, ConsumerRefused, CursorReader, Position, Start, lake_root
+from engagement_platform.lake import log
+from engagement_platform.lake.contract import Column, Mode, Table
+
+
+@dataclass(frozen=True)
+class Appended:
+    """Some rows, and the position after them."""
+
+    rows: pa.Table
+    position: Position
+
+    def table(self) -> pa.Table:
+        """The rows."""
+        return self.rows
+
+
+class Appends(CursorReader[Appended]):
+    """Rows that were added to a table since a consumer committed last. Iterate, keep each batch, then `commit()`.
+
+    table: such as `shop/click`; append-only. name: of the consumer, unique among those of the table. The other
+    parameters are those of `Changes`. A restore of the table, and an erasure that takes rows out of it, end with
+    TooFarBehind: the rows have been handed out.
+
+    After a crash everything since the last commit comes once more; nothing is skipped. VACUUM keeps what a consumer has
+    yet to read. Raises ConsumerRefused, StoresUnavailable.
+    """
+
+    def __init__(
+        self,
+        lake_uri: str | Path,
+        table: str,
+        *,
+        name: str,
+        start: Start = "beginning",
+        max_rows: int = MAX_ROWS,
+        follow: bool = False,
+        poll: timedelta = timedelta(seconds=1),
+        store_url: str | None = None,
+    ) -> None:
+        root = lake_root(lake_uri)
+        super().__init__(
+            root, _contract(root, table), cursor_root(root, table),
+            name=name, start=start, max_rows=max_rows, store_url=store_url, follow=follow, poll=poll,
+        )  # fmt: skip
+
+    def _next(self) -> Appended | None:
+        while (newest := self._unread()) is not None:
+            rows = self._stretch(newest, self._table.column_names)
+            if rows.num_rows:
+                return Appended(rows, self._position)
+        return None
+
+
+def cursor_root(root: str, table: str) -> str:
+    """Under which the cursors of a table's consumers are kept; those of notifications go by the lake itself."""
+    return f"{root}/{table}"
+
+
+def _contract(root: str, table: str) -> Table:
+    """The table as its log describes it. Raises ConsumerRefused."""
+    found = log.describe(f"{root}/{table}")
+    if found is None or found.properties.get("delta.appendOnly", "false") != "true":
+        why = f"there is no such table under {root} yet" if found is None else "rows that were written may change"
+        raise ConsumerRefused(
+            f"{table} cannot be read incrementally: {why}.",
+            "Append-only tables can, such as those that you declare; for engagements call `consume` without --table.",
+        )
+    return Table(
+        key=tuple(table.split("/")),
+        description="",
+        mode=Mode.APPEND_ONLY,
+        partitioned_by=found.partitioned_by,
+        columns=tuple(Column(name, kind, "") for name, kind in found.columns.items()),
+    )

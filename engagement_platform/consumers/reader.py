@@ -1,0 +1,248 @@
+"""A durable cursor in one table: where its consumer is, where a new one begins, and the rows after that. No JVM."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Generic, TypeVar
+
+import pyarrow as pa
+
+from engagement_platform.engine.cursors import CursorStore
+from engagement_platform.engine.database import open_engine
+from engagement_platform.errors import PlatformError
+from engagement_platform.lake import added_rows, log
+from engagement_platform.lake.added_rows import BEFORE_ALL, CommitsExpired, FilesVacuumed, RowsTakenAway
+from engagement_platform.lake.arrow import schema_of
+from engagement_platform.lake.contract import Table
+from engagement_platform.lake.engagement import NOTIFICATION
+from engagement_platform.settings import Settings
+
+B = TypeVar("B")
+
+Start = str | datetime
+"""`beginning`, `now`, or a time with a zone."""
+
+MAX_ROWS = 100_000
+"""Notifications in one batch; with as many rows of the Data Table that is some 50 MB in memory (a guess)."""
+
+
+class ConsumerRefused(PlatformError):
+    """What was asked of a consumer cannot be done. Nothing was read, and no cursor was made or moved."""
+
+    def __init__(self, why: str, do: str) -> None:
+        super().__init__(f"{why} Nothing was read and no cursor was moved. {do}")
+
+
+class TooFarBehind(PlatformError):
+    """What a consumer has not read yet can no longer be read one by one."""
+
+    def __init__(self, name: str, position: Position, why: str, table: str, *, stream: bool = False) -> None:
+        self.name, self.position, self.why = name, position, why
+        super().__init__(
+            f"{'The stream' if stream else 'Consumer'} {name} cannot go on after version {position.version} of {table}:"
+            f" {why}. Its cursor was not moved. {remedy(name, table, stream=stream)}"
+        )
+
+
+def remedy(name: str, table: str, *, stream: bool = False) -> str:
+    """How a consumer goes on that what is left no longer leads to what stands."""
+    if stream:
+        return (
+            "Replace what it has by `engagement/current`, then `engagement-platform consumers --forget-stream "
+            f"{name}`, and start it with a new checkpoint folder and startingVersion."
+        )
+    if table == NOTIFICATION.name:
+        return (
+            "Replace what it has by a snapshot and go on from there: `resnapshot()`, or `engagement-platform consume "
+            f"--name {name} --resnapshot --out FILE`."
+        )
+    return f"Begin anew, from the rows that stand now: `engagement-platform consumers --forget {name} --table {table}`."
+
+
+@dataclass(frozen=True, order=True)
+class Position:
+    """All commits of a table up to `version` were read, and of the next one the first `rows` rows."""
+
+    version: int = BEFORE_ALL
+    rows: int = 0
+
+    @classmethod
+    def of(cls, stored: Mapping[str, int]) -> Position:
+        """From what the store keeps."""
+        return cls(stored["version"], stored["rows"])
+
+
+def lake_root(lake_uri: str | Path) -> str:
+    """A lake's root as cursors know it, however it was written: an absolute path or a URI, no slash at its end."""
+    uri = str(lake_uri)
+    root = uri if "://" in uri else str(Path(uri).expanduser().absolute())
+    return log.storage_uri(root.rstrip("/"))
+
+
+class CursorReader(Generic[B]):
+    """A reader of one table with a durable cursor. Iterate, keep each batch, then `commit()`.
+
+    root, table: what is read. lake: under which its cursors are kept. The other parameters are those of `Changes`.
+    Raises ConsumerRefused, StoresUnavailable.
+    """
+
+    def __init__(
+        self,
+        root: str,
+        table: Table,
+        lake: str,
+        *,
+        name: str,
+        start: Start,
+        max_rows: int,
+        store_url: str | None,
+        follow: bool = False,
+        poll: timedelta = timedelta(seconds=1),
+    ) -> None:
+        if max_rows < 1:
+            raise ValueError("max_rows is at least 1")
+        self.root, self.name, self.max_rows, self.follow, self.poll = root, name, max_rows, follow, poll
+        self._table, self._uri, self._lake = table, table.uri(root), lake
+        self._cursors = CursorStore(open_engine(store_url or Settings().store_url))
+        self._cursor = self._cursors.get(lake, name) or self._cursors.begin(
+            lake, name, asdict(first_position(self._uri, start))
+        )
+        self._position, self._rows_read = self.committed, 0
+
+    @property
+    def committed(self) -> Position:
+        """Where a crash now would lead back to."""
+        return Position.of(self._cursor.position)
+
+    def __iter__(self) -> Iterator[B]:
+        """Batches until all is read, or, with follow, for ever. Raises TooFarBehind, CursorMoved."""
+        while True:
+            batch = self._next()
+            if batch is not None:
+                yield batch
+            elif not self.follow:
+                return
+            else:
+                time.sleep(self.poll.total_seconds())
+
+    def commit(self) -> None:
+        """Go on from the end of what was read last from now on. Raises CursorMoved, StoresUnavailable."""
+        if self._position != self.committed:
+            self._cursor = self._cursors.move(self._cursor, asdict(self._position), self._rows_read)
+        self._rows_read = 0
+
+    def forget(self) -> None:
+        """Give up the cursor: nothing is kept for this consumer any more."""
+        self._cursors.forget(self._lake, self.name)
+
+    def _next(self) -> B | None:
+        """The next batch; None when all is read."""
+        raise NotImplementedError
+
+    def _unread(self) -> int | None:
+        """The newest version where it was not read yet. Raises TooFarBehind when the table has fewer versions."""
+        # Not `log.version`: that reads what the log has of all files, at each look of a consumer that waits.
+        newest = log.newest_entry(self._uri)
+        if (why := made_anew(self._position, newest)) is not None:
+            raise TooFarBehind(self.name, self._position, why, self._table.name)
+        return None if newest == self._position.version else newest
+
+    def _stretch(self, through: int, columns: Sequence[str]) -> pa.Table:
+        """At most `max_rows` rows after the position, in the order of their commits; the position moves behind them.
+
+        Files that OPTIMIZE merged hold no new rows. Raises TooFarBehind.
+        """
+        parts, left = [schema_of(self._table, *columns).empty_table()], self.max_rows
+        with self._reading():
+            while left and self._position.version < through:
+                version, before = self._position.version + 1, self._position.rows
+                files = added_rows.added(self._uri, version)
+                counts = [added_rows.rows_in(self._uri, file) for file in files]
+                skip, taken = before, 0
+                for file, count in zip(files, counts, strict=True):
+                    if skip < count and taken < left:
+                        rows = added_rows.read_here(self._uri, self._table, [file], columns)
+                        parts.append(rows.slice(skip, left - taken))
+                        taken += parts[-1].num_rows
+                    skip = max(0, skip - count)
+                left -= taken
+                whole = before + taken >= sum(counts)
+                self._position = Position(version) if whole else Position(version - 1, before + taken)
+        self._rows_read += self.max_rows - left
+        return pa.concat_tables(parts)
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        """What a log or its files lack, as what it means to a consumer."""
+        try:
+            yield
+        except (CommitsExpired, FilesVacuumed, RowsTakenAway, FileNotFoundError) as error:
+            raise TooFarBehind(self.name, self._position, lost(error), self._table.name) from error
+
+
+def made_anew(position: Position, newest: int | None) -> str | None:
+    """Why the table is another one than was read: it has fewer versions; None when it may be the same."""
+    if position.version <= (BEFORE_ALL if newest is None else newest):
+        return None
+    return f"{'there is no table' if newest is None else f'its newest version is {newest}'}, so it was made anew"
+
+
+def lost(error: Exception) -> str:
+    """What is gone of a table that was followed."""
+    if isinstance(error, CommitsExpired):
+        kept = "keeps none after it" if error.lost_to is None else f"begins at {error.lost_to}"
+        return f"version {error.lost_from} is needed, but its log {kept}"
+    if isinstance(error, RowsTakenAway):
+        return f"version {error.version} took rows away ({error.operation})"
+    return "files that the next versions added were removed by VACUUM"
+
+
+def first_position(uri: str, start: Start) -> Position:
+    """Where a new consumer of the table at `uri` begins. Raises ConsumerRefused.
+
+    Cost: nothing for `beginning` and `now`; a few entries of the log for a time.
+    """
+    newest = None if start == "beginning" else log.version(uri)
+    if newest is None:
+        # Everything that is asked for is still to come.
+        return Position()
+    if start == "now":
+        return Position(newest)
+    return _before_time(uri, _moment(start), newest)
+
+
+def _unknown(start: object, why: str) -> ConsumerRefused:
+    return ConsumerRefused(
+        f"A consumer cannot start at {start!r}: {why}.",
+        "Start at `beginning`, `now`, or a time with a zone such as 2026-11-21T09:30:00+00:00.",
+    )
+
+
+def _moment(start: str | datetime) -> datetime:
+    try:
+        moment = datetime.fromisoformat(start) if isinstance(start, str) else start
+    except ValueError:
+        raise _unknown(start, "it is no starting point") from None
+    if moment.tzinfo is None:
+        raise _unknown(str(start), "it has no zone, and a guess could skip hours")
+    return moment.astimezone(UTC)
+
+
+def _before_time(uri: str, moment: datetime, newest: int) -> Position:
+    """Before the first commit at or after a moment; by halving, since commits come in the order of time."""
+    oldest = log.next_entry(uri, BEFORE_ALL)
+    low, high = newest + 1 if oldest is None else oldest, newest + 1
+    while low < high:
+        middle = (low + high) // 2
+        at = log.committed(uri, middle)
+        if at is not None and at >= moment:
+            high = middle
+        else:
+            low = middle + 1
+    # When it is older than the oldest entry, what was before that is needed, and reading it says what is gone.
+    return Position(BEFORE_ALL if low == oldest and low > 0 else low - 1)
