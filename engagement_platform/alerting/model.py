@@ -1,14 +1,17 @@
-"""The words of alerting: an alert, its severity, the states it goes through, a message about it.
+"""The words of alerting: an alert, its severity and state, and the message about one alert or about several.
 
-Values only. Keeping them is `store`, wording them is `wording`.
+Values and pure functions. Keeping and sending them is `alerts`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import StrEnum
+
+SHOWN_IN_SUMMARY = 20
+"""A message of a chat ends being read after a screen."""
 
 
 class Severity(StrEnum):
@@ -25,7 +28,7 @@ class Severity(StrEnum):
 
 
 class State(StrEnum):
-    """Where an alert stands, and what a message says of it."""
+    """Where an alert is, and what a message is about."""
 
     RAISED = "raised"
     REPEATED = "repeated"
@@ -44,24 +47,10 @@ class Alert:
     body: str
     """What happened and what to do; sentences. No secrets, no contents of messages."""
     source: str
-    """Who found it: `asset check`, `run`, `live-ops`."""
+    """What found it: `asset check`, `run`, `live-ops`."""
     since: datetime
     """When it began, as far as the source knows."""
     labels: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Standing:
-    """An alert as it is kept."""
-
-    alert: Alert
-    """With the `since` of its beginning and the words of its newest look."""
-    state: State
-    times: int
-    """How often it was seen since it began."""
-    seen_ts: datetime
-    sent_ts: datetime | None
-    """When the newest message about it was sent; None when none was."""
 
 
 @dataclass(frozen=True)
@@ -72,3 +61,35 @@ class Message:
     severity: Severity
     title: str
     text: str
+
+
+def message_about(alert: Alert, state: State, times: int, until: datetime | None = None, recovery: str = "") -> Message:
+    """The message about one alert. times: how often it was seen; until, recovery: when it was over, and its words."""
+    begins = {
+        State.RAISED: f"[{alert.severity}]",
+        State.REPEATED: f"[still {alert.severity}]",
+        State.RECOVERED: "[recovered]",
+    }[state]
+    when = f"Since {_moment(alert.since)}"
+    if until is not None:
+        when += f", until {_moment(until)}"
+    elif times > 1:
+        when += f", seen {times} times"
+    labels = ", ".join(f"{name}: {value}" for name, value in sorted(alert.labels.items()))
+    body = recovery if state is State.RECOVERED else alert.body
+    lines = [body, f"{when}.", f"{alert.source}: {alert.key}", labels]
+    return Message(state, alert.severity, f"{begins} {alert.title}", "\n".join(line for line in lines if line))
+
+
+def summed_up(messages: Sequence[Message]) -> Message:
+    """One message for several that were held back, oldest first, at least one; the worst decides how it looks."""
+    worst = max(messages, key=lambda message: (message.state is not State.RECOVERED, message.severity.rank))
+    shown = [f"- {message.title}" for message in messages[:SHOWN_IN_SUMMARY]]
+    if len(messages) > SHOWN_IN_SUMMARY:
+        shown.append(f"- and {len(messages) - SHOWN_IN_SUMMARY} more: engagement-platform alert list")
+    title = f"{len(messages)} messages that were held back"
+    return Message(worst.state, worst.severity, title, "\n".join(shown))
+
+
+def _moment(moment: datetime) -> str:
+    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"

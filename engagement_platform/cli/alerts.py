@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from engagement_platform.alerting.alerts import Alerts
-    from engagement_platform.alerting.model import Standing
+    from engagement_platform.alerting.alerts import Alerts, Standing
 
 
 group = typer.Typer(
@@ -24,23 +23,23 @@ def send_test() -> None:
     Exit status: 0 when every URL took it, 1 when one did not, or when there is none.
     Example: engagement-platform alert test
     """
-    from engagement_platform.alerting.alerts import NOBODY
+    from engagement_platform.alerting.alerts import NOTHING_SENT
     from engagement_platform.alerting.model import Message, Severity, State
-    from engagement_platform.alerting.sender import Sender
+    from engagement_platform.alerting.sender import targets_of
     from engagement_platform.settings import Settings
 
     alerting = Settings().alerting
-    sender = Sender(alerting.urls, alerting.timeout)
-    if not sender.targets:
-        typer.echo(NOBODY, err=True)
+    targets = targets_of(alerting.urls, alerting.timeout)
+    if not targets:
+        typer.echo(NOTHING_SENT, err=True)
         raise typer.Exit(1)
     words = "Alerts of the engagement platform will arrive here. Nothing is wrong."
     message = Message(State.RAISED, Severity.INFO, "[test] engagement-platform alert test", words)
     all_taken = True
-    for target in sender.targets:
-        sent = sender.send(target, message)
-        all_taken = all_taken and sent.taken
-        typer.echo(f"{target}: {sent.reason} ({sent.seconds:.1f} s)")
+    for target in targets:
+        reason = target.send(message)
+        all_taken = all_taken and reason is None
+        typer.echo(f"{target}: {reason or 'taken'}")
     raise typer.Exit(0 if all_taken else 1)
 
 
@@ -50,12 +49,12 @@ def list_alerts(
 ) -> None:
     """Show what is wrong now, since when, and what waits for each URL. Sends nothing; starts no Spark.
 
-    Exit status: 0, also when alerts stand. Example: engagement-platform alert list
+    Exit status: 0, also when something is wrong. Example: engagement-platform alert list
     """
     from rich.console import Console
     from rich.table import Column, Table
 
-    from engagement_platform.alerting.alerts import NOBODY
+    from engagement_platform.alerting.alerts import NOTHING_SENT
 
     alerts = _alerts()
     standing, queues = alerts.standing(), alerts.queues()
@@ -72,12 +71,12 @@ def list_alerts(
             table.add_row(f"{one.alert.severity}{muted}", since, f"{one.times:,}", one.alert.key, one.alert.title)
         Console().print(table)
     else:
-        typer.echo("No alert stands.")
+        typer.echo("Nothing is wrong.")
     for target, queue in queues.items():
         why = f"; the last attempt: {queue.reason}" if queue.reason else ""
         typer.echo(f"{target}: {queue.waiting:,} messages wait{why}")
     if not queues:
-        typer.echo(NOBODY)
+        typer.echo(NOTHING_SENT)
 
 
 @group.command()
@@ -113,7 +112,7 @@ def _as_json(one: Standing, muted: bool) -> dict[str, object]:
         "since": one.alert.since.isoformat(),
         "seen": one.seen_ts.isoformat(),
         "times": one.times,
-        "told": one.sent_ts.isoformat() if one.sent_ts else None,
+        "sent": one.sent,
         "labels": dict(one.alert.labels),
         "muted": muted,
     }

@@ -39,8 +39,8 @@ def consume(
 ) -> None:
     """Read what changed since last time: each changed engagement as it is now, with change_type. Needs no Spark.
 
-    With --table the rows that were added to a table, as they were written; --organization, --column and --resnapshot are
-    for engagements only.
+    With --table the rows that were added to a table, as they were written; --organization, --column and --resnapshot
+    are for engagements only.
 
     The cursor moves when a batch is written whole. After a crash a batch comes again: rows are as they are now, so
     putting them in place by organization_id and engagement_id twice does no harm. With --follow until Ctrl-C.

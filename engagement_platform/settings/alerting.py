@@ -53,6 +53,6 @@ class AlertingSettings(Section):
     )
     timeout: timedelta = Field(
         default=timedelta(seconds=10),
-        description="How long a URL may take for one message. Sending goes on beside everything else, so this delays "
-        "no run; Apprise itself spaces messages to some services by up to 5.5 s.",
+        description="How long a URL may take to connect, and to answer. Sending goes on beside everything else, so "
+        "this delays no run; Apprise itself spaces messages to some services by up to 5.5 s.",
     )

@@ -39,7 +39,7 @@ def test_without_urls_everything_says_that_nothing_is_sent() -> None:
     tested = called("test")
     assert (tested.exit_code, tested.stderr) == (1, "alerting.urls is empty: nothing is sent\n")
     listed = called("list")
-    assert (listed.exit_code, listed.stdout) == (0, "No alert stands.\nalerting.urls is empty: nothing is sent\n")
+    assert (listed.exit_code, listed.stdout) == (0, "Nothing is wrong.\nalerting.urls is empty: nothing is sent\n")
 
 
 def test_a_test_message_arrives_and_each_url_is_told_of(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,7 +52,7 @@ def test_a_test_message_arrives_and_each_url_is_told_of(receiver: Receiver, monk
         tested = called("test")
     assert tested.exit_code == 1
     first, second = tested.stdout.splitlines()
-    assert first.startswith("1-json (127.0.0.1): taken (")
+    assert first.startswith("1-json (127.0.0.1): taken")
     assert second.startswith("2-json (127.0.0.1): refused: ")
     assert "pa55word" not in tested.output
     assert "t0ken" not in tested.output
@@ -62,9 +62,9 @@ def test_alerts_are_listed_worst_first_and_closed_by_hand(monkeypatch: pytest.Mo
     monkeypatch.setenv("ENGAGEMENT_PLATFORM_ALERTING__MUTE", '["check/warning"]')
     raise_some()
     told = json.loads(called("list", "--json").stdout)
-    assert [(one["key"], one["muted"], one["told"]) for one in told["alerts"]] == [
-        ("check/error", False, None),
-        ("check/warning", True, None),
+    assert [(one["key"], one["muted"], one["sent"]) for one in told["alerts"]] == [
+        ("check/error", False, False),
+        ("check/warning", True, False),
     ]
     assert told["urls"] == {}
     assert "check/warning" in called("list").stdout
