@@ -27,10 +27,10 @@ MAX_ROWS = 100_000
 _LABEL = 48
 """Characters of an id that a picture shows; an id may have 256."""
 
-PERSONS = "SELECT person_id, organization_id, count(*) AS n FROM engagement GROUP BY ALL ORDER BY n DESC, ALL LIMIT 20"
+PERSONS = "SELECT person_id, organization_id, count(*) AS n FROM engagement GROUP BY ALL ORDER BY n DESC, 1, 2 LIMIT 20"
 CONVERTED = (
     "SELECT organization_id, count(*) AS n FROM engagement WHERE person_id <> source_person_id "
-    "GROUP BY ALL ORDER BY n DESC, ALL LIMIT 10"
+    "GROUP BY ALL ORDER BY n DESC, 1 LIMIT 10"
 )
 DAYS = "SELECT engagement_date, count(*) FROM engagement GROUP BY ALL ORDER BY engagement_date DESC LIMIT 60"
 
@@ -76,6 +76,9 @@ def _follow(connection: duckdb.DuckDBPyConnection, changes: Changes, reached: Po
             )
         _put(connection, (batch.inserts, updates), reached)
         changes.commit()
+    # The cursor also moves past what changed no row, and the file must not look older than it.
+    connection.execute("BEGIN")
+    _put(connection, (), max(reached, changes.committed))
 
 
 def _put(connection: duckdb.DuckDBPyConnection, some: Iterable[pa.Table], position: Position) -> None:

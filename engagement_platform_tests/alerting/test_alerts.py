@@ -74,13 +74,13 @@ def test_a_dead_receiver_delays_neither_who_raises_nor_the_other_receivers(
             alerts.raised(trouble(f"check/{number}"))
         sending = alerts.deliver_in_background()
         assert time.monotonic() - began < 1.5, "raising and starting to send waited for somebody"
-        while len(receiver.arrived) < 5:
-            assert sending[1].is_alive(), "the living receiver did not get everything"
+        sending[1].join(timeout=20)
+        assert len(receiver.arrived) == 5, "the living receiver did not get everything"
         clock.advance(timedelta(minutes=1))
         assert alerts.deliver_in_background()[0] is sending[0], "one that is still busy is not asked again"
         sending[0].join(timeout=20)
         assert dead.asked == 1, "a receiver that does not answer is asked once in a delivery"
-        assert "not delivered to 1-json (127.0.0.1): refused: " in caplog.text
+        assert "not delivered to 1-json: refused: " in caplog.text
         assert [queue.waiting for queue in alerts.queues().values()] == [5, 0]
         dead.answer()
         clock.advance(timedelta(minutes=5))
