@@ -106,7 +106,8 @@ class Alerts:
             with self._writing() as connection:
                 return self._raised(connection, alert)
         except _TROUBLE as error:
-            return _not_kept(alert.key, error)
+            _not_kept(alert.key, error)
+            return None
 
     def _raised(self, connection: Connection, alert: Alert) -> State:
         now, kept = self._clock(), _row(connection, alert.key)
@@ -138,7 +139,8 @@ class Alerts:
                 wrong = (ALERTS.c.key == key) & (ALERTS.c.state != State.RECOVERED)
                 return connection.execute(ALERTS.update().where(wrong).values(**over)).rowcount > 0
         except _TROUBLE as error:
-            return bool(_not_kept(key, error))
+            _not_kept(key, error)
+            return False
 
     def standing(self) -> list[Standing]:
         """Alerts that are not over, worst first, of one severity the oldest first. Raises StoresUnavailable."""

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import groupby
+from typing import Any
 
 import dagster as dg
 
@@ -27,15 +28,20 @@ LIVE_OPS = dg.AssetKey(["live_ops", "figures"])
 # Two at a time would raise every alert twice.
 LIVE_OPS_POOL = "live_ops"
 
+
 # Not `eager()`: that waits for runs that write events, which drain for minutes. What comes between a request and the
 # next evaluation counts as handled by it (Dagster 1.13), whether or not the run has seen it: hence the quarter.
+def _since_last(condition: dg.AutomationCondition[Any]) -> dg.AutomationCondition[Any]:
+    return condition.since_last_handled()
+
+
 _MINUTE, _QUARTER = (
-    dg.AutomationCondition.cron_tick_passed(cron, "UTC").since_last_handled() for cron in ("* * * * *", "*/15 * * * *")
+    _since_last(dg.AutomationCondition.cron_tick_passed(cron, "UTC")) for cron in ("* * * * *", "*/15 * * * *")
 )
-_CAME = dg.AutomationCondition.any_deps_updated().since_last_handled()
-JUDGED = (((_CAME & _MINUTE) | _QUARTER) & ~dg.AutomationCondition.in_progress()).with_label(
-    "something came, at most once a minute; or a quarter of an hour has passed"
-)
+_CAME = _since_last(dg.AutomationCondition.any_deps_updated())
+JUDGED: dg.AutomationCondition[Any] = (
+    ((_CAME & _MINUTE) | _QUARTER) & ~dg.AutomationCondition.in_progress()
+).with_label("something came, at most once a minute; or a quarter of an hour has passed")
 
 SHOWN = timedelta(minutes=15)
 """How far back the picture and the table of figures go."""
