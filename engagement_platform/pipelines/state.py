@@ -94,6 +94,12 @@ class Requests:
         columns = _in_order(state, "edge", before)
         return [Edge(organization_id, *fields) for fields in zip(*columns.values(), strict=True)]
 
+    @classmethod
+    def edges_since(cls, organization_id: str, state: pa.Table, since: int) -> tuple[list[Edge], int]:
+        """All CONVERTs and DELETEs in their order, and how many have a sequence below `since`."""
+        earlier = pc.sum(pc.less(pc.struct_field(one_chunk(state.column("edge")).drop_null(), "sequence"), since))
+        return cls.edges_of(organization_id, state), earlier.as_py() or 0
+
 
 def _in_order(state: pa.Table, column: str, before: int | None) -> dict[str, list[Any]]:
     """Name of a field -> its values, in the order in which the requests were accepted; without their sequence."""

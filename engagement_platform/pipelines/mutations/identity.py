@@ -6,9 +6,8 @@ Pure functions; nothing here reads or writes a table.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from datetime import date, datetime
-from itertools import chain
 from operator import attrgetter, itemgetter
 from typing import Final, Literal, NamedTuple
 
@@ -108,7 +107,8 @@ class Identities:
         self._branching: set[_Id] = set()
         # Where a row goes that sits at an id just before the edges looked at so far.
         final: dict[_Id, _End] = {}
-        for edge in sorted(first_of_each(edges), key=_ORDER, reverse=True):
+        self._newest_first = sorted(first_of_each(edges), key=_ORDER, reverse=True)
+        for edge in self._newest_first:
             if edge.from_id is None:
                 if edge.engagement_id is not None:
                     self._erasing.setdefault((edge.organization_id, edge.engagement_id), []).append(edge)
@@ -184,32 +184,27 @@ class Identities:
         """(organization_id, engagement_id) named by a DELETE without from_id, which no person id leads to."""
         return set(self._erasing)
 
+    def reached_by(self, new: Iterable[Edge]) -> set[_Id]:
+        """The ids whose rows these of the edges may have given another identity: (organization_id, source_person_id).
 
-def leading_to(edges: Sequence[Edge], new: Iterable[Edge]) -> set[_Id]:
-    """The ids whose rows `new` may give another identity: (organization_id, source_person_id).
-
-    edges: of the organizations of `new` all that are known, in the order in which the first of one request_id counts;
-    `new` may be among them, and counts after them where it is not. Engagements that a DELETE in `new` names without a
-    person have no id by which they are found, see `Identities.erased_engagements`.
-    Cost: one sort and two set look-ups per edge.
-    """
-    added = set(new)
-    organizations = {edge.organization_id for edge in added}
-    known = first_of_each(edge for edge in chain(edges, added) if edge.organization_id in organizations)
-    # Ids from which a row that sits there just before the edges looked at so far may meet a new one.
-    leading: set[_Id] = set()
-    ever: set[_Id] = set()
-    for edge in sorted(known, key=_ORDER, reverse=True):
-        if edge.from_id is None or edge.from_id == edge.to_id:
-            continue
-        start = (edge.organization_id, edge.from_id)
-        if edge in added or (edge.to_id is not None and (edge.organization_id, edge.to_id) in leading):
-            leading.add(start)
-            ever.add(start)
-        elif not edge.branches:
-            # All rows that sit here before it follow it, so none of them meets a new edge that leaves later.
-            leading.discard(start)
-    return ever
+        Engagements that a DELETE in `new` names without a person have no id by which they are found, see
+        `erased_engagements`. Cost: two set look-ups per edge.
+        """
+        added = set(new)
+        # Ids from which a row that sits there just before the edges looked at so far may meet a new one.
+        leading: set[_Id] = set()
+        ever: set[_Id] = set()
+        for edge in self._newest_first:
+            if edge.from_id is None or edge.from_id == edge.to_id:
+                continue
+            start = (edge.organization_id, edge.from_id)
+            if edge in added or (edge.to_id is not None and (edge.organization_id, edge.to_id) in leading):
+                leading.add(start)
+                ever.add(start)
+            elif not edge.branches:
+                # All rows that sit here before it follow it, so none of them meets a new edge that leaves later.
+                leading.discard(start)
+        return ever
 
 
 def first_of_each(edges: Iterable[Edge]) -> Iterable[Edge]:

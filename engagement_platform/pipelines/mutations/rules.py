@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from engagement_platform.pipelines.engagements.rules import change_type
 from engagement_platform.pipelines.engagements.schema import ROW, arrow_schema
-from engagement_platform.pipelines.mutations.identity import Edge, Identities, first_of_each, identities_of, leading_to
+from engagement_platform.pipelines.mutations.identity import Edge, Identities, first_of_each, identities_of
 from engagement_platform.pipelines.state import Requests, newest_rows, one_chunk, struct_rows
 
 _Place = tuple[datetime, bool, str]
@@ -46,10 +46,9 @@ def moves(organization_id: str, state: pa.Table, since: int) -> pa.Table:
     either its moves, at most one of which matches a row, or one row without engaged_before; and one for each engagement
     that any DELETE without a person names, since moves of its person must not bring it back.
     """
-    edges = Requests.edges_of(organization_id, state)
-    earlier = Requests.edges_of(organization_id, state, before=since)
-    reached = leading_to(edges, set(edges) - set(earlier))
-    return _moves(organization_id, Identities(edges), reached)
+    edges, earlier = Requests.edges_since(organization_id, state, since)
+    identities = Identities(edges)
+    return _moves(organization_id, identities, identities.reached_by(edges[earlier:]))
 
 
 def moves_apart(organization_id: str, state: pa.Table, since: int) -> pa.Table:
@@ -57,10 +56,9 @@ def moves_apart(organization_id: str, state: pa.Table, since: int) -> pa.Table:
 
     Returns schema MOVE and `is_after`. An id of which some rows go one by one, without or with them, has no moves.
     """
-    edges = Requests.edges_of(organization_id, state)
-    earlier = Requests.edges_of(organization_id, state, before=since)
-    reached = leading_to(edges, set(edges) - set(earlier))
-    before, after = Identities(earlier), Identities(edges)
+    edges, earlier = Requests.edges_since(organization_id, state, since)
+    before, after = Identities(edges[:earlier]), Identities(edges)
+    reached = after.reached_by(edges[earlier:])
     apart = (before.branching() | after.branching()).intersection(reached)
     parts = []
     for is_after, identities in ((False, before), (True, after)):
@@ -77,14 +75,16 @@ def _moves(
 ) -> pa.Table:
     """The moves of these ids. apart: those of which some rows go one by one; by default what `identities` says."""
     alone = identities.branching().intersection(reached) if apart is None else apart
-    rows: list[dict[str, object]] = [{"source_person_id": person} for _, person in sorted(alone)]
-    rows += [{"engagement_id": one} for _, one in sorted(identities.erased_engagements())]
-    for operation in identities.operations():
-        start = (organization_id, operation.from_id)
-        if start in reached and start not in alone:
-            times = {"engaged_from": operation.engaged_from, "engaged_before": operation.engaged_before}
-            rows.append({"source_person_id": operation.from_id, "to_id": operation.to_id, **times})
-    return pa.Table.from_pylist([{"organization_id": organization_id, **row} for row in rows], schema=MOVE)
+    rows: list[tuple[str | None, str | None, datetime | None, datetime | None, str | None]]
+    rows = [(person, None, None, None, None) for _, person in sorted(alone)]
+    rows += [(None, engagement, None, None, None) for _, engagement in sorted(identities.erased_engagements())]
+    rows += [
+        (operation.from_id, None, operation.engaged_from, operation.engaged_before, operation.to_id)
+        for operation in identities.operations()
+        if (start := operation[:2]) in reached and start not in alone
+    ]
+    columns = zip(*rows, strict=True) if rows else [()] * 5
+    return pa.table([[organization_id] * len(rows), *map(list, columns)], schema=MOVE)
 
 
 def current_rows(organization_id: str, state: pa.Table, *, before: int | None = None) -> pa.Table:

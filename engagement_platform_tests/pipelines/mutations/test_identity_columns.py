@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engagement_platform.pipelines.mutations.identity import Edge, Identities, identities_of, leading_to
+from engagement_platform.pipelines.mutations.identity import Edge, Identities, identities_of
 from engagement_platform_tests.pipelines.mutations.histories import (
     DAYS,
     ENGAGEMENTS,
@@ -127,7 +127,7 @@ def split_histories(draw: st.DrawFn) -> tuple[list[Edge], list[Edge]]:
 @given(split=split_histories())
 def test_every_row_whose_identity_differs_is_led_to_the_new_edges(split: tuple[list[Edge], list[Edge]]) -> None:
     old, new = split
-    leading, lines = leading_to([*old, *new], new), everything()
+    leading, lines = Identities([*old, *new]).reached_by(new), everything()
     before, after = followed(lines, Identities(old)), followed(lines, Identities([*old, *new]))
     # Those that a DELETE finds by their engagement have no id that leads to it.
     erased = Identities(new).erased_engagements()
@@ -136,7 +136,7 @@ def test_every_row_whose_identity_differs_is_led_to_the_new_edges(split: tuple[l
 
 
 def led(old: Sequence[Message], new: Sequence[Message]) -> set[str]:
-    return {person_id for _, person_id in leading_to([*edges(old), *edges(new)], edges(new))}
+    return {person_id for _, person_id in Identities([*edges(old), *edges(new)]).reached_by(edges(new))}
 
 
 CHAIN = [convert("r1", "a", "b", 10), convert("r2", "b", "c", 20), convert("r3", "d", "c", 40)]
