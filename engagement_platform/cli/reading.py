@@ -31,7 +31,7 @@ def read(
     minute without. Exit status: 0, or 1 with the reason.
     Example: engagement-platform read engagement/current --out current.parquet --where "organization_id = 'org-7'"
     """
-    from engagement_platform.reading import check_asked, first, rows_of, save
+    from engagement_platform.consumers.reading import check_asked, first, rows_of, save
     from engagement_platform.settings import Settings
 
     settings = Settings()

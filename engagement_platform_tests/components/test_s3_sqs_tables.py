@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from engagement_platform.components import S3SqsTables
 from engagement_platform.components.folder import folder_definitions
+from engagement_platform.consumers.reading import table_names
 from engagement_platform.defs.layout_results import LAYOUT
 from engagement_platform.defs.platform import Platform
 from engagement_platform.engine.unfinished_batches import how_to_finish
@@ -21,7 +22,6 @@ from engagement_platform.erasing.places import game_places
 from engagement_platform.errors import PlatformError
 from engagement_platform.jobs import job_names, open_stores, reset_job
 from engagement_platform.pipelines.declarations.declared import DeclarationRefused, declarations
-from engagement_platform.reading import table_names
 from engagement_platform.settings import Settings
 from engagement_platform.status import backlog
 from engagement_platform_tests.components.test_kafka_table import evaluated, tick

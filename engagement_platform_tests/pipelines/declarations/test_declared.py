@@ -7,11 +7,11 @@ from textwrap import dedent
 
 import pytest
 
+from engagement_platform.consumers.reading import table_names
 from engagement_platform.errors import PlatformError
 from engagement_platform.job_errors import UnknownJob
 from engagement_platform.jobs import GAME_JOBS, JOB_NAMES, job_names, topic_of
 from engagement_platform.pipelines.declarations.declared import PLATFORM_JOBS, DeclarationRefused, declarations
-from engagement_platform.reading import table_names
 from engagement_platform.settings import Settings
 
 CLICKS = dedent(

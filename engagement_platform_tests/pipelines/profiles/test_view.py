@@ -14,6 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 
+from engagement_platform.consumers.reading import rows_of as rows_of_table
+from engagement_platform.consumers.reading import save
 from engagement_platform.errors import PlatformError
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.lake import Lake
@@ -26,8 +28,6 @@ from engagement_platform.pipelines.profiles.view import (
     fits_broadcast,
     view,
 )
-from engagement_platform.reading import rows_of as rows_of_table
-from engagement_platform.reading import save
 from engagement_platform.settings import MergeOnReadSettings, Settings, UnknownUpdate, ViewStrategy
 from engagement_platform_tests.matrix import quick
 from engagement_platform_tests.pipelines.profiles.histories import (
