@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from engagement_platform.cli.common import Json, print_json, print_table
 
 if TYPE_CHECKING:
     from engagement_platform.alerting.alerts import Alerts, Standing
 
 
-group = typer.Typer(
-    help="What is wrong at the moment, and whether those who are to know can be told.", no_args_is_help=True
-)
+group = typer.Typer(help="What is wrong at the moment, and where messages about it go.", no_args_is_help=True)
 
 
 @group.command("test")
@@ -44,32 +43,26 @@ def send_test() -> None:
 
 
 @group.command("list")
-def list_alerts(
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of a table.")] = False,
-) -> None:
+def list_alerts(as_json: Json = False) -> None:
     """Show what is wrong now, since when, and what waits for each URL. Sends nothing; starts no Spark.
 
     Exit status: 0, also when something is wrong. Example: engagement-platform alert list
     """
-    from rich.console import Console
-    from rich.table import Column, Table
-
     from engagement_platform.alerting.alerts import NOTHING_SENT
 
     alerts = _alerts()
     standing, queues = alerts.standing(), alerts.queues()
     if as_json:
         shown = [_as_json(one, alerts.muted(one.alert.key)) for one in standing]
-        waiting = {str(target): vars(queue) for target, queue in queues.items()}
-        typer.echo(json.dumps({"alerts": shown, "urls": waiting}))
+        print_json({"alerts": shown, "urls": {str(target): vars(queue) for target, queue in queues.items()}})
         return
     if standing:
-        table = Table("severity", "since", "seen", Column("alert", no_wrap=True), "what")
-        for one in standing:
-            muted = ", muted" if alerts.muted(one.alert.key) else ""
-            since = f"{one.alert.since:%Y-%m-%d %H:%M:%S}"
-            table.add_row(f"{one.alert.severity}{muted}", since, f"{one.times:,}", one.alert.key, one.alert.title)
-        Console().print(table)
+        rows = [
+            (f"{one.alert.severity}{', muted' if alerts.muted(one.alert.key) else ''}",
+             f"{one.alert.since:%Y-%m-%d %H:%M:%S}", one.times, one.alert.key, one.alert.title)
+            for one in standing
+        ]  # fmt: skip
+        print_table(("severity", "since", "seen", "alert", "what"), rows)
     else:
         typer.echo("Nothing is wrong.")
     for target, queue in queues.items():

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
+
+from engagement_platform.cli.common import Follow, Json, flag, print_json, print_table
 
 
 def consume(
     name: Annotated[str, typer.Option(help="Of the consumer; its cursor is kept under it.")],
-    output_format: Annotated[str, typer.Option("--format", help="jsonl or parquet.")] = "jsonl",
+    output_format: Annotated[
+        Literal["jsonl", "parquet"], typer.Option("--format", help="How rows are written.")
+    ] = "jsonl",
     out: Annotated[
         Path | None,
         typer.Option(
             metavar="PATH", help="jsonl: append to this file; default: print. parquet: a folder, a file a batch."
         ),
     ] = None,
-    follow: Annotated[bool, typer.Option("--follow", help="Wait for more instead of ending when all is read.")] = False,
+    follow: Follow = False,
     start: Annotated[
         str,
         typer.Option(help="Where a new consumer begins: beginning, now, or a time with a zone."),
@@ -29,8 +32,7 @@ def consume(
     ] = None,
     max_rows: Annotated[int, typer.Option(min=1, help="Most changes in a batch.")] = 100_000,
     resnapshot: Annotated[
-        bool,
-        typer.Option("--resnapshot", help="First everything that stands, in place of what --out has; then changes."),
+        bool, flag("--resnapshot", "First all rows as they are now, in place of what --out has; then changes.")
     ] = False,
     table: Annotated[
         str | None,
@@ -50,19 +52,16 @@ def consume(
     import sys
 
     from engagement_platform.consumers import Appends, Changes
-    from engagement_platform.consumers.output import FORMATS, JsonLines, ParquetFiles, cannot_write, deliver
+    from engagement_platform.consumers.output import JsonLines, ParquetFiles, cannot_write, deliver
     from engagement_platform.settings import Settings
 
-    if output_format not in FORMATS:
-        raise typer.BadParameter(f"one of {', '.join(FORMATS)}", param_hint="--format")
     if output_format == "parquet" and out is None:
         raise cannot_write(None, "--format parquet needs --out FOLDER")
     settings = Settings()
     output = ParquetFiles(out) if output_format == "parquet" and out else JsonLines(out or sys.stdout)
     if table is not None:
         if organization or column or resnapshot:
-            said = "takes no --organization, --column, --resnapshot"
-            raise typer.BadParameter(said, param_hint="--table")
+            raise typer.BadParameter("--table takes no --organization, --column, --resnapshot")
         appends = Appends(
             settings.lake, table, name=name, start=start, max_rows=max_rows, follow=follow,
             poll=settings.consumers.poll, store_url=settings.store_url,
@@ -77,7 +76,7 @@ def consume(
     if resnapshot:
         count = output.replace(changes.resnapshot())
         changes.commit()
-        typer.echo(f"{count:,} rows stand now", err=True)
+        typer.echo(f"{count:,} rows as of now", err=True)
     for batch in deliver(changes, output):
         typer.echo(
             f"{batch.inserts.num_rows:,} inserted, {batch.updates.num_rows:,} updated, {batch.deletes.num_rows:,} "
@@ -87,7 +86,7 @@ def consume(
 
 
 def consumers(
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of a table.")] = False,
+    as_json: Json = False,
     forget: Annotated[
         str | None, typer.Option(metavar="NAME", help="Remove this consumer's cursor; nothing is kept for it any more.")
     ] = None,
@@ -108,9 +107,6 @@ def consumers(
     """
     from datetime import UTC, datetime
 
-    from rich.console import Console
-    from rich.table import Table
-
     from engagement_platform.consumers.append_reader import cursor_root
     from engagement_platform.consumers.lag import lags, late
     from engagement_platform.consumers.reader import lake_root
@@ -123,27 +119,29 @@ def consumers(
     cursors, streams = CursorStore(engine), StreamCheckpoints(engine)
     lake = lake_root(settings.lake)
     of = lake if table is None else cursor_root(lake, table)
-    for which, gone in (
-        (forget, forget is not None and cursors.forget(of, forget)),
-        (forget_stream, forget_stream is not None and streams.forget(forget_stream)),
-    ):
-        if which is not None:
-            typer.echo(f"{which} is forgotten" if gone else f"There is no {which}", err=not gone)
-    if forget is not None or forget_stream is not None:
+    forgotten = {}
+    if forget is not None:
+        forgotten[forget] = cursors.forget(of, forget)
+    if forget_stream is not None:
+        forgotten[forget_stream] = streams.forget(forget_stream)
+    for name, was_there in forgotten.items():
+        typer.echo(f"{name} is forgotten" if was_there else f"There is no {name}", err=not was_there)
+    if forgotten:
         return
     now = datetime.now(UTC)
     found = lags(settings, engine)
     if as_json:
-        typer.echo(json.dumps({"consumers": [lag.as_json(now) for lag in found], "streams": streams.all()}))
+        print_json({"consumers": [lag.as_json(now) for lag in found], "streams": streams.all()})
     else:
-        shown = Table("consumer", "of", "version", "waiting", "commits", "oldest", "read", "last commit")
-        for lag in found:
-            waits = (f"{lag.behind.rows:,}", f"{lag.behind.commits:,}", f"{lag.age_s(now):.0f} s")
-            read = "" if lag.rows_read is None else f"{lag.rows_read:,}"
-            shown.add_row(
-                lag.name, lag.table, f"{lag.position.version}", *waits, read, f"{lag.committed_ts:%Y-%m-%d %H:%M:%S}"
-            )
-        Console().print(shown)
+        print_table(
+            ("consumer", "of", "version", "waiting", "commits", "oldest", "read", "last commit"),
+            [
+                (lag.name, lag.table, str(lag.position.version), lag.behind.rows, lag.behind.commits,
+                 f"{lag.age_s(now):.0f} s", "" if lag.rows_read is None else lag.rows_read,
+                 f"{lag.committed_ts:%Y-%m-%d %H:%M:%S}")
+                for lag in found
+            ],
+        )  # fmt: skip
     sentences = late(found, now, settings.consumers.max_lag)
     for sentence in sentences:
         typer.echo(sentence, err=True)

@@ -207,13 +207,15 @@ def first_position(uri: str, start: Start) -> Position:
 
     Cost: nothing for `beginning` and `now`; a few entries of the log for a time.
     """
-    newest = None if start == "beginning" else log.version(uri)
+    if start == "beginning":
+        return Position()
+    # Before the log is looked at, so that a mistake shows in an empty lake, too.
+    moment = None if start == "now" else _moment(start)
+    newest = log.version(uri)
     if newest is None:
         # Everything that is asked for is still to come.
         return Position()
-    if start == "now":
-        return Position(newest)
-    return _before_time(uri, _moment(start), newest)
+    return Position(newest) if moment is None else _before_time(uri, moment, newest)
 
 
 def _unknown(start: object, why: str) -> ConsumerRefused:
