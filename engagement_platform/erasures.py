@@ -30,7 +30,7 @@ from engagement_platform.settings import Settings
 NOT_ERASED = ("messages in Kafka", "copies that consumers keep", "backups")
 """What no erasure looks into; docs/pii.md says why, and what to do."""
 
-_OF_NOBODY = frozenset({"layout", "perftest", "pii", "import/plan", "import/outcome"})
+_OF_NOBODY = frozenset({"layout", "perftest", "pii"})
 """Tables, and first parts of their names, that say nothing of anybody, or are the vault's."""
 
 

@@ -1,15 +1,21 @@
-"""The files of an old store: where they are, what format and compression they have, and what their folders say.
-
-Nothing is read of them but names, sizes, and the first bytes of those whose names do not tell.
-"""
+"""The files of an old store: format and compression by their names, columns by the names of their folders."""
 
 from __future__ import annotations
 
+import csv
+import hashlib
+import io
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property, partial
 from pathlib import Path
 from urllib.parse import unquote
 
+import pyarrow as pa
 import pyarrow.fs as pafs
+import pyarrow.orc as paorc
+import pyarrow.parquet as pq
 
 from engagement_platform.errors import PlatformError
 from engagement_platform.lake import log
@@ -17,53 +23,27 @@ from engagement_platform.lake import log
 FORMATS = ("parquet", "orc", "csv", "jsonl", "text")
 NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 
-_SUFFIXES = {
-    "parquet": ("parquet", "parq"),
-    "orc": ("orc",),
-    "csv": ("csv", "tsv"),
-    "jsonl": ("json", "jsonl", "ndjson"),
-    "text": ("txt", "text", "log"),
-}
-_FORMAT_OF = {suffix: kind for kind, suffixes in _SUFFIXES.items() for suffix in suffixes}
+_FORMAT_OF = {
+    "parquet": "parquet", "parq": "parquet", "orc": "orc", "csv": "csv", "tsv": "csv", "json": "jsonl",
+    "jsonl": "jsonl", "ndjson": "jsonl", "txt": "text", "text": "text", "log": "text",
+}  # fmt: skip
 _CODECS = {"gz": "gzip", "bz2": "bz2"}
-_ARCHIVES = ("xz", "z", "zip", "7z", "tar", "tgz", "zst", "lz4", "br")
-_NOT_READ = frozenset({"snappy", "deflate", "lzo", "lzo_deflate", *_ARCHIVES})
-"""Ways to compress a file as a whole, or to pack several, that are not undone here."""
-_MAGIC = {b"PAR1": "parquet", b"ORC": "orc"}
+_SEPARATORS = (",", "\t", ";", "|")
+_OPENED_AT_ONCE = 16
+"""Files that are opened at the same time: a small object is all waiting for its answer (a guess)."""
+_LONGEST_HEADER = 1024 * 1024
 
 
-class NothingToImport(PlatformError):
-    """The source holds no file, or cannot be imported as it is."""
+class ImportRefused(PlatformError):
+    """The source, the declared columns or the table do not allow the import."""
 
-    def __init__(self, source: str, why: str) -> None:
-        super().__init__(f"{source} cannot be imported: {why}. Nothing was written.")
-
-
-class FormatUnknown(PlatformError):
-    """A file whose format is not known, or not read here."""
-
-    def __init__(self, path: str) -> None:
-        super().__init__(
-            f"{path} is of an unknown format. Files of these formats are imported: {', '.join(FORMATS)}. Say which one "
-            "it is (`--format`), or move it away; what else there is, such as RCFile, Spark can write as ORC. Nothing "
-            "was written."
-        )
-
-
-class CompressionUnknown(PlatformError):
-    """A file that is compressed in a way that is not undone here."""
-
-    def __init__(self, path: str) -> None:
-        super().__init__(
-            f"{path} is compressed in a way that is not undone here. Files of CSV, JSON lines and text may be "
-            f"compressed as a whole, by {', '.join(sorted(_CODECS.values()))}; Parquet and ORC compress inside. Unpack "
-            "it and import it again. Nothing was written."
-        )
+    def __init__(self, what: str, why: str) -> None:
+        super().__init__(f"{what} cannot be imported: {why}. Nothing was written.")
 
 
 @dataclass(frozen=True)
 class SourceFile:
-    """One file. path: relative to the source."""
+    """One file. path: relative to the folder of the source; codec: how the whole file is compressed."""
 
     path: str
     bytes: int
@@ -73,76 +53,127 @@ class SourceFile:
 
     @property
     def partition(self) -> dict[str, str | None]:
-        """What its folders say, as Hive writes it: column -> value."""
+        """The columns that Hive's folders name, such as `day=2026-11-01`, with their values."""
         parts = [part.partition("=") for part in self.path.split("/")[:-1] if "=" in part]
         values = {unquote(name): unquote(value) for name, _, value in parts}
         return {name: None if value == NO_VALUE else value for name, value in values.items()}
 
 
-def root_of(source: str) -> str:
-    """A source as it is kept: an absolute path or a URI, no slash at its end."""
-    return source.rstrip("/") if "://" in source else str(Path(source).expanduser().absolute())
+@dataclass(frozen=True)
+class Shape:
+    """What one reader of Spark needs to know of the files that it takes.
 
-
-def folder_of(root: str) -> str:
-    """What the paths of a source's files are relative to."""
-    filesystem, base = log.opened(root)
-    return root.rpartition("/")[0] if filesystem.get_file_info(base).type == pafs.FileType.File else root
-
-
-def found(root: str, declared: str | None = None) -> list[SourceFile]:
-    """All files of a source by path. declared: the format of all of them, whatever they are called.
-
-    Names that begin with a dot or an underscore are left out, as other engines do; folders such as `_day=1` are not.
-
-    Raises NothingToImport, FormatUnknown, CompressionUnknown.
+    header: the first line of CSV. schema: of Parquet and ORC, as text.
     """
+
+    format: str
+    header: str = ""
+    schema: str = ""
+
+    @property
+    def separator(self) -> str:
+        """The one that occurs most often in the header."""
+        return max(_SEPARATORS, key=self.header.count)
+
+    @property
+    def names(self) -> list[str]:
+        """Columns of CSV."""
+        return next(csv.reader([self.header], delimiter=self.separator), [])
+
+
+@dataclass(frozen=True)
+class Source:
+    """An old store. folder: an absolute path or a URI, to which the paths of the files are relative."""
+
+    folder: str
+    files: Sequence[SourceFile]
+
+    @property
+    def bytes(self) -> int:
+        """Of all files."""
+        return sum(file.bytes for file in self.files)
+
+    @property
+    def digest(self) -> str:
+        """Of the names, sizes and times of all files: another one when a file was changed, added or removed."""
+        return hashlib.sha256(repr((self.folder, self.files)).encode()).hexdigest()[:16]
+
+    @cached_property
+    def shapes(self) -> Mapping[Shape, Sequence[SourceFile]]:
+        """The files by shape. Opens each for its first line or its footer. Raises ImportRefused for a damaged one."""
+        shapes: dict[Shape, list[SourceFile]] = {}
+        with ThreadPoolExecutor(_OPENED_AT_ONCE) as threads:
+            for file, shape in zip(self.files, threads.map(partial(_shape, self.folder), self.files), strict=True):
+                shapes.setdefault(shape, []).append(file)
+        return shapes
+
+
+def find(place: str, declared_format: str | None = None) -> Source:
+    """All files at a path or URI but empty ones and those whose names begin with a dot or an underscore.
+
+    Raises ImportRefused.
+    """
+    root = place.rstrip("/") if "://" in place else str(Path(place).expanduser().absolute())
     filesystem, base = log.opened(root)
     try:
         at = filesystem.get_file_info(base)
         if at.type == pafs.FileType.NotFound:
-            raise NothingToImport(root, "there is no such file or folder")
-        if at.type == pafs.FileType.File:
-            infos, base = [at], base.rpartition("/")[0]
-        else:
+            raise ImportRefused(root, "there is no such file or folder")
+        infos = [at]
+        if at.type == pafs.FileType.Directory:
             infos = filesystem.get_file_info(pafs.FileSelector(base, recursive=True))
+        else:
+            root, base = root.rpartition("/")[0], base.rpartition("/")[0]
     except OSError as error:
-        raise NothingToImport(root, f"it cannot be listed ({error})") from error
+        raise ImportRefused(root, f"it cannot be listed ({error})") from error
     if any("/_delta_log/" in info.path for info in infos):
-        raise NothingToImport(root, "it is a Delta table already")
+        raise ImportRefused(root, "it is a Delta table already")
     files = []
     for info in sorted(infos, key=lambda info: str(info.path)):
         path = info.path[len(base) :].lstrip("/")
         if info.type == pafs.FileType.File and info.size and not any(map(_hidden, path.split("/"))):
-            kind, codec = _kind(filesystem, info.path, declared)
-            files.append(SourceFile(path, int(info.size), int(info.mtime_ns or 0), kind, codec))
+            files.append(SourceFile(path, int(info.size), int(info.mtime_ns or 0), *_kind(path, declared_format)))
     if not files:
-        raise NothingToImport(root, "it has no files, or only empty ones")
-    first = tuple(files[0].partition)
+        raise ImportRefused(root, "it has no files, or only empty ones")
     for file in files:
-        if (other := tuple(file.partition)) != first:
-            why = f"its folders differ: {files[0].path} is partitioned by {first}, {file.path} by {other}"
-            raise NothingToImport(root, f"{why}; import them one by one")
-    return files
+        if list(file.partition) != list(files[0].partition):
+            why = f"{files[0].path} and {file.path} are in folders of different columns; import them one by one"
+            raise ImportRefused(root, why)
+    return Source(root, files)
 
 
 def _hidden(name: str) -> bool:
+    """Hive's folders such as `_day=1` are not."""
     return name.startswith(".") or (name.startswith("_") and "=" not in name) or name.endswith("._COPYING_")
 
 
-def _kind(filesystem: pafs.FileSystem, path: str, declared: str | None) -> tuple[str, str | None]:
-    """Format and compression of a file."""
+def _kind(path: str, declared_format: str | None) -> tuple[str, str | None]:
     suffixes = ["", "", *path.rpartition("/")[2].lower().split(".")[1:]]
     codec = _CODECS.get(suffixes[-1])
-    suffix = suffixes[-1 if codec is None else -2]
-    kind = declared or _FORMAT_OF.get(suffix)
-    if suffix in _NOT_READ or (codec is not None and kind in ("parquet", "orc")):
-        raise CompressionUnknown(path)
-    if kind is not None:
-        return kind, codec
-    with filesystem.open_input_stream(path, compression=None) as opened:
-        first = opened.read(4)
-    for magic, kind in _MAGIC.items():
-        if first.startswith(magic):
-            return kind, None
-    raise FormatUnknown(path)
+    kind = declared_format or _FORMAT_OF.get(suffixes[-1 if codec is None else -2])
+    if kind is None or (codec is not None and kind in ("parquet", "orc")):
+        raise ImportRefused(
+            path,
+            f"its name ends like no file of {', '.join(FORMATS)}, of which the last three may be compressed as a whole "
+            "by gzip or bzip2. Name the format of all files by `--format`, or unpack it; Spark writes RCFile as ORC",
+        )
+    return kind, codec
+
+
+def _shape(folder: str, file: SourceFile) -> Shape:
+    filesystem, path = log.opened(f"{folder}/{file.path}")
+    try:
+        if file.format == "csv":
+            with filesystem.open_input_stream(path, compression=file.codec) as opened:
+                line = io.BufferedReader(opened).readline(_LONGEST_HEADER)
+            shape = Shape(file.format, header=line.decode("utf-8-sig").rstrip("\r\n"))
+            if len(set(shape.names)) < len(shape.names):
+                raise ImportRefused(file.path, f"its first line names a column twice: {shape.header[:200]!r}")
+            return shape
+        if file.format in ("parquet", "orc"):
+            with filesystem.open_input_file(path) as opened:
+                schema = pq.read_schema(opened) if file.format == "parquet" else paorc.ORCFile(opened).schema
+            return Shape(file.format, schema=str(schema.remove_metadata()))
+        return Shape(file.format)
+    except (OSError, ValueError, pa.ArrowException) as error:
+        raise ImportRefused(file.path, f"it cannot be read ({str(error)[:300]}); mend it or move it away") from error

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import json
-from datetime import UTC, date, datetime
+from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +26,6 @@ def row(n: int) -> dict[str, Any]:
     return {"id": n, "name": None if n % 7 == 0 else f'name "{n}", really', "score": n / 4, "at": at}
 
 
-def expected(n: int, day: str) -> tuple[Any, ...]:
-    return (*row(n).values(), date.fromisoformat(day))
-
-
 def text_of(rows: Rows, kind: str) -> bytes:
     if kind == "csv":
         lines = ["id,name,score,at"]
@@ -39,25 +37,29 @@ def text_of(rows: Rows, kind: str) -> bytes:
     return ("\n".join(lines) + "\n").encode()
 
 
-def store(source: Path) -> set[tuple[Any, ...]]:
-    """Five files in two folders, one of each format and compression; the rows that are in them."""
-    days = {"day=2026-11-01": ("a.parquet", "b.orc", "c.csv"), "day=2026-11-02": ("d.json.gz", "e.csv.gz")}
-    rows, n = set(), 0
-    for day, names in days.items():
-        (source / day).mkdir(parents=True)
-        for name in names:
-            some = [row(k) for k in range(n, n + 15)]
-            rows |= {expected(k, day[4:]) for k in range(n, n + 15)}
-            n += 15
-            path = source / day / name
-            if name.endswith(".parquet"):
-                pq.write_table(pa.Table.from_pylist(some), path)
-            elif name.endswith(".orc"):
-                paorc.write_table(pa.Table.from_pylist(some), path)
-            else:
-                content = text_of(some, "csv" if "csv" in name else "jsonl")
-                path.write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
-    (source / "_SUCCESS").touch()
+def written(source: Path, name: str, content: bytes) -> None:
+    (source / name).parent.mkdir(parents=True, exist_ok=True)
+    (source / name).write_bytes(content)
+
+
+def store(source: Path) -> list[tuple[Any, ...]]:
+    """Files of each format and compression in folders of two columns; the rows that are in them."""
+    rows: list[tuple[Any, ...]] = []
+    folders = [("7", "S%C3%A3o%20Paulo", 7, "São Paulo"), ("12", "__HIVE_DEFAULT_PARTITION__", 12, None)]
+    compressions: dict[str, Callable[[bytes], bytes]] = {"": bytes, ".gz": gzip.compress, ".bz2": bz2.compress}
+    for number, (ending, compress) in enumerate(compressions.items()):
+        hour, city, *values = folders[number % 2]
+        for kind in ("csv", "jsonl"):
+            # Two streams one after the other, as parallel compressors write them.
+            some = [row(number * 20 + n) for n in range(12)]
+            content = compress(text_of(some[:7], kind)) + compress(text_of(some[7:], kind))
+            written(source, f"_hour={hour}/city={city}/deep down+up/a b%.{kind}{ending}", content)
+            rows += [(*one.values(), *values) for one in some]
+    folder = source / "_hour=7/city=x+%2Fy"
+    folder.mkdir(parents=True)
+    pq.write_table(pa.Table.from_pylist([row(100)]), folder / "a.parquet", compression="ZSTD")
+    paorc.write_table(pa.Table.from_pylist([row(101)]), folder / "a.orc", compression="ZLIB")
+    rows += [(*row(n).values(), 7, "x+/y") for n in (100, 101)]
     return rows
 
 
@@ -78,4 +80,4 @@ def rows_in(table: Path) -> Rows:
 
 
 def quarantined(home: Path) -> Rows:
-    return sorted(rows_in(home / "home/lake/import/quarantine"), key=lambda one: (one["path"], one["value"] or b""))
+    return sorted(rows_in(home / "home/lake/import/quarantine"), key=lambda one: (one["path"], one["value"]))
