@@ -45,7 +45,7 @@ def restore(
     then are read again by the next runs, exactly once; with --drop they are given up. Refused when files or messages
     are gone, or a batch is unfinished.
     An interrupted restore keeps other jobs waiting: --finish does the rest, --abandon gives every table the rows from
-    before it. That is refused once all tables are back, since readers may have been told.
+    before it. That is refused once all tables are back, since notifications may have gone out.
     Exit status: 0 restored or nothing to do, 1 with the reason.
     Example: engagement-platform restore engagement/data --to 17 --reason "bad import" --dry-run
     """
@@ -81,7 +81,6 @@ def restore(
 def _planned(settings: Settings, asked: Asked, dry_run: bool, as_json: bool) -> bool:
     """Print what would change; whether anything would."""
     from engagement_platform.jobs import open_stores
-    from engagement_platform.rollback import telling
     from engagement_platform.rollback.plan import plan
 
     planned = plan(settings, open_stores(settings), asked)
@@ -94,9 +93,9 @@ def _planned(settings: Settings, asked: Asked, dry_run: bool, as_json: bool) -> 
         with spark_session(settings, "restore", reads_only=True) as spark:
             differing = differing_rows(Lake(spark, settings), planned)
     if as_json and dry_run:
-        typer.echo(json.dumps(telling.as_json(planned, differing)))
+        typer.echo(json.dumps(planned.as_json(differing)))
     else:
-        for line in telling.told(planned, differing):
+        for line in planned.lines(differing):
             typer.echo(line, err=as_json)
     return bool(planned.changes or planned.offsets)
 

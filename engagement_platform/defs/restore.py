@@ -41,7 +41,6 @@ def _restored(context: dg.OpExecutionContext, config: RestoreConfig, opened: Ope
     from engagement_platform.lake.lake import Lake
     from engagement_platform.rollback.job import Restoring, differing_rows, this_user
     from engagement_platform.rollback.plan import Asked, parsed, plan
-    from engagement_platform.rollback.telling import as_json, told
 
     lake = Lake(opened.spark, opened.settings)
     restoring = Restoring(lake, opened.stores, callbacks_of(context))
@@ -53,12 +52,13 @@ def _restored(context: dg.OpExecutionContext, config: RestoreConfig, opened: Ope
     asked = Asked(config.table, parsed(config.to), config.mode, config.reason or None, this_user())
     planned = plan(opened.settings, opened.stores, asked)
     differing = differing_rows(lake, planned) if planned.changes else None
-    for line in told(planned, differing):
+    for line in planned.lines(differing):
         context.log.info(line)
     if config.dry_run:
-        return as_json(planned, differing)
+        return planned.as_json(differing)
     report = restoring.run(asked)
-    return as_json(planned, differing) if report is None else {**as_json(planned, differing), **report.as_json()}
+    shown = planned.as_json(differing)
+    return shown if report is None else {**shown, **report.as_json()}
 
 
 @dg.job

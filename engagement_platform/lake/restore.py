@@ -37,7 +37,7 @@ RESTORE = Table(
         Column("from_version", "long", "Version before."),
         Column("to_version", "long", "Version whose rows it has again."),
         Column("restored_by", "string", "user@host."),
-        Column("reason", "string", "Why, as was said; null: nothing was."),
+        Column("reason", "string", "Why; null: not given."),
         Column("mode", "string", "replay or drop."),
         Column("boundary", "string", "The batch whose end the tables are at again."),
         Column("table_rows", "long", "Rows of the table afterwards, equal to those of to_version."),
@@ -118,10 +118,9 @@ def _missing(uri: str, paths: Sequence[str]) -> list[str]:
 def restore(lake: Lake, table: Table, version: int, txn: Transaction, mark: Transaction | None = None) -> None:
     """Give a table the rows and the properties of an earlier version; skipped when this transaction has done it.
 
-    Done once more where somebody has written on top of that, which only writers of another house do: what is asked
-    for is the version.
+    Done once more where a writer without a lease has written on top of that: what is asked for is the version.
 
-    mark: what the earlier version said of an application, where that is to be true again. RESTORE takes no transaction
+    mark: the transaction that the earlier version had of an application, where it is to count again: RESTORE takes none
     back. Append-only tables too: what forbids a DELETE allows this. Raises VersionGone.
     """
     uri = lake.uri(table)

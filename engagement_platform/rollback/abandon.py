@@ -1,6 +1,6 @@
 """Gives up a restore that is half done: every table gets the rows back that it had before, and the batch is over.
 
-Only while readers were told nothing of it. After that there is one way, forward: `job`.
+Only while nothing of it is announced. After that there is one way, forward: `job`.
 """
 
 from __future__ import annotations
@@ -8,22 +8,11 @@ from __future__ import annotations
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from engagement_platform.engine.model import BatchRecord, Manifest
-from engagement_platform.errors import PlatformError
+from engagement_platform.engine.model import Manifest
 from engagement_platform.lake.restore import restore, touch
+from engagement_platform.rollback.groups import RestoreRefused
 from engagement_platform.rollback.job import RestoreBatch, Restoring
 from engagement_platform.rollback.plan import RESTORE_TABLES
-
-
-class RestoreDecided(PlatformError):
-    """All tables of a restore are at their versions, and readers may have been told."""
-
-    def __init__(self, last: BatchRecord) -> None:
-        super().__init__(
-            f"{last.manifest} has taken all of its tables back already. What is left is to announce that and to put "
-            "jobs back, so it cannot be given up any more. Nothing was changed now. Run `engagement-platform restore "
-            "--finish`; another restore, to a version from before this one, takes back what it did."
-        )
 
 
 @dataclass(frozen=True)
@@ -45,7 +34,7 @@ def abandon(restoring: Restoring, by: str) -> Abandoned | None:
     Every table that it was to take back gets a commit, one that it had not come to one without rows: a RESTORE that a
     server is still at fails by that, since Delta does not try one again after another commit. A crash in here leaves
     the restore unfinished; the same call, or `--finish`, goes on. Offsets and notifications are as they were.
-    by: user@host, kept with the batch. Raises RestoreDecided, VersionGone, ChecksumDiffers, LeaseUnavailable.
+    by: user@host, kept with the batch. Raises RestoreRefused, VersionGone, ChecksumDiffers, LeaseUnavailable.
     """
     stores, lake = restoring.stores, restoring.lake
     with stores.leases.acquire(
@@ -59,7 +48,12 @@ def abandon(restoring: Restoring, by: str) -> Abandoned | None:
             tables = [held.enter_context(job.lease_of(f"table/{name}", job.name)) for name in sorted(job.leased)]
             fences = [each.fence for each in (lease, *tables)]
             if any(state.batch_id == manifest.batch_id for state in stores.metadata.get(RESTORE_TABLES).values()):
-                raise RestoreDecided(last)
+                raise RestoreRefused(
+                    "What was before",
+                    f"{last.manifest} has taken all of its tables back, and notifications may have gone out. Run "
+                    "`engagement-platform restore --finish`; another restore, to a version from before this one, takes "
+                    "back what it did",
+                )
             # The batch goes on, to another end: as when it is resumed, and nobody else may write it from here on.
             stores.checkpoints.begin(manifest, fences=fences)
             work = RestoreBatch(lake, manifest, restoring.kept())

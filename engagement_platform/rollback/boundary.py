@@ -57,24 +57,14 @@ class Timeline:
 
     @classmethod
     def of(cls, records: Iterable[BatchRecord], *names: str, moving: Moving | None = None) -> Timeline:
-        """Of the batches that pinned a table, as far back as its versions only grow: before that it was another one.
+        """Of the batches that pinned a table, in the order in which they began, which only the stores know: clocks are
+        set back, and `recover` writes down many batches at one moment.
 
         names: what they pin a version as; of several the first that is there counts.
         """
-        everything = list(records)
+        everything = sorted(records, key=lambda record: record.manifest.sequence)
         mover = None if moving is None else moving.job
-        known = (r for r in everything if r.manifest.job != mover and _pinned(r, names) is not None)
-        # In the order in which they began, which only the stores know: clocks are set back, and `recover` writes down
-        # many batches at one moment.
-        found = sorted(known, key=lambda record: record.manifest.sequence)
-        first, last = 0, dict[str, int]()
-        for number, record in enumerate(found):
-            name = next(name for name in names if name in record.manifest.table_versions)
-            version = record.manifest.table_versions[name]
-            if version < last.get(name.rpartition(": ")[2], 0):
-                first, last = number, {}
-            last[name.rpartition(": ")[2]] = version
-        steps = found[first:]
+        steps = [r for r in everything if r.manifest.job != mover and _pinned(r, names) is not None]
         rewinds = [r for r in everything if r.rewound_by is not None]
         return cls(steps, rewinds, moving, [r for r in everything if r.manifest.job == mover])
 
@@ -190,10 +180,6 @@ class Timeline:
         if before:
             return before[-1].manifest.end
         return own[0][2].manifest.start if own else None
-
-    def undone(self, step: int) -> Sequence[BatchRecord]:
-        """The batches after a step."""
-        return self.steps[step + 1 :]
 
     def name(self, step: int) -> str:
         """For people."""

@@ -19,7 +19,7 @@ from engagement_platform.pipelines.profiles.view import view
 from engagement_platform.pipelines.snapshot import data, pending, shown, snapshot_of
 
 _ID = ("organization_id", "engagement_id")
-_VALUES = ("engagement_date", "engagement_ts", "person_id", "source_person_id", "version", "said")
+_VALUES = ("engagement_date", "engagement_ts", "person_id", "source_person_id", "version", "content")
 
 
 def differences(lake: Lake, before: Mapping[str, int], after: Mapping[str, int], announced: int) -> DataFrame:
@@ -67,16 +67,18 @@ def _differing(joined: DataFrame) -> DataFrame:
 
 
 def _seen(lake: Lake, versions: Mapping[str, int], announced: int) -> DataFrame:
-    """The view with _VALUES, under the persons that readers have been told."""
+    """The view with _VALUES, under the persons that notifications have announced."""
     at = snapshot_of(lake.root, versions)
     rows = shown(lake, at)
     if at.is_pending(MUTATION_REQUEST, announced):
-        told = changes(data(lake, at), pending(lake, at), announced + 1)
-        told = told.select(*_ID, F.lit(True).alias("is_told"), F.col("previous_person_id").alias("told"))
-        person = F.when(F.col("is_told"), F.col("told")).otherwise(F.col("person_id"))
-        rows = rows.join(told, list(_ID), "left").withColumn("person_id", person)
+        announceable = changes(data(lake, at), pending(lake, at), announced + 1)
+        announceable = announceable.select(
+            *_ID, F.lit(True).alias("waits"), F.col("previous_person_id").alias("announced")
+        )
+        person = F.when(F.col("waits"), F.col("announced")).otherwise(F.col("person_id"))
+        rows = rows.join(announceable, list(_ID), "left").withColumn("person_id", person)
     # Maps cannot be compared, and the order of their entries says nothing.
     attributes = F.array_sort(F.map_entries("engagement.attributes"))
-    said = F.to_json(F.struct("engagement.type", "engagement.channel", "engagement.subject", attributes.alias("a")))
+    content = F.to_json(F.struct("engagement.type", "engagement.channel", "engagement.subject", attributes.alias("a")))
     # A null in a comparison would hide a difference.
-    return rows.where("person_id IS NOT NULL").withColumns({"said": F.coalesce(said, F.lit(""))})
+    return rows.where("person_id IS NOT NULL").withColumns({"content": F.coalesce(content, F.lit(""))})

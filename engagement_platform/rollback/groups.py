@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame
 
-from engagement_platform.engine.model import Offsets, Transaction
+from engagement_platform.engine.model import Transaction
 from engagement_platform.engine.unfinished_batches import looked_up
 from engagement_platform.errors import PlatformError
 from engagement_platform.jobs import INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS, shipped_entity
@@ -49,24 +48,11 @@ _MANY = 12
 """More tables of one group are not named one by one in a refusal."""
 
 
-class NotRestorable(PlatformError):
-    """A table that is not taken back."""
+class RestoreRefused(PlatformError):
+    """A restore that cannot be made, or not now."""
 
-    def __init__(self, table: str, known: str) -> None:
-        super().__init__(
-            f"{table!r} is no table that can be restored. Nothing was changed. Those that can: {known}. "
-            "Notifications and what was refused of engagements and games stay."
-        )
-
-
-class Again(Protocol):
-    """What a job reads, as far as a restore has to know it."""
-
-    def check(self, start: Offsets, end: Offsets) -> None:
-        """Raise a PlatformError when a range can no longer be read whole."""
-
-    def size(self, start: Offsets, end: Offsets) -> int | None:
-        """How many records or objects a range has; None when nobody can say."""
+    def __init__(self, what: str, why: str) -> None:
+        super().__init__(f"{what} cannot be restored: {why}. Nothing was changed.")
 
 
 @dataclass(frozen=True)
@@ -81,7 +67,7 @@ class Group:
     grow: where they do not, the tables were made anew."""
     leased: tuple[str, ...]
     """Leases of all who write them. A restore pins these names too, so that nobody begins a batch before it is done."""
-    read: Mapping[str, Callable[[], Again]]
+    read: Mapping[str, Callable[[], KafkaSource | LandedObjects]]
     """Jobs whose offsets go back with the tables, and where they read what came since."""
     differences: Callable[[Lake, Versions, Versions, int], DataFrame] | None
     """What readers see differently at two moments, with a column change_type: INSERT, UPDATE or DELETE; the number is
@@ -91,7 +77,7 @@ class Group:
     unit: str = "messages"
     """What the jobs read, in the plural."""
     announced: bool = False
-    """Whether that is told by notifications."""
+    """Whether notifications announce it."""
     verified: str | None = None
     """The job whose record says where tables and topic part when what came since is given up."""
     follows: tuple[str, ...] = ()
@@ -225,11 +211,14 @@ def groups(settings: Settings) -> Iterator[Group]:
 
 
 def group_of(settings: Settings, table: str) -> Group:
-    """The one that a table is in. Raises NotRestorable, EventTypeRefused, DeclarationRefused."""
+    """The one that a table is in. Raises RestoreRefused, EventTypeRefused, DeclarationRefused."""
     known = []
     for group in groups(settings):
         names = [each.name for each in group.tables]
         if table in names:
             return group
         known += names if len(names) <= _MANY else [f"the {len(names)} tables of {group.rows}"]
-    raise NotRestorable(table, ", ".join(known))
+    raise RestoreRefused(
+        repr(table),
+        f"those that can are {', '.join(known)}; notifications and what was refused of engagements and games stay",
+    )

@@ -33,18 +33,16 @@ from engagement_platform.lake.fencing import LakeFencing, targets
 from engagement_platform.lake.lake import Lake
 from engagement_platform.lake.restore import RESTORE, Checksum, checksums, restore
 from engagement_platform.layout.vacuum import vacuum_of
-from engagement_platform.rollback.groups import Group, come_and_gone, engagements, group_of
+from engagement_platform.rollback.groups import Group, RestoreRefused, come_and_gone, engagements, group_of
 from engagement_platform.rollback.plan import RESTORE_TABLES, Asked, Plan, pinned, plan
 
 
-class RestoreUnfinished(PlatformError):
-    """Another restore was begun and has to be finished before a new one."""
-
-    def __init__(self, last: BatchRecord) -> None:
-        super().__init__(
-            f"{last.manifest} is unfinished ({last.state}); tables may be half-way back. Nothing was changed now. Run "
-            "`engagement-platform restore --finish` first, or give it up by `engagement-platform restore --abandon`."
-        )
+def _unfinished(last: BatchRecord) -> RestoreRefused:
+    return RestoreRefused(
+        "Another table",
+        f"{last.manifest} is unfinished ({last.state}), and tables may be half-way back. Run `engagement-platform "
+        "restore --finish` first, or give it up by `engagement-platform restore --abandon`",
+    )
 
 
 class ChecksumDiffers(PlatformError):
@@ -108,10 +106,7 @@ class PlannedSource(NoIdentity):
                 # Nothing is read again, but from here on tables no longer stand for what was read before.
                 backs[moved.job] = {"start": dict(moved.now), "end": dict(moved.now)}
         return {
-            "table": asked.table,
-            "to": asked.to.isoformat() if isinstance(asked.to, datetime) else asked.to,
-            "mode": asked.mode,
-            "reason": asked.reason,
+            **asked.as_json(),
             "by": asked.by,
             "boundary": planned.boundary,
             "undone": list(planned.undone),
@@ -256,14 +251,14 @@ class Restoring:
     def run(self, asked: Asked | None) -> BatchReport | None:
         """Restore, or (asked None) finish the restore that was begun; None when there is nothing to do.
 
-        Holds the leases of the jobs that are put back and of the tables. Raises RestoreUnfinished, what planning
-        raises, LeaseUnavailable, OthersBatchUnfinished, ChecksumDiffers.
+        Holds the leases of the jobs that are put back and of the tables. Raises RestoreRefused, what
+        planning raises, LeaseUnavailable, OthersBatchUnfinished, ChecksumDiffers.
         """
         last = self.unfinished
         if (last is None) == (asked is None):
             if last is None:
                 return None
-            raise RestoreUnfinished(last)
+            raise _unfinished(last)
         with ExitStack() as held:
             fences = list[Fence]()
             job = self.job(asked, fences)
@@ -272,12 +267,12 @@ class Restoring:
             for name in sorted(self._group(asked).jobs):
                 fences.append(held.enter_context(job.lease_of(f"job/{name}", RESTORE_TABLES)).fence)
             with job.exclusive() as lease:
-                # Somebody else may have finished it, or begun another one, while we waited.
+                # Another process may have finished it, or begun another one, while we waited.
                 now = self.unfinished
                 if asked is None and now is None:
                     return None
                 if asked is not None and now is not None:
-                    raise RestoreUnfinished(now)
+                    raise _unfinished(now)
                 return job.run_batch(lease)
 
     def job(self, asked: Asked | None, fences: Sequence[Fence] = ()) -> MicroBatchJob[RestoreBatch]:

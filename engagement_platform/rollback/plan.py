@@ -24,31 +24,12 @@ from engagement_platform.lake.lake import Lake
 from engagement_platform.lake.restore import Moved, VersionGone, moved
 from engagement_platform.pipelines.parts import announced
 from engagement_platform.rollback.boundary import Boundary, Timeline
-from engagement_platform.rollback.groups import Group, group_of
+from engagement_platform.rollback.groups import Group, RestoreRefused, group_of
 from engagement_platform.settings import Settings
 
 RESTORE_TABLES = "restore-tables"
 
 RestoreMode = Literal["replay", "drop"]
-
-
-class NoSuchVersion(PlatformError):
-    """A version or a time that nothing is known of."""
-
-    def __init__(self, table: str, asked: str, why: str) -> None:
-        super().__init__(f"{table} cannot be restored to {asked}: {why}. Nothing was changed.")
-
-
-class LaidOutOtherwise(PlatformError):
-    """The table had another layout then, with which the jobs of these settings do not work."""
-
-    def __init__(self, table: str, version: int, then: Sequence[str], now: Sequence[str]) -> None:
-        self.table, self.version = table, version
-        super().__init__(
-            f"{table} was partitioned by ({', '.join(then)}) at version {version} and is by ({', '.join(now)}) now; "
-            "going back would give it the old layout again, which the jobs of these settings refuse. Nothing was "
-            f"changed. Set the old layout.scheme, `engagement-platform migrate {table}` to it, and restore then."
-        )
 
 
 class CannotReplay(PlatformError):
@@ -62,20 +43,9 @@ class CannotReplay(PlatformError):
         )
 
 
-class ErasedSince(PlatformError):
-    """Going back would bring back somebody who was erased."""
-
-    def __init__(self, table: str, version: int, erased: int) -> None:
-        self.table, self.version, self.erased = table, version, erased
-        super().__init__(
-            f"{table} cannot go back to version {version}: version {erased} erased somebody, who would be there again. "
-            f"An erasure is final. Nothing was changed. Restore to version {erased} or later."
-        )
-
-
 @dataclass(frozen=True)
 class Asked:
-    """What somebody wants."""
+    """What is asked for."""
 
     table: str
     to: int | datetime
@@ -84,6 +54,11 @@ class Asked:
     reason: str | None = None
     by: str = ""
     """user@host"""
+
+    def as_json(self) -> dict[str, object]:
+        """What is kept with the batch, beside who asked."""
+        to = self.to.isoformat() if isinstance(self.to, datetime) else self.to
+        return {"table": self.table, "to": to, "mode": self.mode, "reason": self.reason}
 
 
 @dataclass(frozen=True)
@@ -136,9 +111,64 @@ class Plan:
         """All tables of the group as they will be."""
         return {**self.versions, **{change.table.name: change.to_version for change in self.changes}}
 
+    def lines(self, differing: Mapping[str, int] | None = None) -> Iterator[str]:
+        """For people. differing: what readers see inserted, updated and deleted, where that was counted."""
+        if self.note:
+            yield self.note
+        if not self.changes and not self.offsets:
+            yield f"Nothing to restore: {self.asked.table} is there already."
+            return
+        yield f"All that follows goes back to {self.boundary}:"
+        for change in self.changes:
+            files, versions = change.files, f"version {change.from_version} to {change.to_version}"
+            yield (
+                f"  {change.table.name}: {versions}, {files.files_back:,} files ({files.bytes_back:,} bytes) "
+                f"come back, {files.files_gone:,} ({files.bytes_gone:,} bytes) go"
+            )
+        if differing is not None:
+            yield (
+                f"Readers see {differing['inserted']:,} {self.group.rows} again, {differing['updated']:,} changed, and "
+                f"{differing['deleted']:,} no longer."
+            )
+        for offset in self.offsets:
+            if offset.follows:
+                yield f"{offset.job}: goes on from {shown(offset.boundary)} instead of {shown(offset.now)}"
+                continue
+            what = "are read again" if self.asked.mode == "replay" else "are given up"
+            count = self.group.unit if offset.records is None else f"{offset.records:,} {self.group.unit}"
+            yield f"{offset.job}: {count} {what}, from {shown(offset.boundary)} to {shown(offset.now)}"
+        if self.undone:
+            yield f"Undone: {', '.join(self.undone)}"
+        if self.by_hand:
+            yield f"Not done again by itself, launch it by hand where it is still wanted: {', '.join(self.by_hand)}"
+
+    def as_json(self, differing: Mapping[str, int] | None = None) -> dict[str, object]:
+        """One flat object for machines and for the metadata of a run."""
+        return {
+            **self.asked.as_json(),
+            "boundary": self.boundary,
+            "note": self.note,
+            "changes": [
+                {
+                    "table": change.table.name,
+                    "from_version": change.from_version,
+                    "to_version": change.to_version,
+                    **vars(change.files),
+                }
+                for change in self.changes
+            ],
+            "offsets": [
+                {"job": one.job, "boundary": dict(one.boundary), "now": dict(one.now), "records": one.records}
+                for one in self.offsets
+            ],
+            "undone": list(self.undone),
+            "by_hand": list(self.by_hand),
+            **(differing or {}),
+        }
+
 
 def parsed(to: str) -> int | datetime:
-    """A version or a time from the command line; a time without a zone is UTC. Raises NoSuchVersion.
+    """A version or a time from the command line; a time without a zone is UTC. Raises RestoreRefused.
 
     >>> parsed("17"), parsed("2026-11-21T10:00")
     (17, datetime.datetime(2026, 11, 21, 10, 0, tzinfo=datetime.timezone.utc))
@@ -148,7 +178,7 @@ def parsed(to: str) -> int | datetime:
     try:
         moment = datetime.fromisoformat(to)
     except ValueError:
-        raise NoSuchVersion("A table", to, "that is neither a version nor a time such as 2026-11-21T10:00Z") from None
+        raise RestoreRefused("A table", f"{to} is neither a version nor a time such as 2026-11-21T10:00Z") from None
     return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
 
 
@@ -164,8 +194,7 @@ def shown(offsets: Offsets) -> str:
 def plan(settings: Settings, stores: Stores, asked: Asked) -> Plan:
     """What `asked` comes to, from logs and stores; no Spark.
 
-    Raises NotRestorable, NoSuchVersion, VersionGone, LaidOutOtherwise, CannotReplay, OthersBatchUnfinished (of this
-    job's own, too).
+    Raises RestoreRefused, VersionGone, CannotReplay, OthersBatchUnfinished (of this job's own, too).
     """
     group = group_of(settings, asked.table)
     tables = {table.name: table for table in group.tables}
@@ -180,7 +209,7 @@ def plan(settings: Settings, stores: Stores, asked: Asked) -> Plan:
         *_offsets(group, stores, timeline, place.step, asked.mode),
         *_following(settings, group, stores, timeline, place.step, target),
     )
-    undone = tuple(timeline.undone(place.step))
+    undone = timeline.steps[place.step + 1 :]
     again = {*group.jobs, *group.again, RESTORE_TABLES}
     since = {
         o.job: begun
@@ -229,15 +258,15 @@ def _boundary(
 ) -> tuple[Boundary, Mapping[str, int]]:
     """Where the tables go back to, and tables for which not every version of the boundary will do."""
     if table.name not in versions:
-        raise NoSuchVersion(table.name, str(asked.to), "there is no such table yet")
+        raise RestoreRefused(table.name, "there is no such table yet")
     commits = log.markers(table.uri(settings.lake))
     if isinstance(asked.to, datetime):
         place = timeline.at(asked.to)
         if place is None:
-            raise NoSuchVersion(table.name, f"{asked.to:%Y-%m-%d %H:%M:%S} UTC", "no batch is known to have ended then")
+            raise RestoreRefused(table.name, f"no batch is known to have ended by {asked.to:%Y-%m-%d %H:%M:%S} UTC")
         return place, {}
     if asked.to > versions[table.name]:
-        raise NoSuchVersion(table.name, f"version {asked.to}", f"its newest is {versions[table.name]}")
+        raise RestoreRefused(table.name, f"its newest version is {versions[table.name]}, and not {asked.to}")
     if group.moves is not None and table == group.moves[1]:
         # What was moved after this version has to be in the other table again, so that is what decides: its version
         # when that move began. Batches that the move took with it are not undone for that.
@@ -275,23 +304,30 @@ def _changes(
 
 
 def _refuse_erased_since(uri: str, name: str, version: int) -> None:
-    """Raise ErasedSince when an erasure took rows out after a version."""
+    """Raise RestoreRefused when an erasure took rows out after a version: it is final."""
     for number, marker in log.markers(uri):
         if number <= version:
             return
         if is_erasure(marker) or is_erasure_of_players(marker):
-            raise ErasedSince(name, version, number)
+            raise RestoreRefused(
+                f"Version {version} of {name}",
+                f"version {number} is an erasure, and its subject would be there again. Restore to that or a later one",
+            )
 
 
 def _refuse_other_layout(uri: str, name: str, version: int) -> None:
-    """Raise LaidOutOtherwise, or VersionGone when the log no longer tells."""
+    """Raise RestoreRefused, or VersionGone when the log no longer tells."""
     try:
         then = log.describe(uri, version)
     except DeltaError as error:
         raise VersionGone(name, version, f"its log no longer tells ({str(error).splitlines()[0][:200]})") from None
     now = log.describe(uri)
     if then is not None and now is not None and then.partitioned_by != now.partitioned_by:
-        raise LaidOutOtherwise(name, version, then.partitioned_by, now.partitioned_by)
+        raise RestoreRefused(
+            f"Version {version} of {name}",
+            f"it was partitioned by ({', '.join(then.partitioned_by)}), which jobs of these settings would refuse. Set "
+            f"the old layout.scheme, `engagement-platform migrate {name}` to it, and restore then",
+        )
 
 
 def _offsets(group: Group, stores: Stores, timeline: Timeline, step: int, mode: RestoreMode) -> Iterator[Offset]:

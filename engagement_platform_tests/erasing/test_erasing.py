@@ -34,7 +34,8 @@ from engagement_platform.pii.vault import open_vault
 from engagement_platform.pipelines.mutations.announce import newest_request
 from engagement_platform.pipelines.profiles.entity import PROFILE
 from engagement_platform.pipelines.snapshot import current, current_names, snapshot
-from engagement_platform.rollback.plan import ErasedSince, _refuse_erased_since
+from engagement_platform.rollback.groups import RestoreRefused
+from engagement_platform.rollback.plan import _refuse_erased_since
 from engagement_platform_tests.erasing.planted import (
     AMY,
     ANN,
@@ -360,7 +361,7 @@ def test_now_deletes_former_files_that_say_what_the_person_said_without_its_id(
 
 def test_a_restore_does_not_go_back_behind_an_erasure(erased: tuple[Planted, dict[str, Any]]) -> None:
     lake, _ = erased
-    with pytest.raises(ErasedSince, match="erased somebody"):
+    with pytest.raises(RestoreRefused, match="is an erasure"):
         _refuse_erased_since(DATA.uri(lake.root), DATA.name, 1)
     _refuse_erased_since(DATA.uri(lake.root), DATA.name, DeltaTable(DATA.uri(lake.root)).version())
 

@@ -26,8 +26,9 @@ from engagement_platform.lake.restore import VersionGone
 from engagement_platform.layout.survey import Target
 from engagement_platform.layout.vacuum import StillRead, vacuum
 from engagement_platform.pipelines.profiles.entity import PROFILE
-from engagement_platform.rollback.abandon import RestoreDecided, abandon
-from engagement_platform.rollback.job import RestoreUnfinished, Restoring
+from engagement_platform.rollback.abandon import abandon
+from engagement_platform.rollback.groups import RestoreRefused
+from engagement_platform.rollback.job import Restoring
 from engagement_platform.rollback.plan import RESTORE_TABLES, Asked
 from engagement_platform.settings import StoreSettings
 from engagement_platform_tests import plant
@@ -113,7 +114,7 @@ def crashed(world: Batches, point: str) -> None:
 def test_a_restore_that_is_given_up_leaves_all_tables_as_before_and_jobs_go_on(world: Batches, point: str) -> None:
     before, counts = world.contents(), world.stores.checkpoints.latest(INGEST_PROFILE_CHANGES)
     crashed(world, point)
-    with pytest.raises(RestoreUnfinished, match="restore --abandon"):
+    with pytest.raises(RestoreRefused, match="restore --abandon"):
         world.restoring().run(world.asked)
     assert blocking_batches(INGEST_PROFILE_CHANGES, (CHANGESET.name,), world.stores.checkpoints.unfinished())
     done = abandon(world.restoring(), BY)
@@ -139,7 +140,7 @@ def test_a_restore_that_is_given_up_leaves_all_tables_as_before_and_jobs_go_on(w
 @pytest.mark.parametrize("point", DECIDED)
 def test_what_readers_may_have_been_told_of_is_finished_and_not_given_up(world: Batches, point: str) -> None:
     crashed(world, point)
-    with pytest.raises(RestoreDecided, match="restore --finish"):
+    with pytest.raises(RestoreRefused, match="restore --finish"):
         abandon(world.restoring(), BY)
     assert world.restoring().run(None) is not None
     assert world.state() == "target"

@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 
 from engagement_platform.cli import app
 from engagement_platform.errors import PlatformError
-from engagement_platform.rollback.groups import NotRestorable
-from engagement_platform.rollback.plan import NoSuchVersion, parsed
+from engagement_platform.rollback.groups import RestoreRefused
+from engagement_platform.rollback.plan import parsed
 
 
 @pytest.fixture(autouse=True)
@@ -37,13 +37,13 @@ def test_what_is_not_there_is_said_without_spark() -> None:
     def raised(*arguments: str) -> BaseException | None:
         return CliRunner().invoke(app, ["restore", *arguments, "--yes", "--reason", "a test"]).exception
 
-    assert isinstance(raised("engagement/notification", "--to", "3"), NotRestorable)
-    assert isinstance(raised("engagement/data", "--to", "3"), NoSuchVersion)
+    assert isinstance(raised("engagement/notification", "--to", "3"), RestoreRefused)
+    assert isinstance(raised("engagement/data", "--to", "3"), RestoreRefused)
     assert isinstance(raised("engagement/data", "--to", "yesterday"), PlatformError)
 
 
 def test_a_time_without_a_zone_is_utc() -> None:
     assert parsed("2026-11-21T10:00") == parsed("2026-11-21T12:00+02:00") == parsed("2026-11-21T10:00Z")
     assert parsed("17") == 17
-    with pytest.raises(NoSuchVersion):
+    with pytest.raises(RestoreRefused):
         parsed("last week")

@@ -10,10 +10,7 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from engagement_platform.cli import app
-from engagement_platform.jobs import INGEST_ENGAGEMENTS
 from engagement_platform.lake.engagement import ALIAS
-from engagement_platform.lake.restore import RESTORE
-from engagement_platform.rollback.job import this_user
 from engagement_platform.rollback.plan import Asked, plan
 from engagement_platform_tests.ingestion.test_crashes import Crash, crash_at
 from engagement_platform_tests.ingestion.world import World
@@ -61,18 +58,3 @@ def test_a_dry_run_counts_what_readers_would_see_and_finish_does_the_rest(filled
     assert "tables at the end of ingest-engagements batch 0, checksums equal; 4 changes announced, 3 jobs" in finished
     assert said("--finish") == "Nothing to restore.\n"
     assert_as_of(three, FIRST)
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("commanded")
-def test_a_restore_to_a_time_is_done_at_once_and_keeps_who_did_it_and_why(three: World) -> None:
-    ended = three.stores.checkpoints.history(INGEST_ENGAGEMENTS)[1].finished_ts
-    assert ended is not None
-    done = said(three.data.name, "--to", ended.isoformat(), "--yes", "--reason", "a bad import")
-    assert "tables at the end of ingest-engagements batch 0, checksums equal" in done
-    assert_as_of(three, FIRST)
-    rows = three.rows(RESTORE)
-    assert {row["table_name"] for row in rows} >= {three.data.name}
-    assert {(row["restored_by"], row["reason"], row["mode"]) for row in rows} == {
-        (this_user(), "a bad import", "replay")
-    }

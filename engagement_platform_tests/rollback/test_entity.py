@@ -21,8 +21,8 @@ from engagement_platform.pipelines.profiles.rematerialize import job_name as rem
 from engagement_platform.pipelines.profiles.snapshot import watermark_of
 from engagement_platform.pipelines.profiles.view import current
 from engagement_platform.rollback import groups
-from engagement_platform.rollback.job import RestoreUnfinished
-from engagement_platform.rollback.plan import Asked, CannotReplay, ErasedSince, plan
+from engagement_platform.rollback.groups import RestoreRefused
+from engagement_platform.rollback.plan import Asked, CannotReplay, plan
 from engagement_platform.settings import LayoutSettings
 from engagement_platform_tests.conftest import Broker
 from engagement_platform_tests.ingestion.test_crashes import Crash, crash_at
@@ -141,23 +141,6 @@ def landed_offsets(world: Ticking) -> list[int]:
 
 
 @pytest.mark.slow
-def test_what_is_dropped_stays_away_and_later_changes_land(landed: Landed, tmp_path: Path) -> None:
-    own = landed.own(tmp_path / "own")
-    asked = Asked(CHANGESET, 2, "drop")
-    count = read_by(own, landed, Asked(CHANGESET, 2))
-    assert own.restoring().run(asked) is not None
-    assert own.seen_by_rules() == landed.seen(count)
-    assert own.ingest() == [], "something was read again"
-    [more] = side_by_side(99, PROFILE, 9, 1)
-    own.landed = landed.prefix(count)
-    own.send(more)
-    own.ingest()
-    assert own.seen_by_rules() == own.expected()
-    own.move()
-    assert own.seen_by_rules() == own.expected()
-
-
-@pytest.mark.slow
 def test_a_restore_can_be_taken_back_itself(copy: Ticking) -> None:
     """Numbers of batches come once more after it; which of the two a base has is told by when it was written."""
     last = copy.versions
@@ -194,7 +177,7 @@ def test_a_restore_that_ends_anywhere_is_finished_once(landed: Landed, copy: Tic
         if point == "manifest:before":
             world.restoring().run(asked)
         elif point != "finalized":
-            with pytest.raises(RestoreUnfinished):
+            with pytest.raises(RestoreRefused):
                 world.restoring().run(asked)
             if point in ("restore.changeset:after", "restore.materialized:before"):
                 assert_nobody_begins(world)
@@ -265,7 +248,7 @@ def test_nobody_comes_back_who_was_erased(copy: Ticking) -> None:
     somebody = base.to_pyarrow_table(columns=[PROFILE.key]).column(PROFILE.key)[0].as_py()
     assert store_tables.remove(base, {PROFILE.key: [somebody]}, erased) == 1
     store.succeed(manifest, {})
-    with pytest.raises(ErasedSince):
+    with pytest.raises(RestoreRefused):
         plan(copy.settings, copy.stores, Asked(CHANGESET, 1))
 
 

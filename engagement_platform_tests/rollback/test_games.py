@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
@@ -11,10 +10,8 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from engagement_platform.consumers import Appends, TooFarBehind
 from engagement_platform.engine.database import open_engine
 from engagement_platform.engine.job import Callbacks
-from engagement_platform.engine.unfinished_batches import OthersBatchUnfinished
 from engagement_platform.erasing.places import of_feed
 from engagement_platform.errors import PlatformError
 from engagement_platform.lake.lake import Lake
@@ -26,12 +23,11 @@ from engagement_platform.pipelines.games.feed import Feed
 from engagement_platform.pipelines.games.job import INGEST_GAME_EVENTS
 from engagement_platform.pipelines.games.replay import ObjectsGone, ObjectsNotKnown
 from engagement_platform.rollback import groups
-from engagement_platform.rollback.groups import NotRestorable
-from engagement_platform.rollback.job import RestoreUnfinished, Restoring
-from engagement_platform.rollback.plan import Asked, CannotReplay, ErasedSince, Plan, RestoreMode, plan
+from engagement_platform.rollback.groups import RestoreRefused
+from engagement_platform.rollback.job import Restoring
+from engagement_platform.rollback.plan import Asked, CannotReplay, Plan, RestoreMode, plan
 from engagement_platform.sources.s3_events import S3File
 from engagement_platform.sources.s3_sqs_state import Arrived, S3SqsState
-from engagement_platform_tests.ingestion.test_crashes import Crash, crash_at
 from engagement_platform_tests.pipelines.games.conftest import World, small, world
 from engagement_platform_tests.pipelines.games.events import line
 
@@ -154,42 +150,6 @@ def test_what_is_dropped_stays_away_until_its_objects_are_replayed(four: World) 
     assert four.everything() == before
 
 
-POINTS = (
-    "manifest:before", "manifest:after", "restore.heartbeat:before", "restore.heartbeat:after",
-    "restore.purchase:before", "restore.purchase:after", "restore:recorded", "notification:recorded",
-    "audit.append:after", "audit:recorded", "rewind:recorded", "finalized",
-)  # fmt: skip
-
-
-@pytest.mark.crash
-@pytest.mark.slow
-def test_a_restore_that_ends_anywhere_is_finished_once(four: World) -> None:
-    world = four
-    before, asked = world.everything(), Asked(LOGIN, 1)
-    assert set(POINTS) <= set(restoring(world).job(asked).crash_points)
-    for point in POINTS:
-        with pytest.raises(Crash):
-            restoring(world, crash_at(point)).run(asked)
-        if point == "manifest:before":
-            restoring(world).run(asked)
-        elif point != "finalized":
-            with pytest.raises(RestoreUnfinished):
-                restoring(world).run(asked)
-            if point == "restore.purchase:before":
-                world.put(key("15"), lines(world, "15", TYPES))
-                blocked = replace(world.job(lambda _point: None, world.settings), lease_wait=timedelta(0))
-                with blocked.exclusive() as lease, pytest.raises(OthersBatchUnfinished, match="restore --finish"):
-                    blocked.run_batch(lease)
-            assert restoring(world).run(None) is not None
-        assert restoring(world).run(None) is None
-        assert world.everything() == after(world, before, ["10"]), point
-        world.run()
-        if point == "restore.purchase:before":
-            assert {row["event_id"] for row in world.rows("login")} >= {"15-login", "13-login"}
-            before = world.everything()
-        assert world.everything() == before, point
-
-
 def refused(world: World, cause: type[PlatformError]) -> None:
     """With replay; dropping is what the sentence says to do instead."""
     with pytest.raises(CannotReplay, match="engagement-platform replay --prefix") as said:
@@ -223,33 +183,11 @@ def test_objects_that_nobody_remembers_are_not_read_again(four: World) -> None:
 @pytest.mark.slow
 def test_a_player_who_was_erased_does_not_come_back(four: World) -> None:
     of_feed(four.settings, Feed(GROUP, four.types)).erase(Subject("player-11", "ref", None))
-    with pytest.raises(ErasedSince):
+    with pytest.raises(RestoreRefused):
         planned(four, LOGIN, 1)
     assert planned(four, HEARTBEAT, 3).changes == ()
-
-
-@pytest.mark.slow
-def test_an_unfinished_batch_comes_first(four: World) -> None:
-    four.put(key("14"), lines(four, "14", TYPES))
-    with pytest.raises(Crash):
-        four.run(crash_at("tables.login:after"))
-    with pytest.raises(OthersBatchUnfinished, match="run ingest-game-events"):
-        planned(four, LOGIN, 1)
-    four.run()
-    assert planned(four, LOGIN, 1).changes
-    with pytest.raises(NotRestorable):
+    with pytest.raises(RestoreRefused):
         planned(four, QUARANTINE.name, 1)
-
-
-@pytest.mark.slow
-def test_who_follows_a_table_is_told(four: World) -> None:
-    reader = Appends(four.settings.lake, LOGIN, name="copy", start="beginning", store_url=four.settings.store_url)
-    seen = sum(batch.rows.num_rows for batch in reader)
-    reader.commit()
-    assert seen > 0
-    assert restoring(four).run(Asked(LOGIN, 1)) is not None
-    with pytest.raises(TooFarBehind, match="RESTORE"):
-        list(reader)
 
 
 def test_a_batch_is_remembered_as_long_as_all_files_since_are(world: World) -> None:

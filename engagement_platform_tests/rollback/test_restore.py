@@ -21,17 +21,10 @@ from engagement_platform.lake.restore import RESTORE, VersionGone
 from engagement_platform.pipelines.mutations.move import REMATERIALIZE_ALIASES
 from engagement_platform.pipelines.parts import APPLY_MUTATIONS
 from engagement_platform.pipelines.snapshot import snapshot
-from engagement_platform.rollback.groups import NotRestorable, engagements
-from engagement_platform.rollback.job import ChecksumDiffers, RestoreUnfinished, Restoring
-from engagement_platform.rollback.plan import (
-    Asked,
-    CannotReplay,
-    NoSuchVersion,
-    plan,
-)
-from engagement_platform.settings import LayoutSettings
+from engagement_platform.rollback.groups import RestoreRefused, engagements
+from engagement_platform.rollback.job import ChecksumDiffers, Restoring
+from engagement_platform.rollback.plan import Asked, CannotReplay, plan
 from engagement_platform.verify import identity_findings, verify
-from engagement_platform_tests.ingestion.conftest import MakeWorld
 from engagement_platform_tests.ingestion.test_crashes import Crash, crash_at
 from engagement_platform_tests.ingestion.world import World, ignore
 from engagement_platform_tests.pipelines.mutations import histories
@@ -147,7 +140,7 @@ def test_a_time_means_the_last_batch_that_had_ended_by_then(filled: Filled, thre
     planned = plan(three.settings, three.stores, Asked(MAPPING.name, ended))
     assert planned.boundary == "the end of apply-mutations batch 0"
     assert dict(planned.target) == filled.ends["requests"]
-    with pytest.raises(NoSuchVersion, match="no batch is known to have ended"):
+    with pytest.raises(RestoreRefused, match="no batch is known to have ended"):
         plan(three.settings, three.stores, Asked(MAPPING.name, datetime(2020, 1, 1, tzinfo=UTC)))
 
 
@@ -173,7 +166,7 @@ def test_a_restore_that_ends_anywhere_is_finished_once(filled: Filled, own: Worl
         if point == "manifest:before":
             restoring(world).run(asked)
         elif point != "finalized":
-            with pytest.raises(RestoreUnfinished):
+            with pytest.raises(RestoreRefused):
                 restoring(world).run(asked)
             if point == "restore.data:after":
                 sent = [*sent, histories.engagement("e8", "p1", 33)]
@@ -221,19 +214,6 @@ def test_readers_are_told_what_they_saw_where_requests_are_not_announced_yet(wor
     for job in (*JOBS, REMATERIALIZE_ALIASES):
         world.run(name=job)
     assert_as_of(world, EVERYTHING)
-
-
-@pytest.mark.slow
-def test_a_partitioned_data_table_goes_back_alike(make_world: MakeWorld) -> None:
-    world = make_world(layout=LayoutSettings(auto_compact=False, scheme="organization"))
-    world.ticks = True
-    send(world, FIRST[:2])
-    before = versions(world)
-    send(world, FIRST[2:])
-    restored(world, before[world.data.name])
-    assert held(world, versions(world)) == held(world, before)
-    world.run()
-    assert_as_of(world, FIRST)
 
 
 def test_a_version_whose_files_are_gone_is_refused_and_nothing_changes(three: World) -> None:
@@ -293,8 +273,8 @@ def test_what_cannot_be_restored_is_said(three: World) -> None:
         with pytest.raises(error):
             plan(three.settings, three.stores, asked)
 
-    refused(NotRestorable, Asked(NOTIFICATION.name, 1))
-    refused(NoSuchVersion, Asked(MAPPING.name, 99))
+    refused(RestoreRefused, Asked(NOTIFICATION.name, 1))
+    refused(RestoreRefused, Asked(MAPPING.name, 99))
     # As when the topic was deleted.
     gone = three.under(topics=("no-such-topic", three.topics[1]))
     with pytest.raises(CannotReplay):

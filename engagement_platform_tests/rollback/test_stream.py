@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +14,15 @@ from pyspark.sql import SparkSession
 
 from engagement_platform.consumers import Appends, TooFarBehind
 from engagement_platform.engine.job import Callbacks, MicroBatchJob, Observer
-from engagement_platform.engine.unfinished_batches import OthersBatchUnfinished
 from engagement_platform.lake import scan
 from engagement_platform.lake.contract import Table
 from engagement_platform.pipelines.redrive import REDRIVEN
 from engagement_platform.rollback import groups
-from engagement_platform.rollback.groups import NotRestorable, group_of
-from engagement_platform.rollback.job import RestoreUnfinished, Restoring
-from engagement_platform.rollback.plan import Asked, CannotReplay, plan
+from engagement_platform.rollback.groups import RestoreRefused, group_of
+from engagement_platform.rollback.job import Restoring
+from engagement_platform.rollback.plan import Asked, plan
 from engagement_platform.settings import BatchSettings, DecodingSettings, Settings
 from engagement_platform_tests.conftest import Broker
-from engagement_platform_tests.ingestion.test_crashes import Crash, crash_at
 from engagement_platform_tests.pipelines.kafka_tables.clicks import CLICK, World, click
 from engagement_platform_tests.pipelines.kafka_tables.test_redrive import UNDECLARED, redrive, under
 
@@ -126,56 +124,6 @@ def test_they_go_back_together_and_a_replay_ends_in_the_undisturbed_rows(world: 
 
 @pytest.mark.slow
 @pytest.mark.broker
-def test_what_is_dropped_stays_away_and_later_records_land(world: Ticking) -> None:
-    before, moment = world.everything(), datetime.now(UTC)
-    world.send(click("c5", price=5), b"no json 5")
-    world.ingest()
-    assert world.restoring().run(Asked(world.stream.quarantine.name, moment, "drop")) is not None
-    assert world.everything() == before
-    assert world.ingest() == []
-    world.send(click("c5", price=6))
-    world.ingest()
-    assert world.everything()["table"][-1][1:] == ("c5", 6.0), "the first of its name that stands"
-
-
-POINTS = (
-    "manifest:before", "manifest:after", "restore.click_quarantine:before", "restore.click_quarantine:after",
-    "restore.click:before", "restore.click:after", "restore:recorded", "audit.append:after", "rewind:recorded",
-    "finalized",
-)  # fmt: skip
-
-
-@pytest.mark.broker
-@pytest.mark.crash
-@pytest.mark.slow
-def test_a_restore_that_ends_anywhere_is_finished_once(world: Ticking) -> None:
-    before, asked = world.everything(), Asked(world.stream.table.name, 1)
-    assert set(POINTS) <= set(world.restoring().job(asked).crash_points)
-    for point in POINTS:
-        with pytest.raises(Crash):
-            world.restoring(crash_at(point)).run(asked)
-        if point == "manifest:before":
-            world.restoring().run(asked)
-        elif point != "finalized":
-            with pytest.raises(RestoreUnfinished):
-                world.restoring().run(asked)
-            if point.startswith("restore."):
-                world.send(click(point, price=7))
-                blocked = replace(world.job(), lease_wait=timedelta(0))
-                with blocked.exclusive() as lease, pytest.raises(OthersBatchUnfinished, match="restore --finish"):
-                    blocked.run_batch(lease)
-            assert world.restoring().run(None) is not None
-        assert world.restoring().run(None) is None
-        assert world.everything() == through(before, len(BATCHES[0])), point
-        world.ingest()
-        if point.startswith("restore."):
-            assert world.everything()["table"][-1][1:] == (point, 7.0)
-            before = world.everything()
-        assert world.everything() == before, point
-
-
-@pytest.mark.slow
-@pytest.mark.broker
 def test_a_record_whose_redrive_is_undone_waits_in_quarantine_as_before_and_can_be_redriven(
     spark: SparkSession, broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -199,23 +147,6 @@ def test_a_record_whose_redrive_is_undone_waits_in_quarantine_as_before_and_can_
     assert world.everything() == landed
 
 
-@pytest.mark.slow
-@pytest.mark.broker
-def test_an_unfinished_batch_comes_first_and_what_is_gone_from_the_topic_is_not_replayed(world: Ticking) -> None:
-    asked = Asked(world.stream.table.name, 1)
-    world.send(click("c7"))
-    with pytest.raises(Crash):
-        world.ingest(crash_at("tables.table:before"))
-    with pytest.raises(OthersBatchUnfinished, match=f"run {world.stream.job}"):
-        plan(world.settings, world.stores, asked)
-    world.ingest()
-    assert plan(world.settings, world.stores, asked).changes
-    world.broker.delete_topic(world.stream.topic)
-    with pytest.raises(CannotReplay):
-        plan(world.settings, world.stores, asked)
-    assert plan(world.settings, world.stores, replace(asked, mode="drop")).changes
-
-
 def test_a_declared_stream_is_restorable_by_both_its_names(tmp_path: Path) -> None:
     (tmp_path / "defs").mkdir()
     (tmp_path / "defs" / "defs.yaml").write_text(
@@ -227,5 +158,5 @@ def test_a_declared_stream_is_restorable_by_both_its_names(tmp_path: Path) -> No
         group = group_of(settings, name)
         assert {table.name for table in group.tables} == {CLICK.table.name, CLICK.quarantine.name}
         assert tuple(group.read) == (CLICK.job,)
-    with pytest.raises(NotRestorable, match="shop/click"):
+    with pytest.raises(RestoreRefused, match="shop/click"):
         group_of(settings, "shop/order")
