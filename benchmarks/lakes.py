@@ -58,7 +58,7 @@ class Laid:
 def laid(uri: str) -> Laid:
     """What the log of a table says of its files. Reads the log only."""
     table = open_table(uri, uri)
-    files = live_files(table, shape(table), None, {})
+    files = live_files(table, shape(table))
     pairs = sorted(zip(files.column("path").to_pylist(), files.column("bytes").to_pylist(), strict=True))
     return Laid(
         digest=hashlib.sha256(repr(pairs).encode()).hexdigest()[:16],

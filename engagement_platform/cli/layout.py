@@ -145,8 +145,6 @@ def _show(examined: Sequence[Examination]) -> None:
             typer.echo(f"\n{typer.style(f'{finding.severity} {finding.code}', colour)} {finding.table}")
             typer.echo(f"  {finding.what}")
             typer.echo(f"  evidence: {', '.join(f'{name}={value}' for name, value in finding.evidence.items())}")
-            typer.echo(f"  what to do: {finding.remedy}\n  gain: {finding.gain}")
-        for code, why in examination.not_looked_at.items():
-            typer.echo(f"\n{code} not looked at: {examination.target.name}: {why}")
+            typer.echo(f"  what to do: {finding.remedy}\n  gain: {finding.gain or '–'}")
     if not any(examination.findings for examination in examined):
         typer.echo("Nothing to mend." if examined else "There are no tables yet.")

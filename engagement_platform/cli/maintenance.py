@@ -37,8 +37,8 @@ def optimize(
     from datetime import timedelta
 
     from engagement_platform.layout.optimize import Asked, Callbacks, planned
+    from engagement_platform.layout.optimize import optimize as outcomes_of
     from engagement_platform.layout.plan import Left
-    from engagement_platform.maintenance import optimize as outcomes_of
     from engagement_platform.settings import Settings
 
     settings = Settings()
@@ -69,8 +69,7 @@ def _show(outcome: Outcome, number: int, count: int, *, as_json: bool) -> None:
     if as_json:
         print_json(outcome.as_json())
     elif isinstance(outcome, Done):
-        files = outcome.rewritten
-        removed, added = (readable(sum(some.values())) for some in (files.removed, files.added))
+        removed, added = readable(outcome.bytes_rewritten), readable(outcome.bytes_written)
         typer.echo(
             f"[{number}/{count}] {outcome.slice}: {outcome.files_before:,} → {outcome.files_after:,} files, "
             f"{removed} → {added}, {outcome.seconds:.1f} s"
@@ -87,8 +86,8 @@ def _show_plan(plan: Plan, *, as_json: bool) -> None:
         return
     rows = []
     for one in plan.chosen:
-        files = f"{one.gain.files_before or 0:,} → {one.gain.files_after or 0:,}"
-        rewritten = readable(one.gain.bytes_to_rewrite or 0)
+        files = f"{one.gain.files_before:,} → {one.gain.files_after:,}"
+        rewritten = readable(one.gain.bytes_to_rewrite)
         rows.append((one.table.name, one.partition, one.action, files, rewritten, f"{one.seconds:,.1f}", one.why))
     print_table(("table", "partition", "action", "files", "to rewrite", "seconds", "why"), rows)
     typer.echo(f"{len(plan.chosen):,} slices; {len(plan.left):,} more do not fit into the budget.")
@@ -112,7 +111,7 @@ def vacuum(
     """
     from engagement_platform.errors import PlatformError
     from engagement_platform.layout.remedies import readable
-    from engagement_platform.maintenance import vacuum_tables
+    from engagement_platform.layout.vacuum import vacuum_tables
     from engagement_platform.settings import Settings
 
     refused, count = 0, 0
@@ -149,6 +148,7 @@ def migrate(
     Exit status: 0 migrated, or it was before; 1 with the reason.
     Example: engagement-platform migrate engagement/data --layout organization --dry-run
     """
+    from engagement_platform.layout.migrate import migrate as migrated
     from engagement_platform.layout.migrate import plan
     from engagement_platform.settings import Settings
 
@@ -158,7 +158,5 @@ def migrate(
         typer.echo(json.dumps(planned.as_json()) if as_json else planned)
         return
     typer.echo(planned, err=True)
-    from engagement_platform.maintenance import migrate as migrated
-
     done = migrated(settings, table, layout, callbacks())
     typer.echo(json.dumps(done.as_json()) if as_json else done)

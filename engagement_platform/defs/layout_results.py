@@ -18,7 +18,7 @@ from engagement_platform.defs.plot import histogram
 from engagement_platform.layout.doctor import Examination
 from engagement_platform.layout.finding import Finding
 from engagement_platform.layout.findings import CODES
-from engagement_platform.layout.statistics import doubling_buckets, named_buckets
+from engagement_platform.layout.statistics import named_buckets
 
 LAYOUT = "layout"
 """Name of the check."""
@@ -53,10 +53,7 @@ class Examined:
 
 
 def layout_result(examined: Examined) -> dg.AssetCheckResult:
-    """One result for all classes of findings: which, what to do, and the figures of the table.
-
-    Fails also where a class of findings could not be looked for: green would say that all is well.
-    """
+    """One result for all classes of findings: which, what to do, and the figures of the table."""
     examination, failing = examined.examination, examined.failing
     if examination is None:
         unreadable = examined.unreadable
@@ -67,15 +64,14 @@ def layout_result(examined: Examined) -> dg.AssetCheckResult:
             severity=dg.AssetCheckSeverity.WARN,
             description=NO_TABLE if unreadable is None else f"Nobody can tell: {unreadable}",
         )
-    unseen = [f"{code} not looked at: {why}" for code, why in examination.not_looked_at.items()]
     error = any(finding.severity == "error" for finding in failing)
     remedies = " ".join(dict.fromkeys(finding.remedy for finding in failing))
     return dg.AssetCheckResult(
-        passed=not failing and not unseen,
+        passed=not failing,
         asset_key=examined.key,
         check_name=LAYOUT,
         severity=dg.AssetCheckSeverity.ERROR if error else dg.AssetCheckSeverity.WARN,
-        description="; ".join([*(f"{finding.code}: {finding.what}" for finding in failing), *unseen]) or None,
+        description="; ".join(f"{finding.code}: {finding.what}" for finding in failing) or None,
         metadata={
             **({"remedy": MetadataValue.text(remedies)} if remedies else {}),
             **({"findings": findings_table(examined.findings)} if examined.findings else {}),
@@ -100,20 +96,18 @@ def figures(examination: Examination) -> dict[str, int]:
 
 
 def _pictures(examination: Examination) -> Metadata:
-    """Files by size, partitions by files, and the partitions with most files; nothing of a table without files."""
+    """Files by size, and the partitions with most files; nothing of a table without files."""
     statistics = examination.statistics
     sizes = named_buckets(statistics.totals.histogram)
     shown: Metadata = {"file_sizes": MetadataValue.md(histogram("files by size", *sizes))} if sizes[0] else {}
     partitions = statistics.partitions
     if not partitions.num_rows:
         return shown
-    counts = doubling_buckets(partitions.column("files"))
     order = [("files", "descending"), ("partition", "ascending")]
     worst = partitions.sort_by(order).slice(0, _WORST).select(["partition", "files", "small_files", "bytes"])
     columns = [dg.TableColumn("partition"), *(dg.TableColumn(name, "int") for name in worst.column_names[1:])]
     return {
         **shown,
-        "files_per_partition": MetadataValue.md(histogram("partitions by number of files", *counts)),
         "most_files_in_a_partition": MetadataValue.int(int(pc.max(partitions.column("files")).as_py())),
         "worst_partitions": MetadataValue.table(
             [dg.TableRecord({**row, "partition": row["partition"] or "the table"}) for row in worst.to_pylist()],
@@ -133,7 +127,6 @@ def health_metadata(tables: Sequence[Examined]) -> Metadata:
         for name, figure in {**figures(examination), "findings": len(examination.findings)}.items()
     }
     unreadable = {examined.name: examined.unreadable for examined in tables if examined.unreadable}
-    unseen = {one.target.name: dict(one.not_looked_at) for one in there if one.not_looked_at}
     return {
         "findings": findings_table(found),
         "tables": MetadataValue.int(len(there)),
@@ -144,7 +137,6 @@ def health_metadata(tables: Sequence[Examined]) -> Metadata:
         "failed": MetadataValue.int(sum(len(examined.failing) for examined in tables)),
         "findings_by_code": figures_table("code", "findings", {code: by_code[code] for code in CODES}),
         **({"unreadable": MetadataValue.json(unreadable)} if unreadable else {}),
-        **({"not_looked_at": MetadataValue.json(unseen)} if unseen else {}),
         **{f"findings {code}": MetadataValue.int(by_code[code]) for code in CODES},
         **by_table,
     }
@@ -157,7 +149,7 @@ def findings_table(found: Iterable[Finding]) -> dg.TableMetadataValue:
         dg.TableRecord(
             {name: getattr(finding, name) or "–" for name in names}
             | {"evidence": ", ".join(f"{name}={value}" for name, value in finding.evidence.items())}
-            | {"gain": str(finding.gain)}
+            | {"gain": str(finding.gain or "–")}
         )
         for finding in found
     ]

@@ -35,10 +35,10 @@ ORGANIZATIONS = dg.DynamicPartitionsDefinition(name="organization")
 
 def optimize(context: Context, settings: Settings, asked: Asked) -> dg.MaterializeResult[None]:
     """Plan, do, and say what came of it."""
-    from engagement_platform import maintenance
+    from engagement_platform.layout import optimize as layout
 
-    spark = partial(open_spark, settings, "optimize")
-    plan, outcomes = maintenance.optimize_all(settings, asked, callbacks_of(context), spark)
+    plan, spark = layout.planned(settings, asked), partial(open_spark, settings, "optimize")
+    outcomes = list(layout.optimize(settings, plan, callbacks_of(context), spark))
     observe_tables(context, outcomes)
     refuse_failed(outcomes)
     return dg.MaterializeResult(metadata=optimized_metadata(outcomes, plan.unread))
@@ -61,10 +61,10 @@ def merge_further(context: dg.OpExecutionContext, platform: Platform) -> None:
 @dg.op(pool=MAINTENANCE_POOL)
 def vacuum(context: dg.OpExecutionContext, platform: Platform) -> None:
     """Files that nobody may still read, as the guard of each table says."""
-    from engagement_platform import maintenance
+    from engagement_platform.layout.vacuum import vacuum_tables
 
     settings = platform.settings()
-    done = maintenance.vacuum_tables(settings, open_spark=partial(open_spark, settings, "vacuum"))
+    done = vacuum_tables(settings, open_spark=partial(open_spark, settings, "vacuum"))
     context.add_output_metadata(vacuumed_metadata(done))
 
 
@@ -117,10 +117,10 @@ optimize_organizations = dg.define_asset_job(
 )  # fmt: skip
 def organizations_found(context: dg.SensorEvaluationContext, platform: Platform) -> dg.SensorResult | dg.SkipReason:
     """Partition values of the tables that Dagster does not know yet."""
-    from engagement_platform import maintenance
+    from engagement_platform.layout.optimize import organizations
 
     known = set(context.instance.get_dynamic_partitions(str(ORGANIZATIONS.name)))
-    keys = {key_of_organization(name) for name in maintenance.organizations(platform.settings())}
+    keys = {key_of_organization(name) for name in organizations(platform.settings())}
     new = sorted(keys - known)[: MAX_PARTITIONS - len(known)]
     if not new:
         return dg.SkipReason("No organization is new.")

@@ -64,8 +64,8 @@ def optimized_metadata(outcomes: Sequence[Outcome], unread: Sequence[str] = ()) 
         "slices_left": MetadataValue.int(len(left)),
         "files_before": MetadataValue.int(sum(one.files_before for one in done)),
         "files_after": MetadataValue.int(sum(one.files_after for one in done)),
-        "bytes_rewritten": MetadataValue.int(sum(sum(one.rewritten.removed.values()) for one in done)),
-        "bytes_written": MetadataValue.int(sum(sum(one.rewritten.added.values()) for one in done)),
+        "bytes_rewritten": MetadataValue.int(sum(one.bytes_rewritten for one in done)),
+        "bytes_written": MetadataValue.int(sum(one.bytes_written for one in done)),
         "seconds": MetadataValue.float(round(sum((one.seconds for one in done), 0.0), 2)),
     }
     if done:

@@ -30,7 +30,7 @@ from engagement_platform.lake.erased import current_files, rewrite
 from engagement_platform.lake.lake import Lake
 from engagement_platform.lake.optimize import Place, checkpoint_log
 from engagement_platform.lake.session import spark_session
-from engagement_platform.layout import disk
+from engagement_platform.layout import files
 from engagement_platform.pii.erasure import Erasable, Former, Subject, is_named, naming, nobody_writes, once
 from engagement_platform.pii.tombstones import ANYWHERE, StoredTombstones, entity
 from engagement_platform.pipelines.declarations.declared import declarations
@@ -66,11 +66,11 @@ class _Tables(Erasable):
         said = [each.properties for each in found if each is not None]
         if not said:
             return {}
-        logs = ({disk.RETENTION: each.get("delta.logRetentionDuration", _LOG_RETENTION)} for each in said)
+        logs = ({files.RETENTION: each.get("delta.logRetentionDuration", _LOG_RETENTION)} for each in said)
         window = self.settings.maintenance.rollback_window
         return {
-            Former.FILES: max([window, *map(disk.retention, said)]) + _SLACK,
-            Former.LOG: max(map(disk.retention, logs)) + _SLACK,
+            Former.FILES: max([window, *map(files.retention, said)]) + _SLACK,
+            Former.LOG: max(map(files.retention, logs)) + _SLACK,
         }
 
     def former(self, path: Path) -> Former | None:

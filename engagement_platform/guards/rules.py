@@ -25,7 +25,7 @@ from engagement_platform.lake import log
 from engagement_platform.lake.contract import Found, Mode, NotAStreamSource, Table
 from engagement_platform.lake.engagement import engagement_tables
 from engagement_platform.lake.streaming import finished_batch
-from engagement_platform.layout import disk
+from engagement_platform.layout import files
 from engagement_platform.layout.vacuum import RetentionTooShort
 from engagement_platform.pipelines.declarations.declared import declarations
 from engagement_platform.pipelines.games.feed import shipped
@@ -206,7 +206,7 @@ def _retention(looked: Looked) -> Verdict:
     wrong = [
         f"{table.name} keeps {kept / HOUR:.0f} hours, and the rollback window has {window / HOUR:.0f}"
         for table, found in looked.found.items()
-        if (kept := disk.retention(found.properties)) < window
+        if (kept := files.retention(found.properties)) < window
     ]
     cursors, root = CursorStore(looked.stores.leases.engine), lake_root(looked.settings.lake)
     readers = [*cursors.all(root), *cursors.below(root)]

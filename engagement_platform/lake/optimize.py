@@ -66,8 +66,6 @@ class Rewrite:
     target_file_bytes: int
     marker: str
     """User metadata of the commit, by which it is found again."""
-    only_below_bytes: int | None = None
-    """Merges only files that are smaller; None: those below the target."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +98,7 @@ def _rewrite_in_spark(work: Rewrite, spark: SparkSession) -> None:
     conf = {
         "spark.databricks.delta.optimize.maxFileSize": str(work.target_file_bytes),
         # Files from here on are left as they are; the default of 1 GB would look at those that have the target size.
-        "spark.databricks.delta.optimize.minFileSize": str(work.only_below_bytes or work.target_file_bytes),
+        "spark.databricks.delta.optimize.minFileSize": str(work.target_file_bytes),
         "spark.databricks.delta.commitInfo.userMetadata": work.marker,
     }
     with configured(spark, conf):
@@ -172,7 +170,8 @@ def vacuum(place: Place, spark: SparkSession, *, dry_run: bool) -> list[str]:
 
     Out: paths that a dry run found; nothing for a real one.
     """
-    with turn(place.root, place.name):
+    # In the log, also on object stores: the doctor knows by it which removed files are gone.
+    with turn(place.root, place.name), configured(spark, {"spark.databricks.delta.vacuum.logging.enabled": "true"}):
         rows = spark.sql(f"VACUUM {_delta(place.uri)}{' DRY RUN' if dry_run else ''}").collect()
     return [str(row[0]) for row in rows] if dry_run else []
 

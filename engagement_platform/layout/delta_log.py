@@ -1,61 +1,47 @@
 """What the `_delta_log` folder of a table says: its checkpoint, its newest commits, and the files that they removed.
 
-Lists that one folder and reads checkpoints and commits; folders of data are never listed here. The live files are
-`files`, whether something is a problem is decided in `findings`.
+Lists that one folder and reads checkpoints and commits. The live files are `files`.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from base64 import b85decode
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
-from uuid import UUID
 
-import pyarrow.compute as pc
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from engagement_platform.lake import log
 
 Action = Mapping[str, Any]
-PartitionValues = tuple[tuple[str, str | None], ...]
-"""Columns of one partition and their values, both as the log spells them, ordered by column."""
 
 REWRITES = frozenset({"OPTIMIZE", "REORG"})
 """Operations that rewrite files without changing rows."""
 
 _COMMIT = re.compile(r"(\d{20})\.json")
-_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.(\d{10})\.(\d{10})|\.[0-9a-fA-F-]+)?\.(parquet|json)")
+_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\..+)?\.parquet")
 _READERS = 8
 """Commits read at a time: on an object store each costs a round trip of some tens of milliseconds."""
-_SEARCHED = 2000
-_VECTOR = ("deletionVector.storageType", "deletionVector.pathOrInlineDv", "deletionVector.sizeInBytes")
-_REMOVE = ("path", "deletionTimestamp", "size", *_VECTOR)
-_DOMAIN = ("domain", "configuration", "removed")
-_B85 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~"
-_Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
-_FROM_Z85 = str.maketrans(_Z85, _B85)
-_UUID_CHARACTERS = 20
+_REMOVE = ("remove.path", "remove.deletionTimestamp", "remove.size")
+_DOMAIN = ("domainMetadata.domain", "domainMetadata.configuration", "domainMetadata.removed")
 
 
 @dataclass(frozen=True)
 class Segment:
-    """The part of a log that defines a version: the newest whole checkpoint, and the commits there are."""
+    """The names in a log: the newest checkpoint with its files, and the versions whose commits are still there."""
 
     uri: str
     version: int
+    """-1: there is no log."""
     checkpoint: int | None
-    """Version of the newest whole checkpoint at or before `version`."""
     checkpoint_files: tuple[str, ...]
-    """Names of its files, below `_delta_log`."""
     commits: tuple[int, ...]
-    """Versions whose commit is still there, oldest first, up to `version`."""
+    """Oldest first."""
 
     @property
     def after_checkpoint(self) -> tuple[int, ...]:
@@ -73,33 +59,15 @@ def moved_on(uri: str, version: int | None) -> bool:
     return bool(filesystem.get_file_info(path).type != pafs.FileType.NotFound)
 
 
-def segment(uri: str, version: int | None = None) -> Segment:
-    """What `_delta_log` holds up to a version, or up to the newest one (-1: no log). One listing of one folder."""
+def segment(uri: str) -> Segment:
+    """What `_delta_log` holds now. One listing of one folder."""
     filesystem, path = log.opened(f"{uri}/_delta_log")
-    names = [info.base_name for info in log.listed(filesystem, path) if info.type == pafs.FileType.File]
-    commits = sorted(int(match[1]) for name in names if (match := _COMMIT.fullmatch(name)))
-    checkpoints = _checkpoints(names)
-    if version is None:
-        version = max([*commits[-1:], *checkpoints], default=-1)
-    checkpoint = max((v for v in checkpoints if v <= version), default=None)
-    files = () if checkpoint is None else checkpoints[checkpoint]
-    return Segment(uri, version, checkpoint, files, tuple(v for v in commits if v <= version))
-
-
-def _checkpoints(names: Iterable[str]) -> dict[int, tuple[str, ...]]:
-    """Whole checkpoints by version, each with the files that make it up (Delta protocol: checkpoints)."""
-    parts: dict[tuple[int, int], list[str]] = defaultdict(list)
-    whole: dict[int, tuple[str, ...]] = {}
-    for name in sorted(names):
-        match = _CHECKPOINT.fullmatch(name)
-        if match and match[2]:
-            parts[int(match[1]), int(match[3])].append(name)
-        elif match:
-            whole[int(match[1])] = (name,)
-    for (version, expected), found in parts.items():
-        if len(found) == expected:
-            whole.setdefault(version, tuple(found))
-    return whole
+    names = sorted(info.base_name for info in log.listed(filesystem, path) if info.type == pafs.FileType.File)
+    commits = tuple(int(match[1]) for name in names if (match := _COMMIT.fullmatch(name)))
+    checkpoints = {name: int(match[1]) for name in names if (match := _CHECKPOINT.fullmatch(name))}
+    newest = max(checkpoints.values(), default=None)
+    files = tuple(name for name, version in checkpoints.items() if version == newest)
+    return Segment(uri, max([*commits[-1:], *checkpoints.values()], default=-1), newest, files, commits)
 
 
 def read_commits(uri: str, versions: Sequence[int]) -> Iterator[tuple[int, list[dict[str, Any]]]]:
@@ -110,48 +78,20 @@ def read_commits(uri: str, versions: Sequence[int]) -> Iterator[tuple[int, list[
                 yield version, actions
 
 
-def from_checkpoint(
-    found: Segment, action: str, fields: Sequence[str], having: str | None = None
-) -> Iterator[dict[str, Any]]:
-    """One kind of action out of the checkpoint, with some of its fields (dotted inside an action) only.
-
-    having: only actions that have this field. Sidecars of a version 2 checkpoint are read too.
-    """
-    wanted = [f"{action}.{field}" for field in fields]
-    sidecars = [
-        f"_sidecars/{row['sidecar']['path']}"
-        for name in found.checkpoint_files
-        for row in _actions(found, name, "sidecar", ["sidecar.path"], None)
-    ]
-    for name in [*found.checkpoint_files, *sidecars]:
-        yield from (row[action] for row in _actions(found, name, action, wanted, having))
-
-
-def _actions(
-    found: Segment, name: str, action: str, columns: Sequence[str], having: str | None
-) -> Iterator[dict[str, Any]]:
-    """Rows of one file of the checkpoint that hold an action; columns that the file lacks are left out."""
-    filesystem, path = log.opened(f"{found.uri}/_delta_log/{name}")
-    with filesystem.open_input_file(path) as file:
-        if name.endswith(".json"):
-            rows = (json.loads(line) for line in file.read().split(b"\n") if line.strip())
-            yield from (row for row in rows if row.get(action) and (having is None or row[action].get(having)))
-            return
-        table = pq.ParquetFile(file).read(columns=list(columns))
-    if action not in table.column_names:
-        return
-    table = table.filter(table.column(action).is_valid())
-    if having is not None:
-        kind = table.schema.field(action).type
-        if having not in [kind.field(i).name for i in range(kind.num_fields)]:
-            return
-        table = table.filter(pc.is_valid(pc.struct_field(table.column(action), having)))
-    yield from table.to_pylist()
+def _in_checkpoint(found: Segment, fields: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """One kind of action out of the checkpoint. fields: its own, such as `remove.path`."""
+    action = fields[0].partition(".")[0]
+    for name in found.checkpoint_files:
+        filesystem, path = log.opened(f"{found.uri}/_delta_log/{name}")
+        with filesystem.open_input_file(path) as file:
+            table = pq.ParquetFile(file).read(columns=list(fields))
+        if action in table.column_names:
+            yield from table.column(action).drop_null().to_pylist()
 
 
 @dataclass(frozen=True)
 class Commit:
-    """One commit: what it did, and how it spread its files over partitions."""
+    """One commit: what it did, and into how many partitions it put its small files."""
 
     version: int
     operation: str
@@ -159,17 +99,14 @@ class Commit:
     z_order_by: tuple[str, ...]
     files_added: int
     small_files_added: int
-    partitions: frozenset[PartitionValues]
-    """Partitions that it added files to."""
     small_partitions_touched: int
-    """Partitions that it added small files to."""
 
 
 @dataclass(frozen=True)
-class Tombstone:
-    """A file that is no longer part of the table: when it was removed (ms since 1970; 0: not said), and its size."""
+class Removed:
+    """A file that is no longer part of the table: when it was removed (ms since 1970; 0: unknown), and its size."""
 
-    removed_ms: int
+    at_ms: int
     bytes: int
 
 
@@ -179,30 +116,23 @@ class Recent:
 
     version: int
     checkpoint: int | None
-    checkpoint_lag: int
-    """Commits after the newest checkpoint."""
     commits: tuple[Commit, ...]
     """Newest first."""
-    tombstones: Mapping[str, Tombstone]
+    removed: Mapping[str, Removed]
     """Removed files by path as the log spells it, of the checkpoint and the commits after it."""
     clustered_by: tuple[str, ...] = ()
     """Columns of liquid clustering, by their names in the log."""
     last_vacuum: datetime | None = None
 
     @property
+    def checkpoint_lag(self) -> int:
+        """Commits after the newest checkpoint."""
+        return self.version - (-1 if self.checkpoint is None else self.checkpoint)
+
+    @property
     def versions_since_optimize(self) -> int | None:
         """Commits since the newest OPTIMIZE; None when none is among those looked at."""
         return next((self.version - c.version for c in self.commits if c.operation in REWRITES and c.files_added), None)
-
-    @property
-    def rewritten(self) -> Mapping[PartitionValues, int]:
-        """Commits since the newest OPTIMIZE of each partition that one of those looked at has rewritten."""
-        found = dict[PartitionValues, int]()
-        for commit in self.commits:
-            if commit.operation in REWRITES:
-                for values in commit.partitions:
-                    found.setdefault(values, self.version - commit.version)
-        return found
 
     @property
     def z_ordered(self) -> Commit | None:
@@ -223,11 +153,11 @@ class Recent:
 
 
 def recent(found: Segment, *, most: int, small_file_bytes: int) -> Recent:
-    """Read the newest commits (at most `most`), all after the checkpoint, and the checkpoint's tombstones."""
+    """Read the newest commits (at most `most`), all after the checkpoint, and the checkpoint's removed files."""
     lately = frozenset(found.commits[-most:])
     commits, vacuum = [], None
-    tombstones = {p: t for remove in from_checkpoint(found, "remove", _REMOVE) for p, t in _tombstones(remove)}
-    clustered = _clustering(from_checkpoint(found, "domainMetadata", _DOMAIN))
+    removed = dict(map(_removed, _in_checkpoint(found, _REMOVE)))
+    clustered = _clustering(_in_checkpoint(found, _DOMAIN))
     for version, actions in read_commits(found.uri, sorted(lately.union(found.after_checkpoint))):
         commit = _commit(version, actions, small_file_bytes)
         if version in lately:
@@ -236,60 +166,15 @@ def recent(found: Segment, *, most: int, small_file_bytes: int) -> Recent:
             clustered = _clustering((a["domainMetadata"] for a in actions if "domainMetadata" in a), clustered)
         if commit.operation == "VACUUM END":
             vacuum = commit.at
-        tombstones.update(_removed_by(actions))
+        removed |= dict(_removed(a["remove"]) for a in actions if "remove" in a)
         # A file that gets a deletion vector is removed and added in one commit, in either order.
-        for action in actions:
-            if (add := action.get("add")) is not None:
-                tombstones.pop(add["path"], None)
-    return Recent(
-        version=found.version,
-        checkpoint=found.checkpoint,
-        checkpoint_lag=found.version - (-1 if found.checkpoint is None else found.checkpoint),
-        commits=tuple(reversed(commits)),
-        tombstones=tombstones,
-        clustered_by=clustered,
-        last_vacuum=vacuum,
-    )
+        for added in (a["add"]["path"] for a in actions if "add" in a):
+            removed.pop(added, None)
+    return Recent(found.version, found.checkpoint, tuple(reversed(commits)), removed, clustered, vacuum)
 
 
-def forgotten(found: Segment) -> dict[str, Tombstone]:
-    """Removed files by the commits before the checkpoint, as far as the log still has them (the newest few thousand).
-
-    A checkpoint forgets tombstones once their retention is over: the very files that VACUUM should delete.
-    """
-    before = [version for version in found.commits if version not in found.after_checkpoint]
-    return {p: t for _, actions in read_commits(found.uri, before[-_SEARCHED:]) for p, t in _removed_by(actions)}
-
-
-def _removed_by(actions: Iterable[Action]) -> Iterator[tuple[str, Tombstone]]:
-    for action in actions:
-        if (remove := action.get("remove")) is not None:
-            yield from _tombstones(remove)
-
-
-def _tombstones(remove: Action) -> Iterator[tuple[str, Tombstone]]:
-    """The removed file, and the file of the deletion vector that it had."""
-    at = int(remove.get("deletionTimestamp") or 0)
-    yield remove["path"], Tombstone(at, int(remove.get("size") or 0))
-    vector = remove.get("deletionVector")
-    if vector and (file := vector_file(vector)) is not None:
-        yield file, Tombstone(at, int(vector.get("sizeInBytes") or 0))
-
-
-def vector_file(vector: Action) -> str | None:
-    """The file of a deletion vector below the table's folder; None for those that are in the log or elsewhere.
-
-    Delta protocol: deletion vector descriptor schema; `u` is an optional prefix and a UUID in Z85.
-
-    >>> vector_file({"storageType": "u", "pathOrInlineDv": "ab^-aqEH.-t@S}K{vb[*k^"})
-    'ab/deletion_vector_d2c639aa-8816-431a-aaf6-d3fe2512ff61.bin'
-    """
-    if vector.get("storageType") != "u":
-        return None
-    descriptor = str(vector["pathOrInlineDv"])
-    prefix, name = descriptor[:-_UUID_CHARACTERS], descriptor[-_UUID_CHARACTERS:]
-    file = f"deletion_vector_{UUID(bytes=b85decode(name.translate(_FROM_Z85)))}.bin"
-    return f"{prefix}/{file}" if prefix else file
+def _removed(remove: Action) -> tuple[str, Removed]:
+    return remove["path"], Removed(int(remove.get("deletionTimestamp") or 0), int(remove.get("size") or 0))
 
 
 def _clustering(domains: Iterable[Action], before: tuple[str, ...] = ()) -> tuple[str, ...]:
@@ -313,13 +198,8 @@ def _commit(version: int, actions: Sequence[Action], small_file_bytes: int) -> C
         z_order_by=_z_order({**info, **(info.get("operationParameters") or {})}),
         files_added=len(adds),
         small_files_added=len(small),
-        partitions=_partitions(adds),
-        small_partitions_touched=len(_partitions(small)),
+        small_partitions_touched=len({tuple(sorted((add.get("partitionValues") or {}).items())) for add in small}),
     )
-
-
-def _partitions(adds: Sequence[Action]) -> frozenset[PartitionValues]:
-    return frozenset(tuple(sorted((add.get("partitionValues") or {}).items())) for add in adds)
 
 
 def _z_order(parameters: Action) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
-"""The live files of a Delta table as one Arrow table, read from its log without a JVM, whoever wrote it.
+"""The live files of a Delta table as one Arrow table, read from its log without a JVM, from any writer.
 
-Per-file figures only; summing them up is `statistics`. Folders are not listed, and of data files at most a few
-footers are read, to learn a codec that the names do not tell.
+Per-file figures only; summing them up is `statistics`. Of data files at most a few footers are read, to learn a codec
+that the names do not tell.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 from urllib.parse import unquote
 
@@ -22,7 +23,6 @@ from deltalake.exceptions import TableNotFoundError
 
 from engagement_platform.errors import PlatformError
 from engagement_platform.lake import log
-from engagement_platform.layout.delta_log import Segment, from_checkpoint, read_commits
 
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 """How a null partition value is spelled, as in folder names."""
@@ -32,6 +32,10 @@ UNNAMED = "unnamed"
 """Codec of a file whose name does not tell one: nothing, or a writer that does not say."""
 _DEFAULT_INDEXED = 32
 """Delta's default for delta.dataSkippingNumIndexedCols."""
+RETENTION = "delta.deletedFileRetentionDuration"
+DEFAULT_RETENTION = timedelta(days=7)
+"""Delta's default of it."""
+_INTERVAL = re.compile(r"(?:interval\s+)?(\d+)\s+(second|minute|hour|day|week)s?", re.IGNORECASE)
 
 
 class NotADeltaTable(PlatformError):
@@ -48,12 +52,12 @@ class NotADeltaTable(PlatformError):
 class LogNotReadable(PlatformError):
     """A Delta log that cannot be read without Spark, or not from here."""
 
-    def __init__(self, place: str, said: str) -> None:
+    def __init__(self, place: str, reason: str) -> None:
         self.place = place
         super().__init__(
-            f"The log of {place} cannot be read: {said}. Nothing was changed. A feature that this reader lacks has to "
-            "be dropped with Spark (ALTER TABLE … DROP FEATURE …); an object store needs its address and credentials "
-            "in the environment (AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID, …)."
+            f"The log of {place} cannot be read: {reason}. Nothing was changed. A feature that this reader lacks has "
+            "to be dropped with Spark (ALTER TABLE … DROP FEATURE …); an object store needs its address and "
+            "credentials in the environment (AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID, …)."
         )
 
 
@@ -116,6 +120,12 @@ def shape(table: DeltaTable) -> Shape:
     )
 
 
+def retention(properties: Mapping[str, str]) -> timedelta:
+    """How long removed files are kept, from the table's properties."""
+    match = _INTERVAL.fullmatch(properties.get(RETENTION, "").strip())
+    return DEFAULT_RETENTION if match is None else timedelta(**{f"{match[2].lower()}s": int(match[1])})
+
+
 def _leaves(fields: Sequence[Mapping[str, Any]], name: str = "", stored: str = "") -> Iterator[tuple[str, str, str]]:
     """Dotted name, name in the log and type of each leaf; an array or a map is one, as Delta counts them."""
     for field in fields:
@@ -128,14 +138,12 @@ def _leaves(fields: Sequence[Mapping[str, Any]], name: str = "", stored: str = "
             yield own, inside, kind["type"] if isinstance(kind, dict) else str(kind)
 
 
-def live_files(table: DeltaTable, what: Shape, clustering: str | None, deleted: Mapping[str, int]) -> pa.Table:
+def live_files(table: DeltaTable, what: Shape, clustering: str | None = None) -> pa.Table:
     """One row for each live file, any order.
 
     Out: path (as the log spells it, URL-encoded), partition (`a=1/b=2`, empty when the table has no partitions),
-         bytes, rows (null: not said), modified (ms), deleted (rows that deletion vectors hide), codec, low and high
-         (bounds of the clustering column, null when not said), known (whether they are, or all values are null),
-         and `value.NAME` for each partition column: its value as text.
-    deleted: rows hidden per path, from `deleted_rows`.
+         bytes, rows (null: unknown), codec, low and high (bounds of the clustering column, null when unknown), known
+         (whether they are, or all values are null), and `value.NAME` for each partition column: its value as text.
     """
     actions = pa.table(table.get_add_actions(flatten=True))
     rows = actions.column("num_records") if "num_records" in actions.column_names else pa.nulls(len(actions))
@@ -147,8 +155,6 @@ def live_files(table: DeltaTable, what: Shape, clustering: str | None, deleted: 
             "partition": _partition(actions, what.partitioned_by),
             "bytes": actions.column("size_bytes"),
             "rows": rows,
-            "modified": actions.column("modification_time"),
-            "deleted": _looked_up(actions.column("path"), deleted),
             "codec": codec_by_name(actions.column("path")),
             "low": low,
             "high": high,
@@ -189,14 +195,6 @@ def _partition(actions: pa.Table, columns: Sequence[str]) -> Any:
     return texts[0] if len(texts) == 1 else pc.binary_join_element_wise(*texts, "/")
 
 
-def _looked_up(paths: Any, figures: Mapping[str, int]) -> Any:
-    """The figure of each path, 0 where there is none."""
-    if not figures:
-        return pa.repeat(pa.scalar(0, pa.int64()), len(paths))
-    where = pc.index_in(paths, pa.array(list(figures), paths.type))
-    return pc.fill_null(pa.array(list(figures.values()), pa.int64()).take(where), 0)
-
-
 def codec_by_name(paths: Any) -> Any:
     """The codec that each path names, or UNNAMED."""
     named = pc.struct_field(pc.extract_regex(paths.cast(pa.string()), CODEC_IN_NAME), "codec")
@@ -205,7 +203,7 @@ def codec_by_name(paths: Any) -> Any:
 
 @dataclass(frozen=True)
 class Footers:
-    """What the footers of a few files said: how many were read, and of those how many have no codec at all."""
+    """How many footers were read, and how many of these files have no codec at all."""
 
     read: int
     uncompressed: int
@@ -231,26 +229,3 @@ def _compressed(uri: str, path: str) -> bool | None:
     groups = [footer.row_group(i) for i in range(min(footer.num_row_groups, 1))]
     codecs = [group.column(i).compression for group in groups for i in range(group.num_columns)]
     return any(codec != "UNCOMPRESSED" for codec in codecs) if codecs else None
-
-
-_VECTOR = ("path", "deletionVector.storageType", "deletionVector.pathOrInlineDv", "deletionVector.cardinality")
-
-
-def deletion_vectors(found: Segment) -> dict[str, Mapping[str, Any] | None]:
-    """The deletion vector of each file that ever had one since the checkpoint, null once it has none.
-
-    Read only for tables that have the feature. The log is replayed: the newest add of a path says.
-    """
-    vectors: dict[str, Mapping[str, Any] | None] = {
-        add["path"]: add["deletionVector"] for add in from_checkpoint(found, "add", _VECTOR, having="deletionVector")
-    }
-    for _, actions in read_commits(found.uri, found.after_checkpoint):
-        for action in actions:
-            if (add := action.get("add")) is not None and (add.get("deletionVector") or add["path"] in vectors):
-                vectors[add["path"]] = add.get("deletionVector")
-    return vectors
-
-
-def deleted_rows(vectors: Mapping[str, Mapping[str, Any] | None]) -> dict[str, int]:
-    """Rows hidden in each file."""
-    return {path: int(vector.get("cardinality") or 0) for path, vector in vectors.items() if vector}

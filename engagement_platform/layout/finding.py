@@ -1,18 +1,16 @@
-"""A finding, the facts that rules look at, and the words that rules share. The rules are in `findings`."""
+"""A finding, and the facts that rules look at. The rules are in `findings`."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from engagement_platform.layout import remedies
 from engagement_platform.layout.delta_log import Recent
-from engagement_platform.layout.disk import Leftovers
 from engagement_platform.layout.files import Footers, Shape
 from engagement_platform.layout.remedies import Prediction
 from engagement_platform.layout.statistics import Statistics
@@ -28,7 +26,8 @@ _WORST = 5
 class Finding:
     """One thing that is wrong with a table: by a stable code, with its evidence, what it means and what to do.
 
-    partition: the worst one, for what is wrong with partitions. gain: what the remedy would gain.
+    partition: the worst one, for what is wrong with partitions. gain: what OPTIMIZE would make of it; None where the
+    remedy is another one.
     """
 
     code: str
@@ -38,49 +37,48 @@ class Finding:
     evidence: Mapping[str, object]
     what: str
     remedy: str
-    gain: Prediction
+    gain: Prediction | None
 
     def as_json(self) -> dict[str, object]:
         """The finding with the names that JSON output has."""
-        return {**vars(self), "evidence": dict(self.evidence), "gain": self.gain.as_json()}
+        gain = None if self.gain is None else self.gain.as_json()
+        return {**vars(self), "evidence": dict(self.evidence), "gain": gain}
+
+
+@dataclass(frozen=True)
+class Due:
+    """Removed files whose retention is over and that no VACUUM has deleted since."""
+
+    files: int
+    bytes: int
 
 
 @dataclass(frozen=True)
 class Facts:
-    """All that the rules look at."""
+    """All that the rules look at.
+
+    ours: whether the table is in the lake, where writers take turns. orders: whether maintenance would order the table
+    by the clustering column: not by one that only the call names.
+    """
 
     statistics: Statistics
     shape: Shape
     recent: Recent
-    leftovers: Leftovers
+    due: Due
     footers: Footers
     shuffle_partitions: int
     ours: bool = False
-    """Whether the table lies in the lake, where writers take turns."""
     orders: bool = True
-    """Whether maintenance would order the table by `clustering`: not by a column that only the call names."""
 
     @property
     def clustering(self) -> str | None:
         """The column whose ranges decide which files are skipped."""
         return self.statistics.clustering[0] if self.statistics.clustering else None
 
-    def optimize(self, more: str = "") -> str:
-        """What merges files and orders them. more: options of the command."""
-        return self.command(f"optimize {{}}{more}", self.optimize_sql) if self.orders else self.optimize_sql
-
     @property
-    def vacuum(self) -> str:
-        """What removes files that nobody may need."""
-        return self.command("vacuum {}", f"VACUUM delta.`{self.statistics.uri}`")
-
-    def command(self, command: str, sql: str) -> str:
-        """The platform's command; for a table of another house Spark SQL as well.
-
-        Spark SQL takes no turn, so beside the platform's own writers it would conflict with one of them.
-        """
-        call = f"engagement-platform {command.format(shlex.quote(self.statistics.table))}"
-        return call if self.ours else f"{call} (or in Spark: {sql})"
+    def partitions(self) -> pa.Table:
+        """One row for each, with its figures."""
+        return self.statistics.partitions
 
     @property
     def optimize_sql(self) -> str:
@@ -91,6 +89,18 @@ class Facts:
     @property
     def _z_orders(self) -> bool:
         return self.clustering is not None and not self.recent.clustered_by
+
+    def optimize(self, more: str = "") -> str:
+        """What merges files and orders them. more: options of the command."""
+        return self.command("optimize", self.optimize_sql, more) if self.orders else self.optimize_sql
+
+    def command(self, command: str, sql: str, more: str = "") -> str:
+        """The platform's command; for a table of another house Spark SQL as well.
+
+        Spark SQL takes no turn, so beside the platform's own writers it would conflict with one of them.
+        """
+        call = f"engagement-platform {command} {shlex.quote(self.statistics.table)}{more}"
+        return call if self.ours else f"{call} (or in Spark: {sql})"
 
     def rewriting(self, affected: pa.Table, limits: HealthSettings) -> Prediction:
         """What OPTIMIZE would make of these partitions."""
@@ -107,17 +117,18 @@ class Facts:
             "worst": {row["partition"]: row[by] for row in worst.select(["partition", by]).to_pylist()},
         }
 
-
-@dataclass(frozen=True)
-class Wrong:
-    """A finding without its code and its table, which every finding of a rule shares."""
-
-    severity: Severity
-    evidence: Mapping[str, object]
-    what: str
-    remedy: str
-    gain: Prediction
-    partition: str | None = None
+    def wrong(
+        self,
+        rule: Callable[..., object],
+        severity: Severity,
+        evidence: Mapping[str, object],
+        what: str,
+        remedy: str,
+        gain: Prediction | None = None,
+        partition: str | None = None,
+    ) -> Finding:
+        """A finding of a rule about this table."""
+        return Finding(rule.__name__, severity, self.statistics.table, partition or None, evidence, what, remedy, gain)
 
 
 def more_than_share(part: int, whole: int, share: float) -> bool:
@@ -127,17 +138,3 @@ def more_than_share(part: int, whole: int, share: float) -> bool:
     28.999999999999996.
     """
     return part * 1_000_000 > round(share * 1_000_000) * whole
-
-
-def most(rows: pa.Table, by: str) -> dict[str, Any]:
-    """The row with the largest figure; of equals the first by name."""
-    first: dict[str, Any] = rows.sort_by([(by, "descending"), ("partition", "ascending")]).slice(0, 1).to_pylist()[0]
-    return first
-
-
-def total(rows: pa.Table, name: str) -> int:
-    return int(pc.sum(rows.column(name)).as_py() or 0)
-
-
-def largest(rows: pa.Table) -> int:
-    return int(pc.max(rows.column("bytes")).as_py() or 0)

@@ -1,59 +1,69 @@
 """What is unhealthy about a table's layout: every rule, from measured facts to findings with stable codes.
 
 Pure. Measuring is `doctor`, what mending would gain is `remedies`. A figure exactly at a limit is healthy, and so is a
-table without files. Each rule is called as the code of its findings, and yields what is wrong.
+table without files. Each rule is called as the code of its findings.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from engagement_platform.layout import remedies
 from engagement_platform.layout.files import UNNAMED
-from engagement_platform.layout.finding import Facts, Finding, Wrong, largest, more_than_share, most, total
-from engagement_platform.layout.remedies import Prediction, readable
+from engagement_platform.layout.finding import Facts, Finding, more_than_share
+from engagement_platform.layout.remedies import readable
 from engagement_platform.settings import HealthSettings
 
 FAR = 10
 """So many times a limit is an error and no longer a warning (a guess)."""
 
-Rule = Callable[[Facts, HealthSettings], Iterator[Wrong]]
+Rule = Callable[[Facts, HealthSettings], Iterator[Finding]]
 
 
 def findings(facts: Facts, limits: HealthSettings) -> list[Finding]:
     """Everything that is wrong, most severe first, otherwise in the order of RULES."""
-    found = [
-        Finding(rule.__name__, w.severity, facts.statistics.table, w.partition, w.evidence, w.what, w.remedy, w.gain)
-        for rule in RULES
-        for w in rule(facts, limits)
-    ]
+    found = [finding for rule in RULES for finding in rule(facts, limits)]
     return sorted(found, key=lambda finding: ("error", "warning", "info").index(finding.severity))
 
 
-def small_files(facts: Facts, limits: HealthSettings) -> Iterator[Wrong]:
+def _most(rows: pa.Table, by: str) -> dict[str, Any]:
+    """The row with the largest figure; of equals the first by name."""
+    first: dict[str, Any] = rows.sort_by([(by, "descending"), ("partition", "ascending")]).slice(0, 1).to_pylist()[0]
+    return first
+
+
+def _total(rows: pa.Table, name: str) -> int:
+    return int(pc.sum(rows.column(name)).as_py() or 0)
+
+
+def _largest(rows: pa.Table) -> int:
+    return int(pc.max(rows.column("bytes")).as_py() or 0)
+
+
+def small_files(facts: Facts, limits: HealthSettings) -> Iterator[Finding]:
     """Partitions that are mostly small files, or a table cut into too fine partitions."""
-    rows, totals = facts.statistics.partitions, facts.statistics.totals
+    rows, totals = facts.partitions, facts.statistics.totals
     count, small = rows.column("files"), rows.column("small_files")
-    share = pc.multiply(count.cast(pa.int64()), round(limits.small_file_share * 1_000_000))
-    mostly = pc.greater(pc.multiply(small.cast(pa.int64()), 1_000_000), share)
+    share = pc.multiply(count, round(limits.small_file_share * 1_000_000))
+    mostly = pc.greater(pc.multiply(small, 1_000_000), share)
     affected = rows.filter(pc.and_(mostly, pc.greater_equal(small, limits.min_small_files)))
-    flagged = total(affected, "small_files")
+    flagged = _total(affected, "small_files")
     if affected.num_rows:
-        worst = most(affected, "small_files")
-        files = total(affected, "files")
+        worst, files = _most(affected, "small_files"), _total(affected, "files")
         partitions = f" of {affected.num_rows:,} of {totals.partitions:,} partitions"
         where = partitions if facts.statistics.partitioned_by else ""
         example = f"; {worst['partition']} has" if worst["partition"] else ":"
-        yield Wrong(
+        yield facts.wrong(
+            small_files,
             "warning" if worst["small_files"] >= limits.warn_small_files else "info",
             {
                 "small_files": flagged,
                 "files": files,
-                "mean_bytes": total(affected, "bytes") // files,
+                "mean_bytes": _total(affected, "bytes") // files,
                 "small_below_bytes": limits.small_file_bytes,
                 **facts.worst(affected, "small_files"),
             },
@@ -61,54 +71,55 @@ def small_files(facts: Facts, limits: HealthSettings) -> Iterator[Wrong]:
             f"{worst['small_files']:,} of {worst['files']:,}",
             f"Compact it: {facts.optimize()}; or switch on auto compaction for its writers",
             facts.rewriting(affected, limits),
-            worst["partition"] or None,
+            worst["partition"],
         )
     # Many small files that no compaction can merge, because each is nearly alone in its partition.
     lone, columns = totals.small_files - flagged, facts.statistics.partitioned_by
     if lone > limits.max_lone_small_files and more_than_share(lone, totals.files, limits.small_file_share):
         coarser = f"partition by {', '.join(columns[:-1])} only and Z-order by {columns[-1]}" if columns[1:] else ""
         mean = totals.small_bytes // totals.small_files
-        kept = max(1, totals.bytes // limits.target_file_bytes)
-        yield Wrong(
+        yield facts.wrong(
+            small_files,
             "warning" if coarser else "info",
             {"small_files": lone, "files": totals.files, "partitions": totals.partitions, "mean_bytes": mean},
             f"{lone:,} of {totals.files:,} files are small and (nearly) alone in their partitions, so OPTIMIZE cannot "
             "merge them: the partitions are too fine",
             "Rewrite the table with coarser partitions: "
             f"{coarser or 'none, with liquid clustering (CLUSTER BY) instead'}",
-            Prediction("repartition_table", totals.partitions, totals.files, kept, totals.bytes),
         )
 
 
-def too_many_files(facts: Facts, limits: HealthSettings) -> Iterator[Wrong]:
+def too_many_files(facts: Facts, limits: HealthSettings) -> Iterator[Finding]:
     """Partitions with more files than a writer can list and rewrite quickly."""
-    rows, limit = facts.statistics.partitions, limits.max_files_per_partition
+    rows, limit = facts.partitions, limits.max_files_per_partition
     affected = rows.filter(pc.greater(rows.column("mergeable_files"), limit))
     if not affected.num_rows:
         return
-    worst = most(affected, "mergeable_files")
+    worst = _most(affected, "mergeable_files")
     # The daily round leaves files of more than a third of the target: merging them saves fewer files than
     # `maintenance.max_rewrite_share` asks for.
-    large = total(affected, "mergeable_bytes") * 3 > total(affected, "mergeable_files") * limits.target_file_bytes
-    yield Wrong(
+    large = _total(affected, "mergeable_bytes") * 3 > _total(affected, "mergeable_files") * limits.target_file_bytes
+    yield facts.wrong(
+        too_many_files,
         "error" if worst["mergeable_files"] > FAR * limit else "warning",
         {"files": worst["files"], "limit": limit, **facts.worst(affected, "files")},
         f"{worst['files']:,} files in {worst['partition'] or 'the table'}; a mutation has to look into each of them",
         f"Compact it: {facts.optimize(' --second-round' if large else '')}",
         facts.rewriting(affected, limits),
-        worst["partition"] or None,
+        worst["partition"],
     )
 
 
-def skewed_partitions(facts: Facts, limits: HealthSettings) -> Iterator[Wrong]:
+def skewed_partitions(facts: Facts, limits: HealthSettings) -> Iterator[Finding]:
     """One partition that holds far more than the middle one: the task that rewrites it runs alone."""
-    rows, median = facts.statistics.partitions, max(1, facts.statistics.totals.median_partition_bytes)
+    rows, median = facts.partitions, max(1, facts.statistics.totals.median_partition_bytes)
     if rows.num_rows < 2:
         return
-    worst = most(rows, "bytes")
+    worst = _most(rows, "bytes")
     if worst["bytes"] <= max(limits.skew_bytes, limits.skew_ratio * median):
         return
-    yield Wrong(
+    yield facts.wrong(
+        skewed_partitions,
         "info",
         {"bytes": worst["bytes"], "median_bytes": median, "ratio": round(worst["bytes"] / median, 1)},
         f"{worst['partition']} holds {readable(worst['bytes'])}, {worst['bytes'] / median:,.0f} times the median of "
@@ -120,13 +131,13 @@ def skewed_partitions(facts: Facts, limits: HealthSettings) -> Iterator[Wrong]:
     )
 
 
-def scattered_writes(facts: Facts, limits: HealthSettings) -> Iterator[Wrong]:
+def scattered_writes(facts: Facts, limits: HealthSettings) -> Iterator[Finding]:
     """Writers that leave several small files in each partition they touch."""
     mean, worst = facts.recent.scattered
     if worst is None or mean <= limits.scattered_files:
         return
-    touched, before = worst.small_partitions_touched, round(mean, 1)
-    yield Wrong(
+    yield facts.wrong(
+        scattered_writes,
         "warning",
         {
             "files_per_partition_and_commit": round(mean, 1),
@@ -139,18 +150,17 @@ def scattered_writes(facts: Facts, limits: HealthSettings) -> Iterator[Wrong]:
         "adds 1",
         f"Let the writer repartition by {', '.join(facts.statistics.partitioned_by) or 'fewer tasks'} before it "
         "writes, or set spark.databricks.delta.optimizeWrite.enabled=true",
-        Prediction("repartition_writer", touched, files_per_commit_before=before, files_per_commit_after=1.0),
     )
 
 
-def parallelism_limit(facts: Facts, limits: HealthSettings) -> Iterator[Wrong]:
+def parallelism_limit(facts: Facts, limits: HealthSettings) -> Iterator[Finding]:
     """Too few tasks for the bytes: a rewrite of the table is bound by the number of shuffle partitions."""
     totals, tasks = facts.statistics.totals, facts.shuffle_partitions
     if totals.bytes <= limits.max_task_bytes * tasks:
         return
     wanted = -(-totals.bytes // limits.target_file_bytes)
-    gain = {"task_bytes_before": totals.bytes // tasks, "task_bytes_after": totals.bytes // wanted}
-    yield Wrong(
+    yield facts.wrong(
+        parallelism_limit,
         "warning",
         {
             "setting": "spark.shuffle_partitions",
@@ -158,37 +168,36 @@ def parallelism_limit(facts: Facts, limits: HealthSettings) -> Iterator[Wrong]:
             "suggested": wanted,
             "bytes_per_task": totals.bytes // tasks,
             "limit_bytes": limits.max_task_bytes,
-            "largest_partition_bytes": largest(facts.statistics.partitions),
+            "largest_partition_bytes": _largest(facts.partitions),
         },
         f"When the table is rewritten, {readable(totals.bytes)} go through {tasks} tasks, "
         f"{readable(totals.bytes // tasks)} each",
         f"Raise spark.shuffle_partitions towards {wanted:,}, and give Spark the cores to run them",
-        Prediction("raise_parallelism", totals.partitions, **gain),
     )
 
 
-def clustering_overlap(facts: Facts, limits: HealthSettings) -> Iterator[Wrong]:
+def clustering_overlap(facts: Facts, limits: HealthSettings) -> Iterator[Finding]:
     """Ranges of the clustering column that lie so deep on each other that few files can be skipped."""
-    rows = facts.statistics.partitions
+    rows = facts.partitions
     if facts.clustering is None:
         return
-    # Files that hold a single value each cannot be told apart by ranges, only merged.
-    z_ordered = pc.max_element_wise(pc.divide(rows["bytes"].cast(pa.int64()), limits.target_file_bytes), 1)
+    # Files that hold a single value each do not differ by their ranges, only merged.
+    z_ordered = pc.max_element_wise(pc.divide(rows["bytes"], limits.target_file_bytes), 1)
     best = pc.if_else(pc.equal(pc.fill_null(rows["span_days"], 1.0), 0.0), z_ordered, 1)
     deep = pc.greater(rows["depth"], limits.max_overlap_depth)
     gains = pc.greater_equal(rows["depth"], pc.multiply(best, 2))
     affected = rows.filter(pc.fill_null(pc.and_(deep, gains), False))
     if not affected.num_rows:
         return
-    worst = most(affected, "depth")
+    worst = _most(affected, "depth")
     # Few small files of one partition overlap between two compactions, always.
-    passing = worst["depth"] < limits.warn_small_files and largest(affected) <= limits.target_file_bytes
-    yield Wrong(
+    passing = worst["depth"] < limits.warn_small_files and _largest(affected) <= limits.target_file_bytes
+    yield facts.wrong(
+        clustering_overlap,
         "info" if passing else "warning",
         {
             "column": facts.clustering,
             "depth": worst["depth"],
-            "mean_depth": round(worst["mean_depth"], 2),
             "files": worst["files"],
             "versions_since_optimize": facts.recent.versions_since_optimize,
             "z_ordered_version": facts.recent.z_ordered.version if facts.recent.z_ordered else None,
@@ -198,11 +207,11 @@ def clustering_overlap(facts: Facts, limits: HealthSettings) -> Iterator[Wrong]:
         f"same {facts.clustering}, so a read of one opens all of them",
         f"Cluster it: {facts.optimize()}",
         remedies.zorder(affected, limits.target_file_bytes),
-        worst["partition"] or None,
+        worst["partition"],
     )
 
 
-def unindexed_clustering(facts: Facts, limits: HealthSettings) -> Iterator[Wrong]:
+def unindexed_clustering(facts: Facts, limits: HealthSettings) -> Iterator[Finding]:
     """A clustering column without bounds in the log: its files can never be skipped."""
     column, totals, properties = facts.clustering, facts.statistics.totals, facts.shape.properties
     if column is None:
@@ -215,16 +224,15 @@ def unindexed_clustering(facts: Facts, limits: HealthSettings) -> Iterator[Wrong
         f"ALTER TABLE delta.`{facts.statistics.uri}` SET TBLPROPERTIES "
         f"('delta.dataSkippingStatsColumns' = '{column}'), then "
     )
-    gain = remedies.zorder(facts.statistics.partitions, limits.target_file_bytes)
-    yield Wrong(
+    most = properties.get("delta.dataSkippingNumIndexedCols", "32")
+    yield facts.wrong(
+        unindexed_clustering,
         "warning",
         {
             "column": column,
             "leaf_position": position,
             "indexed": indexed,
-            "indexed_columns": properties.get(
-                "delta.dataSkippingStatsColumns", properties.get("delta.dataSkippingNumIndexedCols", "32")
-            ),
+            "indexed_columns": properties.get("delta.dataSkippingStatsColumns", most),
             "files_without_bounds": totals.files_without_bounds,
             "files": totals.files,
         },
@@ -233,17 +241,17 @@ def unindexed_clustering(facts: Facts, limits: HealthSettings) -> Iterator[Wrong
         if indexed
         else f"{column}, leaf column {position}, is outside the columns that writers keep bounds of",
         f"{'' if indexed else declare}rewrite the files so that they get bounds: {facts.optimize_sql}",
-        replace(gain, action="zorder" if indexed else "set_property"),
+        remedies.zorder(facts.partitions, limits.target_file_bytes),
     )
 
 
-def uncompressed(facts: Facts, _limits: HealthSettings) -> Iterator[Wrong]:
+def uncompressed(facts: Facts, _limits: HealthSettings) -> Iterator[Finding]:
     """Files that are not compressed, by their names and the footers of a sample."""
-    footers, totals = facts.footers, facts.statistics.totals
-    unnamed = totals.codecs.get(UNNAMED, 0)
+    footers, unnamed = facts.footers, facts.statistics.totals.codecs.get(UNNAMED, 0)
     if not footers.uncompressed:
         return
-    yield Wrong(
+    yield facts.wrong(
+        uncompressed,
         "warning",
         {
             "files_without_named_codec": unnamed,
@@ -254,67 +262,37 @@ def uncompressed(facts: Facts, _limits: HealthSettings) -> Iterator[Wrong]:
         "not name a codec",
         "Set spark.sql.parquet.compression.codec (zstd or snappy) for its writers, then rewrite the files: "
         f"REORG or {facts.optimize_sql}",
-        # By how much files shrink nobody knows before, nor, of a sample, how many are concerned: at most all of them.
-        Prediction("compress", totals.partitions, totals.files, totals.files, totals.bytes),
     )
 
 
-def stale_checkpoint(facts: Facts, limits: HealthSettings) -> Iterator[Wrong]:
+def stale_checkpoint(facts: Facts, limits: HealthSettings) -> Iterator[Finding]:
     """A log whose readers must replay many commits."""
     lag, limit = facts.recent.checkpoint_lag, limits.max_commits_without_checkpoint
     if lag <= limit:
         return
-    yield Wrong(
+    yield facts.wrong(
+        stale_checkpoint,
         "error" if lag > FAR * limit else "warning",
         {"version": facts.recent.version, "checkpoint_version": facts.recent.checkpoint, "commits_since": lag},
         f"{lag:,} commits came after the newest checkpoint; every reader replays them one by one",
         "Make one (deltalake: DeltaTable(path).create_checkpoint()), and set delta.checkpointInterval; a writer that "
         "makes none may fail to each time: read its log",
-        Prediction("checkpoint", 0, commits_replayed_before=lag, commits_replayed_after=0),
     )
 
 
-def vacuum_due(facts: Facts, limits: HealthSettings) -> Iterator[Wrong]:
+def vacuum_due(facts: Facts, limits: HealthSettings) -> Iterator[Finding]:
     """Removed files that nobody may need any more and that still take up room."""
-    due, waiting, live = facts.leftovers.due, facts.leftovers.waiting, facts.statistics.totals.bytes
+    due, live = facts.due, facts.statistics.totals.bytes
     if not due.files or not more_than_share(due.bytes, live, limits.vacuum_share):
         return
-    yield Wrong(
+    yield facts.wrong(
+        vacuum_due,
         "warning",
-        {
-            "due_files": due.files,
-            "due_bytes": due.bytes,
-            "waiting_files": waiting.files,
-            "waiting_bytes": waiting.bytes,
-            "live_bytes": live,
-            "seen_on_disk": facts.leftovers.listed,
-        },
+        {"due_files": due.files, "due_bytes": due.bytes, "live_bytes": live},
         f"{due.files:,} removed files of {readable(due.bytes)} are past their retention; the live ones hold "
         f"{readable(live)}",
-        f"Remove them: {facts.vacuum}; the command keeps what readers and restores may still need",
-        Prediction("vacuum", 0, bytes_freed=due.bytes, files_freed=due.files),
-    )
-
-
-def orphan_files(facts: Facts, limits: HealthSettings) -> Iterator[Wrong]:
-    """Files in the folder that the log does not know: of writes that failed, or that VACUUM has not seen for long."""
-    orphans, oldest = facts.leftovers.orphans, facts.leftovers.oldest_orphan
-    if not orphans.files:
-        return
-    large = more_than_share(orphans.bytes, facts.statistics.totals.bytes, limits.vacuum_share)
-    yield Wrong(
-        "warning" if large else "info",
-        {
-            "files": orphans.files + facts.leftovers.young_orphans.files,
-            "old_files": orphans.files,
-            "old_after_s": int(limits.orphan_age.total_seconds()),
-            "bytes": orphans.bytes,
-            "oldest": oldest.isoformat() if oldest else None,
-        },
-        f"{orphans.files:,} files of {readable(orphans.bytes)} lie in the folder and the log knows nothing of them: "
-        "left by writes that failed, or removed so long ago that the log forgot",
-        f"Remove those past the retention: {facts.vacuum}; look at what writes here and fails",
-        Prediction("vacuum", 0, bytes_freed=orphans.bytes, files_freed=orphans.files),
+        f"Remove them: {facts.command('vacuum', f'VACUUM delta.`{facts.statistics.uri}`')}; the command keeps what "
+        "readers and restores may still need",
     )
 
 
@@ -329,7 +307,6 @@ RULES: tuple[Rule, ...] = (
     uncompressed,
     stale_checkpoint,
     vacuum_due,
-    orphan_files,
 )
 
 CODES = tuple(rule.__name__ for rule in RULES)

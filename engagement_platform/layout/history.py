@@ -1,4 +1,4 @@
-"""What maintenance did, in `layout/history`: prediction beside outcome, written after each remedy and read back.
+"""What OPTIMIZE did, in `layout/history`: predicted gain beside the actual one, written after each table and read back.
 
 Imports neither Spark nor its library, since the doctor reads it. What a row means is in its contract, `lake/layout`.
 """
@@ -14,11 +14,10 @@ import pyarrow as pa
 
 from engagement_platform.engine.model import Transaction
 from engagement_platform.lake import scan
-from engagement_platform.lake.arrow import schema_of, table_of
+from engagement_platform.lake.arrow import table_of
 from engagement_platform.lake.layout import LAYOUT_HISTORY
 from engagement_platform.layout import files
 from engagement_platform.layout.files import LogNotReadable, NotADeltaTable
-from engagement_platform.layout.remedies import Prediction
 from engagement_platform.layout.survey import Target, in_lake
 from engagement_platform.settings import Settings
 
@@ -37,42 +36,16 @@ class Last:
     """What the last rewrite of a partition left."""
 
     fingerprint: str | None
-    """None: some of what it had to do was left for the next."""
     target_file_bytes: int
 
 
-def row(
-    table: str, gain: Prediction, why: str, started_ts: datetime, seconds: float, actual: Mapping[str, object]
-) -> Outcome:
-    """What was predicted beside what came of it. actual: columns of the history."""
-    return {
-        "table_name": table,
-        "partition": "",
-        "action": gain.action,
-        "why": why,
-        "files_before": gain.files_before,
-        "predicted_files_after": gain.files_after,
-        "predicted_bytes_rewritten": gain.bytes_to_rewrite,
-        "predicted_read_files_before": gain.read_files_before,
-        "predicted_read_files_after": gain.read_files_after,
-        "predicted_files_freed": gain.files_freed,
-        "predicted_bytes_freed": gain.bytes_freed,
-        "seconds": seconds,
-        "started_ts": started_ts,
-        "ingestion_date": started_ts.date(),
-        **actual,
-    }
-
-
-def remember(settings: Settings, what: str, table: str, done: Sequence[Outcome], spark: SparkSession) -> None:
-    """Append rows of one table, once. what: which kind of maintenance, whose runs begin one after the other."""
+def remember(settings: Settings, table: str, done: Sequence[Outcome], spark: SparkSession) -> None:
+    """Append the rows of one table, once."""
     from engagement_platform.lake.optimize import record
 
-    if not done:
-        return
     # Grows from run to run; a run that writes the same rows twice writes them once.
     begun = max(int(one["started_ts"].timestamp() * 1_000_000) for one in done)  # type: ignore[attr-defined]
-    txn = Transaction(f"layout/history/{what}/{table}", begun)
+    txn = Transaction(f"layout/history/optimize/{table}", begun)
     record(settings, LAYOUT_HISTORY, table_of(done, LAYOUT_HISTORY), txn, spark)
 
 
@@ -81,14 +54,13 @@ def last_rewrites(settings: Settings, table: str) -> Mapping[str, Last]:
 
     A partition whose rewrite is longer ago is judged by its files alone; at worst it is rewritten once more.
     """
-    columns = ("action", "partition", "target_file_bytes", "fingerprint", "started_ts")
-    done = _rows(settings, columns, [table]).sort_by("started_ts").to_pylist()
-    rewrites = (one for one in done if one["action"] in ("optimize", "zorder"))
-    return {one["partition"]: Last(one["fingerprint"], one["target_file_bytes"]) for one in rewrites}
+    done = _rows(settings, ("partition", "target_file_bytes", "fingerprint", "started_ts"), [table])
+    rows = done.sort_by("started_ts").to_pylist()
+    return {one["partition"]: Last(one["fingerprint"], one["target_file_bytes"]) for one in rows}
 
 
 def predicted_and_actual(settings: Settings, tables: Sequence[Target], most: int = 100) -> dict[str, list[Outcome]]:
-    """What was done last to each table, slices and the table as a whole, newest first: predicted beside actual.
+    """What was done last to each table, newest first: predicted beside actual.
 
     Tables that were never mended from here are left out, and all are when the history cannot be read, which the doctor
     says of that table itself. A table outside of the lake goes by its path.
@@ -120,10 +92,4 @@ def _rows(settings: Settings, columns: Sequence[str], tables: Sequence[str]) -> 
         opened = files.open_table(LAYOUT_HISTORY.uri(settings.lake), LAYOUT_HISTORY.name)
     except NotADeltaTable:
         return table_of([], LAYOUT_HISTORY, *columns)
-    there = {field.name for field in opened.schema().fields}
-    found = scan.find(opened, [n for n in columns if n in there], {"table_name": tables, "ingestion_date": days})
-    for name in columns:
-        if name not in there:
-            # A history that was begun by an earlier version; the next row adds the column.
-            found = found.append_column(name, pa.nulls(found.num_rows, schema_of(LAYOUT_HISTORY).field(name).type))
-    return found.select(list(columns))
+    return scan.find(opened, list(columns), {"table_name": tables, "ingestion_date": days})

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from math import ceil
 
 import pyarrow as pa
@@ -20,54 +19,30 @@ from engagement_platform.engine.job import Callbacks, Stores
 from engagement_platform.engine.lease import Fence
 from engagement_platform.engine.unfinished_batches import OthersBatchUnfinished, blocking_batches
 from engagement_platform.errors import PlatformError
+from engagement_platform.jobs import INGEST_ENGAGEMENTS, REREAD_ENGAGEMENTS, open_stores
 from engagement_platform.lake import driver_lease, log
 from engagement_platform.lake.engagement import data_table
 from engagement_platform.lake.lake import Lake
 from engagement_platform.lake.repartition import WrittenMeanwhile, cluster, last_relaid, organizations, relay, scheme_of
 from engagement_platform.lake.restore import Checksum, checksums, rolled_back, whole
-from engagement_platform.layout import history
-from engagement_platform.layout.plan import BYTES_PER_S, FILE_S
-from engagement_platform.layout.remedies import Prediction, readable
+from engagement_platform.lake.session import spark_session
+from engagement_platform.layout.remedies import readable
+from engagement_platform.pipelines.mutations.move import REMATERIALIZE_ALIASES
+from engagement_platform.pipelines.parts import APPLY_MUTATIONS
 from engagement_platform.settings import LayoutScheme, Settings
 
 MIGRATE = "migrate-layout"
 
-# Rows are read to be summed up, to find the ranges, to be written and, afterwards, to be summed up again.
-_READS_BEFORE, _READS_AFTER = 3, 1
-# First use of a session, commits, planning (a guess after tests with a few files on 2 cores, which took 6 to 12 s).
-_FIXED_S = 10.0
+WRITERS = (APPLY_MUTATIONS, INGEST_ENGAGEMENTS, REMATERIALIZE_ALIASES, REREAD_ENGAGEMENTS)
+"""Jobs that write the Data Table under a lease of their own; those of a redrive, and restores, are kept out by the
+table's."""
 
 
 class NotMigratable(PlatformError):
-    """A table that cannot be given another layout."""
+    """A table that cannot be given another layout, or not now."""
 
     def __init__(self, table: str, why: str) -> None:
-        self.table = table
         super().__init__(f"{table} cannot be given another layout: {why}. Nothing was changed.")
-
-
-class LayoutNotSet(PlatformError):
-    """The settings say another layout than the one that is asked for."""
-
-    def __init__(self, table: str, wanted: str, scheme: str) -> None:
-        self.table, self.wanted, self.scheme = table, wanted, scheme
-        super().__init__(
-            f"{table} was to become {wanted}, but layout.scheme is {scheme}: jobs would refuse the table afterwards. "
-            f"Nothing was changed. Set ENGAGEMENT_PLATFORM_LAYOUT__SCHEME={wanted} (or layout.scheme in platform.toml) "
-            "for every process first; until the table is migrated, new runs stop without having written anything."
-        )
-
-
-class RowsWouldRepeat(PlatformError):
-    """Who follows the table's change feed would see every row deleted and inserted again."""
-
-    def __init__(self, table: str) -> None:
-        self.table = table
-        super().__init__(
-            f"{table} has a change data feed (delta.enableChangeDataFeed), and Delta cannot change a layout without "
-            "every row passing through it as deleted and inserted. Nothing was changed. Let its readers catch up, set "
-            "the property to false, migrate, set it again, and let them go on from the version after the migration."
-        )
 
 
 class MigrationDiffers(PlatformError):
@@ -85,7 +60,7 @@ class MigrationDiffers(PlatformError):
 
 @dataclass(frozen=True)
 class Plan:
-    """What a migration would do. files_after: at most so many; None: nobody knows before the rows are read."""
+    """What a migration would do. tasks: of Spark, that write the rows; agreed: whether the settings say the layout."""
 
     table: str
     version: int
@@ -94,37 +69,33 @@ class Plan:
     rows: int
     files: int
     bytes: int
-    files_after: int | None
     tasks: int
-    seconds: float
-    """Estimated."""
     agreed: bool
-    """Whether the settings say the same layout."""
 
     def as_json(self) -> dict[str, object]:
-        """Everything, rounded."""
-        return {**vars(self), "seconds": round(self.seconds, 1)}
+        """Everything by name."""
+        return dict(vars(self))
 
     def __str__(self) -> str:
         if self.now == self.wanted:
             return f"{self.table} is {self.now} already, at version {self.version}."
-        after = "" if self.files_after is None else f" → at most {self.files_after:,}"
         first = f" First set ENGAGEMENT_PLATFORM_LAYOUT__SCHEME={self.wanted} for every process."
         return (
-            f"{self.table} from {self.now} to {self.wanted}: {self.rows:,} rows, {self.files:,} files{after}, "
-            f"{readable(self.bytes)} to rewrite, about {self.seconds:,.0f} s.{'' if self.agreed else first}"
+            f"{self.table} from {self.now} to {self.wanted}: {self.rows:,} rows, {self.files:,} files, "
+            f"{readable(self.bytes)} to rewrite.{'' if self.agreed else first}"
         )
 
 
 @dataclass(frozen=True)
 class Migrated:
-    """A table that has the layout."""
+    """A table that has the layout.
+
+    versions: before and after; None: it was made so. rows: what both hold; None: they are not readable any more.
+    """
 
     plan: Plan
     versions: tuple[int, int] | None
-    """Before and after; None: it was made so."""
     rows: int | None
-    """What both versions hold; None: they are not readable any more."""
     checksum: str | None
     files_after: int
     seconds: float
@@ -141,22 +112,6 @@ class Migrated:
             "took_seconds": round(self.seconds, 1),
         }
 
-    def row(self, began: datetime) -> history.Outcome | None:
-        """The row of `layout/history`; None where the table had the layout before."""
-        plan = self.plan
-        if plan.now == plan.wanted:
-            return None
-        gain = Prediction(
-            "repartition_table", 0, files_before=plan.files, files_after=plan.files_after, bytes_to_rewrite=plan.bytes
-        )
-        actual = {
-            "files_after": self.files_after,
-            "version": self.versions[1] if self.versions else None,
-            "predicted_seconds": plan.seconds,
-        }
-        why = f"from {plan.now} to {plan.wanted}, as layout.scheme says"
-        return history.row(plan.table, gain, why, began, self.seconds, actual)
-
     def __str__(self) -> str:
         if self.versions is None:
             return f"{self.plan.table} was made {self.plan.wanted} and never migrated. Nothing to do."
@@ -170,7 +125,7 @@ class Migrated:
 
 
 def plan(settings: Settings, table: str, wanted: LayoutScheme) -> Plan:
-    """What it takes to give a table a layout. Reads its log; changes nothing. Raises NotMigratable, RowsWouldRepeat."""
+    """What it takes to give a table a layout. Reads its log; changes nothing. Raises NotMigratable."""
     data = data_table(wanted)
     if table != data.name:
         raise NotMigratable(table, f"only {data.name} has more than one layout")
@@ -181,14 +136,14 @@ def plan(settings: Settings, table: str, wanted: LayoutScheme) -> Plan:
     if now is None:
         raise NotMigratable(table, f"it is partitioned by {', '.join(found.metadata().partition_columns)}")
     if now != wanted and found.metadata().configuration.get("delta.enableChangeDataFeed") == "true":
-        raise RowsWouldRepeat(table)
+        raise NotMigratable(
+            table,
+            "its change data feed (delta.enableChangeDataFeed) would show every row as deleted and inserted. Let its "
+            "readers catch up, set the property to false, migrate, set it again, and let them go on from the version "
+            "after the migration",
+        )
     files = pa.table(found.get_add_actions(flatten=True))
     held = int(pc.sum(files.column("size_bytes")).as_py() or 0)
-    tasks = max(ceil(held / settings.maintenance.target_file_bytes), settings.spark.shuffle_partitions)
-    partitions = _partitions(files, wanted)
-    after = None if partitions is None else partitions + tasks - 1
-    opened = _READS_BEFORE * files.num_rows + (1 + _READS_AFTER) * (after or files.num_rows)
-    seconds = _FIXED_S + FILE_S * opened + held / BYTES_PER_S
     return Plan(
         table=table,
         version=int(found.version()),
@@ -197,53 +152,42 @@ def plan(settings: Settings, table: str, wanted: LayoutScheme) -> Plan:
         rows=int(pc.sum(files.column("num_records")).as_py() or 0),
         files=files.num_rows,
         bytes=held,
-        files_after=after,
-        tasks=tasks,
-        seconds=0.0 if now == wanted else seconds,
+        tasks=max(ceil(held / settings.maintenance.target_file_bytes), settings.spark.shuffle_partitions),
         agreed=settings.layout.scheme == wanted,
     )
 
 
-def _partitions(files: pa.Table, wanted: LayoutScheme) -> int | None:
-    """At most how many partitions the rows of these files make; None where the log does not tell."""
-    if wanted == "liquid":
-        return 1
-    organization = "partition.organization_id"
-    if organization not in files.column_names:
-        return None
-    if wanted == "organization":
-        return len(pc.unique(files.column(organization)))
-    bounds = ("min.engagement_date", "max.engagement_date")
-    if not set(bounds) <= set(files.column_names):
-        return None
-    grouped = files.group_by(organization).aggregate([(bounds[0], "min"), (bounds[1], "max")]).to_pylist()
-    days = [(row[f"{bounds[0]}_min"], row[f"{bounds[1]}_max"]) for row in grouped]
-    return None if any(None in ends for ends in days) else sum((last - first).days + 1 for first, last in days)
+def migrate(settings: Settings, table: str, wanted: LayoutScheme, callbacks: Callbacks | None = None) -> Migrated:
+    """Give the Data Table another layout. Raises what `Migration.run` raises."""
+    stores = open_stores(settings)
+    with spark_session(settings, MIGRATE) as spark:
+        return Migration(Lake(spark, settings), stores, callbacks or Callbacks()).run(table, wanted)
 
 
 @dataclass(frozen=True)
 class Migration:
-    """What a migration is made with. writers: jobs that write the table, none of which may be at work."""
+    """What a migration is made with. callbacks: `observe` is called at: leased, relaid, verified."""
 
     lake: Lake
     stores: Stores
-    writers: Sequence[str]
     callbacks: Callbacks = field(default_factory=Callbacks)
-    """`observe` is called at: leased, relaid, verified."""
-    elapsed: Callable[[], float] = time.monotonic
 
     def run(self, table: str, wanted: LayoutScheme) -> Migrated:
         """Migrate, or, where that was done before, compare the two versions once more.
 
-        Raises what `plan` raises, LayoutNotSet, LeaseUnavailable, OthersBatchUnfinished, WrittenMeanwhile,
-        MigrationDiffers.
+        Raises NotMigratable, LeaseUnavailable, OthersBatchUnfinished, WrittenMeanwhile, MigrationDiffers.
         """
-        settings, began = self.lake.settings, self.elapsed()
+        settings, began, data = self.lake.settings, time.monotonic(), data_table(wanted)
         planned = plan(settings, table, wanted)
-        if settings.layout.scheme != wanted:
-            raise LayoutNotSet(table, wanted, settings.layout.scheme)
+        if not planned.agreed:
+            raise NotMigratable(
+                table,
+                f"layout.scheme is {settings.layout.scheme}, and jobs would refuse the table afterwards. Set "
+                f"ENGAGEMENT_PLATFORM_LAYOUT__SCHEME={wanted} (or layout.scheme in platform.toml) for every process "
+                "first; until the table is migrated, new runs stop without having written anything",
+            )
         with self._alone(table) as fences:
-            # Planned anew: somebody may have written, or migrated it, while we waited.
+            # Planned anew: the table may have been written or migrated while this waited.
             planned = plan(settings, table, wanted)
             self.callbacks.observe("leased")
 
@@ -253,27 +197,20 @@ class Migration:
 
             if relaying := planned.now != wanted:
                 # As folders of a partitioned table, ids of any kind: a clustered one takes them all.
-                data = data_table(wanted)
                 self.lake.accept_folders("organization_id", organizations(self.lake, data), data)
                 # The table's lease is the last of them.
                 relay(self.lake, wanted, planned.tasks, replace(lease_transaction(fences[-1]), guard=guard))
-                if scheme_of(self.lake.uri(data_table(wanted))) != wanted:
+                if scheme_of(self.lake.uri(data)) != wanted:
                     raise WrittenMeanwhile(table, "a later holder of the table's lease has written to it")
                 self.callbacks.observe("relaid")
             versions, found = self._compared(wanted, guard, again=not relaying)
             self.callbacks.observe("verified")
             if wanted == "liquid":
-                cluster(self.lake, data_table(wanted), guard)
-            files = log.open_log(self.lake.uri(data_table(wanted)))
+                cluster(self.lake, data, guard)
+            files = log.open_log(self.lake.uri(data))
             assert files is not None, f"{table} is gone"
-            return Migrated(
-                plan=planned,
-                versions=versions,
-                rows=found.rows if found else None,
-                checksum=found.total if found else None,
-                files_after=len(files.file_uris()),
-                seconds=self.elapsed() - began,
-            )
+            rows, checksum = (found.rows, found.total) if found else (None, None)
+            return Migrated(planned, versions, rows, checksum, len(files.file_uris()), time.monotonic() - began)
 
     def _compared(
         self, wanted: LayoutScheme, guard: Callable[[], None], *, again: bool
@@ -315,7 +252,7 @@ class Migration:
                         on_wait=lambda holder, name=name: self.callbacks.on_wait(name, holder),  # type: ignore[misc]
                     )
                 )
-                for name in [*(f"job/{job}" for job in sorted(self.writers)), f"table/{table}"]
+                for name in [*(f"job/{job}" for job in sorted(WRITERS)), f"table/{table}"]
             ]
             if others := blocking_batches("", {table}, self.stores.checkpoints.unfinished()):
                 raise OthersBatchUnfinished(MIGRATE, {table}, others)

@@ -1,33 +1,34 @@
 """A run of OPTIMIZE: plans slices over tables, and rewrites them one by one until its budget is spent.
 
 Ingestion and mutations come first: a mutable table is touched only under its lease, which is released after each slice.
-A table that somebody writes is tried again once all others are done; then the run waits in the line of its lease. What
+A table that is being written is tried again once all others are done; then the run waits in the line of its lease. What
 is left, the next run plans anew.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 import pyarrow.compute as pc
+from pyspark.sql import SparkSession
 
 from engagement_platform.engine.database import StoresUnavailable
 from engagement_platform.engine.job import Stores
 from engagement_platform.engine.lease import Holder, LeaseUnavailable
 from engagement_platform.engine.unfinished_batches import blocking_batches
 from engagement_platform.errors import PlatformError
+from engagement_platform.jobs import open_stores
 from engagement_platform.lake.layout import LAYOUT_HISTORY
 from engagement_platform.lake.optimize import OptimizeConflict, Place, Rewrite, Rewritten, SparkGetter, rewrite
-from engagement_platform.layout import history, plan, remedies
+from engagement_platform.lake.session import spark_session
+from engagement_platform.layout import files, history, plan, remedies
 from engagement_platform.layout.files import LogNotReadable
-from engagement_platform.layout.history import Outcome as Row
 from engagement_platform.layout.plan import Left, Limits, Slice
-from engagement_platform.layout.remedies import readable
-from engagement_platform.layout.survey import Survey, Target, fingerprint, in_lake, survey, targets
+from engagement_platform.layout.survey import Survey, Target, in_lake, survey, targets
 from engagement_platform.settings import Settings
 
 ORGANIZATION = "organization_id"
@@ -36,12 +37,13 @@ _ENGINES = ("pyspark", "py4j", "grpc", "deltalake", "_internal")
 """Whose errors are about one table. delta-rs, which reads logs, says of its own that they come from `_internal`."""
 _OWN_FILES = 10
 
+SparkOpener = Callable[[], AbstractContextManager[SparkSession]]
+
 
 class NotByOrganization(PlatformError):
     """One organization was asked for, of a table that is not partitioned by it."""
 
     def __init__(self, table: str) -> None:
-        self.table = table
         super().__init__(
             f"{table} is not partitioned by {ORGANIZATION}, so no part of it belongs to one organization. Nothing was "
             "changed. Optimize it as a whole, without naming an organization."
@@ -66,8 +68,6 @@ class Plan:
 
     chosen: tuple[Slice, ...]
     left: tuple[Left, ...]
-    surveys: Mapping[str, Survey]
-    """By name of the table."""
     budget: timedelta
     unread: tuple[str, ...] = ()
     """Why tables could not be looked at."""
@@ -78,8 +78,12 @@ def planned(settings: Settings, asked: Asked) -> Plan:
 
     Raises NoSuchTable, NotADeltaTable, NotByOrganization, and LogNotReadable for a table that was named.
     """
-    found, surveys, unread = list[Slice](), dict[str, Survey](), list[str]()
-    limits = _limits(settings, second_round=asked.second_round)
+    found, unread, upkeep = list[Slice](), list[str](), settings.maintenance
+    limits = Limits(
+        target_file_bytes=upkeep.second_round_file_bytes if asked.second_round else upkeep.target_file_bytes,
+        max_overlap_depth=settings.health.max_overlap_depth,
+        max_rewrite_share=upkeep.max_rewrite_share,
+    )
     for table in targets(settings, asked.table):
         try:
             seen = survey(settings, table, target_file_bytes=limits.target_file_bytes)
@@ -88,26 +92,14 @@ def planned(settings: Settings, asked: Asked) -> Plan:
                 raise
             unread.append(str(error))
             continue
-        surveys[table.name] = seen
-        last, bounded = history.last_rewrites(settings, table.name), in_lake(settings, table)
+        last = history.last_rewrites(settings, table.name)
         # Every run adds a file or two to the history: to merge those would make the next run find something, for ever.
         least = _OWN_FILES if table.name == LAYOUT_HISTORY.name else 0
         for part in _parts(seen, asked):
-            gaining = plan.slices(part, limits, last, bounded=bounded)
-            found += [one for one in gaining if (one.gain.files_before or 0) >= least]
-    budget = settings.maintenance.budget if asked.budget is None else asked.budget
-    fitting = [one for one in found if not one.too_large]
-    chosen, left = plan.within(plan.ordered(fitting), budget.total_seconds())
-    left += [Left(one, _too_large(one, limits)) for one in plan.ordered(found) if one.too_large]
-    return Plan(tuple(chosen), tuple(left), surveys, budget, tuple(unread))
-
-
-def _too_large(one: Slice, limits: Limits) -> str:
-    return (
-        f"it rewrites {readable(one.gain.bytes_to_rewrite or 0)} at once, and its writers would wait: raise "
-        f"maintenance.max_slice_bytes ({readable(limits.max_slice_bytes)}) for a run while none is at work, or use "
-        "finer partitions"
-    )
+            found += [one for one in plan.slices(part, limits, last) if one.gain.files_before >= least]
+    budget = upkeep.budget if asked.budget is None else asked.budget
+    chosen, left = plan.within(plan.ordered(found), budget.total_seconds())
+    return Plan(tuple(chosen), tuple(left), budget, tuple(unread))
 
 
 def _parts(seen: Survey, asked: Asked) -> list[Survey]:
@@ -120,19 +112,39 @@ def _parts(seen: Survey, asked: Asked) -> list[Survey]:
     return []
 
 
-def _limits(settings: Settings, *, second_round: bool) -> Limits:
-    maintenance = settings.maintenance
-    return Limits(
-        target_file_bytes=maintenance.second_round_file_bytes if second_round else maintenance.target_file_bytes,
-        max_overlap_depth=settings.health.max_overlap_depth,
-        max_rewrite_share=maintenance.max_rewrite_share,
-        max_slice_bytes=maintenance.max_slice_bytes,
-    )
+def organizations(settings: Settings) -> set[str]:
+    """Every organization that is a partition value of some table of the lake. Reads logs, no data."""
+    found = set[str]()
+    for table in targets(settings):
+        try:
+            opened = files.open_table(table.uri, table.name)
+        except LogNotReadable:
+            continue
+        if ORGANIZATION in opened.metadata().partition_columns:
+            found |= {value for values in opened.partitions() if (value := values.get(ORGANIZATION)) is not None}
+    return found
 
 
 def place_of(settings: Settings, table: Target) -> Place:
     """Where a table is, and the folder in which its writers take turns: the lake's, or the table's own."""
     return Place(table.name, table.uri, settings.lake if in_lake(settings, table) else table.uri)
+
+
+@contextmanager
+def spark_when_needed(
+    settings: Settings, app_name: str, open_spark: SparkOpener | None = None
+) -> Iterator[SparkGetter]:
+    """Spark for as long as this lasts, opened by the first call: where there is nothing to do no session is needed."""
+    found = list[SparkSession]()
+    with ExitStack() as stack:
+
+        def get() -> SparkSession:
+            if not found:
+                opened = open_spark() if open_spark else spark_session(settings, app_name)
+                found.append(stack.enter_context(opened))
+            return found[0]
+
+        yield get
 
 
 @dataclass(frozen=True)
@@ -141,30 +153,61 @@ class Done:
 
     slice: Slice
     rewritten: Rewritten
-    files_before: int
-    files_after: int
-    fingerprint: str
-    """Of the files that the partition has now, if nobody else has written to it since it was planned."""
     seconds: float
     attempts: int
     started_ts: datetime
 
+    @property
+    def files_before(self) -> int:
+        """Files of the partition when it was planned."""
+        return self.slice.gain.files_before
+
+    @property
+    def files_after(self) -> int:
+        """Files that it has now, if nobody else has written to it since."""
+        return self.files_before - len(self.rewritten.removed) + len(self.rewritten.added)
+
+    @property
+    def bytes_rewritten(self) -> int:
+        """Of the files that were replaced."""
+        return sum(self.rewritten.removed.values())
+
+    @property
+    def bytes_written(self) -> int:
+        """Of the files that replaced them."""
+        return sum(self.rewritten.added.values())
+
     def figures(self) -> dict[str, object]:
         """What was written and replaced, by the columns of the history."""
-        return {
-            "version": self.rewritten.version,
-            "files_before": self.files_before,
-            "files_after": self.files_after,
-            "files_removed": len(self.rewritten.removed),
-            "files_added": len(self.rewritten.added),
-            "bytes_removed": sum(self.rewritten.removed.values()),
-            "bytes_added": sum(self.rewritten.added.values()),
-            "attempts": self.attempts,
-        }
+        names = ("files_before", "files_after", "bytes_rewritten", "bytes_written")
+        return {"version": self.rewritten.version, **{name: getattr(self, name) for name in names}}
 
     def as_json(self) -> dict[str, object]:
         """Prediction and outcome side by side."""
-        return {**self.slice.as_json(), **self.figures(), "took_seconds": round(self.seconds, 3)}
+        took = {"attempts": self.attempts, "took_seconds": round(self.seconds, 3)}
+        return {**self.slice.as_json(), **self.figures(), **took}
+
+    def row(self, now: Survey) -> history.Outcome:
+        """Of `layout/history`. now: the table afterwards."""
+        one, gain = self.slice, self.slice.gain
+        there = now.partitions.filter(pc.equal(now.partitions.column("partition"), one.partition))
+        saved: float = gain.files_before - (there.column("files")[0].as_py() if there.num_rows else 0)
+        if gain.read_files_before is not None and there.num_rows:
+            saved += gain.read_files_before - float(remedies.opened_now(there)[0])
+        return {
+            "table_name": one.table.name,
+            "partition": one.partition,
+            "action": one.action,
+            "why": one.why,
+            "target_file_bytes": one.target_file_bytes,
+            "predicted_gain": gain.saved,
+            "actual_gain": float(saved),
+            **self.figures(),
+            "seconds": self.seconds,
+            "fingerprint": now.fingerprint(one.partition),
+            "started_ts": self.started_ts,
+            "ingestion_date": self.started_ts.date(),
+        }
 
 
 Outcome = Done | Left
@@ -179,6 +222,14 @@ class Callbacks:
     on_outcome: Callable[[Outcome], None] = lambda _outcome: None
     on_wait: Callable[[Slice, Holder], None] = lambda _slice, _holder: None
     """When a table's lease is held, once for each table."""
+
+
+def optimize(
+    settings: Settings, chosen: Plan, callbacks: Callbacks | None = None, open_spark: SparkOpener | None = None
+) -> Iterator[Outcome]:
+    """Each slice of a plan, done or left with the reason. Raises StoresUnavailable."""
+    with spark_when_needed(settings, "optimize", open_spark) as spark:
+        yield from Run(settings, open_stores(settings), spark, callbacks or Callbacks()).do(chosen)
 
 
 @dataclass(frozen=True)
@@ -201,17 +252,18 @@ class Run:
             # Before any lease is taken: writers need not wait for a session to open.
             self.spark()
         ends = time.monotonic() + chosen.budget.total_seconds()
-        done = dict[str, list[Done]]()
+        done = dict[Target, list[Done]]()
         try:
             for outcome in self._outcomes(chosen, ends):
                 if isinstance(outcome, Done):
-                    done.setdefault(outcome.slice.table.name, []).append(outcome)
+                    done.setdefault(outcome.slice.table, []).append(outcome)
                 self.callbacks.on_outcome(outcome)
                 yield outcome
             yield from chosen.left
         finally:
-            for some in done.values():
-                self._remember(some)
+            for table, some in done.items():
+                now = survey(self.settings, table)
+                history.remember(self.settings, table.name, [one.row(now) for one in some], self.spark())
 
     def _outcomes(self, chosen: Plan, ends: float) -> Iterator[Outcome]:
         waiting = dict[str, list[Slice]]()
@@ -219,7 +271,7 @@ class Run:
             if number and time.monotonic() >= ends:
                 yield Left(one, "the time of this run is over; the next one goes on")
                 continue
-            outcome = self._one(one, chosen, timedelta(0))
+            outcome = self._one(one, timedelta(0))
             if isinstance(outcome, Holder):
                 if one.table.name not in waiting:
                     self.callbacks.on_wait(one, outcome)
@@ -227,12 +279,12 @@ class Run:
             else:
                 yield outcome
         for one in (one for some in waiting.values() for one in some):
-            outcome = self._one(one, chosen, timedelta(seconds=max(0.0, ends - time.monotonic())))
+            outcome = self._one(one, timedelta(seconds=max(0.0, ends - time.monotonic())))
             if isinstance(outcome, Holder):
                 outcome = Left(one, f"{outcome}, and no turn came within the time of this run")
             yield outcome
 
-    def _one(self, one: Slice, chosen: Plan, wait: timedelta) -> Outcome | Holder:
+    def _one(self, one: Slice, wait: timedelta) -> Outcome | Holder:
         """Do a slice under the lease that it needs; who holds the lease, where that is not to be had."""
         try:
             with self._lease(one, wait) as check:
@@ -242,7 +294,7 @@ class Run:
                 if begun := blocking_batches("", (one.table.name,), unfinished):
                     return Left(one, f"{begun[0].manifest} is unfinished and comes first")
                 self.callbacks.on_slice(one)
-                return self._rewrite(one, chosen.surveys[one.table.name], check)
+                return self._rewrite(one, check)
         except LeaseUnavailable as error:
             return error.holder
         except StoresUnavailable:
@@ -251,8 +303,7 @@ class Run:
             if not isinstance(error, PlatformError) and not type(error).__module__.startswith(_ENGINES):
                 raise
             # A table that cannot be rewritten must not keep the others from being looked after; it fails the run.
-            said = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-            return Left(one, said[:500], failed=True)
+            return Left(one, files.first_line(error), failed=True)
 
     def _lease(self, one: Slice, wait: timedelta) -> AbstractContextManager[Callable[[], None]]:
         """The check of the table's lease; none where rows are only appended: OPTIMIZE and appends do not meet."""
@@ -263,52 +314,21 @@ class Run:
         with self.stores.leases.acquire(f"table/{table}", purpose="optimize", wait=wait) as lease:
             yield lease.check
 
-    def _rewrite(self, one: Slice, planned_on: Survey, check: Callable[[], None]) -> Outcome:
+    def _rewrite(self, one: Slice, check: Callable[[], None]) -> Outcome:
         """Rewrite a slice in one commit. Left, when other commits took its files away at every attempt."""
         started, began, attempts = datetime.now(UTC), time.monotonic(), self.settings.maintenance.attempts
-        pause, said = self.settings.maintenance.backoff.total_seconds(), ""
+        pause, reason = self.settings.maintenance.backoff.total_seconds(), ""
+        place = place_of(self.settings, one.table)
         for attempt in range(1, attempts + 1):
-            work = Rewrite(
-                place=place_of(self.settings, one.table),
-                where=one.where,
-                order_by=one.order_by,
-                target_file_bytes=one.target_file_bytes,
-                marker=f"optimize/{started.isoformat()}/{one.partition}#{attempt}",
-                only_below_bytes=one.only_below_bytes,
-            )
+            marker = f"optimize/{started.isoformat()}/{one.partition}#{attempt}"
             try:
+                work = Rewrite(place, one.where, one.order_by, one.target_file_bytes, marker)
                 rewritten = rewrite(work, self.spark(), check)
             except OptimizeConflict as conflict:
-                said = str(conflict)
+                reason = str(conflict)
                 if attempt < attempts:
                     self.sleep(pause)
                     pause *= 2
                 continue
-            before = set(planned_on.paths.get(one.partition, ()))
-            after = sorted((before - set(rewritten.removed)) | set(rewritten.added))
-            took = time.monotonic() - began
-            return Done(one, rewritten, len(before), len(after), fingerprint(after), took, attempt, started)
-        return Left(one, f"tried {attempts} times: {said}")
-
-    def _remember(self, done: list[Done]) -> None:
-        """Write down what was done to one table, and what reads open by its new bounds."""
-        table, target = done[0].slice.table, done[0].slice.target_file_bytes
-        now = survey(self.settings, table, target_file_bytes=target)
-        rows = [_row(one, now) for one in done]
-        history.remember(self.settings, "optimize", table.name, rows, self.spark())
-
-
-def _row(done: Done, now: Survey) -> Row:
-    one = done.slice
-    there = now.partitions.filter(pc.equal(now.partitions.column("partition"), one.partition))
-    # Larger files of the partition are to be merged next; not after a slice that found nothing to merge.
-    more_waits = one.only_below_bytes is not None and done.rewritten.version is not None
-    actual = {
-        **done.figures(),
-        "partition": one.partition,
-        "target_file_bytes": one.target_file_bytes,
-        "predicted_seconds": one.seconds,
-        "read_files_after": float(remedies.opened_now(there)[0]) if there.num_rows else None,
-        "fingerprint": None if more_waits else done.fingerprint,
-    }
-    return history.row(one.table.name, one.gain, one.why, done.started_ts, done.seconds, actual)
+            return Done(one, rewritten, time.monotonic() - began, attempt, started)
+        return Left(one, f"tried {attempts} times: {reason}")

@@ -5,20 +5,17 @@ Pure arithmetic over surveys. What a rewrite would leave is `remedies`, doing it
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import pyarrow as pa
 
 from engagement_platform.lake.log import Value
 from engagement_platform.layout import remedies
 from engagement_platform.layout.history import Last
-from engagement_platform.layout.remedies import Prediction, readable
+from engagement_platform.layout.remedies import Action, Prediction, readable
 from engagement_platform.layout.survey import Survey, Target
-
-Action = Literal["optimize", "zorder"]
 
 # Seconds of a slice whatever it holds: 20 files of 200 rows took 2.08 s in a warm Spark, nearly all of it the jobs that
 # read and sort (`make bench-optimize`, 2 cores, docs/layout.md). Seconds a file and bytes a second are guesses.
@@ -32,18 +29,15 @@ class Limits:
     target_file_bytes: int
     max_overlap_depth: int
     max_rewrite_share: float
-    max_slice_bytes: int
-    """Most that a slice of a mutable table of the lake rewrites: its writers wait meanwhile."""
 
 
 @dataclass(frozen=True)
 class Slice:
-    """One partition of a table, some of its files, or a table without partitions, to be rewritten in one commit."""
+    """One partition of a table, or a table without partitions, to be rewritten in one commit."""
 
     table: Target
     partition: str
     where: tuple[Value, ...]
-    action: Action
     order_by: str | None
     target_file_bytes: int
     gain: Prediction
@@ -51,23 +45,16 @@ class Slice:
     """Estimated from its files and bytes."""
     why: str
     append_only: bool
-    only_below_bytes: int | None = None
-    """Of a merge: files of this size and more wait for another slice; None: all below the target are merged."""
-    too_large: bool = False
-    """It gains something, and would keep writers waiting for too long."""
 
     @property
-    def saved(self) -> float:
-        """Files that one change and one read of a week of the partition no longer open."""
-        gain = self.gain
-        change = (gain.mutation_files_before or 0.0) - (gain.mutation_files_after or 0.0)
-        read = (gain.read_files_before or 0.0) - (gain.read_files_after or 0.0)
-        return max(0.0, change) + max(0.0, read)
+    def action(self) -> Action:
+        """Merge small files, or order all."""
+        return self.gain.action
 
     @property
     def worth(self) -> float:
         """Files saved per second of work."""
-        return self.saved / self.seconds
+        return self.gain.saved / self.seconds
 
     def __str__(self) -> str:
         return f"{self.table.name} {self.partition or '(all of it)'}"
@@ -79,7 +66,6 @@ class Slice:
             "partition": self.partition,
             "action": self.action,
             "target_file_bytes": self.target_file_bytes,
-            "only_below_bytes": self.only_below_bytes,
             "seconds": round(self.seconds, 3),
             "worth": round(self.worth, 2),
             "why": self.why,
@@ -89,26 +75,25 @@ class Slice:
 
 @dataclass(frozen=True)
 class Left:
-    """A slice that was not done, and why."""
+    """A slice that was not done, and why.
+
+    failed: something is wrong with the table, which the next run will meet again.
+    """
 
     slice: Slice
     why: str
     failed: bool = False
-    """Something is wrong with the table, which the next run will meet again."""
 
     def as_json(self) -> dict[str, object]:
         """The slice, with the reason."""
         return {**self.slice.as_json(), "left": self.why, "failed": self.failed}
 
 
-def slices(survey: Survey, limits: Limits, last: Mapping[str, Last], *, bounded: bool = True) -> Iterator[Slice]:
-    """Slices of one table that gain something, in any order; those that are too large too.
+def slices(survey: Survey, limits: Limits, last: Mapping[str, Last]) -> Iterator[Slice]:
+    """Slices of one table that gain something, in any order.
 
-    last: what the last rewrite of a partition left; one that has the same files still is left out. bounded: whether
-    writers wait for a slice, so that `max_slice_bytes` holds; a liquid table can only be rewritten as a whole.
+    last: what the last rewrite of a partition left; one that has the same files still is left out.
     """
-    bounded = bounded and not (survey.append_only or survey.liquid)
-    limits = limits if bounded else replace(limits, max_slice_bytes=2**63)
     for row in range(survey.partitions.num_rows):
         one = survey.partitions.slice(row, 1)
         figures = one.to_pylist()[0]
@@ -123,67 +108,27 @@ def slices(survey: Survey, limits: Limits, last: Mapping[str, Last], *, bounded:
 
 
 def _best(survey: Survey, one: pa.Table, figures: dict[str, Any], limits: Limits) -> Slice | None:
-    merged: Slice | None = _merged(survey, one, figures, limits)
-    if merged is not None and not _pays(merged, limits):
-        merged = None
+    merged = _slice(survey, one, figures, "optimize", limits)
     if survey.order_by is None:
-        return merged
+        return merged if _pays(merged, limits) else None
     ordered = _slice(survey, one, figures, "zorder", limits)
-    too_large = _bytes(ordered) > limits.max_slice_bytes
     gain = ordered.gain
     halves = (gain.read_files_after or 0.0) * 2 <= (gain.read_files_before or 0.0)
     if (figures["depth"] or 0) > limits.max_overlap_depth and halves:
-        return ordered if not too_large else merged or replace(ordered, too_large=True)
-    # What fits into one file becomes one either way, at the same cost; then its rows may as well be in order.
-    if not too_large and _pays(ordered, limits) and (merged is None or ordered.worth >= merged.worth):
         return ordered
-    return merged
-
-
-def _merged(survey: Survey, one: pa.Table, figures: dict[str, Any], limits: Limits) -> Slice:
-    """Merging what is small: all of it, or as many of the smallest files as a slice may rewrite."""
-    found = _slice(survey, one, figures, "optimize", limits)
-    if _bytes(found) <= limits.max_slice_bytes:
-        return found
-    small = [size for size in survey.sizes(found.partition) if size < limits.target_file_bytes]
-    below, files, size = smallest(small, limits.max_slice_bytes)
-    if not files:
-        return replace(found, too_large=True)
-    for name, figure in (("mergeable_files", files), ("mergeable_bytes", size)):
-        one = one.set_column(one.column_names.index(name), name, pa.array([figure], one.schema.field(name).type))
-    some = _slice(survey, one, {**figures, "mergeable_files": files}, "optimize", limits)
-    waiting = readable(_bytes(found) - size)
-    why = f"the {files:,} smallest of {found.gain.files_before:,} files; {waiting} wait for the next"
-    return replace(some, why=why, only_below_bytes=below)
-
-
-def smallest(sizes: Sequence[int], most_bytes: int) -> tuple[int, int, int]:
-    """As many of the smallest files as hold at most so many bytes: the size that all of them are below, files, bytes.
-
-    Of files of one size all or none are among them, since engines choose files by size.
-    """
-    below = files = size = 0
-    for one, count in sorted(Counter(sizes).items()):
-        below = one
-        if size + one * count > most_bytes:
-            return below, files, size
-        files, size = files + count, size + one * count
-    return below + 1, files, size
-
-
-def _bytes(found: Slice) -> int:
-    return found.gain.bytes_to_rewrite or 0
+    # What fits into one file becomes one either way, at the same cost; then its rows may as well be in order.
+    paying = [found for found in (ordered, merged) if _pays(found, limits)]
+    return max(paying, key=lambda found: found.worth, default=None)
 
 
 def _pays(found: Slice, limits: Limits) -> bool:
     """Whether it saves files, and enough for the bytes it writes. Exactly the limit pays."""
-    gain = found.gain
-    fewer = (gain.files_before or 0) - (gain.files_after or 0)
-    files = max(fewer, (gain.read_files_before or 0.0) - (gain.read_files_after or 0.0))
-    return files > 0 and _bytes(found) <= files * limits.max_rewrite_share * found.target_file_bytes
+    files = max(found.gain.files_before - found.gain.files_after, found.gain.read_files_saved)
+    return files > 0 and found.gain.bytes_to_rewrite <= files * limits.max_rewrite_share * found.target_file_bytes
 
 
 def _slice(survey: Survey, one: pa.Table, figures: dict[str, Any], action: Action, limits: Limits) -> Slice:
+    # Of a liquid table OPTIMIZE clusters all files anew.
     whole = action == "zorder" or survey.liquid
     gain = replace((remedies.zorder if whole else remedies.optimize)(one, limits.target_file_bytes), action=action)
     rewritten = figures["files" if whole else "mergeable_files"]
@@ -191,11 +136,10 @@ def _slice(survey: Survey, one: pa.Table, figures: dict[str, Any], action: Actio
         table=survey.target,
         partition=figures["partition"],
         where=survey.where[figures["partition"]],
-        action=action,
         order_by=survey.order_by if action == "zorder" else None,
         target_file_bytes=limits.target_file_bytes,
         gain=gain,
-        seconds=FIXED_S + FILE_S * rewritten + (gain.bytes_to_rewrite or 0) / BYTES_PER_S,
+        seconds=FIXED_S + FILE_S * rewritten + gain.bytes_to_rewrite / BYTES_PER_S,
         why=_why(survey, figures, action, limits),
         append_only=survey.append_only,
     )

@@ -1,4 +1,4 @@
-"""What mending a layout would gain, predicted from statistics, in a form that can stand beside what came of it.
+"""What OPTIMIZE would make of partitions, predicted from their statistics.
 
 Pure arithmetic over partitions. Whether something should be mended is `findings`; nothing here does it.
 """
@@ -12,17 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-Action = Literal[
-    "optimize",
-    "zorder",
-    "vacuum",
-    "checkpoint",
-    "set_property",
-    "repartition_writer",
-    "repartition_table",
-    "compress",
-    "raise_parallelism",
-]
+Action = Literal["optimize", "zorder"]
 
 WEEK = 7.0
 """Days of the read whose cost is predicted: one week of one partition (of one organization, in the Data Table)."""
@@ -32,56 +22,41 @@ _Figures = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a remedy would do to the partitions it is for; None where it has no effect or nothing can be said.
+    """What a rewrite would do to some partitions.
 
     read_files: files opened for a random week of one partition, averaged over partitions; None when the table is
     clustered by nothing.
-    mutation_files: files touched by a change that may be anywhere in one partition, averaged over partitions.
     """
 
     action: Action
     partitions: int
-    files_before: int | None = None
-    files_after: int | None = None
-    bytes_to_rewrite: int | None = None
+    files_before: int
+    files_after: int
+    bytes_to_rewrite: int
     read_files_before: float | None = None
     read_files_after: float | None = None
-    mutation_files_before: float | None = None
-    mutation_files_after: float | None = None
-    bytes_freed: int | None = None
-    files_freed: int | None = None
-    commits_replayed_before: int | None = None
-    commits_replayed_after: int | None = None
-    files_per_commit_before: float | None = None
-    files_per_commit_after: float | None = None
-    task_bytes_before: int | None = None
-    task_bytes_after: int | None = None
+
+    @property
+    def read_files_saved(self) -> float:
+        """Files that a read of a week no longer opens."""
+        return (self.read_files_before or 0.0) - (self.read_files_after or 0.0)
+
+    @property
+    def saved(self) -> float:
+        """Files that one change anywhere in one partition and one read of a week of it no longer open."""
+        change = (self.files_before - self.files_after) / max(1, self.partitions)
+        return max(0.0, change) + max(0.0, self.read_files_saved)
 
     def as_json(self) -> dict[str, object]:
         """What is known, by name."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
     def __str__(self) -> str:
-        """What the remedy would gain, as one sentence without a full stop."""
-        replayed = self.commits_replayed_before, self.commits_replayed_after
-        scattered = self.files_per_commit_before, self.files_per_commit_after
-        tasks = self._size(self.task_bytes_before), self._size(self.task_bytes_after)
-        pairs = (
-            ("{before:,} → {after:,} files", self.files_before, self.files_after),
-            ("{after} to rewrite", "", self._size(self.bytes_to_rewrite)),
-            ("a week of a partition opens {before:g} → {after:g} files", self.read_files_before, self.read_files_after),
-            ("a mutation looks into {before:g} → {after:g}", self.mutation_files_before, self.mutation_files_after),
-            ("frees {after} in {before:,} files", self.files_freed, self._size(self.bytes_freed)),
-            ("readers replay {before:,} → {after:,} commits", *replayed),
-            ("{before:g} → {after:g} files per partition and commit", *scattered),
-            ("{before} → {after} a task of a rewrite", *tasks),
-        )
-        parts = [text.format(before=a, after=b) for text, a, b in pairs if a is not None and b is not None]
-        return "; ".join(parts)
-
-    @staticmethod
-    def _size(count: int | None) -> str | None:
-        return None if count is None else readable(count)
+        """One sentence without a full stop."""
+        files = f"{self.files_before:,} → {self.files_after:,} files; {readable(self.bytes_to_rewrite)} to rewrite"
+        if self.read_files_before is None or self.read_files_after is None:
+            return files
+        return f"{files}; a week of a partition opens {self.read_files_before:g} → {self.read_files_after:g} files"
 
 
 def readable(count: int) -> str:
@@ -101,7 +76,7 @@ def readable(count: int) -> str:
 def optimize(partitions: pa.Table, target_file_bytes: int) -> Prediction:
     """Bin packing: files below the target are merged up to it, the others stay.
 
-    In: rows of `Statistics.partitions`. Merged files are taken to span their whole partition, since bin packing goes
+    In: rows of `statistics.by_partition`. Merged files are taken to span their whole partition, since bin packing goes
     by size and not by value.
     """
     files, mergeable, size = (_floats(partitions, n) for n in ("files", "mergeable_files", "mergeable_bytes"))
@@ -121,18 +96,15 @@ def zorder(partitions: pa.Table, target_file_bytes: int) -> Prediction:
 
 
 def _rewrite(action: Action, partitions: pa.Table, after: _Figures, opened: _Figures, size: float) -> Prediction:
-    files = _floats(partitions, "files")
     by_range = partitions.column("low").null_count < partitions.num_rows or _floats(partitions, "unbounded_files").any()
     return Prediction(
         action=action,
         partitions=partitions.num_rows,
-        files_before=int(files.sum()),
+        files_before=int(_floats(partitions, "files").sum()),
         files_after=int(after.sum()),
         bytes_to_rewrite=int(size),
         read_files_before=_mean(opened_now(partitions)) if by_range else None,
         read_files_after=_mean(np.minimum(opened, after)) if by_range else None,
-        mutation_files_before=_mean(files),
-        mutation_files_after=_mean(after),
     )
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import date
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -22,21 +21,20 @@ BUCKETS = (0, *(1 << power for power in range(10, 33)))
 
 _DAY_US = 86_400_000_000
 _END, _START, _POINT_END = 0, 1, 2
+_WORST_BY = ("small_files", "files", "depth", "bytes")
+"""What decides which partitions are listed when not all are; the first that differs."""
 
 
 @dataclass(frozen=True)
 class Totals:
-    """A table as a whole."""
+    """A table as a whole. rows: of the files that say."""
 
     files: int
     bytes: int
     rows: int
-    """Of the files that say; deleted rows included."""
     partitions: int
     small_files: int
     small_bytes: int
-    deleted_rows: int
-    files_without_rows: int
     files_without_bounds: int
     """Files without bounds of the clustering column; 0 when there is none."""
     median_file_bytes: int
@@ -49,12 +47,7 @@ class Totals:
 
 @dataclass(frozen=True)
 class Statistics:
-    """What the log says about a table's files.
-
-    partitions: partition, files, bytes, rows, small_files, small_bytes, mergeable_files, mergeable_bytes (below the
-    size that OPTIMIZE makes), deleted_rows, unbounded_files, codecs (joined by commas), low, high (of the clustering
-    column), span_days (sum over files; null when the column counts no days), depth, mean_depth (null without bounds).
-    """
+    """What the log says about a table's files. partitions: rows of `by_partition`."""
 
     table: str
     uri: str
@@ -64,11 +57,10 @@ class Statistics:
     totals: Totals
     partitions: pa.Table
 
-    def as_json(self, worst: int = 0, since_optimize: Mapping[str, int] = MappingProxyType({})) -> dict[str, object]:
-        """Totals with the names that JSON output has, and the worst partitions (at most so many), as `_worst` ranks.
-
-        since_optimize: commits since the newest OPTIMIZE of a partition, by its name; null where it is not there.
-        """
+    def as_json(self, worst: int = 0) -> dict[str, object]:
+        """Totals with the names that JSON output has, and the worst partitions (at most so many)."""
+        # Nulls, the depth of partitions without bounds, come last.
+        order = [*((name, "descending") for name in _WORST_BY), ("partition", "ascending")]
         return {
             "table": self.table,
             "uri": self.uri,
@@ -79,36 +71,14 @@ class Statistics:
             "histogram": dict(zip(map(str, BUCKETS), self.totals.histogram, strict=True)),
             "largest_partition_files": int(pc.max(self.partitions.column("files")).as_py() or 0),
             "overlap_depth": pc.max(self.partitions.column("depth")).as_py(),
-            "worst_partitions": [
-                {**_partition(row), "versions_since_optimize": since_optimize.get(row["partition"])}
-                for row in _worst(self.partitions, worst).to_pylist()
-            ],
+            "worst_partitions": [_as_json(row) for row in self.partitions.sort_by(order).slice(0, worst).to_pylist()],
         }
 
 
-_WORST_BY = ("small_files", "files", "depth", "bytes")
-"""What decides which partitions are listed when not all are; the first that differs."""
-
-
-def _worst(partitions: pa.Table, most: int) -> pa.Table:
-    # Nulls, the depth of partitions without bounds, come last.
-    order = [*((name, "descending") for name in _WORST_BY), ("partition", "ascending")]
-    return partitions.sort_by(order).slice(0, most)
-
-
-def _partition(row: Mapping[str, Any]) -> dict[str, object]:
-    """A partition with the names that JSON output has; bounds as text, times in ISO 8601."""
-    low, high = (None if row[end] is None else _text(row[end]) for end in ("low", "high"))
-    return {
-        **{name: row[name] for name in ("partition", "files", "bytes", "rows", "small_files")},
-        "overlap_depth": row["depth"],
-        "mean_overlap_depth": None if row["mean_depth"] is None else round(row["mean_depth"], 2),
-        "deleted_rows": row["deleted_rows"],
-        "deleted_share": round(row["deleted_rows"] / row["rows"], 4) if row["rows"] else 0.0,
-        "low": low,
-        "high": high,
-        "codecs": row["codecs"].split(","),
-    }
+def _as_json(row: Mapping[str, Any]) -> dict[str, object]:
+    bounds = {end: None if row[end] is None else _text(row[end]) for end in ("low", "high")}
+    named = {name: row[name] for name in ("partition", "files", "bytes", "rows", "small_files")}
+    return {**named, "overlap_depth": row["depth"], **bounds}
 
 
 def _text(bound: Any) -> str:
@@ -127,8 +97,6 @@ def totals_of(files: pa.Table, partitions: pa.Table, small_file_bytes: int) -> T
         partitions=partitions.num_rows,
         small_files=len(small),
         small_bytes=_sum(small),
-        deleted_rows=_sum(files.column("deleted")),
-        files_without_rows=files.column("rows").null_count,
         files_without_bounds=_sum(partitions.column("unbounded_files")),
         median_file_bytes=lower_median(sizes),
         median_partition_bytes=lower_median(partitions.column("bytes")),
@@ -163,79 +131,42 @@ def named_buckets(histogram: Sequence[int]) -> tuple[list[str], list[int]]:
     return names[shown], list(histogram[shown])
 
 
-def doubling_buckets(figures: pa.ChunkedArray | Any) -> tuple[list[str], list[int]]:
-    """Names and counts of 1, 2, 3 to 4, 5 to 8, … up to the largest. In: at least one figure, none null."""
-    values = np.asarray(figures.to_numpy(), np.int64)
-    ends = [1]
-    while ends[-1] < values.max():
-        ends.append(ends[-1] * 2)
-    where = np.searchsorted(np.asarray(ends), values, side="left")
-    lows = [1, *(end + 1 for end in ends[:-1])]
-    labels = [f"{low:,}" if low == high else f"{low:,}–{high:,}" for low, high in zip(lows, ends, strict=True)]
-    return labels, [int(count) for count in np.bincount(where, minlength=len(ends))]
-
-
 def by_partition(files: pa.Table, *, small_file_bytes: int, target_file_bytes: int, clustered: bool) -> pa.Table:
-    """One row for each partition, ordered by it; columns as `Statistics` says.
+    """One row for each partition, ordered by it.
 
     In:  files as `files.live_files` gives them. clustered: whether bounds are expected at all.
+    Out: partition, files, bytes, rows, small_files, small_bytes, mergeable_files, mergeable_bytes (below the target),
+         unbounded_files, span_days (days that the files cover, added up; null when the column counts none), low, high
+         (of the clustering column), depth (see `overlap`; null without bounds).
     """
     sizes = files.column("bytes")
     small, mergeable = pc.less(sizes, small_file_bytes), pc.less(sizes, target_file_bytes)
     unbounded = pc.invert(files.column("known")) if clustered else pa.repeat(False, files.num_rows)
-    marked = pa.table(
-        {
-            "partition": files.column("partition"),
-            "files": pa.repeat(pa.scalar(1, pa.int64()), files.num_rows),
-            "bytes": sizes,
-            "rows": files.column("rows"),
-            "small_files": small.cast(pa.int64()),
-            "small_bytes": pc.if_else(small, sizes, 0),
-            "mergeable_files": mergeable.cast(pa.int64()),
-            "mergeable_bytes": pc.if_else(mergeable, sizes, 0),
-            "deleted_rows": files.column("deleted"),
-            "unbounded_files": unbounded.cast(pa.int64()),
-            "span_days": _days(files.column("low"), files.column("high")),
-        }
-    )
-    names = [name for name in marked.column_names if name != "partition"]
-    summed = marked.group_by("partition").aggregate([(name, "sum") for name in names])
-    summed = summed.rename_columns([name.removesuffix("_sum") for name in summed.column_names])
-    summed = summed.set_column(
-        summed.column_names.index("rows"), "rows", pc.fill_null(summed.column("rows"), 0).cast(pa.int64())
-    )
-    summed = summed.sort_by("partition")
-    for more in (_codecs(files), _edges(files), overlap(files.select(["partition", "low", "high"]))):
-        where = pc.index_in(summed.column("partition"), more.column("partition").combine_chunks())
-        for name in more.column_names[1:]:
-            summed = summed.append_column(name, more.column(name).combine_chunks().take(where))
-    return summed.select([*COLUMNS])
-
-
-COLUMNS = (
-    *("partition", "files", "bytes", "rows", "small_files", "small_bytes", "mergeable_files", "mergeable_bytes"),
-    *("deleted_rows", "unbounded_files", "codecs", "low", "high", "span_days", "depth", "mean_depth"),
-)
-
-
-def _codecs(files: pa.Table) -> pa.Table:
-    pairs = files.select(["partition", "codec"]).group_by(["partition", "codec"]).aggregate([]).sort_by("codec")
-    lists = pairs.group_by("partition", use_threads=False).aggregate([("codec", "list")])
-    return pa.table({"partition": lists.column("partition"), "codecs": pc.binary_join(lists.column("codec_list"), ",")})
-
-
-def _edges(files: pa.Table) -> pa.Table:
-    """Lowest and highest value of the clustering column in each partition."""
-    edges = files.group_by("partition").aggregate([("low", "min"), ("high", "max")])
-    return edges.rename_columns({"low_min": "low", "high_max": "high"})
+    summed = {
+        "files": pa.repeat(pa.scalar(1, pa.int64()), files.num_rows),
+        "bytes": sizes,
+        "rows": pc.fill_null(files.column("rows"), 0),
+        "small_files": small.cast(pa.int64()),
+        "small_bytes": pc.if_else(small, sizes, 0),
+        "mergeable_files": mergeable.cast(pa.int64()),
+        "mergeable_bytes": pc.if_else(mergeable, sizes, 0),
+        "unbounded_files": unbounded.cast(pa.int64()),
+        "span_days": _days(files.column("low"), files.column("high")),
+    }
+    named = {name: files.column(name) for name in ("partition", "low", "high")}
+    found = pa.table({**named, **summed}).group_by("partition")
+    found = found.aggregate([*((name, "sum") for name in summed), ("low", "min"), ("high", "max")])
+    found = found.rename_columns(["partition", *summed, "low", "high"]).sort_by("partition")
+    depths = overlap(files.select(["partition", "low", "high"]))
+    where = pc.index_in(found.column("partition"), depths.column("partition").combine_chunks())
+    return found.append_column("depth", depths.column("depth").combine_chunks().take(where))
 
 
 def _days(low: Any, high: Any) -> Any:
     """Days from low to high, as a fraction for times; null for what counts no days."""
     kind = low.type
     if pa.types.is_date32(kind):
-        apart = pc.subtract(high.cast(pa.int32()), low.cast(pa.int32()))
-        return apart.cast(pa.float64())
+        return pc.subtract(high.cast(pa.int32()), low.cast(pa.int32())).cast(pa.float64())
     if pa.types.is_timestamp(kind):
         ends = (column.cast(pa.timestamp("us", tz=kind.tz)).cast(pa.int64()) for column in (high, low))
         return pc.divide(pc.subtract(*ends).cast(pa.float64()), float(_DAY_US))
@@ -246,8 +177,7 @@ def overlap(ranges: pa.Table) -> pa.Table:
     """How deep the ranges of each partition's files lie on top of each other.
 
     In:  partition, low, high; rows with a null bound, or bounds the wrong way round, are left out.
-    Out: partition, depth (most files that hold one same value), mean_depth (files that hold the lowest value of a
-         file, averaged over files: what looking for one value opens). Partitions without ranges are left out.
+    Out: partition, depth (most files that hold one same value). Partitions without ranges are left out.
     A file that ends where another begins does not overlap with it, since Z-order leaves one boundary value in both;
     files of a single value hold that value. A sweep over sorted ends: starts count one up, ends one down, in the
     order end, start, end of a single value. Cost: one sort of two rows per file.
@@ -255,26 +185,12 @@ def overlap(ranges: pa.Table) -> pa.Table:
     ranges = ranges.filter(pc.fill_null(pc.less_equal(ranges.column("low"), ranges.column("high")), False))
     point = pc.equal(ranges.column("low"), ranges.column("high"))
     ends = pc.if_else(point, pa.scalar(_POINT_END, pa.int8()), pa.scalar(_END, pa.int8()))
-    events = pa.concat_tables(
-        [
-            _events(ranges, "low", pa.repeat(pa.scalar(_START, pa.int8()), ranges.num_rows), 1),
-            _events(ranges, "high", ends, -1),
-        ]
-    ).sort_by([("partition", "ascending"), ("value", "ascending"), ("kind", "ascending")])
+    starts = pa.repeat(pa.scalar(_START, pa.int8()), ranges.num_rows)
+    order = [("partition", "ascending"), ("value", "ascending"), ("kind", "ascending")]
+    events = pa.concat_tables([_events(ranges, "low", starts, 1), _events(ranges, "high", ends, -1)]).sort_by(order)
     # Each partition's steps add up to 0, so one running sum over all of them starts anew with each.
     events = events.append_column("open", pc.cumulative_sum(events.column("step")))
-    starts = events.filter(pc.equal(events.column("kind"), _START))
-    at_value = starts.group_by(["partition", "value"]).aggregate([("open", "max"), ("step", "sum")])
-    weighted = pc.multiply(at_value.column("open_max"), at_value.column("step_sum"))
-    summed = (
-        at_value.append_column("weighted", weighted)
-        .group_by("partition")
-        .aggregate([("weighted", "sum"), ("step_sum", "sum"), ("open_max", "max")])
-    )
-    mean = pc.divide(summed.column("weighted_sum").cast(pa.float64()), summed.column("step_sum_sum").cast(pa.float64()))
-    return pa.table(
-        {"partition": summed.column("partition"), "depth": summed.column("open_max_max"), "mean_depth": mean}
-    )
+    return events.group_by("partition").aggregate([("open", "max")]).rename_columns(["partition", "depth"])
 
 
 def _events(ranges: pa.Table, end: str, kinds: Any, step: int) -> pa.Table:

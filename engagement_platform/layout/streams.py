@@ -1,6 +1,6 @@
 """How far Structured Streaming queries have read a table, from their checkpoint folders. Starts no Spark.
 
-Which folders there are is in the stores (`microbatch.cursors`); what VACUUM makes of it is `vacuum`.
+The stores keep which folders there are (`engine.cursors`); what VACUUM makes of it is `vacuum`.
 """
 
 from __future__ import annotations

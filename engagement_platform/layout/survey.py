@@ -6,11 +6,9 @@ Reads the log in this process, about 1 KB a file, and nothing else. The doctor j
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,7 +17,7 @@ from engagement_platform.errors import PlatformError
 from engagement_platform.lake import log
 from engagement_platform.lake.log import Value
 from engagement_platform.layout import files, statistics
-from engagement_platform.layout.delta_log import Recent, Segment, recent, segment
+from engagement_platform.layout.delta_log import Recent, recent, segment
 from engagement_platform.layout.files import LogNotReadable, NotADeltaTable, Shape
 from engagement_platform.settings import Settings
 
@@ -53,19 +51,17 @@ class Target:
 
 @dataclass(frozen=True)
 class Survey:
-    """A table. live: rows of `files.live_files`; partitions: rows of `Statistics.partitions`.
+    """A table. live: rows of `files.live_files`; partitions: rows of `statistics.by_partition`.
 
     clustering: the column whose ranges decide which files are skipped. where: the values of each partition by its
-    name, such as `organization_id=org-7`.
+    name, such as `organization_id=org-7`: an id may hold what separates the parts of a name.
     """
 
     target: Target
     shape: Shape
-    segment: Segment
     recent: Recent
     clustering: str | None
     live: pa.Table
-    vectors: Mapping[str, Mapping[str, Any] | None]
     partitions: pa.Table
     where: Mapping[str, tuple[Value, ...]]
 
@@ -84,31 +80,16 @@ class Survey:
         """The column that OPTIMIZE has to order by; None where there is none, or Delta clusters the table itself."""
         return None if self.liquid else self.clustering
 
-    @cached_property
-    def paths(self) -> Mapping[str, tuple[str, ...]]:
-        """Live files of each partition, sorted."""
-        grouped = self.live.select(["partition", "path"]).group_by("partition").aggregate([("path", "list")])
-        return {row["partition"]: tuple(sorted(row["path_list"])) for row in grouped.to_pylist()}
-
-    def sizes(self, partition: str) -> list[int]:
-        """Bytes of the live files of a partition."""
-        found: list[int] = self.live.filter(pc.equal(self.live["partition"], partition))["bytes"].to_pylist()
-        return found
-
     def fingerprint(self, partition: str) -> str:
         """The same as long as a partition has the same files."""
-        return fingerprint(self.paths.get(partition, ()))
+        paths = self.live.filter(pc.equal(self.live["partition"], partition))["path"].to_pylist()
+        return hashlib.sha256("\n".join(sorted(paths)).encode()).hexdigest()[:32]
 
     def only(self, column: str, value: str) -> Survey:
         """Only the partitions in which a column has a value; none where the table is not partitioned by it."""
         kept = [name for name, of in self.where.items() if any(v.column == column and v.text == value for v in of)]
         chosen = pc.is_in(self.partitions.column("partition"), pa.array(kept, pa.string()))
         return replace(self, partitions=self.partitions.filter(chosen))
-
-
-def fingerprint(paths: Sequence[str]) -> str:
-    """Of sorted paths; two different lists have different ones."""
-    return hashlib.sha256("\n".join(paths).encode()).hexdigest()[:32]
 
 
 def survey(
@@ -122,18 +103,21 @@ def survey(
     limits = settings.health
     opened = files.open_table(table.uri, table.name)
     what = files.shape(opened)
-    found = segment(table.uri, what.version)
-    lately = recent(found, most=limits.history_commits, small_file_bytes=limits.small_file_bytes)
+    lately = recent(segment(table.uri), most=limits.history_commits, small_file_bytes=limits.small_file_bytes)
     column = clustering_column(table, what, lately, clustering)
-    vectors = files.deletion_vectors(found) if what.deletion_vectors else {}
-    live = files.live_files(opened, what, column, files.deleted_rows(vectors))
+    live = files.live_files(opened, what, column)
     partitions = statistics.by_partition(
         live,
         small_file_bytes=limits.small_file_bytes,
         target_file_bytes=target_file_bytes or limits.target_file_bytes,
         clustered=column is not None,
     )
-    return Survey(table, what, found, lately, column, live, vectors, partitions, _values(what, live))
+    names = ["partition", *(f"value.{name}" for name in what.partitioned_by)]
+    where = {
+        row["partition"]: tuple(Value(n, row[f"value.{n}"], what.kinds[n]) for n in what.partitioned_by)
+        for row in live.select(names).group_by(names).aggregate([]).to_pylist()
+    }
+    return Survey(table, what, lately, column, live, partitions, where)
 
 
 def clustering_column(table: Target, what: Shape, lately: Recent, asked: str | None) -> str | None:
@@ -145,15 +129,6 @@ def clustering_column(table: Target, what: Shape, lately: Recent, asked: str | N
     declared = [CLUSTERED_BY[table.name]] if table.name in CLUSTERED_BY and not lately.clustered_by else []
     candidates = [asked] if asked else [*declared, *(logical.get(c, c) for c in lately.clustered_by), *z_ordered]
     return next((c for c in candidates if c in what.leaves and c not in what.partitioned_by), None)
-
-
-def _values(what: Shape, live: pa.Table) -> dict[str, tuple[Value, ...]]:
-    """The values behind each partition's name: an id may hold what separates the parts of a name."""
-    names = ["partition", *(f"value.{name}" for name in what.partitioned_by)]
-    return {
-        row["partition"]: tuple(Value(n, row[f"value.{n}"], what.kinds[n]) for n in what.partitioned_by)
-        for row in live.select(names).group_by(names).aggregate([]).to_pylist()
-    }
 
 
 def in_lake(settings: Settings, table: Target) -> bool:
@@ -174,13 +149,13 @@ def targets(settings: Settings, asked: str | None = None) -> Iterator[Target]:
         try:
             there = _has_log(uri)
         except LogNotReadable:
-            there = True  # whoever reads the table says why it cannot be read
+            there = True  # reading the table says why it cannot be read
         if there:
             yield Target(name, uri)
 
 
 def target(settings: Settings, asked: str) -> Target:
-    """The table that somebody means: a name below the lake's root first, then a path or URI.
+    """The table of a name below the lake's root, or of a path or URI.
 
     Raises NoSuchTable, NotADeltaTable, LogNotReadable.
     """
@@ -205,7 +180,6 @@ def target(settings: Settings, asked: str) -> Target:
 
 def _has_log(uri: str) -> bool:
     try:
-        found = segment(uri)
+        return segment(uri).version >= 0
     except OSError as error:
         raise LogNotReadable(uri, files.first_line(error)) from error
-    return found.version >= 0

@@ -1,13 +1,12 @@
 """Removes files that no version in reach needs: VACUUM behind a guard that names who still reads old versions.
 
-What lies in a folder is `disk`; here it is removed, and never below the longest floor.
+Nothing is removed below the longest floor.
 """
 
 from __future__ import annotations
 
 import math
 import shlex
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -20,19 +19,20 @@ from deltalake.exceptions import DeltaError
 
 from engagement_platform.engine.cursors import CursorStore, StreamCheckpoints
 from engagement_platform.engine.job import Stores
+from engagement_platform.engine.lease import LeaseUnavailable
 from engagement_platform.engine.model import BatchRecord
 from engagement_platform.engine.unfinished_batches import how_to_finish, versions_read
 from engagement_platform.errors import PlatformError
+from engagement_platform.jobs import open_stores
 from engagement_platform.lake import log
 from engagement_platform.lake import optimize as lake_optimize
 from engagement_platform.lake.engagement import CHANGESET, MAPPING, NOTIFICATION, data_table
 from engagement_platform.lake.optimize import SparkGetter
-from engagement_platform.layout import disk, files, history
-from engagement_platform.layout.delta_log import segment
-from engagement_platform.layout.optimize import place_of
-from engagement_platform.layout.remedies import Prediction
+from engagement_platform.layout import files
+from engagement_platform.layout.files import LogNotReadable
+from engagement_platform.layout.optimize import SparkOpener, place_of, spark_when_needed
 from engagement_platform.layout.streams import Unreadable, followed
-from engagement_platform.layout.survey import Survey, Target, survey
+from engagement_platform.layout.survey import Target, targets
 from engagement_platform.settings import Settings
 
 _HOUR = timedelta(hours=1)
@@ -56,10 +56,11 @@ class Read:
     batch: BatchRecord
     version: int
     files: int | None
-    """How many files no newer version has. None: its log entries are gone, so nobody can tell."""
+    """How many files no newer version has. None: nobody can tell, since its log entries are gone or it has deletion
+    vectors, which are replaced while the files of the rows stay."""
 
     def __str__(self) -> str:
-        what = f"{self.files:,} files of it are in no newer one" if self.files is not None else "its log has expired"
+        what = f"{self.files:,} files of it are in no newer one" if self.files is not None else "it may lose files"
         return f"{self.batch.manifest} ({self.batch.state}) reads version {self.version}, and {what}"
 
 
@@ -91,7 +92,7 @@ class Floor:
 
 
 class RetentionTooShort(PlatformError):
-    """A VACUUM was asked to remove files that somebody may still read."""
+    """A VACUUM was asked to remove files that may still be read."""
 
     def __init__(self, table: str, asked_hours: int, floors: Sequence[Floor]) -> None:
         self.table, self.asked_hours, self.floors = table, asked_hours, tuple(floors)
@@ -142,38 +143,33 @@ def reads_of(table: Target, stores: Stores) -> list[Read]:
     if not named:
         return []
     opened = files.open_table(table.uri, table.name)
-    newest, live = opened.version(), _files(opened, table.uri)
+    newest, live, vectors = opened.version(), set(_paths(opened)), files.shape(opened).deletion_vectors
     found = []
     for version, batch in sorted(named, key=lambda one: (one[0], one[1].manifest.job)):
         if version >= newest:
             continue
         try:
             opened.load_as_version(version)
-            lost: int | None = len(_files(opened, table.uri) - live)
+            lost = None if vectors else len(set(_paths(opened)) - live)
         except DeltaError:
             lost = None
         found.append(Read(batch, version, lost))
     return found
 
 
-def _files(opened: DeltaTable, uri: str) -> set[str]:
-    """Paths of files with rows, and what each deletion vector is: it is replaced while the rows' file stays."""
-    paths = set(pa.table(opened.get_add_actions()).column("path").to_pylist())
-    if not files.shape(opened).deletion_vectors:
-        return paths
-    vectors = files.deletion_vectors(segment(uri, opened.version()))
-    return paths | {f"{path}#{vectors[path]}" for path in paths if vectors.get(path)}
+def _paths(opened: DeltaTable) -> list[str]:
+    paths: list[str] = pa.table(opened.get_add_actions()).column("path").to_pylist()
+    return paths
 
 
-def floors(settings: Settings, seen: Survey, stores: Stores, now: datetime) -> list[Floor]:
-    """Everything that keeps removed files of a table, longest first."""
-    own = disk.retention(seen.shape.properties)
+def floors(settings: Settings, table: Target, own: timedelta, stores: Stores, now: datetime) -> list[Floor]:
+    """Everything that keeps removed files of a table, longest first. own: the table's retention."""
     found = [
         Floor(own, "the table's own retention", "delta.deletedFileRetentionDuration of the table"),
         Floor(settings.maintenance.rollback_window, "the rollback window", "maintenance.rollback_window"),
-        *slow_readers(settings, seen.target, stores, now),
+        *slow_readers(settings, table, stores, now),
     ]
-    if seen.target.name in _LATE:
+    if table.name in _LATE:
         found.append(Floor(settings.mutation.max_lateness, "a request that comes late", "mutation.max_lateness"))
     return sorted(found, key=lambda floor: -floor.keep)
 
@@ -182,31 +178,29 @@ def slow_readers(settings: Settings, table: Target, stores: Stores, now: datetim
     """Consumers and streams that have yet to read a version, or may have; none of those that have committed nothing
     for `consumers.keep_for`.
     """
-    return list(_slow_readers(settings, table, stores, now))
-
-
-def _slow_readers(settings: Settings, table: Target, stores: Stores, now: datetime) -> Iterator[Floor]:
+    found = list[Floor]()
     keep_for, lake = settings.consumers.keep_for, log.storage_uri(settings.lake)
 
-    def behind(reader: str, version: int, committed_ts: datetime, forget: str) -> Iterator[Floor]:
+    def behind(reader: str, version: int, committed_ts: datetime, forget: str) -> None:
         if now - committed_ts <= keep_for and (kept := _age(table.uri, version, now)):
             because = f"{reader}, which has read the table up to version {version},"
-            yield Floor(kept, because, f"let it read on, or engagement-platform consumers {forget}")
+            found.append(Floor(kept, because, f"let it read on, or engagement-platform consumers {forget}"))
 
     notified = table.name == NOTIFICATION.name
     # Consumers of what changed go by the lake, those of a table's own rows by the table.
     for cursor in CursorStore(stores.leases.engine).all(lake if notified else f"{lake}/{table.name}"):
         forget = f"--forget {shlex.quote(cursor.name)}" + ("" if notified else f" --table {table.name}")
-        yield from behind(f"consumer {cursor.name}", cursor.position["version"], cursor.committed_ts, forget)
+        behind(f"consumer {cursor.name}", cursor.position["version"], cursor.committed_ts, forget)
     table_id = str(files.open_table(table.uri, table.name).metadata().id)
     for stream, folder in StreamCheckpoints(stores.leases.engine).all().items():
         place, forget = followed(folder, table_id), f"--forget-stream {shlex.quote(stream)}"
         if isinstance(place, Unreadable):
             because = f"stream {stream}, whose checkpoint folder cannot be read from here ({place.why}),"
             do = f"run where {folder} can be read, or engagement-platform consumers {forget}"
-            yield Floor(keep_for, because, do)
+            found.append(Floor(keep_for, because, do))
         elif place is not None:
-            yield from behind(f"stream {stream}", place.version, place.committed_ts, forget)
+            behind(f"stream {stream}", place.version, place.committed_ts, forget)
+    return found
 
 
 def _age(uri: str, version: int, now: datetime) -> timedelta | None:
@@ -246,33 +240,45 @@ def vacuum(
     with stores.leases.acquire(f"table/{vacuum_of(table.name)}", purpose="vacuum", wait=settings.stores.lease_wait):
         if losing := [read for read in reads_of(table, stores) if read.files != 0]:
             raise StillRead(table.name, losing)
-        seen = survey(settings, table)
-        found = floors(settings, seen, stores, now)
+        own = files.retention(files.shape(files.open_table(table.uri, table.name)).properties)
+        found = floors(settings, table, own, stores, now)
         if hours is not None and (above := [floor for floor in found if floor.hours > hours]):
             raise RetentionTooShort(table.name, hours, above)
         keep = found[0].hours if hours is None else hours
         because = found[0].because.rstrip(",") if hours is None else f"{hours:,} hours were asked for"
-        own = math.ceil(disk.retention(seen.shape.properties) / _HOUR)
-        if own < keep:
-            raise RetentionNotApplied(table.name, own, keep, because)
-        began, place = time.monotonic(), place_of(settings, table)
-        gain = None if dry_run else _predicted(seen, timedelta(hours=keep), now)
+        own_hours = math.ceil(own / _HOUR)
+        if own_hours < keep:
+            raise RetentionNotApplied(table.name, own_hours, keep, because)
+        place = place_of(settings, table)
         paths = lake_optimize.vacuum(place, spark(), dry_run=True)
         size = None if "://" in table.uri else sum(_sizes(table.uri, paths))
-        done = Vacuumed(table.name, dry_run, own, "the table's own retention", len(paths), size)
-        if gain is None or not paths:
-            return done
-        lake_optimize.vacuum(place, spark(), dry_run=False)
-        actual = {"files_freed": done.files, "bytes_freed": done.bytes}
-        row = history.row(table.name, gain, done.because, now, time.monotonic() - began, actual)
-        history.remember(settings, "vacuum", table.name, [row], spark())
-        return done
+        if paths and not dry_run:
+            lake_optimize.vacuum(place, spark(), dry_run=False)
+        return Vacuumed(table.name, dry_run, own_hours, "the table's own retention", len(paths), size)
 
 
-def _predicted(seen: Survey, keep: timedelta, now: datetime) -> Prediction:
-    left = disk.leftovers_of(seen, keep=keep, orphan_age=keep, now=now)
-    freed = left.due.bytes + left.orphans.bytes
-    return Prediction("vacuum", 0, bytes_freed=freed, files_freed=left.due.files + left.orphans.files)
+def vacuum_tables(
+    settings: Settings,
+    asked: str | None = None,
+    *,
+    hours: int | None = None,
+    dry_run: bool = False,
+    open_spark: SparkOpener | None = None,
+) -> Iterator[Vacuumed | PlatformError]:
+    """VACUUM of one table, or of every table of the lake; then a table that cannot be vacuumed comes as its error.
+
+    Raises NoSuchTable, RetentionTooShort, and for a table that was named everything else too.
+    """
+    stores = open_stores(settings)
+    with spark_when_needed(settings, "vacuum", open_spark) as spark:
+        for table in targets(settings, asked):
+            try:
+                yield vacuum(settings, table, stores, spark, hours=hours, dry_run=dry_run)
+            except (LogNotReadable, RetentionNotApplied, StillRead, LeaseUnavailable) as error:
+                # One table must not keep the others from being looked after.
+                if asked is not None:
+                    raise
+                yield error
 
 
 def _sizes(uri: str, paths: Sequence[str]) -> Iterator[int]:

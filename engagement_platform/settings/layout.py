@@ -135,11 +135,6 @@ class HealthSettings(Section):
         description="`vacuum_due`: flagged when removed files whose retention is over hold more than this share of the "
         "bytes of the live ones (a guess: what is worth an extra run).",
     )
-    orphan_age: timedelta = Field(
-        default=timedelta(hours=1),
-        description="`orphan_files`: younger files that the log does not know may belong to a write that is not "
-        "committed yet, and are not flagged.",
-    )
     history_commits: int = Field(
         default=50,
         ge=1,
@@ -151,12 +146,6 @@ class HealthSettings(Section):
         ge=1,
         description="Most partitions of a table that `doctor --json` lists: those with most small files, files, "
         "overlap, bytes.",
-    )
-    listed_files: int = Field(
-        default=50_000,
-        ge=0,
-        description="Folders of tables with more live files are not listed for orphans and removed files; "
-        "`orphan_files` then says that nobody looked. An object store takes a request for each thousand files.",
     )
     footer_samples: int = Field(
         default=8, ge=0, description="Footers read to learn the codec of files whose names do not tell it."

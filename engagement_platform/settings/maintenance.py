@@ -37,14 +37,6 @@ class MaintenanceSettings(Section):
         description="A partition is left alone while each file that is saved would cost rewriting more than this share "
         "of the target size: merging one small file into a large one every day writes the large one every day.",
     )
-    max_slice_bytes: int = Field(
-        default=2 * _GIB,
-        ge=1,
-        description="Most that one slice of a mutable table rewrites, since its writers wait meanwhile: of more small "
-        "files the smallest come first and the others with the next run, and a partition that would have to be ordered "
-        "anew is left and told of. 2 GB take Spark about 80 s (a guess), less than `stores.lease_wait`. At least two "
-        "files of the target size have to fit.",
-    )
     attempts: int = Field(
         default=4,
         ge=1,

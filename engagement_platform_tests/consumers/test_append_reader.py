@@ -14,7 +14,7 @@ from engagement_platform.engine.model import Transaction
 from engagement_platform.jobs import open_stores
 from engagement_platform.lake.arrow import table_of
 from engagement_platform.lake.engagement import MAPPING
-from engagement_platform.layout.survey import Target, survey
+from engagement_platform.layout.survey import Target
 from engagement_platform.layout.vacuum import floors
 from engagement_platform.settings import Settings
 from engagement_platform_tests import plant
@@ -77,12 +77,12 @@ def test_vacuum_waits_for_who_has_yet_to_read(tmp_path: Path) -> None:
     next(iter(reader))
     reader.commit()
     lake.append(2)
-    later, seen = datetime.now(UTC) + timedelta(days=10), survey(lake.settings, Target(CLICK.name, lake.uri))
-    found = floors(lake.settings, seen, open_stores(lake.settings), later)
+    later, table = datetime.now(UTC) + timedelta(days=10), Target(CLICK.name, lake.uri)
+    found = floors(lake.settings, table, timedelta(0), open_stores(lake.settings), later)
     assert "consumer me" in found[0].because
     assert "--forget me --table shop/click" in found[0].do
     reader.forget()
-    found = floors(lake.settings, seen, open_stores(lake.settings), later)
+    found = floors(lake.settings, table, timedelta(0), open_stores(lake.settings), later)
     assert not any("consumer" in floor.because for floor in found)
 
 

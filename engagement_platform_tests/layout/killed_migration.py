@@ -14,10 +14,10 @@ import time
 from contextlib import nullcontext
 from pathlib import Path
 
-from engagement_platform import maintenance
 from engagement_platform.engine.job import Callbacks
 from engagement_platform.lake import driver_lease, repartition
 from engagement_platform.lake.engagement import data_table
+from engagement_platform.layout.migrate import migrate
 from engagement_platform.settings import LayoutScheme, Settings
 
 
@@ -46,7 +46,7 @@ def main(wanted: LayoutScheme, point: str) -> None:
         # As on an object store, where writers take no turns. And the last of the checks that precede the write.
         vars(repartition)["turn"] = lambda *_: nullcontext()
         driver_lease.check = lambda root: os.kill(os.getpid(), signal.SIGSTOP)
-    maintenance.migrate(settings, data.name, wanted, Callbacks(observe=observe))
+    migrate(settings, data.name, wanted, Callbacks(observe=observe))
 
 
 if __name__ == "__main__":

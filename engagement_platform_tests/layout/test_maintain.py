@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from engagement_platform.engine.lease import Holder
 from engagement_platform.engine.model import Manifest
-from engagement_platform.layout.optimize import Asked, Callbacks, Done, Outcome, planned
+from engagement_platform.layout.optimize import Asked, Callbacks, Done, Outcome
 from engagement_platform.layout.plan import Left, Slice
 from engagement_platform_tests.layout.seeded import NOW, SeededLake, leased
 
@@ -84,30 +84,6 @@ def test_a_table_that_is_being_written_is_left_when_the_time_is_over(lake: Seede
     assert waiters(lake) == 0
 
 
-@pytest.mark.slow
-def test_a_table_that_is_never_free_is_given_one_slice_for_a_place_in_line(lake: SeededLake) -> None:
-    """Two writers that hand the lease to each other leave no moment in which nobody wants it."""
-    lake.engagements("org-1", 12)
-    stop = threading.Event()
-
-    def write(purpose: str) -> None:
-        while not stop.is_set():
-            with leased(lake.stores, "engagement/data", purpose):
-                time.sleep(0.1)
-
-    writers = [threading.Thread(target=write, args=(name,)) for name in ("ingest", "apply", "move")]
-    for writer in writers:
-        writer.start()
-    wait_until("two stand in line", lambda: waiters(lake) == 2)
-    try:
-        [done] = lake.optimize(Asked(budget=timedelta(seconds=SOON)))
-    finally:
-        stop.set()
-        for writer in writers:
-            writer.join(SOON)
-    assert isinstance(done, Done)
-
-
 def test_a_table_in_the_middle_of_somebodys_batch_is_left_alone(lake: SeededLake) -> None:
     lake.engagements("org-1", 12)
     manifest = Manifest("apply-mutations", lake.stores.checkpoints.app_id("apply-mutations"), 0, {}, {}, NOW, {
@@ -122,15 +98,6 @@ def test_a_table_in_the_middle_of_somebodys_batch_is_left_alone(lake: SeededLake
 
 
 @pytest.mark.slow
-def test_an_append_only_table_is_looked_after_in_the_middle_of_a_batch(lake: SeededLake) -> None:
-    """Some batch that reads or writes it is always under way."""
-    lake.notifications("org-1", 12)
-    app_id = lake.stores.checkpoints.app_id("ingest")
-    lake.stores.checkpoints.begin(Manifest("ingest", app_id, 0, {}, {}, NOW, {"engagement/notification": 3}))
-    assert [type(one) for one in lake.optimize()] == [Done]
-
-
-@pytest.mark.slow
 def test_a_table_that_cannot_be_rewritten_keeps_no_other_from_it(lake: SeededLake) -> None:
     lake.engagements("org-1", 40)
     lake.notifications("org-1", 12)
@@ -141,22 +108,6 @@ def test_a_table_that_cannot_be_rewritten_keeps_no_other_from_it(lake: SeededLak
     assert failed.failed
     assert failed.why
     assert isinstance(outcomes["engagement/notification"], Done)
-
-
-def test_a_plan_changes_nothing(lake: SeededLake) -> None:
-    lake.engagements("org-1", 12)
-    plan = planned(lake.settings, Asked())
-    assert [one.partition for one in plan.chosen] == ["organization_id=org-1"]
-    assert (lake.files(), plan.unread) == (12, ())
-
-
-def test_slices_of_several_tables_are_planned_best_first(lake: SeededLake) -> None:
-    lake.engagements("org-1", 12)
-    lake.notifications("org-1", 40)
-    lake.engagements("org-2", 25)
-    worth = [one.worth for one in planned(lake.settings, Asked()).chosen]
-    assert len(worth) == 3
-    assert worth == sorted(worth, reverse=True)
 
 
 def test_a_table_that_is_being_written_holds_up_no_other(lake: SeededLake) -> None:

@@ -11,12 +11,9 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner, Result
 
 from engagement_platform.cli import app
-from engagement_platform.lake.restore import RESTORE
-from engagement_platform.layout.optimize import NotByOrganization
 from engagement_platform.layout.vacuum import RetentionTooShort
-from engagement_platform_tests import plant
 from engagement_platform_tests.layout import logs
-from engagement_platform_tests.layout.seeded import SeededLake, leased
+from engagement_platform_tests.layout.seeded import SeededLake
 
 
 @pytest.fixture
@@ -61,15 +58,6 @@ def test_what_was_done_is_told_slice_by_slice_or_as_json(lake: SeededLake) -> No
     assert (again.exit_code, again.stdout) == (0, "Nothing to mend.\n")
 
 
-def test_a_table_that_somebody_writes_is_left_and_that_is_no_failure(lake: SeededLake) -> None:
-    with leased(lake.stores, "engagement/data", "ingest-engagements"):
-        done = call("optimize", "--budget", "0.5")
-    assert done.exit_code == 0
-    assert "is left: " in done.stdout
-    assert "(ingest-engagements) holds table/engagement/data" in done.stdout
-    assert "waits: " in done.stderr
-
-
 def test_tables_that_cannot_be_read_or_rewritten_are_named_and_keep_the_others_from_nothing(lake: SeededLake) -> None:
     beyond = {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": ["wishes"], "writerFeatures": ["wishes"]}
     logs.table(Path(lake.settings.lake) / "other" / "house", protocol=beyond)
@@ -78,11 +66,6 @@ def test_tables_that_cannot_be_read_or_rewritten_are_named_and_keep_the_others_f
     assert (done.exit_code, lake.files("org-2")) == (1, 1)
     assert "The log of other/house cannot be read" in done.stderr
     assert "engagement/data organization_id=org-1 is left: " in done.stdout
-
-
-def test_the_organization_of_a_table_without_any_is_refused(lake: SeededLake) -> None:
-    plant.create(lake.uri(RESTORE), RESTORE)
-    assert isinstance(call("optimize", "layout/restore", "--organization", "org-1").exception, NotByOrganization)
 
 
 def test_vacuum_says_what_it_would_remove_refuses_to_remove_too_much_and_removes_what_nobody_may_need(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -12,20 +11,16 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from engagement_platform.engine.model import Transaction
 from engagement_platform.lake.arrow import table_of
 from engagement_platform.lake.engagement import data_table
 from engagement_platform.lake.lake import Lake
 from engagement_platform.lake.layout import LAYOUT_HISTORY
 from engagement_platform.lake.restore import RESTORE
 from engagement_platform.layout.delta_log import recent, segment
-from engagement_platform.layout.history import predicted_and_actual, remember
-from engagement_platform.layout.migrate import Migrated
-from engagement_platform.layout.migrate import Plan as Migrating
+from engagement_platform.layout.history import predicted_and_actual
 from engagement_platform.layout.optimize import Asked, Done, NotByOrganization, planned
 from engagement_platform.layout.survey import Target, target
-from engagement_platform.layout.vacuum import vacuum
-from engagement_platform.settings import LayoutSettings, MutationSettings
+from engagement_platform.settings import LayoutSettings
 from engagement_platform_tests import plant
 from engagement_platform_tests.layout.seeded import (
     NOTIFICATION,
@@ -63,9 +58,10 @@ def test_the_same_rows_lie_in_a_tenth_of_the_files_afterwards(
     assert commit.z_order_by == ("engagement_date",)
 
     [row] = predicted_and_actual(lake.settings, [lake.target()])["engagement/data"]
-    assert (row["predicted_files_after"], row["files_after"], row["files_before"]) == (1, 1, 30)
-    assert row["predicted_bytes_rewritten"] == row["bytes_removed"]
-    assert (row["predicted_read_files_after"], row["read_files_after"]) == (1.0, 1.0)
+    assert (row["files_before"], row["files_after"]) == (30, 1)
+    assert row["bytes_rewritten"] == done.slice.gain.bytes_to_rewrite
+    assert row["predicted_gain"] == pytest.approx(29 + done.slice.gain.read_files_saved)
+    assert row["actual_gain"] == pytest.approx(row["predicted_gain"])
     assert row["partition"] == "organization_id=org-1"
     elsewhere = Target("engagement/data", str(lake.home / "elsewhere" / "engagement" / "data"))
     assert predicted_and_actual(lake.settings, [elsewhere]) == {}, "of the same name, but of another house"
@@ -102,66 +98,8 @@ def test_prediction_and_outcome_of_a_table_outside_of_the_lake_are_told_too(lake
     [done] = lake.optimize(Asked(uri))
     assert isinstance(done, Done)
     [(name, [row])] = predicted_and_actual(lake.settings, [target(lake.settings, uri)]).items()
-    assert (name, row["files_before"], row["predicted_files_after"], row["files_after"]) == (uri, 12, 1, 1)
-
-
-def test_prediction_and_outcome_of_vacuum_and_migration_stand_side_by_side(lake: SeededLake) -> None:
-    lake.engagements("org-1", 12)
-    lake.optimize()
-    nothing = {"rollback_window": timedelta(0)}
-    settings = lake.settings.model_copy(
-        update={
-            "maintenance": lake.maintenance.model_copy(update=nothing),
-            "mutation": MutationSettings(max_lateness=timedelta(0)),
-        }
-    )
-    DeltaTable(lake.uri()).alter.set_table_properties({"delta.deletedFileRetentionDuration": "interval 0 hours"})
-    orphan = Path(lake.uri()) / "organization_id=org-1" / "orphan.parquet"
-    orphan.write_bytes(b"x" * 100)
-    os.utime(orphan, (0, 0))
-    vacuum(settings, lake.target(), lake.stores, lake.session, dry_run=True)
-    done = vacuum(settings, lake.target(), lake.stores, lake.session, dry_run=False)
-    vacuum(settings, lake.target(), lake.stores, lake.session, dry_run=False)
-    migrated = Migrated(
-        Migrating("engagement/data", 15, "organization", "liquid", 48, 1, 9_000, 2, 2, 11.0, True),
-        (15, 16),
-        48,
-        "s",
-        3,
-        9.5,
-    )
-    row = migrated.row(datetime.now(UTC))
-    assert row is not None
-    remember(lake.settings, "migrate", "engagement/data", [row], lake.session())
-    told = predicted_and_actual(lake.settings, [lake.target()])["engagement/data"]
-    assert [row["action"] for row in told] == ["repartition_table", "vacuum", "zorder"]
-    relaid, freed = told[0], told[1]
-    names = ("files_before", "predicted_files_after", "files_after", "predicted_seconds", "seconds", "version")
-    assert tuple(relaid[name] for name in names) == (1, 2, 3, 11.0, 9.5, 16)
-    assert (freed["predicted_files_freed"], freed["files_freed"]) == (13, 13)
-    assert freed["bytes_freed"] == done.bytes == freed["predicted_bytes_freed"]
-    lake.engagements("org-1", 12)
-    assert partitions(lake.optimize()) == ["organization_id=org-1"], "plans go by rewrites alone"
-
-
-@pytest.mark.slow
-def test_a_history_that_an_earlier_version_began_is_read_and_gets_the_columns_it_lacks(lake: SeededLake) -> None:
-    former = replace(LAYOUT_HISTORY, columns=LAYOUT_HISTORY.columns[:-4])
-    plant.create(lake.uri(LAYOUT_HISTORY), former)
-    lake.engagements("org-1", 12)
-    plant.append(
-        DeltaTable(lake.uri(LAYOUT_HISTORY)),
-        table_of(
-            [{"table_name": "engagement/data", "action": "zorder", "ingestion_date": datetime.now(UTC).date()}], former
-        ),
-        Transaction("test/history", 0),
-    )
-    assert predicted_and_actual(lake.settings, [lake.target()])["engagement/data"][0]["bytes_freed"] is None
-    lake.optimize()
-    assert len(predicted_and_actual(lake.settings, [lake.target()])["engagement/data"]) == 2
-    assert {field.name for field in DeltaTable(lake.uri(LAYOUT_HISTORY)).schema().fields} == set(
-        LAYOUT_HISTORY.column_names
-    )
+    assert (name, row["files_before"], row["files_after"]) == (uri, 12, 1)
+    assert row["predicted_gain"] == row["actual_gain"] == 11
 
 
 def test_of_many_outcomes_the_newest_are_told(lake: SeededLake) -> None:

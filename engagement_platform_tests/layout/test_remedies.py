@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engagement_platform.layout.remedies import Prediction, opened_now, optimize, zorder
+from engagement_platform.layout.remedies import opened_now, optimize, zorder
 from engagement_platform.layout.statistics import by_partition
 
 TARGET = 100
@@ -28,7 +28,6 @@ def summed(files: list[tuple[str, int]], days: list[tuple[int, int] | None] | No
             "partition": [p for p, _ in files],
             "bytes": pa.array([size for _, size in files], pa.int64()),
             "rows": pa.nulls(len(files), pa.int64()),
-            "deleted": pa.array([0] * len(files), pa.int64()),
             "codec": ["snappy"] * len(files),
             "low": pa.array(low, pa.date32()),
             "high": pa.array(high, pa.date32()),
@@ -80,19 +79,12 @@ def test_files_without_bounds_are_always_opened() -> None:
 
 def test_z_order_narrows_reads_and_mutations() -> None:
     gain = zorder(summed([("a", 50)] * 20), TARGET)
-    assert (gain.read_files_before, gain.mutation_files_before) == (20.0, 20.0)
+    assert (gain.read_files_before, gain.files_before) == (20.0, 20)
     # 10 files of 7 of 70 days each: a week meets about (70 + 10 * 7) / (70 + 7) of them.
-    assert (gain.read_files_after, gain.mutation_files_after) == (1.82, 10.0)
+    assert (gain.read_files_after, gain.files_after) == (1.82, 10)
+    assert gain.saved == pytest.approx(20 - 10 + 20 - 1.82)
 
 
 def test_nothing_to_mend_predicts_nothing() -> None:
     gain = zorder(summed([("a", 1)]).slice(0, 0), TARGET)
-    assert (gain.files_before, gain.files_after, gain.bytes_to_rewrite, gain.mutation_files_before) == (0, 0, 0, 0.0)
-
-
-def test_what_is_not_known_is_not_in_the_json() -> None:
-    assert Prediction("checkpoint", 0, commits_replayed_before=9).as_json() == {
-        "action": "checkpoint",
-        "partitions": 0,
-        "commits_replayed_before": 9,
-    }
+    assert (gain.files_before, gain.files_after, gain.bytes_to_rewrite, gain.saved) == (0, 0, 0, 0.0)

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from datetime import date, timedelta
 
 import pyarrow as pa
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -27,17 +26,14 @@ def holding(value: int, ranges: Sequence[tuple[int, int]]) -> int:
     return sum(low <= value < high or low == value == high for low, high in ranges)
 
 
-def depths(files: Sequence[Range]) -> dict[str, tuple[int, float]]:
-    """Most files that hold one value, and the mean over files of those that hold their lowest value."""
+def depths(files: Sequence[Range]) -> dict[str, int]:
+    """Most files that hold one value."""
     known: dict[str, list[tuple[int, int]]] = defaultdict(list)
     for partition, low, high in files:
         if low is not None and high is not None and low <= high:
             known[partition].append((low, high))
     return {
-        partition: (
-            max(holding(value, ranges) for low, high in ranges for value in (low, high)),
-            sum(holding(low, ranges) for low, _ in ranges) / len(ranges),
-        )
+        partition: max(holding(value, ranges) for low, high in ranges for value in (low, high))
         for partition, ranges in known.items()
     }
 
@@ -59,13 +55,13 @@ def as_table(files: Sequence[Range]) -> pa.Table:
 @QUICK
 @given(RANGES)
 def test_the_sweep_counts_what_looking_at_every_value_counts(files: list[Range]) -> None:
-    swept = {row["partition"]: (row["depth"], row["mean_depth"]) for row in overlap(as_table(files)).to_pylist()}
+    swept = {row["partition"]: row["depth"] for row in overlap(as_table(files)).to_pylist()}
     assert swept == depths(files)
 
 
 def test_files_that_share_a_boundary_day_do_not_overlap() -> None:
     chain = [("a", 0, 3), ("a", 3, 5), ("a", 5, 9)]
-    assert overlap(as_table(chain)).to_pylist() == [{"partition": "a", "depth": 1, "mean_depth": 1.0}]
+    assert overlap(as_table(chain)).to_pylist() == [{"partition": "a", "depth": 1}]
 
 
 def test_files_of_one_same_day_overlap() -> None:
@@ -96,7 +92,6 @@ FILES = st.lists(
             "partition": st.sampled_from(["org=a", "org=b", ""]),
             "bytes": st.integers(0, 40),
             "rows": st.none() | st.integers(0, 9),
-            "deleted": st.integers(0, 3),
             "codec": st.sampled_from(["snappy", "zstd"]),
             "days": st.none() | st.tuples(st.integers(0, 9), st.integers(0, 9)).map(lambda pair: tuple(sorted(pair))),
         }
@@ -114,7 +109,7 @@ def test_sums_of_partitions_are_what_a_loop_adds_up(files: list[dict[str, object
                 name: pa.array([f[name] for f in files], kind)
                 for name, kind in (
                     *(("partition", pa.string()), ("bytes", pa.int64()), ("rows", pa.int64())),
-                    *(("deleted", pa.int64()), ("codec", pa.string())),
+                    ("codec", pa.string()),
                 )
             },
             "low": pa.array([f["days"] and day(f["days"][0]) for f in files], pa.date32()),  # type: ignore[index]
@@ -137,7 +132,7 @@ def looped(files: list[dict[str, object]]) -> dict[str, dict[str, object]]:
         mine = [f for f in files if f["partition"] == partition]
         sizes = [int(str(f["bytes"])) for f in mine]
         spans = [tuple(map(int, f["days"])) for f in mine if f["days"]]  # type: ignore[call-overload]
-        deep = depths([(partition, *span) for span in spans]).get(partition, (None, None))
+        deep = depths([(partition, *span) for span in spans]).get(partition)
         told[partition] = {
             "partition": partition,
             "files": len(mine),
@@ -147,13 +142,10 @@ def looped(files: list[dict[str, object]]) -> dict[str, dict[str, object]]:
             "small_bytes": sum(size for size in sizes if size < 10),
             "mergeable_files": sum(size < 30 for size in sizes),
             "mergeable_bytes": sum(size for size in sizes if size < 30),
-            "deleted_rows": sum(int(str(f["deleted"])) for f in mine),
             "unbounded_files": sum(f["days"] is None for f in mine),
-            "codecs": ",".join(sorted({str(f["codec"]) for f in mine})),
             "low": day(min((low for low, _ in spans), default=None)),
             "high": day(max((high for _, high in spans), default=None)),
             "span_days": sum(high - low for low, high in spans) if spans else None,
-            "depth": deep[0],
-            "mean_depth": pytest.approx(deep[1]) if deep[1] is not None else None,
+            "depth": deep,
         }
     return told

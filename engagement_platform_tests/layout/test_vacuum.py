@@ -14,7 +14,7 @@ from engagement_platform.engine.cursors import CursorStore, StreamCheckpoints
 from engagement_platform.lake import log
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.lake import Lake
-from engagement_platform.layout.survey import survey
+from engagement_platform.layout.files import retention
 from engagement_platform.layout.vacuum import (
     Floor,
     RetentionNotApplied,
@@ -37,8 +37,9 @@ def lake(tmp_path: Path, spark: SparkSession) -> SeededLake:
 def keeping(
     lake: SeededLake, table: Table = DATA, settings: Settings | None = None, later: timedelta = timedelta(0)
 ) -> list[Floor]:
-    seen = survey(lake.settings, lake.target(table))
-    return floors(settings or lake.settings, seen, lake.stores, datetime.now(UTC) + later)
+    target = lake.target(table)
+    own = retention(dict(DeltaTable(target.uri).metadata().configuration))
+    return floors(settings or lake.settings, target, own, lake.stores, datetime.now(UTC) + later)
 
 
 def short(lake: SeededLake, **more: object) -> Settings:

@@ -6,9 +6,8 @@ from datetime import UTC, datetime, timedelta
 
 from deltalake import DeltaTable
 
-from engagement_platform.layout.optimize import Asked, Done
-from engagement_platform.layout.vacuum import Vacuumed
-from engagement_platform.maintenance import optimize_all, vacuum_tables
+from engagement_platform.layout.optimize import Asked, Done, optimize, planned
+from engagement_platform.layout.vacuum import Vacuumed, vacuum_tables
 from engagement_platform_tests.pipelines.games.conftest import World
 from engagement_platform_tests.pipelines.games.events import line
 
@@ -30,7 +29,8 @@ def test_merged_files_hold_the_same_rows_and_readers_jobs_and_vacuum_go_on(small
     }
     assert set(files.values()) == {BATCHES}
 
-    plan, outcomes = optimize_all(small.settings, Asked())
+    plan = planned(small.settings, Asked())
+    outcomes = list(optimize(small.settings, plan))
     assert plan.unread == ()
     done = {one.slice.table.name: (one.files_before, one.files_after) for one in outcomes if isinstance(one, Done)}
     assert done == dict.fromkeys(("game/heartbeat", "game/login", "game/purchase", "game/quarantine"), (BATCHES, 1)), (
