@@ -30,19 +30,11 @@ class Declaration(BaseModel):
     """Whether the platform itself declares it; nobody else gets the names of its tables."""
 
 
-class _Described(Declaration):
-    description: str = Field(default="", description="What it holds; shown in the UI.")
-    required: bool = Field(default=False, description="Records without it go to quarantine.")
-
-    def comment(self, name: str) -> str:
-        """What is shown of the column of this name."""
-        return self.description or f"`{name}` of the message."
-
-
-class DeclaredColumn(_Described):
-    """One column of an entity, where it has more than a type."""
+class DeclaredColumn(Declaration):
+    """One column of an entity, where it has more than a type. None is required: a change has some columns only."""
 
     type: ValueType = Field(description="string, long, double, boolean, date or timestamp.")
+    description: str = Field(default="", description="What it holds; shown in the UI.")
 
 
 Columns = Annotated[
@@ -50,15 +42,17 @@ Columns = Annotated[
     Field(
         min_length=1,
         description="Columns by name, each with its type (string, long, double, boolean, date or timestamp), or with "
-        "`type`, `description` and `required`. A column is filled from the field of that name.",
+        "`type` and `description`. A column is filled from the field of that name.",
     ),
 ]
 
 
-class StreamColumn(_Described):
+class StreamColumn(Declaration):
     """One column of a Kafka table, where it has more than a type."""
 
     type: str = Field(description=f"{column_types.KINDS}.")
+    description: str = Field(default="", description="What it holds; shown in the UI.")
+    required: bool = Field(default=False, description="Records without it go to quarantine.")
 
 
 StreamColumns = Annotated[
@@ -72,13 +66,17 @@ StreamColumns = Annotated[
 ]
 
 
+def _comment(name: str) -> str:
+    return f"`{name}` of the message."
+
+
 def _column(name: str, given: str | StreamColumn) -> streams.Field:
     column = StreamColumn(type=given) if isinstance(given, str) else given
     try:
         kind = column_types.checked(column.type)
     except ValueError as error:
         raise ValueError(f"columns.{name}: {error}") from None
-    return streams.Field(name, kind, column.comment(name), column.required)
+    return streams.Field(name, kind, column.description or _comment(name), column.required)
 
 
 class KafkaTableDeclaration(Declaration):
@@ -168,15 +166,12 @@ class MergeOnReadEntityDeclaration(Declaration):
         if self.name in streams.OURS and not self.ours:
             raise ValueError(f"{self.name} is among the platform's own, {', '.join(sorted(streams.OURS))}")
         columns = {n: DeclaredColumn(type=c) if isinstance(c, str) else c for n, c in self.columns.items()}
-        if required := [name for name, column in columns.items() if column.required]:
-            raise ValueError(
-                f"{', '.join(required)}: a change says some columns only, so none of an entity is required"
-            )
+        attributes = (Attribute(name, of.type, of.description or _comment(name)) for name, of in columns.items())
         return Entity(
             name=self.name,
             key=self.key,
             version=self.version,
-            attributes=tuple(Attribute(name, column.type, column.comment(name)) for name, column in columns.items()),
+            attributes=tuple(attributes),
             partitioned_by=tuple(self.partitioned_by),
             unknown_update=self.unknown_update,
             inserts_are_new=self.inserts_are_new,

@@ -120,7 +120,7 @@ def test_what_cannot_be_is_refused_with_the_file_and_the_reason(
 
 def test_a_column_of_an_entity_is_never_required(tmp_path: Path) -> None:
     said = ENTITY_WITH_REQUIRED_PLAN
-    with pytest.raises(DeclarationRefused, match="plan: a change says some columns only"):
+    with pytest.raises(DeclarationRefused, match="required: Extra inputs are not permitted"):
         declarations(declared(tmp_path, said))
     assert declarations(declared(tmp_path / "mended", said.replace(", required: true", ""))).entities
 
