@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engagement_platform_tests.matrix import quick
 from engagement_platform_tests.pipelines.lakes import MemoryLake, time_of
 from engagement_platform_tests.pipelines.mutations import oracle
 from engagement_platform_tests.pipelines.mutations.histories import histories, random_history
@@ -78,7 +79,7 @@ def assert_ends_as_replayed(lake: MemoryLake, messages: list[Message]) -> None:
     assert {(lake.organization_id, person): name for person, name in lake.names().items()} == expected.names
 
 
-@pytest.mark.parametrize("first", range(0, 1000, 250))
+@pytest.mark.parametrize("first", quick(range(0, 1000, 250)))
 def test_a_thousand_random_histories_end_where_a_replay_ends_whatever_the_batches_and_moves(first: int) -> None:
     for seed in range(first, first + 250):
         messages = random_history(seed, conflicts=True)
@@ -93,7 +94,7 @@ def test_the_tables_are_a_function_of_the_set_of_messages(messages: list[Message
     assert one.names() == other.names()
 
 
-@pytest.mark.parametrize("first", range(0, 300, 100))
+@pytest.mark.parametrize("first", quick(range(0, 300, 100)))
 def test_whoever_follows_the_notifications_has_what_readers_see(first: int) -> None:
     """A notification names each row that changed and its person before and after; nothing else is announced."""
     for seed in range(first, first + 100):
@@ -110,7 +111,7 @@ def test_whoever_follows_the_notifications_has_what_readers_see(first: int) -> N
         assert {engagement_id: person for engagement_id, person in persons.items() if person} == seen
 
 
-@pytest.mark.parametrize("first", range(0, 300, 100))
+@pytest.mark.parametrize("first", quick(range(0, 300, 100)))
 def test_purging_and_folding_below_the_horizon_change_nothing_that_requests_on_time_can_reach(first: int) -> None:
     """Requests come in in the order of their execution; engagements may come in at any time."""
     for seed in range(first, first + 100):

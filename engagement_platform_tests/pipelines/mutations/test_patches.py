@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from engagement_platform.pipelines.mutations.patches import Content, Patch, patched
 from engagement_platform.sources.decoding import engagement_decoder, mutation_request_decoder
 from engagement_platform.sources.messages import DecodingLimits, Engagement, MutationRequest
+from engagement_platform_tests.matrix import quick
 from engagement_platform_tests.pipelines.mutations.histories import (
     Message,
     at,
@@ -84,7 +85,7 @@ def assert_content_as_replayed(messages: Sequence[Message], rng: random.Random, 
         seen["changed" if found != before else "patched without a change" if mine else "untouched"] += 1
 
 
-@pytest.mark.parametrize("first_seed", range(0, 600, 200))
+@pytest.mark.parametrize("first_seed", quick(range(0, 600, 200)))
 def test_random_histories_leave_the_content_that_a_sequential_replay_leaves(first_seed: int) -> None:
     seen: Counter[str] = Counter()
     for seed in range(first_seed, first_seed + 200):
