@@ -1,6 +1,6 @@
 """The job that erases a subject, launched by hand with its configuration, and a sensor that finishes one.
 
-What it does is `erasures`. Whom it is about stands in a file and not in the configuration, which Dagster keeps.
+What it does is `erasing.erase`. Whom it is about stands in a file and not in the configuration, which Dagster keeps.
 """
 
 import json
@@ -31,7 +31,7 @@ class EraseConfig(dg.Config):
 @dg.op(pool=ERASE_POOL)
 def erase(context: dg.OpExecutionContext, config: EraseConfig, platform: Platform) -> None:
     """The receipt as metadata of the run; it names nobody."""
-    from engagement_platform import erasures
+    from engagement_platform.erasing import erase as erasures
 
     settings, callbacks = platform.settings(), callbacks_of(context)
     if not config.request:
@@ -41,7 +41,7 @@ def erase(context: dg.OpExecutionContext, config: EraseConfig, platform: Platfor
     if not config.receipt:
         raise dg.Failure("An erasure without a receipt cannot be proved: give `receipt`. Nothing was erased.")
     request, receipt = Path(config.request), Path(config.receipt)
-    done = erasures.erase(settings, erasures.Request.of_json(json.loads(request.read_text("utf-8"))), callbacks)
+    done = erasures.erase(settings, erasures.Request(**json.loads(request.read_text("utf-8"))), callbacks)
     receipt.write_text(json.dumps(done.receipt, indent=2) + "\n", encoding="utf-8")
     request.unlink()
     shown = {"receipt": dg.MetadataValue.json(dict(done.receipt)), "left": done.left, "not purged": list(done.kept)}

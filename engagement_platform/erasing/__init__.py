@@ -1,1 +1,1 @@
-"""Erases somebody from the tables of engagements and entities, under their leases, exactly once."""
+"""Erases a subject from every table and place, under the leases of the tables, exactly once."""

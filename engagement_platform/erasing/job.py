@@ -1,18 +1,18 @@
 """Erases a person from the tables of engagements and profiles: one batch an erasure, under the leases of all of them.
 
 Tombstones first, so that nothing comes in again; the Data Table before the notifications, so that readers never hear of
-a row that is still there. Whoever dies in the middle leaves a batch that the next call finishes; until then no other
-job begins one on these tables. Whom it is about is kept encrypted until it is done. What is removed is `rewrites`.
+a row that is still there. A process that dies leaves a batch that the next call finishes; until then no other job
+begins one on these tables. Whom it is about is kept encrypted until it is done. What is removed is `rewrites`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import cached_property, partial
-from typing import Any, cast
+from typing import Any
 
 from pyspark.sql import SparkSession
 
@@ -22,9 +22,9 @@ from engagement_platform.engine.job import BatchReport, Callbacks, MicroBatchJob
 from engagement_platform.engine.model import Counts, JobState, Limits, Manifest, NoIdentity, Offsets
 from engagement_platform.engine.step import Step
 from engagement_platform.engine.unfinished_batches import closed
-from engagement_platform.erasing.found import Found, Whom
 from engagement_platform.erasing.rewrites import Rewrite, rewrites
 from engagement_platform.erasing.rules import follow
+from engagement_platform.erasing.subject_lookup import SubjectIds, SubjectLookup
 from engagement_platform.lake import log
 from engagement_platform.lake.arrow import table_of
 from engagement_platform.lake.audit_columns import stamped_here
@@ -41,6 +41,7 @@ from engagement_platform.lake.erased import ERASE_SUBJECTS, rewrite
 from engagement_platform.lake.fencing import LakeFencing, targets
 from engagement_platform.lake.lake import Lake
 from engagement_platform.lake.session import spark_session
+from engagement_platform.pii.erasure import nobody_writes
 from engagement_platform.pii.sealing import SealBroken
 from engagement_platform.pii.tombstones import ENGAGEMENT, StoredTombstones, entity
 from engagement_platform.pipelines.engagements.job import ANNOUNCED
@@ -71,23 +72,23 @@ class Erasing:
 
     lake: Lake
     manifest: Manifest
-    whom: Whom
+    subject_ids: SubjectIds
     tombstones: StoredTombstones
 
     @cached_property
-    def found(self) -> Found:
+    def found(self) -> SubjectLookup:
         """As pinned, so that every attempt finds the same."""
-        return Found(self.lake.settings, self.whom, self.tombstones, self.manifest.table_versions)
+        return SubjectLookup(self.lake.settings, self.subject_ids, self.tombstones, self.manifest.table_versions)
 
 
 def _put_up_tombstones(work: Erasing, commit: Committer) -> Counts:  # noqa: ARG001
     """From here on nothing about the person, its engagements and its profile comes in. Counts: new tombstones."""
-    keys = work.whom.keys(entity(profile(work.lake.settings).name))
+    keys = work.subject_ids.keys(entity(profile(work.lake.settings).name))
     keys[ENGAGEMENT] = {(row["organization_id"], row["engagement_id"]) for row in work.found.rows}
     return {"tombstones": sum(work.tombstones.put_up(kind, of_kind) for kind, of_kind in keys.items())}
 
 
-def _rewrite(table: Table, decide: Callable[[Found], Rewrite], work: Erasing, commit: Committer) -> Counts:
+def _rewrite(table: Table, decide: Callable[[SubjectLookup], Rewrite], work: Erasing, commit: Committer) -> Counts:
     """Rows of one table that name the person go, or lose what they say of it. Counts: its rows, by the table's name.
 
     In one commit: bounds of what an earlier one left would stand in the log.
@@ -113,12 +114,12 @@ def _announce(work: Erasing, commit: Committer) -> Counts:
 
 
 def _gone(work: Erasing) -> Iterator[dict[str, Any]]:
-    """Of rows that readers were told of: under the requests that are announced."""
+    """Of rows that were announced: under the requests that `apply-mutations` has announced."""
     begin = f"{work.manifest.app_id}/{work.manifest.batch_id}"
     announced = int(str(work.manifest.source[ANNOUNCED]))
-    told = Identities(edge for sequence, edge in work.found.edges if sequence <= announced)
+    known = Identities(edge for sequence, edge in work.found.sequenced_edges if sequence <= announced)
     for row in work.found.rows:
-        if (before := follow(told, row)) is None:
+        if (before := follow(known, row)) is None:
             continue
         organization, engagement = row["organization_id"], row["engagement_id"]
         yield {
@@ -129,7 +130,7 @@ def _gone(work: Erasing) -> Iterator[dict[str, Any]]:
             "engagement_id": engagement,
             "engagement_date": row["engagement_date"],
             "person_id": None,
-            "previous_person_id": work.tombstones.pseudonym(before) if before in work.whom.persons else before,
+            "previous_person_id": work.tombstones.pseudonym(before) if before in work.subject_ids.persons else before,
         }
 
 
@@ -157,13 +158,12 @@ def erase_job(
 ) -> MicroBatchJob[Erasing]:
     """Every erasure that was asked for and is not finished, one batch each."""
     callbacks, tombstones = callbacks or Callbacks(), StoredTombstones(settings)
-    base, changeset = profile(settings).base, profile(settings).changeset
 
     def prepare(manifest: Manifest) -> Erasing:
         asked = tombstones.asked(number := manifest.end["erasure"])
         if asked is None:
             raise SealBroken(f"What {ERASE_SUBJECTS} number {number} was asked to erase")
-        return Erasing(lake, manifest, Whom(**{name: tuple(ids) for name, ids in asked[1].items()}), tombstones)
+        return Erasing(lake, manifest, SubjectIds(**{name: tuple(ids) for name, ids in asked[1].items()}), tombstones)
 
     # `profile/changeset` has a name of its own.
     decided = {table.name.removeprefix("engagement/").replace("/", "-"): table for table in tables(settings)}
@@ -181,16 +181,20 @@ def erase_job(
         # Batches that only append would begin between a crash and the resume, and commit after it.
         pin=lambda: {**versions(settings), closed(QUARANTINE.name): 0},
         about=lambda: {ANNOUNCED: announced(stores)},
-        # Of all who write these tables; whoever only appends begins no batch while quarantine's is held.
-        leased=(
-            data_table(settings.layout.scheme).name, CHANGESET.name, MAPPING.name, MUTATION_REQUEST.name,
-            turn_of(MUTATION_REQUEST), QUARANTINE.name, base.name, changeset.name,
-        ),
+        leased=_leased(settings),
         lease_wait=settings.stores.lease_wait,
         fencing=LakeFencing(lake, targets({**written, "announce/append": NOTIFICATION})),
         clock=lambda: datetime.now(UTC),
         callbacks=callbacks,
-    )  # fmt: skip
+    )
+
+
+def _leased(settings: Settings) -> tuple[str, ...]:
+    """Of all jobs that write these tables; one that only appends begins no batch while quarantine's is held."""
+    profiles = profile(settings)
+    engagements = (data_table(settings.layout.scheme), CHANGESET, MAPPING, MUTATION_REQUEST)
+    others = (turn_of(MUTATION_REQUEST), QUARANTINE.name, profiles.base.name, profiles.changeset.name)
+    return (*(table.name for table in engagements), *others)
 
 
 @dataclass
@@ -205,9 +209,17 @@ class Eraser:
     callbacks: Callbacks = field(default_factory=Callbacks)
     spark: SparkSession | None = None
 
-    def run(self, subject_ref: str, whom: Whom) -> dict[str, int]:
+    def run(self, subject_ref: str, subject_ids: SubjectIds) -> dict[str, int]:
         """Erase; rows of each table. The same call does the rest after a crash. Raises what the job raises."""
-        number = StoredTombstones(self.settings).ask(subject_ref, asdict(whom))
+        tombstones = StoredTombstones(self.settings)
+        if not versions(self.settings):
+            # Tombstones are all there is to do, unless a batch that was under way makes a table meanwhile.
+            with nobody_writes(self.settings, _leased(self.settings)):
+                if not versions(self.settings):
+                    for kind, keys in subject_ids.keys(entity(profile(self.settings).name)).items():
+                        tombstones.put_up(kind, keys)
+                    return {}
+        number = tombstones.ask(subject_ref, asdict(subject_ids))
         for _ in self.finish():
             pass
         for record in self.stores.checkpoints.history(ERASE_SUBJECTS, limit=_REMEMBERED):
@@ -216,21 +228,14 @@ class Eraser:
         return {}
 
     def finish(self) -> Iterator[BatchReport]:
-        """Every erasure that is not finished, and then nothing of whom they were about is kept any more."""
-        with self.lake() as lake:
-            yield from drain(erase_job(lake, self.stores, self.settings, self.callbacks), AT_ONCE)
+        """Every erasure that is not finished; afterwards nothing of whom they were about is kept."""
+        tombstones = StoredTombstones(self.settings)
+        if tombstones.next_asked(0) is None:
+            return
+        opened = spark_session(self.settings, ERASE_SUBJECTS) if self.spark is None else nullcontext(self.spark)
+        with opened as spark:
+            job = erase_job(Lake(spark, self.settings), self.stores, self.settings, self.callbacks)
+            yield from drain(job, AT_ONCE)
         last = self.stores.checkpoints.latest(ERASE_SUBJECTS)
         if last is not None and last.state is JobState.SUCCEEDED:
-            StoredTombstones(self.settings).forget_asked(last.manifest.end["erasure"])
-
-    @contextmanager
-    def lake(self) -> Iterator[Lake]:
-        """The lake, with a session where there is a table."""
-        if self.spark is not None:
-            yield Lake(self.spark, self.settings)
-        elif versions(self.settings):
-            with spark_session(self.settings, ERASE_SUBJECTS) as spark:
-                yield Lake(spark, self.settings)
-        else:
-            # Nothing asks it for its session then.
-            yield Lake(cast(SparkSession, None), self.settings)
+            tombstones.forget_asked(last.manifest.end["erasure"])

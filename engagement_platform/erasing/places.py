@@ -7,10 +7,8 @@ Tables of engagements and profiles are erased by one batch of `job`. Of all othe
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
-from pathlib import Path
 
 import pyarrow as pa
 from deltalake import DeltaTable
@@ -18,15 +16,15 @@ from pyspark.sql import SparkSession
 
 from engagement_platform.engine.database import utc_now
 from engagement_platform.engine.job import Callbacks
-from engagement_platform.erasing.found import PLACE, Found, Whom
 from engagement_platform.erasing.job import Eraser, tables, versions
-from engagement_platform.erasing.purge import Purged, purge_now
-from engagement_platform.erasing.rewrites import Rewrite, as_markers, rewrites
+from engagement_platform.erasing.purge import purge_now
+from engagement_platform.erasing.rewrites import PLACE, Rewrite, as_tombstones, rewrites
+from engagement_platform.erasing.subject_lookup import SubjectIds, SubjectLookup
 from engagement_platform.jobs import open_stores
 from engagement_platform.lake import log, scan
 from engagement_platform.lake.arrow import table_of
 from engagement_platform.lake.contract import Column, Mode, Table
-from engagement_platform.lake.erased import current_files, rewrite
+from engagement_platform.lake.erased import rewrite
 from engagement_platform.lake.lake import Lake
 from engagement_platform.lake.optimize import Place, checkpoint_log
 from engagement_platform.lake.session import spark_session
@@ -63,26 +61,15 @@ class _Tables(Erasable):
     def keeps(self) -> Mapping[Former, timedelta]:
         """As the slowest of the tables keeps files and entries of its log, with two days to spare."""
         found = [log.describe(table.uri(self.settings.lake)) for table in self.tables()]
-        said = [each.properties for each in found if each is not None]
-        if not said:
+        properties = [each.properties for each in found if each is not None]
+        if not properties:
             return {}
-        logs = ({files.RETENTION: each.get("delta.logRetentionDuration", _LOG_RETENTION)} for each in said)
+        logs = ({files.RETENTION: each.get("delta.logRetentionDuration", _LOG_RETENTION)} for each in properties)
         window = self.settings.maintenance.rollback_window
         return {
-            Former.FILES: max([window, *map(files.retention, said)]) + _SLACK,
+            Former.FILES: max([window, *map(files.retention, properties)]) + _SLACK,
             Former.LOG: max(map(files.retention, logs)) + _SLACK,
         }
-
-    def former(self, path: Path) -> Former | None:
-        """What a file of these tables is that no row of today is in."""
-        root = self.settings.lake
-        for table in self.tables() if "://" not in root else ():
-            folder = Path(table.uri(root))
-            if folder in path.parents:
-                if path.relative_to(folder).parts[0] == "_delta_log":
-                    return Former.LOG
-                return None if path in current_files(root, table) else Former.FILES
-        return None
 
 
 @dataclass
@@ -92,7 +79,7 @@ class SubjectTables(_Tables):
     declared: Callable[[], Iterable[Table]]
     """Looked for when it is asked: batches make tables, too. One without subject_columns has refused records."""
     leased: tuple[str, ...]
-    """Of all who write these tables."""
+    """Leases of all jobs that write these tables."""
     tombstone: str | None = None
     """Kind of the tombstone that keeps later records out; None: that of the keys does."""
 
@@ -106,20 +93,23 @@ class SubjectTables(_Tables):
         Raises LeaseUnavailable, OthersBatchUnfinished (a batch that was begun may be about to write such rows),
         TableBusy; the same call does the rest.
         """
-        with self._lake() as lake, nobody_writes(self.settings, self.leased) as leases:
+        with nobody_writes(self.settings, self.leased) as leases:
             if self.tombstone is not None:
                 # Not before: the rest of a batch that is half done would take for a marker what it counted as a row.
                 StoredTombstones(self.settings).put_up(self.tombstone, [(ANYWHERE, subject.id)])
-            gone = 0
-            for table in self.tables():
-                assert lake is not None, "there was no table, and nobody makes one meanwhile"
-                for lease in leases:
-                    lease.check()
-                what, rows = self._rewrite(table, subject)
-                # Also without a row: then it closes a table that a crash left open.
-                rewrite(lake, table, once(), on=what.on, gone=what.gone, changed=what.changed)
-                checkpoint_log(Place(table.name, lake.uri(table), lake.root), clean=True)
-                gone += rows
+            gone, there = 0, self.tables()
+            if not there:
+                return 0
+            with spark_session(self.settings, "erase") as spark:
+                lake = Lake(spark, self.settings)
+                for table in there:
+                    for lease in leases:
+                        lease.check()
+                    what, rows = self._rewrite(table, subject)
+                    # Also without a row: then it closes a table that a crash left open.
+                    rewrite(lake, table, once(), on=what.on, gone=what.gone, changed=what.changed)
+                    checkpoint_log(Place(table.name, lake.uri(table), lake.root), clean=True)
+                    gone += rows
         return gone
 
     def left(self, subject: Subject) -> int:
@@ -148,17 +138,8 @@ class SubjectTables(_Tables):
                     named.append(tuple(row[name] for name in place))
         refused = table_of((dict(zip(place, each, strict=True)) for each in dict.fromkeys(named)), table, *place)
         if "key" in text:
-            return Rewrite(place, refused.slice(0, 0), as_markers(table, refused)), len(named)
+            return Rewrite(place, refused.slice(0, 0), as_tombstones(table, refused)), len(named)
         return Rewrite(place, refused), len(named)
-
-    @contextmanager
-    def _lake(self) -> Iterator[Lake | None]:
-        """With a session of Spark; None where there is no table."""
-        if not self.tables():
-            yield None
-            return
-        with spark_session(self.settings, "erase") as spark:
-            yield Lake(spark, self.settings)
 
 
 def of_feed(settings: Settings, feed: Feed) -> SubjectTables:
@@ -216,20 +197,20 @@ class Run:
     """One erasure of the tables of engagements and profiles, done when the first of them is asked for it."""
 
     eraser: Eraser
-    whom: Whom
+    subject_ids: SubjectIds
     now: bool = False
-    """Purge former versions at once, unless somebody still reads them."""
+    """Purge former versions at once, unless they are still read."""
     done: dict[str, int] | None = None
-    purged: dict[str, Purged] = field(default_factory=dict)
+    purged: dict[str, list[str]] = field(default_factory=dict)
+    """Table -> who keeps its former versions, as sentences."""
 
     def rows(self, subject_ref: str, table: Table) -> int:
         """How many rows of a table were removed or changed."""
         if self.done is None:
-            self.done = self.eraser.run(subject_ref, self.whom)
+            self.done = self.eraser.run(subject_ref, self.subject_ids)
             if self.now:
                 settings, stores = self.eraser.settings, self.eraser.stores
-                done = purge_now(settings, stores, self.whom, utc_now())
-                self.purged = {one.table: one for one in done}
+                self.purged = purge_now(settings, stores, utc_now())
         return self.done.get(table.name, 0)
 
 
@@ -250,21 +231,23 @@ class TablePlace(_Tables):
 
     def left(self, subject: Subject) -> int:  # noqa: ARG002
         """How many rows, by their keys, an erasure would still remove or change."""
-        found = Found(self.settings, self.run.whom, StoredTombstones(self.settings), versions(self.settings))
+        found = SubjectLookup(
+            self.settings, self.run.subject_ids, StoredTombstones(self.settings), versions(self.settings)
+        )
         return rewrites(self.settings)[self.table](found).keys
 
     def keeps(self) -> Mapping[Former, timedelta]:
         """As long as this table keeps files and log entries; no files once they are purged."""
-        purged, kept = self.run.purged.get(self.table.name), super().keeps()
-        return kept if purged is None or purged.kept_by else {Former.LOG: kept[Former.LOG]}
+        kept_by, kept = self.run.purged.get(self.name), super().keeps()
+        return kept if kept_by is None or kept_by else {Former.LOG: kept[Former.LOG]}
 
 
 @dataclass
 class TombstonePlace(Erasable):
-    """The tombstones of persons and profiles, for whoever looks again."""
+    """The tombstones of persons and profiles, for a verification."""
 
     settings: Settings
-    whom: Whom
+    subject_ids: SubjectIds
     name: str = "tombstones of persons and profiles"
 
     def erase(self, subject: Subject) -> int:  # noqa: ARG002
@@ -273,18 +256,18 @@ class TombstonePlace(Erasable):
 
     def left(self, subject: Subject) -> int:  # noqa: ARG002
         """How many are missing."""
-        tombstones, wanted = StoredTombstones(self.settings), self.whom.keys(entity(profile(self.settings).name))
+        tombstones, wanted = StoredTombstones(self.settings), self.subject_ids.keys(entity(profile(self.settings).name))
         return sum(len(keys - tombstones.erased(kind, keys)) for kind, keys in wanted.items())
 
 
 def places(
     settings: Settings,
-    whom: Whom,
+    subject_ids: SubjectIds,
     callbacks: Callbacks | None = None,
     spark: SparkSession | None = None,
     now: bool = False,
 ) -> list[TablePlace | TombstonePlace]:
     """Everything of engagements and profiles that an erasure reaches. Nothing is opened before it is asked."""
-    run = Run(Eraser(settings, open_stores(settings), callbacks or Callbacks(), spark), whom, now)
+    run = Run(Eraser(settings, open_stores(settings), callbacks or Callbacks(), spark), subject_ids, now)
     found = [TablePlace(settings, table.name, table, run) for table in tables(settings)]
-    return [*found, TombstonePlace(settings, whom)]
+    return [*found, TombstonePlace(settings, subject_ids)]

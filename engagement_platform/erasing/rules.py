@@ -26,7 +26,7 @@ class Belonging:
         self._erased = self._now.erased_engagements()
 
     def holds(self, row: Row) -> bool:
-        """Whether the person said this row, has it now, or had it when it was deleted.
+        """Whether the person sent this row, has it now, or had it when it was deleted.
 
         Of a row that a DELETE of the one engagement hides it is enough that the person once had it.
         """
@@ -70,7 +70,7 @@ def _closure(steps: Iterable[tuple[str | None, str | None]], ids: Collection[str
 
 
 def _turned(edge: Edge, ids: Collection[str]) -> Edge:
-    """A DELETE of the person leads to where such rows are told from those of others."""
+    """A DELETE of the person leads to an end of its own, which tells its rows from those of others."""
     if edge.operation == "DELETE" and edge.from_id in ids:
         return edge._replace(operation="CONVERT", to_id=_WAS_DELETED)
     return edge

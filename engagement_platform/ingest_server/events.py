@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any, Self
+
+from engagement_platform.sources.strict_json import depth_exceeds
 
 EARLIEST = datetime(2000, 1, 1, tzinfo=UTC)
 
@@ -46,11 +48,11 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
 class EventRefused(Exception):
-    """Leaves the rules at the first broken one; caught where an event ends."""
+    """Leaves the rules at the first broken one; caught where an event ends. field: JSON pointer to personal data."""
 
-    def __init__(self, reason: Refused) -> None:
+    def __init__(self, reason: Refused, field: str | None = None) -> None:
         super().__init__(reason)
-        self.reason = reason
+        self.reason, self.field = reason, field
 
 
 @dataclass(frozen=True)
@@ -62,90 +64,57 @@ class Sent:
     raw: bytes = b""
 
 
-@dataclass
-class _Parser:
-    """One body. doubled: whether any object had a key twice, so that events have to be looked through."""
+@dataclass(frozen=True)
+class Doubled:
+    """All that stands under one key; JSON cannot write it, so an event with one is refused."""
 
-    doubled: bool = False
-    decoder: json.JSONDecoder = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.decoder = json.JSONDecoder(object_pairs_hook=self._object)
-
-    def _object(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        made = dict(pairs)
-        if len(made) != len(pairs):
-            self.doubled = True
-            return _Doubled(made)
-        return made
-
-    def parse(self, text: str) -> object:
-        try:
-            return self.decoder.decode(text)
-        except RecursionError:
-            raise EventRefused(Refused.TOO_DEEP) from None
-        except ValueError:
-            raise EventRefused(Refused.NOT_JSON) from None
-
-
-class _Doubled(dict[str, Any]):
-    """An object of which only the last of two values under one key is left."""
+    values: list[object]
 
 
 def sent_as_json(body: bytes) -> list[Sent]:
     """The events of a JSON body. Raises EventRefused when the body as a whole is none."""
-    parser = _Parser()
-    found = parser.parse(_text(body))
+    found = _parsed(body)
     if isinstance(found, dict):
         found = found.get("events")
     if not isinstance(found, list):
         raise EventRefused(Refused.NOT_EVENTS)
-    return [_sent(value, parser) for value in found]
+    return [Sent(value) for value in found]
 
 
 def sent_as_lines(body: bytes) -> list[Sent]:
     """The events of a body with one JSON value a line; empty lines are none. A bad line refuses nothing but itself."""
     sent = []
-    for line in body.split(b"\n"):
-        if not line.strip():
-            continue
-        parser = _Parser()
+    for line in filter(bytes.strip, body.split(b"\n")):
         try:
-            sent.append(_sent(parser.parse(_text(line)), parser))
+            sent.append(Sent(_parsed(line)))
         except EventRefused as refused:
             sent.append(Sent(None, refused.reason, line))
     return sent
 
 
-def _sent(value: object, parser: _Parser) -> Sent:
-    twice = parser.doubled and any(isinstance(each, _Doubled) for each in _containers(value))
-    return Sent(value, Refused.DUPLICATE_KEY if twice else None)
+def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    made = dict(pairs)
+    if len(made) != len(pairs):
+        for key in made:
+            if len(values := [value for name, value in pairs if name == key]) > 1:
+                made[key] = Doubled(values)
+    return made
 
 
-def _text(body: bytes) -> str:
+_PARSE = json.JSONDecoder(object_pairs_hook=_object).decode
+
+
+def _parsed(body: bytes) -> object:
     try:
-        return body.decode()
-    except UnicodeDecodeError:
+        return _PARSE(body.decode())
+    except RecursionError:
+        raise EventRefused(Refused.TOO_DEEP) from None
+    except ValueError:
         raise EventRefused(Refused.NOT_JSON) from None
 
 
-def _containers(value: object) -> Iterator[object]:
-    waiting = [value]
-    while waiting:
-        found = waiting.pop()
-        if isinstance(found, dict):
-            yield found
-            waiting.extend(found.values())
-        elif isinstance(found, list):
-            yield found
-            waiting.extend(found)
-
-
-def checked(sent: Sent, game: str, now: datetime, *, max_bytes: int, max_depth: int, max_ahead: timedelta) -> bytes:
-    """The event's JSON once more, which is kept when it is refused later; now: the server's clock, UTC.
-
-    Raises EventRefused with the first rule that is broken.
-    """
+def check(sent: Sent, game: str, now: datetime, *, max_bytes: int, max_depth: int, max_ahead: timedelta) -> None:
+    """Raise EventRefused with the first rule that is broken; now: the server's clock, UTC."""
     if sent.reason is not None:
         raise EventRefused(sent.reason)
     event = sent.value
@@ -154,7 +123,7 @@ def checked(sent: Sent, game: str, now: datetime, *, max_bytes: int, max_depth: 
     text = line_of(event)
     if len(text) > max_bytes:
         raise EventRefused(Refused.TOO_LARGE)
-    if text.count(b"{") + text.count(b"[") > max_depth and _depth(event) > max_depth:
+    if text.count(b"{") + text.count(b"[") > max_depth and depth_exceeds(text.decode(), max_depth):
         raise EventRefused(Refused.TOO_DEEP)
     if not _is_id(event.get("event_id")):
         raise EventRefused(Refused.BAD_ID)
@@ -164,13 +133,14 @@ def checked(sent: Sent, game: str, now: datetime, *, max_bytes: int, max_depth: 
     if event.get("game_id") not in (None, game):
         raise EventRefused(Refused.WRONG_GAME)
     _check_time(event.get("event_ts"), now + max_ahead)
-    return text
 
 
 def line_of(event: object) -> bytes:
-    """An event as one line of JSON, without the line feed. Raises EventRefused for what JSON has no word for."""
+    """An event as one line of JSON, without the line feed. Raises EventRefused for what JSON cannot write."""
     try:
         return json.dumps(event, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+    except TypeError:
+        raise EventRefused(Refused.DUPLICATE_KEY) from None
     except UnicodeEncodeError:
         raise EventRefused(Refused.BAD_TEXT) from None
     except RecursionError:
@@ -184,7 +154,7 @@ def as_it_was(sent: Sent) -> bytes:
     if sent.raw:
         return sent.raw
     try:
-        return json.dumps(sent.value).encode()
+        return json.dumps(sent.value, default=vars).encode()
     except RecursionError:
         return b"nested too deep to be written again"
 
@@ -199,7 +169,7 @@ def subject_of(event: Mapping[str, Any], path: tuple[str, ...]) -> str | None:
     if isinstance(found, int) and not isinstance(found, bool):
         return str(found)
     if not _is_id(found):
-        raise EventRefused(Refused.BAD_SUBJECT)
+        raise EventRefused(Refused.DUPLICATE_KEY if isinstance(found, Doubled) else Refused.BAD_SUBJECT)
     return str(found)
 
 
@@ -207,23 +177,12 @@ def _is_id(value: object) -> bool:
     return isinstance(value, str) and 1 <= len(value) <= 256 and not _CONTROL.search(value)
 
 
-def _check_time(said: object, latest: datetime) -> None:
+def _check_time(text: object, latest: datetime) -> None:
     try:
-        time = datetime.fromisoformat(said)  # type: ignore[arg-type]
+        time = datetime.fromisoformat(text)  # type: ignore[arg-type]
     except (TypeError, ValueError):
         raise EventRefused(Refused.BAD_TIME) from None
     if time.tzinfo is None:
         raise EventRefused(Refused.BAD_TIME)
     if not EARLIEST <= time <= latest:
         raise EventRefused(Refused.TIME_OUT_OF_RANGE)
-
-
-def _depth(value: object) -> int:
-    deepest, waiting = 0, [(value, 1)]
-    while waiting:
-        found, depth = waiting.pop()
-        inside = found.values() if isinstance(found, dict) else found if isinstance(found, list) else None
-        if inside is not None:
-            deepest = max(deepest, depth)
-            waiting.extend((each, depth + 1) for each in inside)
-    return deepest

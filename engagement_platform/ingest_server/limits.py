@@ -1,4 +1,4 @@
-"""How much a game may send, and how much of a body is taken in. Numbers and bytes only; answers are `app`."""
+"""How much a game may send, and how much of a body is taken in."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import zlib
 from collections.abc import AsyncIterator
 
 
-class BodyTooLarge(Exception):
-    """A body is larger than it may be, before or after decompression."""
+class Turned(Exception):
+    """A request that is turned away as a whole, and of which nothing is kept: status and body of the answer."""
 
-
-class BodyBroken(Exception):
-    """A body is not compressed as its header says."""
+    def __init__(self, status: int, code: str, reason: str, **headers: str) -> None:
+        super().__init__(reason)
+        self.status, self.code, self.reason, self.headers = status, code, reason, headers
 
 
 class Allowance:
@@ -38,25 +38,29 @@ class Allowance:
 async def whole_body(chunks: AsyncIterator[bytes], *, gzipped: bool, max_bytes: int, max_inflated: int) -> bytes:
     """A body of at most max_bytes as sent and max_inflated after decompression; exactly so many are fine.
 
-    Never holds more than that: reading stops at the first byte beyond. Raises BodyTooLarge, BodyBroken.
+    Never holds more than that: reading stops at the first byte beyond. Raises Turned.
     """
+    too_large = Turned(
+        413, "body_too_large", f"At most {max_bytes} bytes as sent and {max_inflated} after decompression."
+    )
+    broken = Turned(422, "bad_gzip", "The body is no single, whole gzip stream.")
     inflater = zlib.decompressobj(wbits=31) if gzipped else None
     sent, size, parts = 0, 0, []
     async for chunk in chunks:
         sent += len(chunk)
         if sent > max_bytes:
-            raise BodyTooLarge
+            raise too_large
         if inflater is not None:
             try:
                 chunk = inflater.decompress(chunk, max_inflated - size + 1)  # noqa: PLW2901
             except zlib.error:
-                raise BodyBroken from None
+                raise broken from None
             if inflater.unused_data:
-                raise BodyBroken  # a second member, or something else after the end
+                raise broken  # a second member, or something else after the end
         size += len(chunk)
         if size > max_inflated:
-            raise BodyTooLarge
+            raise too_large
         parts.append(chunk)
     if inflater is not None and not inflater.eof:
-        raise BodyBroken
+        raise broken
     return b"".join(parts)

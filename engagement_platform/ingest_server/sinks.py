@@ -1,6 +1,6 @@
 """Where delivered events go: gzip objects of JSON lines in a folder or a bucket, or a delivery stream of Firehose.
 
-Lines in, nothing out. Which lines, and when again after a failure, is `delivery`.
+Which lines, and when again after a failure, is `delivery`.
 """
 
 from __future__ import annotations
@@ -16,15 +16,17 @@ import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
+from engagement_platform.engine.durable_files import write_durably
 from engagement_platform.errors import PlatformError
-from engagement_platform.ingest_server.spool import Segment, write_durably
+from engagement_platform.ingest_server.spool import Segment, spool_folder
 from engagement_platform.settings import Settings
+from engagement_platform.sources.s3_sqs_aws import said as reason_of
 
 EVENTS = "events"
 
 
 class SinkNotConfigured(PlatformError):
-    """A sink was chosen without saying where it is."""
+    """A sink was chosen without its place."""
 
     def __init__(self, sink: str, variable: str) -> None:
         super().__init__(
@@ -36,9 +38,9 @@ class SinkNotConfigured(PlatformError):
 class SinkUnavailable(PlatformError):
     """Events could not be delivered."""
 
-    def __init__(self, where: str, said: str) -> None:
+    def __init__(self, where: str, why: str) -> None:
         super().__init__(
-            f"{where} did not take events: {said}. They stay in the spool and are delivered again; nothing is lost. "
+            f"{where} did not take events: {why}. They stay in the spool and are delivered again; nothing is lost. "
             "Check that it exists, its region, AWS_ENDPOINT_URL, and the rights."
         )
 
@@ -47,11 +49,7 @@ class Sink(Protocol):
     """Where events go. Delivering a segment again must do no harm."""
 
     def put(self, segment: Segment, lines: Sequence[bytes]) -> None:
-        """Deliver all lines, which end in a line feed. Raises SinkUnavailable."""
-        ...
-
-    def forget(self, segment: Segment) -> None:
-        """The segment is delivered and will not come again."""
+        """Deliver all lines, which end in a line feed; empty ones are erased events. Raises SinkUnavailable."""
         ...
 
 
@@ -83,47 +81,42 @@ class FolderSink:
         except OSError as error:
             raise SinkUnavailable(str(self.folder), error.strerror or str(error)) from error
 
-    def forget(self, segment: Segment) -> None:
-        """Nothing is kept of it."""
-
 
 class BucketSink:
-    """Objects in a bucket of S3."""
+    """Objects in a bucket of S3. S3 announces an object again that is put twice; `s3-sqs` reads a key once."""
 
     def __init__(self, bucket: str) -> None:
-        self.bucket = bucket
-        self._client = _client("s3")
+        self.bucket, self._client = bucket, _client("s3")
 
     def put(self, segment: Segment, lines: Sequence[bytes]) -> None:
-        """Put the object. S3 announces it again when that happens twice; `s3-sqs` reads a key once."""
-        key = object_key(segment)
+        """Put the object."""
+        put = {"Bucket": self.bucket, "Key": object_key(segment), "ContentType": "application/gzip"}
         try:
-            self._client.put_object(Bucket=self.bucket, Key=key, Body=packed(lines), ContentType="application/gzip")
+            self._client.put_object(Body=packed(lines), **put)
         except (BotoCoreError, ClientError) as failed:
-            raise SinkUnavailable(f"s3://{self.bucket}", _said(failed)) from None
-
-    def forget(self, segment: Segment) -> None:
-        """Nothing is kept of it."""
+            raise SinkUnavailable(f"s3://{self.bucket}", reason_of(failed)) from None
 
 
 class FirehoseSink:
     """Records of a delivery stream, one for each event.
 
-    How far a segment is is kept beside it, so that after a crash at most the last call's records come twice.
+    `firehose.json` in the folder says how far the last segment is: after a crash at most the last call's records come
+    twice.
     """
 
     # Limits of PutRecordBatch (AWS, "Amazon Data Firehose Quota").
     RECORDS, BYTES = 500, 4 * 1024 * 1024
     ATTEMPTS, FIRST_PAUSE_S, LONGEST_PAUSE_S = 6, 0.1, 3.2
 
-    def __init__(self, stream: str, *, sleep: Callable[[float], None] = time.sleep) -> None:
-        self.stream, self._sleep = stream, sleep
+    def __init__(self, stream: str, folder: Path, *, sleep: Callable[[float], None] = time.sleep) -> None:
+        self.stream, self._progress, self._sleep = stream, folder / "firehose.json", sleep
         self._client = _client("firehose")
 
     def put(self, segment: Segment, lines: Sequence[bytes]) -> None:
         """Send what was not sent yet; records that Firehose refuses for the moment are sent again, alone."""
-        progress = segment.path.with_suffix(".sent")
-        begin, left = json.loads(progress.read_text()) if progress.exists() else (0, [])
+        name = [segment.spool, segment.number]
+        known = json.loads(self._progress.read_text()) if self._progress.exists() else [None, 0, []]
+        begin, left = known[1:] if known[0] == name else (0, [])
         left = [place for place in left if lines[place]]
         while left or begin < len(lines):
             if not left:
@@ -132,7 +125,7 @@ class FirehoseSink:
             while left:
                 before = len(left)
                 left, why = self._send(lines, left)
-                write_durably(progress, json.dumps([begin, left]).encode())
+                write_durably(self._progress, json.dumps([name, begin, left]).encode())
                 # As long as some are taken the stream is only slower than we are.
                 in_vain = in_vain + 1 if len(left) == before else 0
                 if in_vain == self.ATTEMPTS:
@@ -140,10 +133,6 @@ class FirehoseSink:
                 if left:
                     self._sleep(pause)
                     pause = min(pause * 2, self.LONGEST_PAUSE_S)
-
-    def forget(self, segment: Segment) -> None:
-        """Remove how far it was."""
-        segment.path.with_suffix(".sent").unlink(missing_ok=True)
 
     def _next(self, lines: Sequence[bytes], begin: int) -> tuple[list[int], int]:
         """Places of one call, without empty lines, and where the next one begins."""
@@ -162,12 +151,12 @@ class FirehoseSink:
         """Places that were refused, and why."""
         records = [{"Data": lines[place]} for place in places]
         try:
-            said: dict[str, Any] = self._client.put_record_batch(DeliveryStreamName=self.stream, Records=records)
+            answer: dict[str, Any] = self._client.put_record_batch(DeliveryStreamName=self.stream, Records=records)
         except (BotoCoreError, ClientError) as failed:
-            raise SinkUnavailable(f"The delivery stream {self.stream}", _said(failed)) from None
-        answers = list(zip(places, said["RequestResponses"], strict=True))
-        refused = [(place, answer["ErrorCode"]) for place, answer in answers if answer.get("ErrorCode")]
-        return [place for place, _ in refused], ", ".join(sorted({code for _, code in refused}))
+            raise SinkUnavailable(f"The delivery stream {self.stream}", reason_of(failed)) from None
+        codes = zip(places, (each.get("ErrorCode") for each in answer["RequestResponses"]), strict=True)
+        refused = {place: code for place, code in codes if code}
+        return list(refused), ", ".join(sorted(set(refused.values())))
 
 
 def open_sink(settings: Settings) -> Sink:
@@ -181,7 +170,7 @@ def open_sink(settings: Settings) -> Sink:
         return BucketSink(settings.games.bucket)
     if not server.stream:
         raise SinkNotConfigured("firehose", "INGEST_SERVER__STREAM")
-    return FirehoseSink(server.stream)
+    return FirehoseSink(server.stream, spool_folder(settings))
 
 
 def local_folder(settings: Settings) -> Path:
@@ -197,10 +186,3 @@ def objects(folder: Path) -> Iterator[Path]:
 def _client(service: str) -> Any:
     config = Config(connect_timeout=5, read_timeout=30, retries={"mode": "standard", "total_max_attempts": 4})
     return boto3.client(service, config=config)
-
-
-def _said(failed: BotoCoreError | ClientError) -> str:
-    if isinstance(failed, ClientError):
-        error = failed.response.get("Error", {})
-        return f"{error.get('Code', 'unknown')} {error.get('Message', '')}".strip().rstrip(".")
-    return str(failed).rstrip(".")

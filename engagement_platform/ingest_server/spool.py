@@ -1,95 +1,109 @@
-"""The spool: acknowledged events in files on disk, many requests with one fsync, found again after a crash.
+"""The spool: acknowledged events in one SQLite file until they are delivered, segment by segment.
 
-A segment is one file: written by one thread, sealed by size, age or hour, removed once it is delivered. What its
-records say is `intake`; delivering them is `delivery`.
+SQLite's write-ahead log makes a commit durable and a crash harmless; many requests share one commit. What a record
+says is `intake`, delivering segments is `delivery`.
 """
 
 from __future__ import annotations
 
 import fcntl
-import json
-import logging
-import os
 import secrets
-import time
-from collections.abc import Callable, Iterator
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from io import FileIO
+from enum import StrEnum
 from pathlib import Path
-from queue import Empty, SimpleQueue
-from threading import Event, Thread
+from threading import Lock
+from typing import NamedTuple
+from zlib import crc32
 
 from engagement_platform.errors import PlatformError
-from engagement_platform.ingest_server.records import Record, decode
+from engagement_platform.settings import Settings
 
-_LOG = logging.getLogger(__name__)
-
-Done = Callable[[BaseException | None], None]
-"""Called from the spool's thread once the bytes are on disk (None), or with the reason why they are not."""
-
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS spool (id TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS segment (number INTEGER PRIMARY KEY AUTOINCREMENT, opened_ts TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS record (
+    place INTEGER PRIMARY KEY, segment INTEGER NOT NULL, kind TEXT NOT NULL, game TEXT NOT NULL, ref TEXT NOT NULL,
+    hour INTEGER NOT NULL, open BLOB NOT NULL, sealed BLOB NOT NULL, checksum INTEGER NOT NULL
+);
+CREATE INDEX IF NOT EXISTS record_segment ON record (segment);
+"""
+_COLUMNS = "kind, game, ref, hour, open, sealed, checksum"
+_LOCKED_S = 30.0
 _MAX_WAITING = 64 * 1024 * 1024
-"""Bytes that may wait for the disk; more means that it does not keep up, and requests had better be refused."""
+"""Bytes that may wait for the disk; with more it does not keep up, and requests are refused."""
+_DISK_IS_FULL = ("SQLITE_FULL", "SQLITE_IOERR_WRITE", "SQLITE_BUSY")
+"""After these the commit is undone and the next one may succeed; after any other nobody knows what is on the disk."""
 
 
 class SpoolInUse(PlatformError):
     """Another server works on the spool."""
 
-    def __init__(self, folder: Path) -> None:
-        super().__init__(
-            f"Another ingest server works on the spool in {folder}. Nothing was started. Stop it, or give this one its "
-            "own folder with ENGAGEMENT_PLATFORM_INGEST_SERVER__SPOOL."
-        )
-
 
 class SpoolDamaged(PlatformError):
-    """A segment that was sealed, so written whole, cannot be read to its end."""
+    """The spool's file cannot be read, or a record is not what was written."""
 
-    def __init__(self, path: Path, whole: int, size: int) -> None:
-        self.path = path
+    def __init__(self, path: Path, what: str) -> None:
         super().__init__(
-            f"The segment {path} can be read up to byte {whole} of {size}; the disk, or somebody, changed it. It stays "
-            "where it is, and segments after it wait. Restore it, or move it away: what it acknowledged is then lost "
-            "unless the games send it again."
+            f"The spool {path} is damaged ({what}). It stays where it is, and nothing of it is delivered. Restore it, "
+            "or move it away: what it acknowledged is then lost unless the games send it again."
         )
 
 
 class SpoolFull(PlatformError):
     """The disk does not take what a request brings; nothing of it was acknowledged."""
 
-    def __init__(self, cause: str) -> None:
-        super().__init__(
-            f"The spool cannot take more: {cause}. The request was answered with 503 and nothing of it was kept. Make "
-            "room on the disk, or see why the sink does not take events."
-        )
+
+class RecordKind(StrEnum):
+    """What became of an event."""
+
+    ACCEPTED = "E"
+    REFUSED = "R"
+
+
+class Record(NamedTuple):
+    """One event in the spool."""
+
+    kind: RecordKind
+    game: str
+    ref: str
+    """Reference of its subject, 64 hexadecimal digits; empty when it has none."""
+    hour: int
+    """Hours since 1970 when it came, by which the key of `sealed` is found."""
+    open: bytes
+    """Accepted: the line for the object. Refused: JSON with reason_code, reason, received_ts. Erased: nothing."""
+    sealed: bytes
+    """Encrypted. Accepted: its personal data, or nothing. Refused: the event."""
+
+    @property
+    def size(self) -> int:
+        """Bytes that count for the size of a segment."""
+        return len(self.open) + len(self.sealed)
+
+    @property
+    def checksum(self) -> int:
+        """By which a changed byte is noticed."""
+        about = f"{self.kind}{self.ref}/{self.hour}/{len(self.open)}/{self.game}"
+        return crc32(self.sealed, crc32(self.open, crc32(about.encode())))
 
 
 @dataclass(frozen=True)
 class Segment:
-    """A sealed file of the spool."""
+    """A closed part of the spool, which makes one object."""
 
-    path: Path
     spool: str
-    """Of the spool it belongs to; a spool that was made anew has another one."""
     number: int
+    """Never given twice to segments of one spool."""
     opened: datetime
     """UTC; says in which hour its object is."""
-    first: int
-    """Where records begin."""
-
-    def records(self) -> Iterator[Record]:
-        """Its records in the order they came. Raises SpoolDamaged at its end when it is not whole."""
-        content = self.path.read_bytes()
-        end = self.first
-        for record, after in decode(content, self.first):
-            yield record
-            end = after
-        if end != len(content):
-            raise SpoolDamaged(self.path, end, len(content))
 
 
 class Spool:
-    """One folder of segments. Opening it finishes what a crash left; raises SpoolInUse."""
+    """The file in one folder, which this server alone fills. Raises SpoolInUse, SpoolDamaged."""
 
     def __init__(
         self,
@@ -99,227 +113,197 @@ class Spool:
         segment_age: timedelta,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        self.folder, self._clock = folder, clock
-        self._segment_bytes, self._segment_age = segment_bytes, segment_age
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._lock = (folder / "lock").open("a")
+        self._server = (folder / "lock").open("a")
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(self._server, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            self._lock.close()
-            raise SpoolInUse(folder) from None
-        self.id = self._identity()
-        for path in sorted(folder.glob("*.open")):
-            finish_segment(path)
-        self._last = max([self._counted(), *(_number(path) for path in folder.glob("*.sealed"))])
-        self._sealed_bytes = sum(path.stat().st_size for path in folder.glob("*.sealed"))
-        self._waiting: SimpleQueue[tuple[bytes, Done] | None] = SimpleQueue()
-        self._waiting_bytes = 0
-        self._file: FileIO | None = None
-        self._size, self._opened = 0, self._clock()
+            self._server.close()
+            raise SpoolInUse(
+                f"Another ingest server works on the spool in {folder}. Nothing was started. Stop it, or give this one "
+                "its own folder with ENGAGEMENT_PLATFORM_INGEST_SERVER__SPOOL."
+            ) from None
+        self.path, self._clock = folder / "spool.db", clock
+        self._segment_bytes, self._segment_age = segment_bytes, segment_age
+        self._disk, self._queue = Lock(), Lock()
+        self._waiting: list[tuple[Sequence[Record], Future[None]]] = []
+        self._current: Segment | None = None
         self.broken: str | None = None
-        """Why nothing can be written any more; only a new start helps."""
-        self.sealed_one = Event()
-        """Set whenever a segment was sealed."""
+        """Why nothing can be appended until the server starts again."""
         self.commits = 0
-        """How many times the disk was asked to keep what was written."""
-        self._thread = Thread(target=self._work, name="spool", daemon=True)
-        self._thread.start()
-
-    def append(self, content: bytes, done: Done) -> None:
-        """Keep these records (encoded, one after the other, in one segment); done is called when they are on disk.
-
-        Raises SpoolFull when too much waits for the disk, or when it failed before.
-        """
-        if self.broken is not None:
-            raise SpoolFull(self.broken)
-        if self._waiting_bytes > _MAX_WAITING:
-            raise SpoolFull("the disk is slower than the requests")
-        self._waiting_bytes += len(content)
-        self._waiting.put((content, done))
+        with _readable(self.path):
+            self._connection = connected(self.path)
+            self._connection.executescript(_SCHEMA)
+            found = self._connection.execute("SELECT id FROM spool").fetchone()
+            self.id = found[0] if found else secrets.token_hex(6)
+            if not found:
+                self._connection.execute("INSERT INTO spool VALUES (?)", (self.id,))
+            sizes = "SELECT segment, sum(length(open) + length(sealed)) FROM record GROUP BY segment"
+            self._sizes: dict[int, int] = dict(self._connection.execute(sizes))
 
     @property
     def size_bytes(self) -> int:
-        """Bytes that wait for the sink, the segment that is being written included."""
-        return self._sealed_bytes + self._size
+        """Bytes that wait for the sink."""
+        return sum(list(self._sizes.values()))
+
+    def append(self, records: Sequence[Record]) -> None:
+        """Return when the records are on disk; the first to get the disk commits for all that wait. Raises SpoolFull.
+
+        Blocks for a commit, so it is called from threads.
+        """
+        mine = Future[None]()
+        with self._queue:
+            if sum(record.size for waiting, _ in self._waiting for record in waiting) > _MAX_WAITING:
+                raise _full("the disk is slower than the requests")
+            self._waiting.append((records, mine))
+        with self._disk:
+            if not mine.done():
+                with self._queue:
+                    batch, self._waiting = self._waiting, []
+                self._commit(batch)
+        mine.result()
 
     def sealed(self) -> list[Segment]:
-        """Segments that can be delivered, oldest first."""
-        return [segment_of(path) for path in sorted(self.folder.glob("*.sealed"))]
+        """Segments that can be delivered, oldest first. Closes the current one when its time is over."""
+        with self._disk, _readable(self.path):
+            self._close_when_due()
+            current = self._current.number if self._current else -1
+            rows = self._connection.execute(
+                "SELECT number, opened_ts FROM segment WHERE number <> ? ORDER BY number", (current,)
+            ).fetchall()
+        return [Segment(self.id, number, datetime.fromisoformat(opened)) for number, opened in rows]
+
+    def records(self, segment: Segment) -> list[Record]:
+        """The records of a segment in the order they came. Raises SpoolDamaged."""
+        with _readable(self.path), closing(connected(self.path)) as connection:
+            return [record for _, record in stored(self.path, connection, segment.number)]
 
     def remove(self, segment: Segment) -> None:
         """Forget a segment that was delivered."""
-        size = segment.path.stat().st_size
-        segment.path.unlink()
-        sync_folder(self.folder)
-        self._sealed_bytes -= size
+        with self._disk, _transaction(self._connection):
+            self._connection.execute("DELETE FROM record WHERE segment = ?", (segment.number,))
+            self._connection.execute("DELETE FROM segment WHERE number = ?", (segment.number,))
+        self._sizes.pop(segment.number, None)
 
     def finish(self) -> None:
-        """Write what waits and seal the last segment; nothing can be appended any more."""
-        if self._thread.is_alive():
-            self._waiting.put(None)
-            self._thread.join()
-        self.broken = self.broken or "the server is stopping"
+        """Close the last segment; nothing can be appended any more."""
+        with self._disk:
+            self._current = None
+            self.broken = self.broken or "the server is stopping"
 
     def close(self) -> None:
         """Finish, and let others have the folder."""
         self.finish()
-        self._lock.close()
+        self._connection.close()
+        self._server.close()
 
-    def _work(self) -> None:
-        while True:
-            try:
-                batch = [self._waiting.get(timeout=self._until_due())]
-            except Empty:
-                self._seal()
-                continue
-            while batch[-1] is not None and not self._waiting.empty():
-                batch.append(self._waiting.get())
-            self._commit([waiting for waiting in batch if waiting is not None])
-            if batch[-1] is None:
-                self._seal()
-                return
-            if self._size >= self._segment_bytes or self._is_due():
-                self._seal()
-
-    def _commit(self, batch: list[tuple[bytes, Done]]) -> None:
-        """Write all, ask the disk once, tell all."""
-        if not batch:
-            return
-        failed: BaseException | None = None
+    def _commit(self, batch: list[tuple[Sequence[Record], Future[None]]]) -> None:
+        """Write all in one transaction and answer all."""
+        failed: SpoolFull | None = None
         try:
             if self.broken is not None:
-                raise SpoolFull(self.broken)
-            self._write(b"".join(content for content, _ in batch))
+                raise _full(self.broken)
+            self._close_when_due()
+            self._insert([record for records, _ in batch for record in records])
+        except sqlite3.Error as error:
+            name = getattr(error, "sqlite_errorname", "")
+            if name not in _DISK_IS_FULL:
+                self.broken = f"{error}; the server has to be started again"
+            failed = _full(str(error))
         except SpoolFull as full:
             failed = full
-        self._waiting_bytes -= sum(len(content) for content, _ in batch)
-        for _, done in batch:
-            done(failed)
+        for _, kept in batch:
+            if failed is None:
+                kept.set_result(None)
+            else:
+                kept.set_exception(failed)
 
-    def _write(self, content: bytes) -> None:
-        try:
-            if self._file is not None and self._is_due():
-                self._seal()
-            file = self._file or self._begin()
-            try:
-                left = memoryview(content)
-                while left:
-                    left = left[file.write(left) :]
-            except OSError as error:
-                # Nothing of it was acknowledged: the next request continues where the last good one ended.
-                file.truncate(self._size)
-                file.seek(self._size)
-                raise SpoolFull(error.strerror or str(error)) from error
-            os.fdatasync(file.fileno())
-        except OSError as error:
-            # After a failed fsync nobody knows what is on the disk, and asking again would say that all is well.
-            self.broken = f"{error.strerror or error}; the server has to be started again"
-            raise SpoolFull(self.broken) from error
-        self._size += len(content)
+    def _insert(self, records: Sequence[Record]) -> None:
+        current, now = self._current, self._clock()
+        with _transaction(self._connection):
+            if current is None:
+                made = self._connection.execute("INSERT INTO segment (opened_ts) VALUES (?)", (now.isoformat(),))
+                current = Segment(self.id, int(made.lastrowid or 0), now)
+            self._connection.executemany(
+                f"INSERT INTO record (segment, {_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                [(current.number, *record, record.checksum) for record in records],
+            )
+        self._current = current
+        self._sizes[current.number] = self._sizes.get(current.number, 0) + sum(record.size for record in records)
         self.commits += 1
 
-    def _begin(self) -> FileIO:
-        # Counted before it is used: a number is never given to two segments, also when all files are delivered.
-        self._last += 1
-        write_durably(self.folder / "counter", str(self._last).encode())
-        self._opened = self._clock()
-        said = {"spool": self.id, "segment": self._last, "opened_ts": self._opened.isoformat()}
-        header = json.dumps(said).encode() + b"\n"
-        # Unbuffered: what a failed write left in a buffer would come out later, in the middle of something else.
-        file = (self.folder / f"{self._last:012d}.open").open("xb", buffering=0)
-        file.write(header)
-        sync_folder(self.folder)
-        self._file, self._size = file, len(header)
-        return file
-
-    def _seal(self) -> None:
-        if self._file is None:
+    def _close_when_due(self) -> None:
+        if (current := self._current) is None:
             return
-        path = Path(self._file.name)
-        self._file.close()
-        path.rename(path.with_suffix(".sealed"))
-        sync_folder(self.folder)
-        self._sealed_bytes += self._size
-        self._file, self._size = None, 0
-        self.sealed_one.set()
-
-    def _is_due(self) -> bool:
         now = self._clock()
-        another_hour = now.replace(minute=0, second=0, microsecond=0) > self._opened
-        return self._file is not None and (another_hour or now - self._opened >= self._segment_age)
+        another_hour = now.replace(minute=0, second=0, microsecond=0) > current.opened
+        if another_hour or now - current.opened >= self._segment_age or self._is_large(current):
+            self._current = None
 
-    def _until_due(self) -> float | None:
-        if self._file is None:
-            return None
-        now = self._clock()
-        next_hour = self._opened.replace(minute=0, second=0, microsecond=0) + timedelta(hours=1)
-        due = min(self._opened + self._segment_age, next_hour)
-        return max((due - now).total_seconds(), 0.001)
-
-    def _identity(self) -> str:
-        path = self.folder / "spool"
-        if not path.exists():
-            write_durably(path, secrets.token_hex(6).encode())
-        return path.read_text()
-
-    def _counted(self) -> int:
-        path = self.folder / "counter"
-        return int(path.read_text()) if path.exists() else 0
+    def _is_large(self, current: Segment) -> bool:
+        return self._sizes.get(current.number, 0) >= self._segment_bytes
 
 
-def finish_segment(path: Path) -> None:
-    """Seal a segment that a crash left open, without the record that it was in the middle of. Under the spool's lock.
-
-    That one was not acknowledged: an acknowledgement comes after the disk has all of it.
-    """
-    content = path.read_bytes()
-    end = first = content.find(b"\n") + 1
-    for _, after in decode(content, first):
-        end = after
-    if end == first:
-        path.unlink()
-    else:
-        if end < len(content):
-            _LOG.warning("the segment %s ends in %d bytes that were not acknowledged", path.name, len(content) - end)
-        with path.open("r+b") as file:
-            file.truncate(end)
-            os.fsync(file.fileno())
-        path.rename(path.with_suffix(".sealed"))
-    sync_folder(path.parent)
+def spool_folder(settings: Settings) -> Path:
+    """Where the server of these settings keeps events until they are delivered."""
+    return (settings.ingest_server.spool or settings.home / "ingest" / "spool").expanduser().absolute()
 
 
-def segment_of(path: Path) -> Segment:
-    """A segment by what its first line says. Raises SpoolDamaged."""
-    with path.open("rb") as file:
-        header = file.readline()
+def connected(path: Path) -> sqlite3.Connection:
+    """A connection whose commits are on the disk when they return, and whose removed rows are overwritten."""
+    connection = sqlite3.connect(path, timeout=_LOCKED_S, isolation_level=None, check_same_thread=False)
+    for pragma in ("journal_mode = WAL", "synchronous = FULL", "secure_delete = ON"):
+        connection.execute(f"PRAGMA {pragma}")
+    return connection
+
+
+def stored(path: Path, connection: sqlite3.Connection, segment: int | None = None) -> Iterator[tuple[int, Record]]:
+    """(place, record) of one segment, or of all. Raises SpoolDamaged for a record that is not what was written."""
+    where, values = ("", ()) if segment is None else ("WHERE segment = ?", (segment,))
+    for place, kind, *rest, checksum in connection.execute(
+        f"SELECT place, {_COLUMNS} FROM record {where} ORDER BY place", values
+    ):
+        record = Record(RecordKind(kind), *rest)
+        if record.checksum != checksum:
+            raise SpoolDamaged(path, f"record {place} was changed")
+        yield place, record
+
+
+def empty(connection: sqlite3.Connection, found: Iterable[tuple[int, Record]]) -> int:
+    """Take everything out of records but their places, by which a sink counts how far it is; how many records."""
+    emptied = [(place, record._replace(ref="", open=b"", sealed=b"")) for place, record in found]
+    with _transaction(connection):
+        connection.executemany(
+            "UPDATE record SET ref = ?, open = ?, sealed = ?, checksum = ? WHERE place = ?",
+            [(record.ref, record.open, record.sealed, record.checksum, place) for place, record in emptied],
+        )
+    return len(emptied)
+
+
+@contextmanager
+def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    connection.execute("BEGIN IMMEDIATE")
     try:
-        said = json.loads(header)
-        opened = datetime.fromisoformat(said["opened_ts"])
-        return Segment(path, said["spool"], int(said["segment"]), opened, len(header))
-    except (ValueError, KeyError, TypeError):
-        raise SpoolDamaged(path, 0, path.stat().st_size) from None
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
 
 
-def _number(path: Path) -> int:
-    return int(path.name.partition(".")[0])
-
-
-def write_durably(path: Path, content: bytes) -> None:
-    """Replace a small file; after a crash it has the old or the new content, whole."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.{time.monotonic_ns()}")
-    with temporary.open("xb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-    sync_folder(path.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    """Let a file that was made, renamed or removed stay so after the machine crashes."""
-    descriptor = os.open(folder, os.O_RDONLY)
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
     try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        yield
+    except sqlite3.DatabaseError as error:
+        if getattr(error, "sqlite_errorname", "").startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")):
+            raise SpoolDamaged(path, str(error)) from error
+        raise
+
+
+def _full(cause: str) -> SpoolFull:
+    return SpoolFull(
+        f"The spool cannot take more: {cause}. The request was answered with 503 and nothing of it was kept. Make room "
+        "on the disk, or see why the sink does not take events."
+    )

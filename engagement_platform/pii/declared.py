@@ -1,7 +1,7 @@
 """Which fields of which event type are personal data, which never are, and where an event says whom it is about.
 
 Declarations only, as JSON pointers (RFC 6901) in which `*` stands for every element of a list and every key of an
-object. Taking the fields out is `split`.
+object. Taking the fields out is `redaction`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SHIPPED: Mapping[str, tuple[str, ...]] = {
     "chat_message": ("/text", "/recipients/*/name"),
     "friend_invite": ("/recipients/*/email", "/recipients/*/phone", "/recipients/*/name"),
 }  # fmt: skip
-"""What is personal data unless somebody declares more: fields that a games' SDK sends under these names."""
+"""Personal data by default: fields that a games' SDK sends under these names."""
 
 
 class PiiDeclarationRefused(PlatformError):
@@ -52,7 +52,7 @@ class Node:
 
     children: dict[str, Node] = field(default_factory=dict)
     declared: str | None = None
-    """The pointer that ends here and says: personal data."""
+    """The pointer of personal data that ends here."""
     safe: bool = False
     kept: bool = False
 
@@ -97,13 +97,13 @@ class Declarations:
         root = Node()
         for pointer in (*ENVELOPE, self.subject):
             _reach(root, pointer, EVERY_TYPE).kept = True
-        for said in dict.fromkeys((EVERY_TYPE, event_type)):
-            for pointer in self.safe.get(said, ()):
-                _reach(root, pointer, said).safe = True
-            for pointer in self.fields.get(said, ()):
-                node = _reach(root, pointer, said)
+        for name in dict.fromkeys((EVERY_TYPE, event_type)):
+            for pointer in self.safe.get(name, ()):
+                _reach(root, pointer, name).safe = True
+            for pointer in self.fields.get(name, ()):
+                node = _reach(root, pointer, name)
                 if _keeps(node) or pointer == "/*":
-                    raise PiiDeclarationRefused(said, pointer, "an event needs it, so it cannot be taken out")
+                    raise PiiDeclarationRefused(name, pointer, "an event needs it, so it cannot be taken out")
                 node.declared = pointer
         return root
 

@@ -1,7 +1,7 @@
-"""Erasing a subject for good: its keys, what they encrypted, and what other tables have of it; and looking again.
+"""Erases a subject: its keys, what they encrypted, and what every other place has of it.
 
-The order is tombstone and keys first, in one transaction: from then on nothing of the subject can be read or come back,
-whatever happens to the rest, and doing all of it again is harmless. Signing what was done is `receipts`.
+Tombstone and keys go first, in one transaction: from then on nothing of the subject can be read or come back, whatever
+happens to the rest, and the same call again is harmless. Signing what was done is `receipts`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import date, timedelta
 from enum import StrEnum
-from pathlib import Path
 
 from engagement_platform.engine.database import open_engine, utc_now
 from engagement_platform.engine.lease import Lease, LeaseStore
@@ -33,12 +32,12 @@ from engagement_platform.pii.vault import Vault
 from engagement_platform.settings import Settings
 
 DELIVERY = "pii/delivery"
-"""The turn of whoever brings events out of the spool, and of erasures."""
+"""The turn that deliveries out of the spool and erasures take."""
 
 
 @dataclass(frozen=True)
 class Subject:
-    """Whom it is about."""
+    """Whom an erasure is about."""
 
     id: str
     ref: str
@@ -82,10 +81,6 @@ class Erasable(ABC):
         """How long after an erasure former versions may be there, which others may still read."""
         return {}
 
-    def former(self, path: Path) -> Former | None:  # noqa: ARG002
-        """What a file is that only former versions need; None: it is in use now, or none of this place's."""
-        return None
-
 
 @dataclass(frozen=True)
 class Erased:
@@ -98,6 +93,53 @@ class Erased:
     """What former versions keep -> by when it is gone, ISO 8601; empty where everything is gone."""
     objects: Sequence[str] = ()
     stays: Sequence[str] = ()
+
+
+@dataclass
+class VaultRows(Erasable):
+    """One of the vault's tables. No former version of it is ever read, so its files go at once."""
+
+    vault: Vault
+    table: Table
+
+    def __post_init__(self) -> None:
+        self.name = self.table.name
+
+    def erase(self, subject: Subject) -> int:
+        """Remove the subject's rows, and refused events without a readable subject in which its id stands."""
+        if log.version(self.table.uri(self.vault.root)) is None:
+            return 0
+        with turn(self.vault.root, VAULT.name):
+            found, naming = self.vault.opened(self.table), self._naming(subject)
+            where = {"subject_ref": [subject.ref], **({} if subject.game is None else {"game": [subject.game]})}
+            conditions = [where]
+            conditions += [{"refused_id": naming[n : n + MAX_LITERALS]} for n in range(0, len(naming), MAX_LITERALS)]
+            gone = 0
+            for condition in conditions:
+                gone += store_tables.remove(found, condition, once())
+                found.update_incremental()
+            store_tables.purge(found)
+        return gone
+
+    def left(self, subject: Subject) -> int:
+        """How many of those rows there are."""
+        rows = self.vault.rows_of(self.table, [subject.ref])
+        return sum(subject.game in (None, row["game"]) for row in rows) + len(self._naming(subject))
+
+    def _naming(self, subject: Subject) -> list[str]:
+        if self.table is not REFUSED or not subject.id:
+            return []
+        days = {row["received_date"] for row in self.vault.rows_of(REFUSED)}
+        refs = [self.vault.keyring.ref(unattributed(day)) for day in days]
+        rows = self.vault.rows_of(REFUSED, refs) if refs else []
+        pattern, decrypted = naming(subject), self.vault.decryptor(REFUSED)
+        rows = [row for row in rows if subject.game in (None, row["game"])]
+        return [row["refused_id"] for row in rows if pattern.search(decrypted(row) or b"")]
+
+
+def vault_rows(vault: Vault) -> list[Erasable]:
+    """The places of the vault."""
+    return [VaultRows(vault, table) for table in (VAULT, REFUSED)]
 
 
 def subject(vault: Vault, subject_id: str, game: str | None) -> Subject:
@@ -119,10 +161,7 @@ def erase(vault: Vault, who: Subject, others: Sequence[Erasable] = ()) -> tuple[
     # While this turn is held no event is on its way from the spool to a table or an object.
     with turn(vault.root, DELIVERY):
         keys = vault.keyring.destroy(who.owner)
-        with turn(vault.root, VAULT.name):
-            done = [_erase_rows(vault, table, who) for table in (VAULT, REFUSED)]
-        done += [_erased(other, who) for other in others]
-    return keys, done
+        return keys, [_erased(place, who) for place in (*vault_rows(vault), *others)]
 
 
 def naming(who: Subject) -> re.Pattern[bytes]:
@@ -131,17 +170,17 @@ def naming(who: Subject) -> re.Pattern[bytes]:
     return re.compile(rb"(?<!\w)(?:" + b"|".join(map(re.escape, sorted(forms))) + rb")(?!\w)")
 
 
-def is_named(words: re.Pattern[bytes], value: bytes | None) -> bool:
+def is_named(pattern: re.Pattern[bytes], value: bytes | None) -> bool:
     """Whether a record names the subject of `naming`, in whatever way JSON writes the id."""
     if not value:
         return False
-    if words.search(value):
+    if pattern.search(value):
         return True
     try:
         plain = json.dumps(json.loads(value), ensure_ascii=False) if b"\\" in value else ""
     except (ValueError, RecursionError):
         return False
-    return words.search(plain.encode("utf-8", "surrogatepass")) is not None
+    return pattern.search(plain.encode("utf-8", "surrogatepass")) is not None
 
 
 @contextmanager
@@ -160,11 +199,6 @@ def nobody_writes(settings: Settings, leased: Sequence[str]) -> Iterator[list[Le
         yield taken
 
 
-def left(vault: Vault, table: Table, who: Subject) -> int:
-    """Rows of a subject in one of the vault's tables, those of unattributed refused events that name it included."""
-    return sum(1 for row in vault.rows_of(table, [who.ref]) if _is_of(row, who)) + len(_naming(vault, table, who))
-
-
 def expire_refused(vault: Vault, keep: timedelta) -> int:
     """Remove refused events of days that are wholly older than `keep`, and the keys of those days; how many rows."""
     last = (utc_now() - keep).date() - timedelta(days=1)
@@ -173,56 +207,22 @@ def expire_refused(vault: Vault, keep: timedelta) -> int:
     with turn(vault.root, VAULT.name):
         found = vault.opened(REFUSED)
         days = {date.fromisoformat(str(part["received_date"])) for part in found.partitions()}
-        old = sorted(day for day in days if day <= last)
+        old = sorted(day for day in days if day <= last)[:MAX_LITERALS]
         if not old:
             return 0
         for day in old:
             vault.keyring.destroy(Owner(EVERY_GAME, vault.keyring.ref(unattributed(day))))
-        gone = store_tables.remove(found, {"received_date": old[:MAX_LITERALS]}, once())
+        gone = store_tables.remove(found, {"received_date": old}, once())
         store_tables.purge(found)
     return gone
-
-
-def _erase_rows(vault: Vault, table: Table, who: Subject) -> Erased:
-    if log.version(table.uri(vault.root)) is None:
-        return Erased(table.name, 0, 0)
-    where: dict[str, list[str]] = {"subject_ref": [who.ref]}
-    if who.game is not None:
-        where["game"] = [who.game]
-    found = vault.opened(table)
-    gone = store_tables.remove(found, where, once())
-    naming = _naming(vault, table, who)
-    for start in range(0, len(naming), MAX_LITERALS):
-        found.update_incremental()
-        gone += store_tables.remove(found, {"refused_id": naming[start : start + MAX_LITERALS]}, once())
-    found.update_incremental()
-    store_tables.purge(found)
-    return Erased(table.name, gone, left(vault, table, who))
-
-
-def _naming(vault: Vault, table: Table, who: Subject) -> list[str]:
-    """Ids of refused events without a readable subject in which the subject's id stands, as a word of its own."""
-    if table is not REFUSED:
-        return []
-    words = naming(who)
-    days = {row["received_date"] for row in vault.rows_of(REFUSED)}
-    refs = [vault.keyring.ref(unattributed(day)) for day in days]
-    rows = vault.rows_of(REFUSED, refs) if refs else []
-    rows = [row for row in rows if who.game is None or row["game"] == who.game]
-    key_of = vault.finder()
-    return [row["refused_id"] for row in rows if words.search(vault.body(row, key_of) or b"")]
-
-
-def _is_of(row: dict[str, object], who: Subject) -> bool:
-    return who.game is None or row["game"] == who.game
-
-
-def _erased(other: Erasable, who: Subject) -> Erased:
-    gone, left, now = other.erase(who), other.left(who), utc_now()
-    until = {former.value: (now + keep).isoformat() for former, keep in other.keeps().items()}
-    return Erased(other.name, gone, left, until, tuple(other.objects), tuple(other.stays))
 
 
 def once() -> Transaction:
     """A transaction of an erasure: each is one of its own, nothing of it is replayed."""
     return Transaction(f"{ERASE_PLAYERS}/{uuid.uuid4()}", 0)
+
+
+def _erased(place: Erasable, who: Subject) -> Erased:
+    gone, left, now = place.erase(who), place.left(who), utc_now()
+    until = {former.value: (now + keep).isoformat() for former, keep in place.keeps().items()}
+    return Erased(place.name, gone, left, until, tuple(place.objects), tuple(place.stays))

@@ -1,16 +1,16 @@
 """The master key, which wraps all other keys: in a file of this machine, or in AWS KMS.
 
-Wraps and unwraps. Which keys there are, and wrapping them anew, is `keys`.
+Which keys there are, and wrapping them anew, is `keys`.
 """
 
 from __future__ import annotations
 
 import base64
-import contextlib
 import json
 import os
 import stat
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,48 +18,21 @@ import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
+from engagement_platform.engine.durable_files import write_durably
 from engagement_platform.errors import PlatformError
 from engagement_platform.pii.sealing import Sealer, new_key
 from engagement_platform.settings import Settings
+from engagement_platform.sources.s3_sqs_aws import said as reason_of
 
 _LOCAL, _KMS = "local:", "kms:"
 
 
-class MasterKeyExposed(PlatformError):
-    """The file of the master key can be read by others than its owner."""
-
-    def __init__(self, path: Path, mode: int) -> None:
-        self.path = path
-        super().__init__(
-            f"The master key in {path} has the rights {mode:04o}, so others than its owner can read it. Nothing was "
-            f"read or written. chmod 600 {path}; if others may have read it, then `engagement-platform pii rotate`."
-        )
-
-
-class MasterKeyMissing(PlatformError):
-    """Something is wrapped by a master key that is not to be had."""
-
-    def __init__(self, version: str, place: str) -> None:
-        self.version = version
-        super().__init__(
-            f"A key was wrapped by master key {version}, which is not in {place}. Nothing was changed. Put the file "
-            "back that belongs to these stores, or name it with ENGAGEMENT_PLATFORM_PII__MASTER_KEY_FILE; without it "
-            "what was encrypted cannot be read by anybody."
-        )
-
-
-class KmsUnavailable(PlatformError):
-    """KMS did not answer, or refused."""
-
-    def __init__(self, key_id: str, said: str) -> None:
-        super().__init__(
-            f"KMS did not wrap or unwrap with {key_id}: {said}. Nothing was changed. Check pii.kms_key_id, region, "
-            "AWS_ENDPOINT_URL, and the rights kms:Encrypt and kms:Decrypt; then the same again."
-        )
+class MasterKeyUnusable(PlatformError):
+    """The master key is missing, readable by others, or refused by KMS."""
 
 
 class LocalMaster:
-    """Master keys in one file with the rights 0600, looked at for every use: another process may rotate it."""
+    """Master keys in one file with the rights 0600, read for every use: another process may rotate it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -70,66 +43,53 @@ class LocalMaster:
 
     def wrap(self, key: bytes, about: bytes) -> tuple[str, bytes]:
         """(version, wrapped key)."""
-        kept = self._read()
-        number = str(kept["current"])
-        return f"{_LOCAL}{number}", Sealer(_decoded(kept["keys"][number])).seal(key, about)
+        content = self._read()
+        number = content["current"]
+        return f"{_LOCAL}{number}", Sealer(base64.b64decode(content["keys"][number])).seal(key, about)
 
     def unwrap(self, version: str, wrapped: bytes, about: bytes) -> bytes:
-        """The key. Raises SealBroken, MasterKeyMissing."""
-        encoded = self._read(make=False)["keys"].get(version.removeprefix(_LOCAL))
+        """The key. Raises SealBroken, MasterKeyUnusable."""
+        content = self._read() if self.path.exists() else {"keys": {}}
+        encoded = content["keys"].get(version.removeprefix(_LOCAL))
         if encoded is None:
-            raise MasterKeyMissing(version, str(self.path))
-        return Sealer(_decoded(encoded)).open(wrapped, about, f"A key wrapped by {version}")
+            raise MasterKeyUnusable(
+                f"A key was wrapped by master key {version}, which is not in {self.path}. Nothing was changed. Put the "
+                "file back that belongs to these stores, or name it with ENGAGEMENT_PLATFORM_PII__MASTER_KEY_FILE; "
+                "without it what was encrypted cannot be read by anybody."
+            )
+        return Sealer(base64.b64decode(encoded)).open(wrapped, about, f"A key wrapped by {version}")
 
     def add(self) -> str:
         """Make a new master key, which is the current one from now on; its version."""
-        kept = self._read()
-        number = str(int(kept["current"]) + 1)
-        self._replace({"current": number, "keys": {**kept["keys"], number: _encoded(new_key())}})
+        content = self._read()
+        number = str(int(content["current"]) + 1)
+        self._write({"current": number, "keys": {**content["keys"], number: _new()}})
         return f"{_LOCAL}{number}"
 
-    def forget_former(self) -> int:
-        """Remove all but the current one, how many; what they wrapped cannot be read by anybody afterwards."""
-        kept = self._read()
-        number = str(kept["current"])
-        self._replace({"current": number, "keys": {number: kept["keys"][number]}})
-        return len(kept["keys"]) - 1
+    def forget_former(self) -> None:
+        """Remove all but the current one; what they wrapped cannot be read by anybody afterwards."""
+        content = self._read()
+        number = content["current"]
+        self._write({"current": number, "keys": {number: content["keys"][number]}})
 
-    def _read(self, *, make: bool = True) -> dict[str, Any]:
-        try:
-            descriptor = os.open(self.path, os.O_RDONLY)
-        except FileNotFoundError:
-            if not make:
-                raise MasterKeyMissing("of these stores", str(self.path)) from None
-            self._make()
-            descriptor = os.open(self.path, os.O_RDONLY)
-        with os.fdopen(descriptor, "rb") as file:
+    def _read(self) -> dict[str, Any]:
+        if not self.path.exists():
+            self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            with suppress(FileExistsError):  # another process was first; its key counts
+                self._write({"current": "1", "keys": {"1": _new()}}, replace=False)
+        with self.path.open("rb") as file:
             mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
             if mode & 0o077:
-                raise MasterKeyExposed(self.path, mode)
-            kept: dict[str, Any] = json.loads(file.read())
-        return kept
+                raise MasterKeyUnusable(
+                    f"The master key in {self.path} has the rights {mode:04o}, so others than its owner can read it. "
+                    f"Nothing was read or written. chmod 600 {self.path}; if others may have read it, then "
+                    "`engagement-platform pii rotate`."
+                )
+            content: dict[str, Any] = json.loads(file.read())
+        return content
 
-    def _make(self) -> None:
-        self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        temporary = self._written({"current": "1", "keys": {"1": _encoded(new_key())}})
-        with contextlib.suppress(FileExistsError):  # another process was first; its key counts
-            os.link(temporary, self.path)
-        temporary.unlink()
-        _sync_folder(self.path.parent)
-
-    def _replace(self, kept: dict[str, Any]) -> None:
-        self._written(kept).replace(self.path)
-        _sync_folder(self.path.parent)
-
-    def _written(self, kept: dict[str, Any]) -> Path:
-        temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}.{time.monotonic_ns()}")
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(json.dumps(kept).encode())
-            file.flush()
-            os.fsync(file.fileno())
-        return temporary
+    def _write(self, content: dict[str, Any], *, replace: bool = True) -> None:
+        write_durably(self.path, json.dumps(content).encode(), 0o600, replace=replace)
 
 
 class KmsMaster:
@@ -141,40 +101,37 @@ class KmsMaster:
         self.key_id = key_id
         retries = {"mode": "standard", "total_max_attempts": 4}
         self._client: Any = boto3.client("kms", config=Config(connect_timeout=5, read_timeout=10, retries=retries))
-        self._known: dict[bytes, tuple[float, bytes]] = {}
-        self._arn: str | None = None
+        self._known: dict[bytes, bytes] = {}
+        self._known_since = time.monotonic()
 
     def current(self) -> str:
         """The version that `wrap` uses now."""
-        if self._arn is None:
-            self._arn = str(self._call("describe_key", KeyId=self.key_id)["KeyMetadata"]["Arn"])
-        return f"{_KMS}{self._arn}"
+        return f"{_KMS}{self._call('describe_key', KeyId=self.key_id)['KeyMetadata']['Arn']}"
 
     def wrap(self, key: bytes, about: bytes) -> tuple[str, bytes]:
         """(version, wrapped key)."""
-        said = self._call("encrypt", KeyId=self.key_id, Plaintext=key, EncryptionContext=_context(about))
-        return f"{_KMS}{said['KeyId']}", said["CiphertextBlob"]
+        answer = self._call("encrypt", KeyId=self.key_id, Plaintext=key, EncryptionContext={"about": about.decode()})
+        return f"{_KMS}{answer['KeyId']}", answer["CiphertextBlob"]
 
     def unwrap(self, version: str, wrapped: bytes, about: bytes) -> bytes:
-        """The key. Raises KmsUnavailable."""
+        """The key. Raises MasterKeyUnusable."""
         now = time.monotonic()
-        if len(self._known) > self.KEPT_KEYS or any(now - at > self.KEPT_S for at, _ in list(self._known.values())[:1]):
-            self._known.clear()
-        known = self._known.get(wrapped + about)
-        if known is None:
-            arn = version.removeprefix(_KMS)
-            said = self._call("decrypt", KeyId=arn, CiphertextBlob=wrapped, EncryptionContext=_context(about))
-            known = self._known[wrapped + about] = (now, said["Plaintext"])
-        return known[1]
+        if len(self._known) > self.KEPT_KEYS or now - self._known_since > self.KEPT_S:
+            self._known, self._known_since = {}, now
+        if (known := self._known.get(wrapped + about)) is None:
+            named = {"KeyId": version.removeprefix(_KMS), "EncryptionContext": {"about": about.decode()}}
+            known = self._known[wrapped + about] = self._call("decrypt", CiphertextBlob=wrapped, **named)["Plaintext"]
+        return known
 
     def _call(self, operation: str, **arguments: object) -> dict[str, Any]:
         try:
             answer: dict[str, Any] = getattr(self._client, operation)(**arguments)
-        except ClientError as failed:
-            error = failed.response.get("Error", {})
-            raise KmsUnavailable(self.key_id, f"{error.get('Code', 'unknown')} {error.get('Message', '')}") from None
-        except BotoCoreError as failed:
-            raise KmsUnavailable(self.key_id, str(failed).rstrip(".")) from None
+        except (BotoCoreError, ClientError) as failed:
+            raise MasterKeyUnusable(
+                f"KMS did not wrap or unwrap with {self.key_id}: {reason_of(failed)}. Nothing was changed. Check "
+                "pii.kms_key_id, region, AWS_ENDPOINT_URL, and the rights kms:Encrypt and kms:Decrypt; then the same "
+                "again."
+            ) from None
         return answer
 
 
@@ -187,17 +144,9 @@ class Masters:
         self._kms = KmsMaster(settings.pii.kms_key_id) if settings.pii.kms_key_id else None
 
     @property
-    def in_kms(self) -> bool:
-        """Whether KMS wraps now."""
-        return self._kms is not None
-
-    def current(self) -> str:
-        """The version that `wrap` uses now."""
-        return self._now.current()
-
-    def wrap(self, key: bytes, about: bytes) -> tuple[str, bytes]:
-        """(version, wrapped key)."""
-        return self._now.wrap(key, about)
+    def now(self) -> LocalMaster | KmsMaster:
+        """The one that wraps now."""
+        return self._kms or self.local
 
     def unwrap(self, version: str, wrapped: bytes, about: bytes) -> bytes:
         """The key, whichever master wrapped it."""
@@ -206,26 +155,6 @@ class Masters:
         master = self._kms or KmsMaster(version.removeprefix(_KMS))
         return master.unwrap(version, wrapped, about)
 
-    @property
-    def _now(self) -> LocalMaster | KmsMaster:
-        return self._kms or self.local
 
-
-def _context(about: bytes) -> dict[str, str]:
-    return {"about": about.decode()}
-
-
-def _encoded(key: bytes) -> str:
-    return base64.b64encode(key).decode()
-
-
-def _decoded(text: str) -> bytes:
-    return base64.b64decode(text)
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def _new() -> str:
+    return base64.b64encode(new_key()).decode()

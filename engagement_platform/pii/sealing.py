@@ -33,9 +33,9 @@ def new_key() -> bytes:
     return os.urandom(KEY_BYTES)
 
 
-def words(*said: str | int) -> bytes:
+def words(*parts: str | int) -> bytes:
     """Associated data of several words; no two lists of words give the same bytes."""
-    return json.dumps(said, ensure_ascii=False).encode("utf-8", "surrogatepass")
+    return json.dumps(parts, ensure_ascii=False).encode("utf-8", "surrogatepass")
 
 
 class Sealer:

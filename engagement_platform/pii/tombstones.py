@@ -1,6 +1,6 @@
-"""Who is erased from the tables of engagements and entities: by keyed hash, looked up by whoever ingests.
+"""Tombstones of erased persons, engagements, players and keys of entities, by keyed hash; ingestion looks them up.
 
-Also the erasures that are under way, encrypted. Those of games go by game and are in `keys`; erasing is above.
+Also the requests of erasures that are under way, encrypted. Erasing is `erasing`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from sqlalchemy import select
 from engagement_platform.engine.database import reading, writing
 from engagement_platform.lake.erased import PSEUDONYM
 from engagement_platform.pii.database import PII_ERASED, PII_ERASURE, open_pii
-from engagement_platform.pii.keys import PLAYER, Keyring, Owner, erased_keys, overwrite_what_goes, put_up
+from engagement_platform.pii.keys import PLAYER, Keyring, Owner, erased_keys, put_up
 from engagement_platform.pii.master import Masters
 from engagement_platform.pii.sealing import Sealer, derived, words
 from engagement_platform.settings import Settings
@@ -36,10 +36,10 @@ def entity(name: str) -> str:
 
 
 class Tombstones(Protocol):
-    """Whom ingestion asks."""
+    """What ingestion looks up."""
 
     def organizations(self, kind: str) -> set[str]:
-        """Organizations in which somebody of a kind is erased, or ANYWHERE; none: nobody is, and nobody need ask."""
+        """Organizations with tombstones of a kind, or ANYWHERE; none: no id of the kind is erased."""
         ...
 
     def erased(self, kind: str, ids: Collection[Id]) -> set[Id]:
@@ -54,8 +54,8 @@ class Tombstones(Protocol):
 class StoredTombstones:
     """Those in the stores' database; opened when it is first asked. Raises StoresUnavailable.
 
-    Cost of a question: one small query while nobody of the kind is erased; then a hash for each id of the
-    organizations in which somebody is, and a query for 500 of them. Batches ask once for each id that they have.
+    Cost of a look-up: one small query while there is no tombstone of the kind; then a hash for each id of the
+    organizations that have one, and a query for 500 ids. Batches look each of their ids up once.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -71,11 +71,11 @@ class StoredTombstones:
         return self.keyring.ref(json.dumps([kind, id_]))
 
     def pseudonym(self, person_id: str) -> str:
-        """What stands in a person's place where an id is needed: who became whom, and who was told of."""
+        """What replaces a person's id where one is needed, in aliases and notifications."""
         return PSEUDONYM + self.ref("pseudonym", person_id)[:32]
 
     def organizations(self, kind: str) -> set[str]:
-        """Organizations in which somebody of a kind is erased, or ANYWHERE."""
+        """Organizations with tombstones of a kind, or ANYWHERE."""
         query = select(PII_ERASED.c.within).where(PII_ERASED.c.kind == kind).distinct()
         with reading(self.keyring.engine) as connection:
             return set(connection.execute(query).scalars())
@@ -133,7 +133,6 @@ class StoredTombstones:
     def forget_asked(self, through: int) -> None:
         """Forget erasures up to this number, which are finished. On SQLite the bytes are overwritten."""
         with writing(self.keyring.engine, _LOCK) as connection:
-            overwrite_what_goes(connection)
             connection.execute(PII_ERASURE.delete().where(PII_ERASURE.c.number <= through))
 
     @cached_property

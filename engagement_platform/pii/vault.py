@@ -1,7 +1,7 @@
 """The vault: personal data encrypted under one key a subject, in Delta tables apart from the events.
 
 Rows come in once for each segment of the server's spool, are read for a purpose that is written down, and go when their
-subject is erased (`erasure`). Commits are delta-rs's alone, so they need no Spark.
+subject is erased (`erasure`). The ingest server has no JVM, so delta-rs writes these tables.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any, ClassVar
 
 from deltalake import DeltaTable
 
@@ -25,26 +25,21 @@ from engagement_platform.lake.contract import Table
 from engagement_platform.lake.turns import turn
 from engagement_platform.pii.contracts import AUDIT, REFUSED, VAULT
 from engagement_platform.pii.database import open_pii
-from engagement_platform.pii.keys import DataKey, Keyring, Owner
+from engagement_platform.pii.keys import Keyring, Owner
 from engagement_platform.pii.master import Masters
 from engagement_platform.pii.sealing import Sealer, words
 from engagement_platform.settings import Settings
 
+Row = dict[str, Any]
+
 
 class PurposeRefused(PlatformError):
-    """Somebody wanted to read personal data for a purpose that nobody declared."""
-
-    def __init__(self, purpose: str, known: Sequence[str]) -> None:
-        self.purpose = purpose
-        super().__init__(
-            f"Personal data is not read for the purpose {purpose!r}. Nothing was read. Purposes: {', '.join(known)}; "
-            "they are the setting pii.purposes."
-        )
+    """Personal data was to be read for a purpose that is not declared."""
 
 
 @dataclass(frozen=True)
 class Deposit:
-    """The personal data of one event."""
+    """The personal data of one event; a row for each value."""
 
     owner: Owner
     event_id: str
@@ -52,11 +47,18 @@ class Deposit:
     received_ts: datetime
     values: Sequence[tuple[str, str, object]]
     """(declared pointer, exact path, JSON value) of each."""
+    table: ClassVar[Table] = VAULT
+
+    def rows(self) -> Iterator[tuple[Row, bytes]]:
+        """(columns in the open, what is encrypted)."""
+        for field, path, value in self.values:
+            plain = json.dumps([path, value], ensure_ascii=False).encode("utf-8", "surrogatepass")
+            yield {"event_id": self.event_id, "event_type": self.event_type, "field": field}, plain
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """An event that was refused."""
+    """An event that was refused; one row."""
 
     refused_id: str
     owner: Owner
@@ -66,6 +68,11 @@ class Refusal:
     received_ts: datetime
     body: bytes
     """The event as it came, or as JSON again."""
+    table: ClassVar[Table] = REFUSED
+
+    def rows(self) -> Iterator[tuple[Row, bytes]]:
+        """(columns in the open, what is encrypted)."""
+        yield {"refused_id": self.refused_id, "reason_code": self.reason_code, "reason": self.reason}, self.body
 
 
 @dataclass(frozen=True)
@@ -80,69 +87,41 @@ class Stored:
     received_ts: datetime
 
 
-E = TypeVar("E", Deposit, Refusal)
-Finder = Callable[[Mapping[str, Any]], DataKey | None]
-
-
 class Vault:
-    """The tables pii/vault, pii/refused and pii/audit of one lake. clock: of read_ts only."""
+    """The tables pii/vault, pii/refused and pii/audit of one lake."""
 
-    def __init__(self, settings: Settings, keyring: Keyring, *, clock: Callable[[], datetime] = utc_now) -> None:
-        self.keyring, self.root, self._clock = keyring, settings.lake, clock
+    def __init__(self, settings: Settings, keyring: Keyring) -> None:
+        self.keyring, self.root = keyring, settings.lake
         self._purposes = [purpose.strip() for purpose in settings.pii.purposes.split(",") if purpose.strip()]
 
     def uri(self, table: Table) -> str:
         """Where a table is, as delta-rs names it."""
         return log.storage_uri(table.uri(self.root))
 
-    def deposit(self, deposits: Sequence[Deposit], segment: int, txn: Transaction) -> int:
-        """Encrypt and append the values, one row each; how many. Skipped when this transaction is in the table.
+    def append(self, events: Sequence[Deposit] | Sequence[Refusal], segment: int, txn: Transaction) -> int:
+        """Encrypt and append events of one kind in one commit; how many rows. Those of erased subjects are left out.
 
-        Values of erased subjects are left out. One commit. Raises TableBusy.
+        Skipped when this transaction is in the table. Raises TableBusy.
         """
-
-        def rows(deposit: Deposit, key: DataKey) -> Iterator[dict[str, object]]:
-            sealer = Sealer(key.key)
-            for field, path, value in deposit.values:
-                plain = json.dumps([path, value], ensure_ascii=False).encode("utf-8", "surrogatepass")
-                about = _about(VAULT, deposit.owner, key.version, deposit.event_id, field)
-                event = {"event_id": deposit.event_id, "event_type": deposit.event_type, "field": field}
-                yield {**event, "sealed": sealer.seal(plain, about)}
-
-        return self._append(VAULT, deposits, rows, segment, txn)
-
-    def refuse(self, refusals: Sequence[Refusal], segment: int, txn: Transaction) -> int:
-        """Encrypt and append refused events; how many. As `deposit`."""
-
-        def rows(refusal: Refusal, key: DataKey) -> Iterator[dict[str, object]]:
-            about = _about(REFUSED, refusal.owner, key.version, refusal.refused_id, "body")
-            why = {"reason_code": refusal.reason_code, "reason": refusal.reason}
-            yield {"refused_id": refusal.refused_id, **why, "sealed": Sealer(key.key).seal(refusal.body, about)}
-
-        return self._append(REFUSED, refusals, rows, segment, txn)
-
-    def _append(
-        self,
-        table: Table,
-        events: Sequence[E],
-        rows: Callable[[E, DataKey], Iterator[dict[str, object]]],
-        segment: int,
-        txn: Transaction,
-    ) -> int:
         if not events:
             return 0
+        table = events[0].table
         # Keys are looked up within the turn: an erasure, which takes the same one, comes wholly before or after.
         with turn(self.root, VAULT.name):
             found = self.opened(table)
             if store_tables.written(found, txn):
                 return 0
-            keys, made = self.keyring.keys_for({event.owner for event in events}), list[dict[str, object]]()
+            keys, made = self.keyring.keys_for({event.owner for event in events}), list[Row]()
             for event in events:
-                if (key := keys.get(event.owner)) is not None:
-                    received = event.received_ts
-                    of_all = {"game": event.owner.game, "subject_ref": event.owner.ref, "key_version": key.version}
-                    of_all |= {"received_ts": received, "received_date": received.date(), "segment": segment}
-                    made += ({**of_all, **row} for row in rows(event, key))
+                if (key := keys.get(event.owner)) is None:
+                    continue
+                for columns, plain in event.rows():
+                    row = {
+                        "game": event.owner.game, "subject_ref": event.owner.ref, "key_version": key.version,
+                        "received_ts": event.received_ts, "received_date": event.received_ts.date(),
+                        "segment": segment, **columns,
+                    }  # fmt: skip
+                    made.append({**row, "sealed": Sealer(key.key).seal(plain, _about(table, row))})
             if made:
                 store_tables.append(found, table_of(made, table), txn)
             return len(made)
@@ -160,61 +139,58 @@ class Vault:
         """
         ref = self.keyring.ref(subject)
         self._audit(VAULT, ref, game, purpose, reader)
-        stored, key_of = [], self.finder()
-        for row in self._rows(VAULT, [ref]):
-            key = key_of(row)
-            if key is None or (game is not None and row["game"] != game):
-                continue
-            about = _about(VAULT, Owner(row["game"], ref), row["key_version"], row["event_id"], row["field"])
-            path, value = json.loads(Sealer(key.key).open(row["sealed"], about, f"A value of event {row['event_id']}"))
-            stored.append(Stored(row["game"], row["event_id"], row["event_type"], path, value, row["received_ts"]))
+        stored, decrypted = [], self.decryptor(VAULT)
+        for row in self.rows_of(VAULT, [ref]):
+            if game in (None, row["game"]) and (plain := decrypted(row)) is not None:
+                path, value = json.loads(plain)
+                about = {name: row[name] for name in ("game", "event_id", "event_type", "received_ts")}
+                stored.append(Stored(path=path, value=value, **about))
         return sorted(stored, key=lambda one: (one.received_ts, one.event_id, one.path))
 
-    def refused(self, game: str, *, purpose: str, reader: str) -> list[tuple[dict[str, Any], bytes]]:
+    def refused(self, game: str, *, purpose: str, reader: str) -> list[tuple[Row, bytes]]:
         """Refused events of a game, oldest first: (row without the ciphertext, the event). Audited as `read`."""
         self._audit(REFUSED, "", game, purpose, reader)
-        key_of = self.finder()
-        opened = [(row, self.body(row, key_of)) for row in self._rows(REFUSED, None) if row["game"] == game]
-        told = [
-            ({name: row[name] for name in row if name != "sealed"}, body) for row, body in opened if body is not None
-        ]
-        return sorted(told, key=lambda one: (one[0]["received_ts"], one[0]["refused_id"]))
+        decrypted, found = self.decryptor(REFUSED), []
+        for row in self.rows_of(REFUSED):
+            if row["game"] == game and (body := decrypted(row)) is not None:
+                del row["sealed"]
+                found.append((row, body))
+        return sorted(found, key=lambda one: (one[0]["received_ts"], one[0]["refused_id"]))
 
-    def body(self, row: Mapping[str, Any], key_of: Finder) -> bytes | None:
-        """The refused event of a row of pii/refused; None when its key is gone. Not audited: for erasures."""
-        key = key_of(row)
-        if key is None:
-            return None
-        owner = Owner(row["game"], row["subject_ref"])
-        about = _about(REFUSED, owner, row["key_version"], row["refused_id"], "body")
-        return Sealer(key.key).open(row["sealed"], about, f"The refused event {row['refused_id']}")
+    def decryptor(self, table: Table) -> Callable[[Row], bytes | None]:
+        """A function from a row to what is encrypted in it, None when its key is gone; it asks for each key once.
 
-    def rows_of(self, table: Table, refs: Sequence[str] | None = None) -> list[dict[str, Any]]:
+        Not audited.
+        """
+        key_of = cache(self.keyring.key)
+
+        def decrypted(row: Row) -> bytes | None:
+            key = key_of(Owner(row["game"], row["subject_ref"]), row["key_version"])
+            return (
+                None
+                if key is None
+                else Sealer(key.key).open(row["sealed"], _about(table, row), f"A row of {table.name}")
+            )
+
+        return decrypted
+
+    def rows_of(self, table: Table, refs: Sequence[str] | None = None) -> list[Row]:
         """Rows of some references, or all, still encrypted."""
-        return list(self._rows(table, refs))
-
-    def _rows(self, table: Table, refs: Sequence[str] | None) -> Iterator[dict[str, Any]]:
         if log.version(table.uri(self.root)) is None:
-            return
+            return []
         where = {} if refs is None else {"subject_ref": refs}
-        for batch in scan.batches(DeltaTable(self.uri(table)), table.column_names, where):
-            yield from batch.to_pylist()
-
-    def finder(self) -> Finder:
-        """A function from a row to its key, which asks for each key once; for one pass over rows."""
-
-        @cache
-        def found(game: str, ref: str, version: int) -> DataKey | None:
-            return self.keyring.key(Owner(game, ref), version)
-
-        return lambda row: found(row["game"], row["subject_ref"], row["key_version"])
+        batches = scan.batches(DeltaTable(self.uri(table)), table.column_names, where)
+        return [row for batch in batches for row in batch.to_pylist()]
 
     def _audit(self, table: Table, ref: str, game: str | None, purpose: str, reader: str) -> None:
         if purpose not in self._purposes:
-            raise PurposeRefused(purpose, self._purposes)
+            raise PurposeRefused(
+                f"Personal data is not read for the purpose {purpose!r}. Nothing was read. Purposes: "
+                f"{', '.join(self._purposes)}; they are the setting pii.purposes."
+            )
         read_id = str(uuid.uuid4())
         row = {
-            "read_id": read_id, "read_ts": self._clock(), "reader": reader, "purpose": purpose,
+            "read_id": read_id, "read_ts": utc_now(), "reader": reader, "purpose": purpose,
             "table_name": table.name, "game": game, "subject_ref": ref,
         }  # fmt: skip
         with turn(self.root, AUDIT.name):
@@ -226,6 +202,7 @@ def open_vault(settings: Settings) -> Vault:
     return Vault(settings, Keyring(open_pii(settings.store_url), Masters(settings)))
 
 
-def _about(table: Table, owner: Owner, key_version: int, row: str, column: str) -> bytes:
+def _about(table: Table, row: Mapping[str, Any]) -> bytes:
     """What a value is bound to: moved to another row, column, subject or table it does not open."""
-    return words(table.name, column, owner.game, owner.ref, key_version, row)
+    place = (row["event_id"], row["field"]) if table is VAULT else (row["refused_id"], "body")
+    return words(table.name, place[1], row["game"], row["subject_ref"], row["key_version"], place[0])

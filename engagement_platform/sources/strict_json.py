@@ -103,7 +103,7 @@ def _text(value: bytes | None, max_bytes: int, max_depth: int) -> str:
         if text[0] == "\ufeff":
             raise Refused(Reason.BYTE_ORDER_MARK)
     # Counting first: a typical message has two brackets, and only one with many can be deep.
-    if text.count("{") + text.count("[") > max_depth and _depth_exceeds(text, max_depth):
+    if text.count("{") + text.count("[") > max_depth and depth_exceeds(text, max_depth):
         raise Refused(Reason.TOO_DEEP)
     return text
 
@@ -141,7 +141,7 @@ _scan = json.JSONDecoder(
 ).raw_decode
 
 
-def _depth_exceeds(text: str, max_depth: int) -> bool:
+def depth_exceeds(text: str, max_depth: int) -> bool:
     """Whether brackets outside of strings nest deeper than max_depth.
 
     Read off the text, because the parser's own limit depends on how deep its caller is, and a replay must find

@@ -22,8 +22,8 @@ from typer.testing import CliRunner, Result
 from engagement_platform.cli import app
 from engagement_platform.consumers import Changes, TooFarBehind
 from engagement_platform.consumers.in_spark import as_now, stream
-from engagement_platform.erasing.found import Whom
 from engagement_platform.erasing.job import Eraser
+from engagement_platform.erasing.subject_lookup import SubjectIds
 from engagement_platform.jobs import INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.engagement import NOTIFICATION
@@ -292,7 +292,7 @@ class Hour:
             self.did[-1] += " (nobody is there)"
             return
         organization, person = self.dice.choice(there)
-        whom = Whom.of(person, organizations=[organization])
+        whom = SubjectIds.of(person, organizations=[organization])
         Eraser(self.world.settings, self.world.stores, spark=self.world.spark).run(f"ref-{len(self.did)}", whom)
         left = standing(self.world).items()
         assert not [key for key, row in left if (key[0], row["person_id"]) == (organization, person)]

@@ -16,8 +16,8 @@ from engagement_platform.consumers.current_rows import CurrentRows
 from engagement_platform.consumers.in_spark import as_now, stream
 from engagement_platform.consumers.lag import lags, late
 from engagement_platform.engine.cursors import CheckpointChanged, CheckpointTaken
-from engagement_platform.erasing.found import Whom
 from engagement_platform.erasing.job import Eraser
+from engagement_platform.erasing.subject_lookup import SubjectIds
 from engagement_platform.lake.engagement import ALIAS, NOTIFICATION
 from engagement_platform.lake.lake import Lake
 from engagement_platform.pipelines.snapshot import DATA
@@ -99,7 +99,7 @@ def test_a_stream_goes_on_across_a_rollback_and_an_erasure_and_has_the_keys_of_a
     assert seen() == {"e1", "e2", "e3", "e4", "e5"}
     # Read only after both: the rows that the rollback took away, and those of somebody who is erased then.
     restored(world, version, reason="a bad batch", mode="drop")
-    Eraser(world.settings, world.stores, spark=world.spark).run("ref", Whom.of("p2", organizations=["org"]))
+    Eraser(world.settings, world.stores, spark=world.spark).run("ref", SubjectIds.of("p2", organizations=["org"]))
     follow()
     assert seen() == {"e1", "e3"}
     send(world, [engagement("e6", "p2", 14), engagement("e7", "p7", 15)])

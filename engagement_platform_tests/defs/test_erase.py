@@ -12,9 +12,9 @@ from engagement_platform.definitions import defs
 from engagement_platform.defs.erase import erasure_unfinished
 from engagement_platform.defs.platform import Platform
 from engagement_platform.engine.job import Callbacks
-from engagement_platform.pii.scan import places_with
 from engagement_platform_tests.erasing.planted import BOB, DATA, Planted
 from engagement_platform_tests.erasing.test_erasing import REF, WHOM, dying_at
+from engagement_platform_tests.files_with import places_with
 
 
 @pytest.mark.slow

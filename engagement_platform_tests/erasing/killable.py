@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 from engagement_platform.engine.job import Callbacks
-from engagement_platform.erasing.found import Whom
 from engagement_platform.erasing.job import Eraser
+from engagement_platform.erasing.subject_lookup import SubjectIds
 from engagement_platform.jobs import open_stores
 from engagement_platform.settings import LayoutSettings, Settings
 from engagement_platform_tests.erasing.planted import BOB
@@ -23,7 +23,7 @@ def main(home: str, point: str) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
     settings = Settings(home=Path(home), layout=LayoutSettings(auto_compact=False))
-    Eraser(settings, open_stores(settings), Callbacks(observe=observe)).run("ref", Whom.of(BOB))
+    Eraser(settings, open_stores(settings), Callbacks(observe=observe)).run("ref", SubjectIds.of(BOB))
 
 
 if __name__ == "__main__":

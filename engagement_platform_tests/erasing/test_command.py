@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from engagement_platform.erasing.job import tables
-from engagement_platform.pii.scan import places_with
 from engagement_platform.pipelines.page_views.job import HOPS
 from engagement_platform.settings import Settings
 from engagement_platform_tests import plant
-from engagement_platform_tests.erasing.planted import ANN, BOB, SECRET, Planted
+from engagement_platform_tests.erasing.planted import ANN, BOB, DATA, SECRET, Planted, engagement
+from engagement_platform_tests.files_with import places_with
 
 NEEDLES = [BOB.encode(), SECRET.encode()]
 
@@ -70,12 +70,12 @@ def test_erase_now_leaves_no_byte_but_in_entries_of_logs_and_its_receipt_says_un
     assert "LEFT" not in looked.stdout
     assert command(home, "erase", "--verify", str(file)).returncode == 0
 
-    # A wrong signature, another subject, and a byte that somebody puts back are told.
+    # A wrong signature, another subject, and a row that comes back are found.
     forged = tmp_path / "forged.json"
     forged.write_text(json.dumps({**given, "keys_destroyed": 99}))
     assert command(home, "erase", "--verify", str(forged)).returncode == 1
     assert command(home, "erase", "--verify", str(file), "--subject", ANN).returncode == 1
-    (home / "note.txt").write_text(f"ask {BOB}")
+    planted.append(DATA, [engagement("org", "late", BOB, BOB)], 9)
     looked = command(home, "erase", "--verify", str(file), "--subject", BOB)
     assert looked.returncode == 1
-    assert "note.txt" in looked.stdout
+    assert f"{DATA.name:36} LEFT" in looked.stdout

@@ -12,11 +12,11 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from engagement_platform import erasures
 from engagement_platform.engine.drain import drain
 from engagement_platform.engine.lease import LeaseUnavailable
 from engagement_platform.engine.model import Transaction
 from engagement_platform.engine.unfinished_batches import OthersBatchUnfinished
+from engagement_platform.erasing import erase as erasures
 from engagement_platform.erasing.places import of_stream
 from engagement_platform.jobs import open_stores
 from engagement_platform.lake import scan
@@ -24,11 +24,11 @@ from engagement_platform.lake.arrow import schema_of
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.erased import current_files
 from engagement_platform.pii.erasure import Subject
-from engagement_platform.pii.scan import places_with
 from engagement_platform.pipelines.declarations.declared import DeclarationRefused, Declarations, declarations
 from engagement_platform.settings import Settings, StoreSettings
 from engagement_platform_tests import plant
 from engagement_platform_tests.conftest import Broker
+from engagement_platform_tests.files_with import places_with
 from engagement_platform_tests.guards.strangers import strangers
 from engagement_platform_tests.ingestion.test_crashes import Crash, crash_at
 from engagement_platform_tests.pipelines.kafka_tables.clicks import AT_ONCE, CLICK, World, click

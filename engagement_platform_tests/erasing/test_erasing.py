@@ -17,18 +17,17 @@ from pyspark.sql import SparkSession
 from engagement_platform.consumers import Changes
 from engagement_platform.engine.job import Callbacks
 from engagement_platform.engine.unfinished_batches import OthersBatchUnfinished
-from engagement_platform.erasing.found import Whom
 from engagement_platform.erasing.job import erase_job, tables
 from engagement_platform.erasing.places import places
+from engagement_platform.erasing.subject_lookup import SubjectIds
 from engagement_platform.lake import log
 from engagement_platform.lake.added_rows import added
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.engagement import ALIAS, CHANGESET, MAPPING, MUTATION_REQUEST, NOTIFICATION, QUARANTINE
 from engagement_platform.lake.erased import ERASE_SUBJECTS, PSEUDONYM, current_files, is_erasure
 from engagement_platform.lake.lake import Lake
-from engagement_platform.pii.erasure import Former, erase, subject
+from engagement_platform.pii.erasure import erase, subject
 from engagement_platform.pii.receipts import receipt, verify
-from engagement_platform.pii.scan import places_with
 from engagement_platform.pii.tombstones import ENGAGEMENT, PERSON, StoredTombstones, entity
 from engagement_platform.pii.vault import open_vault
 from engagement_platform.pipelines.mutations.announce import newest_request
@@ -47,12 +46,12 @@ from engagement_platform_tests.erasing.planted import (
     SECRET,
     Planted,
     edge,
-    engagement,
     name,
     request,
 )
+from engagement_platform_tests.files_with import places_with
 
-WHOM = Whom.of(BOB)
+WHOM = SubjectIds.of(BOB)
 REF = "ref"
 
 
@@ -163,13 +162,13 @@ def test_the_receipt_names_every_table_and_verification_finds_what_is_planted_la
 
     def checks() -> dict[str, bool]:
         others = places(lake.settings, WHOM, spark=lake.spark)
-        return {check.what: check.holds for check in verify(vault, given, others, BOB, lake.settings.home)}
+        return {check.what: check.holds for check in verify(vault, given, others, BOB)}
 
     assert all(checks().values())
     lake.append(MAPPING, [name(BOB, "again", AT)], 1)
     lake.append(MUTATION_REQUEST, [request("u9", operation="UPDATE", engagement_id="own")], 1)
     wrong = {what for what, holds in checks().items() if not holds}
-    assert wrong == {"engagement/mapping", "engagement/mutation_request", "bytes"}
+    assert wrong == {"engagement/mapping", "engagement/mutation_request"}
     erase(vault, subject(vault, BOB, None), places(lake.settings, WHOM, spark=lake.spark))
     assert all(checks().values()), "the same call removes what came later"
 
@@ -249,7 +248,7 @@ def test_other_jobs_wait_until_an_erasure_is_finished(tmp_path: Path, spark: Spa
 def test_an_erasure_in_one_organization_leaves_the_others(tmp_path: Path, spark: SparkSession) -> None:
     planted = Planted(tmp_path, spark)
     before = planted.contents()
-    planted.eraser().run(REF, Whom.of(BOB, organizations=["other"], profiles=["nobody"]))
+    planted.eraser().run(REF, SubjectIds.of(BOB, organizations=["other"], profiles=["nobody"]))
     changed = {table for table, rows in planted.contents().items() if rows != before[table]}
     assert changed == {DATA.name, NOTIFICATION.name, QUARANTINE.name}
     assert {row["engagement_id"] for row in planted.rows(DATA) if row["organization_id"] == "other"} == set()
@@ -308,12 +307,14 @@ def test_edges_whose_requests_left_with_the_person_are_still_announced(tmp_path:
     assert newest_request(planted.root) == PENDING
 
 
-def test_a_place_says_how_long_former_versions_keep_what_it_had(erased: tuple[Planted, dict[str, Any]]) -> None:
-    lake, _ = erased
-    place = next(place for place in places(lake.settings, WHOM) if place.name == DATA.name)
+def test_the_receipt_says_until_when_former_versions_keep_what_a_table_had(
+    erased: tuple[Planted, dict[str, Any]],
+) -> None:
+    lake, given = erased
     former = [path for path in Path(DATA.uri(lake.root)).rglob("*.parquet") if SECRET.encode() in path.read_bytes()]
     assert former, "readers of former versions still have their files"
-    assert {place.former(path) for path in former} == {Former.FILES}
+    [until] = [place["until"] for place in given["places"] if place["name"] == DATA.name]
+    assert set(until) == {"files", "log"}
 
 
 def test_now_deletes_what_nobody_reads_and_says_who_keeps_the_rest(tmp_path: Path, spark: SparkSession) -> None:
@@ -333,30 +334,6 @@ def test_now_deletes_what_nobody_reads_and_says_who_keeps_the_rest(tmp_path: Pat
         found[table.name] = [path for path in places_with([folder], needles) if "_delta_log" not in path.parts]
     assert [name for name, paths in found.items() if paths] == ["engagement/notification"]
     assert {id_ for batch in slow for id_ in batch.inserts["engagement_id"].to_pylist()} >= {"amy's", "ann's"}
-
-
-@pytest.mark.slow
-def test_now_deletes_former_files_that_say_what_the_person_said_without_its_id(
-    tmp_path: Path, spark: SparkSession
-) -> None:
-    """Contents of an engagement stand in requests, and under the id that its person had before a conversion."""
-    planted = Planted(tmp_path, spark)
-    planted.append(DATA, [engagement("org", "led too", "lead", "lead", SECRET)], 1)
-    opened(planted, DATA).update(updates={"person_id": f"'{BOB}'"}, predicate="engagement_id = 'led too'")
-    planted.append(MUTATION_REQUEST, [request("u9", operation="UPDATE", engagement_id="led", subject=SECRET)], 1)
-    opened(planted, MUTATION_REQUEST).optimize.compact()
-
-    def without_the_id() -> list[str]:
-        found = places_with([Path(planted.root)], [SECRET.encode()])
-        named = set(places_with([Path(planted.root)], [BOB.encode()]))
-        return sorted({path.relative_to(planted.root).parts[1] for path in found if path not in named})
-
-    assert {"data", "mutation_request"} <= set(without_the_id()), "nothing was planted"
-    vault = open_vault(planted.settings)
-    _, done = erase(vault, subject(vault, BOB, None), places(planted.settings, WHOM, spark=spark, now=True))
-    assert {kept for one in done for kept in one.until} == {"log"}
-    left = places_with([Path(planted.root)], [SECRET.encode(), BOB.encode()])
-    assert [path for path in left if "_delta_log" not in path.parts] == []
 
 
 def test_a_restore_does_not_go_back_behind_an_erasure(erased: tuple[Planted, dict[str, Any]]) -> None:

@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from engagement_platform import erasures
 from engagement_platform.engine.job import Callbacks
 from engagement_platform.engine.lease import LeaseUnavailable
 from engagement_platform.engine.model import Manifest
 from engagement_platform.engine.unfinished_batches import OthersBatchUnfinished
-from engagement_platform.erasing.found import Whom
+from engagement_platform.erasing import erase as erasures
 from engagement_platform.erasing.job import Eraser
+from engagement_platform.erasing.subject_lookup import SubjectIds
 from engagement_platform.jobs import INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS, INGEST_PROFILE_CHANGES
 from engagement_platform.lake.engagement import ALIAS, CHANGESET, MAPPING, MUTATION_REQUEST, QUARANTINE
 from engagement_platform.pii.tombstones import ANYWHERE, StoredTombstones, entity
@@ -112,14 +112,14 @@ def test_an_erasure_that_begins_while_a_batch_is_at_work_waits_for_it(world: Wor
 
     def erase() -> None:
         with pytest.raises((LeaseUnavailable, OthersBatchUnfinished)) as told:
-            eraser(world).run(person, Whom.of(person))
+            eraser(world).run(person, SubjectIds.of(person))
         refused.append(told.value)
 
     speak(world, job, person)
     world.run(once_at(LAST_COMMIT[job], erase), name=job)
     assert refused, "nobody tried to erase while the batch was at work"
     assert traces(world, person), "the batch has landed nothing"
-    eraser(world).run(person, Whom.of(person))
+    eraser(world).run(person, SubjectIds.of(person))
     assert traces(world, person) == []
 
 
@@ -132,9 +132,9 @@ def test_an_erasure_that_begins_while_a_batch_is_half_done_waits_for_its_resume(
     with pytest.raises(Crash):
         world.run(crash_at(LAST_COMMIT[job]), name=job)
     with pytest.raises(OthersBatchUnfinished, match=f"engagement-platform run {job} --until-idle"):
-        eraser(world).run(person, Whom.of(person))
+        eraser(world).run(person, SubjectIds.of(person))
     world.run(name=job)
-    eraser(world).run(person, Whom.of(person))
+    eraser(world).run(person, SubjectIds.of(person))
     assert traces(world, person) == []
 
 
@@ -145,7 +145,7 @@ def test_no_batch_begins_before_an_erasure_that_was_interrupted_is_finished(worl
     person = f"interrupted {job}"
     speak(world, job, person)
     with pytest.raises(Crash):
-        eraser(world, crash_at("manifest:after")).run(person, Whom.of(person))
+        eraser(world, crash_at("manifest:after")).run(person, SubjectIds.of(person))
     finish = once_at(LAST_COMMIT[job], lambda: list(eraser(world).finish()))
     with pytest.raises(OthersBatchUnfinished, match="engagement-platform erase --finish"):
         world.run(finish, name=job)
@@ -171,7 +171,7 @@ def test_conversions_that_a_batch_leaves_while_the_erasure_waits_for_it_are_foll
         planted.append(ALIAS, [late])
         checkpoints.succeed(half_done, {})
 
-    planted.eraser(Callbacks(on_blocked=finish)).run("ref", Whom.of(BOB))
+    planted.eraser(Callbacks(on_blocked=finish)).run("ref", SubjectIds.of(BOB))
     assert checkpoints.unfinished() == []
     assert "late" not in {each["engagement_id"] for each in planted.rows(DATA)}
 

@@ -10,8 +10,8 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from engagement_platform.erasing.found import Whom
 from engagement_platform.erasing.job import Eraser, tables
+from engagement_platform.erasing.subject_lookup import SubjectIds
 from engagement_platform.jobs import (
     INGEST_ENGAGEMENTS,
     INGEST_MUTATION_REQUESTS,
@@ -20,13 +20,13 @@ from engagement_platform.jobs import (
 )
 from engagement_platform.lake.engagement import NOTIFICATION, QUARANTINE
 from engagement_platform.lake.erased import current_files
-from engagement_platform.pii.scan import places_with
 from engagement_platform.pipelines.mutations.move import REMATERIALIZE_ALIASES
 from engagement_platform.pipelines.parts import APPLY_MUTATIONS
 from engagement_platform.pipelines.profiles.entity import PROFILE
 from engagement_platform.settings import KafkaSettings, LayoutSettings
 from engagement_platform.verify import identity_findings, verify
 from engagement_platform_tests.conftest import Broker
+from engagement_platform_tests.files_with import places_with
 from engagement_platform_tests.ingestion.oracle import as_bytes, engagement
 from engagement_platform_tests.ingestion.world import NOW, World
 
@@ -98,7 +98,7 @@ def world(spark: SparkSession, broker: Broker, tmp_path_factory: pytest.TempPath
     ):
         needles = [BOB.encode(), SECRET.encode()]
         assert places_with([Path(table.uri(world.settings.lake))], needles), f"nothing was planted in {table.name}"
-    Eraser(world.settings, world.stores).run("ref", Whom.of(BOB))
+    Eraser(world.settings, world.stores).run("ref", SubjectIds.of(BOB))
     return world
 
 

@@ -16,8 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
-from engagement_platform.ingest_server.keys import IngestKeys
+from engagement_platform.cli import app
+from engagement_platform.ingest_server.keys import IngestKeyRefused, IngestKeys
 from engagement_platform.pii.vault import open_vault
 from engagement_platform.settings import Settings
 from engagement_platform_tests.conftest import Moto
@@ -200,7 +202,7 @@ def test_what_was_acknowledged_before_a_kill_is_in_the_objects_exactly_once(tmp_
             for thread in clients:
                 thread.join()
     with server(tmp_path, **settings) as running:
-        wait_until(lambda: not list((tmp_path / "ingest" / "spool").glob("*.sealed")), "the spool was not delivered")
+        wait_until(lambda: b"ingest_spool_bytes 0.0" in running.call("GET", "/metrics").body, "it was not delivered")
         status, said = running.stop()
     assert (status, said.strip()) == (0, "Stopped; everything is delivered")
     delivered = ids(stored(tmp_path / "games"))
@@ -288,12 +290,14 @@ def test_a_server_that_cannot_start_says_why_in_one_line(tmp_path: Path) -> None
             assert done.stderr.count("\n") == 1
 
 
-def test_keys_are_made_listed_and_revoked_from_the_command_line(tmp_path: Path) -> None:
+def test_keys_are_made_listed_and_revoked_from_the_command_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ENGAGEMENT_PLATFORM_HOME", str(tmp_path))
+
     def call(*arguments: str) -> str:
-        command = [sys.executable, "-m", "engagement_platform.cli", "ingest-key", *arguments, "--json"]
-        env = {"PATH": "", "ENGAGEMENT_PLATFORM_HOME": str(tmp_path)}
-        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=240, check=False)
-        assert done.returncode == 0, done.stderr
+        done = CliRunner().invoke(app, ["ingest-key", *arguments, "--json"])
+        assert done.exit_code == 0, done.output
         return done.stdout
 
     made = json.loads(call("add", "puzzle"))
@@ -301,6 +305,8 @@ def test_keys_are_made_listed_and_revoked_from_the_command_line(tmp_path: Path) 
     call("revoke", made["key_id"])
     (listed,) = json.loads(call("list"))["keys"]
     assert (listed["key_id"], listed["game"], listed["revoked"] is None) == (made["key_id"], "puzzle", False)
+    for wrong in (("add", "Not A Game"), ("revoke", "nobody")):
+        assert isinstance(CliRunner().invoke(app, ["ingest-key", *wrong]).exception, IngestKeyRefused)
 
 
 def test_a_slow_request_does_not_hold_up_others(running: Running) -> None:

@@ -12,8 +12,8 @@ from engagement_platform.engine.model import Transaction
 from engagement_platform.lake.arrow import table_of
 from engagement_platform.lake.engagement import MAPPING
 from engagement_platform.lake.optimize import Place, checkpoint_log
-from engagement_platform.pii.scan import places_with
 from engagement_platform_tests import plant
+from engagement_platform_tests.files_with import places_with
 
 CANARY = "bob-canary"
 

@@ -22,7 +22,7 @@ from engagement_platform.pii import keys
 from engagement_platform.pii.contracts import AUDIT, REFUSED, VAULT
 from engagement_platform.pii.database import PII_KEY, PII_SECRET
 from engagement_platform.pii.keys import EVERY_GAME, Keyring, Owner
-from engagement_platform.pii.master import KmsMaster, LocalMaster, MasterKeyExposed, MasterKeyMissing
+from engagement_platform.pii.master import KmsMaster, LocalMaster, MasterKeyUnusable
 from engagement_platform.pii.sealing import SealBroken, Sealer, new_key, words
 from engagement_platform.pii.vault import Deposit, PurposeRefused, Refusal, Vault, open_vault
 from engagement_platform.settings import PiiSettings, Settings
@@ -38,7 +38,7 @@ def deposit(vault: Vault, subject: str, event_id: str, *values: object, game: st
 
 
 def put(vault: Vault, segment: int, deposits: Sequence[Deposit]) -> int:
-    return vault.deposit(deposits, segment, Transaction("spool-1", segment))
+    return vault.append(deposits, segment, Transaction("spool-1", segment))
 
 
 def said(vault: Vault, subject: str, game: str | None = None) -> list[tuple[str, str, str, object]]:
@@ -77,7 +77,7 @@ def test_every_read_is_written_down_and_needs_a_purpose(vault: Vault, platform: 
 
 def test_refused_events_are_kept_encrypted_with_their_reason(vault: Vault, platform: Settings) -> None:
     refusal = Refusal("1-0", Owner("g1", vault.keyring.ref("bob")), "not_json", "It is no JSON.", NOW, b'{"canary-17')
-    assert [vault.refuse([refusal], 1, Transaction("s", 1)) for _ in range(2)] == [1, 0]
+    assert [vault.append([refusal], 1, Transaction("s", 1)) for _ in range(2)] == [1, 0]
     ((row, body),) = vault.refused("g1", purpose="support", reader="me")
     assert (row["reason_code"], row["received_ts"], body) == ("not_json", NOW, b'{"canary-17')
     assert vault.refused("g2", purpose="support", reader="me") == []
@@ -131,10 +131,10 @@ def test_the_master_key_is_the_owner_s_alone(vault: Vault, platform: Settings) -
     path = platform.home / "pii" / "master.json"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     path.chmod(0o640)
-    with pytest.raises(MasterKeyExposed, match="rights 0640"):
+    with pytest.raises(MasterKeyUnusable, match="rights 0640"):
         open_vault(platform).keyring.ref("bob")
     path.unlink()
-    with pytest.raises(MasterKeyMissing, match="Put the file back"):
+    with pytest.raises(MasterKeyUnusable, match="Put the file back"):
         open_vault(platform).keyring.ref("bob")
     assert not path.exists(), "a new key would hide that the old one is missing"
 
@@ -154,7 +154,7 @@ def test_after_a_rotation_everything_opens_and_the_former_key_is_gone(
     assert said(fresh, "later") != []
     assert '"1"' not in master.read_text()
     master.write_bytes(before)
-    with pytest.raises(MasterKeyMissing):
+    with pytest.raises(MasterKeyUnusable, match="is not in"):
         open_vault(platform).keyring.ref("s3")
 
 

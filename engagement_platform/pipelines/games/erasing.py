@@ -13,7 +13,7 @@ from sqlalchemy import Table as Rows
 
 from engagement_platform.engine.database import open_engine, reading, writing
 from engagement_platform.pii.erasure import Erasable, Subject
-from engagement_platform.pii.keys import empty_log, overwrite_what_goes
+from engagement_platform.pii.keys import empty_log
 from engagement_platform.pipelines.games.live_ops_store import LOCK, OF_PLAYERS
 from engagement_platform.settings import Settings
 
@@ -32,7 +32,6 @@ class PlayersKept(Erasable):
         if not there:
             return 0
         with writing(engine, LOCK) as connection:
-            overwrite_what_goes(connection)
             gone = sum(connection.execute(table.delete().where(_player(table, subject))).rowcount for table in there)
         empty_log(engine)
         return gone

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from engagement_platform.pii.declared import declarations
-from engagement_platform.pii.split import split
+from engagement_platform.pii.redaction import redact
 from engagement_platform.pipelines.games.registry import registry, with_personal_fields
 from engagement_platform.settings import Settings
 
@@ -21,7 +21,7 @@ level_id = { type = "string", comment = "Which level." }
 def clean(settings: Settings, event: dict[str, object]) -> str:
     told = with_personal_fields(settings).pii
     rules = declarations(told.fields, told.safe, told.subject).rules(str(event["event_type"]))
-    return repr(split(event, rules, told.unknown, lambda value: "").clean)
+    return repr(redact(event, rules, told.unknown, lambda value: "").clean)
 
 
 def nested(pointer: str, value: str) -> dict[str, object]:

@@ -10,11 +10,11 @@ from pyspark.sql import SparkSession
 
 from engagement_platform.erasing.places import game_places
 from engagement_platform.pii.erasure import Subject, erase, subject
-from engagement_platform.pii.scan import places_with
 from engagement_platform.pii.vault import open_vault
 from engagement_platform.pipelines.games.erasing import PlayersKept
 from engagement_platform.pipelines.games.live_ops import LiveOpsJob
 from engagement_platform.settings import Settings
+from engagement_platform_tests.files_with import places_with
 from engagement_platform_tests.pipelines.games.counted import Games, Row
 
 BOB, AMY = "bob-canary", "amy-canary"

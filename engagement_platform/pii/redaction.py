@@ -1,6 +1,6 @@
-"""An event taken apart: what may be kept in the open, and the personal data in it by path.
+"""Takes personal data out of an event: what may be kept in the open, and the values that were in it, by path.
 
-Pure functions. What is personal data is `declared`, what looks like it is `looks`; storing either part is elsewhere.
+Pure functions. What is personal data is `declared`, what looks like it is `detection`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Literal, cast
 
 from engagement_platform.pii.declared import Node, pointer_to
-from engagement_platform.pii.looks import Kind, looks_like, number_looks_like
+from engagement_platform.pii.detection import Kind, looks_like, number_looks_like
 
 Policy = Literal["drop", "hash", "reject"]
 """What becomes of a field that looks like personal data: left out, replaced by its keyed hash, or event refused."""
@@ -44,7 +44,7 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Split:
+class Redacted:
     """An event and its personal data, apart."""
 
     clean: dict[str, object]
@@ -56,7 +56,7 @@ class Split:
         return next((found for found in self.findings if found.kept or unknown == "reject"), None)
 
 
-def split(event: Mapping[str, object], rules: Node, unknown: Policy, digest: Callable[[str], str]) -> Split:
+def redact(event: Mapping[str, object], rules: Node, unknown: Policy, digest: Callable[[str], str]) -> Redacted:
     """Take the declared fields out, and treat the others that look like personal data by policy.
 
     event: JSON values; not changed. digest: the keyed hash of the policy `hash`.
@@ -69,7 +69,7 @@ def split(event: Mapping[str, object], rules: Node, unknown: Policy, digest: Cal
     needles = tuple(dict.fromkeys(_needles(walk.values)))
     if needles and _somewhere(clean, needles):
         clean = cast(dict[str, object], _Copies(unknown, digest, walk.findings, needles).through(clean, (rules,), ()))
-    return Split(clean, tuple(walk.values), tuple(walk.findings))
+    return Redacted(clean, tuple(walk.values), tuple(walk.findings))
 
 
 _GONE = object()
@@ -121,9 +121,9 @@ class _Walk:
             # A name that only `*` stands for is the event's own.
             known = safe or (below and any(key in node.children for node in nodes))
             kind = None if known else self.look_at_key(key)
-            told = key if kind is None else self.treat(kind, key, (*path, key), kept=False)
-            if told is not _GONE:
-                made[cast(str, told)] = clean
+            name = key if kind is None else self.treat(kind, key, (*path, key), kept=False)
+            if name is not _GONE:
+                made[cast(str, name)] = clean
         return made
 
     def look(self, value: object, name: str, *, kept: bool) -> Kind | None:  # noqa: ARG002

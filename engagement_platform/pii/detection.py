@@ -1,6 +1,6 @@
 """What looks like personal data though nobody declared it: e-mail and IP addresses, phone and card numbers.
 
-Pure functions of text. Which fields are looked at, and what becomes of a find, is `split`.
+Pure functions of text. Which fields are looked at, and what becomes of a find, is `redaction`.
 """
 
 from __future__ import annotations

@@ -14,8 +14,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from engagement_platform.pii.declared import Declarations, PiiDeclarationRefused, declarations, parts, pointer_to
-from engagement_platform.pii.looks import Kind, looks_like, luhn, number_looks_like
-from engagement_platform.pii.split import Policy, Split, split
+from engagement_platform.pii.detection import Kind, looks_like, luhn, number_looks_like
+from engagement_platform.pii.redaction import Policy, Redacted, redact
 
 DECLARED = Declarations(
     fields={
@@ -27,8 +27,8 @@ DECLARED = Declarations(
 EVENT = {"event_id": "e-1", "event_type": "invite", "event_ts": "2026-11-22T10:00:00Z", "player_id": "p-1"}
 
 
-def taken(event: Mapping[str, object], unknown: Policy = "drop", declared: Declarations = DECLARED) -> Split:
-    return split(event, declared.rules(str(event["event_type"])), unknown, lambda text: f"hmac:{len(text)}")
+def taken(event: Mapping[str, object], unknown: Policy = "drop", declared: Declarations = DECLARED) -> Redacted:
+    return redact(event, declared.rules(str(event["event_type"])), unknown, lambda text: f"hmac:{len(text)}")
 
 
 def leaves(value: object) -> Iterator[tuple[bool, object]]:
@@ -145,7 +145,7 @@ def test_no_declared_value_survives_anywhere(body: dict[str, object], canary: st
     declared = Declarations({"*": ["/secret", "/player/name", "/to/*/phone"]})
     hidden = {"secret": {"a": [canary]}, "player": {"name": canary}}
     event = {**cast(dict[str, object], planted(body, canary)), **hidden, **EVENT}
-    done = split(event, declared.rules("invite"), unknown, lambda _text: "hmac:0")
+    done = redact(event, declared.rules("invite"), unknown, lambda _text: "hmac:0")
     needle = canary.strip().casefold()
     if len(needle) < (6 if needle.isdigit() else 4):
         return
@@ -161,7 +161,7 @@ def test_no_byte_of_a_declared_value_is_in_the_clean_event(
 ) -> None:
     canary = f"canary-{unique.hex}"
     event = {**cast(dict[str, object], planted(body, canary)), "player": {"name": canary}, **EVENT}
-    done = split(event, DECLARED.rules("invite"), unknown, lambda _text: "hmac:0")
+    done = redact(event, DECLARED.rules("invite"), unknown, lambda _text: "hmac:0")
     assert done.clean.items() >= EVENT.items()
     safe = done.clean.pop("numbers", None)
     assert canary.encode() not in json.dumps(done.clean, ensure_ascii=False).encode("utf-8", "surrogatepass")
@@ -251,7 +251,7 @@ def test_a_pointer_that_cannot_be_used_is_refused_before_anything_starts(pointer
 def test_settings_add_to_what_ships() -> None:
     declared = declarations({"purchase": "/gift/to, /gift/from", "*": "/nick"}, {"purchase": "/version"}, "/player/id")
     event = {"event_type": "purchase", "gift": {"to": "A", "from": "B", "n": 1}, "nick": "C", "version": "1.2.3.4"}
-    done = split(event, declared.rules("purchase"), "drop", str)
+    done = redact(event, declared.rules("purchase"), "drop", str)
     assert done.clean == {"event_type": "purchase", "gift": {"n": 1}, "version": "1.2.3.4"}
     assert "/payment/card_number" in declared.fields["purchase"]
     assert declared.subject_parts == ("player", "id")

@@ -1,0 +1,139 @@
+"""Erases a subject everywhere and signs what was done: what the command and the Dagster job share.
+
+The one place that lists every table, file and store that an erasure reaches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from engagement_platform.engine.database import utc_now
+from engagement_platform.engine.job import BatchReport, Callbacks
+from engagement_platform.erasing.job import Eraser, tables
+from engagement_platform.erasing.places import TablePlace, declared_places, game_places, places
+from engagement_platform.erasing.subject_lookup import SubjectIds
+from engagement_platform.ingest_server.erasing import SpooledRecords, StoredObjects
+from engagement_platform.jobs import open_stores
+from engagement_platform.lake import log
+from engagement_platform.pii import erasure, receipts
+from engagement_platform.pii.vault import open_vault
+from engagement_platform.pipelines.declarations.declared import declarations
+from engagement_platform.pipelines.games.erasing import PlayersKept
+from engagement_platform.pipelines.games.feed import Feed, shipped
+from engagement_platform.pipelines.games.raw_objects import RawObjects
+from engagement_platform.settings import Settings
+
+NOT_ERASED = ("messages in Kafka", "copies that consumers keep", "backups")
+"""What no erasure looks into; docs/pii.md says why, and what to do."""
+
+_WITHOUT_SUBJECTS = frozenset({"layout", "perftest", "pii"})
+"""Tables, and first parts of their names, that have no rows about anybody, or are the vault's."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """Who is to be erased, and how.
+
+    game: only of this game; then engagements and profiles are left alone. now: delete at once what former versions
+    keep, where nobody reads them any more.
+    """
+
+    subject: str
+    game: str | None = None
+    persons: Sequence[str] = ()
+    organizations: Sequence[str] = ()
+    profiles: Sequence[str] = ()
+    now: bool = False
+
+    @property
+    def ids(self) -> SubjectIds:
+        """Which persons and profiles that is."""
+        return SubjectIds.of(self.subject, self.persons, self.organizations, self.profiles)
+
+
+@dataclass(frozen=True)
+class Done:
+    """A signed receipt, and whether anything is left."""
+
+    receipt: Mapping[str, Any]
+    left: int
+    kept: Sequence[str]
+    """Who keeps former versions that were to be purged at once, as sentences."""
+    stays: Sequence[str]
+    """What was left as it is, with the reason and what to do, as sentences."""
+
+
+def erase(settings: Settings, request: Request, callbacks: Callbacks | None = None) -> Done:
+    """Erase a subject everywhere. Raises what each place raises; the same call then does the rest."""
+    vault, reached = open_vault(settings), _places(settings, request, callbacks)
+    subject = erasure.subject(vault, request.subject, request.game)
+    keys, done = erasure.erase(vault, subject, reached)
+    receipt = receipts.receipt(vault.keyring, subject, keys, done, utc_now(), not_reached(settings, request))
+    kept = [
+        f"{place.name}: {because}"
+        for place in reached
+        if isinstance(place, TablePlace)
+        for because in place.run.purged.get(place.name, ())
+    ]
+    return Done(receipt, sum(one.left for one in done), kept, [sentence for one in done for sentence in one.stays])
+
+
+def finish(settings: Settings, callbacks: Callbacks | None = None) -> Iterator[BatchReport]:
+    """Finish erasures of engagements and profiles that were interrupted. Without a receipt: erase again for that."""
+    return Eraser(settings, open_stores(settings), callbacks or Callbacks()).finish()
+
+
+def verify(settings: Settings, receipt: Path, request: Request | None) -> list[receipts.Check]:
+    """Look again at what a receipt promises; request None: without the id. Raises ReceiptRefused."""
+    reached = [] if request is None else _places(settings, request, None)
+    subject = None if request is None else request.subject
+    return receipts.verify(open_vault(settings), receipts.read(receipt), reached, subject)
+
+
+def not_reached(settings: Settings, request: Request) -> list[str]:
+    """Where the subject may be and nobody has looked."""
+    declared = declarations(settings)
+    covered = {table.name for table in tables(settings)} | _WITHOUT_SUBJECTS
+    covered |= {table.name for stream in declared.streams for table in (stream.table, stream.quarantine)}
+    groups = {feed.group for feed in _feeds(settings)} | {each.entity.name for each in declared.entities}
+    others = [name for name in log.tables(settings.lake) if name not in covered]
+    found = [
+        *NOT_ERASED,
+        *(name for name in others if name.split("/")[0] not in groups | _WITHOUT_SUBJECTS),
+        *(f"{stream.table.name} (declared without subject)" for stream in declared.streams if stream.subject is None),
+    ]
+    found += [
+        f"objects of raw events at {raw.name} (no queue is configured, or pii.raw_objects says so)"
+        for raw in _raw_objects(settings)
+        if raw.settings.games.bucket is not None and not raw.is_reached
+    ]
+    if request.game is not None:
+        found += ["engagement/*, profile/* and what is declared (only a game was asked for)"]
+    return found
+
+
+def _places(settings: Settings, request: Request, callbacks: Callbacks | None) -> list[erasure.Erasable]:
+    found: list[erasure.Erasable] = [
+        SpooledRecords(settings),
+        StoredObjects(settings),
+        *game_places(settings),
+        # After the tables that it is counted from.
+        PlayersKept(settings),
+    ]
+    if request.game is None:
+        # Declared entities before engagement/quarantine, in which they land what they refuse; from here on they refuse
+        # nothing that is about the person.
+        found += [*declared_places(settings), *places(settings, request.ids, callbacks, now=request.now)]
+    # Last, for they may be many.
+    return [*found, *(raw for raw in _raw_objects(settings) if raw.is_reached)]
+
+
+def _feeds(settings: Settings) -> list[Feed]:
+    return [shipped(settings), *declarations(settings).feeds]
+
+
+def _raw_objects(settings: Settings) -> list[RawObjects]:
+    return [RawObjects(feed.settings(settings), feed) for feed in _feeds(settings)]

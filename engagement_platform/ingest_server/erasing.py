@@ -1,0 +1,111 @@
+"""Removes an erased subject from the spool and from the objects of the sink `local`.
+
+Deliveries wait meanwhile (`pii.erasure.erase`). What comes in later is discarded at delivery, by its tombstone.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from engagement_platform.engine.durable_files import write_durably
+from engagement_platform.ingest_server.events import EventRefused, subject_of
+from engagement_platform.ingest_server.intake import SpoolSeal
+from engagement_platform.ingest_server.sinks import local_folder, objects, packed
+from engagement_platform.ingest_server.spool import Record, RecordKind, connected, empty, spool_folder, stored
+from engagement_platform.pii.declared import EVERY_TYPE, parts
+from engagement_platform.pii.erasure import Erasable, Subject, naming
+from engagement_platform.pii.keys import truncate_log
+from engagement_platform.pii.vault import open_vault
+from engagement_platform.settings import Settings
+
+
+@dataclass
+class SpooledRecords(Erasable):
+    """The spool, also while a server fills it."""
+
+    settings: Settings
+    name: str = "events in the spool"
+
+    def erase(self, subject: Subject) -> int:
+        """Empty the subject's records where they are, and overwrite their bytes; how many. Raises SpoolDamaged."""
+        if not self._path.exists():
+            return 0
+        with closing(connected(self._path)) as connection:
+            count = empty(connection, list(self._found(connection, subject)))
+            truncate_log(connection)
+        return count
+
+    def left(self, subject: Subject) -> int:
+        """How many records of the subject wait. Raises SpoolDamaged."""
+        if not self._path.exists():
+            return 0
+        with closing(connected(self._path)) as connection:
+            return sum(1 for _ in self._found(connection, subject))
+
+    @property
+    def _path(self) -> Path:
+        return spool_folder(self.settings) / "spool.db"
+
+    def _found(self, connection: sqlite3.Connection, subject: Subject) -> Iterator[tuple[int, Record]]:
+        (spool,) = connection.execute("SELECT id FROM spool").fetchone()
+        seal = SpoolSeal(open_vault(self.settings).keyring.secret("spool"), spool)
+        for place, record in stored(self._path, connection):
+            if record.open and subject.game in (None, record.game) and _is_of(record, seal, subject):
+                yield place, record
+
+
+@dataclass
+class StoredObjects(Erasable):
+    """The objects of the sink `local`, whichever sink is used now. Those in S3 are `pipelines.games.raw_objects`."""
+
+    settings: Settings
+    name: str = "objects of raw events"
+
+    def erase(self, subject: Subject) -> int:
+        """Write objects anew without the subject's events; one without any event left is removed."""
+        gone = 0
+        for path, mine, kept in self._with(subject):
+            gone += mine
+            if kept:
+                write_durably(path, packed(kept))
+            else:
+                path.unlink()
+        return gone
+
+    def left(self, subject: Subject) -> int:
+        """How many events of the subject there are."""
+        return sum(mine for _, mine, _ in self._with(subject))
+
+    def _with(self, subject: Subject) -> Iterator[tuple[Path, int, list[bytes]]]:
+        """Objects with events of the subject, how many those are, and the lines of others."""
+        pointer = parts(self.settings.pii.subject, EVERY_TYPE)
+        for path in objects(local_folder(self.settings)):
+            lines = gzip.decompress(path.read_bytes()).splitlines(keepends=True)
+            kept = [line for line in lines if not _is_event_of(line, pointer, subject)]
+            if len(kept) < len(lines):
+                yield path, len(lines) - len(kept), kept
+
+
+def _is_of(record: Record, seal: SpoolSeal, subject: Subject) -> bool:
+    if record.ref or record.kind is not RecordKind.REFUSED:
+        return record.ref == subject.ref
+    # Refused without a subject that could be read: in the vault, too, it is found by its text only.
+    return naming(subject).search(seal.open(record)) is not None
+
+
+def _is_event_of(line: bytes, pointer: tuple[str, ...], subject: Subject) -> bool:
+    # Most lines have nothing of the id in them and need not be parsed; one that escapes characters does.
+    if subject.id.encode("utf-8", "surrogatepass") not in line and b"\\" not in line:
+        return False
+    event = json.loads(line)
+    try:
+        found = subject_of(event, pointer)
+    except EventRefused:
+        return False
+    return found == subject.id and subject.game in (None, event.get("game_id"))
