@@ -45,29 +45,21 @@ class ProfileChanges:
         """An INSERT while there are few, else mostly an UPDATE of any profile."""
         random = self._rng.random
         if not self._living or (len(self._living) < self._most and random() < 0.5):
-            return self._insert()
+            self._made += 1
+            profile_id = f"profile-{self._token}-{self._made:07d}"
+            self._living.append(profile_id)
+            person = {"name": full_name(self._made), "email": f"{self._made}@example.org", "plan": "free"}
+            return self._message(profile_id, "INSERT", person | self._values())
         place = int(random() * len(self._living))
         profile_id = self._living[place]
-        version = self._versions[profile_id] + 1
         if random() < _DELETES:
             self._living[place] = self._living[-1]
             self._living.pop()
-            del self._versions[profile_id]
-            return self._message(profile_id, version, "DELETE", {})
-        self._versions[profile_id] = version
-        cleared = [self._rng.choice(("title", "city"))] if random() < _CLEARS else []
-        return self._message(profile_id, version, "UPDATE", self._words(), cleared)
+            return self._message(profile_id, "DELETE", {})
+        cleared = {"set_null": [self._rng.choice(("title", "city"))]} if random() < _CLEARS else {}
+        return self._message(profile_id, "UPDATE", self._values(), **cleared)
 
-    def _insert(self) -> tuple[bytes, bytes]:
-        self._made += 1
-        profile_id = f"profile-{self._token}-{self._made:07d}"
-        self._living.append(profile_id)
-        self._versions[profile_id] = 1
-        name = full_name(self._made)
-        mail = f"{self._made}@example.org"
-        return self._message(profile_id, 1, "INSERT", {"name": name, "email": mail, "plan": "free"} | self._words())
-
-    def _words(self) -> dict[str, object]:
+    def _values(self) -> dict[str, object]:
         choice = self._rng.choice
         every: tuple[tuple[str, object], ...] = (
             ("title", choice(_TITLES)),
@@ -76,10 +68,11 @@ class ProfileChanges:
             ("plan", choice(_PLANS)),
             ("score", self._rng.randrange(101)),
         )
-        return dict(self._rng.sample(every, self._rng.choice((1, 1, 2))))
+        return dict(self._rng.sample(every, choice((1, 1, 2))))
 
-    def _message(
-        self, profile_id: str, version: int, op: str, changes: dict[str, object], cleared: list[str] | None = None
-    ) -> tuple[bytes, bytes]:
-        said: dict[str, object] = {"profile_id": profile_id, "version": version, "op": op, "changes": changes}
-        return profile_id.encode(), compact(said | ({"set_null": cleared} if cleared else {})).encode()
+    def _message(self, profile_id: str, op: str, changes: dict[str, object], **more: object) -> tuple[bytes, bytes]:
+        version = self._versions[profile_id] = self._versions.get(profile_id, 0) + 1
+        if op == "DELETE":
+            del self._versions[profile_id]
+        change = {"profile_id": profile_id, "version": version, "op": op, "changes": changes, **more}
+        return profile_id.encode(), compact(change).encode()
