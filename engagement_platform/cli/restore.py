@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from engagement_platform.cli.common import DryRun, Json, Yes, callbacks, flag
+from engagement_platform.cli.common import DryRun, Json, Yes, callbacks, flag, print_json
 
 if TYPE_CHECKING:
     from engagement_platform.rollback.job import Restoring
@@ -54,9 +53,7 @@ def restore(
 
     settings = Settings()
     if finish and abandon:
-        raise typer.BadParameter(
-            "--finish does the rest of a restore, --abandon takes back what it did: give one of them"
-        )
+        raise typer.BadParameter("give --finish, or --abandon")
     if finish:
         _run(settings, None, as_json)
         return
@@ -93,7 +90,7 @@ def _planned(settings: Settings, asked: Asked, dry_run: bool, as_json: bool) -> 
         with spark_session(settings, "restore", reads_only=True) as spark:
             differing = differing_rows(Lake(spark, settings), planned)
     if as_json and dry_run:
-        typer.echo(json.dumps(planned.as_json(differing)))
+        print_json(planned.as_json(differing))
     else:
         for line in planned.lines(differing):
             typer.echo(line, err=as_json)
@@ -118,7 +115,7 @@ def _abandon(settings: Settings, as_json: bool) -> None:
     with _restoring(settings) as restoring:
         done = abandon(restoring, this_user())
     if as_json:
-        typer.echo("{}" if done is None else json.dumps(done.as_json()))
+        print_json({} if done is None else done.as_json())
     elif done is None:
         typer.echo("Nothing to give up.")
     else:
@@ -132,7 +129,7 @@ def _run(settings: Settings, asked: Asked | None, as_json: bool) -> None:
     if report is None:
         typer.echo("{}" if as_json else "Nothing to restore.")
     elif as_json:
-        typer.echo(json.dumps(report.as_json()))
+        print_json(report.as_json())
     else:
         counts = report.counts
         # A restore that only had to be noted as finished has no details any more.
