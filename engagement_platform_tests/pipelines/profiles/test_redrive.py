@@ -97,6 +97,7 @@ def test_a_change_that_is_right_now_lands_once_at_whatever_point_its_redrive_end
     assert_landed_once(make_world(entity=STRICT), list(POINTS))
 
 
+@pytest.mark.slow
 def test_a_redrive_is_bounded_by_batches_and_a_second_one_finds_what_is_still_wrong(make_world: MakeWorld) -> None:
     world = make_world(entity=STRICT)
     said = [Said(f"p{n}", 2, "UPDATE", {"score": n}) for n in range(5)]
@@ -118,6 +119,7 @@ def test_a_redrive_is_bounded_by_batches_and_a_second_one_finds_what_is_still_wr
     )
 
 
+@pytest.mark.slow
 def test_an_insert_of_a_known_id_stays_refused_until_its_rule_is_changed(make_world: MakeWorld) -> None:
     world = make_world(entity=replace(PROFILE, unknown_update="quarantine", inserts_are_new=True))
     world.send([Said("a", 1, "INSERT", {"name": "Ann"})])
