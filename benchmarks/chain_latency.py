@@ -39,10 +39,10 @@ from engagement_platform.embedded.content import compact
 from engagement_platform.embedded.kafka import EmbeddedKafka
 from engagement_platform.embedded.producing import produce
 from engagement_platform.embedded.traffic import Message
-from engagement_platform.jobs import open_stores
 from engagement_platform.lake import log
 from engagement_platform.lake.lake import Lake
 from engagement_platform.lake.session import session_conf
+from engagement_platform.pipelines.jobs import open_stores
 from engagement_platform.pipelines.page_views.job import run_hops
 from engagement_platform.pipelines.page_views.tables import DAILY, PAGE_VIEW, SESSION
 from engagement_platform.settings import KafkaSettings, PageViewsSettings, Settings

@@ -46,10 +46,16 @@ from engagement_platform.embedded.profiles import ProfileChanges
 from engagement_platform.embedded.traffic import Message
 from engagement_platform.engine.drain import DrainPolicy, drain
 from engagement_platform.engine.job import MicroBatchJob
-from engagement_platform.jobs import INGEST_PROFILE_CHANGES, REMATERIALIZE_PROFILE, build_job, open_stores
 from engagement_platform.lake import log
 from engagement_platform.lake.jars import resolve_jars
 from engagement_platform.lake.session import session_conf
+from engagement_platform.pipelines.jobs import (
+    INGEST_PROFILE_CHANGES,
+    REMATERIALIZE_PROFILE,
+    build_job,
+    open_stores,
+    parts_of,
+)
 from engagement_platform.pipelines.profiles.entity import profile
 from engagement_platform.pipelines.profiles.point_read import read_keys
 from engagement_platform.pipelines.profiles.snapshot import snapshot
@@ -122,8 +128,8 @@ class Bench:
         reader = threading.Thread(target=_look, args=(settings, probes, produced, over, reads), daemon=True)
         sender = threading.Thread(target=self._send, args=(settings, probes, rate, seconds, produced), daemon=True)
         stores = open_stores(settings)
-        job = build_job(INGEST_PROFILE_CHANGES, self.spark, settings, stores)
-        moving = build_job(REMATERIALIZE_PROFILE, self.spark, settings, stores)
+        parts = parts_of(self.spark, settings, stores)
+        job, moving = build_job(INGEST_PROFILE_CHANGES, parts), build_job(REMATERIALIZE_PROFILE, parts)
         policy = DrainPolicy(idle_timeout=timedelta(0), min_batch_interval=timedelta(seconds=self.options.pace))
         rows = batches = 0
         sender.start()

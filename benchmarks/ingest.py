@@ -35,11 +35,11 @@ from engagement_platform.embedded.ports import free_ports
 from engagement_platform.embedded.producing import produce
 from engagement_platform.embedded.traffic import Traffic
 from engagement_platform.engine.drain import DrainPolicy, drain
-from engagement_platform.jobs import INGEST_ENGAGEMENTS, build_job, open_stores
 from engagement_platform.lake.engagement import data_table
 from engagement_platform.lake.jars import resolve_jars
 from engagement_platform.lake.lake import Lake
 from engagement_platform.lake.session import build_classic, classic_conf, session_conf
+from engagement_platform.pipelines.jobs import INGEST_ENGAGEMENTS, build_job, open_stores, parts_of
 from engagement_platform.settings import (
     BatchSettings,
     KafkaSettings,
@@ -157,7 +157,7 @@ def ingest(spark: SparkSession, settings: Settings) -> Measured:
     """This platform's job, from an empty lake until nothing waits."""
     before = jobs_started(spark)
     began = time.monotonic()
-    job = build_job(INGEST_ENGAGEMENTS, spark, settings, open_stores(settings))
+    job = build_job(INGEST_ENGAGEMENTS, parts_of(spark, settings, open_stores(settings)))
     reports = list(drain(job, DrainPolicy(idle_timeout=timedelta(0))))
     seconds = time.monotonic() - began
     phases: dict[str, float] = {}

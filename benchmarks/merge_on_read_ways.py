@@ -19,10 +19,10 @@ from benchmarks.mutation_ways import configure
 from benchmarks.perftest.data import ENTITY, PARTITIONED, Records, fill, put
 from engagement_platform.engine.job import Callbacks
 from engagement_platform.engine.model import Transaction
-from engagement_platform.jobs import open_stores
 from engagement_platform.lake.contract import Column, Mode, Table
 from engagement_platform.lake.lake import Lake
 from engagement_platform.lake.session import session_conf
+from engagement_platform.pipelines.jobs import open_stores
 from engagement_platform.pipelines.parts import Parts
 from engagement_platform.pipelines.profiles.entity import Entity
 from engagement_platform.pipelines.profiles.rematerialize import rematerialize

@@ -26,13 +26,13 @@ from pyspark.sql import functions as F
 from benchmarks.mutation_data import DataSet, Tally, tally
 from engagement_platform.engine.job import BatchReport, Callbacks, MicroBatchJob
 from engagement_platform.engine.model import Limits, Manifest, NoIdentity, Offsets, Transaction
-from engagement_platform.jobs import open_stores
 from engagement_platform.lake import log
 from engagement_platform.lake.arrow import schema_of
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.engagement import MAPPING, NOTIFICATION, data_table, engagement_tables
 from engagement_platform.lake.lake import Lake
 from engagement_platform.lake.session import session_conf
+from engagement_platform.pipelines.jobs import open_stores
 from engagement_platform.pipelines.mutations.announce import apply_mutations
 from engagement_platform.pipelines.mutations.ingest import ingest_mutation_requests
 from engagement_platform.pipelines.mutations.move import rematerialize_aliases

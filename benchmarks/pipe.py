@@ -36,11 +36,11 @@ from engagement_platform.embedded.traffic import Traffic
 from engagement_platform.engine.fencing import Committer
 from engagement_platform.engine.job import Callbacks, MicroBatchJob, Process
 from engagement_platform.engine.model import Counts, Limits, Manifest
-from engagement_platform.jobs import INGEST_ENGAGEMENTS, open_stores, read_topic
 from engagement_platform.lake.jars import resolve_jars
 from engagement_platform.lake.lake import Lake
 from engagement_platform.lake.session import build_remote, session_conf
 from engagement_platform.pipelines.engagements.job import EngagementBatch, ingest_engagements
+from engagement_platform.pipelines.jobs import INGEST_ENGAGEMENTS, open_stores, read_topic
 from engagement_platform.pipelines.parts import Parts
 from engagement_platform.settings import (
     BatchSettings,

@@ -52,10 +52,10 @@ from engagement_platform.embedded.game_traffic import GameTraffic
 from engagement_platform.embedded.ports import free_ports
 from engagement_platform.embedded.process import Supervisor
 from engagement_platform.engine.drain import DrainPolicy, drain
-from engagement_platform.jobs import build_job, close_source, open_stores
 from engagement_platform.lake.session import session_conf
 from engagement_platform.pipelines.games.feed import shipped
 from engagement_platform.pipelines.games.job import INGEST_GAME_EVENTS
+from engagement_platform.pipelines.jobs import build_job, close_source, open_stores, parts_of
 from engagement_platform.settings import GamesSettings, Settings
 from engagement_platform.sources.s3_events import S3File
 from engagement_platform.sources.s3_sqs import S3SqsDataSource
@@ -193,7 +193,7 @@ class Bench:
     def _follow_with_tables(self, bucket: Bucket, sender: threading.Thread, ends: float) -> list[str]:
         """The same with the job of game events, run again and again; the tables that may have rows."""
         settings = self._settings(bucket)
-        job = build_job(INGEST_GAME_EVENTS, self.spark, settings, open_stores(settings))
+        job = build_job(INGEST_GAME_EVENTS, parts_of(self.spark, settings, open_stores(settings)))
         sender.start()
         landed = 0
         while time.monotonic() < ends and (sender.is_alive() or landed < bucket.written):
@@ -251,7 +251,7 @@ class Bench:
 
     def _by_tables(self, bucket: Bucket) -> Callable[[], int]:
         settings = self._settings(bucket)
-        job = build_job(INGEST_GAME_EVENTS, self.spark, settings, open_stores(settings))
+        job = build_job(INGEST_GAME_EVENTS, parts_of(self.spark, settings, open_stores(settings)))
 
         def count() -> int:
             landed = sum(report.counts["rows_in"] for report in drain(job, AT_ONCE))

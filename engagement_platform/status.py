@@ -14,7 +14,12 @@ from itertools import accumulate
 
 from engagement_platform.engine.job import Stores
 from engagement_platform.engine.model import BatchRecord, JobState, Offsets
-from engagement_platform.jobs import (
+from engagement_platform.lake.engagement import MUTATION_REQUEST
+from engagement_platform.pipelines.backlog import moved_up_to, oldest_above, pending_rows, rows_above
+from engagement_platform.pipelines.declarations.declared import DeclaredEntity
+from engagement_platform.pipelines.games.backlog import backlog as objects_waiting
+from engagement_platform.pipelines.games.feed import Feed, shipped
+from engagement_platform.pipelines.jobs import (
     GAME_JOBS,
     INGEST_ENGAGEMENTS,
     INGEST_MUTATION_REQUESTS,
@@ -25,11 +30,6 @@ from engagement_platform.jobs import (
     open_stores,
     topic_of,
 )
-from engagement_platform.lake.engagement import MUTATION_REQUEST
-from engagement_platform.pipelines.backlog import moved_up_to, oldest_above, pending_rows, rows_above
-from engagement_platform.pipelines.declarations.declared import DeclaredEntity
-from engagement_platform.pipelines.games.backlog import backlog as objects_waiting
-from engagement_platform.pipelines.games.feed import Feed, shipped
 from engagement_platform.pipelines.mutations.move import REMATERIALIZE_ALIASES
 from engagement_platform.pipelines.parts import APPLY_MUTATIONS, announced
 from engagement_platform.pipelines.profiles.entity import profile

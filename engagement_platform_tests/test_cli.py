@@ -16,7 +16,7 @@ import pytest
 
 from engagement_platform.cli import PANELS, main
 from engagement_platform.cli.reading import show_rows
-from engagement_platform.jobs import JOB_NAMES, REDRIVE_QUARANTINE
+from engagement_platform.pipelines.jobs import JOB_NAMES, REDRIVE_QUARANTINE
 
 
 class Call(NamedTuple):

@@ -13,15 +13,15 @@ from deltalake import CommitProperties, write_deltalake
 from deltalake import Transaction as AppTransaction
 
 from engagement_platform.engine.model import BatchRecord, JobState, Manifest
-from engagement_platform.jobs import (
+from engagement_platform.lake.contract import Table
+from engagement_platform.lake.engagement import MAPPING, MUTATION_REQUEST
+from engagement_platform.pipelines.jobs import (
     INGEST_ENGAGEMENTS,
     INGEST_MUTATION_REQUESTS,
     INGEST_PROFILE_CHANGES,
     REMATERIALIZE_PROFILE,
     open_stores,
 )
-from engagement_platform.lake.contract import Table
-from engagement_platform.lake.engagement import MAPPING, MUTATION_REQUEST
 from engagement_platform.pipelines.mutations.move import REMATERIALIZE_ALIASES
 from engagement_platform.pipelines.parts import APPLY_MUTATIONS
 from engagement_platform.pipelines.snapshot import DATA, WATERMARK

@@ -41,11 +41,11 @@ def replay(
     """
     if finish == bool(prefix or date):
         raise typer.BadParameter("give --prefix or --date, or --finish alone")
-    from engagement_platform.jobs import open_stores, replay_game_events
     from engagement_platform.lake.session import spark_session
     from engagement_platform.pipelines.declarations.declared import declarations
     from engagement_platform.pipelines.games.feed import shipped
     from engagement_platform.pipelines.games.replay import folder_of
+    from engagement_platform.pipelines.jobs import open_stores, parts_of, replay_game_events
     from engagement_platform.settings import Settings
 
     settings = Settings()
@@ -53,7 +53,7 @@ def replay(
     prefixes = [*(prefix or ()), *(folder_of(day.date(), feed.settings(settings)) for day in date or ())]
     stores = open_stores(settings)
     with spark_session(settings, feed.replay_job) as spark:
-        reports = replay_game_events(prefixes, spark, settings, stores, callbacks(), feed=feed)
+        reports = replay_game_events(prefixes, parts_of(spark, settings, stores, callbacks()), feed=feed)
         print_batches(reports, as_json, "Nothing is left to replay.")
 
 

@@ -41,7 +41,7 @@ def run(
     A batch that was interrupted is finished first. Exit status: 0 when idle, 1 with a one-line reason.
     Example: engagement-platform run ingest-engagements --until-idle --json
     """
-    from engagement_platform.jobs import run_job
+    from engagement_platform.pipelines.jobs import run_job
     from engagement_platform.settings import Settings
 
     reports = run_job(job, Settings(), until_idle=until_idle, reason=reason, callbacks=callbacks())
@@ -53,7 +53,7 @@ def status(as_json: Json = False) -> None:
 
     Exit status: 0, or 1 with the reason when broker or stores do not answer.
     """
-    from engagement_platform.jobs import open_stores
+    from engagement_platform.pipelines.jobs import open_stores
     from engagement_platform.settings import Settings
     from engagement_platform.status import job_statuses
 
@@ -103,7 +103,7 @@ def reset(
     are then known duplicates, and what quarantine holds is not put there again. An unfinished batch is refused.
     Exit status: 0, or 1 with the reason. Example: engagement-platform reset ingest-engagements --yes
     """
-    from engagement_platform.jobs import reset_job
+    from engagement_platform.pipelines.jobs import reset_job
     from engagement_platform.settings import Settings
 
     if not yes:
@@ -123,19 +123,19 @@ def recover(dry_run: DryRun = False, as_json: Json = False) -> None:
     Example: engagement-platform recover --dry-run
     """
     from engagement_platform.engine.recovery import recover as recovered
-    from engagement_platform.jobs import open_stores
+    from engagement_platform.pipelines.jobs import open_stores
     from engagement_platform.settings import Settings
 
     found = recovered(open_stores(Settings()), dry_run=dry_run)
     for one in found:
         if as_json:
-            batch = None if one.manifest is None else {"app_id": one.manifest.app_id, "batch_id": one.manifest.batch_id}
-            print_json({"job": one.job, "batch": batch, "recorded_as": one.state, "lost": one.is_lost})
+            batch = one.manifest and {"app_id": one.manifest.app_id, "batch_id": one.manifest.batch_id}
+            print_json({"job": one.job, "batch": batch, "recorded_as": one.state, "lost": batch is None})
         else:
             typer.echo(str(one))
     if not found and not as_json:
         typer.echo("No table holds a batch.")
-    raise typer.Exit(int(any(one.is_lost for one in found)))
+    raise typer.Exit(int(any(one.manifest is None for one in found)))
 
 
 def page_views(until_idle: UntilIdle = False) -> None:
@@ -145,9 +145,9 @@ def page_views(until_idle: UntilIdle = False) -> None:
     two from running one stream at once. Exit status: 0 when nothing waits, 1 with a one-line reason.
     Example: engagement-platform page-views --until-idle
     """
-    from engagement_platform.jobs import open_stores
     from engagement_platform.lake.lake import Lake
     from engagement_platform.lake.session import spark_session
+    from engagement_platform.pipelines.jobs import open_stores
     from engagement_platform.pipelines.page_views.job import PAGE_VIEWS, run_hops
     from engagement_platform.settings import Settings
 

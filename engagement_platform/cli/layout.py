@@ -95,7 +95,7 @@ def _guards(settings: Settings, as_json: bool) -> int:
 
     from engagement_platform.guards.rules import broken
     from engagement_platform.guards.rules import guards as guards_of
-    from engagement_platform.jobs import open_stores
+    from engagement_platform.pipelines.jobs import open_stores
 
     found = guards_of(settings, open_stores(settings))
     wrong = broken(found)
@@ -104,25 +104,24 @@ def _guards(settings: Settings, as_json: bool) -> int:
         return 1 if wrong else 0
     colours = {"kept": "green", "broken": "bold red"}
     rows = [
-        (one.rule.code, Text(one.verdict.state, colours.get(one.verdict.state, "dim")), one.verdict.seen,
-         one.rule.says, one.rule.held_by, one.rule.source)
+        (one.code, Text(one.state, colours.get(one.state, "dim")), one.seen, one.says, one.held_by, one.source)
         for one in found
-    ]  # fmt: skip
+    ]
     print_table(("rule", "state", "seen", "says", "held by", "source"), rows)
     for guard in wrong:
-        typer.echo(f"{guard.rule.code} is broken: {guard.verdict.seen}. What to do: {guard.rule.do}")
+        typer.echo(f"{guard.code} is broken: {guard.seen}. What to do: {guard.do}")
     return 1 if wrong else 0
 
 
 def _capabilities(settings: Settings, as_json: bool) -> int:
     """Show what the engines can do; that one cannot is no failure."""
-    from engagement_platform.guards.capabilities import capabilities as tried
+    from engagement_platform.lake.capability_probes import capabilities as tried
     from engagement_platform.lake.session import spark_session
 
     with spark_session(settings, "doctor", reads_only=True) as spark:
         found = list(tried(spark))
     if as_json:
-        print_json({"capabilities": [one.as_json() for one in found]})
+        print_json({"capabilities": [one._asdict() for one in found]})
     else:
         rows = [(one.name, "yes" if one.works else "no", one.seen) for one in found]
         print_table(("capability", "works", "seen"), rows)

@@ -77,7 +77,7 @@ def restore(
 
 def _planned(settings: Settings, asked: Asked, dry_run: bool, as_json: bool) -> bool:
     """Print what would change; whether anything would."""
-    from engagement_platform.jobs import open_stores
+    from engagement_platform.pipelines.jobs import open_stores
     from engagement_platform.rollback.plan import plan
 
     planned = plan(settings, open_stores(settings), asked)
@@ -99,9 +99,9 @@ def _planned(settings: Settings, asked: Asked, dry_run: bool, as_json: bool) -> 
 
 @contextmanager
 def _restoring(settings: Settings) -> Iterator[Restoring]:
-    from engagement_platform.jobs import open_stores
     from engagement_platform.lake.lake import Lake
     from engagement_platform.lake.session import spark_session
+    from engagement_platform.pipelines.jobs import open_stores
     from engagement_platform.rollback.job import Restoring
 
     with spark_session(settings, "restore") as spark:

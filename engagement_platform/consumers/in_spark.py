@@ -29,8 +29,8 @@ def stream(lake: Lake, *, name: str, checkpoint: str, store_url: str | None = No
 
     Join each micro-batch with `as_now` in foreachBatch: joined as a stream, rows would be those of when it started. For
     some organizations only, filter the frame; for a pull now and then, use the trigger `availableNow`.
-    Raises CheckpointTaken when the folder belongs to another stream, CheckpointChanged when this stream has another
-    one, TooFarBehind, StoresUnavailable.
+    Raises CheckpointRefused when the folder belongs to another stream or this stream has another one, TooFarBehind,
+    StoresUnavailable.
     """
     # Before anything is read of the folder: what another stream has yet to read says nothing of this one.
     StreamCheckpoints(open_engine(store_url or lake.settings.store_url)).claim(name, checkpoint)

@@ -18,8 +18,8 @@ from engagement_platform.defs.platform import Platform
 from engagement_platform.defs.specs import DATA_TABLE, key_of
 from engagement_platform.engine.job import Stores
 from engagement_platform.errors import PlatformError
-from engagement_platform.jobs import INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS, JOB_NAMES
 from engagement_platform.lake.engagement import MUTATION_REQUEST, NOTIFICATION, QUARANTINE
+from engagement_platform.pipelines.jobs import INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS, JOB_NAMES
 from engagement_platform.pipelines.parts import APPLY_MUTATIONS
 from engagement_platform.settings import Settings
 from engagement_platform.sources.kafka_errors import TopicMissing

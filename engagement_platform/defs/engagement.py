@@ -13,8 +13,8 @@ from engagement_platform.defs.ingestion import Ingestion
 from engagement_platform.defs.materialization_events import Tables
 from engagement_platform.defs.sensors import backlog_sensor
 from engagement_platform.defs.specs import DATA_TABLE, engagement_specs, request_specs, topic_specs
-from engagement_platform.jobs import INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS
 from engagement_platform.lake.engagement import ALIAS, CHANGESET, MAPPING, MUTATION_REQUEST, NOTIFICATION, QUARANTINE
+from engagement_platform.pipelines.jobs import INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS
 
 if TYPE_CHECKING:
     from engagement_platform.defs.platform import Opened
@@ -33,15 +33,15 @@ REQUEST_TABLES = Tables(
 
 
 def _job(name: str, opened: Opened, callbacks: Callbacks) -> MicroBatchJob[Any]:
-    from engagement_platform.jobs import build_job
+    from engagement_platform.pipelines.jobs import build_job, parts_of
 
-    return build_job(name, opened.spark, opened.settings, opened.stores, callbacks)
+    return build_job(name, parts_of(opened.spark, opened.settings, opened.stores, callbacks))
 
 
 def _reread(day: date, opened: Opened, callbacks: Callbacks) -> Iterator[BatchReport]:
-    from engagement_platform.jobs import reread
+    from engagement_platform.pipelines.jobs import parts_of, reread
 
-    return reread([day], opened.spark, opened.settings, opened.stores, callbacks)
+    return reread(day, parts_of(opened.spark, opened.settings, opened.stores, callbacks))
 
 
 ENGAGEMENTS = Ingestion(

@@ -85,17 +85,17 @@ class EntityParts:
 
     def build(self, job: str, opened: Opened, callbacks: Callbacks) -> MicroBatchJob[Any]:
         """One of the two jobs."""
-        from engagement_platform.jobs import build_declared
+        from engagement_platform.pipelines.jobs import build_job, parts_of
 
         declared = self.declared(opened.settings)
-        return build_declared(job, declared, opened.spark, opened.settings, opened.stores, callbacks)
+        return build_job(job, parts_of(opened.spark, opened.settings, opened.stores, callbacks), declared)
 
     def reread(self, day: date, opened: Opened, callbacks: Callbacks) -> Iterator[BatchReport]:
         """What was ingested on a day, read once more."""
-        from engagement_platform.jobs import reread
+        from engagement_platform.pipelines.jobs import parts_of, reread
 
         declared = self.declared(opened.settings)
-        return reread([day], opened.spark, opened.settings, opened.stores, callbacks, declared=declared)
+        return reread(day, parts_of(opened.spark, opened.settings, opened.stores, callbacks), declared)
 
     @cached_property
     def changes(self) -> Ingestion:

@@ -144,9 +144,9 @@ def ingestion(feed: Feed, group: str) -> Ingestion:
 
 
 def _built(feed: Feed, opened: Opened, callbacks: Callbacks) -> MicroBatchJob[Any]:
-    from engagement_platform.jobs import build_declared
+    from engagement_platform.pipelines.jobs import build_job, parts_of
 
-    return build_declared(feed.job, feed, opened.spark, opened.settings, opened.stores, callbacks)
+    return build_job(feed.job, parts_of(opened.spark, opened.settings, opened.stores, callbacks), feed)
 
 
 def _again(feed: Feed, day: date, opened: Opened, callbacks: Callbacks) -> Iterator[BatchReport]:
@@ -156,10 +156,12 @@ def _again(feed: Feed, day: date, opened: Opened, callbacks: Callbacks) -> Itera
 def _replay(
     feed: Feed, prefixes: Sequence[str], opened: Opened, callbacks: Callbacks, *, may_be_empty: bool = False
 ) -> Iterator[BatchReport]:
-    from engagement_platform.jobs import replay_game_events
+    from engagement_platform.pipelines.jobs import parts_of, replay_game_events
 
     settings, stores = opened.settings, opened.stores
-    return replay_game_events(prefixes, opened.spark, settings, stores, callbacks, feed=feed, may_be_empty=may_be_empty)
+    return replay_game_events(
+        prefixes, parts_of(opened.spark, settings, stores, callbacks), feed=feed, may_be_empty=may_be_empty
+    )
 
 
 def replay_job(feed: Feed, pool: str) -> dg.JobDefinition:

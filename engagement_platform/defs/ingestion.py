@@ -86,7 +86,7 @@ def drained(
     raise.
     """
     from engagement_platform.engine.drain import DrainPolicy, drain
-    from engagement_platform.jobs import close_source
+    from engagement_platform.pipelines.jobs import close_source
 
     said = opened.settings.drain
     policy = (

@@ -73,9 +73,9 @@ def ingestion(stream: Stream) -> Ingestion:
     tables = (stream.table, stream.quarantine)
 
     def build(opened: Opened, callbacks: Callbacks) -> MicroBatchJob[Any]:
-        from engagement_platform.jobs import build_declared
+        from engagement_platform.pipelines.jobs import build_job, parts_of
 
-        return build_declared(stream.job, stream, opened.spark, opened.settings, opened.stores, callbacks)
+        return build_job(stream.job, parts_of(opened.spark, opened.settings, opened.stores, callbacks), stream)
 
     return Ingestion(
         stream.job,

@@ -72,10 +72,10 @@ MOVED_TABLES = Tables({}, {DATA_TABLE: "base", MAPPING: "base", CHANGESET: "chan
 
 def run_job(context: dg.OpExecutionContext, platform: Platform, name: str, tables: Tables, *, until_idle: bool) -> None:
     """Batch after batch of one of the two jobs, with events for its tables."""
-    from engagement_platform.jobs import build_job
+    from engagement_platform.pipelines.jobs import build_job, parts_of
 
     with platform.open(name) as opened:
-        job = build_job(name, opened.spark, opened.settings, opened.stores, callbacks_of(context))
+        job = build_job(name, parts_of(opened.spark, opened.settings, opened.stores, callbacks_of(context)))
         for _report in record_batches(context, tables, opened, drained(context, opened, job, until_idle=until_idle)):
             pass
 
@@ -145,7 +145,7 @@ def purge_due(looked: Waiting, last: BatchRecord | None, now: datetime) -> bool:
     requests are announced. The Data Table's log and the topic are asked only when a purge is due if everything on the
     topic has been read.
     """
-    from engagement_platform.jobs import unread_requests
+    from engagement_platform.pipelines.jobs import unread_requests
 
     settings, done = looked.given, 0 if last is None else last.unread_from.get("purge_before", 0)
     unread = partial(unread_requests, settings, looked.stores)

@@ -41,7 +41,7 @@ class Platform(dg.ConfigurableResource[None]):
 
         Raises SparkUnavailable, StoresUnavailable, and what resolving jars and reading settings raises.
         """
-        from engagement_platform.jobs import open_stores
+        from engagement_platform.pipelines.jobs import open_stores
 
         settings = self.settings()
         stores = open_stores(settings)

@@ -38,14 +38,14 @@ def redrive(context: dg.OpExecutionContext, config: RedriveConfig, platform: Pla
 
 def redrives(reason: str, opened: Opened, callbacks: Callbacks) -> Iterator[tuple[MicroBatchJob[Any], Tables]]:
     """Engagements, requests, profiles, and everything that is declared and has a quarantine; with their tables."""
-    from engagement_platform.jobs import redrive_declared, redrive_jobs, redriven_tables
+    from engagement_platform.pipelines.jobs import parts_of, redrive_declared, redrive_jobs, redriven_tables
 
-    spark, settings, stores = opened.spark, opened.settings, opened.stores
-    engagements, requests = redrive_jobs(reason, spark, settings, stores, callbacks)
+    parts = parts_of(opened.spark, opened.settings, opened.stores, callbacks)
+    engagements, requests = redrive_jobs(reason, parts)
     yield engagements, ENGAGEMENT_TABLES
     yield requests, REQUEST_TABLES
-    for declared in redriven_tables(settings):
-        if job := redrive_declared(declared, reason, spark, settings, stores, callbacks):
+    for declared in redriven_tables(opened.settings):
+        if job := redrive_declared(declared, reason, parts):
             yield job, _tables_of(declared)
 
 

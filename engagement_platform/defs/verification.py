@@ -20,9 +20,9 @@ from engagement_platform.defs.specs import DATA_TABLE, key_of
 from engagement_platform.engine.job import Stores
 from engagement_platform.errors import PlatformError
 from engagement_platform.guards.rules import Guard, broken, guards
-from engagement_platform.jobs import INGEST_ENGAGEMENTS
 from engagement_platform.lake import log
 from engagement_platform.lake.engagement import ALIAS, MAPPING, NOTIFICATION, QUARANTINE
+from engagement_platform.pipelines.jobs import INGEST_ENGAGEMENTS
 from engagement_platform.pipelines.parts import APPLY_MUTATIONS
 from engagement_platform.settings import Settings
 from engagement_platform.status import succeeded
@@ -125,12 +125,9 @@ def guards_kept(settings: Settings, stores: Stores) -> dg.AssetCheckResult:
 
 def guards_result(found: Sequence[Guard]) -> dg.AssetCheckResult:
     """Passed when no rule is broken; otherwise says which, by what one sees it, and what to do."""
-    wrong = [f"{guard.rule.says} But: {guard.verdict.seen}. {guard.rule.do}" for guard in broken(found)]
+    wrong = [f"{guard.says} But: {guard.seen}. {guard.do}" for guard in broken(found)]
     columns = [dg.TableColumn(name) for name in ("rule", "state", "seen")]
-    records = [
-        dg.TableRecord({"rule": guard.rule.code, "state": guard.verdict.state, "seen": guard.verdict.seen})
-        for guard in found
-    ]
+    records = [dg.TableRecord({"rule": guard.code, "state": guard.state, "seen": guard.seen}) for guard in found]
     each = dg.MetadataValue.table(records, dg.TableSchema(columns))
     return _result(not wrong, " ".join(wrong) or None, {"each": each})
 

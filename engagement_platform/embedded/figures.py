@@ -14,7 +14,7 @@ from rich.table import Table
 
 from engagement_platform.engine.model import BatchRecord, JobState
 from engagement_platform.errors import PlatformError
-from engagement_platform.jobs import INGEST_MUTATION_REQUESTS, TOPIC_JOBS, open_stores
+from engagement_platform.pipelines.jobs import INGEST_MUTATION_REQUESTS, TOPIC_JOBS, open_stores
 from engagement_platform.pipelines.parts import APPLY_MUTATIONS
 from engagement_platform.settings import KafkaSettings, Settings
 from engagement_platform.sources.kafka import KafkaSource
@@ -61,7 +61,7 @@ class Figures:
 
 
 def figures(settings: Settings) -> Figures:
-    """The figures now. Raises BrokerUnavailable, BrokerRefused, KafkaOptionRefused and what the stores raise."""
+    """The figures now. Raises BrokerUnavailable, KafkaRefused and what the stores raise."""
     at, on_broker = datetime.now(UTC), messages_on_broker(settings.kafka)
     jobs = {job.job: job for job in job_statuses(settings)}
     counts = Counter(on_broker=on_broker)
@@ -86,7 +86,7 @@ def messages_on_broker(kafka: KafkaSettings) -> int:
     """Messages ever written to the topics: the sum of their end offsets, whatever retention removed since.
 
     Asks the broker, not the producer, so that a producer that was killed cannot make the sum wrong. A topic that does
-    not exist holds none. Raises BrokerUnavailable, BrokerRefused, KafkaOptionRefused.
+    not exist holds none. Raises BrokerUnavailable, KafkaRefused.
     """
     total = 0
     for topic in (kafka.engagements_topic, kafka.mutation_requests_topic, kafka.profile_changes_topic):

@@ -23,7 +23,7 @@ from engagement_platform.embedded.traffic import ENGAGEMENTS, Kind, Message, Tra
 from engagement_platform.errors import PlatformError
 from engagement_platform.settings import KafkaSettings, PipelinesSettings, Settings
 from engagement_platform.sources.kafka import KafkaSource
-from engagement_platform.sources.kafka_errors import KafkaOptionRefused
+from engagement_platform.sources.kafka_errors import KafkaRefused
 from engagement_platform.sources.kafka_options import client_options, without_secrets
 
 # The broker's own limit decides (the embedded one takes 4 MiB); the client's default would refuse 1 MB already.
@@ -82,7 +82,7 @@ def produce(
 
     topics: where each kind goes, by default the topics of the settings. rate: messages a second in all; a producer that
     falls behind catches up. A message that the broker does not take is counted in the report, and the next one is sent.
-    Raises BrokerUnavailable before anything is sent, TopicMissing, KafkaOptionRefused, and PlatformError when the
+    Raises BrokerUnavailable before anything is sent, TopicMissing, KafkaRefused, and PlatformError when the
     client gives up for good.
     """
     topics, stop, began = topics or topics_of(settings), stop or threading.Event(), time.monotonic()
@@ -143,7 +143,7 @@ def _producer(settings: KafkaSettings) -> Producer:
     try:
         return Producer(options)
     except KafkaException as refused:
-        raise KafkaOptionRefused(without_secrets(refused.args[0].str(), settings)) from None
+        raise KafkaRefused(without_secrets(refused.args[0].str(), settings)) from None
 
 
 def _hand_over(

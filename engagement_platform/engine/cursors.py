@@ -1,19 +1,16 @@
-"""How far each consumer has read, and which checkpoint folder belongs to which stream. Kept beside the checkpoints.
-
-What a position means is for those who read; here it moves only from where its reader found it.
-"""
+"""How far each consumer has read, and which checkpoint folder belongs to which stream, in the stores' database."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
-from sqlalchemy import ColumnElement, Connection, Engine, Row, and_, select
+from sqlalchemy import ColumnElement, Connection, Engine, and_, select
 
-from engagement_platform.engine.database import reading, utc_now, writing
+from engagement_platform.engine.database import reading, upsert, utc_now, writing
 from engagement_platform.engine.schema import CONSUMER, STREAM_BATCH, STREAM_CHECKPOINT
 from engagement_platform.errors import PlatformError
 
@@ -21,53 +18,9 @@ from engagement_platform.errors import PlatformError
 class CursorMoved(PlatformError):
     """Another process moved, or removed, the cursor that a reader wants to move."""
 
-    def __init__(self, name: str, found: Cursor | None) -> None:
-        self.name = name
-        now = "it was forgotten" if found is None else f"it stands at {dict(found.position)} since {found.committed_ts}"
-        super().__init__(
-            f"The cursor of consumer {name} was moved by somebody else meanwhile: {now}. It was not moved now. One "
-            "process at a time reads under a name: end the other one, or give this one its own name, and start again; "
-            "what was read since the last commit comes once more."
-        )
 
-
-class CheckpointTaken(PlatformError):
-    """A stream was started on a checkpoint folder that belongs to another stream."""
-
-    def __init__(self, stream: str, location: str, owner: str) -> None:
-        self.stream, self.location, self.owner = stream, location, owner
-        super().__init__(
-            f"The checkpoint folder {location} belongs to the stream {owner}, so {stream} cannot use it: two streams "
-            "overwrite each other's progress there. Nothing was started. Give every stream a folder of its own."
-        )
-
-
-class CheckpointChanged(PlatformError):
-    """A stream was started again on another checkpoint folder than before."""
-
-    def __init__(self, stream: str, location: str, before: str) -> None:
-        self.stream, self.location, self.before = stream, location, before
-        super().__init__(
-            f"The stream {stream} has its checkpoint in {before} and was now started with {location}: it would begin "
-            "again, and read everything twice or leave a gap. Nothing was started. Start it with the folder it had, "
-            "or, to begin anew on purpose, `engagement-platform consumers --forget-stream "
-            f"{stream}`."
-        )
-
-
-class CheckpointBehind(PlatformError):
-    """A stream's checkpoint folder has finished fewer batches than the stores know of."""
-
-    def __init__(self, stream: str, location: str, found: int | None, recorded: int) -> None:
-        self.stream, self.location, self.found, self.recorded = stream, location, found, recorded
-        stands = "has finished none" if found is None else f"stands at batch {found}"
-        super().__init__(
-            f"The stream {stream} has finished batch {recorded}, and its checkpoint folder {location} {stands}: an "
-            "older copy was put in its place. Batches with the same numbers and other rows would be taken for those "
-            "that the table has, and be lost. Nothing was started. Put the newest folder back; or, to begin anew, move "
-            "the table and those after it away and run `engagement-platform consumers --forget-stream "
-            f"{stream}` for each."
-        )
+class CheckpointRefused(PlatformError):
+    """A checkpoint folder is another stream's, or not the one that this stream had, or an older copy of it."""
 
 
 @dataclass(frozen=True)
@@ -97,20 +50,20 @@ class CursorStore:
 
     def all(self, lake: str) -> list[Cursor]:
         """Every consumer of a lake, by name."""
-        query = select(CONSUMER).where(CONSUMER.c.lake == lake).order_by(CONSUMER.c.name)
-        with reading(self._engine) as connection:
-            return [_cursor(row) for row in connection.execute(query)]
+        return self._where(CONSUMER.c.lake == lake)
 
     def below(self, lake: str) -> list[Cursor]:
         """Every consumer of one table of a lake, by table and name; theirs go by the table instead of the lake."""
-        inside = CONSUMER.c.lake.startswith(f"{lake}/", autoescape=True)
-        query = select(CONSUMER).where(inside).order_by(CONSUMER.c.lake, CONSUMER.c.name)
+        return self._where(CONSUMER.c.lake.startswith(f"{lake}/", autoescape=True))
+
+    def _where(self, which: ColumnElement[bool]) -> list[Cursor]:
+        query = select(CONSUMER).where(which).order_by(CONSUMER.c.lake, CONSUMER.c.name)
         with reading(self._engine) as connection:
-            return [_cursor(row) for row in connection.execute(query)]
+            return [Cursor(**row._asdict()) for row in connection.execute(query)]
 
     def begin(self, lake: str, name: str, position: Mapping[str, int]) -> Cursor:
         """The consumer's cursor; a new consumer's is stored at `position`, durably."""
-        with writing(self._engine, _lock(lake, name)) as connection:
+        with writing(self._engine, f"consumer/{lake}/{name}") as connection:
             found = _found(connection, lake, name)
             if found is not None:
                 return found
@@ -121,20 +74,27 @@ class CursorStore:
 
     def move(self, seen: Cursor, position: Mapping[str, int], rows: int) -> Cursor:
         """The cursor at a new position, after `rows` more. seen: as it was read last. Raises CursorMoved."""
-        with writing(self._engine, _lock(seen.lake, seen.name)) as connection:
+        with writing(self._engine, f"consumer/{seen.lake}/{seen.name}") as connection:
             found = _found(connection, seen.lake, seen.name)
             if found is None or found.revision != seen.revision or found.started_ts != seen.started_ts:
-                raise CursorMoved(seen.name, found)
-            moved = Cursor(
-                seen.lake, seen.name, dict(position), seen.revision + 1, found.rows_read + rows, found.started_ts,
-                self._clock(),
-            )  # fmt: skip
+                now = f"it is at {dict(found.position)} since {found.committed_ts}" if found else "it was forgotten"
+                raise CursorMoved(
+                    f"The cursor of consumer {seen.name} was moved by another process: {now}. It was not moved now. "
+                    "Start again, one process at a time under a name: what was read since the last commit comes again."
+                )
+            moved = replace(
+                found,
+                position=dict(position),
+                revision=seen.revision + 1,
+                rows_read=found.rows_read + rows,
+                committed_ts=self._clock(),
+            )
             connection.execute(CONSUMER.update().where(_key(seen.lake, seen.name)).values(**vars(moved)))
             return moved
 
     def forget(self, lake: str, name: str) -> bool:
         """Remove a consumer; whether there was one. Nothing is kept for it any more."""
-        with writing(self._engine, _lock(lake, name)) as connection:
+        with writing(self._engine, f"consumer/{lake}/{name}") as connection:
             return connection.execute(CONSUMER.delete().where(_key(lake, name))).rowcount > 0
 
 
@@ -155,19 +115,25 @@ class StreamCheckpoints:
         self._engine, self._clock = engine, clock
 
     def claim(self, stream: str, location: str) -> None:
-        """Make a folder this stream's, for ever. Raises CheckpointTaken, CheckpointChanged."""
+        """Make a folder this stream's, for ever. Raises CheckpointRefused."""
         location = checkpoint_folder(location)
         with writing(self._engine, "stream-checkpoints") as connection:
             folders = {row.stream: row.location for row in connection.execute(select(STREAM_CHECKPOINT))}
             if folders.get(stream) == location:
                 return
             if owner := next((one for one, folder in folders.items() if folder == location), None):
-                raise CheckpointTaken(stream, location, owner)
+                raise CheckpointRefused(
+                    f"The checkpoint folder {location} belongs to the stream {owner}, so {stream} cannot use it. "
+                    "Nothing was started. Give every stream a folder of its own."
+                )
             if stream in folders:
-                raise CheckpointChanged(stream, location, folders[stream])
-            connection.execute(
-                STREAM_CHECKPOINT.insert().values(location=location, stream=stream, claimed_ts=self._clock())
-            )
+                raise CheckpointRefused(
+                    f"The stream {stream} has its checkpoint in {folders[stream]} and was now started with {location}, "
+                    "where it would begin again. Nothing was started. Start it with the folder it had, or forget it: "
+                    f"`engagement-platform consumers --forget-stream {stream}`."
+                )
+            values = {"location": location, "stream": stream, "claimed_ts": self._clock()}
+            connection.execute(STREAM_CHECKPOINT.insert().values(**values))
 
     def all(self) -> dict[str, str]:
         """Checkpoint folder by stream."""
@@ -177,12 +143,9 @@ class StreamCheckpoints:
 
     def record(self, stream: str, batch_id: int) -> None:
         """Keep the number of the last batch that a stream has finished, as Spark counts them."""
-        of = STREAM_BATCH.c.stream == stream
+        values = {"stream": stream, "batch_id": batch_id, "recorded_ts": self._clock()}
         with writing(self._engine, "stream-checkpoints") as connection:
-            connection.execute(STREAM_BATCH.delete().where(of))
-            connection.execute(
-                STREAM_BATCH.insert().values(stream=stream, batch_id=batch_id, recorded_ts=self._clock())
-            )
+            upsert(connection, STREAM_BATCH, values, "stream")
 
     def recorded(self, stream: str) -> int | None:
         """The last batch that a stream has finished; None where none was kept."""
@@ -191,11 +154,21 @@ class StreamCheckpoints:
             found: int | None = connection.execute(query).scalar_one_or_none()
         return found
 
-    def refuse_behind(self, stream: str, location: str, found: int | None) -> None:
-        """Raise CheckpointBehind where the folder has finished less than is recorded. found: its last batch."""
+    def is_behind(self, stream: str, found: int | None) -> bool:
+        """Whether a folder whose last finished batch is `found` has finished less than is recorded of the stream."""
         recorded = self.recorded(stream)
-        if recorded is not None and (found is None or found < recorded):
-            raise CheckpointBehind(stream, location, found, recorded)
+        return recorded is not None and (found is None or found < recorded)
+
+    def refuse_behind(self, stream: str, location: str, found: int | None) -> None:
+        """Raise CheckpointRefused where `is_behind`: batches with the same numbers and other rows would be lost."""
+        if self.is_behind(stream, found):
+            last = "has finished none" if found is None else f"ends at batch {found}"
+            raise CheckpointRefused(
+                f"The stream {stream} has finished batch {self.recorded(stream)}, and its checkpoint folder {location} "
+                f"{last}: an older copy was put in its place. Nothing was started. Put the newest folder back; or, to "
+                "begin anew, move the table and those after it away and run "
+                f"`engagement-platform consumers --forget-stream {stream}` for each."
+            )
 
     def forget(self, stream: str) -> bool:
         """Let a stream begin anew in another folder; whether it was known."""
@@ -205,18 +178,10 @@ class StreamCheckpoints:
             return gone.rowcount > 0
 
 
-def _lock(lake: str, name: str) -> str:
-    return f"consumer/{lake}/{name}"
-
-
 def _key(lake: str, name: str) -> ColumnElement[bool]:
     return and_(CONSUMER.c.lake == lake, CONSUMER.c.name == name)
 
 
 def _found(connection: Connection, lake: str, name: str) -> Cursor | None:
     row = connection.execute(select(CONSUMER).where(_key(lake, name))).one_or_none()
-    return None if row is None else _cursor(row)
-
-
-def _cursor(row: Row[tuple[object, ...]]) -> Cursor:
-    return Cursor(**row._asdict())
+    return None if row is None else Cursor(**row._asdict())

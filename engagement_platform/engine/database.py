@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
-from sqlalchemy import Connection, Engine, MetaData, create_engine, event, inspect, select, text
+from sqlalchemy import Connection, Engine, MetaData, Table, create_engine, event, inspect, select, text
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DatabaseError, InterfaceError, NoSuchModuleError, OperationalError
 from sqlalchemy.pool import ConnectionPoolEntry, NullPool
 
-from engagement_platform.engine.schema import METADATA, SCHEMA
+from engagement_platform.engine.schema import METADATA, SCHEMA, SEQUENCE
 from engagement_platform.errors import START_ANEW, PlatformError
 
 SCHEMA_VERSION = 3
@@ -27,34 +27,21 @@ _WRITES = "engagement_platform_writes"
 class StoresUnavailable(PlatformError):
     """The stores' database cannot be reached, or stays locked. Nothing was decided; running again is safe."""
 
-    def __init__(self, database: str, cause: str) -> None:
-        self.database, self.cause = database, cause
+    def __init__(self, engine_url: URL, cause: str) -> None:
+        self.cause = cause
         super().__init__(
-            f"the stores at {database} cannot be used: {cause}. No checkpoint was changed by this call as far as is "
-            "known, and no table. See that the database is up and ENGAGEMENT_PLATFORM_STORES__URL names it, then run "
-            "again: the batch continues where it stands"
+            f"The stores at {_shown(engine_url)} cannot be used: {cause}. See that the database is up and "
+            "ENGAGEMENT_PLATFORM_STORES__URL names it, then run again: the batch continues where it was."
         )
 
 
-class StoresTooNew(PlatformError):
+class StoresOfAnotherVersion(PlatformError):
     """The stores were written by another version of the platform."""
 
-    def __init__(self, database: str, found: int) -> None:
-        self.database, self.found = database, found
+    def __init__(self, engine_url: URL, found: int) -> None:
         super().__init__(
-            f"the stores at {database} have schema version {found}, this platform knows {SCHEMA_VERSION}. Nothing was "
-            "changed. Run the version of the platform that wrote them"
-        )
-
-
-class StoresTooOld(PlatformError):
-    """The stores were written by the first edition of the platform."""
-
-    def __init__(self, database: str, found: int) -> None:
-        self.database, self.found = database, found
-        super().__init__(
-            f"the stores at {database} have schema version {found} and were written by the first edition of the "
-            f"platform; this one writes {SCHEMA_VERSION}. Nothing was changed. {START_ANEW}"
+            f"The stores at {_shown(engine_url)} have schema version {found}, this platform writes {SCHEMA_VERSION}. "
+            f"Nothing was changed. Run the version of the platform that wrote them. {START_ANEW}"
         )
 
 
@@ -67,14 +54,15 @@ def open_engine(url: str) -> Engine:
     """Connect to the stores and create their tables on first use; several processes may do so at once.
 
     url: SQLAlchemy URL, `sqlite:///<absolute path>` (the folder is created) or `postgresql+psycopg2://…`.
-    Raises StoresUnavailable when the database cannot be reached, StoresTooNew or StoresTooOld when its schema is
-    another one.
+    Raises StoresUnavailable, StoresOfAnotherVersion.
     """
     parsed = _parse(url)
-    sqlite = parsed.get_backend_name() == "sqlite"
-    if sqlite and parsed.database:
-        _make_folder(parsed)
-    engine = _sqlite_engine(parsed) if sqlite else _postgres_engine(parsed)
+    if parsed.get_backend_name() == "sqlite":
+        engine = _sqlite_engine(parsed)
+    else:
+        # pre_ping: a server that was restarted between two batches costs one new connection, not a failed batch.
+        options = {"pool_pre_ping": True, "pool_size": 2, "max_overflow": 8}
+        engine = create_engine(parsed, connect_args={"connect_timeout": 10}, **options)
     try:
         _ensure_schema(engine)
     except BaseException:
@@ -127,32 +115,47 @@ def writing(engine: Engine, *names: str) -> Iterator[Connection]:
         raise _unavailable(engine, error) from error
 
 
+def next_sequence(connection: Connection) -> int:
+    """Greater than the sequence of every batch and every tombstone of these stores.
+
+    The transaction holds the row until it ends, so batches get their numbers in the order in which they begin,
+    whatever the clocks of their machines show.
+    """
+    last = SEQUENCE.c.last
+    if connection.execute(SEQUENCE.update().values(last=last + 1)).rowcount == 0:
+        # Of two that come first on PostgreSQL one fails here, and its batch begins with the next run.
+        connection.execute(SEQUENCE.insert().values(name="batch", last=1))
+    return int(connection.execute(select(last)).scalar_one())
+
+
+def upsert(connection: Connection, table: Table, values: Mapping[str, object], *key: str) -> None:
+    """Update the row with this key, or insert it; for transactions that nobody else can insert beside."""
+    where = [table.c[name] == values[name] for name in key]
+    if connection.execute(table.update().where(*where).values(**values)).rowcount == 0:
+        connection.execute(table.insert().values(**values))
+
+
 def _parse(url: str) -> URL:
     try:
         parsed = make_url(url)
         parsed.get_dialect()
+        if parsed.get_backend_name() in ("sqlite", "postgresql"):
+            return parsed
     except (ArgumentError, NoSuchModuleError, ImportError, ValueError):
-        # Without the cause: SQLAlchemy quotes the URL there, and it holds a password.
-        raise PlatformError(
-            "ENGAGEMENT_PLATFORM_STORES__URL is not a database URL that can be used here; nothing was opened. "
-            "Write sqlite:////path/stores.db or postgresql+psycopg2://user:password@host/database"
-        ) from None
-    if parsed.get_backend_name() not in ("sqlite", "postgresql"):
-        raise PlatformError(
-            f"the stores run on SQLite and PostgreSQL, not on {parsed.get_backend_name()}; nothing was opened. "
-            "Set ENGAGEMENT_PLATFORM_STORES__URL to one of the two, or leave it out for SQLite"
-        )
-    return parsed
-
-
-def _make_folder(url: URL) -> None:
-    try:
-        Path(str(url.database)).parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StoresUnavailable(url.render_as_string(hide_password=True), str(error)) from error
+        pass
+    # Without SQLAlchemy's own error: it quotes the URL, which holds a password.
+    raise PlatformError(
+        "ENGAGEMENT_PLATFORM_STORES__URL is not the URL of a SQLite or PostgreSQL database; nothing was opened. "
+        "Write sqlite:////path/stores.db or postgresql+psycopg2://user:password@host/database."
+    )
 
 
 def _sqlite_engine(url: URL) -> Engine:
+    if url.database:
+        try:
+            Path(url.database).parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StoresUnavailable(url, str(error)) from error
     # A connection a transaction (0.3 ms): none is ever carried over a fork, which SQLite does not survive.
     engine = create_engine(url, poolclass=NullPool, connect_args={"timeout": LOCK_TIMEOUT_S})
 
@@ -176,11 +179,6 @@ def _sqlite_engine(url: URL) -> Engine:
     return engine
 
 
-def _postgres_engine(url: URL) -> Engine:
-    # pre_ping: a server that was restarted between two batches costs one new connection, not a failed batch.
-    return create_engine(url, pool_pre_ping=True, pool_size=2, max_overflow=8, connect_args={"connect_timeout": 10})
-
-
 def _ensure_schema(engine: Engine) -> None:
     if engine.dialect.name == "sqlite":
         _switch_to_wal(engine)
@@ -200,24 +198,18 @@ def _schema_is_there(engine: Engine, connection: Connection) -> bool:
         return False
     version = connection.execute(select(SCHEMA.c.version)).scalar_one_or_none()
     if version is not None and version != SCHEMA_VERSION:
-        refused = StoresTooOld if version < SCHEMA_VERSION else StoresTooNew
-        raise refused(engine.url.render_as_string(hide_password=True), version)
+        raise StoresOfAnotherVersion(engine.url, version)
     # Tables that came later are added to stores that are older; a platform that does not know them leaves them alone.
     return version is not None and there.issuperset(METADATA.tables)
 
 
 def _switch_to_wal(engine: Engine) -> None:
-    """Turn on WAL, once for the life of the file.
-
-    The switch wants the file for itself and does not honour the busy timeout, so processes that start together
-    try again until the first of them is through.
-    """
+    """Turn on WAL, once for the life of the file; SQLite's busy timeout does not cover the switch."""
     deadline = time.monotonic() + LOCK_TIMEOUT_S
     while True:
-        raw = None
         try:
-            raw = engine.raw_connection()
-            raw.cursor().execute("PRAGMA journal_mode=WAL").close()
+            with closing(engine.raw_connection()) as raw:
+                raw.cursor().execute("PRAGMA journal_mode=WAL").close()
         except Exception as error:
             # raw_connection() wraps errors of the driver, a cursor does not: both are recognized by their text.
             if "locked" not in str(error) or time.monotonic() > deadline:
@@ -225,9 +217,6 @@ def _switch_to_wal(engine: Engine) -> None:
             time.sleep(0.05)
         else:
             return
-        finally:
-            if raw is not None:
-                raw.close()
 
 
 def _unavailable(engine: Engine, error: Exception) -> Exception:
@@ -235,4 +224,8 @@ def _unavailable(engine: Engine, error: Exception) -> Exception:
     if type(error) not in (DatabaseError, InterfaceError, OperationalError):
         return error
     cause = str(getattr(error, "orig", error)).strip().splitlines() or [type(error).__name__]
-    return StoresUnavailable(engine.url.render_as_string(hide_password=True), cause[0].rstrip("."))
+    return StoresUnavailable(engine.url, cause[0].rstrip("."))
+
+
+def _shown(url: URL) -> str:
+    return url.render_as_string(hide_password=True)

@@ -266,7 +266,8 @@ class _Attempt(Generic[W]):
         self, job: MicroBatchJob[W], lease: Lease, tables: Sequence[Lease], planned: tuple[Offsets, Offsets] | None
     ) -> None:
         self.planned = planned
-        self.job, self.fences = job, [held.fence for held in (lease, *tables)]
+        self.job, self.leases = job, (lease, *tables)
+        self.fences = [held.fence for held in self.leases]
         self.checkpoints, self.metadata = job.stores.checkpoints, job.stores.metadata
         self.began = time.monotonic()
         self.seconds: dict[str, float] = {}
@@ -379,7 +380,8 @@ class _Attempt(Generic[W]):
 
     def _check(self) -> None:
         """Raise LeaseLost, or the lake's error, when this run may not write any more."""
-        self.job.stores.leases.check(self.fences)
+        for lease in self.leases:
+            lease.check()
         self.job.fencing.check()
 
     def _run_process(self, process: Process[W], work: W, manifest: Manifest) -> Counts:

@@ -1,7 +1,4 @@
-"""One writer at a time: named leases in the stores' database, with heartbeat, fencing number and a waiting line.
-
-What a lease protects is up to its callers; `stores` verifies fences inside its own transactions.
-"""
+"""One writer at a time: named leases in the stores' database, with heartbeat, fencing number and a waiting line."""
 
 from __future__ import annotations
 
@@ -9,14 +6,14 @@ import logging
 import secrets
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Self
 
 from sqlalchemy import Connection, Engine, Row, func, select
 
-from engagement_platform.engine.database import StoresUnavailable, reading, writing
+from engagement_platform.engine.database import StoresUnavailable, reading, upsert, writing
 from engagement_platform.engine.owner import is_gone, this_process
 from engagement_platform.engine.schema import LEASE, LEASE_WAITER
 from engagement_platform.errors import PlatformError
@@ -171,7 +168,6 @@ class Lease:
         elif self._stop.is_set():
             return
         self._stop.set()
-        self._store.forget(self)
         try:
             with writing(self._store.engine, lock_name(self.fence.name)) as connection:
                 connection.execute(
@@ -188,7 +184,6 @@ class Lease:
         """Stop keeping the lease alive without releasing it: the next holder sees that it was never released."""
         self._lost = self._lost or "it was left to end by itself"
         self._stop.set()
-        self._store.forget(self)
 
     def __enter__(self) -> Self:
         return self
@@ -228,11 +223,7 @@ class LeaseStore:
         clock: Callable[[], datetime] | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self.engine = engine
-        self.ttl = ttl
-        self._clock = clock
-        self._sleep = sleep
-        self._held: dict[Fence, Lease] = {}
+        self.engine, self.ttl, self._clock, self._sleep = engine, ttl, clock, sleep
 
     def acquire(
         self,
@@ -254,40 +245,29 @@ class LeaseStore:
         try:
             while True:
                 beat_at = self.elapsed()
-                now, ticket, fence, other = self._attempt(name, purpose, ticket, stay=wait > timedelta(0))
-                if fence is not None:
-                    self._held[fence] = lease = Lease(self, fence, beat_at, other)
-                    return lease
-                assert other is not None, "a lease that is not ours is somebody's"
+                with writing(self.engine, lock_name(name)) as connection:
+                    now = self.now(connection)
+                    row = connection.execute(select(LEASE).where(LEASE.c.name == name)).one_or_none()
+                    free = row is None or self._is_free(row, now)
+                    before_us = self._first_waiter(connection, name, ticket, now)
+                    if free and before_us is None:
+                        fence, replaced = self._take(connection, name, purpose, row, now)
+                    elif wait > timedelta(0):
+                        ticket = _keep_place(connection, ticket, name, purpose, now)
+                if free and before_us is None:
+                    return Lease(self, fence, beat_at, replaced)
+                other = _holder(row) if row is not None and not free else before_us
+                assert other is not None, "a lease that is not ours has a holder or a line"
                 began = began or now
                 if now - began >= wait:
                     raise LeaseUnavailable(other, now - began)
                 if on_wait is not None and other != waits_for:
                     on_wait(other)
                     waits_for = other
-                pause = min(POLL, self.ttl / 10, wait - (now - began))
-                self._sleep(pause.total_seconds())
+                self._sleep(min(POLL, self.ttl / 10, wait - (now - began)).total_seconds())
         finally:
             if ticket is not None:
                 self._leave(name, ticket)
-
-    def check(self, fences: Sequence[Fence]) -> None:
-        """Return when every one of these leases is still held, else raise LeaseLost for the first that is not.
-
-        Leases acquired here are as patient with an unreachable database as `Lease.check`; for others it raises
-        StoresUnavailable.
-        """
-        for fence in fences:
-            lease = self._held.get(fence)
-            if lease is not None:
-                lease.check()
-                continue
-            with reading(self.engine) as connection:
-                verify(connection, fence)
-
-    def forget(self, lease: Lease) -> None:
-        """A lease that was released is no longer looked after."""
-        self._held.pop(lease.fence, None)
 
     def holders(self) -> list[Holder]:
         """Every lease that is held, by name; a holder that died and has not been replaced yet is among them."""
@@ -304,62 +284,40 @@ class LeaseStore:
         return datetime.now(UTC)
 
     def elapsed(self) -> float:
-        """Seconds from some fixed moment, for measuring how long ago something was here."""
+        """Seconds from some fixed moment, for measuring how long ago a heartbeat was."""
         if self._clock is not None:
             return self._clock().timestamp()
         # CLOCK_BOOTTIME goes on while a laptop sleeps, as the lease does; not every system has it.
         return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
 
-    def _attempt(
-        self, name: str, purpose: str, ticket: int | None, *, stay: bool
-    ) -> tuple[datetime, int | None, Fence | None, Holder | None]:
-        """One look: take the lease, or (stay) keep a place in the line.
-
-        Out: the time, our ticket, the fence where the lease is ours, and the holder: who never released it before us,
-        or who is before us now.
-        """
-        me = this_process()
-        with writing(self.engine, lock_name(name)) as connection:
-            now = self.now(connection)
-            row = connection.execute(select(LEASE).where(LEASE.c.name == name)).one_or_none()
-            before = self._line_before(connection, name, ticket, now)
-            free = row is None or self._is_free(row, now)
-            if free and before is None:
-                fencing = _next_number(0 if row is None else row.fencing)
-                replaced = None if row is None or row.owner is None else _holder(row)
-                # Kept until the lease is released: a later successor, too, has to know whose writes may be
-                # under way.
-                before_us = replaced.purposes if replaced is not None else ()
-                purposes = _AFTER.join(dict.fromkeys((purpose, *before_us)))
-                values = {
-                    "owner": str(me), "place": me.place, "fencing": fencing, "purpose": purposes,
-                    "acquired_ts": now, "heartbeat_ts": now, "expires_ts": now + self.ttl,
-                }  # fmt: skip
-                if row is None:
-                    connection.execute(LEASE.insert().values(name=name, **values))
-                else:
-                    connection.execute(LEASE.update().where(LEASE.c.name == name).values(**values))
-                connection.execute(LEASE_WAITER.delete().where(LEASE_WAITER.c.ticket == ticket))
-                return now, None, Fence(name, fencing), replaced
-            if stay:
-                place = {"name": name, "owner": str(me), "place": me.place, "purpose": purpose}
-                ticket = _keep_place(connection, ticket, place, now)
-            return now, ticket, None, before if row is None or free else _holder(row)
+    def _take(
+        self, connection: Connection, name: str, purpose: str, row: Row[tuple[object, ...]] | None, now: datetime
+    ) -> tuple[Fence, Holder | None]:
+        """Write the lease down as ours; the fence, and who held it before and never released it."""
+        me, fencing = this_process(), _next_number(0 if row is None else row.fencing)
+        replaced = None if row is None or row.owner is None else _holder(row)
+        # Kept until the lease is released: a later successor, too, has to know whose writes may be under way.
+        purposes = dict.fromkeys((purpose, *(replaced.purposes if replaced is not None else ())))
+        values = {
+            "name": name, "owner": str(me), "place": me.place, "fencing": fencing, "purpose": _AFTER.join(purposes),
+            "acquired_ts": now, "heartbeat_ts": now, "expires_ts": now + self.ttl,
+        }  # fmt: skip
+        upsert(connection, LEASE, values, "name")
+        return Fence(name, fencing), replaced
 
     def _is_free(self, row: Row[tuple[object, ...]], now: datetime) -> bool:
         return row.owner is None or bool(row.expires_ts <= now) or is_gone(row.owner, row.place)
 
-    def _line_before(self, connection: Connection, name: str, ticket: int | None, now: datetime) -> Holder | None:
-        """Who is first in the line, when that is not us. Waiters who died leave the line here."""
+    def _first_waiter(self, connection: Connection, name: str, ticket: int | None, now: datetime) -> Holder | None:
+        """Who is first in the line, when that is not us. Waiters who died leave the line by this."""
         waiters = select(LEASE_WAITER).where(LEASE_WAITER.c.name == name).order_by(LEASE_WAITER.c.ticket)
         for waiter in connection.execute(waiters).all():
             if waiter.ticket == ticket:
                 return None
             # A living waiter looks every POLL, so a third of the ttl is many missed looks.
-            if waiter.heartbeat_ts <= now - self.ttl / 3 or is_gone(waiter.owner, waiter.place):
-                connection.execute(LEASE_WAITER.delete().where(LEASE_WAITER.c.ticket == waiter.ticket))
-                continue
-            return Holder(name, waiter.owner, waiter.purpose, waiter.since_ts, waiting=True)
+            if waiter.heartbeat_ts > now - self.ttl / 3 and not is_gone(waiter.owner, waiter.place):
+                return Holder(name, waiter.owner, waiter.purpose, waiter.since_ts, waiting=True)
+            connection.execute(LEASE_WAITER.delete().where(LEASE_WAITER.c.ticket == waiter.ticket))
         return None
 
     def _leave(self, name: str, ticket: int) -> None:
@@ -370,11 +328,13 @@ class LeaseStore:
             _log.warning("could not leave the line for lease %s (%s); the place ends by itself", name, error.cause)
 
 
-def _keep_place(connection: Connection, ticket: int | None, place: dict[str, str], now: datetime) -> int:
+def _keep_place(connection: Connection, ticket: int | None, name: str, purpose: str, now: datetime) -> int:
     """Our place in the line, still or newly: others may have struck us off while this machine slept."""
     still = LEASE_WAITER.update().where(LEASE_WAITER.c.ticket == ticket).values(heartbeat_ts=now)
     if ticket is not None and connection.execute(still).rowcount:
         return ticket
+    me = this_process()
+    place = {"name": name, "owner": str(me), "place": me.place, "purpose": purpose}
     inserted = connection.execute(LEASE_WAITER.insert().values(**place, since_ts=now, heartbeat_ts=now))
     return int(inserted.inserted_primary_key[0])  # type: ignore[index]
 

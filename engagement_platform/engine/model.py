@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -153,6 +153,23 @@ class BatchRecord:
         """`Manifest.name` of the batch that put the job back with this record; None for a batch that was read."""
         name = self.manifest.source.get(REWOUND_BY)
         return name if isinstance(name, str) else None
+
+
+def lineage(records: Iterable[BatchRecord], app_id: str) -> set[str]:
+    """The application ids under which a job has read the source that it reads now: `app_id`, and those it was put
+    back from. A reset begins anew. records: the job's history, in any order."""
+    rewound = [record.manifest for record in records if record.rewound_by is not None]
+    former = {manifest.app_id: str(manifest.source[REWOUND_FROM]) for manifest in rewound}
+    found = {app_id}
+    while (app_id := former.get(app_id, "")) and app_id not in found:
+        found.add(app_id)
+    return found
+
+
+def first_start(records: Iterable[BatchRecord], app_id: str) -> Offsets | None:
+    """Where the oldest record of an application id begins; None where there is none."""
+    own = [record.manifest for record in records if record.manifest.app_id == app_id]
+    return min(own, key=lambda manifest: manifest.batch_id).start if own else None
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
-"""Compares the stores with what the tables say of a job's batches, so that stores older than the tables are noticed.
+"""Compares the stores with the batches in the tables' logs, so that stores older than the tables are noticed.
 
-How logs are read is `lake.batch_logs`; bringing the stores up to what the tables say is `recovery`.
+`lake.batch_logs` reads the logs; `recovery` brings the stores up to date.
 """
 
 from __future__ import annotations
@@ -72,61 +72,36 @@ class TableLogs:
 
 
 class StoresBehind(PlatformError):
-    """A table holds a batch that the stores do not know: they are from a backup, or new."""
+    """The tables hold other batches than the stores know of: the stores are from a backup, or new."""
 
-    def __init__(self, held: Held, stands: str) -> None:
-        self.job, self.table, self.app_id, self.batch_id = held.job, held.table, held.app_id, held.batch_id
+    def __init__(self, found: str, job: str | None = None) -> None:
+        anew = f" Or begin {job} anew, what is already there counts as duplicate: engagement-platform reset {job}"
         super().__init__(
-            f"The table {held.table} holds batch {held.batch_id} of {held.app_id}, but {stands}: the stores are older "
-            "than the tables, such as after a restore from a backup. Nothing was written. Bring the stores up to what "
-            f"the tables say: engagement-platform recover. Or begin {held.job} anew, what is already there counts as "
-            f"duplicate: engagement-platform reset {held.job}"
+            f"{found}: the stores are older than the tables. Nothing was written. Bring the stores up to what the "
+            f"tables say: engagement-platform recover.{anew if job else ''}"
         )
 
 
-class OtherManifest(PlatformError):
-    """A table holds a commit of this very batch that was made from another manifest."""
+class NotResumable(PlatformError):
+    """The rest of an unfinished batch would be other work than its beginning."""
 
-    def __init__(self, table: str, marker: str) -> None:
-        self.table, self.marker = table, marker
+    def __init__(self, manifest: Manifest, because: str) -> None:
         super().__init__(
-            f"The table {table} holds the transaction {marker} already, and the batch that wrote it had another "
-            "manifest (other offsets, versions or settings): the stores are older than the table. Nothing was written, "
-            "and nothing was taken for written. Bring the stores up to what the tables say: engagement-platform recover"
+            f"{manifest} is unfinished and cannot be resumed: {because}. Nothing was written. Begin the job anew, what "
+            f"is already there counts as duplicate: engagement-platform reset {manifest.job} --abandon"
         )
 
 
-class TableRecreated(PlatformError):
-    """A table that an unfinished batch pinned was removed and created again."""
-
-    def __init__(self, manifest: Manifest, table: str, found: str | None) -> None:
-        self.table, self.pinned, self.found = table, manifest.table_ids[table], found
-        there = "there is none" if found is None else f"the table there now is {found}"
-        super().__init__(
-            f"{manifest} goes by version {manifest.table_versions.get(table)} of {table} with id {self.pinned}, and "
-            f"{there}: it was removed and created again. No table was changed. Begin the job anew, what is already "
-            f"there counts as duplicate: engagement-platform reset {manifest.job} --abandon"
-        )
-
-
-class RulesChanged(PlatformError):
-    """An unfinished batch was begun by a version of the platform with other rules."""
-
-    def __init__(self, manifest: Manifest) -> None:
-        super().__init__(
-            f"{manifest} was begun under rules of version {manifest.rules_version}, and these are {RULES_VERSION}: "
-            "resumed here, it could write other rows than those it has written. Nothing was written. Finish it with "
-            "the version of the platform that began it, then run this one; or give it up: engagement-platform reset "
-            f"{manifest.job} --abandon"
-        )
+def other_manifest(table: str, marker: str) -> StoresBehind:
+    """Of a table that holds a commit of this very batch, made from another manifest."""
+    return StoresBehind(f"The table {table} holds the transaction {marker} already, of a batch with another manifest")
 
 
 def refuse_stores_behind(job: str, checkpoints: CheckpointStore, logs: TableLogs) -> None:
-    """Raise StoresBehind or OtherManifest when a table holds a batch of the job that the stores do not know.
+    """Raise StoresBehind when a table holds a batch that the stores do not know, of the job or one of CROSSING.
 
-    Or one of CROSSING, which changed what the job has written. The logs are read before the stores: these know of a
-    batch before a table does. Cost: the names in each table's log, the newest checkpoint's transactions and the
-    entries after it; no data.
+    The logs are read before the stores: these know of a batch before a table does. Cost: the names in each table's
+    log, the newest checkpoint's transactions and the entries after it; no data.
     """
     by_job = defaultdict[str, list[Held]](list)
     for each in logs.held():
@@ -139,27 +114,29 @@ def refuse_stores_behind(job: str, checkpoints: CheckpointStore, logs: TableLogs
 def _refuse_behind(job: str, held: Sequence[Held], checkpoints: CheckpointStore, logs: TableLogs) -> None:
     last, (known, current) = checkpoints.latest(job), checkpoints.applications(job)
     for each in sorted(held, key=lambda one: (-one.batch_id, one.table)):
+        batch = f"The table {each.table} holds batch {each.batch_id} of {each.app_id}, but the stores"
         if each.app_id not in known:
-            raise StoresBehind(each, "the stores do not know that application id")
+            raise StoresBehind(f"{batch} do not know that application id", job)
         if last is None:
             if each.app_id == current:
-                raise StoresBehind(each, "the stores know of no batch of it")
-            continue
-        if each.app_id != last.manifest.app_id:
-            continue
-        if each.batch_id > last.manifest.batch_id:
-            raise StoresBehind(each, f"the stores stand at batch {last.manifest.batch_id}")
-        if each.batch_id == last.manifest.batch_id and last.state is not JobState.SUCCEEDED:
-            note = logs.note(each)
-            if note is not None and note.digest != last.manifest.digest:
-                raise OtherManifest(each.table, f"{each.app_id}/{each.commit}#{each.batch_id}")
+                raise StoresBehind(f"{batch} know of no batch of it", job)
+        elif each.app_id == last.manifest.app_id:
+            if each.batch_id > last.manifest.batch_id:
+                raise StoresBehind(f"{batch} are at batch {last.manifest.batch_id}", job)
+            if each.batch_id == last.manifest.batch_id and last.state is not JobState.SUCCEEDED:
+                note = logs.note(each)
+                if note is not None and note.digest != last.manifest.digest:
+                    raise other_manifest(each.table, f"{each.app_id}/{each.commit}#{each.batch_id}")
 
 
 def refuse_changed(manifest: Manifest, logs: TableLogs) -> None:
-    """Raise TableRecreated or RulesChanged when the rest of a batch would be other work than its beginning."""
+    """Raise NotResumable when the rules changed since the batch began, or a table that it pinned was recreated."""
     if manifest.rules_version != RULES_VERSION:
-        raise RulesChanged(manifest)
-    now = logs.ids(manifest.table_ids)
+        was = f"it began under rules of version {manifest.rules_version}, and these are {RULES_VERSION}"
+        raise NotResumable(manifest, f"{was} (the version of the platform that began it can finish it)")
+    found = logs.ids(manifest.table_ids)
     for table, pinned in manifest.table_ids.items():
-        if now.get(table) != pinned:
-            raise TableRecreated(manifest, table, now.get(table))
+        if found.get(table) != pinned:
+            was = f"it pins version {manifest.table_versions.get(table)} of {table} with id {pinned}"
+            there = f"the table there now is {found[table]}" if table in found else "there is none"
+            raise NotResumable(manifest, f"{was}, and {there}: it was removed and created again")

@@ -16,7 +16,6 @@ from engagement_platform.erasing.job import Eraser, tables
 from engagement_platform.erasing.places import TablePlace, declared_places, game_places, places
 from engagement_platform.erasing.subject_lookup import SubjectIds
 from engagement_platform.ingest_server.erasing import SpooledRecords, StoredObjects
-from engagement_platform.jobs import open_stores
 from engagement_platform.lake import log
 from engagement_platform.pii import erasure, receipts
 from engagement_platform.pii.vault import open_vault
@@ -24,6 +23,7 @@ from engagement_platform.pipelines.declarations.declared import declarations
 from engagement_platform.pipelines.games.erasing import PlayersKept
 from engagement_platform.pipelines.games.feed import Feed, shipped
 from engagement_platform.pipelines.games.raw_objects import RawObjects
+from engagement_platform.pipelines.jobs import open_stores
 from engagement_platform.settings import Settings
 
 NOT_ERASED = ("messages in Kafka", "copies that consumers keep", "backups")

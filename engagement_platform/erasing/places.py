@@ -20,7 +20,6 @@ from engagement_platform.erasing.job import Eraser, tables, versions
 from engagement_platform.erasing.purge import purge_now
 from engagement_platform.erasing.rewrites import PLACE, Rewrite, as_tombstones, rewrites
 from engagement_platform.erasing.subject_lookup import SubjectIds, SubjectLookup
-from engagement_platform.jobs import open_stores
 from engagement_platform.lake import log, scan
 from engagement_platform.lake.arrow import table_of
 from engagement_platform.lake.contract import Column, Mode, Table
@@ -33,6 +32,7 @@ from engagement_platform.pii.erasure import Erasable, Former, Subject, is_named,
 from engagement_platform.pii.tombstones import ANYWHERE, StoredTombstones, entity
 from engagement_platform.pipelines.declarations.declared import declarations
 from engagement_platform.pipelines.games.feed import Feed, shipped
+from engagement_platform.pipelines.jobs import open_stores
 from engagement_platform.pipelines.kafka_tables.tables import Stream
 from engagement_platform.pipelines.profiles.entity import Entity, profile
 from engagement_platform.pipelines.redrive import turn_of

@@ -1,23 +1,22 @@
-"""Commits in the logs of our tables that no job of ours made. Whether that is bad is decided in `rules`.
+"""Commits in the logs of our tables that no job of ours made.
 
-The stores keep up to which version each log was searched, so that a look reads only what came since the last one, and
-the commits that were found.
+The stores keep up to which version each log was searched and what was found, so that a look reads only what came since.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import BigInteger, Column, MetaData, String, Text, select
+from sqlalchemy import BigInteger, Column, MetaData, String, select
 from sqlalchemy import Table as SqlTable
 
-from engagement_platform.engine.database import ensure_tables, reading, utc_now, writing
+from engagement_platform.engine.database import ensure_tables, reading, upsert, utc_now, writing
 from engagement_platform.engine.job import Stores
-from engagement_platform.engine.schema import UtcTimestamp
+from engagement_platform.engine.schema import JsonObject
 from engagement_platform.lake import log
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.erased import is_erasure_of_players
@@ -31,24 +30,15 @@ REPORTED_FOR = timedelta(days=1)
 
 METADATA = MetaData()
 
-LOG_LOOK = SqlTable(
-    "log_look",
+FOREIGN_COMMITS = SqlTable(
+    "foreign_commits",
     METADATA,
     Column("place", String(1024), primary_key=True),
+    # Of Delta: another table in the same place has another one, and is searched anew.
     Column("table_id", String(64), nullable=False),
     Column("version", BigInteger, nullable=False),
-)
-
-FOREIGN_COMMIT = SqlTable(
-    "foreign_commit",
-    METADATA,
-    Column("place", String(1024), primary_key=True),
-    Column("table_id", String(64), primary_key=True),
-    Column("version", BigInteger, primary_key=True),
-    Column("operation", Text, nullable=False),
-    Column("engine", Text, nullable=False),
-    Column("at", UtcTimestamp),
-    Column("found_ts", UtcTimestamp, nullable=False),
+    # Version -> the fields of Foreign after it.
+    Column("found", JsonObject, nullable=False),
 )
 
 # As `Transaction.marker` writes it: job@generation.token/process/commit#batch.
@@ -57,31 +47,19 @@ _BY_MAINTENANCE = re.compile(r"optimize/.+#\d+", re.DOTALL)
 
 
 @dataclass(frozen=True)
-class Look:
-    """One table, and the newest version that was looked at."""
-
-    place: str
-    table_id: str
-    """Of Delta: another table in the same place has another one, and is looked at anew."""
-    version: int
-
-
-@dataclass(frozen=True)
 class Foreign:
-    """One commit that changed files of a table and is not ours, by the columns of FOREIGN_COMMIT."""
+    """One commit that changed files of a table and is not ours."""
 
-    place: str
-    table_id: str
+    table: str
     version: int
     operation: str
     engine: str
-    at: datetime | None
-    found_ts: datetime
-    table: str = ""
+    at: str
+    """When, as its writer has it; empty: it has no time."""
+    found_ts: str
 
     def __str__(self) -> str:
-        when = "" if self.at is None else f" at {self.at:%Y-%m-%d %H:%M:%S} UTC"
-        return f"{self.table} version {self.version}: {self.operation} by {self.engine}{when}"
+        return f"{self.table} version {self.version}: {self.operation} by {self.engine}{self.at and f' at {self.at}'}"
 
 
 def foreign_commits(
@@ -101,73 +79,51 @@ def foreign_commits(
     """
     now, most, engine = now or utc_now(), settings.health.history_commits, stores.leases.engine
     ensure_tables(engine, METADATA)
-    newest = {table: look for table in tables if (look := _newest(table.uri(settings.lake))) is not None}
+    opened = [(table, delta) for table in tables if (delta := log.open_log(table.uri(settings.lake))) is not None]
     # Later than the logs: a job draws its id before it commits.
     applications = stores.checkpoints.every_application().union(more)
     with reading(engine) as connection:
-        before = {row.place: Look(*row) for row in connection.execute(select(LOG_LOOK))}
-        kept = [Foreign(*row) for row in connection.execute(select(FOREIGN_COMMIT))]
-    changed = [look for look in newest.values() if before.get(look.place) != look]
-    found = [one for look in changed for one in _found(look, _searched(look, before, most), applications, now)]
-    everything = {(one.place, one.table_id, one.version): one for one in (*found, *kept)}
-    reported, settled = list[Foreign](), list[Foreign]()
-    for table, look in newest.items():
-        own = [one for one in everything.values() if (one.place, one.table_id) == (look.place, look.table_id)]
-        for one in sorted(own, key=lambda one: -one.version):
-            recent = one.version > look.version - most or one.found_ts > now - REPORTED_FOR
-            (reported if recent else settled).append(replace(one, table=table.name))
-    if changed or settled:
-        _keep(stores, changed, found, settled)
+        before = {row.place: dict(row._mapping) for row in connection.execute(select(FOREIGN_COMMITS))}
+    reported, changed = list[Foreign](), list[dict[str, Any]]()
+    for table, delta in opened:
+        place, table_id, version = table.uri(settings.lake), str(delta.metadata().id), int(delta.version())
+        last: Mapping[str, Any] | None = before.get(place)
+        if last is None or last["table_id"] != table_id:
+            last = {"version": version - most, "found": {}}
+        found: dict[str, list[str]] = dict(last["found"])
+        for number, operation, by, at in _foreign(place, last["version"], version, applications):
+            found[str(number)] = [operation, by, at, now.isoformat()]
+        since = (now - REPORTED_FOR).isoformat()
+        found = {n: one for n, one in found.items() if int(n) > version - most or one[-1] > since}
+        row = {"place": place, "table_id": table_id, "version": version, "found": found}
+        if row != before.get(place):
+            changed.append(row)
+        reported += [Foreign(table.name, n, *found[str(n)]) for n in sorted(map(int, found), reverse=True)]
+    if changed:
+        with writing(engine, "guards/foreign_commits") as connection:
+            for row in changed:
+                upsert(connection, FOREIGN_COMMITS, row, "place")
     return reported
 
 
-def _keep(stores: Stores, changed: Collection[Look], found: Collection[Foreign], settled: Collection[Foreign]) -> None:
-    """Write what was looked at and found, in one transaction; two that look at once find the same.
-
-    settled: reported no more. Of a table that takes another one's place, what was found in that one goes.
-    """
-    commit = FOREIGN_COMMIT.c
-    with writing(stores.leases.engine, "guards/log_look") as connection:
-        for look in changed:
-            connection.execute(LOG_LOOK.delete().where(LOG_LOOK.c.place == look.place))
-            connection.execute(LOG_LOOK.insert().values(**vars(look)))
-            other = (commit.place == look.place) & (commit.table_id != look.table_id)
-            connection.execute(FOREIGN_COMMIT.delete().where(other))
-        for one in (*found, *settled):
-            same = (commit.place == one.place) & (commit.table_id == one.table_id) & (commit.version == one.version)
-            connection.execute(FOREIGN_COMMIT.delete().where(same))
-        for one in found:
-            connection.execute(
-                FOREIGN_COMMIT.insert().values({column.name: getattr(one, column.name) for column in commit})
-            )
-
-
-def _newest(uri: str) -> Look | None:
-    """The table as its log has it now; None where there is none."""
-    table = log.open_log(uri)
-    return None if table is None else Look(uri, str(table.metadata().id), int(table.version()))
-
-
-def _searched(look: Look, before: Mapping[str, Look], most: int) -> int:
-    """The version after which nothing of a table has been looked at."""
-    last = before.get(look.place)
-    return look.version - most if last is None or last.table_id != look.table_id else last.version
-
-
-def _found(look: Look, after: int, applications: frozenset[str], now: datetime) -> Iterator[Foreign]:
-    """What is foreign after a version, as far back as the log has entries."""
-    for version in range(look.version, max(after, -1), -1):
-        actions = log.entry(look.place, version)
+def _foreign(
+    place: str, after: int, version: int, applications: Collection[str]
+) -> Iterator[tuple[int, str, str, str]]:
+    """Version, operation, engine and time of what is foreign after a version, as far back as the log has entries."""
+    for number in range(version, max(after, -1), -1):
+        actions = log.entry(place, number)
         if actions is None:
             return
         info: Mapping[str, Any] = next((a["commitInfo"] for a in actions if "commitInfo" in a), {})
         if any("add" in a or "remove" in a for a in actions) and not _ours(info, applications):
-            operation = str(info.get("operation", "an unnamed operation"))
-            engine = str(info.get("engineInfo", "an unnamed engine"))
-            yield Foreign(look.place, look.table_id, version, operation, engine, log.time_of(actions), now)
+            at = log.time_of(actions)
+            yield (
+                number, str(info.get("operation", "an unnamed operation")),
+                str(info.get("engineInfo", "an unnamed engine")), f"{at:%Y-%m-%d %H:%M:%S} UTC" if at else "",
+            )  # fmt: skip
 
 
-def _ours(info: Mapping[str, Any], applications: frozenset[str]) -> bool:
+def _ours(info: Mapping[str, Any], applications: Collection[str]) -> bool:
     marker = log.marker_of(info.get("userMetadata")) or ""
     if named := _BY_A_JOB.fullmatch(marker):
         return named["app"] in applications

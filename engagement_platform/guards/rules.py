@@ -1,25 +1,18 @@
-"""Every rule with its source, what holds it, and its state now. The capabilities of the engines are `capabilities`."""
+"""The rules that keep streams and tables safe: the source of each, what refuses to break it, and its state now."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from engagement_platform.consumers.reader import TooFarBehind, lake_root
-from engagement_platform.engine.cursors import (
-    CheckpointBehind,
-    CheckpointChanged,
-    CheckpointTaken,
-    CursorStore,
-    StreamCheckpoints,
-)
+from engagement_platform.engine.cursors import CheckpointRefused, CursorStore, StreamCheckpoints
 from engagement_platform.engine.job import Stores
 from engagement_platform.engine.lease import LeaseUnavailable
-from engagement_platform.errors import PlatformError
 from engagement_platform.guards.foreign_commits import REWRITES, Foreign, foreign_commits
 from engagement_platform.lake import log
 from engagement_platform.lake.contract import Found, Mode, NotAStreamSource, Table
@@ -34,22 +27,15 @@ from engagement_platform.pipelines.snapshot import WATERMARK
 from engagement_platform.settings import Settings
 
 State = Literal["kept", "broken", "nothing to look at"]
+Seen = tuple[State, str]
+"""Whether a rule is kept now, and the evidence."""
 
 STREAMING = "Streaming data in and out of Delta Lake, Caveats"
-PROTOCOL = "Delta protocol, transaction identifiers"
+NO_TABLES: Seen = ("nothing to look at", "no tables yet")
 HOUR = timedelta(hours=1)
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """Whether a rule is kept now, and by what one sees it."""
-
-    state: State
-    seen: str
-
-
-@dataclass(frozen=True)
-class Rule:
+class Rule(NamedTuple):
     """One rule."""
 
     code: str
@@ -59,27 +45,24 @@ class Rule:
     """What refuses to break it: an error, or what finds that it was broken."""
     do: str
     """When it is broken."""
-    look: Callable[[Looked], Verdict]
+    look: Callable[[Looked], Seen]
 
 
 @dataclass(frozen=True)
 class Guard:
     """A rule and its state."""
 
-    rule: Rule
-    verdict: Verdict
+    code: str
+    says: str
+    source: str
+    held_by: str
+    do: str
+    state: State
+    seen: str
 
     def as_json(self) -> dict[str, object]:
         """All of it by name."""
-        rule = {name: value for name, value in vars(self.rule).items() if name != "look"}
-        return {**rule, "state": self.verdict.state, "seen": self.verdict.seen}
-
-
-class GuardsUnreadable(PlatformError):
-    """A rule could not be looked at."""
-
-    def __init__(self, code: str, error: PlatformError) -> None:
-        super().__init__(f"Whether the rule {code} is kept cannot be told: {error}")
+        return asdict(self)
 
 
 class Looked:
@@ -91,17 +74,20 @@ class Looked:
 
     @cached_property
     def found(self) -> dict[Table, Found]:
+        """The tables that exist."""
         described = ((table, log.describe(table.uri(self.settings.lake))) for table in self.contracts)
         return {table: found for table, found in described if found is not None}
 
     @cached_property
     def foreign(self) -> list[Foreign]:
+        """Commits of others in them."""
         # A base is written under its watermark, not under the id of the job that moves changes.
         watermarks = [WATERMARK, *(entity.watermark for entity in entities_of_jobs(self.settings))]
         return foreign_commits(self.settings, self.stores, list(self.found), watermarks)
 
     @property
     def mutable(self) -> set[str]:
+        """Names of those whose rows change."""
         return {table.name for table in self.found if table.mode is Mode.MUTABLE}
 
 
@@ -126,82 +112,71 @@ def entities_of_jobs(settings: Settings) -> tuple[Entity, ...]:
 
 
 def guards(settings: Settings, stores: Stores) -> list[Guard]:
-    """Every rule as it stands. Reads logs and stores, no data. Raises GuardsUnreadable."""
-    looked, found = Looked(settings, stores), []
-    for rule in RULES:
-        try:
-            found.append(Guard(rule, rule.look(looked)))
-        except PlatformError as error:
-            raise GuardsUnreadable(rule.code, error) from error
-    return found
+    """Every rule and its state. Reads logs and stores, no data. Raises what these raise."""
+    looked = Looked(settings, stores)
+    return [Guard(*rule[:-1], *rule.look(looked)) for rule in RULES]
 
 
 def broken(found: Sequence[Guard]) -> list[Guard]:
     """Those that are not kept."""
-    return [guard for guard in found if guard.verdict.state == "broken"]
+    return [guard for guard in found if guard.state == "broken"]
 
 
-NO_TABLES = Verdict("nothing to look at", "no tables yet")
+def _of_tables(looked: Looked, wrong: Sequence[object], right: str) -> Seen:
+    return _judged(wrong, right) if looked.found else NO_TABLES
 
 
-def _judged(wrong: Sequence[object], right: str) -> Verdict:
+def _judged(wrong: Sequence[object], right: str) -> Seen:
     """Broken with what is wrong, at most three of it by name."""
-    if not wrong:
-        return Verdict("kept", right)
     more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
-    return Verdict("broken", "; ".join(map(str, wrong[:3])) + more)
+    return ("broken", "; ".join(map(str, wrong[:3])) + more) if wrong else ("kept", right)
 
 
-def _sources(looked: Looked) -> Verdict:
+def _sources(looked: Looked) -> Seen:
     streamed = {t: found for t, found in looked.found.items() if t.mode is Mode.APPEND_ONLY}
     wrong = [t.name for t, f in streamed.items() if f.properties.get("delta.appendOnly", "").lower() != "true"]
     right = f"{len(streamed)} tables are append-only"
-    return _judged([f"{name} may be changed" for name in wrong], right) if streamed else NO_TABLES
+    return _of_tables(looked, [f"{name} may be changed" for name in wrong], right)
 
 
-def _writers(looked: Looked) -> Verdict:
+def _writers(looked: Looked) -> Seen:
     wrong = [f for f in looked.foreign if f.table in looked.mutable and f.operation not in REWRITES]
-    holders = "; ".join(str(holder) for holder in looked.stores.leases.holders())
-    return _judged(wrong, holders or "nobody writes now") if looked.mutable else NO_TABLES
+    return _of_tables(looked, wrong, "; ".join(map(str, looked.stores.leases.holders())) or "nobody writes now")
 
 
-def _optimizes(looked: Looked) -> Verdict:
+def _optimizes(looked: Looked) -> Seen:
     wrong = [f for f in looked.foreign if f.table in looked.mutable and f.operation in REWRITES]
-    return _judged(wrong, f"{len(looked.mutable)} mutable tables") if looked.mutable else NO_TABLES
+    return _of_tables(looked, wrong, f"{len(looked.mutable)} mutable tables")
 
 
-def _known(looked: Looked) -> Verdict:
-    right = f"every new commit of {len(looked.found)} tables"
-    return _judged(looked.foreign, right) if looked.found else NO_TABLES
+def _known(looked: Looked) -> Seen:
+    return _of_tables(looked, looked.foreign, f"every new commit of {len(looked.found)} tables")
 
 
-def _checkpoints(looked: Looked) -> Verdict:
+def _checkpoints(looked: Looked) -> Seen:
     known = StreamCheckpoints(looked.stores.leases.engine)
     streams = known.all()
     if not streams:
-        return Verdict("nothing to look at", "no stream was started")
-    # Folders elsewhere may be where only Spark can look.
-    wrong = [_checkpoint_wrong(known, stream, folder) for stream, folder in streams.items() if "://" not in folder]
-    return _judged([why for why in wrong if why], f"{len(streams)} streams")
+        return "nothing to look at", "no stream was started"
+    wrong = []
+    for stream, folder in streams.items():
+        # Folders elsewhere may be where only Spark can look.
+        if "://" in folder:
+            continue
+        if not Path(folder).is_dir():
+            wrong.append(f"the folder {folder} of {stream} is gone, so it would begin again")
+        elif known.is_behind(stream, finished_batch(folder)):
+            wrong.append(f"the folder {folder} of {stream} is older than batch {known.recorded(stream)}, its last one")
+    return _judged(wrong, f"{len(streams)} streams")
 
 
-def _checkpoint_wrong(known: StreamCheckpoints, stream: str, folder: str) -> str | None:
-    if not Path(folder).is_dir():
-        return f"the folder {folder} of {stream} is gone, so it would begin again"
-    try:
-        known.refuse_behind(stream, folder, finished_batch(folder))
-    except CheckpointBehind as behind:
-        return f"the folder {folder} of {stream} is older than batch {behind.recorded}, which it has finished"
-    return None
-
-
-def _transactions(looked: Looked) -> Verdict:
+def _transactions(looked: Looked) -> Seen:
     key = "delta.setTransactionRetentionDuration"
     wrong = [f"{t.name} forgets after {f.properties[key]}" for t, f in looked.found.items() if key in f.properties]
-    return _judged(wrong, f"{len(looked.found)} tables") if looked.found else NO_TABLES
+    return _of_tables(looked, wrong, f"{len(looked.found)} tables")
 
 
-def _retention(looked: Looked) -> Verdict:
+def _retention(looked: Looked) -> Seen:
     window = looked.settings.maintenance.rollback_window
     wrong = [
         f"{table.name} keeps {kept / HOUR:.0f} hours, and the rollback window has {window / HOUR:.0f}"
@@ -210,16 +185,14 @@ def _retention(looked: Looked) -> Verdict:
     ]
     cursors, root = CursorStore(looked.stores.leases.engine), lake_root(looked.settings.lake)
     readers = [*cursors.all(root), *cursors.below(root)]
-    right = f"{len(looked.found)} tables, {len(readers)} consumers"
-    return _judged(wrong, right) if looked.found else NO_TABLES
+    return _of_tables(looked, wrong, f"{len(looked.found)} tables, {len(readers)} consumers")
 
 
-def _driver(looked: Looked) -> Verdict:
+def _driver(looked: Looked) -> Seen:
     if "://" not in looked.settings.lake:
-        return Verdict("nothing to look at", "the lake is on this machine")
-    if looked.settings.spark.remote is None:
-        return Verdict("broken", "spark.remote is not set")
-    return Verdict("kept", f"all runs use {looked.settings.spark.remote}")
+        return "nothing to look at", "the lake is on this machine"
+    remote = looked.settings.spark.remote
+    return _judged([] if remote else ["spark.remote is not set"], f"all runs use {remote}")
 
 
 RULES = (
@@ -244,7 +217,7 @@ RULES = (
         "Tables whose rows change are optimized by us only, under their lease.",
         STREAMING,
         "the lease, for which maintenance waits; found in the log when done elsewhere",
-        "Stop whoever runs OPTIMIZE there; maintenance does it.",
+        "Stop whatever runs OPTIMIZE there; maintenance does it.",
         _optimizes,
     ),
     Rule(
@@ -259,14 +232,14 @@ RULES = (
         "own_checkpoint",
         "A checkpoint folder belongs to one stream, and a stream keeps its folder.",
         STREAMING,
-        f"{CheckpointTaken.__name__}, {CheckpointChanged.__name__}, {CheckpointBehind.__name__}",
+        CheckpointRefused.__name__,
         "Put the folder back, or let the stream begin anew (engagement-platform consumers --forget-stream NAME).",
         _checkpoints,
     ),
     Rule(
         "transactions_kept",
         "Tables remember which batch wrote last, so that a replay adds nothing.",
-        PROTOCOL,
+        "Delta protocol, transaction identifiers",
         "found in the table's properties",
         "Unset delta.setTransactionRetentionDuration on the table.",
         _transactions,

@@ -15,7 +15,7 @@ from urllib.parse import unquote
 import pyarrow.parquet as pq
 
 from engagement_platform.engine.model import Manifest, Transaction, manifest_from
-from engagement_platform.engine.table_logs import Held, Note, OtherManifest, TableLogs
+from engagement_platform.engine.table_logs import Held, Note, TableLogs, other_manifest
 from engagement_platform.lake import log
 
 # job@generation.token/process/commit
@@ -118,7 +118,7 @@ def note_of(table: str, user_metadata: str | None) -> Note | None:
 
 
 def refuse_other(uri: str, txn: Transaction, held: int | None) -> None:
-    """Raise OtherManifest when what a table holds under a batch's transaction is not the work of that batch.
+    """Raise StoresBehind when what a table holds under a batch's transaction is not the work of that batch.
 
     uri: also as delta-rs spells it. held: the transaction's version in the table; a later one than the batch's is
     never its work.
@@ -128,10 +128,10 @@ def refuse_other(uri: str, txn: Transaction, held: int | None) -> None:
     uri = unquote(uri.removeprefix("file://")).rstrip("/") if uri.startswith("file://") else uri.rstrip("/")
     name = "/".join(uri.split("/")[-2:])
     if held > txn.version:
-        raise OtherManifest(name, f"{txn.app_id}#{held}")
+        raise other_manifest(name, f"{txn.app_id}#{held}")
     note = find_note(uri, name, txn)
     if note is not None and note.digest != txn.digest:
-        raise OtherManifest(name, txn.marker)
+        raise other_manifest(name, txn.marker)
 
 
 def _notes(uri: str, name: str) -> Iterator[Note]:

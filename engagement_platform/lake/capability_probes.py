@@ -1,8 +1,10 @@
-"""Small tables on which it is tried what an engine can do. Which of it matters is `guards.capabilities`."""
+"""Finds out what the running Spark and Delta can do by doing it on small tables."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
 
 import pyspark
 from pyspark.sql import SparkSession
@@ -75,3 +77,26 @@ PROBES: Mapping[str, Probe] = {
     "Spark Connect": _connect,
 }
 """What is tried, by name."""
+
+
+class Capability(NamedTuple):
+    """One thing that was tried."""
+
+    name: str
+    works: bool
+    seen: str
+    """What came of it: a figure, or the first line of the error."""
+
+
+def capabilities(spark: SparkSession) -> Iterator[Capability]:
+    """Try each capability, on tables in a folder that is removed afterwards."""
+    with tempfile.TemporaryDirectory(prefix="engagement-platform-probe-") as folder:
+        for number, (name, probe) in enumerate(PROBES.items()):
+            try:
+                yield Capability(name, True, probe(spark, f"{folder}/{number}"))
+            # Any error of an engine that cannot: that is what is asked.
+            except Exception as error:
+                lines = (line.strip(": ") for line in str(error).splitlines())
+                # py4j begins with what it called.
+                found = (line for line in lines if line and not line.startswith("An error occurred while calling"))
+                yield Capability(name, False, next(found, type(error).__name__)[:200])

@@ -65,7 +65,7 @@ def rewrite(
     that dies in between leaves a table that its contract refuses, until the same call is made again, be it with nothing
     to remove. Its streams stop at the removal, unless they pass by changes. Rows that are only marked as removed leave
     their files, too. Skipped when this transaction is in the table already, or there is no table. Raises TableBusy,
-    OtherManifest.
+    StoresBehind.
     """
     uri, name = lake.uri(table), lake.sql_name(table)
     with turn(lake.root, table.name):

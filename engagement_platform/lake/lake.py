@@ -175,7 +175,7 @@ class Lake:
             save_under(writer, self.uri(table), txn)
 
     def holds(self, table: Table, txn: Transaction) -> bool:
-        """Whether a table has this transaction, or a later one of its application. Raises OtherManifest when that is
+        """Whether a table has this transaction, or a later one of its application. Raises StoresBehind when that is
         the work of a batch with another manifest."""
         found = log.open_log(self.uri(table))
         held = None if found is None else found.transaction_version(txn.app_id)
@@ -189,7 +189,7 @@ class Lake:
             self.spark.sql(f"ALTER TABLE {self.sql_name(table)} SET TBLPROPERTIES ('{key}' = '{value}')").collect()
 
     def _before_write(self, table: Table, txn: Transaction) -> None:
-        """Raise ContractBroken when a mutable table got another layout since this run looked at it, and OtherManifest
+        """Raise ContractBroken when a mutable table got another layout since this run looked at it, and StoresBehind
         when the write would be skipped for another batch's work."""
         found = log.open_log(self.uri(table)) if table.mode is Mode.MUTABLE or txn.note else None
         if found is None:

@@ -16,10 +16,9 @@ import pyarrow.compute as pc
 
 from engagement_platform.engine.fencing import lease_transaction
 from engagement_platform.engine.job import Callbacks, Stores
-from engagement_platform.engine.lease import Fence
+from engagement_platform.engine.lease import Lease
 from engagement_platform.engine.unfinished_batches import OthersBatchUnfinished, blocking_batches
 from engagement_platform.errors import PlatformError
-from engagement_platform.jobs import INGEST_ENGAGEMENTS, REREAD_ENGAGEMENTS, open_stores
 from engagement_platform.lake import driver_lease, log
 from engagement_platform.lake.engagement import data_table
 from engagement_platform.lake.lake import Lake
@@ -27,6 +26,7 @@ from engagement_platform.lake.repartition import WrittenMeanwhile, cluster, last
 from engagement_platform.lake.restore import Checksum, checksums, rolled_back, whole
 from engagement_platform.lake.session import spark_session
 from engagement_platform.layout.remedies import readable
+from engagement_platform.pipelines.jobs import INGEST_ENGAGEMENTS, REREAD_ENGAGEMENTS, open_stores
 from engagement_platform.pipelines.mutations.move import REMATERIALIZE_ALIASES
 from engagement_platform.pipelines.parts import APPLY_MUTATIONS
 from engagement_platform.settings import LayoutScheme, Settings
@@ -186,20 +186,21 @@ class Migration:
                 f"ENGAGEMENT_PLATFORM_LAYOUT__SCHEME={wanted} (or layout.scheme in platform.toml) for every process "
                 "first; until the table is migrated, new runs stop without having written anything",
             )
-        with self._alone(table) as fences:
+        with self._alone(table) as leases:
             # Planned anew: the table may have been written or migrated while this waited.
             planned = plan(settings, table, wanted)
             self.callbacks.observe("leased")
 
             def guard() -> None:
-                self.stores.leases.check(fences)
+                for lease in leases:
+                    lease.check()
                 driver_lease.check(self.lake.root)
 
             if relaying := planned.now != wanted:
                 # As folders of a partitioned table, ids of any kind: a clustered one takes them all.
                 self.lake.accept_folders("organization_id", organizations(self.lake, data), data)
                 # The table's lease is the last of them.
-                relay(self.lake, wanted, planned.tasks, replace(lease_transaction(fences[-1]), guard=guard))
+                relay(self.lake, wanted, planned.tasks, replace(lease_transaction(leases[-1].fence), guard=guard))
                 if scheme_of(self.lake.uri(data)) != wanted:
                     raise WrittenMeanwhile(table, "a later holder of the table's lease has written to it")
                 self.callbacks.observe("relaid")
@@ -236,7 +237,7 @@ class Migration:
         raise MigrationDiffers(data.name, versions, (before, made), after)
 
     @contextmanager
-    def _alone(self, table: str) -> Iterator[Sequence[Fence]]:
+    def _alone(self, table: str) -> Iterator[Sequence[Lease]]:
         """Hold the leases of the jobs that write the table, and its own; none of them is in the middle of a batch.
 
         A drain holds its job's lease from its first batch to its last, and has the layout of its start in mind.
@@ -256,4 +257,4 @@ class Migration:
             ]
             if others := blocking_batches("", {table}, self.stores.checkpoints.unfinished()):
                 raise OthersBatchUnfinished(MIGRATE, {table}, others)
-            yield [lease.fence for lease in leases]
+            yield leases

@@ -21,7 +21,6 @@ from engagement_platform.engine.job import Stores
 from engagement_platform.engine.lease import Holder, LeaseUnavailable
 from engagement_platform.engine.unfinished_batches import blocking_batches
 from engagement_platform.errors import PlatformError
-from engagement_platform.jobs import open_stores
 from engagement_platform.lake.layout import LAYOUT_HISTORY
 from engagement_platform.lake.optimize import OptimizeConflict, Place, Rewrite, Rewritten, SparkGetter, rewrite
 from engagement_platform.lake.session import spark_session
@@ -29,6 +28,7 @@ from engagement_platform.layout import files, history, plan, remedies
 from engagement_platform.layout.files import LogNotReadable
 from engagement_platform.layout.plan import Left, Limits, Slice
 from engagement_platform.layout.survey import Survey, Target, in_lake, survey, targets
+from engagement_platform.pipelines.jobs import open_stores
 from engagement_platform.settings import Settings
 
 ORGANIZATION = "organization_id"

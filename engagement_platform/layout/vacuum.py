@@ -23,7 +23,6 @@ from engagement_platform.engine.lease import LeaseUnavailable
 from engagement_platform.engine.model import BatchRecord
 from engagement_platform.engine.unfinished_batches import how_to_finish, versions_read
 from engagement_platform.errors import PlatformError
-from engagement_platform.jobs import open_stores
 from engagement_platform.lake import log
 from engagement_platform.lake import optimize as lake_optimize
 from engagement_platform.lake.engagement import CHANGESET, MAPPING, NOTIFICATION, data_table
@@ -33,6 +32,7 @@ from engagement_platform.layout.files import LogNotReadable
 from engagement_platform.layout.optimize import SparkOpener, place_of, spark_when_needed
 from engagement_platform.layout.streams import Unreadable, followed
 from engagement_platform.layout.survey import Target, targets
+from engagement_platform.pipelines.jobs import open_stores
 from engagement_platform.settings import Settings
 
 _HOUR = timedelta(hours=1)

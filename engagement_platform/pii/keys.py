@@ -16,8 +16,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 from sqlalchemy import ColumnElement, Connection, Engine, Row, Table, and_, select
 
-from engagement_platform.engine.database import reading, utc_now, writing
-from engagement_platform.engine.records import next_sequence
+from engagement_platform.engine.database import next_sequence, reading, utc_now, writing
 from engagement_platform.pii.database import PII_ERASED, PII_KEY, PII_SECRET
 from engagement_platform.pii.master import Masters
 from engagement_platform.pii.sealing import new_key, words

@@ -198,7 +198,7 @@ class Vault:
 
 
 def open_vault(settings: Settings) -> Vault:
-    """The vault of the lake that settings name, with its keys. Raises StoresUnavailable, StoresTooNew."""
+    """The vault of the lake that settings name, with its keys. Raises StoresUnavailable, StoresOfAnotherVersion."""
     return Vault(settings, Keyring(open_pii(settings.store_url), Masters(settings)))
 
 

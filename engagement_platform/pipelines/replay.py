@@ -34,7 +34,7 @@ class RecordedRanges:
         self._kafka.check(start, end)
 
     def identify(self, pinned: Mapping[str, str]) -> Mapping[str, str]:
-        """As the topic itself. Raises TopicRecreated, ClusterChanged when it is not the one that the ranges are of."""
+        """As the topic itself. Raises TopicRecreated when it is not the one that the ranges are of."""
         return self._kafka.identify(pinned or self._identity)
 
     def size(self, start: Offsets, end: Offsets) -> int | None:

@@ -46,7 +46,8 @@ def abandon(restoring: Restoring, by: str) -> Abandoned | None:
         job, manifest = restoring.job(None), last.manifest
         with ExitStack() as held:
             tables = [held.enter_context(job.lease_of(f"table/{name}", job.name)) for name in sorted(job.leased)]
-            fences = [each.fence for each in (lease, *tables)]
+            leases = (lease, *tables)
+            fences = [each.fence for each in leases]
             if any(state.batch_id == manifest.batch_id for state in stores.metadata.get(RESTORE_TABLES).values()):
                 raise RestoreRefused(
                     "What was before",
@@ -59,7 +60,8 @@ def abandon(restoring: Restoring, by: str) -> Abandoned | None:
             work = RestoreBatch(lake, manifest, restoring.kept())
             put_back = {table.name: manifest.table_versions[table.name] for table in work.tables}
             for table in work.tables:
-                stores.leases.check(fences)
+                for each in leases:
+                    each.check()
                 restoring.callbacks.observe(f"abandon.{table.key[-1]}:before")
                 version, txn = put_back[table.name], manifest.transaction("abandon", table.key[-1])
                 if lake.version(table) == version:

@@ -15,7 +15,6 @@ from pyspark.sql import DataFrame
 from engagement_platform.engine.model import Transaction
 from engagement_platform.engine.unfinished_batches import looked_up
 from engagement_platform.errors import PlatformError
-from engagement_platform.jobs import INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS, shipped_entity
 from engagement_platform.lake import log
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.engagement import ALIAS, CHANGESET, MAPPING, MUTATION_REQUEST, NOTIFICATION, data_table
@@ -25,6 +24,7 @@ from engagement_platform.pipelines.declarations.declared import declarations
 from engagement_platform.pipelines.games.feed import Feed
 from engagement_platform.pipelines.games.feed import shipped as shipped_feed
 from engagement_platform.pipelines.games.replay import LandedObjects
+from engagement_platform.pipelines.jobs import INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS, shipped_entity
 from engagement_platform.pipelines.kafka_tables.tables import Stream
 from engagement_platform.pipelines.mutations.move import REMATERIALIZE_ALIASES
 from engagement_platform.pipelines.parts import APPLY_MUTATIONS

@@ -13,8 +13,7 @@ from typing import Literal
 from deltalake.exceptions import DeltaError
 
 from engagement_platform.engine.job import Stores
-from engagement_platform.engine.model import BatchRecord, JobState, Offsets
-from engagement_platform.engine.stores import first_start
+from engagement_platform.engine.model import BatchRecord, JobState, Offsets, first_start
 from engagement_platform.engine.unfinished_batches import OthersBatchUnfinished, blocking_batches
 from engagement_platform.errors import PlatformError
 from engagement_platform.lake import log

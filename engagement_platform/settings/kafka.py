@@ -19,12 +19,14 @@ class KafkaSettings(Section):
     security: dict[str, SecretStr] = Field(
         default_factory=dict,
         description="Client options in librdkafka's names for SASL and TLS, such as security.protocol, sasl.mechanism, "
-        "sasl.username, sasl.password, ssl.ca.location; passed to both the Python and the Spark client, translated "
-        "where they differ. One JSON object in the environment, a table in platform.toml. Values are never printed.",
+        "sasl.username, sasl.password, ssl.ca.location; passed to the Python client and, translated, to Spark's, whose "
+        "client certificates are in spark_options. One JSON object in the environment, a table in platform.toml. "
+        "Values are never printed.",
     )
     spark_options: dict[str, SecretStr] = Field(
         default_factory=dict,
-        description="More options for Spark's Kafka reader only, such as kafka.sasl.jaas.config; win over `security`.",
+        description="More options for Spark's Kafka reader only, such as kafka.sasl.jaas.config and "
+        "kafka.ssl.keystore.location; win over `security`.",
     )
     timeout: timedelta = Field(
         default=timedelta(seconds=20),

@@ -1,6 +1,6 @@
 """Decoding of whole Arrow batches, for DataFrame.mapInArrow: one record in, one record out, whatever it holds.
 
-The rules of a message are `decoding` and `declared`; this module only turns rows into columns.
+The rules of a message are `decoding`.
 """
 
 from __future__ import annotations
@@ -13,8 +13,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from engagement_platform.sources.column_types import split
-from engagement_platform.sources.declared import Decode, change_decoder, record_decoder
-from engagement_platform.sources.decoding import engagement_decoder, mutation_request_decoder
+from engagement_platform.sources.decoding import (
+    Decode,
+    change_decoder,
+    engagement_decoder,
+    mutation_request_decoder,
+    record_decoder,
+)
 from engagement_platform.sources.lateness import Check, refuse_late
 from engagement_platform.sources.messages import EVENT_DATE, ChangeShape, DecodingLimits, RecordShape, Rejection
 

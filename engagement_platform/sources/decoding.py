@@ -1,25 +1,46 @@
-"""The rules of one message: which fields an engagement and a mutation request must have, and what they may hold.
+"""The rules of messages: engagements, mutation requests, records of declared streams and changes of declared entities.
 
-Bytes to a JSON object is `strict_json`; whole Arrow batches are `decoded_batches`. Nothing here raises on any bytes.
+`strict_json` parses the bytes, `values` reads declared types, `decoded_batches` decodes whole Arrow batches. Nothing
+here raises on any bytes.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping
-from datetime import UTC, date, datetime
+from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import UTC, datetime
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
-from engagement_platform.sources.messages import DecodingLimits, Engagement, MutationRequest, Reason, Rejection
+from engagement_platform.sources.messages import (
+    ChangeShape,
+    DecodingLimits,
+    Engagement,
+    MutationRequest,
+    Reason,
+    RecordShape,
+    Rejection,
+)
 from engagement_platform.sources.strict_json import JsonObject, Refused, object_parser
+from engagement_platform.sources.values import (
+    Reader,
+    exactly,
+    read_date,
+    read_id,
+    read_object,
+    read_partition_id,
+    read_text,
+    read_texts,
+    read_version,
+    time_reader,
+    value_reader,
+)
 
 Decoded = TypeVar("Decoded", bound=tuple[Any, ...])
 """The values of a message's columns; the first is how many fields nobody declared."""
+Decode = Callable[[bytes | None], tuple[Any, ...] | Rejection]
+"""From a message to its columns, or to why it has none; never raises on any bytes."""
 
-MAX_VERSION = 2**63 - 1
-RESERVED_ORGANIZATION_ID = "__HIVE_DEFAULT_PARTITION__"
-
+OPS = ("INSERT", "UPDATE", "DELETE")
 _REQUEST_FIELDS = frozenset(MutationRequest._fields) - {"unknown_fields", "set_null"}
 _RANGE = ("engagement_date_from", "engagement_date_to")
 # Operation -> the fields that it uses, each with the reason to refuse a request that does not have it.
@@ -36,15 +57,28 @@ _OPERATIONS: dict[str, dict[str, Reason | None]] = {
         **dict.fromkeys(("type", "channel", "subject", "attributes")),
     },
 }
-# Unicode category Cc, all of it.
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
-# Hours end at 23 and seconds at 59 here, because fromisoformat takes 24:00 in later Pythons only.
-_TIME = re.compile(
-    r"\d{4}-\d\d-\d\dT(?:[01]\d|2[0-3]):[0-5]\d(?::[0-5]\d(?:[.,]\d{1,9})?)?"
-    r"(Z|[+-](?:[01]\d|2[0-3])(?::?[0-5]\d)?)?",
-    re.ASCII,
-)
-_DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
+
+
+class Field(NamedTuple):
+    """A field of a message: its reader, and why a message without it is refused (None: it is optional)."""
+
+    name: str
+    read: Reader
+    missing: Reason | None = None
+
+
+def values_of(fields: Sequence[Field], message: JsonObject) -> list[Any]:
+    """The values of the fields, in their order; null is the same as missing. Raises Refused for the first bad one."""
+    values = []
+    for name, read, missing in fields:
+        value = message.get(name)
+        if value is not None:
+            values.append(read(value, name))
+        elif missing is None:
+            values.append(None)
+        else:
+            raise Refused(missing, name)
+    return values
 
 
 def engagement_decoder(
@@ -54,39 +88,27 @@ def engagement_decoder(
 
     Never raises on any bytes. ingestion_ts: the manifest's, with an offset; times may lie up to limits.max_ahead after.
     """
-    read_time = time_reader(limits, ingestion_ts)
-    id_length = limits.max_id_length
+    id_, required = partial(read_id, max_length=limits.max_id_length), Reason.MISSING_FIELD
+    fields = (
+        Field("engagement_id", id_, required),
+        Field("organization_id", partial(read_partition_id, max_length=limits.max_id_length), required),
+        Field("person_id", id_, required),
+        Field("engagement_ts", time_reader(limits, ingestion_ts), required),
+        Field("type", read_text, required),
+        Field("person_name", read_text),
+        Field("version", read_version),
+        Field("channel", read_text),
+        Field("subject", read_text),
+        Field("attributes", read_texts),
+    )
+    known = frozenset(field.name for field in fields)
 
-    def read(fields: JsonObject) -> Engagement:
-        # pop: what is left in the end are the fields that nobody declared.
-        take = fields.pop
-        engagement_id = read_id(take("engagement_id", None), "engagement_id", id_length)
-        organization_id = read_partition_id(take("organization_id", None), "organization_id", id_length)
-        person_id = read_id(take("person_id", None), "person_id", id_length)
-        engagement_ts = read_time(take("engagement_ts", None), "engagement_ts")
-        kind = take("type", None)
-        if type(kind) is not str:
-            raise wrong_or_missing(kind, "type")
-        person_name = _optional_text(take("person_name", None), "person_name")
-        version = take("version", None)
-        version = 1 if version is None else read_version(version, "version")
-        channel = _optional_text(take("channel", None), "channel")
-        subject = _optional_text(take("subject", None), "subject")
-        attributes = _attributes(take("attributes", None), "attributes")
-        # Positional, in the declared order: keywords cost a tenth of the whole decoding.
+    def read(message: JsonObject) -> Engagement:
+        engagement_id, organization_id, person_id, at, kind, name, version, *content = values_of(fields, message)
+        unknown = len(message.keys() - known)
+        # Positional, in the order of the columns: keywords cost a tenth of the whole decoding.
         return Engagement(
-            len(fields),
-            organization_id,
-            engagement_ts.date(),
-            engagement_ts,
-            engagement_id,
-            person_id,
-            person_name,
-            version,
-            kind,
-            channel,
-            subject,
-            attributes,
+            unknown, organization_id, at.date(), at, engagement_id, person_id, name, version or 1, kind, *content
         )
 
     return decoder_of(limits, respelled(limits, read))
@@ -96,39 +118,90 @@ def mutation_request_decoder(
     limits: DecodingLimits, ingestion_ts: datetime
 ) -> Callable[[bytes | None], MutationRequest | Rejection]:
     """The same for messages of the topic `mutation-requests`."""
-    read_time = time_reader(limits, ingestion_ts)
-    id_length = limits.max_id_length
-    readers: dict[str, Callable[[object, str], Any]] = {
-        **dict.fromkeys(("from_id", "to_id", "engagement_id"), partial(read_id, max_length=id_length)),
-        **dict.fromkeys(("name", "type", "channel", "subject"), _optional_text),
-        "attributes": partial(_attributes, nulls=True),
+    id_, required = partial(read_id, max_length=limits.max_id_length), Reason.MISSING_FIELD
+    always = (
+        Field("request_id", id_, required),
+        Field("organization_id", partial(read_partition_id, max_length=limits.max_id_length), required),
+        Field("operation", partial(_one_of, _OPERATIONS, Reason.UNKNOWN_OPERATION), required),
+        Field("execution_ts", time_reader(limits, ingestion_ts), required),
+    )
+    readers: dict[str, Reader] = {
+        **dict.fromkeys(("from_id", "to_id", "engagement_id"), id_),
+        **dict.fromkeys(("name", "type", "channel", "subject"), read_text),
+        "attributes": partial(read_texts, nulls=True),
         **dict.fromkeys(_RANGE, read_date),
     }
+    used = {of: [Field(n, readers[n], missing) for n, missing in names.items()] for of, names in _OPERATIONS.items()}
 
-    def read(fields: JsonObject) -> MutationRequest:
-        request_id = read_id(fields.get("request_id"), "request_id", id_length)
-        organization_id = read_partition_id(fields.get("organization_id"), "organization_id", id_length)
-        operation = fields.get("operation")
-        if type(operation) is not str:
-            raise wrong_or_missing(operation, "operation")
-        if operation not in _OPERATIONS:
-            raise Refused(Reason.UNKNOWN_OPERATION, "operation")
-        execution_ts = read_time(fields.get("execution_ts"), "execution_ts")
+    def read(message: JsonObject) -> MutationRequest:
         values: dict[str, Any] = dict.fromkeys(MutationRequest._fields)
-        for name, missing in _OPERATIONS[operation].items():
-            if fields.get(name) is not None:
-                values[name] = readers[name](fields[name], name)
-            elif missing is not None:
-                raise Refused(missing, name)
+        values |= zip((field.name for field in always), values_of(always, message), strict=True)
+        operation = values["operation"]
+        fields = used[operation]
+        values |= zip((field.name for field in fields), values_of(fields, message), strict=True)
         _check_together(operation, values)
         if operation == "UPDATE":
             # A null clears channel or subject, so it differs from a field that is absent; it leaves the type.
-            values["set_null"] = [name for name in ("channel", "subject") if name in fields and fields[name] is None]
-        values |= {"unknown_fields": len(fields.keys() - _REQUEST_FIELDS), "request_id": request_id}
-        values |= {"organization_id": organization_id, "operation": operation, "execution_ts": execution_ts}
+            values["set_null"] = [name for name in ("channel", "subject") if name in message and message[name] is None]
+        values["unknown_fields"] = len(message.keys() - _REQUEST_FIELDS)
         return MutationRequest(**values)
 
     return decoder_of(limits, respelled(limits, read))
+
+
+def record_decoder(shape: RecordShape, limits: DecodingLimits, ingestion_ts: datetime) -> Decode:
+    """A function from a message of a declared stream to its columns, or to why it has none.
+
+    Out: unknown_fields, the UTC day of the event time (None where the stream has none), the declared columns.
+    """
+    nested: list[int] = []
+    readers = {name: value_reader(kind, limits, ingestion_ts, nested.append) for name, kind in shape.columns}
+    readers |= dict.fromkeys(shape.ids, partial(read_partition_id, max_length=limits.max_id_length))
+    needed = dict.fromkeys(shape.required, Reason.MISSING_FIELD)
+    fields = [Field(name, readers[name], needed.get(name)) for name, _ in shape.columns]
+    time_at = None if shape.event_time is None else [field.name for field in fields].index(shape.event_time)
+
+    def read(message: JsonObject) -> tuple[Any, ...]:
+        nested.clear()
+        values = values_of(fields, message)
+        time = None if time_at is None else values[time_at]
+        day = time.astimezone(UTC).date() if isinstance(time, datetime) else None
+        return len(message.keys() - readers.keys()) + sum(nested), day, *values
+
+    return decoder_of(limits, read)
+
+
+def change_decoder(shape: ChangeShape, limits: DecodingLimits, ingestion_ts: datetime) -> Decode:
+    """A function from a message to its change of a declared entity, or to why it is none.
+
+    Out: unknown_fields, key, version, op, the declared columns, and the names of those that the change sets to null
+    (None: of none). A column in `set_null` is null whatever `changes` has for it. A DELETE has no columns. Columns that
+    nobody declared are unknown fields.
+    """
+    required = Reason.MISSING_FIELD
+    envelope = (
+        Field(shape.key, partial(read_id, max_length=limits.max_id_length), required),
+        Field(shape.version, read_version, required),
+        Field("op", partial(_one_of, OPS, Reason.UNKNOWN_OP), required),
+    )
+    readers = {name: value_reader(kind, limits, ingestion_ts) for name, kind in shape.columns}
+    readers |= {name: partial(_not_empty, readers[name]) for name in shape.never_empty}
+    fields = [Field(name, read) for name, read in readers.items()]
+    changed = (Field("changes", read_object, required), Field("set_null", _names))
+    known = {shape.key, shape.version, "op", "changes", "set_null"}
+
+    def read(message: JsonObject) -> tuple[Any, ...]:
+        key, version, op = values_of(envelope, message)
+        unknown = len(message.keys() - known)
+        if op == "DELETE":
+            return unknown, key, version, op, *(None for _ in readers), None
+        changes, cleared = values_of(changed, message)
+        cleared = cleared or set()
+        values = values_of(fields, {name: value for name, value in changes.items() if name not in cleared})
+        unknown += len(changes.keys() - readers.keys()) + len(cleared - readers.keys())
+        return unknown, key, version, op, *values, [name for name in readers if name in cleared] or None
+
+    return decoder_of(limits, read)
 
 
 def _check_together(operation: str, values: Mapping[str, Any]) -> None:
@@ -177,110 +250,17 @@ def respelled(limits: DecodingLimits, read: Callable[[JsonObject], Decoded]) -> 
     return read_respelled
 
 
-def wrong_or_missing(value: object, field: str) -> Refused:
-    """Why a field that is required does not have its type."""
-    return Refused(Reason.MISSING_FIELD if value is None else Reason.WRONG_TYPE, field)
+def _one_of(words: Collection[str], otherwise: Reason, value: object, field: str) -> str:
+    if (word := read_text(value, field)) not in words:
+        raise Refused(otherwise, field)
+    return str(word)
 
 
-def read_id(value: object, field: str, max_length: int) -> str:
-    """An id, verbatim: 1 to max_length code points, no control characters, no blank ends, otherwise any Unicode."""
-    if type(value) is not str:
-        raise wrong_or_missing(value, field)
-    # Printable text has no control character, and the ASCII space is the only blank in it: nearly every id ends here.
-    if value.isprintable() and 0 < len(value) <= max_length and value[0] != " " and value[-1] != " ":
-        return value
-    if not value:
+def _names(value: object, field: str) -> set[str]:
+    return {read_text(name, field) for name in exactly(list, value, field)}
+
+
+def _not_empty(read: Reader, value: object, field: str) -> object:
+    if value == "":
         raise Refused(Reason.EMPTY_ID, field)
-    if len(value) > max_length:
-        raise Refused(Reason.ID_TOO_LONG, field)
-    if _CONTROL.search(value):
-        raise Refused(Reason.CONTROL_CHARACTER, field)
-    if value.strip() != value:
-        raise Refused(Reason.BLANK_END, field)
-    return value
-
-
-def read_partition_id(value: object, field: str, max_length: int) -> str:
-    """An id that may partition a table: it is not the value that Hive partitioning reserves."""
-    checked = read_id(value, field, max_length)
-    if checked == RESERVED_ORGANIZATION_ID:
-        raise Refused(Reason.RESERVED_ID, field)
-    return checked
-
-
-def _optional_text(value: object, field: str) -> str | None:
-    if value is None or type(value) is str:
-        return value
-    raise Refused(Reason.WRONG_TYPE, field)
-
-
-def read_version(value: object, field: str) -> int:
-    """A whole number from 1 on, required."""
-    # type() and not isinstance(): true is an int to Python.
-    if type(value) is not int:
-        raise wrong_or_missing(value, field)
-    if not 1 <= value <= MAX_VERSION:
-        raise Refused(Reason.BAD_VERSION, field)
-    return value
-
-
-def _attributes(value: object, field: str, *, nulls: bool = False) -> dict[str, Any] | None:
-    """Texts by name. nulls: a value may be null."""
-    if value is None:
-        return None
-    if type(value) is not dict:
-        raise Refused(Reason.WRONG_TYPE, field)
-    for entry in value.values():
-        if type(entry) is not str and not (nulls and entry is None):
-            raise Refused(Reason.WRONG_TYPE, field)
-    return value
-
-
-def time_reader(limits: DecodingLimits, ingestion_ts: datetime) -> Callable[[object, str], datetime]:
-    """A function from a field's value to a UTC time within the limits, both ends included."""
-    if ingestion_ts.tzinfo is None:
-        raise ValueError("ingestion_ts has no offset; the manifest's is UTC")
-    earliest = limits.earliest.replace(tzinfo=limits.earliest.tzinfo or UTC).astimezone(UTC)
-    try:
-        latest = ingestion_ts.astimezone(UTC) + limits.max_ahead
-    except OverflowError:
-        latest = datetime.max.replace(tzinfo=UTC)
-    matches = _TIME.fullmatch
-
-    def read_time(value: object, field: str) -> datetime:
-        if type(value) is not str:
-            raise wrong_or_missing(value, field)
-        match = matches(value)
-        if match is None:
-            raise Refused(Reason.BAD_TIME, field)
-        try:
-            # Cuts what is finer than microseconds.
-            time = datetime.fromisoformat(value)
-        except ValueError:
-            raise Refused(Reason.BAD_TIME, field) from None
-        if time.tzinfo is not UTC:
-            if time.tzinfo is None:
-                raise Refused(Reason.TIME_WITHOUT_OFFSET, field)
-            try:
-                time = time.astimezone(UTC)
-            except OverflowError:
-                raise Refused(Reason.TIME_OUT_OF_RANGE, field) from None
-        if not earliest <= time <= latest:
-            raise Refused(Reason.TIME_OUT_OF_RANGE, field)
-        return time
-
-    return read_time
-
-
-def read_date(value: object, field: str) -> date | None:
-    """A day such as 2026-01-31; None for null."""
-    if value is None:
-        return None
-    if type(value) is not str:
-        raise Refused(Reason.WRONG_TYPE, field)
-    if _DATE.fullmatch(value) is None:
-        raise Refused(Reason.BAD_DATE, field)
-    try:
-        return date.fromisoformat(value)
-    except ValueError:
-        raise Refused(Reason.BAD_DATE, field) from None
+    return read(value, field)

@@ -28,12 +28,9 @@ from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-d
 from engagement_platform.engine.model import Limits, Offsets
 from engagement_platform.errors import PlatformError
 from engagement_platform.settings import KafkaSettings
-from engagement_platform.sources.kafka_budget import share_budget
 from engagement_platform.sources.kafka_errors import (
-    BrokerRefused,
     BrokerUnavailable,
-    ClusterChanged,
-    KafkaOptionRefused,
+    KafkaRefused,
     OffsetsExpired,
     TopicMissing,
     TopicRecreated,
@@ -90,8 +87,8 @@ class _Kept(NamedTuple):
 class KafkaSource:
     """One topic, read in ranges of offsets keyed by the partition's number as text.
 
-    Every method that asks the broker raises BrokerUnavailable within settings.timeout, BrokerRefused,
-    KafkaOptionRefused or TopicMissing; those that take offsets also TopicRecreated and OffsetsExpired.
+    Every method that asks the broker raises BrokerUnavailable within settings.timeout, KafkaRefused or TopicMissing;
+    those that take offsets also TopicRecreated and OffsetsExpired.
     The counts are of offsets: with transactional producers some hold markers, not records.
     """
 
@@ -125,27 +122,23 @@ class KafkaSource:
     def check(self, start: Offsets, end: Offsets) -> None:
         """Raise when the pinned range can no longer be read whole."""
         kept = self._kept()
-        first, last = _as_partitions(start), _as_partitions(end)
+        last = _as_partitions(end)
         self._refuse_recreated(last, kept)
-        for partition, offset in first.items():
-            low = kept[partition].low
-            # An empty range has lost nothing, whatever has expired since.
-            if offset < last[partition] and offset < low:
-                raise OffsetsExpired(self.topic, partition, offset, min(low, last[partition]))
+        # An empty range has lost nothing, whatever has expired since.
+        self._refuse_expired({p: o for p, o in _as_partitions(start).items() if o < last[p]}, kept, last)
 
     def identify(self, pinned: Mapping[str, str]) -> Mapping[str, str]:
         """topic, topic_id and cluster_id (KIP-516) as the broker has them now, without what it does not say.
 
         A topic that is deleted and made anew under its name has another id, however far it has grown since.
-        Raises TopicRecreated, ClusterChanged when `pinned` names others.
+        Raises TopicRecreated when `pinned` names others.
         """
         now = self._asked(self._identity)
-        cluster, topic = (pinned.get(name, now.get(name)) for name in (_CLUSTER_ID, _TOPIC_ID))
-        if cluster is not None and cluster != now.get(_CLUSTER_ID, cluster):
-            raise ClusterChanged(self.topic, self.settings.bootstrap_servers, cluster, now[_CLUSTER_ID])
-        if topic is not None and topic != now.get(_TOPIC_ID, topic):
-            found = f"is of topic {self.topic} with id {topic}, and the broker's has id {now[_TOPIC_ID]}"
-            raise TopicRecreated(self.topic, found)
+        for name, of in ((_CLUSTER_ID, "cluster"), (_TOPIC_ID, "topic")):
+            was = pinned.get(name)
+            if was is not None and was != now.get(name, was):
+                found = f"is of the {of} with id {was}, and {self.settings.bootstrap_servers} has the {of} {now[name]}"
+                raise TopicRecreated(self.topic, found)
         return now
 
     def size(self, start: Offsets, end: Offsets) -> int:
@@ -163,10 +156,8 @@ class KafkaSource:
         Raises what plan would.
         """
         kept = self._kept()
-        begin = {
-            partition: offset for partition, offset in self._begin(start, kept).items() if offset < kept[partition].high
-        }
-        return self.first_timestamps(_as_offsets(begin))
+        begin = self._begin(start, kept).items()
+        return self.first_timestamps(_as_offsets({p: offset for p, offset in begin if offset < kept[p].high}))
 
     def first_timestamps(self, offsets: Offsets) -> dict[str, int | None]:
         """Kafka timestamp of the first record at or after each offset, in milliseconds since 1970 UTC.
@@ -200,21 +191,18 @@ class KafkaSource:
         first, last = _as_partitions(start), _as_partitions(end)
         # Spark must not look at partitions without anything to read: what they had may have expired.
         wanted = sorted(p for p in first if first[p] < last[p]) or sorted(first)
-        reader = spark.read.format("kafka")
-        for name, value in spark_options(self.settings).items():
-            reader = reader.option(name, value)
+        options = {
+            **spark_options(self.settings),
+            "assign": json.dumps({self.topic: wanted}),
+            "startingOffsets": json.dumps({self.topic: {str(p): first[p] for p in wanted}}),
+            "endingOffsets": json.dumps({self.topic: {str(p): last[p] for p in wanted}}),
+            "failOnDataLoss": "true",
+        }
         size = self.size(start, end)
         if tasks is not None:
             tasks = min(tasks, 1 + size // _RECORDS_PER_TASK)
-            reader = reader.option("minPartitions", tasks)
-        records = (
-            reader.option("assign", json.dumps({self.topic: wanted}))
-            .option("startingOffsets", json.dumps({self.topic: {str(p): first[p] for p in wanted}}))
-            .option("endingOffsets", json.dumps({self.topic: {str(p): last[p] for p in wanted}}))
-            .option("failOnDataLoss", "true")
-            .load()
-            .select(*_COLUMNS)
-        )
+            options["minPartitions"] = str(tasks)
+        records = spark.read.format("kafka").options(**options).load().select(*_COLUMNS)
         return records if tasks is None or size > _FEW_RECORDS else records.coalesce(tasks)
 
     def stream(self, spark: SparkSession) -> DataFrame:
@@ -222,11 +210,9 @@ class KafkaSource:
 
         A stream's position is in its own checkpoint folder. Asks the broker nothing.
         """
-        reader = spark.readStream.format("kafka")
-        for name, value in spark_options(self.settings).items():
-            reader = reader.option(name, value)
-        reader = reader.option("subscribe", self.topic).option("startingOffsets", "earliest")
-        return reader.option("failOnDataLoss", "true").load().select(*_COLUMNS)
+        options = {"subscribe": self.topic, "startingOffsets": "earliest", "failOnDataLoss": "true"}
+        reader = spark.readStream.format("kafka").options(**spark_options(self.settings), **options)
+        return reader.load().select(*_COLUMNS)
 
     @cached_property
     def _admin(self) -> AdminClient:
@@ -234,7 +220,7 @@ class KafkaSource:
             options = client_options(self.settings) | {"error_cb": self._complained}
             return AdminClient(options)  # type: ignore[arg-type]
         except KafkaException as refused:
-            raise KafkaOptionRefused(without_secrets(_error(refused).str(), self.settings)) from None
+            raise KafkaRefused(without_secrets(_error(refused).str(), self.settings)) from None
 
     def _complained(self, error: KafkaError) -> None:
         """librdkafka's own reason, such as a refused connection; a call that fails says just "timed out"."""
@@ -299,7 +285,8 @@ class KafkaSource:
         reason = without_secrets(cause.str(), self.settings)
         if cause.code() in _UNREACHABLE:
             return BrokerUnavailable(self.settings.bootstrap_servers, self.settings.timeout.total_seconds(), reason)
-        return BrokerRefused(self.settings.bootstrap_servers, self.topic, cause.name(), reason)
+        servers = self.settings.bootstrap_servers
+        return KafkaRefused(f"the broker at {servers} did not describe topic {self.topic}, {cause.name()} ({reason})")
 
     def _begin(self, start: Offsets | None, kept: Mapping[int, _Kept]) -> dict[int, int]:
         """Where to go on in every partition of today, after a look whether everything since `start` is still there."""
@@ -309,10 +296,16 @@ class KafkaSource:
         self._refuse_recreated(known, kept)
         # A partition that came later is read from 0 and not from what is left of it, so that a loss is noticed.
         begin = {partition: known.get(partition, 0) for partition in kept}
-        for partition, offset in begin.items():
-            if offset < kept[partition].low:
-                raise OffsetsExpired(self.topic, partition, offset, kept[partition].low)
+        self._refuse_expired(begin, kept)
         return begin
+
+    def _refuse_expired(
+        self, begin: Mapping[int, int], kept: Mapping[int, _Kept], end: Mapping[int, int] | None = None
+    ) -> None:
+        for partition, offset in begin.items():
+            low = kept[partition].low
+            if offset < low:
+                raise OffsetsExpired(self.topic, partition, offset, min(low, end[partition]) if end else low)
 
     def _refuse_recreated(self, known: Mapping[int, int], kept: Mapping[int, _Kept]) -> None:
         """Raise TopicRecreated where the broker has less than was read: partitions of a living topic never go away."""
@@ -322,20 +315,18 @@ class KafkaSource:
         for partition, offset in known.items():
             if offset > kept[partition].high:
                 last = f"{self.topic}[{partition}], but the broker's last one is {kept[partition].high}"
-                raise TopicRecreated(self.topic, f"stands at offset {offset} of {last}")
+                raise TopicRecreated(self.topic, f"is at offset {offset} of {last}")
 
     def _sampled_mean_bytes(self, begin: Mapping[int, int]) -> float | None:
         """Mean bytes of key and value over the next records of the partitions; None when there are only markers."""
         with closing(self._records(begin)) as records:
-            sizes = [
-                len(record.value() or b"") + len(record.key() or b"") for record in islice(records, _SAMPLE_RECORDS)
-            ]
+            sizes = [len(one.value() or b"") + len(one.key() or b"") for one in islice(records, _SAMPLE_RECORDS)]
         return sum(sizes) / len(sizes) if sizes else None
 
     def _records(self, begin: Mapping[int, int]) -> Generator[Message, None, None]:
         """Records from these offsets on, until every partition is at its end or settings.timeout has passed.
 
-        To be closed. Raises BrokerUnavailable when no record comes in that time, BrokerRefused.
+        To be closed. Raises BrokerUnavailable when no record comes in that time, KafkaRefused.
         """
         options: dict[str, str | int | float | bool] = client_options(self.settings) | {
             # Required by the client; never joined and never committed to.
@@ -370,6 +361,21 @@ class KafkaSource:
                 )
         finally:
             consumer.close()
+
+
+def share_budget(backlog: Mapping[int, int], budget: int) -> dict[int, int]:
+    """How much of its backlog each partition gives to a batch of at most `budget`: all of it when it fits.
+
+    Otherwise in proportion, rounded up, so that every partition gives at least 1 as long as the budget lasts; the sum
+    is the budget. Integers only, so that a replayed plan is the same.
+    """
+    waiting = sum(backlog.values())
+    left, taken = min(budget, waiting), dict.fromkeys(backlog, 0)
+    longest_first = budget < sum(1 for records in backlog.values() if records)
+    for partition in sorted((p for p in backlog if backlog[p]), key=lambda p: (backlog[p], p), reverse=longest_first):
+        taken[partition] = -(-left * backlog[partition] // waiting)
+        left, waiting = left - taken[partition], waiting - backlog[partition]
+    return taken
 
 
 def _error(failed: KafkaException) -> KafkaError:

@@ -1,6 +1,6 @@
-"""The settings of a Kafka connection in the words of its two clients: librdkafka here, Kafka's own in Spark.
+"""Translates the settings of a Kafka connection for its two clients: librdkafka, and Kafka's own in Spark.
 
-Pure translation; nothing here connects. What comes out holds secrets: never log it.
+The results hold secrets: never log them.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from engagement_platform.errors import PlatformError
+from engagement_platform.sources.kafka_errors import KafkaRefused
 
 if TYPE_CHECKING:
     from pydantic import SecretStr
@@ -23,40 +23,21 @@ _LOGIN_MODULES = {
 # Names whose values are no secrets and would tear holes into a client's message ("SSL handshake failed").
 _SPEAKABLE = ("security.protocol", "sasl.mechanism", "sasl.mechanisms", ".location", ".type", ".algorithm")
 _JAAS = "kafka.sasl.jaas.config"
-# librdkafka's name -> Kafka's own, and what that needs beside it.
-_STORES: dict[str, tuple[str, dict[str, str]]] = {
-    "ssl.ca.location": ("ssl.truststore.location", {"ssl.truststore.type": "PEM"}),
-    "ssl.ca.pem": ("ssl.truststore.certificates", {"ssl.truststore.type": "PEM"}),
-    "ssl.certificate.pem": ("ssl.keystore.certificate.chain", {"ssl.keystore.type": "PEM"}),
-    "ssl.key.pem": ("ssl.keystore.key", {"ssl.keystore.type": "PEM"}),
-    "ssl.keystore.location": ("ssl.keystore.location", {"ssl.keystore.type": "PKCS12"}),
-}
 # Has another name in Spark, or no counterpart there: Kafka's own client always verifies certificates.
 _TRANSLATED = frozenset(
     {
-        *_STORES,
         "sasl.mechanism",
         "sasl.mechanisms",
         "sasl.username",
         "sasl.password",
         "security.protocol",
-        "ssl.certificate.location",
-        "ssl.key.location",
+        "ssl.ca.location",
         "ssl.endpoint.identification.algorithm",
         "enable.ssl.certificate.verification",
     }
 )
-
-
-class UntranslatableSecurity(PlatformError):
-    """A security option that has no form for Spark's Kafka client."""
-
-    def __init__(self, option: str, remedy: str) -> None:
-        self.option = option
-        super().__init__(
-            f"kafka.security has {option}, which Spark's Kafka client does not know in this form. Nothing was read. "
-            f"{remedy}"
-        )
+# Other forms than Kafka's own stores of keys, which Spark's client wants.
+_CERTIFICATES = ("ssl.ca.pem", "ssl.certificate.", "ssl.key.", "ssl.keystore.")
 
 
 def client_options(settings: KafkaSettings) -> dict[str, str | int | float | bool]:
@@ -91,22 +72,25 @@ def spark_options(settings: KafkaSettings) -> dict[str, str]:
 def spark_security_options(security: Mapping[str, SecretStr], overrides: Mapping[str, SecretStr]) -> dict[str, str]:
     """`security`, in librdkafka's names, as options of Spark's reader (prefix `kafka.`); `overrides` win.
 
-    Translated: SASL PLAIN and SCRAM credentials to a JAAS line, PEM files and texts and PKCS#12 to Kafka's stores.
-    Everything else keeps its name. Raises UntranslatableSecurity, unless an override says the same in Spark's words.
+    SASL PLAIN and SCRAM credentials become a JAAS line, and ssl.ca.location a trust store. Other certificates are
+    given in `overrides`, as kafka.ssl.keystore.* and kafka.ssl.truststore.*; raises KafkaRefused where they are not.
+    Everything else keeps its name.
     """
     known = {name: secret.get_secret_value() for name, secret in security.items()}
     forced = {name: secret.get_secret_value() for name, secret in overrides.items()}
-    plain = {name: value for name, value in known.items() if name not in _TRANSLATED}
+    certificates = sorted(name for name in known if name.startswith(_CERTIFICATES))
+    if certificates and not any(name.startswith("kafka.ssl.") for name in forced):
+        raise KafkaRefused(f"Spark's client has no {certificates[0]}; set kafka.ssl.* in kafka.spark_options beside it")
+    plain = {name: value for name, value in known.items() if name not in _TRANSLATED and name not in certificates}
     if "security.protocol" in known:
         # Kafka's own client takes upper case only.
         plain["security.protocol"] = known["security.protocol"].upper()
     algorithm = known.get("ssl.endpoint.identification.algorithm")
     if algorithm is not None:
         plain["ssl.endpoint.identification.algorithm"] = "" if algorithm == "none" else algorithm
-    for name, (own_name, more) in _STORES.items():
-        if name in known:
-            plain |= {own_name: known[name], **more}
-    plain |= _key_files(known, forced) | _sasl(known, forced)
+    if "ssl.ca.location" in known:
+        plain |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": known["ssl.ca.location"]}
+    plain |= _sasl(known, forced)
     return {f"kafka.{name}": value for name, value in plain.items()} | forced
 
 
@@ -117,9 +101,9 @@ def _sasl(known: Mapping[str, str], forced: Mapping[str, str]) -> dict[str, str]
         return found
     module = _LOGIN_MODULES.get(mechanism or "")
     if module is None:
-        raise UntranslatableSecurity(
-            "sasl.username without sasl.mechanism PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512",
-            f"Name one of them, or set {_JAAS} in kafka.spark_options.",
+        raise KafkaRefused(
+            "Spark's client needs sasl.mechanism PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512 beside sasl.username, or else "
+            f"{_JAAS} in kafka.spark_options"
         )
     username, password = _quoted(known["sasl.username"]), _quoted(known.get("sasl.password", ""))
     return found | {"sasl.jaas.config": f"{module} required username={username} password={password};"}
@@ -127,20 +111,6 @@ def _sasl(known: Mapping[str, str], forced: Mapping[str, str]) -> dict[str, str]
 
 def _quoted(text: str) -> str:
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
-
-
-def _key_files(known: Mapping[str, str], forced: Mapping[str, str]) -> dict[str, str]:
-    """Kafka's own client wants certificate chain and private key in one PEM file."""
-    certificate, key = known.get("ssl.certificate.location"), known.get("ssl.key.location")
-    if (certificate is None and key is None) or any(name.startswith("kafka.ssl.keystore.") for name in forced):
-        return {}
-    if certificate is None or certificate != key:
-        raise UntranslatableSecurity(
-            "ssl.certificate.location and ssl.key.location in two files",
-            "Put the certificate chain and the PKCS#8 key into one PEM file and name it in both, or set "
-            "kafka.ssl.keystore.type and kafka.ssl.keystore.location in kafka.spark_options.",
-        )
-    return {"ssl.keystore.type": "PEM", "ssl.keystore.location": certificate}
 
 
 def without_secrets(text: str, settings: KafkaSettings) -> str:

@@ -102,7 +102,7 @@ def _utc_now() -> datetime:
 
 
 class S3SqsState:
-    """The state of all streams in one database. Raises StoresUnavailable, StoresTooNew."""
+    """The state of all streams in one database. Raises StoresUnavailable, StoresOfAnotherVersion."""
 
     def __init__(self, engine: Engine, *, allow_overwrites: bool, clock: Callable[[], datetime] = _utc_now) -> None:
         self._engine, self._allow_overwrites, self._clock = engine, allow_overwrites, clock

@@ -14,11 +14,11 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from engagement_platform.jobs import open_stores
 from engagement_platform.lake.engagement import ALIAS, MAPPING, MUTATION_REQUEST
 from engagement_platform.lake.erased import PSEUDONYM
 from engagement_platform.lake.lake import Lake, any_of
 from engagement_platform.pipelines import snapshot
+from engagement_platform.pipelines.jobs import open_stores
 from engagement_platform.pipelines.mutations import names, view
 from engagement_platform.pipelines.parts import kept
 from engagement_platform.settings import Settings

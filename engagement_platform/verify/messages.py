@@ -14,7 +14,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from engagement_platform.engine.model import BatchRecord, JobState, Manifest, Offsets, accounted
-from engagement_platform.jobs import open_stores
 from engagement_platform.lake.engagement import ALIAS, QUARANTINE
 from engagement_platform.lake.erased import PSEUDONYM
 from engagement_platform.lake.lake import Lake
@@ -23,6 +22,7 @@ from engagement_platform.pii.tombstones import StoredTombstones
 from engagement_platform.pipelines import snapshot
 from engagement_platform.pipelines.engagements.pipe import ID
 from engagement_platform.pipelines.engagements.schema import ROW
+from engagement_platform.pipelines.jobs import open_stores
 from engagement_platform.pipelines.mutations.view import Pending
 from engagement_platform.pipelines.parts import COORDINATES, kept
 from engagement_platform.pipelines.tombstones import ENGAGEMENTS, withheld

@@ -16,11 +16,11 @@ from pyspark.sql import functions as F
 from engagement_platform.engine.job import Stores
 from engagement_platform.engine.model import BatchRecord, JobState
 from engagement_platform.engine.unfinished_batches import blocking_batches
-from engagement_platform.jobs import INGEST_ENGAGEMENTS
 from engagement_platform.lake import log
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.engagement import NOTIFICATION, engagement_tables
 from engagement_platform.lake.lake import Lake
+from engagement_platform.pipelines.jobs import INGEST_ENGAGEMENTS
 from engagement_platform.pipelines.parts import announced
 from engagement_platform.pipelines.snapshot import DATA, Snapshot, snapshot_of
 from engagement_platform.settings import Settings

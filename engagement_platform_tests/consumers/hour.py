@@ -24,13 +24,13 @@ from engagement_platform.consumers import Changes, TooFarBehind
 from engagement_platform.consumers.in_spark import as_now, stream
 from engagement_platform.erasing.job import Eraser
 from engagement_platform.erasing.subject_lookup import SubjectIds
-from engagement_platform.jobs import INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.engagement import NOTIFICATION
 from engagement_platform.layout.optimize import Asked as Upkeep
 from engagement_platform.layout.optimize import optimize, planned
 from engagement_platform.layout.vacuum import RetentionTooShort, vacuum_tables
 from engagement_platform.pipelines.engagements.schema import CURRENT_ROW
+from engagement_platform.pipelines.jobs import INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS
 from engagement_platform.pipelines.mutations.move import REMATERIALIZE_ALIASES
 from engagement_platform.pipelines.parts import APPLY_MUTATIONS
 from engagement_platform.pipelines.snapshot import DATA, current, snapshot

@@ -20,11 +20,11 @@ from deltalake import DeltaTable
 from engagement_platform.consumers import Batch, Changes
 from engagement_platform.engine.job import Stores
 from engagement_platform.engine.model import Manifest, Transaction
-from engagement_platform.jobs import INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS, open_stores
 from engagement_platform.lake.arrow import schema_of, table_of
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.engagement import ALIAS, CHANGESET, MUTATION_REQUEST, NOTIFICATION, data_table
 from engagement_platform.pipelines.engagements.schema import CURRENT_ROW, STATE
+from engagement_platform.pipelines.jobs import INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS, open_stores
 from engagement_platform.pipelines.mutations.rules import current_rows
 from engagement_platform.pipelines.parts import APPLY_MUTATIONS
 from engagement_platform.pipelines.snapshot import WATERMARK

@@ -11,11 +11,11 @@ from deltalake import DeltaTable
 
 from engagement_platform.consumers import Appends, ConsumerRefused
 from engagement_platform.engine.model import Transaction
-from engagement_platform.jobs import open_stores
 from engagement_platform.lake.arrow import table_of
 from engagement_platform.lake.engagement import MAPPING
 from engagement_platform.layout.survey import Target
 from engagement_platform.layout.vacuum import floors
+from engagement_platform.pipelines.jobs import open_stores
 from engagement_platform.settings import Settings
 from engagement_platform_tests import plant
 from engagement_platform_tests.pipelines.kafka_tables.clicks import CLICK

@@ -197,7 +197,7 @@ def test_two_who_read_under_one_name_are_told(lake: PlainLake) -> None:
     one, other = lake.changes(), lake.changes()
     assert len(list(one)) == len(list(other)) == 1
     one.commit()
-    with pytest.raises(CursorMoved, match="consumer reader was moved by somebody else"):
+    with pytest.raises(CursorMoved, match="consumer reader was moved by another process"):
         other.commit()
 
 

@@ -15,7 +15,7 @@ from engagement_platform.consumers import Changes, TooFarBehind
 from engagement_platform.consumers.current_rows import CurrentRows
 from engagement_platform.consumers.in_spark import as_now, stream
 from engagement_platform.consumers.lag import lags, late
-from engagement_platform.engine.cursors import CheckpointChanged, CheckpointTaken
+from engagement_platform.engine.cursors import CheckpointRefused
 from engagement_platform.erasing.job import Eraser
 from engagement_platform.erasing.subject_lookup import SubjectIds
 from engagement_platform.lake.engagement import ALIAS, NOTIFICATION
@@ -129,9 +129,9 @@ def test_a_stream_that_was_stopped_for_too_long_is_told_how_to_go_on(world: Worl
             file.unlink()
     with pytest.raises(TooFarBehind, match=r"were removed by VACUUM.*--forget-stream stream"):
         stream(world.lake, name="stream", checkpoint=checkpoint)
-    with pytest.raises(CheckpointTaken, match="belongs to the stream stream, so others cannot use it"):
+    with pytest.raises(CheckpointRefused, match="belongs to the stream stream, so others cannot use it"):
         stream(world.lake, name="others", checkpoint=checkpoint)
-    with pytest.raises(CheckpointChanged, match="Start it with the folder it had"):
+    with pytest.raises(CheckpointRefused, match="Start it with the folder it had"):
         stream(world.lake, name="stream", checkpoint=str(tmp_path / "elsewhere"))
     (sentence,) = late(lags(world.settings, engine), datetime.now(UTC), timedelta(hours=1))
     assert sentence.startswith("stream stream has been away longer than changes are kept")
@@ -142,9 +142,9 @@ def test_a_stream_that_was_stopped_for_too_long_is_told_how_to_go_on(world: Worl
 def test_a_checkpoint_folder_of_another_stream_and_another_folder_are_refused(world: World) -> None:
     send(world, FIRST[:1])
     stream(world.lake, name="scores", checkpoint="/checkpoints/a")
-    with pytest.raises(CheckpointTaken, match="belongs to the stream scores, so others cannot use it"):
+    with pytest.raises(CheckpointRefused, match="belongs to the stream scores, so others cannot use it"):
         stream(world.lake, name="others", checkpoint="/checkpoints/a")
-    with pytest.raises(CheckpointChanged, match="Start it with the folder it had"):
+    with pytest.raises(CheckpointRefused, match="Start it with the folder it had"):
         stream(world.lake, name="scores", checkpoint="/checkpoints/b")
     assert stream(world.lake, name="scores", checkpoint="/checkpoints/a").isStreaming
 

@@ -14,9 +14,9 @@ from engagement_platform.defs.checks import DATA, QUARANTINE_WARN_PERCENT, fresh
 from engagement_platform.defs.evaluations import news_of
 from engagement_platform.defs.verification import ALIASES, SEE, TABLE_CHECKS, landed_in, table_check_results
 from engagement_platform.engine.model import Manifest
-from engagement_platform.jobs import INGEST_ENGAGEMENTS, open_stores
 from engagement_platform.lake.arrow import table_of
 from engagement_platform.lake.engagement import ALIAS
+from engagement_platform.pipelines.jobs import INGEST_ENGAGEMENTS, open_stores
 from engagement_platform.settings import Settings
 from engagement_platform.verify import Finding
 

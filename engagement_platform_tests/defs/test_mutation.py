@@ -22,8 +22,8 @@ from engagement_platform.defs.mutation import apply_mutations, move_request, mut
 from engagement_platform.defs.platform import Platform
 from engagement_platform.engine.database import open_engine
 from engagement_platform.engine.schema import LEASE_WAITER
-from engagement_platform.jobs import open_stores
 from engagement_platform.lake.engagement import data_table
+from engagement_platform.pipelines.jobs import open_stores
 from engagement_platform_tests.defs.conftest import Home
 
 pytestmark = pytest.mark.broker

@@ -12,9 +12,9 @@ from deltalake import DeltaTable
 from engagement_platform.defs.page_views import hop_asset
 from engagement_platform.defs.platform import bound_platform
 from engagement_platform.engine.cursors import StreamCheckpoints
-from engagement_platform.jobs import open_stores
 from engagement_platform.lake import log
 from engagement_platform.lake.engagement import data_table
+from engagement_platform.pipelines.jobs import open_stores
 from engagement_platform.pipelines.page_views.job import SESSIONS, Hop
 from engagement_platform.pipelines.page_views.tables import PAGE_VIEW
 from engagement_platform.settings import Settings

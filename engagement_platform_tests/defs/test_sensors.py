@@ -120,7 +120,7 @@ def test_a_topic_that_lost_what_was_to_be_read_next_gets_a_run_that_says_so(
     instance: dg.DagsterInstance, broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from engagement_platform.engine.model import Manifest
-    from engagement_platform.jobs import open_stores
+    from engagement_platform.pipelines.jobs import open_stores
 
     topic = f"engagements-{uuid4().hex[:8]}"
     broker.create_topic(topic)

@@ -25,7 +25,7 @@ from engagement_platform.embedded.figures import (
 )
 from engagement_platform.embedded.ports import free_ports
 from engagement_platform.engine.model import BatchRecord, JobState, Manifest
-from engagement_platform.jobs import INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS, open_stores
+from engagement_platform.pipelines.jobs import INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS, open_stores
 from engagement_platform.pipelines.parts import APPLY_MUTATIONS
 from engagement_platform.settings import KafkaSettings, Settings
 from engagement_platform.sources.kafka_errors import BrokerUnavailable

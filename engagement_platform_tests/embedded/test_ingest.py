@@ -26,9 +26,9 @@ from engagement_platform.embedded.services import all_services
 from engagement_platform.engine.drain import drain
 from engagement_platform.errors import PlatformError
 from engagement_platform.ingest_server.keys import IngestKeys
-from engagement_platform.jobs import build_job, close_source, open_stores
 from engagement_platform.pipelines.games.backlog import depth
 from engagement_platform.pipelines.games.registry import registry
+from engagement_platform.pipelines.jobs import build_job, close_source, open_stores, parts_of
 from engagement_platform.settings import Settings
 from engagement_platform_tests.embedded.test_process import wait_for
 from engagement_platform_tests.pipelines.games.conftest import AT_ONCE
@@ -97,7 +97,7 @@ def test_events_that_games_post_go_through_bucket_and_queue_into_tables_and_pers
 
         def ingested() -> bool:
             nonlocal landed
-            job = build_job("ingest-game-events", spark, settings, open_stores(settings))
+            job = build_job("ingest-game-events", parts_of(spark, settings, open_stores(settings)))
             try:
                 landed += sum(report.counts["rows_in"] for report in drain(job, AT_ONCE))
             finally:

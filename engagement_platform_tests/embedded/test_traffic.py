@@ -26,8 +26,12 @@ from engagement_platform.embedded.traffic import (
 from engagement_platform.pipelines.page_views.tables import SHAPE
 from engagement_platform.pipelines.profiles.entity import PROFILE
 from engagement_platform.settings import TrafficSettings
-from engagement_platform.sources.declared import change_decoder, record_decoder
-from engagement_platform.sources.decoding import engagement_decoder, mutation_request_decoder
+from engagement_platform.sources.decoding import (
+    change_decoder,
+    engagement_decoder,
+    mutation_request_decoder,
+    record_decoder,
+)
 from engagement_platform.sources.messages import (
     DecodingLimits,
     Engagement,

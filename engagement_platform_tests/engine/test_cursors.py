@@ -9,9 +9,7 @@ import pytest
 from sqlalchemy import Engine, inspect, text
 
 from engagement_platform.engine.cursors import (
-    CheckpointBehind,
-    CheckpointChanged,
-    CheckpointTaken,
+    CheckpointRefused,
     CursorMoved,
     CursorStore,
     StreamCheckpoints,
@@ -29,7 +27,7 @@ def test_a_cursor_moves_only_for_who_has_seen_it_last(engine: Engine, clock: Fak
     moved = store.move(began, {"version": 4, "rows": 7}, rows=5)
     assert (dict(moved.position), moved.rows_read, moved.committed_ts) == ({"version": 4, "rows": 7}, 5, clock.now)
     assert store.get("lake", "scoring") == moved
-    with pytest.raises(CursorMoved, match="it stands at"):
+    with pytest.raises(CursorMoved, match="it is at"):
         store.move(began, {"version": 5, "rows": 0}, rows=1)
     assert store.move(moved, {"version": 5, "rows": 0}, rows=2).rows_read == 7
     assert store.forget("lake", "scoring")
@@ -51,9 +49,9 @@ def test_a_checkpoint_folder_belongs_to_one_stream_and_a_stream_to_one_folder(en
     streams = StreamCheckpoints(engine)
     streams.claim("scores", "/checkpoints/scores")
     streams.claim("scores", "/checkpoints/scores/")
-    with pytest.raises(CheckpointTaken, match="belongs to the stream scores"):
+    with pytest.raises(CheckpointRefused, match="belongs to the stream scores"):
         streams.claim("others", "/checkpoints/scores")
-    with pytest.raises(CheckpointChanged, match="has its checkpoint in /checkpoints/scores and was now started with"):
+    with pytest.raises(CheckpointRefused, match="has its checkpoint in /checkpoints/scores and was now started with"):
         streams.claim("scores", "/checkpoints/new")
     assert streams.all() == {"scores": "/checkpoints/scores"}
     assert streams.forget("scores")
@@ -65,7 +63,7 @@ def test_a_folder_is_the_same_however_it_is_written(engine: Engine, written: str
     streams = StreamCheckpoints(engine)
     streams.claim("scores", "/there/scores")
     streams.claim("scores", written)
-    with pytest.raises(CheckpointTaken, match="belongs to the stream scores"):
+    with pytest.raises(CheckpointRefused, match="belongs to the stream scores"):
         streams.claim("others", written)
     assert streams.all() == {"scores": "/there/scores"}
 
@@ -76,7 +74,7 @@ def test_a_relative_folder_is_the_one_below_where_its_stream_was_started(
     monkeypatch.chdir(tmp_path)
     streams = StreamCheckpoints(engine)
     streams.claim("scores", "scores")
-    with pytest.raises(CheckpointTaken):
+    with pytest.raises(CheckpointRefused):
         streams.claim("others", str(tmp_path / "scores"))
     streams.claim("far", "s3a://bucket/./scores")
     assert streams.all() == {"far": "s3a://bucket/./scores", "scores": str(tmp_path / "scores")}
@@ -92,8 +90,8 @@ def test_a_folder_that_has_finished_less_than_is_recorded_is_refused(engine: Eng
         assert streams.recorded("scores") == batch
         streams.refuse_behind("scores", "/checkpoints/scores", batch)
         streams.refuse_behind("scores", "/checkpoints/scores", batch + 1)
-    for found, said in ((6, "stands at batch 6"), (None, "has finished none")):
-        with pytest.raises(CheckpointBehind, match=said):
+    for found, said in ((6, "ends at batch 6"), (None, "has finished none")):
+        with pytest.raises(CheckpointRefused, match=said):
             streams.refuse_behind("scores", "/checkpoints/scores", found)
     streams.forget("scores")
     streams.refuse_behind("scores", "/checkpoints/scores", None)

@@ -10,8 +10,8 @@ import pytest
 from sqlalchemy import Engine
 
 from engagement_platform.engine.lease import LeaseLost, LeaseStore
-from engagement_platform.engine.model import JobState
-from engagement_platform.engine.stores import BatchMetadataStore, CheckpointStore, StaleBatch, first_start, lineage
+from engagement_platform.engine.model import JobState, first_start, lineage
+from engagement_platform.engine.stores import BatchMetadataStore, CheckpointStore, StaleBatch
 from engagement_platform.pipelines.replay import recorded_ranges
 from engagement_platform_tests.engine.conftest import FakeClock
 from engagement_platform_tests.engine.test_stores import INGESTED, JOB, manifest, run, token

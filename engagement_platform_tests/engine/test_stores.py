@@ -21,8 +21,7 @@ from sqlalchemy.exc import IntegrityError
 
 from engagement_platform.engine.database import (
     SCHEMA_VERSION,
-    StoresTooNew,
-    StoresTooOld,
+    StoresOfAnotherVersion,
     StoresUnavailable,
     open_engine,
     reading,
@@ -59,14 +58,6 @@ def manifest(batch_id: int = 0, *, generation: int = 1, until: int = 10) -> Mani
 def run(store: CheckpointStore, batch: Manifest) -> None:
     store.begin(batch)
     store.succeed(batch, {"rows_in": 10}, {}, batch.ingestion_ts + timedelta(seconds=3))
-
-
-def test_a_job_that_never_ran_has_no_checkpoint_and_its_first_application_id(engine: Engine) -> None:
-    store = CheckpointStore(engine, token=token)
-    assert store.latest(JOB) is None
-    assert store.app_id(JOB).startswith("ingest-engagements@1.")
-    assert store.history(JOB) == []
-    assert BatchMetadataStore(engine).get(JOB) == {}
 
 
 def test_the_manifest_comes_back_as_it_was_written_also_after_a_restart(store_url: str, clock: FakeClock) -> None:
@@ -126,22 +117,6 @@ def test_after_a_batch_only_the_next_one_may_begin(engine: Engine, batch_id: int
     with pytest.raises(StaleBatch):
         store.begin(manifest(batch_id))
     store.begin(manifest(2))
-
-
-def test_a_batch_cannot_succeed_twice_or_fail_afterwards_or_without_having_begun(engine: Engine) -> None:
-    store = CheckpointStore(engine, token=token)
-    with pytest.raises(StaleBatch):
-        store.succeed(manifest(), {}, {}, INGESTED)
-    run(store, manifest())
-    with pytest.raises(StaleBatch):
-        store.succeed(manifest(), {}, {}, INGESTED)
-    with pytest.raises(StaleBatch):
-        store.fail(manifest(), "too late")
-
-
-def test_the_first_batch_is_zero(engine: Engine) -> None:
-    with pytest.raises(StaleBatch, match="its next batch is 0"):
-        CheckpointStore(engine, token=token).begin(manifest(1))
 
 
 def test_a_reset_forgets_the_checkpoint_takes_a_new_application_id_and_keeps_the_history(engine: Engine) -> None:
@@ -282,13 +257,10 @@ def test_processes_that_start_together_agree_on_one_schema(store_url: str) -> No
 
 
 def test_stores_of_another_edition_are_left_alone(engine: Engine, store_url: str) -> None:
-    for version, refused, said in (
-        (99, StoresTooNew, "schema version 99"),
-        (SCHEMA_VERSION - 1, StoresTooOld, "first edition .* Start anew"),
-    ):
+    for version in (99, SCHEMA_VERSION - 1):
         with engine.begin() as connection:
             connection.execute(text("UPDATE schema_version SET version = :version"), {"version": version})
-        with pytest.raises(refused, match=said):
+        with pytest.raises(StoresOfAnotherVersion, match=f"schema version {version}.* Start anew"):
             open_engine(store_url)
 
 

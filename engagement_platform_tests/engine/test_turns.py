@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -24,7 +24,7 @@ from engagement_platform.engine.lease import LeaseLost, LeaseStore
 from engagement_platform.engine.model import BatchRecord, Counts, JobState, Limits, Manifest, NoIdentity, Offsets
 from engagement_platform.engine.schema import LEASE, LEASE_WAITER
 from engagement_platform.engine.stores import BatchMetadataStore, CheckpointStore
-from engagement_platform.engine.unfinished_batches import OthersBatchUnfinished, blocking_batches, closed, how_to_finish
+from engagement_platform.engine.unfinished_batches import OthersBatchUnfinished, closed, how_to_finish
 
 INGEST, APPLY, REQUESTS = "ingest-engagements", "apply-mutations", "ingest-mutation-requests"
 DATA, MAPPING, ALIAS, QUARANTINE = "engagement/data", "engagement/mapping", "engagement/alias", "engagement/quarantine"
@@ -196,12 +196,6 @@ def test_a_drain_ends_after_the_batch_in_which_somebody_began_to_wait(world: Wor
     assert batches(drain(world.job(INGEST, DATA, batches=3), policy)) == [f"{INGEST} batch {n}" for n in (0, 1)]
 
 
-def test_a_drain_that_has_nothing_to_do_ends_when_somebody_waits(world: World) -> None:
-    waits = iter([False, True])
-    policy = DrainPolicy(idle_timeout=timedelta(minutes=5), poll=timedelta(0), gives_way=lambda: next(waits))
-    assert batches(drain(world.job(INGEST, DATA, batches=0), policy)) == []
-
-
 def test_the_wait_for_another_batch_ends_and_does_not_spin(world: World) -> None:
     world.stop_in_the_middle(world.job(INGEST, DATA), JobState.RUNNING)
     looks: list[float] = []
@@ -224,18 +218,6 @@ def test_the_wait_for_another_batch_ends_and_does_not_spin(world: World) -> None
     assert time.monotonic() - began >= 1.2
     assert len(looks) <= 4, "one under the leases, then one every half second and one at the end"
     assert len(told) == 1
-
-
-def test_two_jobs_that_both_stopped_in_the_middle_finish_their_own(world: World) -> None:
-    """Neither may wait for the other: an unfinished batch is resumed whatever others have begun."""
-    jobs = [world.job(INGEST, DATA), world.job(APPLY, DATA)]
-    aside = replace(jobs[1], leased=())
-    world.stop_in_the_middle(jobs[0], JobState.FAILED)
-    world.stop_in_the_middle(aside, JobState.RUNNING)
-    for job in jobs:
-        [report] = drain(job, AT_ONCE)
-        assert report.replayed
-    assert world.stores.checkpoints.unfinished() == []
 
 
 @pytest.mark.parametrize(
@@ -334,15 +316,6 @@ def test_who_slept_past_the_lease_by_which_it_begins_begins_nothing(world: World
     with pytest.raises(LeaseLost):
         list(drain(append, AT_ONCE))
     assert (world.log, world.stores.checkpoints.latest(REQUESTS)) == ([], None)
-
-
-def test_a_long_reason_is_told_by_its_first_line(world: World) -> None:
-    manifest = Manifest(INGEST, f"{INGEST}@1.t", 3, {}, {}, datetime(2026, 3, 1, tzinfo=UTC), {DATA: 1})
-    began = datetime(2026, 3, 1, 5, tzinfo=UTC)
-    batch = BatchRecord(manifest, JobState.FAILED, began, reason=f"\n{'x' * 900}\nplan")
-    assert blocking_batches(APPLY, (DATA,), [batch]) == (batch,)
-    told = OthersBatchUnfinished(APPLY, (DATA,), [batch]).waits_for
-    assert told == f"{INGEST} batch 3 on engagement/data (FAILED since 2026-03-01 05:00:00 UTC, {'x' * 300})"
 
 
 TABLES_OF = {INGEST: (DATA, MAPPING), APPLY: (ALIAS, DATA), "rematerialize": (ALIAS,), REQUESTS: ()}

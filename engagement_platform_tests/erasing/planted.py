@@ -17,7 +17,6 @@ from pyspark.sql import SparkSession
 from engagement_platform.engine.job import Callbacks
 from engagement_platform.engine.model import Manifest, Transaction
 from engagement_platform.erasing.job import Eraser, tables
-from engagement_platform.jobs import open_stores
 from engagement_platform.lake.arrow import table_of
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.engagement import (
@@ -29,6 +28,7 @@ from engagement_platform.lake.engagement import (
     QUARANTINE,
     data_table,
 )
+from engagement_platform.pipelines.jobs import open_stores
 from engagement_platform.pipelines.parts import APPLY_MUTATIONS
 from engagement_platform.pipelines.profiles.entity import PROFILE
 from engagement_platform.pipelines.snapshot import WATERMARK

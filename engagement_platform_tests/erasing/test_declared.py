@@ -18,13 +18,13 @@ from engagement_platform.engine.model import Transaction
 from engagement_platform.engine.unfinished_batches import OthersBatchUnfinished
 from engagement_platform.erasing import erase as erasures
 from engagement_platform.erasing.places import of_stream
-from engagement_platform.jobs import open_stores
 from engagement_platform.lake import scan
 from engagement_platform.lake.arrow import schema_of
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.erased import current_files
 from engagement_platform.pii.erasure import Subject
 from engagement_platform.pipelines.declarations.declared import DeclarationRefused, Declarations, declarations
+from engagement_platform.pipelines.jobs import open_stores
 from engagement_platform.settings import Settings, StoreSettings
 from engagement_platform_tests import plant
 from engagement_platform_tests.conftest import Broker

@@ -12,14 +12,14 @@ from pyspark.sql import SparkSession
 
 from engagement_platform.erasing.job import Eraser, tables
 from engagement_platform.erasing.subject_lookup import SubjectIds
-from engagement_platform.jobs import (
+from engagement_platform.lake.engagement import NOTIFICATION, QUARANTINE
+from engagement_platform.lake.erased import current_files
+from engagement_platform.pipelines.jobs import (
     INGEST_ENGAGEMENTS,
     INGEST_MUTATION_REQUESTS,
     INGEST_PROFILE_CHANGES,
     reset_job,
 )
-from engagement_platform.lake.engagement import NOTIFICATION, QUARANTINE
-from engagement_platform.lake.erased import current_files
 from engagement_platform.pipelines.mutations.move import REMATERIALIZE_ALIASES
 from engagement_platform.pipelines.parts import APPLY_MUTATIONS
 from engagement_platform.pipelines.profiles.entity import PROFILE

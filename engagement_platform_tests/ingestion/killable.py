@@ -10,7 +10,7 @@ import signal
 import sys
 
 from engagement_platform.engine.job import Callbacks
-from engagement_platform.jobs import run_job
+from engagement_platform.pipelines.jobs import run_job
 from engagement_platform.settings import Settings
 
 

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from engagement_platform.engine.job import BatchReport
-from engagement_platform.jobs import redrive_jobs, reread_job
 from engagement_platform.lake.engagement import NOTIFICATION, QUARANTINE
+from engagement_platform.pipelines.jobs import parts_of, redrive_jobs, reread_job
+from engagement_platform.pipelines.parts import Parts
 from engagement_platform.pipelines.redrive import REDRIVEN
 from engagement_platform.settings import DecodingSettings
 from engagement_platform.verify import verify
@@ -40,12 +41,16 @@ def crash_at(point: str) -> Any:
     return observe
 
 
+def parts(world: World, observe: Any) -> Parts:
+    return parts_of(world.spark, world.settings, world.stores, world.callbacks(observe))
+
+
 def redrive(world: World, reason: str, observe: Any = ignore) -> list[BatchReport]:
-    return world.run_all(redrive_jobs(reason, world.spark, world.settings, world.stores, world.callbacks(observe)))
+    return world.run_all(redrive_jobs(reason, parts(world, observe)))
 
 
 def reread(world: World, day: date = TODAY, observe: Any = ignore) -> list[BatchReport]:
-    return world.run_all([reread_job(day, world.spark, world.settings, world.stores, world.callbacks(observe))])
+    return world.run_all([reread_job(day, parts(world, observe))])
 
 
 def summed(reports: Sequence[BatchReport]) -> Counter[str]:

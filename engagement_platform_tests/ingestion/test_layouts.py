@@ -22,12 +22,12 @@ from pyspark.sql import functions as F
 from engagement_platform.consumers.current_rows import CurrentRows
 from engagement_platform.engine.job import BatchReport
 from engagement_platform.engine.model import Transaction
-from engagement_platform.jobs import INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.engagement import CHANGESET, MAPPING, NOTIFICATION, QUARANTINE, engagement_tables
 from engagement_platform.lake.lake import Lake
 from engagement_platform.lake.optimize import Place, Rewrite, rewrite, vacuum
 from engagement_platform.lake.session import classic_conf, session_conf
+from engagement_platform.pipelines.jobs import INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS
 from engagement_platform.pipelines.mutations.move import REMATERIALIZE_ALIASES
 from engagement_platform.pipelines.parts import APPLY_MUTATIONS
 from engagement_platform.settings import LayoutScheme, LayoutSettings, Settings

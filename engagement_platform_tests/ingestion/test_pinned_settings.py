@@ -8,9 +8,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from engagement_platform.engine.model import Manifest
-from engagement_platform.jobs import INGEST_MUTATION_REQUESTS
 from engagement_platform.lake.engagement import ALIAS, QUARANTINE
-from engagement_platform.pinned_settings import as_pinned, that_decide
+from engagement_platform.pipelines.jobs import INGEST_MUTATION_REQUESTS
+from engagement_platform.pipelines.pinned_settings import as_pinned, that_decide
 from engagement_platform.settings import DecodingSettings, MutationSettings, Settings
 from engagement_platform_tests.ingestion.oracle import Oracle, engagement
 from engagement_platform_tests.ingestion.test_crashes import Crash, crash_at

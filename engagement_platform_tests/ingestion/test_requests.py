@@ -11,8 +11,8 @@ from pyspark.sql import SparkSession
 
 from engagement_platform.embedded.invalid_messages import INVALID_REQUESTS
 from engagement_platform.engine.job import BatchReport
-from engagement_platform.jobs import INGEST_MUTATION_REQUESTS, redrive_jobs
 from engagement_platform.lake.engagement import MUTATION_REQUEST, QUARANTINE
+from engagement_platform.pipelines.jobs import INGEST_MUTATION_REQUESTS, parts_of, redrive_jobs
 from engagement_platform.pipelines.redrive import REDRIVEN
 from engagement_platform.settings import DecodingSettings
 from engagement_platform_tests.conftest import Broker
@@ -133,7 +133,7 @@ def test_a_redrive_lands_requests_that_are_right_now_and_no_request_twice(make_w
 
     relaxed = strict.under(decoding=DecodingSettings())
     for records, landed in ((2, 1), (1, 0)):
-        _, requests = redrive_jobs("too_deep", relaxed.spark, relaxed.settings, relaxed.stores, relaxed.callbacks())
+        _, requests = redrive_jobs("too_deep", parts_of(relaxed.spark, relaxed.settings, relaxed.stores))
         (report,) = relaxed.run_all([requests])
         counts = report.counts
         assert (counts["rows_in"], counts["landed"], counts["redriven"]) == (records, landed, landed)
@@ -155,6 +155,6 @@ def test_a_redrive_refuses_no_request_for_having_lain_in_quarantine(make_world: 
 
     relaxed = strict.under(decoding=DecodingSettings())
     for reason, landed in (("too_deep", ["deep"]), ("too_late", ["deep", "old"])):
-        _, requests = redrive_jobs(reason, relaxed.spark, relaxed.settings, relaxed.stores, relaxed.callbacks())
+        _, requests = redrive_jobs(reason, parts_of(relaxed.spark, relaxed.settings, relaxed.stores))
         relaxed.run_all([requests])
         assert sorted(row["request_id"] for row in relaxed.rows(MUTATION_REQUEST)) == landed

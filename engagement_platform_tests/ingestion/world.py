@@ -16,10 +16,10 @@ from pyspark.sql import SparkSession
 
 from engagement_platform.engine.drain import DrainPolicy, drain
 from engagement_platform.engine.job import BatchReport, Callbacks, MicroBatchJob, Observer, Stores
-from engagement_platform.jobs import INGEST_ENGAGEMENTS, build_job, open_stores, unread_requests
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.engagement import NOTIFICATION, QUARANTINE, data_table, engagement_tables
 from engagement_platform.lake.lake import Lake
+from engagement_platform.pipelines.jobs import INGEST_ENGAGEMENTS, build_job, open_stores, parts_of, unread_requests
 from engagement_platform.pipelines.mutations.move import REMATERIALIZE_ALIASES, rematerialize_aliases
 from engagement_platform.pipelines.parts import Parts
 from engagement_platform.pipelines.snapshot import current, current_names, snapshot
@@ -151,7 +151,7 @@ class World:
         if name == REMATERIALIZE_ALIASES:
             unread = partial(unread_requests, self.settings, self.stores)
             return rematerialize_aliases(Parts(self.lake, self.stores, self.settings, callbacks), unread, self.clock)
-        job = build_job(name, self.spark, self.settings, self.stores, callbacks)
+        job = build_job(name, parts_of(self.spark, self.settings, self.stores, callbacks))
         return replace(job, clock=self.clock)
 
     def clock(self) -> datetime:

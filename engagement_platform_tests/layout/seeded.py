@@ -18,12 +18,12 @@ from pyspark.sql import SparkSession
 
 from engagement_platform.engine.job import Stores
 from engagement_platform.engine.model import Transaction
-from engagement_platform.jobs import open_stores
 from engagement_platform.lake import engagement, log, scan
 from engagement_platform.lake.arrow import table_of
 from engagement_platform.lake.contract import Table
 from engagement_platform.layout.optimize import Asked, Callbacks, Outcome, Run, planned
 from engagement_platform.layout.survey import Target
+from engagement_platform.pipelines.jobs import open_stores
 from engagement_platform.settings import LayoutSettings, MaintenanceSettings, Settings
 from engagement_platform_tests import plant
 

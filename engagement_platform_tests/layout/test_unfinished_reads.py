@@ -12,9 +12,9 @@ from pyspark.sql import SparkSession
 
 from engagement_platform.engine.model import Manifest
 from engagement_platform.engine.unfinished_batches import looked_up, versions_read
-from engagement_platform.jobs import INGEST_PROFILE_CHANGES
 from engagement_platform.lake.erased import ERASE_SUBJECTS
 from engagement_platform.layout.vacuum import StillRead, reads_of, vacuum, vacuum_tables
+from engagement_platform.pipelines.jobs import INGEST_PROFILE_CHANGES
 from engagement_platform.pipelines.parts import APPLY_MUTATIONS
 from engagement_platform.rollback.plan import RESTORE_TABLES
 from engagement_platform_tests.layout.seeded import DATA, NOTIFICATION, NOW, SeededLake, no_spark

@@ -7,9 +7,9 @@ import signal
 import sys
 
 from engagement_platform.engine.job import Callbacks
-from engagement_platform.jobs import open_stores
 from engagement_platform.lake.lake import Lake
 from engagement_platform.lake.session import spark_session
+from engagement_platform.pipelines.jobs import open_stores
 from engagement_platform.rollback.job import Restoring
 from engagement_platform.rollback.plan import Asked
 from engagement_platform.settings import Settings

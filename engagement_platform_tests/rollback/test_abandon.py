@@ -17,7 +17,6 @@ from engagement_platform.engine.job import Callbacks
 from engagement_platform.engine.lease import LeaseUnavailable
 from engagement_platform.engine.model import JobState, Manifest
 from engagement_platform.engine.unfinished_batches import blocking_batches
-from engagement_platform.jobs import INGEST_PROFILE_CHANGES
 from engagement_platform.lake import log
 from engagement_platform.lake.arrow import table_of
 from engagement_platform.lake.contract import Table
@@ -25,6 +24,7 @@ from engagement_platform.lake.lake import Lake
 from engagement_platform.lake.restore import VersionGone
 from engagement_platform.layout.survey import Target
 from engagement_platform.layout.vacuum import StillRead, vacuum
+from engagement_platform.pipelines.jobs import INGEST_PROFILE_CHANGES
 from engagement_platform.pipelines.profiles.entity import PROFILE
 from engagement_platform.rollback.abandon import abandon
 from engagement_platform.rollback.groups import RestoreRefused

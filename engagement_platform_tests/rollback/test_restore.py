@@ -14,10 +14,10 @@ from engagement_platform.engine.job import BatchReport, Callbacks, Observer
 from engagement_platform.engine.lease import LeaseUnavailable
 from engagement_platform.engine.unfinished_batches import OthersBatchUnfinished
 from engagement_platform.errors import PlatformError
-from engagement_platform.jobs import INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.engagement import ALIAS, MAPPING, NOTIFICATION
 from engagement_platform.lake.restore import RESTORE, VersionGone
+from engagement_platform.pipelines.jobs import INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS
 from engagement_platform.pipelines.mutations.move import REMATERIALIZE_ALIASES
 from engagement_platform.pipelines.parts import APPLY_MUTATIONS
 from engagement_platform.pipelines.snapshot import snapshot

@@ -112,11 +112,6 @@ def test_maps_that_are_null_empty_or_hold_nulls_stay_apart() -> None:
     assert [row["attributes"] for row in rows] == [None, [], [("a", None)], [("b", "1"), ("c", None)], None]
 
 
-def test_an_update_carries_what_it_clears() -> None:
-    rows = decoded("mutation_request", [encoded(UPDATE), encoded(UPDATE | {"channel": None}), b"{}"])
-    assert [row["set_null"] for row in rows] == [[], ["channel"], None]
-
-
 def test_each_batch_in_is_one_batch_out() -> None:
     step = decode_batches("engagement", DecodingLimits(), NOW)
     sizes = [out.num_rows for out in step(iter([records([None] * n) for n in (2, 0, 3)]))]

@@ -377,11 +377,6 @@ def test_an_escaped_pair_is_one_character() -> None:
     assert engagement(raw(ENGAGEMENT, "subject", r'"\\ud83d"')).subject == r"\ud83d"
 
 
-def test_an_empty_map_and_a_missing_one_stay_different() -> None:
-    assert engagement(ENGAGEMENT | {"attributes": {}}).attributes == {}
-    assert engagement(ENGAGEMENT).attributes is None
-
-
 def test_exactly_the_limits_are_fine() -> None:
     exactly = encoded(ENGAGEMENT) + b" " * (LIMITS.max_bytes - len(encoded(ENGAGEMENT)))
     assert engagement(exactly) == engagement(ENGAGEMENT)

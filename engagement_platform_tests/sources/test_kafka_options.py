@@ -9,8 +9,8 @@ from confluent_kafka.admin import AdminClient
 from pydantic import SecretStr
 
 from engagement_platform.settings import KafkaSettings
+from engagement_platform.sources.kafka_errors import KafkaRefused
 from engagement_platform.sources.kafka_options import (
-    UntranslatableSecurity,
     client_options,
     spark_options,
     spark_security_options,
@@ -27,10 +27,6 @@ def secrets(**options: str) -> dict[str, SecretStr]:
 
 def translated(overrides: dict[str, SecretStr] | None = None, **options: str) -> dict[str, str]:
     return spark_security_options(secrets(**options), overrides or {})
-
-
-def test_without_security_spark_is_told_nothing() -> None:
-    assert translated() == {}
 
 
 @pytest.mark.parametrize(
@@ -53,7 +49,7 @@ def test_quotes_and_backslashes_in_a_password_stay_inside_it() -> None:
 
 
 def test_credentials_without_a_known_mechanism_are_refused_unless_the_jaas_line_is_given() -> None:
-    with pytest.raises(UntranslatableSecurity, match=r"kafka\.sasl\.jaas\.config") as told:
+    with pytest.raises(KafkaRefused, match=r"kafka\.sasl\.jaas\.config") as told:
         translated(sasl_mechanism="OAUTHBEARER", sasl_username="ada", sasl_password="pw-123")
     assert "pw-123" not in str(told.value)
     own = secrets(kafka_sasl_jaas_config="my line")
@@ -63,13 +59,10 @@ def test_credentials_without_a_known_mechanism_are_refused_unless_the_jaas_line_
     }
 
 
-def test_certificates_become_stores_of_kafkas_own_client() -> None:
+def test_a_certificate_of_the_broker_becomes_a_trust_store() -> None:
     options = translated(
         security_protocol="SSL",
         ssl_ca_location="/ca.pem",
-        ssl_certificate_location="/me.pem",
-        ssl_key_location="/me.pem",
-        ssl_key_password="pw",
         ssl_endpoint_identification_algorithm="none",
         enable_ssl_certificate_verification="true",
     )
@@ -77,35 +70,16 @@ def test_certificates_become_stores_of_kafkas_own_client() -> None:
         "kafka.security.protocol": "SSL",
         "kafka.ssl.truststore.type": "PEM",
         "kafka.ssl.truststore.location": "/ca.pem",
-        "kafka.ssl.keystore.type": "PEM",
-        "kafka.ssl.keystore.location": "/me.pem",
-        "kafka.ssl.key.password": "pw",
         "kafka.ssl.endpoint.identification.algorithm": "",
     }
 
 
-def test_pem_texts_and_pkcs12_are_translated_too() -> None:
-    assert translated(ssl_ca_pem="CA", ssl_certificate_pem="CERT", ssl_key_pem="KEY") == {
-        "kafka.ssl.truststore.type": "PEM",
-        "kafka.ssl.truststore.certificates": "CA",
-        "kafka.ssl.keystore.type": "PEM",
-        "kafka.ssl.keystore.certificate.chain": "CERT",
-        "kafka.ssl.keystore.key": "KEY",
-    }
-    assert translated(ssl_keystore_location="/me.p12", ssl_keystore_password="pw") == {
-        "kafka.ssl.keystore.type": "PKCS12",
-        "kafka.ssl.keystore.location": "/me.p12",
-        "kafka.ssl.keystore.password": "pw",
-    }
-
-
-def test_certificate_and_key_in_two_files_are_refused_unless_spark_has_its_own() -> None:
-    with pytest.raises(UntranslatableSecurity, match="one PEM file"):
-        translated(ssl_certificate_location="/cert.pem", ssl_key_location="/key.pem")
+@pytest.mark.parametrize("option", ["ssl_certificate_location", "ssl_key_pem", "ssl_keystore_location", "ssl_ca_pem"])
+def test_other_certificates_are_refused_unless_spark_has_its_own(option: str) -> None:
+    with pytest.raises(KafkaRefused, match="spark_options"):
+        translated(None, **{option: "/mine"})
     own = secrets(kafka_ssl_keystore_location="/both.pem")
-    assert translated(own, ssl_certificate_location="/cert.pem", ssl_key_location="/key.pem") == {
-        "kafka.ssl.keystore.location": "/both.pem"
-    }
+    assert translated(own, **{option: "/mine"}) == {"kafka.ssl.keystore.location": "/both.pem"}
 
 
 def test_sparks_own_options_win() -> None:

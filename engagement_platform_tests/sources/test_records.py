@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engagement_platform.sources.declared import record_decoder
-from engagement_platform.sources.decoded_batches import decode_records, records_ddl
+from engagement_platform.sources.decoding import record_decoder
 from engagement_platform.sources.messages import DecodingLimits, RecordShape, Rejection
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -98,12 +97,6 @@ def test_what_is_not_declared_is_refused_where_the_settings_say_so() -> None:
     assert refused.code == "unknown_fields"
 
 
-@given(st.binary(max_size=60))
-@settings(deadline=None)
-def test_no_bytes_make_it_raise(value: bytes) -> None:
-    assert isinstance(decode(value), tuple)
-
-
 @given(
     st.text(max_size=20), st.integers(-(2**63), 2**63 - 1), st.floats(allow_nan=False, allow_infinity=False),
     st.datetimes(datetime(2001, 1, 1), datetime(2026, 11, 20)),  # noqa: DTZ001 - the zone is written below
@@ -113,19 +106,3 @@ def test_what_a_producer_wrote_comes_out(text: str, count: int, price: float, at
     record = said(text=text, count=count, price=price, at=f"{at.isoformat()}+02:00")
     moment = at.replace(tzinfo=UTC) - timedelta(hours=2)
     assert (record[1], *record[3:7]) == (moment.date(), moment, text, count, price)
-
-
-def test_a_batch_keeps_the_whole_record_of_what_is_refused_and_only_of_that() -> None:
-    values = [json.dumps(LEAST).encode(), b"{", None]
-    raw = pa.RecordBatch.from_pydict(
-        {
-            "topic": ["t"] * 3, "partition": pa.array([0] * 3, pa.int32()), "offset": [1, 2, 3],
-            "key": pa.array([b"k"] * 3), "value": pa.array(values, pa.binary()),
-            "timestamp": pa.array([NOW] * 3, pa.timestamp("us", tz="UTC")),
-        }
-    )  # fmt: skip
-    [decoded] = decode_records(SHAPE, DecodingLimits(), NOW)(iter([raw]))
-    assert decoded.schema.names == [column.split()[0] for column in records_ddl(SHAPE).split(", ")]
-    assert decoded.column("reason_code").to_pylist() == [None, "not_json", "empty"]
-    assert decoded.column("value").to_pylist() == [None, b"{", None]
-    assert decoded.column("id").to_pylist() == ["a", None, None]

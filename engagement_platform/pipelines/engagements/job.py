@@ -29,7 +29,6 @@ from engagement_platform.lake.engagement import (
 from engagement_platform.lake.erased import PSEUDONYM
 from engagement_platform.lake.lake import Lake
 from engagement_platform.pii.tombstones import PERSON, StoredTombstones, Tombstones
-from engagement_platform.pinned_settings import as_pinned, that_decide
 from engagement_platform.pipelines.engagements.pipe import State, Summary, load_state, resolve, summarize
 from engagement_platform.pipelines.engagements.rules import Target, Verdict
 from engagement_platform.pipelines.mutations.names import EVIDENCE_DDL
@@ -44,6 +43,7 @@ from engagement_platform.pipelines.parts import (
     side_by_side,
     tune_for,
 )
+from engagement_platform.pipelines.pinned_settings import as_pinned, that_decide
 from engagement_platform.pipelines.redrive import redriven
 from engagement_platform.pipelines.snapshot import pending, snapshot_of
 from engagement_platform.pipelines.tombstones import ENGAGEMENTS, with_tombstones, withheld

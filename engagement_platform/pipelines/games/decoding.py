@@ -14,10 +14,9 @@ from typing import NamedTuple
 from engagement_platform.pipelines.games.event_type import EventField, EventType
 from engagement_platform.pipelines.games.registry import Registry
 from engagement_platform.settings import Settings
-from engagement_platform.sources.decoding import read_id, time_reader, wrong_or_missing
 from engagement_platform.sources.messages import DecodingLimits, Reason
 from engagement_platform.sources.strict_json import JsonObject, Refused, object_parser
-from engagement_platform.sources.values import Reader, value_reader
+from engagement_platform.sources.values import Reader, read_id, time_reader, value_reader, wrong_or_missing
 
 Decoder = Callable[[bytes | None, datetime], "Event | Refusal"]
 """From a line, and when its object arrived."""

@@ -25,7 +25,6 @@ from engagement_platform.lake.log import added_by
 from engagement_platform.lake.session import spark_session
 from engagement_platform.pii.erasure import nobody_writes
 from engagement_platform.pii.tombstones import StoredTombstones, Tombstones
-from engagement_platform.pinned_settings import as_pinned, that_decide
 from engagement_platform.pipelines.games.counting import counted, of_plan, of_tables
 from engagement_platform.pipelines.games.decoding import EventLimits
 from engagement_platform.pipelines.games.event_type import GROUP, QUARANTINE_NAME
@@ -45,6 +44,7 @@ from engagement_platform.pipelines.games.pipe import (
     without_erased,
 )
 from engagement_platform.pipelines.parts import FEW_ROWS, Appends, kept, side_by_side, tune_for
+from engagement_platform.pipelines.pinned_settings import as_pinned, that_decide
 from engagement_platform.settings import Settings
 
 _DECIDING = ("max_lateness", "max_ahead", "duplicate_window")

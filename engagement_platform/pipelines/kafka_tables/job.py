@@ -16,7 +16,6 @@ from engagement_platform.engine.job import MicroBatchJob
 from engagement_platform.engine.model import Counts, Manifest, Source
 from engagement_platform.lake.lake import Lake
 from engagement_platform.pii.tombstones import StoredTombstones, Tombstones
-from engagement_platform.pinned_settings import as_pinned, that_decide
 from engagement_platform.pipelines.duplicates import bounds, with_verdict
 from engagement_platform.pipelines.kafka_tables.tables import Stream
 from engagement_platform.pipelines.parts import (
@@ -33,6 +32,7 @@ from engagement_platform.pipelines.parts import (
     tune_for,
     with_reason,
 )
+from engagement_platform.pipelines.pinned_settings import as_pinned, that_decide
 from engagement_platform.pipelines.redrive import redriven, turn_of
 from engagement_platform.pipelines.rules import Verdict
 from engagement_platform.pipelines.tombstones import withheld

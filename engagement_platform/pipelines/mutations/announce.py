@@ -21,12 +21,12 @@ from engagement_platform.lake import log
 from engagement_platform.lake.audit_columns import stamped
 from engagement_platform.lake.engagement import ALIAS, CHANGESET, MUTATION_REQUEST, NOTIFICATION, data_table
 from engagement_platform.lake.lake import Lake
-from engagement_platform.pinned_settings import that_decide
 from engagement_platform.pipelines import snapshot
 from engagement_platform.pipelines.mutations import rules
 from engagement_platform.pipelines.mutations.connected_components import moves as moves_of
 from engagement_platform.pipelines.mutations.view import Pending, by_rule, special_rows, split, with_move
 from engagement_platform.pipelines.parts import APPLY_MUTATIONS, Parts, announced, kept, tune_for
+from engagement_platform.pipelines.pinned_settings import that_decide
 
 _PERSON = ["organization_id", "source_person_id"]
 

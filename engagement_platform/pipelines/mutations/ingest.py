@@ -17,7 +17,6 @@ from engagement_platform.engine.model import Counts, Manifest, Source
 from engagement_platform.lake.engagement import ALIAS, MUTATION_REQUEST, QUARANTINE
 from engagement_platform.lake.lake import Lake
 from engagement_platform.pii.tombstones import StoredTombstones, Tombstones
-from engagement_platform.pinned_settings import as_pinned, that_decide
 from engagement_platform.pipelines.duplicates import bounds, with_verdict
 from engagement_platform.pipelines.parts import (
     COORDINATES,
@@ -34,6 +33,7 @@ from engagement_platform.pipelines.parts import (
     tune_for,
     with_reason,
 )
+from engagement_platform.pipelines.pinned_settings import as_pinned, that_decide
 from engagement_platform.pipelines.redrive import redriven, turn_of
 from engagement_platform.pipelines.rules import Verdict
 from engagement_platform.pipelines.tombstones import REQUESTS, withheld

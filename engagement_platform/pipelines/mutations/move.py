@@ -23,10 +23,10 @@ from engagement_platform.lake.contract import Table
 from engagement_platform.lake.engagement import ALIAS, CHANGESET, MAPPING, MUTATION_REQUEST, data_table
 from engagement_platform.lake.lake import MAX_LITERALS, Lake
 from engagement_platform.lake.overwrite import delete_through, replace_all, replace_rows, update_rows
-from engagement_platform.pinned_settings import as_pinned, that_decide
 from engagement_platform.pipelines import snapshot
 from engagement_platform.pipelines.mutations import names, view
 from engagement_platform.pipelines.parts import Parts, announced, kept, side_by_side, tune_for
+from engagement_platform.pipelines.pinned_settings import as_pinned, that_decide
 from engagement_platform.pipelines.redrive import turn_of
 from engagement_platform.pipelines.rematerialization import Choice, choose, commit_base
 from engagement_platform.pipelines.snapshot import Snapshot, moved_through

@@ -1,4 +1,4 @@
-"""Which page views are refused by their time. No Spark, no I/O; what else is refused is `sources.declared`."""
+"""Which page views are refused by their time. No Spark, no I/O; what else is refused is `sources.decoding`."""
 
 from __future__ import annotations
 

@@ -20,7 +20,6 @@ from engagement_platform.engine.unfinished_batches import looked_up
 from engagement_platform.lake.engagement import QUARANTINE
 from engagement_platform.lake.lake import Lake
 from engagement_platform.pii.tombstones import StoredTombstones, Tombstones
-from engagement_platform.pinned_settings import as_pinned, that_decide
 from engagement_platform.pipelines.parts import (
     Appends,
     Parts,
@@ -33,6 +32,7 @@ from engagement_platform.pipelines.parts import (
     received,
     tune_for,
 )
+from engagement_platform.pipelines.pinned_settings import as_pinned, that_decide
 from engagement_platform.pipelines.profiles.entity import Entity, policies_of, under_policies
 from engagement_platform.pipelines.profiles.snapshot import INSERTS_ARE_NEW, snapshot, to_note
 from engagement_platform.pipelines.redrive import RedriveSource, redriven, turn_of

@@ -27,8 +27,8 @@ from engagement_platform.lake.overwrite import (
     replace_all,
     replace_partitions,
 )
-from engagement_platform.pinned_settings import as_pinned, that_decide
 from engagement_platform.pipelines.parts import Parts, tune_for
+from engagement_platform.pipelines.pinned_settings import as_pinned, that_decide
 from engagement_platform.pipelines.profiles.entity import Entity, policies_of, under_policies, version_of
 from engagement_platform.pipelines.profiles.snapshot import Snapshot, snapshot, transaction
 from engagement_platform.pipelines.profiles.view import folded_changes, view

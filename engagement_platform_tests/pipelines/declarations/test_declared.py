@@ -9,9 +9,8 @@ import pytest
 
 from engagement_platform.consumers.reading import table_names
 from engagement_platform.errors import PlatformError
-from engagement_platform.job_errors import UnknownJob
-from engagement_platform.jobs import GAME_JOBS, JOB_NAMES, job_names, topic_of
 from engagement_platform.pipelines.declarations.declared import PLATFORM_JOBS, DeclarationRefused, declarations
+from engagement_platform.pipelines.jobs import GAME_JOBS, JOB_NAMES, JobRefused, job_names, topic_of
 from engagement_platform.settings import Settings
 
 CLICKS = dedent(
@@ -83,7 +82,7 @@ def test_one_file_may_declare_several_and_other_components_are_passed_by(tmp_pat
 def test_without_a_folder_nothing_is_declared(tmp_path: Path) -> None:
     settings = Settings(home=tmp_path)
     assert job_names(settings) == JOB_NAMES
-    with pytest.raises(UnknownJob, match="ingest-engagements"):
+    with pytest.raises(JobRefused, match="ingest-engagements"):
         topic_of("ingest-shop-click", settings)
 
 

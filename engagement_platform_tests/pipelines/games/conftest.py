@@ -19,13 +19,13 @@ from pyspark.sql import SparkSession
 
 from engagement_platform.engine.drain import DrainPolicy, drain
 from engagement_platform.engine.job import BatchReport, Callbacks, MicroBatchJob, Observer
-from engagement_platform.jobs import close_source, open_stores, replay_game_events
 from engagement_platform.lake.lake import Lake
 from engagement_platform.pipelines.games.event_type import GROUP, QUARANTINE
 from engagement_platform.pipelines.games.feed import Feed
 from engagement_platform.pipelines.games.job import INGEST_GAME_EVENTS, GameBatch, game_events
 from engagement_platform.pipelines.games.objects import QueueSource
 from engagement_platform.pipelines.games.registry import registry
+from engagement_platform.pipelines.jobs import close_source, open_stores, parts_of, replay_game_events
 from engagement_platform.settings import GamesSettings, LayoutSettings, Settings
 from engagement_platform_tests.conftest import Moto
 
@@ -88,7 +88,8 @@ class World:
 
     def replay(self, *prefixes: str, observe: Observer = lambda _point: None) -> list[BatchReport]:
         """Objects with these prefixes, once more."""
-        return list(replay_game_events(prefixes, self.spark, self.settings, self.stores, Callbacks(observe=observe)))
+        parts = parts_of(self.spark, self.settings, self.stores, Callbacks(observe=observe))
+        return list(replay_game_events(prefixes, parts))
 
     def rows(self, name: str) -> list[dict[str, Any]]:
         """The rows of a type's table, or of quarantine, in the order of what stands first."""

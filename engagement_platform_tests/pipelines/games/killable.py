@@ -8,7 +8,7 @@ import sys
 
 from engagement_platform.engine.drain import drain
 from engagement_platform.engine.job import Callbacks
-from engagement_platform.jobs import open_job
+from engagement_platform.pipelines.jobs import open_job
 from engagement_platform.settings import Settings
 from engagement_platform_tests.pipelines.games.conftest import AT_ONCE
 

@@ -17,7 +17,6 @@ from engagement_platform.engine.model import Manifest, Transaction
 from engagement_platform.engine.stores import CheckpointStore
 from engagement_platform.engine.unfinished_batches import OthersBatchUnfinished
 from engagement_platform.erasing.places import game_places, of_feed
-from engagement_platform.jobs import open_stores
 from engagement_platform.lake import store_tables
 from engagement_platform.lake.arrow import schema_of
 from engagement_platform.lake.contract import Table
@@ -28,6 +27,7 @@ from engagement_platform.pii.vault import open_vault
 from engagement_platform.pipelines.games.event_type import QUARANTINE
 from engagement_platform.pipelines.games.feed import shipped
 from engagement_platform.pipelines.games.registry import registry
+from engagement_platform.pipelines.jobs import open_stores
 from engagement_platform.settings import Settings
 from engagement_platform_tests import plant
 from engagement_platform_tests.files_with import places_with

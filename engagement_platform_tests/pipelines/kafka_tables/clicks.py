@@ -6,7 +6,6 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -16,10 +15,10 @@ from pyspark.sql import SparkSession
 
 from engagement_platform.engine.drain import DrainPolicy, drain
 from engagement_platform.engine.job import BatchReport, Callbacks, MicroBatchJob, Observer
-from engagement_platform.jobs import build_declared, open_stores
 from engagement_platform.lake import scan
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.lake import Lake
+from engagement_platform.pipelines.jobs import build_job, open_stores, parts_of
 from engagement_platform.pipelines.kafka_tables.tables import Field, Stream
 from engagement_platform.settings import BatchSettings, KafkaSettings, Settings
 from engagement_platform_tests.conftest import Broker
@@ -70,8 +69,8 @@ class World:
 
     def job(self, observe: Observer = lambda _point: None) -> MicroBatchJob[Any]:
         """The job, at a clock that stands still."""
-        build = partial(build_declared, self.stream.job, self.stream, self.lake.spark, self.settings, self.stores)
-        return replace(build(Callbacks(observe=observe)), clock=lambda: NOW)
+        parts = parts_of(self.lake.spark, self.settings, self.stores, Callbacks(observe=observe))
+        return replace(build_job(self.stream.job, parts, self.stream), clock=lambda: NOW)
 
     def send(self, *messages: dict[str, object] | bytes) -> None:
         """Onto the topic, in this order."""

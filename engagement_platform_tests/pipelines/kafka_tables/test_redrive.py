@@ -11,8 +11,8 @@ from pyspark.sql import SparkSession
 
 from engagement_platform.engine.drain import drain
 from engagement_platform.engine.job import BatchReport, Callbacks, Observer
-from engagement_platform.jobs import redrive_declared
 from engagement_platform.lake.lake import Lake
+from engagement_platform.pipelines.jobs import parts_of, redrive_declared
 from engagement_platform.pipelines.redrive import REDRIVEN
 from engagement_platform.settings import DecodingSettings
 from engagement_platform_tests.conftest import Broker
@@ -31,9 +31,8 @@ def under(world: World, decoding: DecodingSettings) -> None:
 
 
 def redrive(world: World, observe: Observer = lambda _point: None) -> list[BatchReport]:
-    job = redrive_declared(
-        world.stream, UNDECLARED, world.lake.spark, world.settings, world.stores, Callbacks(observe=observe)
-    )
+    parts = parts_of(world.lake.spark, world.settings, world.stores, Callbacks(observe=observe))
+    job = redrive_declared(world.stream, UNDECLARED, parts)
     assert job is not None
     return list(drain(replace(job, clock=lambda: NOW), AT_ONCE))
 

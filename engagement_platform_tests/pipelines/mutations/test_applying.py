@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from engagement_platform.engine.unfinished_batches import OthersBatchUnfinished
-from engagement_platform.jobs import INGEST_MUTATION_REQUESTS
 from engagement_platform.lake.engagement import MAPPING, MUTATION_REQUEST, NOTIFICATION, QUARANTINE
+from engagement_platform.pipelines.jobs import INGEST_MUTATION_REQUESTS
 from engagement_platform.pipelines.mutations.move import REMATERIALIZE_ALIASES
 from engagement_platform.pipelines.parts import APPLY_MUTATIONS
 from engagement_platform.pipelines.rematerialization import choose

@@ -7,8 +7,8 @@ from itertools import zip_longest
 
 import pytest
 
-from engagement_platform.jobs import INGEST_MUTATION_REQUESTS
 from engagement_platform.lake.engagement import QUARANTINE
+from engagement_platform.pipelines.jobs import INGEST_MUTATION_REQUESTS
 from engagement_platform.pipelines.mutations.move import REMATERIALIZE_ALIASES
 from engagement_platform.pipelines.parts import APPLY_MUTATIONS
 from engagement_platform_tests.ingestion.test_crashes import Crash, crash_at

@@ -13,10 +13,10 @@ import threading
 import time
 from datetime import timedelta
 
-from engagement_platform.jobs import open_stores
 from engagement_platform.lake import log
 from engagement_platform.lake.lake import Lake
 from engagement_platform.lake.session import spark_session
+from engagement_platform.pipelines.jobs import open_stores
 from engagement_platform.pipelines.page_views.job import HOPS, PAGE_VIEWS, run_hops
 from engagement_platform.settings import Settings
 

@@ -14,14 +14,14 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from engagement_platform.engine.cursors import CheckpointBehind, StreamCheckpoints
+from engagement_platform.engine.cursors import CheckpointRefused, StreamCheckpoints
 from engagement_platform.errors import PlatformError
-from engagement_platform.jobs import open_stores
 from engagement_platform.lake import scan
 from engagement_platform.lake.contract import NotAStreamSource, Table
 from engagement_platform.lake.engagement import MAPPING
 from engagement_platform.lake.lake import Lake
 from engagement_platform.lake.streaming import drain_stream, summed
+from engagement_platform.pipelines.jobs import open_stores
 from engagement_platform.pipelines.page_views.job import (
     DAYS,
     HOPS,
@@ -121,7 +121,7 @@ def test_the_chain_ends_in_what_a_loop_makes_whatever_ends_or_is_merged_on_the_w
     )
     newest.unlink()
     (newest.parent / f".{newest.name}.crc").unlink(missing_ok=True)
-    with pytest.raises(CheckpointBehind, match="an older copy was put in its place"):
+    with pytest.raises(CheckpointRefused, match="an older copy was put in its place"):
         run_hop(SESSIONS, world.lake, world.stores)
     # What dies then has not recorded the batch.
     StreamCheckpoints(world.stores.leases.engine).record(SESSIONS.stream, int(newest.name) - 1)

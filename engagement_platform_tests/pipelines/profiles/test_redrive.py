@@ -13,9 +13,9 @@ import pytest
 from engagement_platform.engine.drain import drain
 from engagement_platform.engine.job import BatchReport, Callbacks, MicroBatchJob, Observer
 from engagement_platform.engine.unfinished_batches import OthersBatchUnfinished
-from engagement_platform.jobs import redrive_declared
 from engagement_platform.lake.engagement import QUARANTINE
 from engagement_platform.pipelines.declarations.declared import DeclaredEntity
+from engagement_platform.pipelines.jobs import parts_of, redrive_declared
 from engagement_platform.pipelines.redrive import REDRIVEN
 from engagement_platform.settings import BatchSettings, StoreSettings
 from engagement_platform_tests.ingestion.test_crashes import Crash, crash_at
@@ -38,7 +38,8 @@ POINTS = (
 
 def redriving(world: World, reason: str, observe: Observer = ignore) -> MicroBatchJob[Any]:
     declared = DeclaredEntity(world.topic, world.entity)
-    job = redrive_declared(declared, reason, world.spark, world.settings, world.stores, Callbacks(observe=observe))
+    parts = parts_of(world.spark, world.settings, world.stores, Callbacks(observe=observe))
+    job = redrive_declared(declared, reason, parts)
     assert job is not None
     return replace(job, clock=lambda: NOW)
 

@@ -11,8 +11,8 @@ import pytest
 
 from engagement_platform.engine.drain import drain
 from engagement_platform.engine.job import Callbacks, MicroBatchJob
-from engagement_platform.jobs import reread_job
 from engagement_platform.pipelines.declarations.declared import DeclaredEntity
+from engagement_platform.pipelines.jobs import parts_of, reread_job
 from engagement_platform_tests.guards.strangers import strangers
 from engagement_platform_tests.ingestion.test_crashes import Crash, crash_at
 from engagement_platform_tests.matrix import spread
@@ -29,7 +29,7 @@ def reread(world: World, observe: Any = ignore) -> MicroBatchJob[Any]:
     """The job for the day on which everything of the world landed."""
     declared = DeclaredEntity(world.topic, world.entity)
     callbacks = Callbacks(observe=observe)
-    job = reread_job(NOW.date(), world.spark, world.settings, world.stores, callbacks, declared=declared)
+    job = reread_job(NOW.date(), parts_of(world.spark, world.settings, world.stores, callbacks), declared)
     return replace(job, clock=lambda: datetime.now(UTC))
 
 

@@ -16,8 +16,8 @@ from pyspark.sql import DataFrame, SparkSession
 from engagement_platform.engine.drain import DrainPolicy, drain
 from engagement_platform.engine.job import BatchReport, Callbacks, MicroBatchJob, Observer, Stores
 from engagement_platform.engine.model import Manifest
-from engagement_platform.jobs import open_stores
 from engagement_platform.lake.lake import Lake
+from engagement_platform.pipelines.jobs import open_stores
 from engagement_platform.pipelines.parts import Parts
 from engagement_platform.pipelines.profiles.entity import Entity
 from engagement_platform.pipelines.profiles.job import ingest_changes

@@ -1,7 +1,4 @@
-"""The jobs by their names, ready to run: what the command line and Dagster both call.
-
-Opens stores, Spark and lake for one run and closes them. What a job does is in its own package.
-"""
+"""Builds, runs, redrives, rereads and resets jobs by their names, for the command line and for Dagster."""
 
 from __future__ import annotations
 
@@ -19,10 +16,9 @@ from engagement_platform.engine.fencing import declared as declared_transactions
 from engagement_platform.engine.fencing import targets_of
 from engagement_platform.engine.job import BatchReport, Callbacks, MicroBatchJob, Stores
 from engagement_platform.engine.lease import LeaseStore
-from engagement_platform.engine.model import JobState, Manifest
-from engagement_platform.engine.stores import BatchMetadataStore, CheckpointStore, lineage
+from engagement_platform.engine.model import JobState, Manifest, lineage
+from engagement_platform.engine.stores import BatchMetadataStore, CheckpointStore
 from engagement_platform.errors import PlatformError
-from engagement_platform.job_errors import ReasonMissing, UnfinishedBatch, UnknownJob
 from engagement_platform.lake import log
 from engagement_platform.lake.batch_logs import LakeLogs
 from engagement_platform.lake.engagement import QUARANTINE
@@ -72,6 +68,14 @@ PATIENCE = timedelta(seconds=5)
 """How long the broker is asked for what can be done without, while others wait: for a table, or for a sensor's tick."""
 
 
+class JobRefused(PlatformError):
+    """A job that was named does not exist, or cannot be run or reset like this."""
+
+
+def _unknown(name: str, known: Sequence[str]) -> JobRefused:
+    return JobRefused(f"There is no job called {name!r}. Jobs: {', '.join((*known, REDRIVE_QUARANTINE))}.")
+
+
 def open_stores(settings: Settings) -> Stores:
     """The three stores on the database of the settings."""
     engine = open_engine(settings.store_url)
@@ -108,82 +112,71 @@ def shipped_entity(settings: Settings) -> DeclaredEntity:
 
 
 def topic_of(name: str, settings: Settings) -> str:
-    """The topic a job reads. Raises UnknownJob, DeclarationRefused."""
-    topics = {
-        INGEST_ENGAGEMENTS: settings.kafka.engagements_topic,
-        INGEST_MUTATION_REQUESTS: settings.kafka.mutation_requests_topic,
-        INGEST_PROFILE_CHANGES: settings.kafka.profile_changes_topic,
-    }
-    if name in topics:
-        return topics[name]
+    """The topic a job reads. Raises JobRefused, DeclarationRefused."""
+    if name == INGEST_ENGAGEMENTS:
+        return settings.kafka.engagements_topic
+    if name == INGEST_MUTATION_REQUESTS:
+        return settings.kafka.mutation_requests_topic
     declared = _declared_of(name, settings)
     if isinstance(declared, Feed):
-        raise UnknownJob(name, (*TOPIC_JOBS, REDRIVE_QUARANTINE))
+        raise _unknown(name, TOPIC_JOBS)
     return declared.topic
 
 
 def _declared_of(name: str, settings: Settings) -> Declared:
+    """What a job is of; the profile and the feed that ship are declared by the platform itself."""
+    if name in (INGEST_PROFILE_CHANGES, REMATERIALIZE_PROFILE):
+        return shipped_entity(settings)
+    if name in GAME_JOBS:
+        return shipped(settings)
     declared = declared_jobs(settings)
     if name not in declared:
-        raise UnknownJob(name, (*JOB_NAMES, *declared, REDRIVE_QUARANTINE))
+        raise _unknown(name, (*JOB_NAMES, *declared))
     return declared[name]
 
 
-def build_declared(
-    name: str,
-    declared: Declared,
-    spark: SparkSession,
-    settings: Settings,
-    stores: Stores,
-    callbacks: Callbacks | None = None,
-) -> MicroBatchJob[Any]:
-    """The job of a declared stream or feed, or the one of a declared entity that has this name, on an open session.
+def build_job(name: str, parts: Parts, declared: Declared | None = None) -> MicroBatchJob[Any]:
+    """One of `job_names`; declared: what it is of, looked up by default.
 
-    Raises NoGameQueue.
+    Raises JobRefused, NoGameQueue, DeclarationRefused.
     """
+    settings, stores = parts.settings, parts.stores
+    if name == APPLY_MUTATIONS:
+        return apply_mutations(parts)
+    if name == REMATERIALIZE_ALIASES:
+        return rematerialize_aliases(parts, partial(unread_requests, settings, stores))
+    if name not in (INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS):
+        return _declared_job(name, declared or _declared_of(name, settings), parts)
+    source = KafkaSource(topic_of(name, settings), settings.kafka)
+    read = partial(read_topic, source, parts.lake.spark, settings)
+    if name == INGEST_ENGAGEMENTS:
+        return ingest_engagements(name, source, read, parts)
+    return ingest_mutation_requests(name, source, read, parts, judges_lateness=True)
+
+
+def _declared_job(name: str, declared: Declared, parts: Parts) -> MicroBatchJob[Any]:
+    spark, settings = parts.lake.spark, parts.settings
     if isinstance(declared, Feed):
         own = declared.settings(settings)
-        return game_events(
-            name, QueueSource(name, own), Lake(spark, own), stores, own, declared, callbacks or Callbacks()
-        )
-    parts = _parts(spark, settings, stores, callbacks)
+        source = QueueSource(name, own)
+        return game_events(name, source, Lake(spark, own), parts.stores, own, declared, parts.callbacks)
     if isinstance(declared, DeclaredEntity) and name == rematerialize_name(declared.entity):
         return rematerialize(declared.entity, parts)
-    source = KafkaSource(declared.topic, settings.kafka)
-    read = partial(read_topic, source, spark, settings)
+    topic = KafkaSource(declared.topic, settings.kafka)
+    read = partial(read_topic, topic, spark, settings)
     if isinstance(declared, DeclaredEntity):
-        return ingest_changes(declared.entity, source, read, parts)
-    return ingest_stream(declared, source, read, parts)
+        return ingest_changes(declared.entity, topic, read, parts)
+    return ingest_stream(declared, topic, read, parts)
 
 
-def _parts(spark: SparkSession, settings: Settings, stores: Stores, callbacks: Callbacks | None) -> Parts:
+def parts_of(spark: SparkSession, settings: Settings, stores: Stores, callbacks: Callbacks | None = None) -> Parts:
+    """What jobs are built with, on an open session."""
     return Parts(Lake(spark, settings), stores, settings, callbacks or Callbacks())
 
 
 def read_topic(source: KafkaSource, spark: SparkSession, settings: Settings, manifest: Manifest) -> DataFrame:
     """The records of a batch, as they are on the topic."""
     return source.read(spark, manifest.start, manifest.end, tasks=settings.spark.default_parallelism)
-
-
-def build_job(
-    name: str, spark: SparkSession, settings: Settings, stores: Stores, callbacks: Callbacks | None = None
-) -> MicroBatchJob[Any]:
-    """One of `job_names` on an open session. Raises UnknownJob, NoGameQueue, DeclarationRefused."""
-    if name in (INGEST_PROFILE_CHANGES, REMATERIALIZE_PROFILE):
-        return build_declared(name, shipped_entity(settings), spark, settings, stores, callbacks)
-    if name not in JOB_NAMES:
-        declared = shipped(settings) if name in GAME_JOBS else _declared_of(name, settings)
-        return build_declared(name, declared, spark, settings, stores, callbacks)
-    parts = _parts(spark, settings, stores, callbacks)
-    if name == APPLY_MUTATIONS:
-        return apply_mutations(parts)
-    if name == REMATERIALIZE_ALIASES:
-        return rematerialize_aliases(parts, partial(unread_requests, settings, stores))
-    source = KafkaSource(topic_of(name, settings), settings.kafka)
-    read = partial(read_topic, source, spark, settings)
-    if name == INGEST_ENGAGEMENTS:
-        return ingest_engagements(name, source, read, parts)
-    return ingest_mutation_requests(name, source, read, parts, judges_lateness=True)
 
 
 def unread_requests(settings: Settings, stores: Stores) -> Collection[int | None]:
@@ -201,16 +194,13 @@ def unread_requests(settings: Settings, stores: Stores) -> Collection[int | None
         return (None,)
 
 
-def redrive_jobs(
-    reason: str, spark: SparkSession, settings: Settings, stores: Stores, callbacks: Callbacks | None = None
-) -> list[MicroBatchJob[Any]]:
+def redrive_jobs(reason: str, parts: Parts) -> list[MicroBatchJob[Any]]:
     """Records in quarantine for a reason, redriven: engagements, then requests.
 
     The reason is part of the job's name, so that a batch that was interrupted is finished with the same one.
     Requests are not judged by their lateness again: quarantine does not have when a record was produced, and one that
     was on time must not be refused because it lay there.
     """
-    parts = _parts(spark, settings, stores, callbacks)
     parts.lake.ensure(QUARANTINE)
     jobs: list[MicroBatchJob[Any]] = []
     for job, build in (
@@ -222,22 +212,14 @@ def redrive_jobs(
     return jobs
 
 
-def redrive_declared(
-    declared: Stream | DeclaredEntity,
-    reason: str,
-    spark: SparkSession,
-    settings: Settings,
-    stores: Stores,
-    callbacks: Callbacks | None = None,
-) -> MicroBatchJob[Any] | None:
+def redrive_declared(declared: Stream | DeclaredEntity, reason: str, parts: Parts) -> MicroBatchJob[Any] | None:
     """Records in the quarantine of a stream or an entity, redriven; None where there is no quarantine.
 
     Each lands once and is marked there. The reason is part of the job's name, as in `redrive_jobs`.
     """
-    parts = _parts(spark, settings, stores, callbacks)
     job = ingest_name(declared.entity) if isinstance(declared, DeclaredEntity) else declared.job
     quarantine = QUARANTINE if isinstance(declared, DeclaredEntity) else declared.quarantine
-    if log.version(quarantine.uri(settings.lake)) is None:
+    if log.version(quarantine.uri(parts.settings.lake)) is None:
         return None
     source, name = RedriveSource(parts.lake, quarantine, job, reason), f"{REDRIVE_QUARANTINE}:{job}:{reason}"
     if isinstance(declared, DeclaredEntity):
@@ -251,55 +233,38 @@ def redriven_tables(settings: Settings) -> list[Stream | DeclaredEntity]:
     return [shipped_entity(settings), *declared.entities, *declared.streams]
 
 
-def reread_job(
-    day: date,
-    spark: SparkSession,
-    settings: Settings,
-    stores: Stores,
-    callbacks: Callbacks | None = None,
-    *,
-    declared: DeclaredEntity | None = None,
-) -> MicroBatchJob[Any]:
+def reread_job(day: date, parts: Parts, declared: DeclaredEntity | None = None) -> MicroBatchJob[Any]:
     """What was ingested on a UTC day, read once more by what the checkpoints of that day recorded.
 
     declared: changes of it, of whose versions the highest counts; None: engagements, applied as a keyed upsert. Changes
     nothing where nothing was wrong; after a decoding fix the repaired rows land and are announced.
     """
-    topic = settings.kafka.engagements_topic if declared is None else declared.topic
+    kafka, checkpoints = parts.settings.kafka, parts.stores.checkpoints
     job = INGEST_ENGAGEMENTS if declared is None else ingest_name(declared.entity)
-    source, parts = KafkaSource(topic, settings.kafka), _parts(spark, settings, stores, callbacks)
-    last = stores.checkpoints.latest(job)
-    app_ids = lineage(stores.checkpoints.history(job), stores.checkpoints.app_id(job))
-    ranges = recorded_ranges(stores.checkpoints.history(job, ingestion_date=day), app_ids)
+    source = KafkaSource(kafka.engagements_topic if declared is None else declared.topic, kafka)
+    last = checkpoints.latest(job)
+    app_ids = lineage(checkpoints.history(job), checkpoints.app_id(job))
+    ranges = recorded_ranges(checkpoints.history(job, ingestion_date=day), app_ids)
     recorded = RecordedRanges(source, ranges, last.manifest.identity if last else {})
-    read = partial(read_topic, source, spark, settings)
+    read = partial(read_topic, source, parts.lake.spark, parts.settings)
     if declared is None:
         return ingest_engagements(REREAD_ENGAGEMENTS, recorded, read, parts)
     return ingest_changes(declared.entity, recorded, read, parts, reread_name(declared.entity))
 
 
-def reread(
-    days: Sequence[date],
-    spark: SparkSession,
-    settings: Settings,
-    stores: Stores,
-    callbacks: Callbacks | None = None,
-    *,
-    declared: DeclaredEntity | None = None,
-) -> Iterator[BatchReport]:
-    """Batches of `reread_job`, day by day."""
-    for day in days:
-        yield from drain(reread_job(day, spark, settings, stores, callbacks, declared=declared), _ONCE)
+def reread(day: date, parts: Parts, declared: DeclaredEntity | None = None) -> Iterator[BatchReport]:
+    """Batches of `reread_job`."""
+    yield from drain(reread_job(day, parts, declared), _ONCE)
 
 
 @contextmanager
 def open_job(name: str, settings: Settings, callbacks: Callbacks | None = None) -> Iterator[MicroBatchJob[Any]]:
-    """A job with its own Spark session. Raises UnknownJob and what opening Spark, stores and tables raises."""
+    """A job with its own Spark session. Raises JobRefused and what opening Spark, stores and tables raises."""
     if name not in (*GAME_JOBS, *(names := job_names(settings))):
-        raise UnknownJob(name, (*names, REDRIVE_QUARANTINE))
+        raise _unknown(name, names)
     stores = open_stores(settings)
     with spark_session(settings, name) as spark:
-        job = build_job(name, spark, settings, stores, callbacks)
+        job = build_job(name, parts_of(spark, settings, stores, callbacks))
         try:
             yield job
         finally:
@@ -313,24 +278,17 @@ def close_source(job: MicroBatchJob[Any]) -> None:
 
 
 def replay_game_events(
-    prefixes: Sequence[str],
-    spark: SparkSession,
-    settings: Settings,
-    stores: Stores,
-    callbacks: Callbacks | None = None,
-    *,
-    feed: Feed | None = None,
-    may_be_empty: bool = False,
+    prefixes: Sequence[str], parts: Parts, *, feed: Feed | None = None, may_be_empty: bool = False
 ) -> Iterator[BatchReport]:
     """Objects of the bucket whose keys begin so, read once more. A replay that was interrupted is finished first.
 
     No prefix: only that. feed: a declared one; None: that which ships. may_be_empty: no object is fine. Raises
     NoGameQueue, NoGameBucket, NothingToReplay, BucketNotListed and what batches raise.
     """
-    feed = feed or shipped(settings)
-    name, own = feed.replay_job, feed.settings(settings)
+    feed = feed or shipped(parts.settings)
+    name, own = feed.replay_job, feed.settings(parts.settings)
     source = replay_source(own, prefixes, name=name, may_be_empty=may_be_empty or not prefixes)
-    job = game_events(name, source, Lake(spark, own), stores, own, feed, callbacks or Callbacks())
+    job = game_events(name, source, Lake(parts.lake.spark, own), parts.stores, own, feed, parts.callbacks)
     yield from drain(job, _ONCE)
 
 
@@ -339,7 +297,7 @@ def run_job(
 ) -> Iterator[BatchReport]:
     """Batch after batch until nothing is waiting, or, not until_idle, for ever.
 
-    reason: for redrive-quarantine only. Raises UnknownJob, ReasonMissing and what batches raise.
+    reason: for redrive-quarantine only. Raises JobRefused and what batches raise.
     """
     if name == REDRIVE_QUARANTINE:
         yield from _redrive(settings, reason, callbacks)
@@ -353,12 +311,15 @@ def run_job(
 
 def _redrive(settings: Settings, reason: str | None, callbacks: Callbacks | None) -> Iterator[BatchReport]:
     if not reason:
-        raise ReasonMissing
+        raise JobRefused(
+            "redrive-quarantine needs --reason CODE, a reason_code of engagement/quarantine; only records with that "
+            "code are read again. Nothing was changed."
+        )
     stores = open_stores(settings)
     with spark_session(settings, REDRIVE_QUARANTINE) as spark:
-        jobs = redrive_jobs(reason, spark, settings, stores, callbacks)
-        declared = (redrive_declared(d, reason, spark, settings, stores, callbacks) for d in redriven_tables(settings))
-        for job in (*jobs, *declared):
+        parts = parts_of(spark, settings, stores, callbacks)
+        declared = (redrive_declared(one, reason, parts) for one in redriven_tables(settings))
+        for job in (*redrive_jobs(reason, parts), *declared):
             if job is not None:
                 yield from drain(job, _ONCE)
 
@@ -367,7 +328,7 @@ def reset_job(name: str, settings: Settings, *, abandon: bool = False) -> str:
     """Forget the job's checkpoint; its new application id.
 
     abandon: also when the last batch is unfinished; opens Spark to close the batch's transactions, so that nothing that
-    still writes under them can land later. Raises UnfinishedBatch otherwise, LeaseUnavailable
+    still writes under them can land later. Raises JobRefused otherwise, LeaseUnavailable
     while it runs.
     """
     names = (*job_names(settings), *GAME_JOBS)
@@ -376,13 +337,17 @@ def reset_job(name: str, settings: Settings, *, abandon: bool = False) -> str:
     entities = (shipped_entity(settings), *declared.entities)
     rereads = (REREAD_ENGAGEMENTS, *(reread_name(one.entity) for one in entities))
     if name not in (*names, *rereads, *replays, ERASE_SUBJECTS) and not name.startswith(f"{REDRIVE_QUARANTINE}:"):
-        raise UnknownJob(name, (*names, REDRIVE_QUARANTINE))
+        raise _unknown(name, names)
     stores = open_stores(settings)
     with stores.leases.acquire(f"job/{name}", purpose="reset") as lease:
         last = stores.checkpoints.latest(name)
         if last is not None and last.state is not JobState.SUCCEEDED:
             if not abandon:
-                raise UnfinishedBatch(last.manifest)
+                raise JobRefused(
+                    f"{last.manifest} is unfinished, and after a reset rows that have landed may never be announced. "
+                    f"Nothing was changed. Run `engagement-platform run {name} --until-idle` first; if it cannot be "
+                    "finished (its topic is gone), add --abandon."
+                )
             closed = targets_of(last.manifest.source)
             if left_open := declared_transactions(last.manifest, closed, abandoned=True):
                 # Also ends what a killed run has left going on in the job's session on a Connect server.

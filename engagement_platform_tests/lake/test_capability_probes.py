@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pyspark.sql import SparkSession
 
-from engagement_platform.guards.capabilities import capabilities
-from engagement_platform.lake.capability_probes import PROBES
+from engagement_platform.lake.capability_probes import PROBES, capabilities
 
 
 def test_the_probe_tells_what_this_spark_and_delta_can_do(spark: SparkSession) -> None:
