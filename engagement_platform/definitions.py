@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import dagster as dg
 
-from engagement_platform.components import shipped
 from engagement_platform.components.folder import folder_definitions
 from engagement_platform.defs import (
     alerts,
     checks,
     engagement,
     erase,
+    games,
     layout,
     live_ops,
     maintenance,
@@ -24,14 +24,10 @@ from engagement_platform.defs import (
     restore,
     verification,
 )
+from engagement_platform.defs.entity import PROFILES
 from engagement_platform.defs.platform import bound_platform
 from engagement_platform.pipelines.declarations.declared import declarations
 from engagement_platform.settings import Settings
-
-# Named one by one rather than found by walking a folder: that needs a project file beside the package, and an
-# installed package has none.
-_ENGAGEMENTS = (engagement, mutation, checks, verification)
-_ALWAYS = (shipped, maintenance, restore, erase, quarantine, layout, alerts)
 
 
 @dg.definitions
@@ -41,13 +37,17 @@ def defs() -> dg.Definitions:
     settings = Settings()
     # First, since Dagster would say less well that two declarations want the same name.
     on, declared = settings.pipelines, declarations(settings)
+    # Named one by one rather than found by walking a folder: that needs a project file beside the package, and an
+    # installed package has none.
     modules = (
-        *_ALWAYS,
-        *(_ENGAGEMENTS if on.engagements else ()),
-        *((live_ops,) if on.games else ()),
+        *(maintenance, restore, erase, quarantine, layout, alerts),
+        *((engagement, mutation, checks, verification) if on.engagements else ()),
+        *((games, live_ops) if on.games else ()),
         *((page_views,) if on.page_views and not declared.page_views else ()),
     )
     parts = [module.definitions() for module in modules]
+    if on.profiles:
+        parts.append(PROFILES.definitions())
     if settings.defs_folder is not None:
         parts.append(folder_definitions(settings.defs_folder))
     return dg.Definitions.merge(*parts, bound)

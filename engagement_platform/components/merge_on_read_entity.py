@@ -6,8 +6,9 @@ import dagster as dg
 from engagement_platform.components.described import Described
 from engagement_platform.components.scaffold import scaffolder
 from engagement_platform.defs.entity import EntityParts
-from engagement_platform.defs.kafka_tables import topic_key
 from engagement_platform.defs.layout import layout_definitions
+from engagement_platform.defs.specs import key_of, topic_key
+from engagement_platform.pipelines.declarations.declared import DeclaredEntity
 from engagement_platform.pipelines.declarations.kinds import MergeOnReadEntityDeclaration
 
 EXAMPLE = """\
@@ -28,18 +29,9 @@ class MergeOnReadEntity(MergeOnReadEntityDeclaration, Described, dg.Component):
     checks, and the jobs, sensors and schedule that keep them.
     """
 
-    @property
-    def parts(self) -> EntityParts:
-        """What the definitions are made of."""
-        return EntityParts(
-            self.entity, topic_key(self.topic), lambda _settings: self.topic, lambda _settings: self.entity, self.name
-        )
-
-    @property
-    def examined(self) -> dg.Definitions:
-        """Layout checks of its tables, and what evaluates them."""
-        return layout_definitions(f"{self.name}_tables", [self.parts.changeset, self.parts.base])
-
     def build_defs(self, context: dg.ComponentLoadContext | None = None) -> dg.Definitions:  # noqa: ARG002
         """Assets, checks, jobs, sensors and schedule."""
-        return dg.Definitions.merge(self.parts.definitions(), self.examined)
+        declared = DeclaredEntity(self.topic, self.entity)
+        parts = EntityParts(self.entity, topic_key(self.topic), lambda _settings: declared, self.name)
+        tables = [key_of(table) for table in (self.entity.changeset, self.entity.base)]
+        return dg.Definitions.merge(parts.definitions(), layout_definitions(f"{self.name}_tables", tables))

@@ -7,7 +7,6 @@ from engagement_platform.components.described import Described
 from engagement_platform.components.scaffold import scaffolder
 from engagement_platform.defs.games import declared_definitions
 from engagement_platform.pipelines.declarations.kinds import S3SqsTablesDeclaration
-from engagement_platform.pipelines.games.feed import Feed
 
 EXAMPLE = """\
 name: arcade
@@ -33,8 +32,4 @@ class S3SqsTables(S3SqsTablesDeclaration, Described, dg.Component):
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         """Assets, checks, jobs and sensor."""
-        return self.made(self.feed(context.path))
-
-    def made(self, feed: Feed) -> dg.Definitions:
-        """The same, of what its attributes declare."""
-        return declared_definitions(feed)
+        return declared_definitions(self.feed(context.path))

@@ -4,7 +4,7 @@ It compares states and not events, so what failed and recovered between two look
 `alerting.urls` is `alerting`.
 """
 
-# No `from __future__ import annotations` beside Dagster's decorators.
+from __future__ import annotations
 
 import json
 import threading
@@ -17,7 +17,7 @@ import dagster as dg
 from engagement_platform.alerting.alerts import NOTHING_SENT, Alerts
 from engagement_platform.alerting.model import Alert, Severity, State
 from engagement_platform.defs.evaluations import CheckResult, newest_results
-from engagement_platform.defs.platform import Platform
+from engagement_platform.defs.sensors import Answer, sensor
 from engagement_platform.engine.database import open_engine
 from engagement_platform.settings import Settings
 
@@ -116,14 +116,9 @@ def alerts_of(settings: Settings) -> Alerts:
         return _kept[0][1]
 
 
-@dg.sensor(
-    minimum_interval_seconds=30, default_status=dg.DefaultSensorStatus.RUNNING,
-    description="Sends alerts of failed checks and failed runs, and of their end, to `alerting.urls`, in threads "
-    "beside this sensor. `engagement-platform alert list` shows them.",
-)  # fmt: skip
-def send_alerts(context: dg.SensorEvaluationContext, platform: Platform) -> dg.SkipReason:
+def send_alerts(context: dg.SensorEvaluationContext, settings: Settings) -> Answer:
     """Results of checks and ends of runs since the last tick."""
-    settings, now = platform.settings(), datetime.now(UTC)
+    now = datetime.now(UTC)
     alerts = alerts_of(settings)
     seen: dict[str, Any] = json.loads(context.cursor or "{}")
     assert context.repository_def is not None
@@ -148,4 +143,10 @@ def send_alerts(context: dg.SensorEvaluationContext, platform: Platform) -> dg.S
 
 def definitions() -> dg.Definitions:
     """The sensor of this module."""
-    return dg.Definitions(sensors=[send_alerts])
+    sends = sensor(
+        "send_alerts",
+        send_alerts,
+        "Sends alerts of failed checks and failed runs, and of their end, to `alerting.urls`, in threads beside this "
+        "sensor. `engagement-platform alert list` shows them.",
+    )
+    return dg.Definitions(sensors=[sends])

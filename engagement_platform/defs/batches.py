@@ -1,45 +1,75 @@
-"""What a batch tells about itself in the UI: metadata for each table, and one line for the log. Values only."""
+"""What the UI shows of the batches of a run: metadata for each table, and a line for the log. Values only."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import date
 from typing import Any
 
 import dagster as dg
 from dagster import MetadataValue
 
-from engagement_platform.defs.plot import Bar, series
+from engagement_platform.defs.plot import picture
 from engagement_platform.engine.job import BatchReport
 from engagement_platform.engine.model import BatchRecord, Counts, Offsets, accounted
 from engagement_platform.lake.contract import Table
-from engagement_platform.lake.engagement import ALIAS, CHANGESET, MAPPING, MUTATION_REQUEST, NOTIFICATION, QUARANTINE
-from engagement_platform.pipelines.snapshot import DATA
 from engagement_platform.status import freshness_quantiles
 
 Metadata = dict[str, dg.MetadataValue]
 
 BATCHES_SHOWN = 30
 
-PUBLISHERS = frozenset({DATA.name, MUTATION_REQUEST.name})
-"""Tables whose commit makes a batch visible: where people look for it."""
-FIGURES: Mapping[str, Sequence[str]] = {
-    QUARANTINE.name: ("quarantined",),
-    MAPPING.name: ("names",),
-    CHANGESET.name: ("images",),
-    ALIAS.name: ("edges",),
-    NOTIFICATION.name: ("notifications", "files", "bytes"),
-}
-"""Table -> which of its process's counts are about it."""
 ROW_COUNTS = ("rows_in", "landed", "inserted", "updated", "duplicates", "quarantined", "unknown_fields")
 """Counts of a whole batch, in the order in which people ask for them."""
 
 
 @dataclass(frozen=True)
+class Tables:
+    """The tables that the batches of a job change, each with the process that writes it."""
+
+    own: Mapping[Table, str]
+    """Runs materialize them."""
+    others: Mapping[Table, str] = field(default_factory=dict)
+    """Tables that are another job's assets: a run that wrote into one observes it. Two jobs that materialize one asset
+    side by side would take turns in making its checks "Not evaluated"."""
+    publishes: Table | None = None
+    """See `summary`."""
+    figures: Mapping[Table, Sequence[str]] = field(default_factory=dict)
+    """Which counts of its process are about a table; of the others all."""
+    always: bool = False
+    """Every run observes the others, too."""
+    wrote: Mapping[Table, str] = field(default_factory=dict)
+    """Which count of its process says how many rows a batch wrote into a table; by default whether it made commits."""
+    sparse: bool = False
+    """A run materializes of its own tables the first, and those that it wrote into."""
+    every_s: float | None = None
+    """How often a run that drains for long records events; None: every `dagster.report_interval`."""
+
+    @property
+    def summary(self) -> Table:
+        """The table that bears what is known of the whole batch, and the check of it; by default the first."""
+        return self.publishes or next(iter({**self.own, **self.others}))
+
+    @property
+    def first(self) -> tuple[Table, ...]:
+        """Of its own tables those that every run materializes: no rejected record is news, too."""
+        return tuple(self.own)[: 1 if self.sparse else None]
+
+    def changed(self, batch: Batch) -> list[Table]:
+        """The tables for which there is an event."""
+
+        def wrote_into(table: Table, process: str) -> bool:
+            return bool(batch.processes.get(process, {}).get(self.wrote.get(table, "commits"), 0))
+
+        own = [table for table, process in self.own.items() if table in self.first or wrote_into(table, process)]
+        return own + [table for table, process in self.others.items() if self.always or wrote_into(table, process)]
+
+
+@dataclass(frozen=True)
 class Batch:
-    """A finished batch with what the stores know beside its report."""
+    """A finished batch, or the sums of several, with what the stores know beside its report."""
 
     report: BatchReport
     processes: Mapping[str, Counts]
@@ -48,12 +78,6 @@ class Batch:
     """This batch and some before it, newest first."""
     batches: int = 1
     """How many batches these are the sums of."""
-
-    @property
-    def freshness(self) -> tuple[float | None, float | None]:
-        """Seconds from produced to committed: p50, p95; None where nothing was read."""
-        p50, p95 = freshness_quantiles(self.history[: self.batches], (0.5, 0.95))
-        return p50, p95
 
 
 def total(batches: Sequence[Batch]) -> Batch:
@@ -84,70 +108,64 @@ def _sums(figures: Iterable[Mapping[str, int]] | Iterable[Mapping[str, float]]) 
     return dict(sums)
 
 
-def table_metadata(batch: Batch, table: Table, process: str) -> Metadata:
-    """Of one table: the batch and what was written. On the table that publishes a batch everything about it."""
-    counts = batch.processes.get(process, {})
-    if table.name in PUBLISHERS:
-        return identified(batch, {**summary(batch), **written(counts), **rejections(batch.report)})
-    shown = counted(counts, *FIGURES[table.name])
-    return identified(batch, shown | (rejections(batch.report) if table == QUARANTINE else {}))
-
-
-def summary(batch: Batch) -> Metadata:
-    """The picture of the last batches, and everything about these."""
-    return {"last_batches": last_batches(batch.history), **whole_batch(batch)}
-
-
-def counted(counts: Counts, *names: str) -> Metadata:
-    """Figures by their names; those that are not among the counts are left out."""
-    return {name: MetadataValue.int(counts[name]) for name in names if name in counts}
-
-
-def identified(batch: Batch, shown: Metadata) -> Metadata:
-    """What is shown of the batches of a run, between the id of the last one and where they came from."""
-    manifest = batch.report.manifest
-    return {
-        "batch_id": MetadataValue.int(manifest.batch_id),
-        "batches": MetadataValue.int(batch.batches),
-        **shown,
+def table_metadata(batch: Batch, tables: Tables, table: Table) -> Metadata:
+    """Of one table: the batch, what was written, and on the table of the summary everything about the batch."""
+    report, manifest = batch.report, batch.report.manifest
+    counts = batch.processes.get({**tables.own, **tables.others}[table], {})
+    shown: Metadata = {"batch_id": MetadataValue.int(manifest.batch_id), "batches": MetadataValue.int(batch.batches)}
+    if table == tables.summary:
+        shown |= whole_batch(batch)
+    if table in tables.wrote and tables.sparse:
+        shown["rows_written"] = MetadataValue.int(counts.get(tables.wrote[table], 0))
+    else:
+        all_counts = ("files", "bytes", *(name for name in counts if name != "commits"))
+        names = tables.figures.get(table, all_counts)
+        shown |= {name: MetadataValue.int(counts.get(name, 0)) for name in names}
+    if (rejected := rejected_of(report)) and (table == tables.summary or table.key[-1].endswith("quarantine")):
+        shown["rejected"] = figures_table("reason_code", "records", rejected)
+    return shown | {
         "offsets": offsets_table(manifest.start, manifest.end),
         "job": MetadataValue.text(manifest.job),
-        "resumed": MetadataValue.bool(batch.report.replayed),
+        "resumed": MetadataValue.bool(report.replayed),
     }
+
+
+def whole_batch(batch: Batch) -> Metadata:
+    """The picture of the last batches, rows by what became of them, freshness, where the time went, and details."""
+    report = batch.report
+    shown: Metadata = {"last_batches": last_batches(batch.history)}
+    names = sorted(
+        report.counts.keys() - {"commits"}, key=lambda n: (ROW_COUNTS.index(n) if n in ROW_COUNTS else 99, n)
+    )
+    shown |= {name: MetadataValue.int(report.counts[name]) for name in names}
+    for share, seconds in zip((50, 95), freshness_quantiles(batch.history[: batch.batches], (0.5, 0.95)), strict=True):
+        if seconds is not None:
+            shown[f"freshness_p{share}_s"] = MetadataValue.float(round(seconds, 1))
+    for name, value in report.details.items():
+        if isinstance(value, str | int | float):
+            shown[name] = dg.MetadataValue.text(value) if isinstance(value, str) else _number(value)
+    shown["seconds"] = MetadataValue.float(round(report.seconds, 2))
+    rounded = {name: round(seconds, 2) for name, seconds in report.process_seconds.items()}
+    shown["process_seconds"] = figures_table("process", "seconds", rounded)
+    return shown
+
+
+def _number(value: float) -> dg.MetadataValue:
+    return MetadataValue.int(value) if isinstance(value, int) else MetadataValue.float(value)
 
 
 def last_batches(history: Sequence[BatchRecord]) -> dg.MarkdownMetadataValue:
     """A picture of the newest batches; history: newest first."""
     shown = list(reversed(history[:BATCHES_SHOWN]))
-    bars = [Bar(record.counts.get("rows_in", 0), freshness_quantiles([record], (0.95,))[0]) for record in shown]
     numbers = [record.manifest.batch_id for record in shown]
-    line = "freshness p95, seconds from produced to committed"
-    return MetadataValue.md(series("rows in", line, "batches", numbers, bars))
-
-
-def rejections(report: BatchReport) -> Metadata:
-    """Reason codes and records, where any were rejected."""
-    rejected = rejected_of(report)
-    return {"rejected": figures_table("reason_code", "records", rejected)} if rejected else {}
-
-
-def written(counts: Counts) -> Metadata:
-    """All that a process counted; files and bytes also where it wrote nothing."""
-    figures = {"files": 0, "bytes": 0, **{name: value for name, value in counts.items() if name != "commits"}}
-    return {name: MetadataValue.int(value) for name, value in figures.items()}
-
-
-def whole_batch(batch: Batch) -> Metadata:
-    """Rows by what became of them, freshness, and where the time went."""
-    report = batch.report
-    shown: Metadata = {name: MetadataValue.int(report.counts[name]) for name in ROW_COUNTS if name in report.counts}
-    for share, seconds in zip(("p50", "p95"), batch.freshness, strict=True):
-        if seconds is not None:
-            shown[f"freshness_{share}_s"] = MetadataValue.float(round(seconds, 1))
-    shown["seconds"] = MetadataValue.float(round(report.seconds, 2))
-    rounded = {name: round(seconds, 2) for name, seconds in report.process_seconds.items()}
-    shown["process_seconds"] = figures_table("process", "seconds", rounded)
-    return shown
+    drawn = picture(
+        "rows in",
+        [record.counts.get("rows_in", record.counts.get("changes", 0)) for record in shown],
+        footer=f"batches {numbers[0]} to {numbers[-1]}" if numbers else "",
+        line=[freshness_quantiles([record], (0.95,))[0] for record in shown],
+        line_title="freshness p95, seconds from produced to committed",
+    )
+    return MetadataValue.md(drawn)
 
 
 def rejected_of(report: BatchReport) -> dict[str, int]:
@@ -158,54 +176,50 @@ def rejected_of(report: BatchReport) -> dict[str, int]:
 
 def offsets_table(start: Offsets, end: Offsets) -> dg.TableMetadataValue:
     """One row a partition. Kafka partitions; a version where a table is the source."""
-    records = [
-        dg.TableRecord({"partition": name, "start": start.get(name, 0), "end": end[name]})
-        for name in sorted(end, key=lambda name: (len(name), name))
-    ]
+    names = sorted(end, key=lambda name: (len(name), name))
+    records = [dg.TableRecord({"partition": name, "start": start.get(name, 0), "end": end[name]}) for name in names]
     columns = [dg.TableColumn("partition"), dg.TableColumn("start", "int"), dg.TableColumn("end", "int")]
     return MetadataValue.table(records, dg.TableSchema(columns))
 
 
 def figures_table(name: str, figure: str, values: Mapping[str, int | float]) -> dg.TableMetadataValue:
     """One row for each name, in their order."""
-    records = [dg.TableRecord({name: key, figure: value}) for key, value in sorted(values.items())]
-    return MetadataValue.table(records, dg.TableSchema([dg.TableColumn(name), dg.TableColumn(figure, "float")]))
+    return rows_table([{name: key, figure: value} for key, value in sorted(values.items())], (name, figure))
+
+
+def rows_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] = ()) -> dg.TableMetadataValue:
+    """Rows as the UI shows them. columns: by default those of the first row."""
+    names = columns or list(rows[0])
+    schema = dg.TableSchema([dg.TableColumn(name) for name in names])
+    return MetadataValue.table([dg.TableRecord(dict(row)) for row in rows], schema)
 
 
 def nothing_recorded(day: date) -> Metadata:
-    """Of a day that was asked for again and on which nothing had been ingested, or of which nothing is left to do."""
-    text = f"No batch was recorded on {day}; there was nothing to read again."
-    return {"batches": MetadataValue.int(0), "note": MetadataValue.text(text)}
+    """Of a day that was asked for again and on which nothing was recorded."""
+    return {"batches": MetadataValue.int(0), "why": MetadataValue.text(f"No batch was recorded on {day}.")}
 
 
 def log_line(report: BatchReport) -> str:
-    """Id, range, rows, files and seconds of a batch; no content and no keys."""
-    manifest, counts = report.manifest, report.counts
-    ranges = ", ".join(
-        f"{name}: {manifest.start.get(name, 0)}-{manifest.end[name]}"
-        for name in sorted(manifest.end, key=lambda name: (len(name), name))
-    )
-    return (
-        f"{manifest}{' (resumed)' if report.replayed else ''}: offsets [{ranges}], {counts.get('rows_in', 0)} in, "
-        f"{counts.get('landed', 0)} landed, {counts.get('duplicates', 0)} known, "
-        f"{counts.get('quarantined', 0)} quarantined, {_mutated(counts)}{counts.get('files', 0)} files, "
-        f"{report.seconds:.1f} s"
-    )
-
-
-def _mutated(counts: Counts) -> str:
-    """What announced requests did to readers, or what was moved; nothing to say of any other batch."""
-    if "changed_rows" in counts:
-        return f"{counts['changed_rows']} rows moved, "
-    if "conversions" not in counts:
-        return ""
-    return "".join(f"{counts.get(kind, 0)} rows {kind}, " for kind in ("inserted", "updated", "deleted"))
+    """Id, range, counts and seconds of a batch; no content and no keys."""
+    manifest = report.manifest
+    names = sorted(manifest.end, key=lambda name: (len(name), name))
+    ranges = ", ".join(f"{name}: {manifest.start.get(name, 0)}-{manifest.end[name]}" for name in names)
+    counts = ", ".join(f"{name} {count:,}" for name, count in report.counts.items() if count)
+    resumed = " (resumed)" if report.replayed else ""
+    return f"{manifest}{resumed}: offsets [{ranges}], {counts or 'no rows'}, {report.seconds:.1f} s"
 
 
 def unbalanced(reports: Sequence[BatchReport]) -> list[str]:
-    """Batches whose received records are not all landed, known duplicates or quarantined, as sentences."""
-    return [
-        f"{report.manifest} received {received} and accounts for {accounted(report.counts)}"
-        for report in reports
-        if (received := report.counts.get("rows_in", 0)) != accounted(report.counts)
-    ]
+    """Batches whose received records are not all landed, known duplicates or quarantined, as sentences.
+
+    Where a batch counts `rows_written` from the logs of its tables, that is compared, too.
+    """
+    wrong = []
+    for report in reports:
+        counts = report.counts
+        if (received := counts.get("rows_in", 0)) != accounted(counts):
+            wrong.append(f"{report.manifest} received {received} and accounts for {accounted(counts)}")
+        counted = counts.get("landed", 0) + counts.get("quarantined", 0)
+        if (written := counts.get("rows_written", counted)) != counted:
+            wrong.append(f"{report.manifest} counts {counted} rows for its tables, whose logs have {written}")
+    return wrong

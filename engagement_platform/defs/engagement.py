@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
+from engagement_platform.defs.batches import Tables
 from engagement_platform.defs.ingestion import Ingestion
-from engagement_platform.defs.materialization_events import Tables
 from engagement_platform.defs.sensors import backlog_sensor
 from engagement_platform.defs.specs import DATA_TABLE, engagement_specs, request_specs, topic_specs
 from engagement_platform.lake.engagement import ALIAS, CHANGESET, MAPPING, MUTATION_REQUEST, NOTIFICATION, QUARANTINE
@@ -25,10 +25,16 @@ if TYPE_CHECKING:
 DATA_POOL = "engagement_data"
 
 ENGAGEMENT_TABLES = Tables(
-    {QUARANTINE: "tables", MAPPING: "tables", CHANGESET: "tables", DATA_TABLE: "tables", NOTIFICATION: "notification"}
+    {QUARANTINE: "tables", MAPPING: "tables", CHANGESET: "tables", DATA_TABLE: "tables", NOTIFICATION: "notification"},
+    publishes=DATA_TABLE,
+    figures={QUARANTINE: ("quarantined",), MAPPING: ("names",), CHANGESET: ("images",)},
 )
 REQUEST_TABLES = Tables(
-    {ALIAS: "tables", MUTATION_REQUEST: "tables"}, {QUARANTINE: "tables"}, wrote={QUARANTINE: "quarantined"}
+    {ALIAS: "tables", MUTATION_REQUEST: "tables"},
+    {QUARANTINE: "tables"},
+    publishes=MUTATION_REQUEST,
+    figures={ALIAS: ("edges",), QUARANTINE: ("quarantined",)},
+    wrote={QUARANTINE: "quarantined"},
 )
 
 
@@ -50,7 +56,6 @@ ENGAGEMENTS = Ingestion(
     engagement_specs(),
     DATA_POOL,
     ENGAGEMENT_TABLES,
-    DATA_TABLE,
     partial(_job, INGEST_ENGAGEMENTS),
     "Engagements from Kafka, batch after batch, exactly once in each of their tables.",
     _reread,
@@ -61,25 +66,19 @@ REQUESTS = Ingestion(
     request_specs(),
     "engagement_mutation_request",
     REQUEST_TABLES,
-    MUTATION_REQUEST,
     partial(_job, INGEST_MUTATION_REQUESTS),
     "Mutation requests from Kafka, accepted or rejected; accepted ones are visible with their batch.",
 )
 
-engagements_backlog = backlog_sensor(
-    "engagements_backlog",
-    INGEST_ENGAGEMENTS,
-    lambda looked: looked.backlog(INGEST_ENGAGEMENTS),
-    "Launches a drain run when engagements wait on the broker and none is under way.",
-    assets=ENGAGEMENTS.assets,
-)
-mutation_requests_backlog = backlog_sensor(
-    "mutation_requests_backlog",
-    INGEST_MUTATION_REQUESTS,
-    lambda looked: looked.backlog(INGEST_MUTATION_REQUESTS),
-    "Launches a drain run when mutation requests wait on the broker and none is under way.",
-    assets=REQUESTS.assets,
-)
+
+def _backlog(landing: Ingestion, what: str) -> dg.SensorDefinition:
+    return backlog_sensor(
+        f"{what}_backlog",
+        landing.job,
+        lambda looked: looked.backlog(landing.job),
+        f"Launches a drain run when {what.replace('_', ' ')} wait on the broker and none is under way.",
+        assets=landing.assets,
+    )
 
 
 def definitions() -> dg.Definitions:
@@ -90,5 +89,5 @@ def definitions() -> dg.Definitions:
             ENGAGEMENTS.asset_job("Drain new engagements (today's partition) or read days again (any other)."),
             REQUESTS.asset_job("Drain new mutation requests."),
         ],
-        sensors=[engagements_backlog, mutation_requests_backlog],
+        sensors=[_backlog(ENGAGEMENTS, "engagements"), _backlog(REQUESTS, "mutation_requests")],
     )

@@ -1,41 +1,39 @@
-"""What the checks of an entity find: size of its changeset, watermark of its base, its view against a replay.
-
-When they are evaluated is `entity`.
-"""
+"""What the checks of an entity find: size of its changeset, watermark of its base."""
 
 from __future__ import annotations
 
 import dagster as dg
 
 from engagement_platform.defs.backlog import Waiting
-from engagement_platform.defs.checks import fresh_result
+from engagement_platform.defs.checks import FRESH, freshness
 from engagement_platform.defs.specs import key_of
 from engagement_platform.engine.model import JobState
 from engagement_platform.lake import log
 from engagement_platform.pipelines.profiles.entity import Entity
 from engagement_platform.pipelines.profiles.job import job_name as ingest_name
-from engagement_platform.pipelines.profiles.point_read import point_read_seconds
 from engagement_platform.pipelines.profiles.rematerialize import job_name as rematerialize_name
-from engagement_platform.pipelines.profiles.schedule import Waits
 from engagement_platform.pipelines.profiles.snapshot import Snapshot, snapshot
 from engagement_platform.settings import Settings
 
 SIZE, WATERMARK = "changeset_size", "watermark"
 
 
+def checks_of(entity: Entity) -> dict[tuple[dg.AssetKey, str], str]:
+    """(asset, check) -> what it says."""
+    changeset, base = key_of(entity.changeset), key_of(entity.base)
+    return {
+        (changeset, FRESH): "No change waits longer than `quality.freshness`.",
+        (changeset, SIZE): "At most `rematerialize.max_pending_rows` changes wait.",
+        (base, WATERMARK): "The base's watermark is where it was left; no batch is in both tables.",
+    }
+
+
 def state_of(entity: Entity, settings: Settings) -> Snapshot | None:
-    """Where base and changeset stand; None before they are made."""
+    """Which versions of base and changeset readers see; None before they are made."""
     tables = (entity.changeset, entity.base)
     if any(log.version(table.uri(settings.lake)) is None for table in tables):
         return None
     return snapshot(settings.lake, entity)
-
-
-def waits_of(entity: Entity, looked: Waiting, found: Snapshot) -> Waits:
-    """What a decision about rematerialization is made of. Reads one key of the view."""
-    last = looked.checkpoint(rematerialize_name(entity))
-    seconds = point_read_seconds(looked.settings.lake, entity) if found.pending else None
-    return Waits(found.pending_rows, len(found.orphans), seconds, last.manifest.ingestion_ts if last else None)
 
 
 def size_result(entity: Entity, found: Snapshot | None, most: int) -> dg.AssetCheckResult:
@@ -52,18 +50,19 @@ def size_result(entity: Entity, found: Snapshot | None, most: int) -> dg.AssetCh
     )  # fmt: skip
 
 
-def watermark_result(entity: Entity, found: Snapshot | None, under_way: bool, told: int | None) -> dg.AssetCheckResult:
+def watermark_result(
+    entity: Entity, found: Snapshot | None, *, under_way: bool, recorded: int | None
+) -> dg.AssetCheckResult:
     """Passed when no batch is in both tables, but for a rematerialization under way, and the base's watermark is not
-    behind the one that the stores tell of. told: watermark of the last finished batch."""
+    behind the one that the stores have recorded. recorded: watermark of the last finished batch."""
+    wrong = []
     orphans = found.orphans if found and not under_way else []
-    behind = found is not None and told is not None and found.watermark < told
-    wrong = (
-        [f"Batches {orphans[:5]} are in base and changeset; the next rematerialization removes them"] if orphans else []
-    )
-    if behind and found is not None:
+    if orphans:
+        wrong.append(f"Batches {orphans[:5]} are in base and changeset; the next rematerialization removes them")
+    if found is not None and recorded is not None and found.watermark < recorded:
         wrong.append(
-            f"the base says it has all changes up to batch {found.watermark}, the stores say up to {told}: it was put "
-            "back to an earlier version, and what was merged since is lost to readers; restore its newest version"
+            f"the base says it has all changes up to batch {found.watermark}, the stores say up to {recorded}: it was "
+            "put back to an earlier version, and readers lose what was merged since; restore its newest version"
         )
     return dg.AssetCheckResult(
         passed=not wrong,
@@ -75,13 +74,13 @@ def watermark_result(entity: Entity, found: Snapshot | None, under_way: bool, to
 
 
 def entity_results(entity: Entity, looked: Waiting, topic: str) -> list[dg.AssetCheckResult]:
-    """All checks of an entity that need no run, as they stand now. entity: under the policies of the settings."""
+    """All checks of an entity that need no run, as they are now. entity: under the policies of the settings."""
     settings, last = looked.settings, looked.checkpoint(rematerialize_name(entity))
     found = state_of(entity, settings)
     done = last is None or last.state is JobState.SUCCEEDED
-    told = last.manifest.end["batch"] if last is not None and done else None
+    recorded = last.manifest.end["batch"] if last is not None and done else None
     return [
-        fresh_result(ingest_name(entity), key_of(entity.changeset), looked, topic),
+        freshness(ingest_name(entity), key_of(entity.changeset), looked, topic),
         size_result(entity, found, settings.rematerialize.max_pending_rows),
-        watermark_result(entity, found, not done, told),
+        watermark_result(entity, found, under_way=not done, recorded=recorded),
     ]

@@ -1,6 +1,6 @@
 """The job that erases a subject, launched by hand with its configuration, and a sensor that finishes one.
 
-What it does is `erasing.erase`. Whom it is about stands in a file and not in the configuration, which Dagster keeps.
+What it does is `erasing.erase`. The subject is named in a file and not in the configuration, which Dagster keeps.
 """
 
 import json
@@ -52,18 +52,16 @@ def erase(context: dg.OpExecutionContext, config: EraseConfig, platform: Platfor
 
 @dg.job
 def erase_subjects() -> None:
-    """Erase somebody everywhere and write the receipt, or finish an erasure that was interrupted."""
+    """Erase a subject everywhere and write the receipt, or finish an erasure that was interrupted."""
     erase()
-
-
-erasure_unfinished = unfinished_sensor(
-    "erasure_unfinished",
-    erase_subjects,
-    ERASE_SUBJECTS,
-    "Launches a run that finishes an erasure that was interrupted: until then other jobs wait.",
-)
 
 
 def definitions() -> dg.Definitions:
     """Job and sensor of this module."""
-    return dg.Definitions(jobs=[erase_subjects], sensors=[erasure_unfinished])
+    unfinished = unfinished_sensor(
+        "erasure_unfinished",
+        erase_subjects.name,
+        ERASE_SUBJECTS,
+        "Launches a run that finishes an erasure that was interrupted: until then other jobs wait.",
+    )
+    return dg.Definitions(jobs=[erase_subjects], sensors=[unfinished])

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
 import dagster as dg
 
-# Changes are reported at once, unchanged results this often, so that the history of a check stays readable.
 REPORT_AGAIN_AFTER = timedelta(minutes=5)
-# A check that is under way, or whose run died, has its result some records back.
+"""Changes are reported at once, unchanged results this often, so that the history of a check stays readable."""
 _LOOK_BACK = 10
+"""A check that is under way, or whose run died, has its result some records back."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,25 @@ class CheckResult:
     """When it was recorded, Unix time."""
     run_id: str
     """Empty for a result that a sensor reported."""
+
+
+def cannot_tell(asset: dg.AssetKey, check: str, why: object) -> dg.AssetCheckResult:
+    """A warning, and no failure, where a check could not look."""
+    return dg.AssetCheckResult(
+        passed=False, asset_key=asset, check_name=check, severity=dg.AssetCheckSeverity.WARN,
+        description=f"Nobody can tell: {why}",
+    )  # fmt: skip
+
+
+def selected(
+    context: dg.AssetCheckExecutionContext, results: Sequence[dg.AssetCheckResult]
+) -> Iterator[dg.AssetCheckResult]:
+    """Those a run asked for: one that materializes some assets by hand asks for the checks of those."""
+    for result in results:
+        assert result.asset_key is not None
+        assert result.check_name is not None
+        if dg.AssetCheckKey(result.asset_key, result.check_name) in context.selected_asset_check_keys:
+            yield result
 
 
 def evaluation(result: dg.AssetCheckResult) -> dg.AssetCheckEvaluation:
@@ -48,35 +67,27 @@ def report(instance: dg.DagsterInstance, results: Iterable[dg.AssetCheckResult])
 
 
 def report_news(context: dg.SensorEvaluationContext, results: Sequence[dg.AssetCheckResult]) -> int:
-    """Report those of a sensor's results that are news, and keep in its cursor what was reported; returns how many."""
-    keys = [result.asset_key for result in results if result.asset_key]
-    events = context.instance.get_latest_materialization_events(keys)
-    written = {key: event.timestamp for key, event in events.items() if event}
-    news, cursor = news_of(results, context.cursor, time.time(), written)
-    report(context.instance, news)
-    context.update_cursor(cursor)
-    return len(news)
+    """Report those of a sensor's results that changed, that were reported a while ago, or before the newest
+    materialization of their asset: Dagster shows no result that is older than that. Returns how many.
 
-
-def news_of(
-    results: Sequence[dg.AssetCheckResult], cursor: str | None, now: float, written: dict[dg.AssetKey, float]
-) -> tuple[list[dg.AssetCheckResult], str]:
-    """Results that changed, that were reported a while ago, or before the newest materialization of their asset.
-
-    The last since Dagster shows no result that is older than that. written: asset -> when that was, Unix time.
-    Returns them, and the cursor that remembers what was reported: check -> [passed, Unix time].
+    The cursor remembers what was reported: check -> [passed, Unix time].
     """
-    reported: dict[str, tuple[bool, float]] = json.loads(cursor or "{}")
+    reported: dict[str, tuple[bool, float]] = json.loads(context.cursor or "{}")
+    keys, now = [result.asset_key for result in results if result.asset_key], time.time()
+    written = context.instance.get_latest_materialization_events(keys)
     news = []
     for result in results:
         assert result.asset_key is not None
         name = f"{result.asset_key.to_user_string()}:{result.check_name}"
         passed, at = reported.get(name, (None, 0.0))
-        old = now - at >= REPORT_AGAIN_AFTER.total_seconds() or at < written.get(result.asset_key, 0.0)
+        event = written.get(result.asset_key)
+        old = now - at >= REPORT_AGAIN_AFTER.total_seconds() or (event is not None and at < event.timestamp)
         if passed != result.passed or old:
             news.append(result)
             reported[name] = (bool(result.passed), now)
-    return news, json.dumps(reported)
+    report(context.instance, news)
+    context.update_cursor(json.dumps(reported))
+    return len(news)
 
 
 def newest_results(

@@ -1,7 +1,6 @@
 """Events of a feed as assets, one table for each declared type, and the job, sensor and replay that fill them.
 
-What a batch does is `games/`. Made by functions, since which tables there are is declared and not written here: those
-that ship, and those of the component `S3SqsTables`.
+Made by functions, since which tables there are is declared: those that ship, and those of the component `S3SqsTables`.
 """
 
 # No `from __future__ import annotations` beside Dagster's decorators: they read a Config class from the annotation.
@@ -14,26 +13,19 @@ from typing import Any
 import dagster as dg
 from pydantic import Field
 
-from engagement_platform.defs.backlog import Announced, Waiting, waiting
-from engagement_platform.defs.batches import (
-    Batch,
-    Metadata,
-    counted,
-    identified,
-    rejections,
-    summary,
-)
+from engagement_platform.defs.backlog import Waiting
+from engagement_platform.defs.batches import Tables
 from engagement_platform.defs.checks import FRESH, freshness_result
+from engagement_platform.defs.evaluations import cannot_tell
 from engagement_platform.defs.ingestion import Ingestion
 from engagement_platform.defs.layout import layout_definitions
-from engagement_platform.defs.materialization_events import Tables, callbacks_of, record_batches
+from engagement_platform.defs.materialization_events import callbacks_of, record_batches
 from engagement_platform.defs.platform import Opened, Platform
-from engagement_platform.defs.sensors import backlog_sensor
+from engagement_platform.defs.sensors import backlog_sensor, check_on_demand
 from engagement_platform.defs.specs import OWNERS, key_of, table_spec
 from engagement_platform.engine.job import BatchReport, Callbacks, MicroBatchJob
 from engagement_platform.errors import PlatformError
-from engagement_platform.lake.contract import Table
-from engagement_platform.pipelines.games.feed import Feed
+from engagement_platform.pipelines.games.feed import Feed, shipped
 from engagement_platform.pipelines.games.job import ROWS_OF, TABLES
 from engagement_platform.pipelines.games.replay import folder_of
 from engagement_platform.settings import Settings
@@ -62,67 +54,25 @@ def objects_spec(feed: Feed, group: str) -> dg.AssetSpec:
     )
 
 
-def announced_now(looked: Waiting, feed: Feed, now: datetime) -> Announced | str:
-    """What waits in the queue of a feed, or why nobody can tell."""
-    try:
-        return looked.announced(feed, now)
-    except PlatformError as error:
-        return str(error)
+def fresh(looked: Waiting, feed: Feed, now: datetime) -> dg.AssetCheckResult:
+    """Passed when no object waits for longer than `quality.freshness`; without a queue none does.
 
-
-def fresh(announced: Announced | str, feed: Feed, now: datetime, settings: Settings) -> dg.AssetCheckResult:
-    """Passed when no object waits for longer than `quality.freshness`; without a queue none does."""
+    Of the objects and not of a table: no batch materializes them, so that the newest result is always in sight.
+    """
     objects = objects_key(feed)
-    if isinstance(announced, Announced):
-        return freshness_result(objects, announced.since, announced.backlog, now, settings.quality.freshness)
-    configured = feed.settings(settings).games.queue_url is not None
-    return dg.AssetCheckResult(
-        passed=not configured,
-        asset_key=objects,
-        check_name=FRESH,
-        severity=dg.AssetCheckSeverity.WARN,
-        description=f"Nobody can tell: {announced}" if configured else announced,
-    )
-
-
-def fresh_check(feed: Feed) -> dg.AssetChecksDefinition:
-    """Freshness on demand; the feed's sensor reports the same without a run."""
-
-    # Of the objects and not of a table: no batch materializes them, so that the newest result is always in sight.
-    @dg.asset_check(
-        asset=objects_key(feed),
-        name=FRESH,
-        description=f"No object waits in the queue for longer than `quality.freshness`. The sensor "
-        f"`{feed.group}_events_backlog` reports it, and knows for how long something waits; a run of its own knows "
-        "that of an unfinished batch only.",
-    )
-    def objects_are_fresh(platform: Platform) -> dg.AssetCheckResult:
-        """Messages in the queue, against the checkpoint."""
-        settings, now = platform.settings(), datetime.now(UTC)
-        return fresh(announced_now(waiting(settings), feed, now), feed, now, settings)
-
-    return objects_are_fresh
-
-
-def game_metadata(quarantine: Table, batch: Batch, table: Table, process: str) -> Metadata:
-    """Of one table the rows that were written; of quarantine the sums of the whole batch, too."""
-    counts = batch.processes.get(process, {})
-    shown: Metadata = {"rows_written": dg.MetadataValue.int(counts.get(rows_of(table), 0))}
-    if table == quarantine:
-        shown |= {**counted(counts, "files", "bytes", "erased"), **summary(batch), **rejections(batch.report)}
-    return identified(batch, shown)
-
-
-def rows_of(table: Table) -> str:
-    """Which count says that a batch wrote into a table."""
-    return ROWS_OF + table.key[-1]
+    try:
+        waits = looked.announced(feed, now)
+    except PlatformError as error:
+        if feed.settings(looked.settings).games.queue_url is not None:
+            return cannot_tell(objects, FRESH, error)
+        return dg.AssetCheckResult(passed=True, asset_key=objects, check_name=FRESH, description=str(error))
+    return freshness_result(objects, waits.since, waits.backlog, now, looked.settings.quality.freshness)
 
 
 def tables_of(feed: Feed) -> Tables:
     """The tables that a run materializes; every minute while it drains, since the figures of games are judged then."""
-    own = dict.fromkeys(feed.tables, TABLES)
-    wrote = {table: rows_of(table) for table in feed.tables}
-    return Tables(own, metadata=partial(game_metadata, feed.quarantine), wrote=wrote, sparse=True, every_s=60.0)
+    wrote = {table: ROWS_OF + table.key[-1] for table in feed.tables}
+    return Tables(dict.fromkeys(feed.tables, TABLES), publishes=feed.quarantine, wrote=wrote, sparse=True, every_s=60.0)
 
 
 def ingestion(feed: Feed, group: str) -> Ingestion:
@@ -133,7 +83,6 @@ def ingestion(feed: Feed, group: str) -> Ingestion:
         [table_spec(table, [objects_key(feed)]).replace_attributes(group_name=group) for table in feed.tables],
         group,
         tables_of(feed),
-        feed.quarantine,
         partial(_built, feed),
         "Events from S3, batch after batch, exactly once; days before today are replayed.",
         partial(_again, feed),
@@ -164,6 +113,13 @@ def _replay(
     )
 
 
+class ReplayConfig(dg.Config):
+    """What to read once more."""
+
+    prefixes: list[str] = Field(default=[], description="Beginnings of keys, such as events/2026/11/22/10/.")
+    dates: list[str] = Field(default=[], description="UTC days of arrival, such as 2026-11-22.")
+
+
 def replay_job(feed: Feed, pool: str) -> dg.JobDefinition:
     """Objects once more, by hand. pool: of the assets: a replay must not write beside a batch."""
 
@@ -171,9 +127,12 @@ def replay_job(feed: Feed, pool: str) -> dg.JobDefinition:
     def replay_objects(context: dg.OpExecutionContext, config: ReplayConfig, platform: Platform) -> None:
         """The objects of some prefixes or days, once more; what is there already is left as it is."""
         with platform.open(feed.replay_job) as opened:
-            for report in record_batches(context, tables_of(feed), opened, replayed(feed, config, opened, context)):
-                counts = report.counts
-                context.log.info(f"{counts.get('landed', 0)} of {counts.get('rows_in', 0)} landed")
+            own = feed.settings(opened.settings)
+            prefixes = [*config.prefixes, *(folder_of(date.fromisoformat(day), own) for day in config.dates)]
+            reports = _replay(feed, prefixes, opened, callbacks_of(context))
+            batches = ((report.manifest.ingestion_ts.date(), report) for report in reports)
+            for _report in record_batches(context, tables_of(feed), opened, batches):
+                pass
 
     @dg.job(
         name=feed.replay_job.replace("-", "_"),
@@ -186,30 +145,12 @@ def replay_job(feed: Feed, pool: str) -> dg.JobDefinition:
     return replay_events
 
 
-class ReplayConfig(dg.Config):
-    """What to read once more."""
-
-    prefixes: list[str] = Field(default=[], description="Beginnings of keys, such as events/2026/11/22/10/.")
-    dates: list[str] = Field(default=[], description="UTC days of arrival, such as 2026-11-22.")
-
-
-def replayed(
-    feed: Feed, config: ReplayConfig, opened: Opened, context: dg.OpExecutionContext
-) -> Iterator[tuple[date, BatchReport]]:
-    """Batches of a replay, each with the day of its ingestion."""
-    own = feed.settings(opened.settings)
-    prefixes = [*config.prefixes, *(folder_of(date.fromisoformat(day), own) for day in config.dates)]
-    for report in _replay(feed, prefixes, opened, callbacks_of(context)):
-        yield report.manifest.ingestion_ts.date(), report
-
-
 def feed_definitions(feed: Feed, group: str) -> dg.Definitions:
     """Assets, jobs, freshness and sensor of one feed. group: of the assets."""
     landing = ingestion(feed, group)
 
     def fresh_now(looked: Waiting) -> list[dg.AssetCheckResult]:
-        now = datetime.now(UTC)
-        return [fresh(announced_now(looked, feed, now), feed, now, looked.settings)]
+        return [fresh(looked, feed, datetime.now(UTC))]
 
     backlog = backlog_sensor(
         f"{feed.group}_events_backlog",
@@ -222,15 +163,19 @@ def feed_definitions(feed: Feed, group: str) -> dg.Definitions:
         unknown=PlatformError,
         every=15,
     )
-    ingest = landing.asset_job(
-        f"Drain new {feed.group} events (today's partition) or replay days of arrival (any other)."
-    )
+    checks = {(objects_key(feed), FRESH): "No object waits in the queue for longer than `quality.freshness`."}
+    drain = f"Drain new {feed.group} events (today's partition) or replay days of arrival (any other)."
     return dg.Definitions(
         assets=[objects_spec(feed, group), landing.assets],
-        asset_checks=[fresh_check(feed)],
-        jobs=[ingest, replay_job(feed, group)],
+        asset_checks=[check_on_demand(f"watch_{feed.group}_events", checks, fresh_now)],
+        jobs=[landing.asset_job(drain), replay_job(feed, group)],
         sensors=[backlog],
     )
+
+
+def definitions() -> dg.Definitions:
+    """The feed that ships, of the types as they are declared now. Raises EventTypeRefused."""
+    return feed_definitions(shipped(Settings()), GAMES_GROUP)
 
 
 def declared_definitions(feed: Feed) -> dg.Definitions:

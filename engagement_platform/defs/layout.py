@@ -14,7 +14,7 @@ import dagster as dg
 from engagement_platform.defs.evaluations import CheckResult, newest_results, report
 from engagement_platform.defs.layout_results import LAYOUT, VERSION, Examined, health_metadata, layout_result
 from engagement_platform.defs.platform import Platform, bound_platform
-from engagement_platform.defs.sensors import Recent, recent_runs
+from engagement_platform.defs.sensors import Answer, recent_runs, schedule, sensor, too_soon
 from engagement_platform.defs.specs import GROUP, OWNERS, engagement_specs, key_of, request_specs
 from engagement_platform.lake import log
 from engagement_platform.lake.layout import LAYOUT_HISTORY
@@ -91,23 +91,15 @@ def layout_definitions(name: str, tables: Sequence[dg.AssetKey]) -> dg.Definitio
         executor_def=dg.in_process_executor,
     )
 
-    @dg.sensor(
-        name=f"{name}_after_writes",
-        job_name=job.name,
-        minimum_interval_seconds=30,
-        default_status=dg.DefaultSensorStatus.RUNNING,
-        description="Examines tables that were written since the last time: one run for all of them, at most one in "
-        "`health.check_pause`, sooner while a table has not been examined since its first write.",
-    )
-    def after_writes(context: dg.SensorEvaluationContext, platform: Platform) -> dg.RunRequest | dg.SkipReason:
-        settings, instance = platform.settings(), context.instance
+    def after_writes(context: dg.SensorEvaluationContext, settings: Settings) -> Answer:
+        instance = context.instance
         results = newest_results(instance, checks)
         due = [
             check
             for check, table in checks.items()
             if is_due(instance, f"{settings.lake}/{table}", check.asset_key, results.get(check))
         ]
-        # On the first day tables come one after the other, and whoever looks wants to see each of them examined.
+        # On the first day tables come one after the other, and a newcomer wants to see each of them examined.
         is_new = any(not examined_version(results.get(check)) for check in due)
         pause = min(settings.health.check_pause, NEW_TABLE_PAUSE if is_new else timedelta.max).total_seconds()
         if not due:
@@ -116,8 +108,15 @@ def layout_definitions(name: str, tables: Sequence[dg.AssetKey]) -> dg.Definitio
             return dg.SkipReason(reason)
         return dg.RunRequest(asset_check_keys=due)
 
+    look = sensor(
+        f"{name}_after_writes",
+        after_writes,
+        "Examines tables that were written since the last time: one run for all of them, at most one in "
+        "`health.check_pause`, sooner while a table has not been examined since its first write.",
+        job=job.name,
+    )
     return dg.Definitions(
-        asset_checks=[layout_of_tables], jobs=[job], sensors=[after_writes], resources={"platform": bound_platform()}
+        asset_checks=[layout_of_tables], jobs=[job], sensors=[look], resources={"platform": bound_platform()}
     )
 
 
@@ -136,14 +135,6 @@ def examined_version(last: CheckResult | None) -> int | None:
     """The version of the table that a check saw; None: it saw none. A table is made at version 0, without rows."""
     version = None if last is None else last.evaluation.metadata.get(VERSION)
     return version.value if isinstance(version, dg.IntMetadataValue) else None
-
-
-def too_soon(recent: Recent, now: float, pause: float) -> str | None:
-    """Why no run is launched, whatever has changed; None when one may be. now, pause: seconds."""
-    if recent.under_way:
-        return f"A run is {recent.under_way} already."
-    left = recent.ended + pause - now if recent.ended else 0.0
-    return f"The next look is in {left:.0f} s." if left > 0 else None
 
 
 # No dependencies on the tables: one that does not exist yet is fine, but Dagster would ask "Are you sure?" for it.
@@ -165,7 +156,7 @@ def layout_health(context: dg.AssetExecutionContext, platform: Platform) -> dg.M
     tables = [examine_table(settings, name) for name in sorted(names)]
     for examined in tables:
         log_failing(context.log, examined)
-    # Whoever declares page views may do so in a project of their own, so that nothing here knows of it.
+    # Page views may be declared in a project of its own, so that nothing here knows of it.
     checked |= {key_of(hop.table) for hop in HOPS} & {examined.key for examined in tables}
     report(context.instance, [layout_result(examined) for examined in tables if examined.key in checked])
     return dg.MaterializeResult(metadata={"report": written_report(settings, tables), **health_metadata(tables)})
@@ -187,17 +178,11 @@ examine_layout = dg.define_asset_job(
     description="Examine all tables, write the report, and evaluate the layout check of every table.",
 )
 
-nightly_health = dg.ScheduleDefinition(
-    name="nightly_health",
-    job=examine_layout,
-    cron_schedule="0 2 * * *",
-    execution_timezone="UTC",
-    default_status=dg.DefaultScheduleStatus.RUNNING,
-    description="Examines the layout of all tables every night.",
-)
-
 
 def definitions() -> dg.Definitions:
     """Asset, jobs and schedule of this module, and the checks of the tables of the pipelines that are on."""
-    health = dg.Definitions(assets=[layout_health], jobs=[examine_layout], schedules=[nightly_health])
+    nightly = schedule(
+        examine_layout.name, "0 2 * * *", "Examines the layout of all tables every night.", name="nightly_health"
+    )
+    health = dg.Definitions(assets=[layout_health], jobs=[examine_layout], schedules=[nightly])
     return dg.Definitions.merge(health, layout_definitions("layout", own_tables(Settings())))

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import dagster as dg
-import pyarrow.compute as pc
 from dagster import MetadataValue
 
-from engagement_platform.defs.batches import Metadata, figures_table
-from engagement_platform.defs.plot import histogram
+from engagement_platform.defs.batches import Metadata, figures_table, rows_table
+from engagement_platform.defs.evaluations import cannot_tell
+from engagement_platform.defs.plot import picture
 from engagement_platform.layout.doctor import Examination
 from engagement_platform.layout.finding import Finding
 from engagement_platform.layout.findings import CODES
@@ -24,8 +24,7 @@ LAYOUT = "layout"
 """Name of the check."""
 NO_TABLE = "no table yet"
 VERSION = "version"
-_WORST = 10
-"""Partitions listed with the pictures."""
+_COLUMNS = ("severity", "code", "table", "partition", "what", "remedy")
 
 
 @dataclass(frozen=True)
@@ -55,30 +54,25 @@ class Examined:
 def layout_result(examined: Examined) -> dg.AssetCheckResult:
     """One result for all classes of findings: which, what to do, and the figures of the table."""
     examination, failing = examined.examination, examined.failing
+    if examined.unreadable is not None:
+        return cannot_tell(examined.key, LAYOUT, examined.unreadable)
     if examination is None:
-        unreadable = examined.unreadable
-        return dg.AssetCheckResult(
-            passed=unreadable is None,
-            asset_key=examined.key,
-            check_name=LAYOUT,
-            severity=dg.AssetCheckSeverity.WARN,
-            description=NO_TABLE if unreadable is None else f"Nobody can tell: {unreadable}",
-        )
+        return dg.AssetCheckResult(passed=True, asset_key=examined.key, check_name=LAYOUT, description=NO_TABLE)
     error = any(finding.severity == "error" for finding in failing)
     remedies = " ".join(dict.fromkeys(finding.remedy for finding in failing))
+    names, counts = named_buckets(examination.statistics.totals.histogram)
+    shown: Metadata = {VERSION: MetadataValue.int(examination.statistics.version)}
+    shown |= {name: MetadataValue.int(figure) for name, figure in figures(examination).items()}
+    shown |= {"remedy": MetadataValue.text(remedies)} if remedies else {}
+    shown |= {"findings": findings_table(examined.findings)} if examined.findings else {}
+    shown |= {"file_sizes": MetadataValue.md(picture("files by size", counts, names=names))} if names else {}
     return dg.AssetCheckResult(
         passed=not failing,
         asset_key=examined.key,
         check_name=LAYOUT,
         severity=dg.AssetCheckSeverity.ERROR if error else dg.AssetCheckSeverity.WARN,
         description="; ".join(f"{finding.code}: {finding.what}" for finding in failing) or None,
-        metadata={
-            **({"remedy": MetadataValue.text(remedies)} if remedies else {}),
-            **({"findings": findings_table(examined.findings)} if examined.findings else {}),
-            VERSION: MetadataValue.int(examination.statistics.version),
-            **{name: MetadataValue.int(figure) for name, figure in figures(examination).items()},
-            **_pictures(examination),
-        },
+        metadata=shown,
     )
 
 
@@ -95,62 +89,35 @@ def figures(examination: Examination) -> dict[str, int]:
     }
 
 
-def _pictures(examination: Examination) -> Metadata:
-    """Files by size, and the partitions with most files; nothing of a table without files."""
-    statistics = examination.statistics
-    sizes = named_buckets(statistics.totals.histogram)
-    shown: Metadata = {"file_sizes": MetadataValue.md(histogram("files by size", *sizes))} if sizes[0] else {}
-    partitions = statistics.partitions
-    if not partitions.num_rows:
-        return shown
-    order = [("files", "descending"), ("partition", "ascending")]
-    worst = partitions.sort_by(order).slice(0, _WORST).select(["partition", "files", "small_files", "bytes"])
-    columns = [dg.TableColumn("partition"), *(dg.TableColumn(name, "int") for name in worst.column_names[1:])]
-    return {
-        **shown,
-        "most_files_in_a_partition": MetadataValue.int(int(pc.max(partitions.column("files")).as_py())),
-        "worst_partitions": MetadataValue.table(
-            [dg.TableRecord({**row, "partition": row["partition"] or "the table"}) for row in worst.to_pylist()],
-            dg.TableSchema(columns),
-        ),
-    }
-
-
 def health_metadata(tables: Sequence[Examined]) -> Metadata:
     """Figures of the lake, of each table, and findings by class, under names that stay, so that the UI plots them."""
     there = [examined.examination for examined in tables if examined.examination]
     found = [finding for examined in tables for finding in examined.findings]
     by_code = Counter(finding.code for finding in found)
-    by_table = {
-        f"{examination.target.name} {name}": MetadataValue.int(figure)
-        for examination in there
-        for name, figure in {**figures(examination), "findings": len(examination.findings)}.items()
+    of_all = {name: sum(figures(one)[name] for one in there) for name in ("files", "bytes", "small_files")}
+    of_each = {
+        f"{one.target.name} {name}": figure
+        for one in there
+        for name, figure in {**figures(one), "findings": len(one.findings)}.items()
     }
+    failed = sum(len(examined.failing) for examined in tables)
+    of_codes = {f"findings {code}": by_code[code] for code in CODES}
+    counted = {"tables": len(there), "failed": failed, **of_all, **of_codes, **of_each}
     unreadable = {examined.name: examined.unreadable for examined in tables if examined.unreadable}
     return {
         "findings": findings_table(found),
-        "tables": MetadataValue.int(len(there)),
-        **{
-            name: MetadataValue.int(sum(figures(examination)[name] for examination in there))
-            for name in ("files", "bytes", "small_files")
-        },
-        "failed": MetadataValue.int(sum(len(examined.failing) for examined in tables)),
         "findings_by_code": figures_table("code", "findings", {code: by_code[code] for code in CODES}),
+        **{name: MetadataValue.int(count) for name, count in counted.items()},
         **({"unreadable": MetadataValue.json(unreadable)} if unreadable else {}),
-        **{f"findings {code}": MetadataValue.int(by_code[code]) for code in CODES},
-        **by_table,
     }
 
 
 def findings_table(found: Iterable[Finding]) -> dg.TableMetadataValue:
     """One row for each finding, most severe first within its table."""
-    names = ("severity", "code", "table", "partition", "what", "remedy")
-    records = [
-        dg.TableRecord(
-            {name: getattr(finding, name) or "–" for name in names}
-            | {"evidence": ", ".join(f"{name}={value}" for name, value in finding.evidence.items())}
-            | {"gain": str(finding.gain or "–")}
-        )
+    rows = [
+        {name: getattr(finding, name) or "–" for name in _COLUMNS}
+        | {"evidence": ", ".join(f"{name}={value}" for name, value in finding.evidence.items())}
+        | {"gain": str(finding.gain or "–")}
         for finding in found
     ]
-    return MetadataValue.table(records, dg.TableSchema([dg.TableColumn(name) for name in (*names, "evidence", "gain")]))
+    return rows_table(rows, (*_COLUMNS, "evidence", "gain"))

@@ -1,29 +1,28 @@
 """Jobs that look after the files of tables, when they are launched, and the asset by which one organization is.
 
-What they do is in `layout/`, what they show in `upkeep`.
+What they do is in `layout/`.
 """
 
 # No `from __future__ import annotations` beside Dagster's decorators.
 
+import re
+from collections.abc import Iterable, Sequence
 from functools import partial
+from urllib.parse import unquote
 
 import dagster as dg
+from dagster import MetadataValue
 
+from engagement_platform.defs.batches import Metadata, rows_table
+from engagement_platform.defs.materialization_events import Context
 from engagement_platform.defs.platform import Platform, open_spark
+from engagement_platform.defs.sensors import TRIED_AGAIN, Answer, schedule, sensor
 from engagement_platform.defs.specs import GROUP, OWNERS, column_schema, key_of
-from engagement_platform.defs.upkeep import (
-    MAX_PARTITIONS,
-    Context,
-    callbacks_of,
-    key_of_organization,
-    observe_tables,
-    optimized_metadata,
-    organization_of,
-    refuse_failed,
-    vacuumed_metadata,
-)
+from engagement_platform.errors import PlatformError
 from engagement_platform.lake.layout import LAYOUT_HISTORY
-from engagement_platform.layout.optimize import Asked
+from engagement_platform.layout.optimize import Asked, Callbacks, Done, Outcome
+from engagement_platform.layout.plan import Left
+from engagement_platform.layout.vacuum import Vacuumed
 from engagement_platform.settings import Settings
 
 # Its own, and one for all of it: two runs would rewrite the same files. Writers are in other pools and not kept out;
@@ -32,35 +31,118 @@ MAINTENANCE_POOL = "maintenance"
 
 ORGANIZATIONS = dg.DynamicPartitionsDefinition(name="organization")
 
+MAX_PARTITIONS = 100_000
+"""Dagster's limit for one asset; organizations beyond it are looked after by the daily run only."""
+
+SHOWN = 50
+"""Rows of a table in a run's page."""
+
+_REFUSED = re.compile(r"%|\.(?=\.\.)")
+
+
+def key_of_organization(organization: str) -> str:
+    """As a partition key. Dagster reads three dots as a range, so the first is escaped, and so is the escape.
+
+    >>> key_of_organization("a...b"), key_of_organization("100%"), key_of_organization("org-7")
+    ('a%2E..b', '100%25', 'org-7')
+    """
+    return _REFUSED.sub(lambda match: f"%{ord(match[0]):02X}", organization)
+
 
 def optimize(context: Context, settings: Settings, asked: Asked) -> dg.MaterializeResult[None]:
-    """Plan, do, and say what came of it."""
+    """Optimize what is asked, observe each table that is concerned, and fail when a table could not be rewritten."""
     from engagement_platform.layout import optimize as layout
 
+    callbacks = Callbacks(
+        on_slice=lambda one: context.log.info(f"{one}: {one.action}; {one.why}"),
+        on_outcome=lambda outcome: context.log.info(_line(outcome)),
+        on_wait=lambda one, holder: context.log.info(f"{one} waits: {holder}"),
+    )
     plan, spark = layout.planned(settings, asked), partial(open_spark, settings, "optimize")
-    outcomes = list(layout.optimize(settings, plan, callbacks_of(context), spark))
-    observe_tables(context, outcomes)
-    refuse_failed(outcomes)
+    outcomes = list(layout.optimize(settings, plan, callbacks, spark))
+    for name in sorted({one.slice.table.name for one in outcomes}):
+        own = [one for one in outcomes if one.slice.table.name == name]
+        key = dg.AssetKey(name.strip("/").split("/"))
+        context.log_event(dg.AssetObservation(key, metadata=optimized_metadata(own)))
+    failed = [one for one in outcomes if isinstance(one, Left) and one.failed]
+    if failed:
+        raise dg.Failure(
+            f"{len(failed)} slices failed, the first is {failed[0].slice}: {failed[0].why}",
+            metadata=optimized_metadata(outcomes),
+            allow_retries=False,
+        )
     return dg.MaterializeResult(metadata=optimized_metadata(outcomes, plan.unread))
 
 
-@dg.op(pool=MAINTENANCE_POOL)
+def _line(outcome: Outcome) -> str:
+    if isinstance(outcome, Done):
+        return f"{outcome.slice}: {outcome.files_before} -> {outcome.files_after} files in {outcome.seconds:.1f} s"
+    return f"{outcome.slice} is left: {outcome.why}"
+
+
+def optimized_metadata(outcomes: Sequence[Outcome], unread: Sequence[str] = ()) -> Metadata:
+    """Of a run: slices, files and bytes before and after, seconds, and what was left and why."""
+    done = [one for one in outcomes if isinstance(one, Done)]
+    left = [one for one in outcomes if isinstance(one, Left)]
+    counted = {
+        "slices": len(done),
+        "slices_left": len(left),
+        "files_before": sum(one.files_before for one in done),
+        "files_after": sum(one.files_after for one in done),
+        "bytes_rewritten": sum(one.bytes_rewritten for one in done),
+        "bytes_written": sum(one.bytes_written for one in done),
+    }
+    shown: Metadata = {name: MetadataValue.int(count) for name, count in counted.items()}
+    shown["seconds"] = MetadataValue.float(round(sum((one.seconds for one in done), 0.0), 2))
+    if done:
+        shown["done"] = rows_table([
+            {"table": one.slice.table.name, "partition": one.slice.partition, "action": one.slice.action,
+             "files": f"{one.files_before} → {one.files_after}", "predicted": str(one.slice.gain.files_after),
+             "seconds": f"{one.seconds:.2f}", "why": one.slice.why}
+            for one in done[:SHOWN]
+        ])  # fmt: skip
+    if left:
+        shown["left"] = rows_table([
+            {"table": one.slice.table.name, "partition": one.slice.partition, "why": one.why} for one in left[:SHOWN]
+        ])  # fmt: skip
+    return shown | ({"unread": MetadataValue.text("\n".join(unread))} if unread else {})
+
+
+def vacuumed_metadata(results: Iterable[Vacuumed | PlatformError]) -> Metadata:
+    """Of a run of VACUUM: files and bytes that went, and for each table how long files are kept and why."""
+    some = list(results)
+    done = [one for one in some if isinstance(one, Vacuumed)]
+    shown: Metadata = {
+        "tables": MetadataValue.int(len(done)),
+        "files": MetadataValue.int(sum(one.files for one in done)),
+        "bytes": MetadataValue.int(sum(one.bytes or 0 for one in done)),
+    }
+    if done:
+        shown["kept"] = rows_table([
+            {"table": one.table, "files": str(one.files), "kept_hours": str(one.kept_hours), "because": one.because}
+            for one in done[:SHOWN]
+        ])  # fmt: skip
+    refused = [str(one) for one in some if isinstance(one, PlatformError)]
+    return shown | ({"refused": MetadataValue.text("\n".join(refused))} if refused else {})
+
+
+@dg.op(pool=MAINTENANCE_POOL, retry_policy=TRIED_AGAIN)
 def optimize_changed(context: dg.OpExecutionContext, platform: Platform) -> None:
     """Partitions that changed and gain most, within the budget; the next run goes on with the others."""
     done = optimize(context, platform.settings(), Asked())
     context.add_output_metadata(done.metadata or {})
 
 
-@dg.op(pool=MAINTENANCE_POOL)
+@dg.op(pool=MAINTENANCE_POOL, retry_policy=TRIED_AGAIN)
 def merge_further(context: dg.OpExecutionContext, platform: Platform) -> None:
     """Everything below the larger target, changed or not."""
     done = optimize(context, platform.settings(), Asked(second_round=True))
     context.add_output_metadata(done.metadata or {})
 
 
-@dg.op(pool=MAINTENANCE_POOL)
+@dg.op(pool=MAINTENANCE_POOL, retry_policy=TRIED_AGAIN)
 def vacuum(context: dg.OpExecutionContext, platform: Platform) -> None:
-    """Files that nobody may still read, as the guard of each table says."""
+    """Files that nothing may still read, as the guard of each table says."""
     from engagement_platform.layout.vacuum import vacuum_tables
 
     settings = platform.settings()
@@ -82,7 +164,7 @@ def second_round() -> None:
 
 @dg.job
 def vacuum_tables() -> None:
-    """Delete files that tables no longer consist of and nobody may still read: older versions cannot be read then."""
+    """Delete files that tables no longer consist of and nothing may still read: older versions cannot be read then."""
     vacuum()
 
 
@@ -91,6 +173,7 @@ def vacuum_tables() -> None:
     partitions_def=ORGANIZATIONS,
     backfill_policy=dg.BackfillPolicy.single_run(),
     pool=MAINTENANCE_POOL,
+    retry_policy=TRIED_AGAIN,
     group_name=GROUP,
     owners=list(OWNERS),
     kinds={"deltalake"},
@@ -99,8 +182,7 @@ def vacuum_tables() -> None:
 )
 def layout_history(context: dg.AssetExecutionContext, platform: Platform) -> dg.MaterializeResult[None]:
     """All tables' partitions of the chosen organizations, in one run."""
-    chosen = tuple(map(organization_of, context.partition_keys))
-    return optimize(context, platform.settings(), Asked(organizations=chosen))
+    return optimize(context, platform.settings(), Asked(organizations=tuple(map(unquote, context.partition_keys))))
 
 
 optimize_organizations = dg.define_asset_job(
@@ -111,42 +193,36 @@ optimize_organizations = dg.define_asset_job(
 )
 
 
-@dg.sensor(
-    minimum_interval_seconds=600, default_status=dg.DefaultSensorStatus.RUNNING,
-    description="Adds organizations that have landed to the partitions by which one can be optimized.",
-)  # fmt: skip
-def organizations_found(context: dg.SensorEvaluationContext, platform: Platform) -> dg.SensorResult | dg.SkipReason:
+def organizations_found(context: dg.SensorEvaluationContext, settings: Settings) -> Answer:
     """Partition values of the tables that Dagster does not know yet."""
     from engagement_platform.layout.optimize import organizations
 
     known = set(context.instance.get_dynamic_partitions(str(ORGANIZATIONS.name)))
-    keys = {key_of_organization(name) for name in organizations(platform.settings())}
+    keys = {key_of_organization(name) for name in organizations(settings)}
     new = sorted(keys - known)[: MAX_PARTITIONS - len(known)]
     if not new:
         return dg.SkipReason("No organization is new.")
     return dg.SensorResult(dynamic_partitions_requests=[ORGANIZATIONS.build_add_request(new)])
 
 
-def _schedule(job: dg.JobDefinition, cron: str) -> dg.ScheduleDefinition:
-    return dg.ScheduleDefinition(
-        job=job, cron_schedule=cron, execution_timezone="UTC", default_status=dg.DefaultScheduleStatus.RUNNING
-    )
-
-
-# At night, one after the other; the pool keeps them apart where they take longer. VACUUM comes last, so that the day's
-# own rewrites begin to count.
-SCHEDULES = (
-    _schedule(optimize_tables, "0 1 * * *"),
-    _schedule(second_round, "0 2 * * 0"),
-    _schedule(vacuum_tables, "30 3 * * *"),
-)
-
-
 def definitions() -> dg.Definitions:
     """Jobs, schedules, the asset and the sensor of this module."""
+    # At night, one after the other; the pool keeps them apart where they take longer. VACUUM comes last, so that the
+    # day's own rewrites begin to count.
+    schedules = [
+        schedule(optimize_tables.name, "0 1 * * *", "Optimizes every night what gains most."),
+        schedule(second_round.name, "0 2 * * 0", "Merges further once a week."),
+        schedule(vacuum_tables.name, "30 3 * * *", "Deletes every night files that nothing may still read."),
+    ]
+    found = sensor(
+        "organizations_found",
+        organizations_found,
+        "Adds organizations that have landed to the partitions by which one can be optimized.",
+        every=600,
+    )
     return dg.Definitions(
         assets=[layout_history],
         jobs=[optimize_tables, second_round, vacuum_tables, optimize_organizations],
-        schedules=SCHEDULES,
-        sensors=[organizations_found],
+        schedules=schedules,
+        sensors=[found],
     )

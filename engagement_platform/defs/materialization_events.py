@@ -1,72 +1,36 @@
 """Materializations and observations of the tables that batches write, made while a run goes on; a log line a batch.
 
-One event for each table and run, with the sums of its batches. A run that drains for long makes one every five
-minutes, so that the event log, from which open-source Dagster removes nothing, does not grow with the batches.
+One event for each table and run, with the sums of its batches. A run that drains for long makes one every
+`dagster.report_interval`, so that the event log, from which open-source Dagster removes nothing, does not grow with the
+batches.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import date
 
 import dagster as dg
 
 from engagement_platform.defs.batches import BATCHES_SHOWN as HISTORY
-from engagement_platform.defs.batches import Batch, Metadata, log_line, nothing_recorded, table_metadata, total
+from engagement_platform.defs.batches import Batch, Metadata, Tables, log_line, nothing_recorded, table_metadata, total
 from engagement_platform.defs.evaluations import evaluation
 from engagement_platform.defs.platform import Opened
 from engagement_platform.defs.specs import key_of
 from engagement_platform.engine.job import BatchReport, Callbacks
-from engagement_platform.engine.lease import Holder
 from engagement_platform.lake.contract import Table
 
 Context = dg.AssetExecutionContext | dg.OpExecutionContext
 Check = Callable[[Sequence[BatchReport]], dg.AssetCheckResult]
 
 
-@dataclass(frozen=True)
-class Tables:
-    """The tables that the batches of a job change, each with the process that writes it."""
-
-    own: Mapping[Table, str]
-    """Runs materialize them."""
-    others: Mapping[Table, str] = field(default_factory=dict)
-    """Tables that are another job's assets: a run that wrote into one observes it. Two jobs that materialize one asset
-    side by side would take turns in making its checks "Not evaluated"."""
-    metadata: Callable[[Batch, Table, str], Metadata] = table_metadata
-    always: bool = False
-    """Every run observes the others, too."""
-    wrote: Mapping[Table, str] = field(default_factory=dict)
-    """Which count of its process says that a batch wrote into a table; by default whether it made commits."""
-    sparse: bool = False
-    """A run materializes of its own tables the first, and those that it wrote into."""
-    every_s: float = 300.0
-    """How often a run that drains for long records events."""
-
-    @property
-    def first(self) -> tuple[Table, ...]:
-        """Of its own tables those that every run materializes: no rejected record is news, too."""
-        return tuple(self.own)[: 1 if self.sparse else None]
-
-    def changed(self, batch: Batch) -> dict[Table, str]:
-        """The tables for which there is an event, each with its process."""
-
-        def wrote_into(table: Table, process: str) -> bool:
-            return bool(batch.processes.get(process, {}).get(self.wrote.get(table, "commits"), 0))
-
-        own = {t: p for t, p in self.own.items() if t in self.first or wrote_into(t, p)}
-        return {**own, **{t: p for t, p in self.others.items() if self.always or wrote_into(t, p)}}
-
-
 def callbacks_of(context: Context) -> Callbacks:
     """A run that waits for a lease or for another job's batch says so in its log."""
-
-    def on_wait(lease: str, holder: Holder) -> None:
-        context.log.info(f"Waiting for the lease {lease}: {holder}")
-
-    return Callbacks(on_wait=on_wait, on_blocked=lambda why: context.log.info(f"Waiting: {why}"))
+    return Callbacks(
+        on_wait=lambda lease, holder: context.log.info(f"Waiting for the lease {lease}: {holder}"),
+        on_blocked=lambda why: context.log.info(f"Waiting: {why}"),
+    )
 
 
 def record_batches(
@@ -76,18 +40,19 @@ def record_batches(
     batches: Iterable[tuple[date, BatchReport | None]],
     check: Check | None = None,
 ) -> Iterator[BatchReport]:
-    """Pass batches on and record events for their tables: in the end, when the day changes, and every `tables.every_s`.
+    """Pass batches on and record events for their tables: in the end, when the day changes, and every report interval.
 
     batches: each with its day, which is the event's partition; None: nothing was recorded on that day. check: of all
     batches of the run so far; evaluated with each event but the last, so that it is not "In progress" for minutes.
     """
+    every_s = tables.every_s or opened.settings.dagster.report_interval.total_seconds()
     reports, pending, pending_day = list[BatchReport](), list[Batch](), date.min
-    due = _first_event_due(context, tables.every_s)
+    due = _first_event_due(context, every_s)
 
     def record() -> None:
         if pending:
             batch = total(pending)
-            shown = {t: tables.metadata(batch, t, p) for t, p in tables.changed(batch).items()}
+            shown = {table: table_metadata(batch, tables, table) for table in tables.changed(batch)}
             _log_events(context, opened, pending_day, shown, tables)
             pending.clear()
 
@@ -100,11 +65,11 @@ def record_batches(
                 _log_events(context, opened, day, dict.fromkeys(tables.first, nothing_recorded(day)), tables)
                 continue
             reports.append(report)
-            pending.append(batch_of(report, opened))
+            pending.append(_batch_of(report, opened))
             context.log.info(log_line(report))
             if time.monotonic() >= due:
                 record()
-                due = time.monotonic() + tables.every_s
+                due = time.monotonic() + every_s
                 if check is not None:
                     # Accepted and stored, though its signature does not name it (Dagster 1.13).
                     context.log_event(evaluation(check(reports)))  # type: ignore[arg-type]
@@ -120,7 +85,7 @@ def _first_event_due(context: Context, every_s: float) -> float:
     return time.monotonic() + every_s if known else 0.0
 
 
-def batch_of(report: BatchReport, opened: Opened) -> Batch:
+def _batch_of(report: BatchReport, opened: Opened) -> Batch:
     """A report with what the stores know of the batch. Two small queries."""
     job, batch_id = report.manifest.job, report.manifest.batch_id
     states = opened.stores.metadata.get(job).values()

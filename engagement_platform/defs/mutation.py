@@ -1,7 +1,7 @@
 """The jobs that announce what accepted requests change, and that move pending changes into the tables; their sensors.
 
-`pipelines/mutations` says what a batch does. Readers of the views see pending changes at once; who reads the tables
-past the views sees them at most `mutation.max_pending` later.
+`pipelines/mutations` says what a batch does. Readers of the views see pending changes at once; direct readers of the
+tables see them at most `mutation.max_pending` later.
 """
 
 # No `from __future__ import annotations` beside Dagster's decorators.
@@ -12,21 +12,20 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 
 import dagster as dg
-from dagster import MetadataValue
 
 from engagement_platform.defs.backlog import Waiting, waiting
-from engagement_platform.defs.batches import Batch, Metadata, counted, identified, summary
+from engagement_platform.defs.batches import Tables
 from engagement_platform.defs.ingestion import drained
-from engagement_platform.defs.materialization_events import Tables, callbacks_of, record_batches
+from engagement_platform.defs.materialization_events import callbacks_of, record_batches
 from engagement_platform.defs.mutation_checks import hidden_rows
 from engagement_platform.defs.platform import Platform
-from engagement_platform.defs.sensors import backlog_sensor, recent_runs, why_not
+from engagement_platform.defs.sensors import TRIED_AGAIN, Answer, backlog_sensor, recent_runs, sensor, why_not
 from engagement_platform.defs.specs import DATA_TABLE
 from engagement_platform.engine.model import BatchRecord, JobState
-from engagement_platform.lake.contract import Table
 from engagement_platform.lake.engagement import CHANGESET, MAPPING, NOTIFICATION
 from engagement_platform.pipelines.mutations.move import REMATERIALIZE_ALIASES, purge_before
 from engagement_platform.pipelines.parts import APPLY_MUTATIONS
+from engagement_platform.settings import Settings
 from engagement_platform.status import pending_changes
 
 # Not the pool of the engagements: a pool is held for a whole drain, up to ten minutes, in which no request would be
@@ -39,35 +38,10 @@ PENDING_POOL = "engagement_pending"
 PRESSING_ROWS = 500_000
 """From so many pending rows on they are moved at once: the view looks each of them up (a guess)."""
 
-REQUESTED = ("conversions", "deletions", "renames", "patches")
-SEEN = ("inserted", "updated", "deleted", "notifications", "files", "bytes")
-MOVED = {
-    DATA_TABLE.name: ("changed_rows", "tombstones", "files", "bytes", "files_rewritten", "bytes_rewritten"),
-    CHANGESET.name: ("images_removed",),
-    MAPPING.name: (),
-}
-
-
-def announced_metadata(batch: Batch, table: Table, process: str) -> Metadata:  # noqa: ARG001
-    """Of the notifications of batches of requests: what was asked, and what readers see otherwise."""
-    counts = batch.processes.get(process, {})
-    return identified(batch, {**summary(batch), **counted(counts, *REQUESTED, *SEEN)})
-
-
-def moved_metadata(batch: Batch, table: Table, process: str) -> Metadata:
-    """Of a move: rows, files and bytes; on the Data Table the strategy with its reason; the watermark."""
-    details = batch.report.details
-    shown = counted(batch.processes.get(process, {}), *MOVED[table.name])
-    if table.name == DATA_TABLE.name:
-        shown |= {n: MetadataValue.text(str(v)) for n in ("strategy", "why") if (v := details.get(n))}
-        shown["seconds"] = MetadataValue.float(round(batch.report.seconds, 2))
-    if isinstance(watermark := details.get("watermark"), int):
-        shown["watermark"] = MetadataValue.int(watermark)
-    return identified(batch, shown)
-
-
-ANNOUNCED_TABLES = Tables({}, {NOTIFICATION: "notification"}, announced_metadata, always=True)
-MOVED_TABLES = Tables({}, {DATA_TABLE: "base", MAPPING: "base", CHANGESET: "changeset"}, moved_metadata, always=True)
+ANNOUNCED_TABLES = Tables({}, {NOTIFICATION: "notification"}, always=True)
+MOVED_TABLES = Tables(
+    {}, {DATA_TABLE: "base", MAPPING: "base", CHANGESET: "changeset"}, figures={MAPPING: ()}, always=True
+)
 
 
 def run_job(context: dg.OpExecutionContext, platform: Platform, name: str, tables: Tables, *, until_idle: bool) -> None:
@@ -92,15 +66,7 @@ def apply_mutations() -> None:
     announce()
 
 
-mutations_backlog = backlog_sensor(
-    "mutations_backlog",
-    APPLY_MUTATIONS,
-    lambda looked: looked.backlog(APPLY_MUTATIONS),
-    "Launches a drain run when published mutation requests wait to be announced and none is under way.",
-)
-
-
-@dg.op(pool=PENDING_POOL)
+@dg.op(pool=PENDING_POOL, retry_policy=TRIED_AGAIN)
 def rematerialize(context: dg.OpExecutionContext, platform: Platform) -> None:
     """All pending changes, moved into the Data Table and the mapping."""
     run_job(context, platform, REMATERIALIZE_ALIASES, MOVED_TABLES, until_idle=True)
@@ -179,16 +145,25 @@ def move_request(
     return dg.SkipReason(f"{why} {no}") if no else dg.RunRequest()
 
 
-@dg.sensor(
-    job=rematerialize_aliases, minimum_interval_seconds=15, default_status=dg.DefaultSensorStatus.RUNNING,
-    description="Moves pending changes when the oldest is older than mutation.max_pending, when very many pend, when "
-    "deleted rows can be purged, and when a run was interrupted: until that is finished other jobs wait.",
-)  # fmt: skip
-def changes_pending(context: dg.SensorEvaluationContext, platform: Platform) -> dg.RunRequest | dg.SkipReason:
+def changes_pending(context: dg.SensorEvaluationContext, settings: Settings) -> Answer:
     """What pends, from logs and stores."""
-    return move_request(context.instance, waiting(platform.settings()))
+    return move_request(context.instance, waiting(settings))
 
 
 def definitions() -> dg.Definitions:
     """Jobs and sensors of this module."""
-    return dg.Definitions(jobs=[apply_mutations, rematerialize_aliases], sensors=[mutations_backlog, changes_pending])
+    mutations_backlog = backlog_sensor(
+        "mutations_backlog",
+        APPLY_MUTATIONS,
+        lambda looked: looked.backlog(APPLY_MUTATIONS),
+        "Launches a drain run when published mutation requests wait to be announced and none is under way.",
+    )
+    pending = sensor(
+        "changes_pending",
+        changes_pending,
+        "Moves pending changes when the oldest is older than mutation.max_pending, when very many pend, when deleted "
+        "rows can be purged, and when a run was interrupted: until that is finished other jobs wait.",
+        job=rematerialize_aliases.name,
+        every=15,
+    )
+    return dg.Definitions(jobs=[apply_mutations, rematerialize_aliases], sensors=[mutations_backlog, pending])

@@ -14,16 +14,17 @@ from engagement_platform.defs.backlog import waiting
 from engagement_platform.defs.batches import Metadata
 from engagement_platform.defs.layout import layout_definitions
 from engagement_platform.defs.platform import Platform, bound_platform
-from engagement_platform.defs.sensors import recent_runs, why_not
-from engagement_platform.defs.specs import column_schema, key_of
+from engagement_platform.defs.sensors import recent_runs, schedule, why_not
+from engagement_platform.defs.specs import column_schema, key_of, topic_key
 from engagement_platform.errors import PlatformError
 from engagement_platform.lake.streaming import Drained
 from engagement_platform.pipelines.page_views.job import HOPS, PAGE_VIEWS, Hop, Lag, lag, read_up_to, run_hop
+from engagement_platform.settings import Settings
 from engagement_platform.sources.kafka_errors import BrokerUnavailable, TopicMissing
 
 GROUP = "view"
 JOB = "page_views"
-TOPIC = dg.AssetKey(["kafka", "page-views"])
+TOPIC = topic_key("page-views")
 EVERY = "*/5 * * * *"
 """How often the hops of the platform run: a run takes some 20 s of a core (a guess)."""
 
@@ -46,14 +47,14 @@ def hop_asset(hop: Hop) -> dg.AssetsDefinition:
         with platform.open(hop.stream) as opened:
             lake = Lake(opened.spark, opened.settings)
             drained = run_hop(hop, lake, opened.stores)
-            told = lag(hop, lake)
+            behind = lag(hop, lake)
         context.log.info(f"{hop.stream}: {drained.rows_in:,} rows in {drained.batches} batches, {drained.late:,} late")
-        return dg.MaterializeResult(metadata=hop_metadata(drained, told))
+        return dg.MaterializeResult(metadata=hop_metadata(drained, behind))
 
     return drain_hop
 
 
-def hop_metadata(drained: Drained, told: Lag) -> Metadata:
+def hop_metadata(drained: Drained, behind: Lag) -> Metadata:
     """What one run of a hop did, and how far its table is behind the one before, in the time of events."""
     shown: Metadata = {
         "rows_in": MetadataValue.int(drained.rows_in),
@@ -62,10 +63,10 @@ def hop_metadata(drained: Drained, told: Lag) -> Metadata:
     }
     if drained.watermark is not None:
         shown["watermark"] = MetadataValue.text(drained.watermark)
-    if told.newest is not None:
-        shown["newest_event"] = MetadataValue.timestamp(told.newest)
-    if told.behind_s is not None:
-        shown["behind_s"] = MetadataValue.float(round(told.behind_s, 1))
+    if behind.newest is not None:
+        shown["newest_event"] = MetadataValue.timestamp(behind.newest)
+    if behind.behind_s is not None:
+        shown["behind_s"] = MetadataValue.float(round(behind.behind_s, 1))
     return shown
 
 
@@ -79,17 +80,7 @@ def page_view_definitions(cron: str) -> dg.Definitions:
         executor_def=dg.in_process_executor,
     )
 
-    @dg.schedule(
-        name=f"{JOB}_by_the_clock",
-        job_name=JOB,
-        cron_schedule=cron,
-        execution_timezone="UTC",
-        default_status=dg.DefaultScheduleStatus.RUNNING,
-        description="Runs every hop when page views wait, unless a run is under way; after failures less and less "
-        "often.",
-    )
-    def by_the_clock(context: dg.ScheduleEvaluationContext, platform: Platform) -> dg.RunRequest | dg.SkipReason:
-        settings = platform.settings()
+    def look(context: dg.ScheduleEvaluationContext, settings: Settings) -> dg.RunRequest | dg.SkipReason:
         try:
             source = waiting(settings).source(PAGE_VIEWS, settings.page_views.topic)
             backlog = source.backlog(read_up_to(settings))
@@ -101,6 +92,13 @@ def page_view_definitions(cron: str) -> dg.Definitions:
         reason = why_not(backlog, recent_runs(context.instance, JOB), time.time())
         return dg.SkipReason(reason) if reason else dg.RunRequest()
 
+    by_the_clock = schedule(
+        JOB,
+        cron,
+        "Runs every hop when page views wait, unless a run is under way; after failures less and less often.",
+        name=f"{JOB}_by_the_clock",
+        look=look,
+    )
     topic = dg.AssetSpec(
         TOPIC,
         description="Kafka topic of page views; its name on the broker is the setting `page_views.topic`.",

@@ -1,22 +1,22 @@
-"""The job that puts rejected records through again after a fix, launched by people from the UI."""
+"""The job that puts rejected records through again after a fix, launched by hand from the UI."""
+
+# No `from __future__ import annotations` beside Dagster's decorators.
 
 from collections.abc import Iterator
-from functools import partial
 from typing import Any
 
 import dagster as dg
 from pydantic import Field
 
+from engagement_platform.defs.batches import Tables
 from engagement_platform.defs.engagement import DATA_POOL, ENGAGEMENT_TABLES, REQUEST_TABLES
+from engagement_platform.defs.entity import changeset_tables
 from engagement_platform.defs.ingestion import drained
-from engagement_platform.defs.kafka_tables import landed_metadata
-from engagement_platform.defs.materialization_events import Tables, callbacks_of, record_batches
+from engagement_platform.defs.kafka_tables import stream_tables
+from engagement_platform.defs.materialization_events import callbacks_of, record_batches
 from engagement_platform.defs.platform import Opened, Platform
-from engagement_platform.defs.profile_metadata import changes_metadata
 from engagement_platform.engine.job import Callbacks, MicroBatchJob
-from engagement_platform.lake.engagement import QUARANTINE
 from engagement_platform.pipelines.declarations.declared import DeclaredEntity
-from engagement_platform.pipelines.kafka_tables.tables import Stream
 
 
 class RedriveConfig(dg.Config):
@@ -32,8 +32,8 @@ def redrive(context: dg.OpExecutionContext, config: RedriveConfig, platform: Pla
     """Records in quarantine for one reason, put through once more; what passes now lands and is announced."""
     with platform.open("redrive-quarantine") as opened:
         for job, tables in redrives(config.reason, opened, callbacks_of(context)):
-            for report in record_batches(context, tables, opened, drained(context, opened, job, until_idle=True)):
-                context.log.info(f"{report.counts.get('landed', 0)} of {report.counts.get('rows_in', 0)} landed")
+            for _report in record_batches(context, tables, opened, drained(context, opened, job, until_idle=True)):
+                pass
 
 
 def redrives(reason: str, opened: Opened, callbacks: Callbacks) -> Iterator[tuple[MicroBatchJob[Any], Tables]]:
@@ -41,21 +41,13 @@ def redrives(reason: str, opened: Opened, callbacks: Callbacks) -> Iterator[tupl
     from engagement_platform.pipelines.jobs import parts_of, redrive_declared, redrive_jobs, redriven_tables
 
     parts = parts_of(opened.spark, opened.settings, opened.stores, callbacks)
-    engagements, requests = redrive_jobs(reason, parts)
-    yield engagements, ENGAGEMENT_TABLES
-    yield requests, REQUEST_TABLES
+    yield from zip(redrive_jobs(reason, parts), (ENGAGEMENT_TABLES, REQUEST_TABLES), strict=True)
     for declared in redriven_tables(opened.settings):
         if job := redrive_declared(declared, reason, parts):
-            yield job, _tables_of(declared)
-
-
-def _tables_of(declared: Stream | DeclaredEntity) -> Tables:
-    if isinstance(declared, DeclaredEntity):
-        entity = declared.entity
-        return Tables({entity.changeset: "changeset"}, {QUARANTINE: "redriven"}, partial(changes_metadata, entity))
-    return Tables(
-        {declared.table: "tables", declared.quarantine: "redriven"}, metadata=partial(landed_metadata, declared)
-    )
+            if isinstance(declared, DeclaredEntity):
+                yield job, changeset_tables(declared.entity, "redriven")
+            else:
+                yield job, stream_tables(declared, "redriven")
 
 
 @dg.job

@@ -63,18 +63,16 @@ def _restored(context: dg.OpExecutionContext, config: RestoreConfig, opened: Ope
 
 @dg.job
 def restore_tables() -> None:
-    """Take tables back to the end of an earlier batch. A dry run unless told otherwise."""
+    """Take tables back to the end of an earlier batch. A dry run by default."""
     restore()
-
-
-restore_unfinished = unfinished_sensor(
-    "restore_unfinished",
-    restore_tables,
-    RESTORE_TABLES,
-    "Launches a run that finishes a restore that was interrupted: until then other jobs wait.",
-)
 
 
 def definitions() -> dg.Definitions:
     """Job and sensor of this module."""
-    return dg.Definitions(jobs=[restore_tables], sensors=[restore_unfinished])
+    unfinished = unfinished_sensor(
+        "restore_unfinished",
+        restore_tables.name,
+        RESTORE_TABLES,
+        "Launches a run that finishes a restore that was interrupted: until then other jobs wait.",
+    )
+    return dg.Definitions(jobs=[restore_tables], sensors=[unfinished])

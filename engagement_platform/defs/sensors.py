@@ -1,4 +1,4 @@
-"""What sensors are made of: whether a run is launched for what waits, and why not.
+"""What sensors and schedules are made of: whether a run is launched for what waits, and why not.
 
 They ask and never consume; how far a job is, is in the Checkpoint Store. No run keys: one that was launched is skipped
 for ever, even when its run failed.
@@ -7,37 +7,95 @@ for ever, even when its run failed.
 # No `from __future__ import annotations` beside Dagster's decorators.
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
 
 import dagster as dg
 
 from engagement_platform.defs.backlog import Waiting, waiting
-from engagement_platform.defs.evaluations import report_news
+from engagement_platform.defs.evaluations import report_news, selected
 from engagement_platform.defs.ingestion import IngestConfig
 from engagement_platform.defs.platform import Platform
 from engagement_platform.defs.pool_yield import BACKLOG, GOING
 from engagement_platform.defs.specs import DAYS
 from engagement_platform.engine.model import JobState
 from engagement_platform.errors import PlatformError
+from engagement_platform.settings import Settings
 from engagement_platform.sources.kafka_errors import BrokerUnavailable, TopicMissing
 
 IN_PROGRESS = (dg.DagsterRunStatus.QUEUED, *GOING)
-# A run that fails again and again is tried less and less often: 0, 10, 20, 40, … seconds, at most these.
 LONGEST_PAUSE_S = 300.0
+"""A run that fails again and again is tried less and less often: after 0, 10, 20, 40, … seconds, at most these."""
+
+Answer = dg.RunRequest | dg.SkipReason | dg.SensorResult
+Look = Callable[[dg.SensorEvaluationContext, Settings], Answer]
+Results = Callable[[Waiting], Sequence[dg.AssetCheckResult]]
+
+TRIED_AGAIN = dg.RetryPolicy(max_retries=2, delay=30, backoff=dg.Backoff.EXPONENTIAL)
+"""Of maintenance and moves: a lease that somebody holds, or a store that is away, is there again in a minute."""
+
+
+def is_automatic() -> bool:
+    """Whether sensors and schedules are loaded as running."""
+    return Settings().dagster.automation == "running"
+
+
+def sensor(name: str, look: Look, description: str, *, job: str | None = None, every: int = 30) -> dg.SensorDefinition:
+    """A sensor under the settings, loaded as `dagster.automation` says."""
+    running = is_automatic()
+
+    @dg.sensor(
+        name=name,
+        job_name=job,
+        minimum_interval_seconds=every,
+        default_status=dg.DefaultSensorStatus.RUNNING if running else dg.DefaultSensorStatus.STOPPED,
+        description=description,
+    )
+    def evaluate(context: dg.SensorEvaluationContext, platform: Platform) -> Answer:
+        return look(context, platform.settings())
+
+    return evaluate
+
+
+def schedule(
+    job: str,
+    cron: str,
+    description: str,
+    *,
+    name: str | None = None,
+    look: Callable[[dg.ScheduleEvaluationContext, Settings], dg.RunRequest | dg.SkipReason] | None = None,
+) -> dg.ScheduleDefinition:
+    """A schedule in UTC under the settings, loaded as `dagster.automation` says. look: by default a run each time."""
+    running = is_automatic()
+
+    @dg.schedule(
+        name=name or f"{job}_schedule",
+        job_name=job,
+        cron_schedule=cron,
+        execution_timezone="UTC",
+        default_status=dg.DefaultScheduleStatus.RUNNING if running else dg.DefaultScheduleStatus.STOPPED,
+        description=description,
+    )
+    def evaluate(context: dg.ScheduleEvaluationContext, platform: Platform) -> dg.RunRequest | dg.SkipReason:
+        return look(context, platform.settings()) if look else dg.RunRequest()
+
+    return evaluate
 
 
 @dataclass(frozen=True)
 class Recent:
-    """What the instance knows of the latest runs of a job."""
+    """What the instance knows of the latest runs of a job. Unix times."""
 
-    under_way: str | None
+    under_way: str | None = None
     """Status of a run that has not ended."""
-    failures: int
+    failures: int = 0
     """How many of the last runs failed, counted back from the newest."""
-    ended: float | None
-    """When the newest one ended, Unix time."""
+    created: float | None = None
+    started: float | None = None
+    ended: float | None = None
+    """Of the newest one."""
 
 
 def recent_runs(instance: dg.DagsterInstance, job: str, assets: dg.AssetsDefinition | None = None) -> Recent:
@@ -45,23 +103,16 @@ def recent_runs(instance: dg.DagsterInstance, job: str, assets: dg.AssetsDefinit
     ours = assets.keys if assets else set()
     for run in instance.get_runs(dg.RunsFilter(statuses=list(IN_PROGRESS)), limit=100):
         if run.job_name == job or (run.asset_selection and ours & run.asset_selection):
-            return Recent(run.status.value, 0, None)
+            return Recent(run.status.value)
     newest = instance.get_run_records(dg.RunsFilter(job_name=job), limit=10)
     failures = 0
     for record in newest:
         if record.dagster_run.status is not dg.DagsterRunStatus.FAILURE:
             break
         failures += 1
-    return Recent(None, failures, newest[0].end_time if newest else None)
-
-
-def pause_s(failures: int) -> float:
-    """Seconds to leave between a failed run and the next: none after the first, then 10, 20, 40, … up to 300.
-
-    >>> [pause_s(failures) for failures in (0, 1, 2, 3, 4, 9)]
-    [0.0, 0.0, 10.0, 20.0, 40.0, 300.0]
-    """
-    return 0.0 if failures < 2 else min(LONGEST_PAUSE_S, 10.0 * 2 ** (failures - 2))
+    if not newest:
+        return Recent()
+    return Recent(None, failures, newest[0].create_timestamp.timestamp(), newest[0].start_time, newest[0].end_time)
 
 
 def why_not(backlog: int, recent: Recent, now: float) -> str | None:
@@ -70,10 +121,20 @@ def why_not(backlog: int, recent: Recent, now: float) -> str | None:
         return "Nothing is waiting."
     if recent.under_way:
         return f"{backlog:,} messages are waiting; a run is {recent.under_way} already."
-    left = (recent.ended or 0.0) + pause_s(recent.failures) - now
+    # None after the first failure.
+    pause = 0.0 if recent.failures < 2 else min(LONGEST_PAUSE_S, 10.0 * 2 ** (recent.failures - 2))
+    left = (recent.ended or 0.0) + pause - now
     if recent.failures and left > 0:
         return f"{backlog:,} messages are waiting; the last {recent.failures} runs failed, next try in {left:.0f} s."
     return None
+
+
+def too_soon(recent: Recent, now: float, pause_s: float) -> str | None:
+    """Why no run is launched, whatever has changed, until so long after the last one; None when one may be."""
+    if recent.under_way:
+        return f"A run is {recent.under_way} already."
+    left = (recent.ended or 0.0) + pause_s - now
+    return f"The next look is in {left:.0f} s." if recent.ended and left > 0 else None
 
 
 def backlog_sensor(
@@ -83,7 +144,7 @@ def backlog_sensor(
     description: str,
     *,
     assets: dg.AssetsDefinition | None = None,
-    checks: Callable[[Waiting], Sequence[dg.AssetCheckResult]] | None = None,
+    checks: Results | None = None,
     unknown: type[PlatformError] | tuple[type[PlatformError], ...] = (BrokerUnavailable, TopicMissing),
     every: int = 5,
 ) -> dg.SensorDefinition:
@@ -95,15 +156,8 @@ def backlog_sensor(
     """
     dagster_job = job.replace("-", "_")
 
-    @dg.sensor(
-        name=name,
-        job_name=dagster_job,
-        minimum_interval_seconds=every,
-        default_status=dg.DefaultSensorStatus.RUNNING,
-        description=description,
-    )
-    def look(context: dg.SensorEvaluationContext, platform: Platform) -> dg.RunRequest | dg.SkipReason:
-        looked, lost = waiting(platform.settings()), None
+    def look(context: dg.SensorEvaluationContext, settings: Settings) -> Answer:
+        looked, lost = waiting(settings), None
         if checks is not None:
             report_news(context, checks(looked))
         try:
@@ -120,7 +174,7 @@ def backlog_sensor(
         config = dg.RunConfig(ops={assets.node_def.name: IngestConfig(mode="drain")})
         return dg.RunRequest(run_config=config, partition_key=todays_partition(), tags=tags)
 
-    return look
+    return sensor(name, look, description, job=dagster_job, every=every)
 
 
 def todays_partition() -> str | None:
@@ -129,21 +183,40 @@ def todays_partition() -> str | None:
     return today if DAYS.has_partition_key(today) else None
 
 
-def unfinished_sensor(name: str, job: dg.JobDefinition, stored: str, description: str) -> dg.SensorDefinition:
+def unfinished_sensor(name: str, job: str, stored: str, description: str) -> dg.SensorDefinition:
     """A sensor that launches a run when the last batch of a job was interrupted. stored: its name in the stores."""
 
-    @dg.sensor(
-        name=name,
-        job=job,
-        minimum_interval_seconds=15,
-        default_status=dg.DefaultSensorStatus.RUNNING,
-        description=description,
-    )
-    def look(context: dg.SensorEvaluationContext, platform: Platform) -> dg.RunRequest | dg.SkipReason:
-        last = waiting(platform.settings()).checkpoint(stored)
+    def look(context: dg.SensorEvaluationContext, settings: Settings) -> Answer:
+        last = waiting(settings).checkpoint(stored)
         if last is None or last.state is JobState.SUCCEEDED:
             return dg.SkipReason("Nothing is unfinished.")
-        reason = why_not(1, recent_runs(context.instance, job.name), time.time())
+        reason = why_not(1, recent_runs(context.instance, job), time.time())
         return dg.SkipReason(reason) if reason else dg.RunRequest()
 
-    return look
+    return sensor(name, look, description, job=job, every=15)
+
+
+def check_on_demand(
+    name: str, checks: Mapping[tuple[dg.AssetKey, str], str], results: Results
+) -> dg.AssetChecksDefinition:
+    """Checks that need no Spark, as a person launches them; a sensor reports the same without a run.
+
+    checks: (asset, check) -> what it says.
+    """
+    specs = [dg.AssetCheckSpec(check, asset=asset, description=says) for (asset, check), says in checks.items()]
+
+    @dg.multi_asset_check(name=name, can_subset=True, specs=specs)
+    def evaluate(context: dg.AssetCheckExecutionContext, platform: Platform) -> Any:
+        """From logs, stores and broker; a sensor reports the same without a run."""
+        yield from selected(context, results(waiting(platform.settings())))
+
+    return evaluate
+
+
+def report_sensor(name: str, results: Results, description: str) -> dg.SensorDefinition:
+    """A sensor that reports checks without a run."""
+
+    def look(context: dg.SensorEvaluationContext, settings: Settings) -> Answer:
+        return dg.SkipReason(f"Reported {report_news(context, results(waiting(settings)))} checks.")
+
+    return sensor(name, look, description)

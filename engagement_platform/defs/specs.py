@@ -25,12 +25,13 @@ OWNERS = ("team:engagement-platform",)
 # today. So nothing is older than the platform, whose first version is of November 2026. `end_offset`: today counts.
 DAYS = dg.DailyPartitionsDefinition(start_date="2026-11-01", timezone="UTC", end_offset=1)
 
-ENGAGEMENTS_TOPIC = dg.AssetKey(["kafka", "engagements"])
-MUTATION_REQUESTS_TOPIC = dg.AssetKey(["kafka", "mutation-requests"])
-PROFILE_CHANGES_TOPIC = dg.AssetKey(["kafka", "profile-changes"])
-
 # Columns and description do not depend on the layout, which is a setting and unknown when definitions load.
 DATA_TABLE = data_table("liquid")
+
+
+def topic_key(topic: str) -> dg.AssetKey:
+    """A topic as an asset: what tables come from."""
+    return dg.AssetKey(["kafka", topic])
 
 
 def key_of(table: Table) -> dg.AssetKey:
@@ -58,6 +59,11 @@ def table_spec(table: Table, deps: Sequence[dg.AssetKey]) -> dg.AssetSpec:
         metadata={"dagster/column_schema": column_schema(table)},
         skippable=True,
     )
+
+
+ENGAGEMENTS_TOPIC, MUTATION_REQUESTS_TOPIC, PROFILE_CHANGES_TOPIC = map(
+    topic_key, ("engagements", "mutation-requests", "profile-changes")
+)
 
 
 def topic_specs() -> list[dg.AssetSpec]:

@@ -99,7 +99,10 @@ class Services:
         """`variables`, and what Dagster does by itself: with games here, it counts and judges their events."""
         live_ops = self.settings.live_ops
         automatic = live_ops.automatic if "automatic" in live_ops.model_fields_set else self.aws
-        return {**self.variables, f"{ENV_PREFIX}LIVE_OPS__AUTOMATIC": str(automatic).lower()}
+        given = self.settings.dagster
+        automation = given.automation if "automation" in given.model_fields_set else "running"
+        ours = {"LIVE_OPS__AUTOMATIC": str(automatic).lower(), "DAGSTER__AUTOMATION": automation}
+        return {**self.variables, **{f"{ENV_PREFIX}{name}": value for name, value in ours.items()}}
 
 
 def all_services(settings: Settings) -> Services:

@@ -25,6 +25,7 @@ from pydantic_settings import (
 from engagement_platform.settings.alerting import AlertingSettings, QualitySettings, SeverityName
 from engagement_platform.settings.batches import BatchSettings, DrainSettings
 from engagement_platform.settings.consumers import ConsumerSettings
+from engagement_platform.settings.dagster import DagsterSettings
 from engagement_platform.settings.decoding import DecodingSettings, MessageField
 from engagement_platform.settings.games import GamesSettings, LiveOpsSettings
 from engagement_platform.settings.ingest_server import IngestServerSettings
@@ -47,12 +48,12 @@ from engagement_platform.settings.spark import SparkSettings
 from engagement_platform.settings.stores import StoreSettings
 
 __all__ = [
-    "ENV_PREFIX", "AlertingSettings", "ApplyStrategy", "BatchSettings", "ConsumerSettings", "DecodingSettings",
-    "DrainSettings", "EmbeddedSettings", "GamesSettings", "HealthSettings", "IngestServerSettings", "KafkaSettings",
-    "LayoutScheme", "LayoutSettings", "LiveOpsSettings", "MaintenanceSettings", "MergeOnReadSettings",
+    "ENV_PREFIX", "AlertingSettings", "ApplyStrategy", "BatchSettings", "ConsumerSettings", "DagsterSettings",
+    "DecodingSettings", "DrainSettings", "EmbeddedSettings", "GamesSettings", "HealthSettings", "IngestServerSettings",
+    "KafkaSettings", "LayoutScheme", "LayoutSettings", "LiveOpsSettings", "MaintenanceSettings", "MergeOnReadSettings",
     "MessageField", "MutationSettings", "PageViewsSettings", "PiiSettings", "PipelinesSettings", "QualitySettings",
-    "RematerializeMethod", "RematerializeSettings", "Section", "Settings", "SeverityName",
-    "SparkSettings", "StoreSettings", "TrafficSettings", "UnknownUpdate", "ViewStrategy", "refusal",
+    "RematerializeMethod", "RematerializeSettings", "Section", "Settings", "SeverityName", "SparkSettings",
+    "StoreSettings", "TrafficSettings", "UnknownUpdate", "ViewStrategy", "refusal",
 ]  # fmt: skip
 
 ENV_PREFIX = "ENGAGEMENT_PLATFORM_"
@@ -100,6 +101,7 @@ class Settings(BaseSettings):
     pipelines: PipelinesSettings = Field(default_factory=PipelinesSettings)
     page_views: PageViewsSettings = Field(default_factory=PageViewsSettings)
     live_ops: LiveOpsSettings = Field(default_factory=LiveOpsSettings)
+    dagster: DagsterSettings = Field(default_factory=DagsterSettings)
     traffic: TrafficSettings = Field(default_factory=TrafficSettings)
     embedded: EmbeddedSettings = Field(default_factory=EmbeddedSettings)
 

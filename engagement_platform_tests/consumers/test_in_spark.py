@@ -1,4 +1,4 @@
-"""A stream and a consumer without a JVM lead to the same rows, through mutations and a rollback."""
+"""Streams of notifications: their checkpoint folders, and what happens to one that was stopped for too long."""
 
 from __future__ import annotations
 
@@ -11,26 +11,20 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 
-from engagement_platform.consumers import Changes, TooFarBehind
+from engagement_platform.consumers import TooFarBehind
 from engagement_platform.consumers.current_rows import CurrentRows
 from engagement_platform.consumers.in_spark import as_now, stream
 from engagement_platform.consumers.lag import lags, late
 from engagement_platform.engine.cursors import CheckpointRefused
-from engagement_platform.erasing.job import Eraser
-from engagement_platform.erasing.subject_lookup import SubjectIds
-from engagement_platform.lake.engagement import ALIAS, NOTIFICATION
+from engagement_platform.lake.engagement import NOTIFICATION
 from engagement_platform.lake.lake import Lake
 from engagement_platform.pipelines.snapshot import DATA
 from engagement_platform.settings import Settings
-from engagement_platform_tests.consumers.hour import plain, put, standing
-from engagement_platform_tests.consumers.lakes import PlainLake, Replica, Rows
+from engagement_platform_tests.consumers.hour import put
+from engagement_platform_tests.consumers.lakes import PlainLake, Rows
 from engagement_platform_tests.consumers.test_changes import land
 from engagement_platform_tests.ingestion.world import World
-from engagement_platform_tests.pipelines.mutations.histories import Message, convert, engagement
-from engagement_platform_tests.rollback.filled import FIRST, LATER, REQUESTS, send
-from engagement_platform_tests.rollback.test_restore import restored
-
-PART: list[Message] = [convert("c9", "p2", "p9", 40, engagement_date_to="2026-11-15")]
+from engagement_platform_tests.rollback.filled import FIRST, send
 
 
 def streamed_into(rows: Rows, world: World, checkpoint: str) -> None:
@@ -42,70 +36,6 @@ def streamed_into(rows: Rows, world: World, checkpoint: str) -> None:
     source = stream(world.lake, name="stream", checkpoint=checkpoint, store_url=world.settings.store_url)
     query = source.writeStream.foreachBatch(micro_batch).option("checkpointLocation", checkpoint)
     query.trigger(availableNow=True).start().awaitTermination()
-
-
-@pytest.mark.broker
-@pytest.mark.slow
-def test_a_stream_and_changes_lead_to_the_rows_that_readers_see(world: World, tmp_path: Path) -> None:
-    world.ticks = True
-    url, checkpoint = world.settings.store_url, str(tmp_path / "checkpoint")
-    streamed: Rows = {}
-    here = Replica()
-    changes = Changes(world.settings.lake, name="here", max_rows=2, store_url=url)
-
-    def follow() -> None:
-        streamed_into(streamed, world, checkpoint)
-        here.follow(changes)
-
-    send(world, FIRST)
-    # Of the alias table: requests do not write the Data Table, whose version would mean the end of their batch.
-    version = world.lake.version(ALIAS)
-    follow()
-    for step in (REQUESTS, LATER, PART):
-        send(world, step)
-    follow()
-    restored(world, version, ALIAS, reason="a bad batch")
-    follow()
-    expected = standing(world)
-    assert sorted(name for _, name in expected) == ["e1", "e2", "e3"]
-    assert plain(here.rows) == plain(streamed) == plain(expected)
-
-
-@pytest.mark.broker
-@pytest.mark.slow
-def test_a_stream_goes_on_across_a_rollback_and_an_erasure_and_has_the_keys_of_a_plain_consumer(
-    world: World, tmp_path: Path
-) -> None:
-    """Both rewrite commits that the stream has read or passes by; it must neither stop nor keep a row."""
-    world.ticks = True
-    url, checkpoint = world.settings.store_url, str(tmp_path / "checkpoint")
-    streamed: Rows = {}
-    here, changes = Replica(), Changes(world.settings.lake, name="here", store_url=url)
-
-    def follow() -> None:
-        streamed_into(streamed, world, checkpoint)
-        here.follow(changes)
-
-    def seen() -> set[str]:
-        assert set(streamed) == set(here.rows) == set(standing(world))
-        return {engagement_id for _, engagement_id in streamed}
-
-    send(world, FIRST)
-    version = world.lake.version(world.data)
-    follow()
-    assert seen() == {"e1", "e2", "e3"}
-    send(world, LATER)
-    follow()
-    assert seen() == {"e1", "e2", "e3", "e4", "e5"}
-    # Read only after both: the rows that the rollback took away, and those of somebody who is erased then.
-    restored(world, version, reason="a bad batch", mode="drop")
-    Eraser(world.settings, world.stores, spark=world.spark).run("ref", SubjectIds.of("p2", organizations=["org"]))
-    follow()
-    assert seen() == {"e1", "e3"}
-    send(world, [engagement("e6", "p2", 14), engagement("e7", "p7", 15)])
-    follow()
-    assert seen() == {"e1", "e3", "e7"}, "what comes late of somebody erased is never told"
-    assert plain(here.rows) == plain(streamed) == plain(standing(world))
 
 
 @pytest.mark.broker

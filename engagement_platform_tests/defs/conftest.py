@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import date
+from functools import cache
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -14,10 +15,14 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from engagement_platform.definitions import defs
+from engagement_platform.defs.platform import Platform
 from engagement_platform.lake.contract import Table
 from engagement_platform_tests.conftest import Broker
 
-# Those that may be told of a mode.
+loaded = cache(defs)
+"""All definitions, which take a second to load; the settings of a run are read when it goes on."""
+
+# Those that take a mode.
 OPS = {
     "ingest_engagements": "ingest_engagement_tables",
     "ingest_mutation_requests": "ingest_mutation_request_table",
@@ -30,6 +35,7 @@ class Home:
 
     def __init__(self, folder: Path, broker: Broker, instance: dg.DagsterInstance) -> None:
         self.folder, self.broker, self.instance = folder, broker, instance
+        self.cursor: str | None = None
         self.engagements, self.requests = (f"{name}-{uuid4().hex[:8]}" for name in ("engagements", "requests"))
         self.profile_changes = f"profile-changes-{uuid4().hex[:8]}"
         for topic in (self.engagements, self.requests):
@@ -37,7 +43,7 @@ class Home:
 
     def run_op(self, job: str) -> Any:
         """Run a job of an op, which has no partitions."""
-        return defs().resolve_job_def(job).execute_in_process(instance=self.instance)
+        return loaded().resolve_job_def(job).execute_in_process(instance=self.instance)
 
     def run(self, job: str, partitions: list[date], mode: str = "auto", raise_on_error: bool = True) -> Any:
         """Run a job for a day, or for all from the first to the last day in one run."""
@@ -45,7 +51,7 @@ class Home:
         tags = {"dagster/asset_partition_range_start": first, "dagster/asset_partition_range_end": last}
         op = OPS.get(job)
         return (
-            defs()
+            loaded()
             .resolve_job_def(job)
             .execute_in_process(
                 run_config={"ops": {op: {"config": {"mode": mode}}}} if op else {},
@@ -55,6 +61,16 @@ class Home:
                 raise_on_error=raise_on_error,
             )
         )
+
+    def tick(self, sensor: str, cursor: str | None = None, **more: Any) -> Any:
+        """One look of a sensor."""
+        definitions = loaded()
+        context = dg.build_sensor_context(
+            self.instance, cursor=cursor, definitions=definitions, resources={"platform": Platform()}, **more
+        )
+        answer = definitions.resolve_sensor_def(sensor)(context)
+        self.cursor = context.cursor
+        return answer
 
     def rows(self, table: Table) -> list[str]:
         """Every row as text, sorted."""

@@ -10,7 +10,8 @@ import dagster as dg
 import pytest
 from dagster._core.definitions.asset_checks.asset_check_evaluation import AssetCheckEvaluationPlanned
 
-from engagement_platform.defs.alerts import alerts_of, send_alerts
+from engagement_platform.defs.alerts import alerts_of
+from engagement_platform.defs.alerts import definitions as alert_definitions
 from engagement_platform.defs.evaluations import report
 from engagement_platform.defs.platform import Platform
 from engagement_platform.settings import Settings
@@ -39,8 +40,9 @@ def checks() -> Iterator[dg.AssetCheckResult]:
     yield from ()
 
 
-DEFINITIONS = dg.Definitions(assets=[dg.AssetSpec(TABLE)], asset_checks=[checks], jobs=[drain], sensors=[send_alerts])
-FEWER = dg.Definitions(assets=[dg.AssetSpec(TABLE)], jobs=[drain], sensors=[send_alerts])
+[SENDS] = SENSORS = alert_definitions().sensors or ()
+DEFINITIONS = dg.Definitions(assets=[dg.AssetSpec(TABLE)], asset_checks=[checks], jobs=[drain], sensors=SENSORS)
+FEWER = dg.Definitions(assets=[dg.AssetSpec(TABLE)], jobs=[drain], sensors=SENSORS)
 
 
 class World:
@@ -69,7 +71,7 @@ class World:
             instance=self.instance, cursor=self.cursor, resources={"platform": Platform()},
             repository_def=definitions.get_repository_def(),
         )  # fmt: skip
-        told = send_alerts(context)
+        told = SENDS(context)
         assert isinstance(told, dg.SkipReason)
         self.cursor = context.cursor
         for thread in alerts_of(Settings()).deliver_in_background():

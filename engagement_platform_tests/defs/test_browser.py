@@ -188,7 +188,7 @@ def _missing_of_profiles(address: str) -> str | None:
     """Batches of changes, a rematerialization with its reason, observations of the view, and each check green."""
     nodes = _nodes(address)
     moved = nodes["profile/materialized"]["assetMaterializations"]
-    if not moved or not any(entry["label"] == "why" for entry in moved[0]["metadataEntries"]):
+    if not moved or not any(entry["label"] == "method" for entry in moved[0]["metadataEntries"]):
         return "a rematerialization of profiles"
     if not nodes["profile/current"]["assetObservations"]:
         return "an observation of profile/current"
@@ -319,9 +319,8 @@ def test_profiles_are_moved_by_themselves_and_the_page_says_why(
 ) -> None:
     page, moment = profiles_page, _newest(profiles_ui, "profile/materialized")
     page.goto(f"/assets/profile/materialized?view=events&time={moment}", wait_until="domcontentloaded")
-    for label in ("why", "method", "pending_rows", "last_rounds"):
+    for label in ("why", "method", "pending_rows", "last_batches"):
         page.get_by_text(label, exact=True).first.wait_for()
-    page.get_by_text("changes wait; due").first.wait_for()
     picture(page, "rematerialization", tmp_path)
     page.goto("/assets/profile/current?view=events", wait_until="domcontentloaded")
     page.get_by_text("[Show Markdown]").first.click()

@@ -56,6 +56,7 @@ def ui(lake: SeededLake, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         "HOME": str(lake.home),
         "KAFKA__BOOTSTRAP_SERVERS": f"127.0.0.1:{nobody}",
         "KAFKA__TIMEOUT": "PT1S",
+        "DAGSTER__AUTOMATION": "running",
     }
     for name, value in variables.items():
         monkeypatch.setenv(f"{ENV_PREFIX}{name}", value)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -11,7 +10,6 @@ import pytest
 from deltalake import write_deltalake
 
 from engagement_platform.defs.checks import DATA, QUARANTINE_WARN_PERCENT, freshness_result, quarantine_share_result
-from engagement_platform.defs.evaluations import news_of
 from engagement_platform.defs.verification import ALIASES, SEE, TABLE_CHECKS, landed_in, table_check_results
 from engagement_platform.engine.model import Manifest
 from engagement_platform.lake.arrow import table_of
@@ -104,18 +102,3 @@ def test_exactly_the_limit_of_rejected_records_is_fine_and_so_is_no_record() -> 
     assert quarantine_share_result(0, 0, QUARANTINE_WARN_PERCENT).passed
     assert quarantine_share_result(100, 5, 5).passed
     assert not quarantine_share_result(100, 6, 5).passed
-
-
-def test_a_sensor_reports_changes_at_once_and_the_same_again_after_a_while_or_a_materialization() -> None:
-    good, late = (freshness_result(DATA, NOW - age, 1, NOW, LIMIT) for age in (timedelta(0), 2 * LIMIT))
-    news, cursor = news_of([good], None, 1000.0, {})
-    assert news == [good]
-    news, cursor = news_of([good], cursor, 1030.0, {DATA: 990.0})
-    assert news == []
-    news, cursor = news_of([good], cursor, 1060.0, {DATA: 1040.0})
-    assert news == [good]
-    news, cursor = news_of([late], cursor, 1090.0, {DATA: 1040.0})
-    assert news == [late]
-    news, cursor = news_of([late], cursor, 1090.0 + 300, {})
-    assert news == [late]
-    assert json.loads(cursor) == {"engagement/data:fresh": [False, 1390.0]}

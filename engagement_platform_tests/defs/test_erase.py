@@ -9,7 +9,6 @@ import dagster as dg
 import pytest
 
 from engagement_platform.definitions import defs
-from engagement_platform.defs.erase import erasure_unfinished
 from engagement_platform.defs.platform import Platform
 from engagement_platform.engine.job import Callbacks
 from engagement_platform_tests.erasing.planted import BOB, DATA, Planted
@@ -35,10 +34,10 @@ def test_a_run_erases_writes_the_receipt_and_keeps_no_word_of_whom_it_was(
         assert not request.exists()
         assert places_with([kept], [BOB.encode()]) == []
         context = dg.build_sensor_context(instance, resources={"platform": Platform()}, definitions=defs())
-        assert isinstance(erasure_unfinished(context), dg.SkipReason)
+        assert isinstance(defs().resolve_sensor_def("erasure_unfinished")(context), dg.SkipReason)
         with pytest.raises(RuntimeError, match="died"):
             planted.eraser(Callbacks(observe=dying_at("data.rewrite:after"))).run(REF, WHOM)
-        assert isinstance(erasure_unfinished(context), dg.RunRequest)
+        assert isinstance(defs().resolve_sensor_def("erasure_unfinished")(context), dg.RunRequest)
         assert job.execute_in_process(instance=instance).success
     assert not planted.stores.checkpoints.unfinished()
     assert BOB not in repr(planted.rows(DATA))

@@ -9,7 +9,6 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from engagement_platform.components import shipped as components
 from engagement_platform.definitions import defs
 from engagement_platform.defs import games
 from engagement_platform.defs.backlog import Waiting
@@ -43,7 +42,7 @@ def test_a_declared_type_is_an_asset_without_any_code(tmp_path: Path, monkeypatc
         'description = "A player skipped a level."\n[fields]\nlevel_id = { type = "string", comment = "Which." }\n'
     )
     monkeypatch.setenv("ENGAGEMENT_PLATFORM_GAMES__DECLARATIONS", str(tmp_path))
-    bound = dg.Definitions.merge(components.definitions(), dg.Definitions(resources={"platform": Platform()}))
+    bound = dg.Definitions.merge(games.definitions(), dg.Definitions(resources={"platform": Platform()}))
     keys = bound.get_repository_def().asset_graph.get_all_asset_keys()
     assert dg.AssetKey(["game", "level_skip"]) in keys
     assert len([key for key in keys if key.path[0] == "game"]) == 32
@@ -87,7 +86,7 @@ def test_objects_that_wait_too_long_fail_the_check_and_a_batch_clears_it(
 
     def check(at: datetime) -> dg.AssetCheckResult:
         feed = shipped(world.settings)
-        return games.fresh(games.announced_now(looked, feed, at), feed, at, world.settings)
+        return games.fresh(looked, feed, at)
 
     # The message with which S3 tries the queue waits, too.
     assert check(began).passed
@@ -104,14 +103,14 @@ def test_objects_that_wait_too_long_fail_the_check_and_a_batch_clears_it(
     assert not check(began + 37 * minutes).passed
 
 
-def test_a_queue_that_does_not_answer_warns_and_none_at_all_passes() -> None:
-    settings, now = Settings(), datetime.now(UTC)
+def test_a_queue_that_does_not_answer_warns_and_none_at_all_passes(tmp_path: Path) -> None:
+    settings, now = Settings(home=tmp_path), datetime.now(UTC)
     feed = shipped(settings)
-    assert games.fresh("No queue is configured.", feed, now, settings).passed
+    assert games.fresh(Waiting(settings), feed, now).passed
     queue = settings.games.model_copy(update={"queue_url": "http://127.0.0.1:1/q"})
-    told = games.fresh("It is down.", feed, now, settings.model_copy(update={"games": queue}))
-    assert (told.passed, told.severity) == (False, dg.AssetCheckSeverity.WARN)
-    assert told.description == "Nobody can tell: It is down."
+    down = games.fresh(Waiting(settings.model_copy(update={"games": queue})), feed, now)
+    assert (down.passed, down.severity) == (False, dg.AssetCheckSeverity.WARN)
+    assert str(down.description).startswith("Nobody can tell: ")
 
 
 def figures(metadata: Metadata) -> dict[str, object]:

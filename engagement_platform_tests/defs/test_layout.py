@@ -17,13 +17,12 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from engagement_platform.definitions import defs
 from engagement_platform.defs import layout
 from engagement_platform.defs.evaluations import newest_results
-from engagement_platform.defs.layout import NEW_TABLE_PAUSE, nightly_health, own_tables, too_soon
+from engagement_platform.defs.layout import NEW_TABLE_PAUSE, own_tables
 from engagement_platform.defs.layout_results import LAYOUT, NO_TABLE, layout_result
 from engagement_platform.defs.platform import Platform
-from engagement_platform.defs.sensors import Recent
+from engagement_platform.defs.sensors import Recent, too_soon
 from engagement_platform.engine.model import Transaction
 from engagement_platform.lake.arrow import table_of
 from engagement_platform.lake.engagement import QUARANTINE, data_table
@@ -33,6 +32,7 @@ from engagement_platform.pipelines.page_views.job import HOPS
 from engagement_platform.pipelines.profiles.entity import PROFILE
 from engagement_platform.settings import Settings
 from engagement_platform_tests import plant
+from engagement_platform_tests.defs.conftest import loaded
 from engagement_platform_tests.layout import logs
 
 DATA = dg.AssetKey(["engagement", "data"])
@@ -51,7 +51,7 @@ class Lake:
         self.data = home / "lake" / "engagement" / "data"
 
     def run(self, job: str, *checks: dg.AssetCheckKey) -> dg.ExecuteInProcessResult:
-        made = defs().resolve_job_def(job)
+        made = loaded().resolve_job_def(job)
         if checks:
             made = made.get_subset(asset_selection=set(), asset_check_selection=set(checks))
         return made.execute_in_process(instance=self.instance)
@@ -76,9 +76,9 @@ class Lake:
 
     def tick(self) -> dg.RunRequest | dg.SkipReason:
         context = dg.build_sensor_context(
-            instance=self.instance, resources={"platform": Platform()}, definitions=defs()
+            instance=self.instance, resources={"platform": Platform()}, definitions=loaded()
         )
-        answer: Any = defs().resolve_sensor_def("layout_after_writes")(context)
+        answer: Any = loaded().resolve_sensor_def("layout_after_writes")(context)
         assert isinstance(answer, dg.RunRequest | dg.SkipReason)
         return answer
 
@@ -135,7 +135,7 @@ def test_175_small_files_fail_their_check_and_compaction_turns_it_green(lake: La
     assert "small_files=175" in small["evidence"]
     assert small["partition"] == ORGANIZATION
     assert "175 → 1 files" in small["gain"]
-    assert (shown["files"], shown["small_files_percent"], shown["most_files_in_a_partition"]) == (175, 100, 175)
+    assert (shown["files"], shown["small_files_percent"]) == (175, 100)
     assert round(shown["median_file_bytes"] / KB) == 7
     assert "engagement-platform optimize engagement/data" in shown["remedy"]
     assert [text.text for text in pictured(shown["file_sizes"]).iter() if text.text == "175"]
@@ -168,7 +168,7 @@ def test_healthy_tables_pass_and_a_table_of_somebody_else_shows_in_the_figures(l
 
 
 def results(lake: Lake) -> set[dg.AssetCheckKey]:
-    return set(newest_results(lake.instance, defs().resolve_asset_graph().asset_check_keys))
+    return set(newest_results(lake.instance, loaded().resolve_asset_graph().asset_check_keys))
 
 
 def test_materializing_health_shows_figures_over_time_and_writes_the_report(lake: Lake) -> None:
@@ -185,32 +185,6 @@ def test_materializing_health_shows_figures_over_time_and_writes_the_report(lake
     assert report.parent == lake.home / "reports"
     assert report.name == f"layout-{datetime.now(UTC).date()}.html"
     assert "small_files" in report.read_text()
-
-
-def test_health_tells_the_three_causes_of_slow_writes_apart_on_a_table_that_has_them_all(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Small files, a writer that is not repartitioned, and too few tasks for the bytes."""
-    monkeypatch.setenv("ENGAGEMENT_PLATFORM_SPARK__SHUFFLE_PARTITIONS", "2")
-    path = logs.table(lake.home / "lake" / "game" / "bad", logs.files(9, 128 * KB * KB, "large"))
-    for version in (1, 2):
-        scattered = [file for org in range(4) for file in logs.files(30, 7 * KB, f"org-{org}")]
-        logs.commit(path, version, [logs.info(), *_renamed(scattered, f"v{version}")])
-    lake.run("examine_layout")
-    health = lake.health()
-    causes = ("small_files", "scattered_writes", "parallelism_limit")
-    assert {code: health[f"findings {code}"] for code in causes} == dict.fromkeys(causes, 1)
-    told = {row.data["code"]: row.data["table"] for row in health["findings"].records}
-    assert {code: told[code] for code in causes} == dict.fromkeys(causes, "game/bad")
-
-
-def _renamed(files: list[dict[str, Any]], prefix: str) -> list[dict[str, Any]]:
-    """The same files under other names, as another commit adds them."""
-    parts = [file["add"]["path"].rpartition("/") for file in files]
-    return [
-        {"add": {**file["add"], "path": f"{folder}/{prefix}-{name}"}}
-        for file, (folder, _, name) in zip(files, parts, strict=True)
-    ]
 
 
 def test_a_run_says_in_its_log_which_findings_fail(lake: Lake) -> None:
@@ -277,7 +251,7 @@ def test_tables_are_examined_after_a_write_once_and_again_after_a_pause_or_a_mat
 
 
 def test_every_asset_that_is_a_delta_table_has_one_layout_check() -> None:
-    graph = defs().resolve_asset_graph()
+    graph = loaded().resolve_asset_graph()
     tables = {key for key in graph.get_all_asset_keys() if "deltalake" in graph.get(key).kinds} - {HEALTH}
     assert {check.asset_key for check in graph.asset_check_keys if check.name == LAYOUT} == tables
 
@@ -298,17 +272,11 @@ def test_a_changeset_passes_every_check_while_batches_come_and_go(lake: Lake) ->
     assert lake.failed(key) == []
 
 
-def test_health_runs_every_night() -> None:
-    assert nightly_health.cron_schedule == "0 2 * * *"
-    assert nightly_health.execution_timezone == "UTC"
-    assert nightly_health.default_status is dg.DefaultScheduleStatus.RUNNING
-
-
 def test_exactly_the_pause_is_enough() -> None:
-    assert too_soon(Recent(None, 0, None), 0, 600) is None
-    assert too_soon(Recent("STARTED", 0, None), 0, 600) == "A run is STARTED already."
-    assert too_soon(Recent(None, 0, 1000.0), 1599, 600) == "The next look is in 1 s."
-    assert too_soon(Recent(None, 0, 1000.0), 1600, 600) is None
+    assert too_soon(Recent(), 0, 600) is None
+    assert too_soon(Recent("STARTED"), 0, 600) == "A run is STARTED already."
+    assert too_soon(Recent(ended=1000.0), 1599, 600) == "The next look is in 1 s."
+    assert too_soon(Recent(ended=1000.0), 1600, 600) is None
 
 
 def test_a_table_that_was_never_examined_does_not_wait_for_the_pause(
@@ -317,11 +285,11 @@ def test_a_table_that_was_never_examined_does_not_wait_for_the_pause(
     """Nor one that was empty then. It waits as long as keeps runs apart; after another change, for the pause."""
     plant.create(str(lake.data), data_table("organization"))
     ended = time.time() - NEW_TABLE_PAUSE.total_seconds() + 30
-    monkeypatch.setattr(layout, "recent_runs", lambda *_: Recent(None, 0, ended))
+    monkeypatch.setattr(layout, "recent_runs", lambda *_: Recent(ended=ended))
     early = lake.tick()
     assert isinstance(early, dg.SkipReason)
     assert "next look" in str(early.skip_message)
-    monkeypatch.setattr(layout, "recent_runs", lambda *_: Recent(None, 0, ended - 60))
+    monkeypatch.setattr(layout, "recent_runs", lambda *_: Recent(ended=ended - 60))
     due = lake.tick()
     assert isinstance(due, dg.RunRequest)
     lake.run("check_layout", dg.AssetCheckKey(DATA, LAYOUT))

@@ -13,7 +13,7 @@ import dagster as dg
 import numpy as np
 import pytest
 
-from engagement_platform.defs.live_ops import LIVE_OPS, Recent, definitions, judged_metadata, live_ops_asset
+from engagement_platform.defs.live_ops import LIVE_OPS, definitions, judged_metadata, live_ops_asset
 from engagement_platform.defs.platform import Platform
 from engagement_platform.defs.specs import key_of, table_spec
 from engagement_platform.embedded.services import all_services
@@ -113,7 +113,7 @@ def test_a_drop_is_said_by_the_run_that_found_it(games: Games, instance: dg.Dags
 
 def test_what_is_wrong_is_said_by_game_and_figure() -> None:
     finding = Finding("g1", "purchases", BEGIN, None, 0.5, "offer 7")
-    shown = judged_metadata(Judged(BEGIN, ("g1", "g2"), (finding,)), Recent([], 0))
+    shown = judged_metadata(Judged(BEGIN, ("g1", "g2"), (finding,)), [], 0)
     text = shown["what_is_wrong"]
     assert isinstance(text, dg.TextMetadataValue)
     assert text.value == f"g1: purchases since {BEGIN:%Y-%m-%d} 10:00 UTC"
@@ -153,7 +153,8 @@ def test_the_sensor_is_on_where_games_are_simulated_unless_somebody_says_otherwi
     services = all_services(Settings())
     assert services.aws
     assert AUTOMATIC not in services.variables
-    monkeypatch.setenv(AUTOMATIC, services.dagster_variables[AUTOMATIC])
+    for name in (AUTOMATIC, "ENGAGEMENT_PLATFORM_DAGSTER__AUTOMATION"):
+        monkeypatch.setenv(name, services.dagster_variables[name])
     [sensor] = definitions().sensors or ()
     assert isinstance(sensor, dg.SensorDefinition)
     assert (sensor.default_status is dg.DefaultSensorStatus.RUNNING) == running

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import dagster as dg
 import pytest
@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from engagement_platform.definitions import defs
-from engagement_platform.defs.maintenance import ORGANIZATIONS, organizations_found
+from engagement_platform.defs.maintenance import ORGANIZATIONS, key_of_organization
 from engagement_platform.defs.platform import Platform
-from engagement_platform.defs.upkeep import key_of_organization, organization_of
 from engagement_platform_tests.layout.seeded import SeededLake, leased
 
 HISTORY = dg.AssetKey(["layout", "history"])
@@ -51,7 +50,7 @@ def shown(result: dg.ExecuteInProcessResult) -> dict[str, Any]:
 def test_any_organization_is_a_partition_key_that_leads_back_to_it(organization: str) -> None:
     key = key_of_organization(organization)
     assert "..." not in key
-    assert organization_of(key) == organization
+    assert unquote(key) == organization
 
 
 def test_the_nightly_runs_mend_what_gains_and_say_so(lake: SeededLake, instance: dg.DagsterInstance) -> None:
@@ -99,7 +98,9 @@ def test_organizations_are_optimized_by_their_partitions_one_or_several_in_a_run
 
 def test_organizations_that_have_landed_become_partitions(lake: SeededLake, instance: dg.DagsterInstance) -> None:
     def tick() -> Any:
-        return organizations_found(dg.build_sensor_context(instance=instance, resources={"platform": Platform()}))
+        definitions = defs()
+        context = dg.build_sensor_context(instance, definitions=definitions, resources={"platform": Platform()})
+        return definitions.resolve_sensor_def("organizations_found")(context)
 
     [request] = tick().dynamic_partitions_requests
     assert sorted(request.partition_keys) == ["org%2E..2", "org-1"]
@@ -107,13 +108,16 @@ def test_organizations_that_have_landed_become_partitions(lake: SeededLake, inst
     assert isinstance(tick(), dg.SkipReason)
 
 
-def test_daily_and_weekly_schedules_launch_their_jobs() -> None:
-    schedules = {s.name: s for s in defs().get_repository_def().schedule_defs}
-    crons = {name: schedule.cron_schedule for name, schedule in schedules.items()}
-    assert crons["optimize_tables_schedule"] == "0 1 * * *"
-    assert crons["second_round_schedule"] == "0 2 * * 0"
-    context = dg.build_schedule_context(scheduled_execution_time=datetime(2026, 11, 21, 1, tzinfo=UTC))
-    for name in ("optimize_tables", "second_round", "vacuum_tables"):
-        ticked = schedules[f"{name}_schedule"].evaluate_tick(context)
-        assert len(ticked.run_requests or ()) == 1
-        assert schedules[f"{name}_schedule"].default_status is dg.DefaultScheduleStatus.RUNNING
+def test_daily_and_weekly_schedules_launch_their_jobs_and_run_where_the_settings_say_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    crons = {"optimize_tables": "0 1 * * *", "second_round": "0 2 * * 0", "vacuum_tables": "30 3 * * *"}
+    for automation in ("stopped", "running"):
+        monkeypatch.setenv("ENGAGEMENT_PLATFORM_DAGSTER__AUTOMATION", automation)
+        repository = defs().get_repository_def()
+        schedules = {schedule.name: schedule for schedule in repository.schedule_defs}
+        assert {job: schedules[f"{job}_schedule"].cron_schedule for job in crons} == crons
+        statuses = {schedule.default_status.value for schedule in schedules.values()}
+        statuses |= {sensor.default_status.value for sensor in repository.sensor_defs}
+        assert automation.upper() in statuses
+        assert statuses <= {automation.upper(), "STOPPED"}, "live_ops.automatic is a setting of its own"

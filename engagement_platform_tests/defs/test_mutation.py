@@ -17,8 +17,8 @@ from sqlalchemy import func, select
 
 from engagement_platform.definitions import defs
 from engagement_platform.defs.backlog import waiting
-from engagement_platform.defs.checks import ANNOUNCED_ROWS, watch
-from engagement_platform.defs.mutation import apply_mutations, move_request, mutations_backlog
+from engagement_platform.defs.checks import ANNOUNCED_ROWS
+from engagement_platform.defs.mutation import apply_mutations, move_request
 from engagement_platform.defs.platform import Platform
 from engagement_platform.engine.database import open_engine
 from engagement_platform.engine.schema import LEASE_WAITER
@@ -73,9 +73,8 @@ def figures(event: dg.AssetMaterialization | dg.AssetObservation, *names: str) -
     return {name: event.metadata[name].value for name in names}
 
 
-def tick(home: Home) -> dg.RunRequest | dg.SkipReason:
-    context = dg.build_sensor_context(home.instance, resources={"platform": Platform()}, definitions=defs())
-    result = mutations_backlog(context)
+def tick(home: Home, sensor: str = "mutations_backlog") -> dg.RunRequest | dg.SkipReason:
+    result = home.tick(sensor)
     assert isinstance(result, dg.RunRequest | dg.SkipReason)
     return result
 
@@ -114,7 +113,7 @@ def test_published_requests_launch_a_run_that_announces_them_and_tells_what_chan
     assert figures(told, *counts, "job") == {**counts, "job": "apply-mutations"}
     assert isinstance(tick(home), dg.SkipReason)
 
-    watch(dg.build_sensor_context(home.instance, resources={"platform": Platform()}))
+    tick(home, "watch")
     assert home.passed("engagement/notification", ANNOUNCED_ROWS)
     assert home.passed("engagement/notification", "fresh")
 
@@ -179,7 +178,7 @@ def test_a_run_that_has_to_wait_for_a_table_says_in_its_log_for_whom(home: Home)
 def test_requests_that_wait_too_long_to_be_announced_are_not_fresh(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     ingest(home, REQUESTS[:1])
     monkeypatch.setenv("ENGAGEMENT_PLATFORM_QUALITY__FRESHNESS", "PT0S")
-    watch(dg.build_sensor_context(home.instance, resources={"platform": Platform()}))
+    tick(home, "watch")
     assert not home.passed("engagement/notification", "fresh")
 
 

@@ -1,4 +1,4 @@
-"""A restore as a run of Dagster: a dry run unless told otherwise, and the plan is the metadata of the run."""
+"""A restore as a run of Dagster: a dry run by default, and the plan is the metadata of the run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import pytest
 
 from engagement_platform.definitions import defs
 from engagement_platform.defs.platform import Platform
-from engagement_platform.defs.restore import restore_unfinished
 from engagement_platform.lake.engagement import data_table
 from engagement_platform.pipelines.profiles.entity import PROFILE
 from engagement_platform.settings import Settings
@@ -48,7 +47,7 @@ def test_a_run_shows_the_plan_and_restores_only_when_it_is_told_to(home: Home) -
     assert len(home.rows(data)) == 3
     assert launched(home) == {}, "there was something to finish"
     context = dg.build_sensor_context(home.instance, resources={"platform": Platform()}, definitions=defs())
-    assert isinstance(restore_unfinished(context), dg.SkipReason)
+    assert isinstance(defs().resolve_sensor_def("restore_unfinished")(context), dg.SkipReason)
     assert home.run("ingest_engagements", [datetime.now(UTC).date()]).success
     assert len(home.rows(data)) == len(both)
 

@@ -11,16 +11,16 @@ import dagster as dg
 import pytest
 
 from engagement_platform.definitions import defs
-from engagement_platform.defs.checks import DATA, FRESH, QUARANTINE_SHARE, REJECTED, watch
-from engagement_platform.defs.engagement import ENGAGEMENTS, engagements_backlog
+from engagement_platform.defs.checks import DATA, FRESH, QUARANTINE_SHARE, REJECTED
+from engagement_platform.defs.engagement import ENGAGEMENTS
 from engagement_platform.defs.platform import Platform
 from engagement_platform.defs.sensors import Recent, recent_runs, why_not
-from engagement_platform.defs.verification import Verified, verification_due, verify_after_batches
+from engagement_platform.defs.verification import why_not_verified
 from engagement_platform.embedded.ports import free_ports
 from engagement_platform_tests.conftest import Broker
 
 SHARE = dg.AssetCheckKey(REJECTED, QUARANTINE_SHARE)
-IDLE = Recent(None, 0, None)
+IDLE = Recent()
 
 
 def test_nothing_waits_nothing_runs() -> None:
@@ -32,34 +32,34 @@ def test_backlog_launches_a_run() -> None:
 
 
 def test_one_run_at_a_time() -> None:
-    assert why_not(1234, Recent("STARTED", 0, None), 0) == "1,234 messages are waiting; a run is STARTED already."
+    assert why_not(1234, Recent("STARTED"), 0) == "1,234 messages are waiting; a run is STARTED already."
 
 
 def test_a_run_that_failed_once_is_tried_again_at_once_and_later_ones_ever_more_slowly() -> None:
-    assert why_not(1, Recent(None, 1, 1000.0), 1000.0) is None
-    assert why_not(1, Recent(None, 3, 1000.0), 1019.0) is not None
-    assert why_not(1, Recent(None, 3, 1000.0), 1020.0) is None
-    assert why_not(1, Recent(None, 10, 1000.0), 1299.0) is not None
-    assert why_not(1, Recent(None, 10, 1000.0), 1300.0) is None
+    assert why_not(1, Recent(None, 1, ended=1000.0), 1000.0) is None
+    assert why_not(1, Recent(None, 3, ended=1000.0), 1019.0) is not None
+    assert why_not(1, Recent(None, 3, ended=1000.0), 1020.0) is None
+    assert why_not(1, Recent(None, 10, ended=1000.0), 1299.0) is not None
+    assert why_not(1, Recent(None, 10, ended=1000.0), 1300.0) is None
 
 
 @pytest.mark.parametrize(
     ("last_batch", "verified", "launched"),
     [
-        (None, None, False),
-        (950.0, None, True),
-        (950.0, Verified(created=800.0, started=801.0, ended=None), False),
-        (790.0, Verified(created=800.0, started=801.0, ended=811.0), False),
-        (950.0, Verified(created=870.0, started=871.0, ended=881.0), False),
-        (950.0, Verified(created=860.0, started=870.0, ended=880.0), True),
-        (950.0, Verified(created=860.0, started=867.0, ended=880.0), False),
+        (None, Recent(), False),
+        (950.0, Recent(), True),
+        (950.0, Recent("STARTED"), False),
+        (790.0, Recent(created=800.0, started=801.0, ended=811.0), False),
+        (950.0, Recent(created=870.0, started=871.0, ended=881.0), False),
+        (950.0, Recent(created=860.0, started=870.0, ended=880.0), True),
+        (950.0, Recent(created=860.0, started=867.0, ended=880.0), False),
     ],
     ids=["no batch", "first batch", "under way", "nothing new", "too soon", "due", "a longer one rests longer"],
 )
 def test_tables_are_verified_after_new_batches_and_not_too_often(
-    last_batch: float | None, verified: Verified | None, launched: bool
+    last_batch: float | None, verified: Recent, launched: bool
 ) -> None:
-    assert (verification_due(last_batch, verified, now=1000.0) is None) is launched
+    assert (why_not_verified(last_batch, verified, now=1000.0) is None) is launched
 
 
 @pytest.fixture
@@ -80,9 +80,12 @@ def platform_of(monkeypatch: pytest.MonkeyPatch, home: Path, servers: str, topic
     return Platform()
 
 
-def tick(instance: dg.DagsterInstance, platform: Platform) -> dg.RunRequest | dg.SkipReason:
-    context = dg.build_sensor_context(instance, resources={"platform": platform}, definitions=defs())
-    result = engagements_backlog(context)
+def tick(
+    instance: dg.DagsterInstance, platform: Platform, name: str = "engagements_backlog"
+) -> dg.RunRequest | dg.SkipReason:
+    definitions = defs()
+    context = dg.build_sensor_context(instance, resources={"platform": platform}, definitions=definitions)
+    result = definitions.resolve_sensor_def(name)(context)
     assert isinstance(result, dg.RunRequest | dg.SkipReason)
     return result
 
@@ -148,7 +151,7 @@ def test_freshness_that_nobody_can_tell_is_a_warning(
 ) -> None:
     servers = f"127.0.0.1:{free_ports(1)[0]}"
     platform = platform_of(monkeypatch, tmp_path, servers, "engagements")
-    reported = watch(dg.build_sensor_context(instance, resources={"platform": platform}))
+    reported = tick(instance, platform, "watch")
     assert isinstance(reported, dg.SkipReason)
     fresh, share = (evaluated(instance, key) for key in (dg.AssetCheckKey(DATA, FRESH), SHARE))
     assert (fresh.passed, fresh.severity) == (False, dg.AssetCheckSeverity.WARN)
@@ -166,7 +169,7 @@ def test_no_verification_before_the_first_batch(
     instance: dg.DagsterInstance, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     platform = platform_of(monkeypatch, tmp_path, "127.0.0.1:1", "engagements")
-    skipped = verify_after_batches(dg.build_sensor_context(instance, resources={"platform": platform}))
+    skipped = tick(instance, platform, "verify_after_batches")
     assert isinstance(skipped, dg.SkipReason)
     assert skipped.skip_message == "No batch has finished yet."
 

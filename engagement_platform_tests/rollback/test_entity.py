@@ -112,7 +112,7 @@ def test_they_go_back_together_and_a_replay_ends_in_the_undisturbed_rows(landed:
     assert report.counts["jobs_put_back"] == 2
     moved = copy.stores.checkpoints.latest(MOVE)
     assert moved is not None
-    assert watermark_result(PROFILE, copy.snapshot, False, moved.manifest.end["batch"]).passed
+    assert watermark_result(PROFILE, copy.snapshot, under_way=False, recorded=moved.manifest.end["batch"]).passed
     assert {row["table_name"]: (row["from_version"], row["to_version"]) for row in audit(copy)} == {
         name: (before[name], target[name]) for name in before
     }

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -26,8 +26,6 @@ class Declaration(BaseModel):
     """What may stand under `attributes` of one component; a name that nobody knows is refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
-    ours: ClassVar[bool] = False
-    """Whether the platform itself declares it; nobody else gets the names of its tables."""
 
 
 class DeclaredColumn(Declaration):
@@ -163,7 +161,7 @@ class MergeOnReadEntityDeclaration(Declaration):
     @cached_property
     def entity(self) -> Entity:
         """As the platform knows it. Raises ValueError."""
-        if self.name in streams.OURS and not self.ours:
+        if self.name in streams.OURS:
             raise ValueError(f"{self.name} is among the platform's own, {', '.join(sorted(streams.OURS))}")
         columns = {n: DeclaredColumn(type=c) if isinstance(c, str) else c for n, c in self.columns.items()}
         attributes = (Attribute(name, of.type, of.description or _comment(name)) for name, of in columns.items())
@@ -247,7 +245,7 @@ class S3SqsTablesDeclaration(Declaration):
 
     @model_validator(mode="after")
     def _is_one(self) -> S3SqsTablesDeclaration:
-        if self.name in streams.OURS and not self.ours:
+        if self.name in streams.OURS:
             raise ValueError(f"{self.name} is among the platform's own, {', '.join(sorted(streams.OURS))}")
         if not self.types and self.types_folder is None:
             raise ValueError(f"{self.name} has no types of events: say some under types, or a types_folder")
