@@ -62,7 +62,7 @@ def open_spark(settings: Settings, app_name: str) -> Iterator[SparkSession]:
     A session that this process runs already is used and left running: there is one driver to a process, and it is
     its starter's to stop.
     """
-    from engagement_platform.lake.session import hold_lake, spark_session
+    from engagement_platform.lake.session import lake_lease, spark_session
 
     if settings.spark.remote is not None:
         with spark_session(settings, app_name) as spark:
@@ -76,7 +76,7 @@ def open_spark(settings: Settings, app_name: str) -> Iterator[SparkSession]:
         spark = running or _start_spark(settings, app_name)
         if running is None:
             opened.callback(spark.stop)
-        lease.callback(hold_lake(settings, spark, ends=running is None))
+        lease.enter_context(lake_lease(settings, spark, ends=running is None))
         yield spark
 
 

@@ -1,9 +1,8 @@
 """Lets one Spark driver at a time write to a lake at s3a://: a lease in the lake's own bucket.
 
-Delta's log store for S3 keeps two commits apart within one driver only. The stores cannot tell two drivers apart that
-have different stores, the bucket can: the lease is one object there, written with conditional puts (If-None-Match for
-the first, If-Match for every later one) and renewed while a session of the driver is open. A Connect server is one
-driver, however many clients it has. Lakes on a disk, and log stores that are safe for several drivers, need none.
+Delta's log store for S3 keeps two commits apart within one driver only, and drivers may have different stores. The
+lease is one object, written with conditional puts and renewed while a session of the driver is open. A Connect server
+is one driver, however many clients it has.
 """
 
 from __future__ import annotations
@@ -12,78 +11,34 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from email.utils import parsedate_to_datetime
-from typing import Any, Protocol
+from typing import Any
 
 from engagement_platform.engine.owner import is_gone, this_process
 from engagement_platform.errors import PlatformError
-from engagement_platform.lake.s3a import SCHEME
 
 _LOG = logging.getLogger(__name__)
 
 NAME = "_driver_lease.json"
 """Below the lake's root; Delta and VACUUM of tables never look there."""
 
-SAFE_LOG_STORES = frozenset({"io.delta.storage.S3DynamoDBLogStore"})
-"""Values of spark.delta.logStore.s3a.impl with which several drivers may commit."""
-
 BEAT = timedelta(seconds=20)
-"""How often the lease is renewed at least: so soon, a second driver knows that the first one is alive."""
-
-_BEATS_PER_TTL = 3
+"""How often the lease is renewed at least, so that a second driver soon sees that the first is alive."""
 
 
 class LakeHeld(PlatformError):
-    """Another driver writes to the lake."""
-
-    def __init__(self, root: str, held: Held) -> None:
-        self.root, self.held = root, held
-        super().__init__(
-            f"Another Spark driver writes to {root}: {held}. Two drivers that commit to one table on S3 at one moment "
-            "lose a commit without a word, so nothing was written. Use the same Spark Connect server "
-            "(ENGAGEMENT_PLATFORM_SPARK__REMOTE), or end that driver and run again: its lease ends by itself "
-            f"{held.ttl_s:.0f} s after its last use (stores.lake_lease_ttl). For several drivers set "
-            f"spark.delta.logStore.s3a.impl to {', '.join(sorted(SAFE_LOG_STORES))} in all of them."
-        )
-
-
-class LakeLeaseLost(PlatformError):
-    """The lease on the lake was not renewed in time; another driver may be writing."""
-
-    def __init__(self, root: str, cause: str) -> None:
-        self.root = root
-        super().__init__(
-            f"The lease of this Spark driver on {root} is lost: {cause}. Nothing is written from here on. What was "
-            "committed is recorded; run again, and the next run finishes the batch."
-        )
-
-
-class LakeLeaseUnreadable(PlatformError):
-    """The bucket does not let the lease be read or written."""
-
-    def __init__(self, root: str, cause: str) -> None:
-        self.root = root
-        super().__init__(
-            f"Which Spark driver may write to {root} cannot be told: {cause}. Nothing was written. The bucket has to "
-            f"exist, and the credentials have to allow GetObject and PutObject on {root}/{NAME}."
-        )
+    """Another Spark driver writes to the lake, or it cannot be ruled out."""
 
 
 @dataclass(frozen=True)
-class Driver:
-    """One Spark driver. id: differs between any two drivers, also of one machine after a restart."""
-
-    id: str
-    remote: str
-    """Endpoint of a Connect server; empty for a Spark in the client's process."""
-
-
-@dataclass(frozen=True)
-class Held:
-    """What the lease says. owner and place: the client that renewed it last, as `engine/owner` tells processes."""
+class Lease:
+    """The content of the lease. driver: differs between any two drivers; empty: given back. remote: its Connect
+    endpoint, empty for a Spark in the client's process. owner, place: the client that renewed it last, as in
+    `engine.owner`."""
 
     driver: str
     remote: str
@@ -93,69 +48,50 @@ class Held:
     beat: int
     """Goes up with every renewal, so that each has other bytes and so another ETag."""
 
-    @property
-    def released(self) -> bool:
-        """Whether the driver ended and gave the lease back."""
-        return not self.driver
-
     def __str__(self) -> str:
         return f"{self.driver} ({self.remote or 'in its own process'}), last used by {self.owner}"
 
 
 @dataclass(frozen=True)
 class Found:
-    """The lease as it is in the bucket, with what a conditional put needs."""
+    """The object as it is in the bucket. lease: None for bytes that are no lease. age: by the object store's clock."""
 
-    held: Held | None
-    etag: str | None
+    lease: Lease | None
+    etag: str
     age: timedelta
-    """Since it was written, by the object store's clock alone."""
 
 
-def boot_seconds() -> float:
-    """Seconds from some fixed moment, also while a machine sleeps, where the system counts those."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
-
-
-class LeaseObject(Protocol):
-    """The one object that is the lease."""
-
-    def read(self) -> Found | None:
-        """None where there is no such object."""
-        ...
-
-    def write(self, held: Held, *, over: Found | None) -> bool:
-        """Put it, if it still is what was read (over) or still is not there (None); whether it was."""
-        ...
-
-
-class S3Object:
-    """The lease in a bucket. root: s3a://bucket/prefix. Raises LakeLeaseUnreadable."""
+class LeaseObject:
+    """The object in the bucket. root: s3a://bucket/prefix. Raises LakeHeld where the bucket refuses."""
 
     def __init__(self, root: str) -> None:
         import boto3
         from botocore.config import Config
 
-        self._root = root
-        self._bucket, _, prefix = root.removeprefix(SCHEME).partition("/")
+        self.root = root
+        self._bucket, _, prefix = root.removeprefix("s3a://").partition("/")
         self._key = f"{prefix.strip('/')}/{NAME}".lstrip("/")
         limits = Config(connect_timeout=5, read_timeout=10, retries={"total_max_attempts": 3})
         self._client = boto3.client("s3", config=limits)
 
     def read(self) -> Found | None:
-        """Its content, ETag and age; one GET."""
+        """None where there is no such object."""
         answer = self._call("get_object", absent=("NoSuchKey", "404"))
         if answer is None:
             return None
         age = parsedate_to_datetime(answer["ResponseMetadata"]["HTTPHeaders"]["date"]) - answer["LastModified"]
-        return Found(_parsed(answer["Body"].read()), answer["ETag"], age)
+        try:
+            lease = Lease(**json.loads(answer["Body"].read()))
+        except (ValueError, TypeError):
+            lease = None
+        return Found(lease, answer["ETag"], age)
 
-    def write(self, held: Held, *, over: Found | None) -> bool:
-        """One conditional PUT."""
-        condition = {"IfNoneMatch": "*"} if over is None or over.etag is None else {"IfMatch": over.etag}
-        body = json.dumps(asdict(held)).encode()
+    def write(self, lease: Lease, *, over: Found | None) -> bool:
+        """Put it if it still is what was read, or still is not there; returns whether it was."""
+        condition = {"IfNoneMatch": "*"} if over is None else {"IfMatch": over.etag}
         # 409: another conditional put of the same object is under way.
         refused = ("PreconditionFailed", "412", "ConditionalRequestConflict", "409", "NoSuchKey", "404")
+        body = json.dumps(asdict(lease)).encode()
         return self._call("put_object", absent=refused, Body=body, **condition) is not None
 
     def _call(self, operation: str, *, absent: tuple[str, ...], **arguments: Any) -> Any:
@@ -164,183 +100,144 @@ class S3Object:
 
         try:
             return getattr(self._client, operation)(Bucket=self._bucket, Key=self._key, **arguments)
-        except ClientError as error:
-            if error.response.get("Error", {}).get("Code") in absent:
+        except (BotoCoreError, ClientError) as error:
+            if isinstance(error, ClientError) and error.response.get("Error", {}).get("Code") in absent:
                 return None
-            raise LakeLeaseUnreadable(self._root, str(error)) from error
-        except BotoCoreError as error:
-            raise LakeLeaseUnreadable(self._root, str(error)) from error
-
-
-def _parsed(body: bytes) -> Held | None:
-    """None for bytes that no version of the platform wrote; they are replaced once they are old."""
-    try:
-        return Held(**json.loads(body))
-    except (ValueError, TypeError):
-        return None
+            raise LakeHeld(
+                f"The lease of {self.root} cannot be read or written: {error}. Nothing was written. The bucket has to "
+                f"exist, and the credentials have to allow GetObject and PutObject on {self.root}/{NAME}."
+            ) from error
 
 
 class DriverLease:
-    """The lease of one driver on one lake; renewed by a daemon thread. Call `acquire` first."""
+    """The lease of one driver on one lake. Call `acquire` first, then `renew` in time, or use `held`."""
 
     def __init__(
         self,
-        root: str,
-        driver: Driver,
         at: LeaseObject,
+        driver: str,
+        remote: str,
         ttl: timedelta,
         *,
-        elapsed: Callable[[], float] = boot_seconds,
-        sleep: Callable[[float], None] = time.sleep,
+        elapsed: Callable[[], float] = lambda: time.clock_gettime(time.CLOCK_BOOTTIME),
+        sleep: Callable[[float], object] = time.sleep,
     ) -> None:
-        self._root, self._driver, self._at, self._ttl = root, driver, at, ttl
+        self._at, self._driver, self._remote, self._ttl = at, driver, remote, ttl
+        # A clock that goes on while the machine sleeps.
         self._elapsed, self._sleep = elapsed, sleep
         self._renewed_at = float("-inf")
         self._lost: str | None = None
         self._stop = threading.Event()
 
     def acquire(self, wait: timedelta) -> None:
-        """Hold the lease. Raises LakeHeld, LakeLeaseUnreadable.
-
-        At once where nobody holds it, where this driver does, and where the holder is certainly gone. Otherwise
-        watches the holder until its lease ends, for at most `wait`: one that renews it meanwhile is alive.
-        """
-        seen: Found | None = None
-        began = self._elapsed()
+        """Take the lease where it is free, this driver's, or its holder is certainly gone. Otherwise watch the holder
+        for at most `wait`. Raises LakeHeld then, or as soon as the holder is seen to renew it."""
+        began, first = self._elapsed(), None
         while True:
             before = self._elapsed()
             found = self._at.read()
-            if (found is None or self._may_follow(found)) and self._put(found, before):
+            free = found is None or self._is_free(found)
+            if free and self._put(found, before):
                 return
-            if found is not None and found.held is not None:
-                renewed = seen is not None and seen.etag != found.etag
-                if (renewed and not self._may_follow(found)) or before - began >= wait.total_seconds():
-                    raise LakeHeld(self._root, found.held)
-            seen = seen or found
+            first = first or found
+            alive = found is not None and first is not None and found.etag != first.etag and not free
+            if found is not None and (alive or before - began >= wait.total_seconds()):
+                raise LakeHeld(
+                    f"Another Spark driver writes to {self._at.root}: {found.lease}. Two drivers that commit to one "
+                    "table on S3 at one moment lose a commit silently, so nothing was written. Use the same Spark "
+                    "Connect server (ENGAGEMENT_PLATFORM_SPARK__REMOTE), or end that driver and run again "
+                    "stores.lake_lease_ttl after its last use."
+                )
             self._sleep(min(1.0, self._ttl.total_seconds() / 10))
 
     def renew(self) -> None:
-        """Extend the lease by its ttl. Raises LakeLeaseLost, LakeLeaseUnreadable.
-
-        Another client of the same driver may renew it at the same moment; that is as good.
-        """
-        for _ in range(_BEATS_PER_TTL):
+        """Extend the lease by its ttl. Raises LakeHeld when another driver has it or the bucket does not answer."""
+        while True:
             before = self._elapsed()
             found = self._at.read()
-            if found is None or found.held is None or found.held.driver != self._driver.id:
-                self._lost = f"now held by {found.held}" if found and found.held else "its object is gone"
-                raise LakeLeaseLost(self._root, self._lost)
+            if found is None or found.lease is None or found.lease.driver != self._driver:
+                self._lost = f"it is held by {found.lease}" if found and found.lease else "its object is gone"
+                self.check()
+            # Another client of the same driver may renew it at the same moment; then its put counts.
             if self._put(found, before):
                 return
 
     def check(self) -> None:
-        """Raise LakeLeaseLost when another driver has the lease or may have it. Asks the bucket nothing.
-
-        A process that was stopped has missed its own renewals, and is refused by its own clock.
-        """
-        if self._lost is not None:
-            raise LakeLeaseLost(self._root, self._lost)
+        """Raise LakeHeld when another driver has the lease or may have it, by this process's own clock."""
         silent = self._elapsed() - self._renewed_at
-        if silent >= self._ttl.total_seconds():
-            raise LakeLeaseLost(self._root, f"not renewed for {silent:.0f} s")
-
-    def keep_alive(self) -> None:
-        """Start the thread that renews it until `close`."""
-        threading.Thread(target=self._beat, name=f"driver lease {self._root}", daemon=True).start()
+        if self._lost is None and silent >= self._ttl.total_seconds():
+            self._lost = f"it was not renewed for {silent:.0f} s"
+        if self._lost is not None:
+            raise LakeHeld(
+                f"This Spark driver lost its lease on {self._at.root}: {self._lost}. Nothing is written from here on; "
+                "run again, and the next run finishes the batch."
+            )
 
     def close(self, *, ended: bool) -> None:
-        """Stop renewing. ended: the driver is gone, so the next may begin at once.
-
-        Otherwise the lease ends with its ttl, since other clients of the driver, or its late writes, may go on.
-        """
+        """Stop renewing. ended: the driver is gone and gives the lease back; otherwise other clients of the driver, or
+        its late writes, may go on, and the lease ends with its ttl."""
         self._stop.set()
         if not ended or self._lost is not None:
             return
         try:
             found = self._at.read()
-            if found is not None and found.held is not None and found.held.driver == self._driver.id:
-                self._at.write(replace(found.held, driver="", beat=found.held.beat + 1), over=found)
-        except LakeLeaseUnreadable as error:
+            if found is not None and found.lease is not None and found.lease.driver == self._driver:
+                self._at.write(replace(found.lease, driver="", beat=found.lease.beat + 1), over=found)
+        except LakeHeld as error:
             _LOG.warning("%s", error)
 
-    def _may_follow(self, found: Found) -> bool:
-        held = found.held
-        if held is None:
+    def keep_renewing(self) -> None:
+        """Renew it until `close`, or until it is lost."""
+        every = min(BEAT, self._ttl / 3).total_seconds()
+        while self._lost is None and not self._stop.wait(every):
+            try:
+                self.renew()
+            except LakeHeld as error:
+                _LOG.warning("%s", error)
+
+    def _is_free(self, found: Found) -> bool:
+        lease = found.lease
+        if lease is None:
             return found.age >= self._ttl
-        if held.released or held.driver == self._driver.id or found.age >= timedelta(seconds=held.ttl_s):
+        if lease.driver in ("", self._driver) or found.age >= timedelta(seconds=lease.ttl_s):
             return True
-        if held.remote:
-            # One endpoint of one machine: its server before has ended, or this one could not listen there.
-            return (held.remote, held.place) == (self._driver.remote, this_process().place)
-        return is_gone(held.owner, held.place)
+        if lease.remote:
+            # A server anew at one endpoint of one machine: the former one has ended.
+            return (lease.remote, lease.place) == (self._remote, this_process().place)
+        return is_gone(lease.owner, lease.place)
 
     def _put(self, found: Found | None, before: float) -> bool:
-        me = this_process()
-        beat = found.held.beat + 1 if found is not None and found.held is not None else 0
-        ttl_s = self._ttl.total_seconds()
-        held = Held(self._driver.id, self._driver.remote, str(me), me.place, ttl_s, beat)
-        if not self._at.write(held, over=found):
+        me, beat = this_process(), found.lease.beat + 1 if found is not None and found.lease is not None else 0
+        lease = Lease(self._driver, self._remote, str(me), me.place, self._ttl.total_seconds(), beat)
+        if not self._at.write(lease, over=found):
             return False
         self._renewed_at = before
         return True
 
-    def _beat(self) -> None:
-        every = min(BEAT, self._ttl / _BEATS_PER_TTL).total_seconds()
-        while not self._stop.wait(every):
-            try:
-                self.renew()
-            except LakeLeaseLost as error:
-                _LOG.warning("%s", error)
-                return
-            except LakeLeaseUnreadable as error:
-                # `check` refuses once the ttl has passed.
-                _LOG.warning("%s", error)
+
+_held = set[tuple[str, DriverLease]]()
+"""By lake; of all sessions of this process."""
 
 
-_held: dict[tuple[str, str], tuple[DriverLease, int]] = {}
-"""By lake and driver, with the number of sessions that use it; of this process."""
-_guard = threading.Lock()
+@contextmanager
+def held(root: str, driver: str, remote: str, *, ttl: timedelta, wait: timedelta, ends: bool) -> Iterator[None]:
+    """Hold the lease on a lake for a session that writes. ends: the driver ends with the session.
 
-
-def hold(
-    root: str,
-    driver: Callable[[], Driver],
-    log_store: Callable[[], str | None],
-    *,
-    ttl: timedelta,
-    wait: timedelta,
-    ends: bool,
-) -> Callable[[], None]:
-    """Hold the lease on a lake for a session that writes; call what is returned once that is closed.
-
-    Does nothing for lakes that need none. driver, log_store: asked only for a lake at s3a://. ends: the driver ends
-    with the session. Raises LakeHeld, LakeLeaseUnreadable.
+    Raises LakeHeld.
     """
-    if not root.startswith(SCHEME) or log_store() in SAFE_LOG_STORES:
-        return lambda: None
-    mine = driver()
-    key = root, mine.id
-    with _guard:
-        lease, users = _held.get(key, (None, 0))
-        if lease is None:
-            lease = DriverLease(root, mine, S3Object(root), ttl)
-            lease.acquire(wait)
-            lease.keep_alive()
-        _held[key] = lease, users + 1
-
-    def let_go() -> None:
-        with _guard:
-            lease, users = _held.pop(key)
-            if users > 1:
-                _held[key] = lease, users - 1
-            else:
-                lease.close(ended=ends)
-
-    return let_go
+    lease = DriverLease(LeaseObject(root), driver, remote, ttl)
+    lease.acquire(wait)
+    threading.Thread(target=lease.keep_renewing, name=f"driver lease {root}", daemon=True).start()
+    _held.add((root, lease))
+    try:
+        yield
+    finally:
+        _held.remove((root, lease))
+        lease.close(ended=ends)
 
 
 def check(root: str) -> None:
-    """Raise LakeLeaseLost when this process held the lease on the lake and may not write any more."""
-    for (lake, _), (lease, _) in tuple(_held.items()):
+    """Raise LakeHeld when this process held the lease on the lake and may not write any more."""
+    for lake, lease in tuple(_held):
         if lake == root:
             lease.check()

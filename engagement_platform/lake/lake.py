@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from engagement_platform.engine.model import Transaction
-from engagement_platform.errors import START_ANEW, PlatformError
+from engagement_platform.errors import PlatformError
 from engagement_platform.lake import contract, log
 from engagement_platform.lake.batch_logs import refuse_other
 from engagement_platform.lake.contract import ContractBroken, Mode, NotAStreamSource, Table, differences
@@ -31,10 +31,6 @@ Rows: TypeAlias = DataFrame | pa.Table
 
 MAX_LITERALS = 1000
 """More values than this are not listed in a predicate: the plan would cost more than the pruning saves (a guess)."""
-
-FIRST_EDITION = ("engagement/data", "earlier_versions")
-"""A table, and a column that it lacks in a lake of the first edition, where nobody may add it: its rows would say that
-they had no earlier version."""
 
 ROWS_PER_FILE = 500_000
 """Rows of one batch in one file of a table without partitions: some 50 MB of engagements (a guess)."""
@@ -63,16 +59,6 @@ class LakePathRefused(PlatformError):
             f"The lake cannot be in {root}: one of the characters {UNSAFE_IN_ROOT} in a path means something else to "
             "one of the engines that read and write tables. Nothing was written. Set ENGAGEMENT_PLATFORM_LAKE_URI or "
             "ENGAGEMENT_PLATFORM_HOME to another folder."
-        )
-
-
-class LakeOfFirstEdition(PlatformError):
-    """A lake whose engagements were written by the first edition of the platform."""
-
-    def __init__(self, root: str) -> None:
-        super().__init__(
-            f"The engagement tables in {root} were written by the first edition of the platform, which kept what their "
-            f"rows depend on in other tables. Nothing was written. {START_ANEW}"
         )
 
 
@@ -108,7 +94,7 @@ class Lake:
     def ensure(self, *tables: Table) -> None:
         """Create what is missing and compare what is there with its contract.
 
-        Raises ContractBroken with the differences, LakeOfFirstEdition; adds missing columns only with `layout.evolve`.
+        Raises ContractBroken with the differences; adds missing columns only with `layout.evolve`.
         """
         missing = []
         for table in tables:
@@ -122,8 +108,6 @@ class Lake:
 
     def _compare(self, table: Table, found: contract.Found) -> None:
         missing, problems = differences(table, found)
-        if table.name == FIRST_EDITION[0] and any(column.name == FIRST_EDITION[1] for column in missing):
-            raise LakeOfFirstEdition(self.root)
         if problems or (missing and not self.settings.layout.evolve):
             lacking = [f"column {column.name} {column.type} is missing" for column in missing]
             raise ContractBroken(table.name, lacking + problems)
@@ -179,7 +163,7 @@ class Lake:
         the work of a batch with another manifest."""
         found = log.open_log(self.uri(table))
         held = None if found is None else found.transaction_version(txn.app_id)
-        refuse_other(self.uri(table), txn, held)
+        refuse_other(self.root, table.name, txn, held)
         return held is not None and held >= txn.version
 
     def set_property(self, table: Table, key: str, value: str) -> None:
@@ -197,7 +181,7 @@ class Lake:
         partitioned_by = tuple(found.metadata().partition_columns)
         if table.mode is Mode.MUTABLE and partitioned_by != table.partitioned_by:
             raise ContractBroken(table.name, [contract.partitioned_otherwise(partitioned_by, table)])
-        refuse_other(self.uri(table), txn, found.transaction_version(txn.app_id))
+        refuse_other(self.root, table.name, txn, found.transaction_version(txn.app_id))
 
     @contextmanager
     def transaction(self, txn: Transaction) -> Iterator[None]:
@@ -222,7 +206,11 @@ class Lake:
 
     def rewritten(self, table: Table, *transactions: Transaction) -> dict[str, int]:
         """Files that transactions replaced, and the bytes written instead."""
-        return log.replaced_by(self._commits(table, transactions))
+        replacing = [commit for commit in self._commits(table, transactions) if commit.files_removed]
+        return {
+            "files_rewritten": sum(commit.files_removed for commit in replacing),
+            "bytes_rewritten": sum(commit.bytes_added for commit in replacing),
+        }
 
     def _commits(self, table: Table, transactions: Iterable[Transaction]) -> list[log.Commit]:
         return [commit for txn in transactions if (commit := self.commit_of(table, txn)) is not None]

@@ -1,7 +1,6 @@
-"""What the Delta log says of a table, read without a JVM: version, schema, commits and their metrics.
+"""Reads the Delta log of a table without a JVM: version, schema, commits and their metrics.
 
-Reading only, through delta-rs; a Spark job for the same answers costs a few tenths of a second each, and a batch
-asks a dozen times.
+Through delta-rs; a Spark job for the same answer costs a few tenths of a second, and a batch needs a dozen.
 """
 
 from __future__ import annotations
@@ -26,7 +25,8 @@ from engagement_platform.lake.contract import Found
 
 _SPARK_TYPES = {"integer": "int", "short": "smallint", "byte": "tinyint"}
 
-_ENTRY = re.compile(r"\d{20}\.json")
+ENTRY = re.compile(r"\d{20}\.json")
+"""The name of a commit in a log."""
 
 HISTORY_LOOKBACK = 50
 """Commits searched for a batch's own commit. Between a batch's commit and the look there are its other commits and
@@ -35,7 +35,7 @@ compactions, a handful; 50 leaves room for a maintenance run in between."""
 
 @dataclass(frozen=True)
 class Commit:
-    """One commit of a table: version, operation, and what it wrote (files, bytes, rows; 0 where not said).
+    """One commit of a table: version, operation, and what it wrote (files, bytes, rows; 0 where the log has no figure).
 
     find_ms, rewrite_ms: of a MERGE, its first phase (a join that finds the files to rewrite) and its second.
     """
@@ -54,7 +54,7 @@ class Commit:
 
 @dataclass(frozen=True)
 class Value:
-    """What one partition column holds: as in the log, None for null. type: in the Delta protocol's words."""
+    """The value of one partition column, as in the log; None for null. type: as the Delta protocol spells it."""
 
     column: str
     text: str | None
@@ -62,7 +62,7 @@ class Value:
 
 
 def storage_uri(uri: str) -> str:
-    """The same place in delta-rs's spelling: it says s3:// where Hadoop says s3a://."""
+    """The same place in delta-rs's spelling, which has s3:// for Hadoop's s3a://."""
     return "s3://" + uri.removeprefix("s3a://") if uri.startswith("s3a://") else uri
 
 
@@ -110,9 +110,8 @@ def spark_type(delta_type: str | Mapping[str, Any]) -> str:
 def find_commit(uri: str, marker: str) -> Commit | None:
     """The newest commit whose user metadata is `marker`, among the last HISTORY_LOOKBACK; None when there is none.
 
-    This is how a process learns what it wrote, also when the write happened before a crash and was skipped now.
-    Spark's auto compaction commits right after the write, under the same user metadata: it is what is found only
-    where it stands alone.
+    A process learns from it what it wrote, also when the write happened before a crash and was skipped now. Spark's
+    auto compaction commits right after the write under the same user metadata, so a write is preferred to it.
     """
     table = open_log(uri)
     if table is None:
@@ -134,15 +133,6 @@ def added_by(commits: Iterable[Commit]) -> dict[str, int]:
     }
 
 
-def replaced_by(commits: Iterable[Commit]) -> dict[str, int]:
-    """files_rewritten: what these commits replaced; bytes_rewritten: what they wrote instead."""
-    replacing = [commit for commit in commits if commit.files_removed]
-    return {
-        "files_rewritten": sum(commit.files_removed for commit in replacing),
-        "bytes_rewritten": sum(commit.bytes_added for commit in replacing),
-    }
-
-
 def rows_in(uri: str, version: int) -> int:
     """Rows of a version, as its log counts them; files that are not counted are left out."""
     files = pa.table(DeltaTable(storage_uri(uri), version=version).get_add_actions(flatten=True))
@@ -150,11 +140,11 @@ def rows_in(uri: str, version: int) -> int:
 
 
 def entry(uri: str, version: int) -> list[dict[str, Any]] | None:
-    """The actions of one commit, from its own entry; None where the log has no such entry (any more)."""
+    """The actions of one commit; None where the log has no such entry (any more)."""
     filesystem, path = opened(f"{uri}/_delta_log/{version:020}.json")
     try:
         with filesystem.open_input_file(path) as file:
-            # Not splitlines(): that splits at separators such as U+2028 too, which stand in bounds as they are.
+            # Not splitlines(): that splits at separators such as U+2028 too, which bounds may hold.
             lines = file.read().split(b"\n")
     except FileNotFoundError:
         return None
@@ -167,37 +157,37 @@ def next_entry(uri: str, after: int) -> int | None:
 
 
 def newest_entry(uri: str) -> int | None:
-    """The table's current version, from the names in its log alone: nothing is read, however much the log says.
-
-    What `version` says, at the price of a listing; for those who ask every second. None where there is no table.
-    """
+    """As `version`, from the names in the log alone, for callers that poll. None where there is no table."""
     return max(_entries(uri), default=None)
 
 
 def _entries(uri: str) -> list[int]:
     filesystem, path = opened(f"{uri}/_delta_log")
     names = [info.base_name for info in listed(filesystem, path)]
-    return [int(name.removesuffix(".json")) for name in names if _ENTRY.fullmatch(name)]
+    return [int(name.removesuffix(".json")) for name in names if ENTRY.fullmatch(name)]
 
 
 def markers(uri: str) -> Iterator[tuple[int, str | None]]:
     """Versions with the markers of their commits, newest first, as far back as the log has entries."""
-    for number, said in user_metadata(uri):
-        yield number, marker_of(said)
+    return ((number, marker_of(metadata)) for number, metadata in user_metadata(uri))
 
 
-def user_metadata(uri: str) -> Iterator[tuple[int, str | None]]:
+def user_metadata(uri: str, newest: int | None = None) -> Iterator[tuple[int, str | None]]:
     """Versions with the user metadata of their commits, newest first, as far back as the log has entries."""
-    newest = newest_entry(uri)
+    newest = newest_entry(uri) if newest is None else newest
     for number in range(-1 if newest is None else newest, -1, -1):
         actions = entry(uri, number)
         if actions is None:
             return
-        yield number, next((a["commitInfo"].get("userMetadata") for a in actions if "commitInfo" in a), None)
+        yield number, _commit_info(actions).get("userMetadata")
+
+
+def _commit_info(actions: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    return next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
 
 
 def marker_of(user_metadata: str | None) -> str | None:
-    """The marker in the user metadata of a commit, as `Transaction.marker` says it, without what is said of its batch.
+    """The marker in the user metadata of a commit, without the note of its batch.
 
     >>> marker_of('ingest-engagements@1.5f0c9a2e/data/insert#7\\n{"digest":"…"}')
     'ingest-engagements@1.5f0c9a2e/data/insert#7'
@@ -210,26 +200,24 @@ def marker_of(user_metadata: str | None) -> str | None:
 
 def marker_in(actions: Sequence[Mapping[str, Any]]) -> str | None:
     """The marker of the commit that has these actions."""
-    return marker_of(next((a["commitInfo"].get("userMetadata") for a in actions if "commitInfo" in a), None))
+    return marker_of(_commit_info(actions).get("userMetadata"))
 
 
 def table_id(uri: str) -> str | None:
     """Delta's id of a table, which one that is created again in its place does not have; None where there is none."""
-    try:
-        return str(DeltaTable(storage_uri(uri)).metadata().id)
-    except TableNotFoundError:
-        return None
+    table = open_log(uri)
+    return None if table is None else str(table.metadata().id)
 
 
 def committed(uri: str, version: int) -> datetime | None:
-    """When a version was committed, as its writer says; None where the log does not tell (any more)."""
+    """When a version was committed, by its writer's clock; None where the log no longer has it."""
     return time_of(entry(uri, version) or [])
 
 
 def time_of(actions: Sequence[Mapping[str, Any]]) -> datetime | None:
-    """When a commit with these actions was made, as its writer says."""
-    told = next((action["commitInfo"].get("timestamp") for action in actions if "commitInfo" in action), None)
-    return None if told is None else datetime.fromtimestamp(told / 1000, UTC)
+    """When a commit with these actions was made, by its writer's clock."""
+    milliseconds = _commit_info(actions).get("timestamp")
+    return None if milliseconds is None else datetime.fromtimestamp(milliseconds / 1000, UTC)
 
 
 def opened(place: str) -> tuple[pafs.FileSystem, str]:

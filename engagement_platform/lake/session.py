@@ -6,9 +6,10 @@ Which jars there are is `jars`, starting a server is `embedded/connect`.
 from __future__ import annotations
 
 import os
+import re
 import sys
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -18,14 +19,14 @@ from pyspark.sql import SparkSession
 
 from engagement_platform.errors import PlatformError
 from engagement_platform.lake import driver_lease
-from engagement_platform.lake.driver_lease import Driver
-from engagement_platform.lake.jars import is_graphframes_connect
-from engagement_platform.lake.s3a import s3a_conf
 from engagement_platform.lake.shared_session import shared_session
 from engagement_platform.settings import Settings, SparkSettings
 
 RELATION_PLUGINS = "spark.connect.extensions.relation.classes"
 GRAPH_PLUGIN = "org.apache.spark.sql.graphframes.GraphFramesConnect"
+
+SAFE_LOG_STORES = frozenset({"io.delta.storage.S3DynamoDBLogStore"})
+"""Values of spark.delta.logStore.s3a.impl with which several drivers may commit."""
 
 
 class SparkUnavailable(PlatformError):
@@ -95,12 +96,31 @@ def server_conf(settings: Settings) -> dict[str, str]:
     }
 
 
+def s3a_conf(lake: str, environment: Mapping[str, str]) -> dict[str, str]:
+    """Configuration for a lake at s3a://, from the variables that boto3 and delta-rs read; empty for any other lake.
+
+    Credentials are not among it: Hadoop's own chain finds them in the driver and in each executor, and so no UI or
+    event log shows them.
+    """
+    if not lake.startswith("s3a://"):
+        return {}
+    conf = {}
+    if endpoint := environment.get("AWS_ENDPOINT_URL_S3") or environment.get("AWS_ENDPOINT_URL"):
+        conf["spark.hadoop.fs.s3a.endpoint"] = endpoint
+        # Others than Amazon seldom have a name in the DNS for each bucket.
+        conf["spark.hadoop.fs.s3a.path.style.access"] = "true"
+        conf["spark.hadoop.fs.s3a.connection.ssl.enabled"] = str(not endpoint.startswith("http://")).lower()
+    if region := environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION"):
+        conf["spark.hadoop.fs.s3a.endpoint.region"] = region
+    return conf
+
+
 def plugin_conf(jars: Iterable[Path], given: Mapping[str, str]) -> dict[str, str]:
-    """What makes a Connect server with these jars answer for GraphFrames; nothing where its plugin is not among them.
+    """Configuration by which a Connect server with GraphFrames' plugin among its jars loads it; else empty.
 
     given: the other configuration; plugins that it names stay.
     """
-    if not any(map(is_graphframes_connect, jars)):
+    if not any(re.match(r"graphframes-connect-spark\d", jar.name) for jar in jars):
         return {}
     named = [name.strip() for name in given.get(RELATION_PLUGINS, "").split(",")]
     return {RELATION_PLUGINS: ",".join(dict.fromkeys([*filter(None, named), GRAPH_PLUGIN]))}
@@ -126,10 +146,8 @@ def build_classic(conf: dict[str, str], app_name: str) -> SparkSession:
 
 @contextmanager
 def _stdout_to_stderr() -> Iterator[None]:
-    """A process that is started meanwhile prints where errors go.
-
-    VACUUM prints a sentence of its own from the JVM (Delta 4.4.0), which would stand in the midst of a command's JSON.
-    """
+    """A process that is started meanwhile prints where errors go: VACUUM prints a sentence of its own from the JVM
+    (Delta 4.4.0), which would be in the midst of a command's JSON."""
     sys.stdout.flush()
     kept = os.dup(1)
     os.dup2(2, 1)
@@ -177,11 +195,16 @@ def spark_session(
     """
     # The driver of this process is stopped before its lease is given back.
     with ExitStack() as lease, ExitStack() as opened:
-        own = settings.spark.remote is None and SparkContext._active_spark_context is None
-        if settings.spark.remote is not None:
-            session = opened.enter_context(_remote_session(settings, app_name, reads_only=reads_only))
-        elif (running := SparkContext._active_spark_context) is not None:
-            session = _another_session(running, session_conf(settings))
+        conf, remote, running = session_conf(settings), settings.spark.remote, SparkContext._active_spark_context
+        if remote is not None and reads_only:
+            session = build_remote(settings.spark, conf)
+            opened.callback(session.stop)
+        elif remote is not None:
+            with _answering(remote):
+                session = opened.enter_context(shared_session(settings, app_name, partial(_client, remote)))
+                _configured(session, conf)
+        elif running is not None:
+            session = _configured(SparkSession(running).newSession(), conf)
         else:
             from engagement_platform.lake.jars import find_java, spark_jars
 
@@ -189,57 +212,34 @@ def spark_session(
             session = build_classic(classic_conf(settings, spark_jars(settings)), app_name)
             opened.callback(session.stop)
         if not reads_only:
-            lease.callback(hold_lake(settings, session, ends=own))
-        yield session
-
-
-@contextmanager
-def _remote_session(settings: Settings, app_name: str, *, reads_only: bool) -> Iterator[SparkSession]:
-    remote, conf = settings.spark.remote, session_conf(settings)
-    assert remote is not None
-    if reads_only:
-        session = build_remote(settings.spark, conf)
-        try:
-            yield session
-        finally:
-            session.stop()
-        return
-    with ExitStack() as opened:
-        with _answering(remote):
-            session = opened.enter_context(shared_session(settings, app_name, partial(_client, remote)))
-            _configured(session, conf)
+            lease.enter_context(lake_lease(settings, session, ends=remote is None and running is None))
         yield session
 
 
 def _client(remote: str, session_id: uuid.UUID) -> SparkSession:
-    """A client of a session with this id; the server hears of it with its first statement."""
+    """A client of the session with this id, which the server begins with its first statement."""
     # Parameters follow `/;`, one after the other.
     parameters = "" if "/;" in remote else "/"
     return SparkSession.Builder().remote(f"{remote.rstrip('/;')}{parameters};session_id={session_id}").create()
 
 
-def driver_of(settings: Settings, session: SparkSession) -> Driver:
-    """The driver of a session: of all clients of one Connect server the same."""
+def driver_id(session: SparkSession) -> str:
+    """The driver of a session; the same for all clients of one Connect server."""
     # Two drivers may begin in the same millisecond, which is all that an id of a local one is made of.
     place = f"{session.conf.get('spark.driver.host', '')}:{session.conf.get('spark.driver.port', '')}"
-    return Driver(f"{session.conf.get('spark.app.id')} at {place}", settings.spark.remote or "")
+    return f"{session.conf.get('spark.app.id')} at {place}"
 
 
-def hold_lake(settings: Settings, session: SparkSession, *, ends: bool) -> Callable[[], None]:
-    """Hold the lease on a lake at s3a:// for the driver of a session; call what is returned once that is closed.
+@contextmanager
+def lake_lease(settings: Settings, session: SparkSession, *, ends: bool) -> Iterator[None]:
+    """Hold the lease on a lake at s3a:// for the driver of a session, where the log store is not safe without.
 
-    ends: the driver ends with the session. Raises LakeHeld, LakeLeaseUnreadable.
+    ends: the driver ends with the session. Raises LakeHeld.
     """
-
-    return driver_lease.hold(
-        settings.lake,
-        lambda: driver_of(settings, session),
-        lambda: session.conf.get("spark.delta.logStore.s3a.impl", None),
-        ttl=settings.stores.lake_lease_ttl,
-        wait=settings.stores.lease_wait,
-        ends=ends,
-    )
-
-
-def _another_session(running: SparkContext, conf: dict[str, str]) -> SparkSession:
-    return _configured(SparkSession(running).newSession(), conf)
+    lake, stores = settings.lake, settings.stores
+    if not lake.startswith("s3a://") or session.conf.get("spark.delta.logStore.s3a.impl", None) in SAFE_LOG_STORES:
+        yield
+        return
+    limits = {"ttl": stores.lake_lease_ttl, "wait": stores.lease_wait}
+    with driver_lease.held(lake, driver_id(session), settings.spark.remote or "", **limits, ends=ends):
+        yield

@@ -1,16 +1,14 @@
 """One server-side Spark Connect session for the runs of one job, one after the other.
 
 Every session that runs Python code leaves a worker daemon behind on the server (SPARK-54055), so runs do not open one
-each. A run claims the session by a lease, and no two runs have one at the same time. Only a session that its last run
-has closed is used again: after a run that was killed or is silent a new one is drawn, and the old one is released on
-the server, which interrupts what still goes on in it and refuses what its client sends later. So neither configuration
-nor a late statement of one run reaches another.
+each. A run claims the session by a lease. Only a session that its last run has closed is used again: after a run that
+was killed or is silent a new one is drawn, and the server releases the old one, which interrupts its statements and
+refuses later ones. So neither configuration nor a late statement of one run reaches another.
 """
 
 from __future__ import annotations
 
 import gc
-import hashlib
 import secrets
 import uuid
 from collections.abc import Callable, Iterator
@@ -31,31 +29,31 @@ SPARK_SESSION = Table(
     "spark_session",
     METADATA,
     Column("name", String(256), primary_key=True),
-    # The session's id follows from lake, job and this, which changes with every session that is drawn.
+    # The session's id follows from the name and this, which changes with every session that is drawn.
     Column("token", String(16), nullable=False),
 )
 
 _ENDED = ("SESSION_CLOSED", "SESSION_CHANGED", "SESSION_NOT_FOUND")
-"""What a server says of a session that it released, or closed after an hour without use."""
-
-Connect = Callable[[uuid.UUID], SparkSession]
-"""A client of the server-side session with this id, which begins with its first statement."""
+"""Errors of a server that released the session, or closed it after its timeout without use."""
 
 
 @contextmanager
-def shared_session(settings: Settings, job: str, connect: Connect) -> Iterator[SparkSession]:
+def shared_session(
+    settings: Settings, job: str, connect: Callable[[uuid.UUID], SparkSession]
+) -> Iterator[SparkSession]:
     """The session of a job's runs, for this run alone; closed here and kept on the server.
 
-    Runs of one job at the same moment have a session each, which are kept in the same way. Raises StoresUnavailable and
-    what `connect` and the server raise.
+    connect: a client of the server-side session with an id, which begins with its first statement. Runs of one job at
+    the same moment have a session each. Raises StoresUnavailable and what `connect` and the server raise.
     """
     engine = open_engine(settings.store_url)
     ensure_tables(engine, METADATA)
-    lake = hashlib.sha256(settings.lake.encode()).hexdigest()[:16]
+    lake = uuid.uuid5(uuid.NAMESPACE_URL, settings.lake)
+    leases = LeaseStore(engine, ttl=settings.stores.lease_ttl)
     try:
-        with _claimed(LeaseStore(engine, ttl=settings.stores.lease_ttl), f"spark-session/{lake}/{job}") as lease:
+        with _claimed(leases, f"spark-session/{lake}/{job}") as lease:
             try:
-                session = _opened(engine, lease, f"{settings.lake}|{job}", connect)
+                session = _opened(engine, lease, connect)
             except BaseException:
                 # The next run has to draw a session anew, too.
                 lease.leave()
@@ -78,32 +76,30 @@ def _claimed(leases: LeaseStore, name: str) -> Lease:
     raise AssertionError("count never ends")
 
 
-def _opened(engine: Engine, lease: Lease, of: str, connect: Connect) -> SparkSession:
+def _opened(engine: Engine, lease: Lease, connect: Callable[[uuid.UUID], SparkSession]) -> SparkSession:
     """The session that the last run closed, or a new one."""
     name = lease.fence.name
 
     def session_with(token: str) -> SparkSession:
-        return connect(uuid.uuid5(uuid.NAMESPACE_URL, f"{of}|{name}|{token}"))
+        return connect(uuid.uuid5(uuid.NAMESPACE_URL, f"{name}|{token}"))
 
     with reading(engine) as connection:
-        kept = connection.execute(select(SPARK_SESSION.c.token).where(SPARK_SESSION.c.name == name)).scalar()
-    if kept is not None and lease.replaced is None:
-        session = session_with(kept)
-        if _is_quiet(session):
-            _forget_former_run(session)
-            return session
-        _release(session)
+        token = connection.execute(select(SPARK_SESSION.c.token).where(SPARK_SESSION.c.name == name)).scalar()
+    former = None if token is None else session_with(token)
+    if former is not None and lease.replaced is None and _is_quiet(former):
+        _forget_former_run(former)
+        return former
     token = secrets.token_hex(8)
     with writing(engine, name) as connection:
         connection.execute(SPARK_SESSION.delete().where(SPARK_SESSION.c.name == name))
         connection.execute(SPARK_SESSION.insert().values(name=name, token=token))
-    if kept is not None and lease.replaced is not None:
-        _release(session_with(kept))
+    if former is not None:
+        _release(former)
     return session_with(token)
 
 
 def _release(session: SparkSession) -> None:
-    """End a session on the server: what runs in it is interrupted, and what a client sends later is refused."""
+    """End a session on the server."""
     try:
         session.client.release_session()
     except Exception as error:
@@ -125,7 +121,7 @@ def _is_quiet(session: SparkSession) -> bool:
 
 
 def _forget_former_run(session: SparkSession) -> None:
-    """Take away what names a former run's transaction, and its temporary views."""
+    """Remove the names of a former run's transaction, and its temporary views."""
     for key in TRANSACTION_CONF:
         session.conf.unset(key)
     for view in session.sql("SHOW VIEWS").collect():

@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 
 from engagement_platform.engine.model import Transaction
 from engagement_platform.lake.lake import TRANSACTION_CONF, save_under
-from engagement_platform.lake.session import build_remote, driver_of, session_conf, spark_session
+from engagement_platform.lake.session import build_remote, driver_id, session_conf, spark_session
 from engagement_platform.settings import Settings
 
 TRANSACTION = Transaction("job@1.zombie/data/append", 3)
@@ -56,9 +56,8 @@ def stopped(job: str) -> None:
 
 def driver(job: str) -> None:
     """A run that says which driver it has."""
-    settings = Settings()
-    with spark_session(settings, job) as spark:
-        print(driver_of(settings, spark).id, flush=True)
+    with spark_session(Settings(), job) as spark:
+        print(driver_id(spark), flush=True)
 
 
 def appending(_job: str, uri: str, begun: str, go: str, app_id: str) -> None:

@@ -53,11 +53,12 @@ class Topic:
         return self.ids
 
 
-def append(uri: str, numbers: list[int], txn: Transaction) -> None:
+def append(root: str, table: str, numbers: list[int], txn: Transaction) -> None:
     """As Delta does it: nothing where the table has this transaction or a later one."""
+    uri = f"{root}/{table}"
     found = DeltaTable(uri) if DeltaTable.is_deltatable(uri) else None
     held = None if found is None else found.transaction_version(txn.app_id)
-    refuse_other(uri, txn, held)
+    refuse_other(root, table, txn, held)
     if held is not None and held >= txn.version:
         return
     write_deltalake(
@@ -95,7 +96,7 @@ class Append:
             with commit("append") as txn:
                 factor = manifest.settings["factor"]
                 assert isinstance(factor, int)
-                append(f"{self.root}/{self.table}", [number * factor for number in mine], txn)
+                append(self.root, self.table, [number * factor for number in mine], txn)
         return {"rows_in": len(numbers), "landed": len(numbers)} if self.last else {}
 
 

@@ -14,7 +14,6 @@ import pytest
 
 from engagement_platform.lake import jars
 from engagement_platform.lake.jars import (
-    JarFolderEmpty,
     JarsUnavailable,
     JavaMissing,
     find_java,
@@ -77,11 +76,6 @@ def test_the_cache_holds_every_declared_jar_and_nothing_else(spark_jars: list[Pa
     assert all(jar.stat().st_size > 0 for jar in spark_jars)
 
 
-def test_a_cached_configuration_is_listed_without_java(spark_jars: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("JAVA_HOME", "/nonexistent")
-    assert resolve_jars("spark", SparkSettings().jar_cache) == spark_jars
-
-
 def made_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
     """An ivy.xml and a cache whose Ivy is a `java` that makes two jars where it is told to, and counts its starts."""
     program = java_home(tmp_path / "jdk", MODULES.format("17.0.1")) / "bin" / "java"
@@ -104,14 +98,6 @@ time.sleep(0.3)
     ivy = tmp_path / "ivy.xml"
     ivy.write_text("<ivy-module/>")
     return ivy, tmp_path / "cache"
-
-
-def test_a_lost_jar_is_fetched_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ivy, cache = made_up(tmp_path, monkeypatch)
-    first, _ = resolve_jars("spark", cache, ivy_file=ivy)
-    first.unlink()
-    assert [jar.name for jar in resolve_jars("spark", cache, ivy_file=ivy)] == ["a-1.jar", "b-1.jar"]
-    assert first.exists()
 
 
 def test_a_changed_declaration_is_a_new_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,9 +134,8 @@ def test_an_artefact_that_is_not_there_is_named_and_nothing_is_kept(tmp_path: Pa
         f"""<ivysettings><settings defaultResolver="here"/><resolvers><filesystem name="here">
         <artifact pattern="{tmp_path}/[artifact]-[revision].[ext]"/></filesystem></resolvers></ivysettings>"""
     )
-    with pytest.raises(JarsUnavailable, match=r"org\.example#absent;9.*engagement-platform setup") as caught:
+    with pytest.raises(JarsUnavailable, match=r"org\.example#absent;9.*engagement-platform setup"):
         resolve_jars("spark", tmp_path / "cache", ivy_file=ivy, settings=settings)
-    assert caught.value.artefacts == ["org.example#absent;9"]
     assert not list((tmp_path / "cache").glob("*/spark"))
 
 
@@ -193,7 +178,7 @@ def test_without_graphframes_in_the_folder_what_was_downloaded_before_is_taken_a
 def test_a_folder_without_jars_is_named(tmp_path: Path) -> None:
     for folder in (tmp_path, tmp_path / "nowhere"):
         settings = Settings(lake_uri=None, home=tmp_path / "home", spark=SparkSettings(jar_folder=folder))
-        with pytest.raises(JarFolderEmpty, match=rf"{folder}.*spark|spark.*{folder}"):
+        with pytest.raises(JarsUnavailable, match=rf"spark\.jar_folder is {folder}"):
             jars.spark_jars(settings)
 
 

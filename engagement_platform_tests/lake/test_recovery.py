@@ -126,7 +126,7 @@ def test_a_batch_that_a_lost_reset_gave_up_is_not_taken_up_again(world: World) -
     assert last is not None
     targets = {"first/append": FIRST, "second/append": SECOND}
     for one in declared(last.manifest, targets, abandoned=True):
-        append(f"{world.root}/{one.table}", [], one.transaction)
+        append(world.root, one.table, [], one.transaction)
     world.restore_stores(None)
     [found] = recover(world.stores)
     assert ("given up" in found.lost, found.manifest, found.state) == (True, None, None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engagement_platform.lake.s3a import s3a_conf
+from engagement_platform.lake.session import s3a_conf
 
 
 def test_a_lake_on_a_disk_needs_nothing() -> None:
