@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from engagement_platform.consumers.changes import Snapshot, with_change_type
 from engagement_platform.consumers.reader import ConsumerRefused, CursorReader, Position
-from engagement_platform.lake.plain import plain_rows
+from engagement_platform.lake.arrow import plain_rows
 
 FORMATS = ("jsonl", "parquet")
 

@@ -21,10 +21,10 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from engagement_platform.errors import PlatformError
 from engagement_platform.lake import log
+from engagement_platform.lake.arrow import plain_rows, plain_value
 from engagement_platform.lake.contract import Mode, Table
 from engagement_platform.lake.engagement import MAPPING, engagement_tables
 from engagement_platform.lake.lake import Lake
-from engagement_platform.lake.plain import plain_rows, plain_value
 from engagement_platform.pipelines.declarations.declared import declarations
 from engagement_platform.pipelines.engagements.schema import CURRENT_ROW
 from engagement_platform.pipelines.profiles import view as profiles

@@ -27,7 +27,7 @@ from engagement_platform.erasing.rules import follow
 from engagement_platform.erasing.subject_lookup import SubjectIds, SubjectLookup
 from engagement_platform.lake import log
 from engagement_platform.lake.arrow import table_of
-from engagement_platform.lake.audit_columns import stamped_here
+from engagement_platform.lake.audit_columns import stamped
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.engagement import (
     CHANGESET,
@@ -107,7 +107,7 @@ def _announce(work: Erasing, commit: Committer) -> Counts:
     """A notification for each row that is gone, so that readers drop it. Counts: notifications."""
     gone = list(_gone(work))
     if gone:
-        rows = work.lake.frame(stamped_here(table_of(gone, NOTIFICATION, *gone[0]), work.manifest))
+        rows = stamped(work.lake.frame(table_of(gone, NOTIFICATION, *gone[0])), work.manifest)
         with commit("append") as txn:
             work.lake.append(rows, NOTIFICATION, txn, rows=len(gone))
     return {"notifications": len(gone)}

@@ -1,9 +1,10 @@
-"""A contract's columns as Arrow types, for rows that are made in this process."""
+"""A contract's columns as Arrow types, rows that are made in this process, and Arrow values as JSON has them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime
+import base64
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, date, datetime
 from typing import Any
 
 import pyarrow as pa
@@ -30,3 +31,28 @@ def moments(times: pa.ChunkedArray) -> list[datetime]:
 def table_of(rows: Iterable[Mapping[str, Any]], table: Table, *columns: str) -> pa.Table:
     """Rows as these columns of a table, or all; what a row does not have is null."""
     return pa.Table.from_pylist([dict(row) for row in rows], schema=schema_of(table, *columns))
+
+
+def plain_rows(table: pa.Table) -> Iterator[dict[str, object]]:
+    """Each row as an object for JSON."""
+    kinds = {field.name: field.type for field in table.schema}
+    for row in table.to_pylist():
+        yield {name: plain_value(value, kinds[name]) for name, value in row.items()}
+
+
+def plain_value(value: Any, kind: pa.DataType) -> object:
+    """A value for JSON: times in ISO 8601, binary in base64, a map as an object."""
+    plain: object = value
+    if value is None or isinstance(value, bool | int | float | str):
+        pass
+    elif pa.types.is_map(kind):
+        plain = {str(key): plain_value(item, kind.item_type) for key, item in value}
+    elif pa.types.is_struct(kind):
+        plain = {field.name: plain_value(value[field.name], field.type) for field in kind}
+    elif pa.types.is_list(kind):
+        plain = [plain_value(item, kind.value_type) for item in value]
+    elif isinstance(value, bytes):
+        plain = base64.b64encode(value).decode()
+    else:
+        plain = value.isoformat() if isinstance(value, date) else str(value)
+    return plain

@@ -1,6 +1,6 @@
-"""What a table promises: name, columns, partitioning, mode. And the difference between a promise and a table.
+"""Declares tables (name, columns, partitioning, mode) and compares a declaration with an existing table.
 
-Declarations and comparisons only. The platform's own tables are in `engagement`, creating and writing is `lake`.
+The platform's own tables are in `engagement`; creating and writing them is `lake`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Table:
     partitioned_by: tuple[str, ...] = ()
     liquid_by: tuple[str, ...] = ()
     subject_columns: tuple[str, ...] = ()
-    """Columns that hold ids of whoever a row is about, by which an erasure finds the row."""
+    """Columns with ids of the subject of a row, by which an erasure finds the row."""
 
     @property
     def name(self) -> str:
@@ -61,7 +61,7 @@ class Table:
         return ", ".join(f"{column.name} {column.type}" for column in self.columns)
 
     def place_of(self, column: Column) -> str:
-        """Where a column stands, as ADD COLUMNS wants to hear it."""
+        """The position of a column, in the syntax of ADD COLUMNS."""
         place = self.columns.index(column)
         return f"AFTER `{self.columns[place - 1].name}`" if place else "FIRST"
 
@@ -104,7 +104,7 @@ class NotAStreamSource(PlatformError):
 
 @dataclass(frozen=True)
 class Found:
-    """What an existing table says of itself: columns as name -> Spark SQL type, in order."""
+    """An existing table's own declaration: columns as name -> Spark SQL type, in order."""
 
     columns: Mapping[str, str]
     partitioned_by: tuple[str, ...]
@@ -114,9 +114,8 @@ class Found:
 def differences(contract: Table, found: Found) -> tuple[list[Column], list[str]]:
     """(columns that could be added, differences that cannot be healed) between a contract and a table.
 
-    Types are compared in Spark's simple form without blanks. Extra columns in the table are a difference: a
-    writer that does not know them would leave them null without anybody having decided that. Order matters
-    because statistics cover leading columns.
+    Extra columns in the table are a difference, since a writer that does not know them leaves them null. So is their
+    order, since statistics cover leading columns.
     """
     missing = [column for column in contract.columns if column.name not in found.columns]
     problems = [
@@ -127,7 +126,7 @@ def differences(contract: Table, found: Found) -> tuple[list[Column], list[str]]
     problems += [f"column {name} is not declared" for name in found.columns if name not in contract.column_names]
     common = [name for name in contract.column_names if name in found.columns]
     if not problems and common != [name for name in found.columns if name in contract.column_names]:
-        problems.append(f"columns stand in the order {', '.join(found.columns)}")
+        problems.append(f"the order of columns is {', '.join(found.columns)}")
     if tuple(found.partitioned_by) != contract.partitioned_by:
         problems.append(partitioned_otherwise(found.partitioned_by, contract))
     append_only = found.properties.get("delta.appendOnly", "false") == "true"
@@ -137,12 +136,12 @@ def differences(contract: Table, found: Found) -> tuple[list[Column], list[str]]
 
 
 def partitioned_otherwise(partitioned_by: Sequence[str], contract: Table) -> str:
-    """The words for a table that is not partitioned as declared."""
+    """The difference as a sentence, of a table that is not partitioned as declared."""
     return f"partitioned by ({', '.join(partitioned_by)}), declared ({', '.join(contract.partitioned_by)})"
 
 
 def declared(columns: Iterable[Column]) -> str:
-    """Columns as DDL. A comment stands between single quotes, so it is given typographic ones."""
+    """Columns as DDL. Comments are in single quotes, so those inside become typographic ones."""
     return ", ".join(f"`{c.name}` {c.type} COMMENT '{c.comment.replace(chr(39), '’')}'" for c in columns)
 
 

@@ -23,16 +23,16 @@ _PARTITIONING: dict[LayoutScheme, tuple[str, ...]] = {
 }
 _BY_DAY = ("organization_id", "engagement_date")
 
-_ORIGINAL = Column("original", ENGAGEMENT_STRUCT, "What the event said; null where no patch changed it.")
+_ORIGINAL = Column("original", ENGAGEMENT_STRUCT, "The content of the event; null where no patch changed it.")
 _EARLIER = Column(
     "earlier_versions",
     "map<bigint,binary>",
-    "Lower versions that landed -> digest of what they said; a deleted row without content has its own, too.",
+    "Lower versions that landed -> digest of their content; a deleted row without content has its own, too.",
 )
 
 
 def data_table(scheme: LayoutScheme) -> Table:
-    """The Data Table in one of its layouts. Dates stand before the struct so that statistics cover them."""
+    """The Data Table in one of its layouts. Dates come before the struct so that statistics cover them."""
     return Table(
         key=("engagement", "data"),
         description="Engagements as they are now: under the identity their person has now, newest version only.",
@@ -46,7 +46,7 @@ def data_table(scheme: LayoutScheme) -> Table:
             Column("engagement_ts", "timestamp", "When it happened, UTC; the same in all versions."),
             Column("engagement_id", "string", "Unique within the organization."),
             Column("person_id", "string", "Who the person is now; null once deleted, until the row is purged."),
-            Column("source_person_id", "string", "Who the event said the person is; never changes."),
+            Column("source_person_id", "string", "The person named in the event; never changes."),
             Column("version", "long", "Highest version seen."),
             _BATCH,
             Column("engagement", ENGAGEMENT_STRUCT, "What happened, after all patches."),
@@ -68,7 +68,7 @@ CHANGESET = Table(
         Column("engagement_ts", "timestamp", "When it happened, UTC."),
         Column("engagement_id", "string", "Unique within the organization; the Data Table has a row of it."),
         Column("person_id", "string", "Who the person was when the batch ran; null: deleted."),
-        Column("source_person_id", "string", "Who the event said the person is."),
+        Column("source_person_id", "string", "The person named in the event."),
         Column("version", "long", "Highest version seen."),
         _BATCH,
         _SEQUENCE,
@@ -102,15 +102,15 @@ NOTIFICATION = Table(
 
 MAPPING = Table(
     key=("engagement", "mapping"),
-    description="Names of persons: as they were said, and, once moved, one row per id. The view gives one row per id.",
+    description="Names of persons: as they arrived, and, once moved, one row per id. The view gives one row per id.",
     mode=Mode.MUTABLE,
     subject_columns=("id",),
     liquid_by=("organization_id", "id"),
     columns=(
         _ORGANIZATION,
         Column("id", "string", "Person id."),
-        Column("name", "string", "The name as it was said; of a moved row the newest, null where there is none."),
-        Column("name_ts", "timestamp", "When that name was said, UTC."),
+        Column("name", "string", "The name as it arrived; of a moved row the newest, null where there is none."),
+        Column("name_ts", "timestamp", "When that name was given, UTC."),
         _BATCH,
         _SEQUENCE,
         Column(
@@ -184,7 +184,7 @@ ALIAS = Table(
         _ORGANIZATION,
         Column("request_id", "string", "Unique within the organization."),
         Column("operation", "string", "CONVERT or DELETE."),
-        Column("from_id", "string", "Person that the request is about; null: whoever has the engagement (DELETE)."),
+        Column("from_id", "string", "Person that the request is about; null: the person of the engagement (DELETE)."),
         Column("to_id", "string", "Person it becomes (CONVERT)."),
         Column("engagement_id", "string", "One engagement instead of all of a person."),
         Column("engagement_date_from", "date", "First day it applies to; null: no lower end."),

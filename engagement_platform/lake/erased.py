@@ -1,6 +1,6 @@
-"""Takes rows out of a table for good, also of an append-only one, and without a word of whom in the log; for erasures.
+"""Removes rows from a table for an erasure, also from an append-only one, and leaves no id in the log.
 
-Former versions have the rows until VACUUM; which files those are is told here too. Who is erased is `pii`'s business.
+Former versions have the rows until VACUUM. `pii` and `erasing` decide who is erased.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from pathlib import Path
 from urllib.parse import unquote, urlparse
 
 import pyarrow as pa
-from deltalake import DeltaTable
 from pyspark.sql import functions as F
 
 from engagement_platform.engine.model import Transaction
@@ -22,18 +21,18 @@ from engagement_platform.lake.lake import Lake
 from engagement_platform.lake.turns import turn
 
 ERASE_SUBJECTS = "erase-subjects"
-"""The job that erases somebody from the tables of engagements and entities."""
+"""The job that erases a person from the tables of engagements and entities."""
 
 ERASE_PLAYERS = "pii-erasure"
-"""Under which players are erased from tables of games, and anybody from declared ones; a transaction each time."""
+"""Application id of erasures of players from tables of games, and of subjects from declared tables."""
 
 PSEUDONYM = "\x1aerased:"
-"""How ids begin that stand in the place of an erased person's; messages cannot say it, for its control character."""
+"""Prefix of the ids that replace an erased person's; its control character is refused in messages."""
 
 _APPEND_ONLY = "delta.appendOnly"
 _IS_GONE = "is_gone"
 _SKIPS_FILES = ("organization_id", "engagement_date")
-"""Of these columns the first and last value may stand in a log."""
+"""Of these columns the first and last value may appear in a log."""
 
 
 def is_erasure(marker: str | None) -> bool:
@@ -60,19 +59,17 @@ def rewrite(
     """In one commit of Spark remove the rows that equal one of `gone` in the columns `on`, and give those that equal
     one of `changed` its other columns, as far as `where` holds.
 
-    Keys stand in one of both, in `changed` once. By a MERGE whose condition names columns, and the first and last
-    organization and day. An append-only table is open for it meanwhile: one commit opens it, one closes it; a process
-    that dies in between leaves a table that its contract refuses, until the same call is made again, be it with nothing
-    to remove. Its streams stop at the removal, unless they pass by changes. Rows that are only marked as removed leave
-    their files, too. Skipped when this transaction is in the table already, or there is no table. Raises TableBusy,
-    StoresBehind.
+    Each key is in one of both, in `changed` once. The condition of the MERGE names columns, and of organizations and
+    days the first and the last. An append-only table is opened for it by one commit and closed by another; where the
+    process dies in between, the table's contract is broken until the same call is made again, be it with nothing to
+    remove. Streams stop at the removal unless they skip changes. Skipped when this transaction is in the table already,
+    or there is no table. Raises TableBusy, StoresBehind.
     """
     uri, name = lake.uri(table), lake.sql_name(table)
     with turn(lake.root, table.name):
-        found = log.open_log(uri)
+        found = log.describe(uri)
         if found is None:
             return
-        properties = found.metadata().configuration
         try:
             if sum(rows.num_rows for rows in (gone, changed) if rows is not None):
                 if not lake.holds(table, txn):
@@ -81,7 +78,8 @@ def rewrite(
                         _alter(lake, table, open_to_removals=True)
                     with lake.transaction(txn):
                         _merge(lake, table, on, gone, changed, where)
-                if properties.get("delta.enableDeletionVectors") == "true":
+                if found.properties.get("delta.enableDeletionVectors") == "true":
+                    # Rows that are only marked as removed leave their files, too.
                     lake.spark.sql(f"REORG TABLE {name} APPLY (PURGE)").collect()
         finally:
             if table.mode is Mode.APPEND_ONLY:
@@ -120,11 +118,6 @@ def _alter(lake: Lake, table: Table, *, open_to_removals: bool) -> None:
 
 def current_files(root: str, table: Table) -> set[Path]:
     """The files of the newest version, on this machine's disk; none where there is no table."""
-    uri = table.uri(root)
-    if not DeltaTable.is_deltatable(uri):
-        return set()
-    return {_on_disk(each) for each in DeltaTable(uri).file_uris()}
-
-
-def _on_disk(uri: str) -> Path:
-    return Path(unquote(urlparse(uri).path)) if uri.startswith("file:") else Path(uri)
+    found = log.open_log(table.uri(root))
+    uris = [] if found is None else found.file_uris()
+    return {Path(unquote(urlparse(uri).path)) if uri.startswith("file:") else Path(uri) for uri in uris}

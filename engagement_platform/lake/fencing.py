@@ -20,18 +20,11 @@ from engagement_platform.lake.optimize import CONFLICT, first_line
 from engagement_platform.lake.turns import turn
 
 ATTEMPTS = 10
-"""A conflict means that somebody else's commit landed in between; ten in a row within seconds are a guess at never."""
+"""A conflict means that another commit landed in between; ten in a row within seconds are a guess at never."""
 
 
 class FenceNotPlaced(PlatformError):
     """Other commits kept coming in between, so that a predecessor's late write may still land."""
-
-    def __init__(self, table: str, transaction: Transaction, cause: str) -> None:
-        self.table, self.transaction = table, transaction
-        super().__init__(
-            f"{table} could not be closed against a late write under {transaction.marker}: {ATTEMPTS} attempts met "
-            f"other commits ({cause}). No row was changed and the batch stays unfinished. Run the same command again."
-        )
 
 
 def targets(tables: Mapping[str, Table | None]) -> dict[str, str | None]:
@@ -43,22 +36,22 @@ def targets(tables: Mapping[str, Table | None]) -> dict[str, str | None]:
 class LakeFencing(Fencing):
     """Keeps earlier attempts of a job out of the tables of one lake.
 
-    targets: `<process>/<commit>` -> name of the table it writes. None for one that Delta cannot keep out by the batch's
-    transaction: RESTORE carries none, and a watermark is a transaction of its own.
+    targets: `<process>/<commit>` -> name of the table it writes. None for one that carries no transaction of the batch:
+    RESTORE has none, and a watermark is a transaction of its own.
     """
 
     lake: Lake
     targets: Mapping[str, str | None] = field(default_factory=dict)
 
     def check(self) -> None:
-        """Raise LakeLeaseLost when another driver may write to the lake by now."""
+        """Raise LakeHeld when another driver may write to the lake by now."""
         driver_lease.check(self.lake.root)
 
     def close(self, transactions: Sequence[TableTransaction]) -> None:
-        """Commit an empty transaction for each that its table has not.
+        """Commit an empty transaction for each that its table lacks; tables that do not exist are skipped.
 
-        Tables that do not exist are passed by: nothing can be appended to them. Cost: reads each table's log once for
-        each transaction; 0.3 to 1.7 s for each that is missing (2 cores). Raises FenceNotPlaced.
+        Cost: reads each table's log once for each transaction; 0.3 to 1.7 s for each that is missing (2 cores). Raises
+        FenceNotPlaced.
         """
         for one in transactions:
             self._close(one.table, one.transaction)
@@ -67,21 +60,19 @@ class LakeFencing(Fencing):
         uri, cause = f"{self.lake.root}/{table}", ""
         for _ in range(ATTEMPTS):
             found = log.open_log(uri)
-            if found is None:
-                return
-            recorded = found.transaction_version(transaction.app_id)
-            if recorded is not None and recorded >= transaction.version:
+            recorded = None if found is None else found.transaction_version(transaction.app_id)
+            if found is None or (recorded is not None and recorded >= transaction.version):
                 return
             self.check()
             try:
                 with turn(self.lake.root, table):
-                    self._append_nothing(uri, transaction)
+                    nothing = self.lake.spark.read.format("delta").load(uri).limit(0)
+                    save_under(nothing.write.format("delta").mode("append"), uri, transaction)
             except Exception as error:
                 if CONFLICT.search(str(error)) is None:
                     raise
                 cause = first_line(error)
-        raise FenceNotPlaced(table, transaction, cause)
-
-    def _append_nothing(self, uri: str, transaction: Transaction) -> None:
-        nothing = self.lake.spark.read.format("delta").load(uri).limit(0)
-        save_under(nothing.write.format("delta").mode("append"), uri, transaction)
+        raise FenceNotPlaced(
+            f"{table} could not be closed against a late write under {transaction.marker}: {ATTEMPTS} attempts met "
+            f"other commits ({cause}). No row was changed and the batch stays unfinished. Run the same command again."
+        )

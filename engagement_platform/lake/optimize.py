@@ -1,17 +1,16 @@
-"""Rewrites files of a table without changing its rows, removes old ones, and looks after its log; works on any table.
+"""Runs OPTIMIZE and VACUUM on any table, makes checkpoints of its log, and records what maintenance did.
 
-The only place where maintenance writes. What is worth doing is decided in `layout/`; rows are written by `lake`.
+`layout/` decides what is worth doing; rows are written by `lake`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import pyarrow as pa
-import pyarrow.fs as pafs
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
@@ -29,25 +28,17 @@ SparkGetter = Callable[[], SparkSession]
 
 CONFLICT = re.compile(r"Concurrent\w+Exception|DELTA_(?:CONCURRENT_|METADATA_CHANGED|PROTOCOL_CHANGED)")
 
-_ENTRY = re.compile(r"\d{20}\.json")
 _CHECKSUM = re.compile(r"\.?(\d{20})\.(?:.*\.)?crc")
 """Of a version, and those that Hadoop keeps of each file on a disk."""
 
 
 class OptimizeConflict(PlatformError):
-    """Somebody else's commit took away files that an OPTIMIZE was rewriting."""
-
-    def __init__(self, table: str, where: str, said: str) -> None:
-        self.table, self.where = table, where
-        super().__init__(
-            f"Files of {table}{f' in {where}' if where else ''} changed while they were rewritten ({said}). Nothing "
-            "was changed by this attempt. It is repeated a few times, and then left for the next run."
-        )
+    """Another commit removed files that an OPTIMIZE was rewriting."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """One table, wherever it is. root: folder whose lock its writers share, such as the lake's."""
+    """One table, wherever it is. root: the folder that has the locks of its writers, such as the lake's."""
 
     name: str
     uri: str
@@ -83,31 +74,28 @@ def rewrite(work: Rewrite, spark: SparkSession, guard: Callable[[], None] = lamb
 
     guard: raises when the caller may not write any more. Raises OptimizeConflict, TableBusy.
     """
-    with turn(work.place.root, work.place.name):
-        before = log.version(work.place.uri)
-        assert before is not None, f"{work.place.name} is gone"
-        guard()
-        _rewrite_in_spark(work, spark)
-    return _what_was_done(work.place.uri, before, work.marker)
-
-
-def _rewrite_in_spark(work: Rewrite, spark: SparkSession) -> None:
     where = " AND ".join(map(_condition, work.where))
     order = f" ZORDER BY ({_quoted(work.order_by)})" if work.order_by is not None else ""
-    statement = f"OPTIMIZE {_delta(work.place.uri)}{f' WHERE {where}' if where else ''}{order}"
     conf = {
         "spark.databricks.delta.optimize.maxFileSize": str(work.target_file_bytes),
         # Files from here on are left as they are; the default of 1 GB would look at those that have the target size.
         "spark.databricks.delta.optimize.minFileSize": str(work.target_file_bytes),
         "spark.databricks.delta.commitInfo.userMetadata": work.marker,
     }
-    with configured(spark, conf):
+    with turn(work.place.root, work.place.name), configured(spark, conf):
+        before = log.version(work.place.uri)
+        assert before is not None, f"{work.place.name} is gone"
+        guard()
         try:
-            spark.sql(statement).collect()
+            spark.sql(f"OPTIMIZE {_delta(work.place.uri)}{f' WHERE {where}' if where else ''}{order}").collect()
         except Exception as error:
             if CONFLICT.search(str(error)) is None:
                 raise
-            raise OptimizeConflict(work.place.name, _said(work.where), first_line(error)) from error
+            raise OptimizeConflict(
+                f"Files of {work.place.name} changed while they were rewritten ({first_line(error)}). This attempt "
+                "changed nothing. It is repeated a few times, and then left for the next run."
+            ) from error
+    return _what_was_done(work.place.uri, before, work.marker)
 
 
 def _condition(value: Value) -> str:
@@ -126,19 +114,15 @@ def _delta(uri: str) -> str:
     return f"delta.{_quoted(uri)}"
 
 
-def _said(where: Sequence[Value]) -> str:
-    return "/".join(f"{value.column}={value.text}" for value in where)
-
-
 def first_line(error: Exception) -> str:
-    return next((line.strip().rstrip(".") for line in str(error).splitlines() if line.strip()), type(error).__name__)[
-        :300
-    ]
+    """Of its text, at most 300 characters, without the stack trace that Spark appends."""
+    lines = (line.strip().rstrip(".") for line in str(error).splitlines())
+    return next(filter(None, lines), type(error).__name__)[:300]
 
 
 @contextmanager
 def configured(spark: SparkSession, conf: dict[str, str]) -> Iterator[None]:
-    """Some configuration for as long as it takes; what was set before is set again."""
+    """Set some configuration meanwhile, and then set it back."""
     before = {key: spark.conf.get(key, None) for key in conf}
     try:
         for key, value in conf.items():
@@ -153,11 +137,11 @@ def configured(spark: SparkSession, conf: dict[str, str]) -> Iterator[None]:
 
 
 def _what_was_done(uri: str, before: int, marker: str) -> Rewritten:
-    """Sums up the commits with a marker that came after a version."""
+    """The commits with a marker that came after a version, summed up."""
     version, added, removed = None, dict[str, int](), dict[str, int]()
-    for number in range(before + 1, (log.version(uri) or before) + 1):
+    for number in range(before + 1, (log.newest_entry(uri) or before) + 1):
         actions = log.entry(uri, number) or []
-        if any(action["commitInfo"].get("userMetadata") == marker for action in actions if "commitInfo" in action):
+        if log.marker_in(actions) == marker:
             version = number
             added |= {a["add"]["path"]: int(a["add"]["size"]) for a in actions if "add" in a}
             removed |= {a["remove"]["path"]: int(a["remove"].get("size") or 0) for a in actions if "remove" in a}
@@ -193,25 +177,17 @@ def checkpoint_log(place: Place, *, clean: bool) -> None:
 
 
 def _remove_checksums(uri: str) -> None:
-    """Remove what Spark wrote beside entries that are gone: the files of a version with their bounds, ids and names.
-
-    delta-rs 1.x removes entries and checkpoints, and leaves these for ever.
-    """
+    """Remove Spark's checksum files of entries that are gone, which hold bounds of columns; delta-rs 1.x keeps them."""
     filesystem, folder = log.opened(f"{uri}/_delta_log")
-    names = [info.base_name for info in filesystem.get_file_info(pafs.FileSelector(folder))]
-    entries = [int(name[:20]) for name in names if _ENTRY.fullmatch(name)]
+    names = [info.base_name for info in log.listed(filesystem, folder)]
+    oldest = min((name[:20] for name in names if log.ENTRY.fullmatch(name)), default="")
     for name in names:
-        told = _CHECKSUM.fullmatch(name)
-        if told and entries and int(told.group(1)) < min(entries):
+        if (checksum := _CHECKSUM.fullmatch(name)) and checksum.group(1) < oldest:
             filesystem.delete_file(f"{folder}/{name}")
 
 
 def record(settings: Settings, table: Table, rows: pa.Table, txn: Transaction, spark: SparkSession) -> None:
-    """Append rows to one of maintenance's own tables, skipped when replayed.
-
-    The table, and columns of it that are missing, are made.
-    """
-    # What maintenance writes down for itself may gain columns without anybody being asked.
+    """Append rows to one of maintenance's own tables, which is created, and gains columns, without `layout.evolve`."""
     grows = settings.model_copy(update={"layout": settings.layout.model_copy(update={"evolve": True})})
     lake = Lake(spark, grows)
     lake.ensure(table)

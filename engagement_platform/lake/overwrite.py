@@ -1,6 +1,6 @@
-"""Writes that replace what a table or its partitions hold, newest words merged by version, whole partitions dropped.
+"""Writes that change rows of a table: overwrites of all or some of it, MERGE and DELETE; for moves into a base.
 
-Everything else that writes is `lake`. What is written is decided by the callers.
+Appends are `lake`'s. Each write is skipped when its transaction is in the table already.
 """
 
 from __future__ import annotations
@@ -25,40 +25,39 @@ PartitionValues = tuple[object, ...]
 def replace_partitions(
     lake: Lake, frame: DataFrame, table: Table, txn: Transaction, partitions: Sequence[PartitionValues]
 ) -> None:
-    """Make these rows all that some partitions hold, also those that get none (Delta's replaceWhere).
-
-    frame: rows of these partitions only; Delta refuses others. Skipped when this transaction is in the table already.
-    """
+    """Make these rows all that some partitions hold, also those that get none; Delta refuses rows of others."""
     where = " OR ".join(
         "(" + " AND ".join(f"`{c}` <=> {_literal(v)}" for c, v in zip(table.partitioned_by, values, strict=True)) + ")"
         for values in partitions
     )
-    with turn(lake.root, table.name):
-        _overwrite(lake, frame, table, txn, {"replaceWhere": where or "FALSE"})
+    _overwrite(lake, frame, table, txn, {"replaceWhere": where or "FALSE"})
 
 
 def replace_rows(
     lake: Lake, frame: DataFrame, table: Table, txn: Transaction, column: str, values: Sequence[str]
 ) -> None:
-    """Make these rows all that a table without partitions holds of some values of a column (Delta's replaceWhere).
-
-    frame: rows of these values only; Delta refuses others. Skipped when this transaction is in the table already.
-    """
+    """Make these rows all that a table without partitions holds of some values of a column; Delta refuses others."""
     where = f"`{column}` IN ({', '.join(map(_literal, values))})" if values else "FALSE"
-    with turn(lake.root, table.name):
-        _overwrite(lake, frame, table, txn, {"replaceWhere": where})
+    _overwrite(lake, frame, table, txn, {"replaceWhere": where})
 
 
 def replace_all(lake: Lake, frame: DataFrame, table: Table, txn: Transaction, *, rows: int | None = None) -> None:
-    """Make these rows all that a table holds; skipped when this transaction is in the table already.
+    """Make these rows all that a table holds.
 
     rows: about how many; a table without partitions gets as few files as they fill, without a shuffle.
     """
-    options = {}
     if rows is not None and not table.partitioned_by:
-        frame, options = frame.coalesce(files_of(rows)), {"optimizeWrite": "false"}
+        _overwrite(lake, frame.coalesce(files_of(rows)), table, txn, {"optimizeWrite": "false"})
+    else:
+        _overwrite(lake, frame, table, txn, {})
+
+
+def _overwrite(lake: Lake, frame: DataFrame, table: Table, txn: Transaction, options: Mapping[str, str]) -> None:
+    rows = frame.select(*table.column_names)
+    if table.partitioned_by:
+        rows = rows.repartition(*(F.col(name) for name in table.partitioned_by))
     with turn(lake.root, table.name):
-        _overwrite(lake, frame, table, txn, options)
+        save_under(rows.write.format("delta").mode("overwrite").options(**options), lake.uri(table), txn)
 
 
 def update_rows(
@@ -66,24 +65,14 @@ def update_rows(
 ) -> None:
     """MERGE rows that the table has: each takes all columns of the row with its key.
 
-    within: predicates over the table's columns that hold for all keys; only these skip files. Skipped when this
-    transaction is in the table already.
+    within: predicates over the table's columns that hold for all keys; only these skip files.
     """
-    columns = [name for name in table.column_names if name not in on]
-    source = frame.select(*(F.col(name).alias(f"__new_{name}") for name in table.column_names))
-    same = (F.col(name) == F.col(f"__new_{name}") for name in on)
-    with turn(lake.root, table.name):
-        # Matched only: the one shape of a MERGE in which both phases can broadcast the source.
-        merge = source.mergeInto(lake.sql_name(table), reduce(and_, [*within, *same]))
-        merge = merge.whenMatched().update({name: F.col(f"__new_{name}") for name in columns})
-        with lake.transaction(txn):
-            merge.merge()
-
-
-def delete_through(lake: Lake, table: Table, column: str, through: int, txn: Transaction) -> None:
-    """Delete the rows whose value of a whole-number column is not greater; skipped when it was done."""
+    same = reduce(and_, [*within, *(F.col(name) == _new(name) for name in on)])
+    # Matched only: the one shape of a MERGE in which both phases can broadcast the source.
+    merge = _source(frame, table).mergeInto(lake.sql_name(table), same)
+    merge = merge.whenMatched().update({name: _new(name) for name in table.column_names if name not in on})
     with turn(lake.root, table.name), lake.transaction(txn):
-        lake.spark.sql(f"DELETE FROM {lake.sql_name(table)} WHERE `{column}` <= {int(through)}").collect()
+        merge.merge()
 
 
 def merge_newer(
@@ -96,42 +85,46 @@ def merge_newer(
     greatest: str,
     words: Mapping[str, Sequence[str]],
 ) -> None:
-    """MERGE rows by key, each word on its own; skipped when this transaction is in the table already.
+    """MERGE rows by key, each group of columns by its own version.
 
     frame: the table's columns, one row a key. words: version column -> columns that go with it; they are taken where
     the frame's version is greater, or the table has none. greatest: column that takes the greater of both.
     """
-    source = frame.select(*(F.col(name).alias(f"__new_{name}") for name in table.column_names))
 
     def newer(version: str) -> Column:
-        mine, new = F.col(version), F.col(f"__new_{version}")
-        return F.coalesce(new > mine, new.isNotNull())
+        return F.coalesce(_new(version) > F.col(version), _new(version).isNotNull())
 
     taken = {greatest: F.greatest(greatest, f"__new_{greatest}")}
     for version, columns in words.items():
         for name in (*columns, version):
-            taken[name] = F.when(newer(version), F.col(f"__new_{name}")).otherwise(F.col(name))
-    says_more = reduce(or_, map(newer, words), F.col(f"__new_{greatest}") > F.col(greatest))
-    with turn(lake.root, table.name):
-        merge = source.mergeInto(lake.sql_name(table), F.col(on) == F.col(f"__new_{on}"))
-        merge = merge.whenMatched(says_more).update(taken)
-        merge = merge.whenNotMatched().insert({name: F.col(f"__new_{name}") for name in table.column_names})
-        with lake.transaction(txn):
-            merge.merge()
+            taken[name] = F.when(newer(version), _new(name)).otherwise(F.col(name))
+    changes = reduce(or_, map(newer, words), _new(greatest) > F.col(greatest))
+    merge = _source(frame, table).mergeInto(lake.sql_name(table), F.col(on) == _new(on))
+    merge = merge.whenMatched(changes).update(taken)
+    merge = merge.whenNotMatched().insert({name: _new(name) for name in table.column_names})
+    with turn(lake.root, table.name), lake.transaction(txn):
+        merge.merge()
+
+
+def _source(frame: DataFrame, table: Table) -> DataFrame:
+    return frame.select(*(F.col(name).alias(f"__new_{name}") for name in table.column_names))
+
+
+def _new(name: str) -> Column:
+    return F.col(f"__new_{name}")
+
+
+def delete_through(lake: Lake, table: Table, column: str, through: int, txn: Transaction) -> None:
+    """Delete the rows whose value of a whole-number column is not greater."""
+    with turn(lake.root, table.name), lake.transaction(txn):
+        lake.spark.sql(f"DELETE FROM {lake.sql_name(table)} WHERE `{column}` <= {int(through)}").collect()
 
 
 def delete_where(lake: Lake, table: Table, condition: str, txn: Transaction, before: datetime) -> None:
-    """Delete the rows of a declared condition in which `:before` stands for a time; skipped when it was done."""
+    """Delete the rows of a declared condition in which `:before` is a parameter."""
+    declared = condition.replace(":before", _literal(before))
     with turn(lake.root, table.name), lake.transaction(txn):
-        declared = condition.replace(":before", _literal(before))
         lake.spark.sql(f"DELETE FROM {lake.sql_name(table)} WHERE {declared}").collect()
-
-
-def _overwrite(lake: Lake, frame: DataFrame, table: Table, txn: Transaction, options: Mapping[str, str]) -> None:
-    rows = frame.select(*table.column_names)
-    if table.partitioned_by:
-        rows = rows.repartition(*(F.col(name) for name in table.partitioned_by))
-    save_under(rows.write.format("delta").mode("overwrite").options(**options), lake.uri(table), txn)
 
 
 def _literal(value: object) -> str:

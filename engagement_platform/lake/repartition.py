@@ -1,6 +1,6 @@
-"""Lays all rows of the Data Table out anew, in one commit; and tells which layout it has, and since when.
+"""Gives the Data Table another layout in one commit, and reads which layout it has, and since which version.
 
-Whether that is wanted, and whose turn it is, is `layout/migrate`.
+`layout/migrate` decides whether and when.
 """
 
 from __future__ import annotations
@@ -23,13 +23,12 @@ _ORDER = data_table("liquid").liquid_by
 
 
 class WrittenMeanwhile(PlatformError):
-    """Somebody else committed to the table while its rows were laid out anew."""
+    """Another commit to the table landed while its rows were rewritten."""
 
-    def __init__(self, table: str, said: str) -> None:
-        self.table = table
+    def __init__(self, table: str, cause: str) -> None:
         super().__init__(
-            f"Somebody else committed to {table} while its rows were laid out anew ({said}). This attempt changed "
-            "nothing. Run the same command again: it goes on from what is there then."
+            f"Another commit to {table} landed while its rows were rewritten ({cause}). This attempt changed nothing. "
+            "Run the same command again: it goes on from what is there then."
         )
 
 
@@ -95,7 +94,7 @@ def relay(lake: Lake, scheme: LayoutScheme, tasks: int, txn: Transaction) -> Non
 
 
 def cluster(lake: Lake, table: Table, guard: Callable[[], None]) -> None:
-    """Declare the clustering of a table that has none; only the log changes. Nothing happens where it stands.
+    """Declare the clustering of a table that has none; only the log changes. Does nothing where it has it.
 
     guard: raises when the caller may not write any more.
     """

@@ -1,7 +1,6 @@
 """Makes, fills and empties the stores that are Delta tables, through delta-rs: the vault's and the timer's.
 
-The ingest server fills the vault and has no JVM. Their writers take turns (`turns`). No table of a pipeline is written
-here: those are Spark's.
+The ingest server fills the vault and has no JVM. Callers hold the lock of the table. Tables of pipelines are Spark's.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _NO_HOOKS = PostCommitHookProperties(create_checkpoint=True, cleanup_expired_log
 
 
 def create(uri: str, table: Table) -> None:
-    """Make an empty table. Nothing happens where one stands."""
+    """Make an empty table where there is none."""
     commented = [
         field.with_metadata({"comment": column.comment})
         for field, column in zip(schema_of(table), table.columns, strict=True)
@@ -75,7 +74,7 @@ def _named(txn: Transaction) -> dict[str, Any]:
     named = CommitProperties(
         custom_metadata={"userMetadata": txn.metadata},
         app_transactions=[TxnAction(txn.app_id, txn.version)],
-        # Writers take turns; a conflict means that one does not, and must be heard of.
+        # Writers hold the table's lock; a conflict means that one does not, and has to be an error.
         max_commit_retries=0,
     )
     return {"commit_properties": named, "post_commithook_properties": _NO_HOOKS}

@@ -1,7 +1,7 @@
-"""Drains a streaming frame into an append-only table: everything that waits, in Spark's own exactly-once batches.
+"""Drains a streaming frame into an append-only table, in Structured Streaming's own exactly-once batches.
 
 The checkpoint folder knows what was read, and Delta's sink skips a batch that it has (Delta protocol: txn action). Who
-owns which folder is `engine.cursors`; what is streamed is the caller's business.
+owns which folder is `engine.cursors`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from engagement_platform.lake.lake import Lake
 
 @dataclass(frozen=True)
 class Drained:
-    """What one drain did, from what Spark reports of its batches."""
+    """Sums of Spark's reports of the batches of one drain."""
 
     batches: int
     rows_in: int
@@ -30,10 +30,10 @@ class Drained:
 
 
 def drain_stream(frame: DataFrame, table: Table, lake: Lake, checkpoint: str) -> Drained:
-    """Append all that waits to a table that exists, and return once it is there.
+    """Append all available rows to an existing table, and return once they are there.
 
     frame: streaming, with the table's columns. checkpoint: a folder that is this stream's alone.
-    Raises NotAStreamSource where the table is mutable: what reads on from it would miss changes.
+    Raises NotAStreamSource where the table is mutable.
     """
     if table.mode is not Mode.APPEND_ONLY:
         raise NotAStreamSource(table)
@@ -47,16 +47,13 @@ def drain_stream(frame: DataFrame, table: Table, lake: Lake, checkpoint: str) ->
 
 
 def finished_batch(checkpoint: str) -> int | None:
-    """The number of the last batch that the stream of a folder has finished; None where it has none, or is not there.
-
-    Structured Streaming keeps a file for each in `commits`.
-    """
+    """The number of the last batch in a checkpoint folder's `commits`; None where there is none."""
     listed = log.listed(*log.opened(f"{checkpoint}/commits"))
     return max((int(one.base_name) for one in listed if one.base_name.isdigit()), default=None)
 
 
 def summed(progresses: list[Mapping[str, Any]]) -> Drained:
-    """What Spark reports of each batch, in one."""
+    """Spark's reports of all batches, in one."""
     worked = [progress for progress in progresses if progress.get("numInputRows") or progress.get("sink")]
     late = sum(
         int(operator.get("numRowsDroppedByWatermark") or 0)

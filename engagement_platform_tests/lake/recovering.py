@@ -29,7 +29,7 @@ NOW = datetime(2026, 11, 21, 9, 30, tzinfo=UTC)
 
 
 class Killed(BaseException):
-    """Ends a batch as a kill does: nothing is told to the stores."""
+    """Ends a batch as a kill does: the stores learn nothing."""
 
 
 @dataclass

@@ -26,7 +26,7 @@ CLASSIC = ("local-1 at 127.0.0.1:1", "")
 
 
 class Clock:
-    """Time that passes when somebody sleeps; `meanwhile` is called then."""
+    """Time that passes in `sleep`; `meanwhile` is called then."""
 
     def __init__(self) -> None:
         self.now = 0.0

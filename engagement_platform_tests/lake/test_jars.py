@@ -77,7 +77,7 @@ def test_the_cache_holds_every_declared_jar_and_nothing_else(spark_jars: list[Pa
 
 
 def made_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
-    """An ivy.xml and a cache whose Ivy is a `java` that makes two jars where it is told to, and counts its starts."""
+    """An ivy.xml and a cache whose Ivy is a `java` that makes two jars and counts its starts."""
     program = java_home(tmp_path / "jdk", MODULES.format("17.0.1")) / "bin" / "java"
     program.write_text(
         f"""#!{sys.executable}

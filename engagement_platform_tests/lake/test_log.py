@@ -78,7 +78,7 @@ def test_a_table_says_its_columns_partitioning_and_properties(tmp_path: Path) ->
         [
             ("org", pa.string()),
             ("count", pa.int32()),
-            ("said", pa.struct([("kind", pa.string()), ("more", pa.map_(pa.string(), pa.string()))])),
+            ("content", pa.struct([("kind", pa.string()), ("more", pa.map_(pa.string(), pa.string()))])),
         ]
     )
     write_deltalake(
@@ -87,7 +87,7 @@ def test_a_table_says_its_columns_partitioning_and_properties(tmp_path: Path) ->
     found = log.describe(uri)
     assert found is not None
     assert list(found.columns.items()) == [
-        ("org", "string"), ("count", "int"), ("said", "struct<kind:string,more:map<string,string>>"),
+        ("org", "string"), ("count", "int"), ("content", "struct<kind:string,more:map<string,string>>"),
     ]  # fmt: skip
     assert found.partitioned_by == ("org",)
     assert found.properties["delta.appendOnly"] == "true"

@@ -70,7 +70,7 @@ def test_only_files_with_a_match_are_rewritten_and_a_row_that_matches_twice_is_r
     assert (both.files_removed, both.rows_updated, both.rows_added) == (1, 1, 1)
     lake.spark.conf.set(AUTO_COMPACT, "true")
     compacted, _ = merged(lake, rows(601), 3)
-    assert (compacted.files_removed, compacted.rows_added) == (0, 1), "told of the compaction that follows"
+    assert (compacted.files_removed, compacted.rows_added) == (0, 1), "the compaction that follows was taken for it"
     assert len(DeltaTable(lake.uri(ROW)).file_uris()) < FILES // 2
     version = lake.version(ROW)
     with pytest.raises(Exception, match="MULTIPLE_SOURCE_ROW_MATCHING_TARGET_ROW"):

@@ -76,23 +76,6 @@ def test_stores_one_batch_old_are_refused_by_table_and_batch_before_anything_is_
     assert last.manifest.batch_id == 0, "no manifest was written either"
 
 
-def test_a_finished_batch_is_recorded_as_finished_and_runs_go_on_with_the_next(world: World) -> None:
-    world.run(1, 2)
-    backup = world.backup()
-    (report,) = world.run(3)
-    world.restore_stores(backup)
-    [found] = recover(world.stores)
-    assert (found.job, found.state) == (JOB, JobState.SUCCEEDED)
-    last = world.stores.checkpoints.latest(JOB)
-    assert last is not None
-    assert (last.manifest, last.state) == (report.manifest, JobState.SUCCEEDED)
-    assert last.manifest.sequence == report.manifest.sequence
-    (went_on,) = world.run(4)
-    assert (went_on.manifest.batch_id, went_on.replayed) == (2, False)
-    assert went_on.manifest.sequence > report.manifest.sequence
-    assert world.rows() == world.expected()
-
-
 @pytest.mark.parametrize("lost", [False, True], ids=["from a backup", "lost"])
 @pytest.mark.parametrize("point", crash_points())
 def test_a_batch_that_was_stopped_anywhere_ends_as_undisturbed_when_its_stores_are_gone(
@@ -367,12 +350,12 @@ def test_the_command_says_what_it_records_and_fails_where_only_a_reset_helps(
     monkeypatch.setenv("ENGAGEMENT_PLATFORM_HOME", str(world.home))
     monkeypatch.setenv("ENGAGEMENT_PLATFORM_LAKE_URI", world.root)
     monkeypatch.setenv("ENGAGEMENT_PLATFORM_STORES__URL", f"sqlite:///{world.database}")
-    for arguments, said in (
+    for arguments, line in (
         (["recover", "--dry-run"], "is recorded as finished"),
         (["recover"], "is recorded as finished"),
         (["recover"], "as the stores have it"),
         (["recover", "--json"], '"recorded_as": null, "lost": false'),
     ):
-        told = CliRunner().invoke(app, arguments)
-        assert (told.exit_code, said in told.output) == (0, True), told.output
+        result = CliRunner().invoke(app, arguments)
+        assert (result.exit_code, line in result.output) == (0, True), result.output
     assert world.run(2)

@@ -1,4 +1,4 @@
-"""What Spark is told of an object store."""
+"""Spark's configuration for an object store."""
 
 from __future__ import annotations
 

@@ -54,10 +54,10 @@ class Server:
 
     def _process(self, module: str, *arguments: str) -> subprocess.Popen[str]:
         remote = f"sc://127.0.0.1:{self.settings.embedded.connect_port}"
-        told = {"ENGAGEMENT_PLATFORM_HOME": str(self.settings.home), "ENGAGEMENT_PLATFORM_SPARK__REMOTE": remote}
+        given = {"ENGAGEMENT_PLATFORM_HOME": str(self.settings.home), "ENGAGEMENT_PLATFORM_SPARK__REMOTE": remote}
         command = [sys.executable, "-m", module, *arguments]
         pipe = subprocess.PIPE
-        return subprocess.Popen(command, env={**os.environ, **told}, stdout=pipe, stderr=pipe, text=True)
+        return subprocess.Popen(command, env={**os.environ, **given}, stdout=pipe, stderr=pipe, text=True)
 
     def _ended(self, process: subprocess.Popen[str]) -> list[str]:
         out, errors = process.communicate(timeout=WITHIN_S)
