@@ -83,10 +83,11 @@ def resolve_jars(conf: JarConf, cache: Path, *, ivy_file: Path = IVY_FILE, setti
     Raises JarsUnavailable, JavaMissing.
     """
     folder = _folder(conf, cache, ivy_file)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(folder.parent / "lock"):
-        if not folder.exists():
-            _resolve(conf, folder, ivy_file, settings)
+    if not folder.exists():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(folder.parent / "lock"):
+            if not folder.exists():
+                _resolve(conf, folder, ivy_file, settings)
     return _jars_in(folder)
 
 
