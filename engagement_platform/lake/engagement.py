@@ -29,6 +29,26 @@ _EARLIER = Column(
     "map<bigint,binary>",
     "Lower versions that landed -> digest of their content; a deleted row without content has its own, too.",
 )
+_ROW = (
+    _ORGANIZATION,
+    Column("engagement_date", "date", "UTC day of engagement_ts; what data skipping works on."),
+    Column("engagement_ts", "timestamp", "When it happened, UTC; the same in all versions."),
+    Column("engagement_id", "string", "Unique within the organization."),
+    Column("person_id", "string", "Who the person is, of an image as of its batch; null once deleted."),
+    Column("source_person_id", "string", "The person named in the event; never changes."),
+    Column("version", "long", "Highest version seen."),
+    _BATCH,
+)
+_CONTENT = (Column("engagement", ENGAGEMENT_STRUCT, "What happened, after all patches."), _ORIGINAL, _EARLIER)
+
+_REQUEST_ID = Column("request_id", "string", "Unique within the organization.")
+_TO_ID = Column("to_id", "string", "Person it becomes (CONVERT).")
+_SCOPE = (
+    Column("engagement_date_from", "date", "First day it applies to; null: no lower end."),
+    Column("engagement_date_to", "date", "Last day it applies to; null: no upper end."),
+    Column("execution_ts", "timestamp", "Applies to engagements strictly before it, UTC."),
+)
+_ONE_ENGAGEMENT = Column("engagement_id", "string", "One engagement instead of all of a person.")
 
 
 def data_table(scheme: LayoutScheme) -> Table:
@@ -40,19 +60,7 @@ def data_table(scheme: LayoutScheme) -> Table:
         subject_columns=("source_person_id", "person_id"),
         partitioned_by=_PARTITIONING[scheme],
         liquid_by=_BY_DAY if scheme == "liquid" else (),
-        columns=(
-            _ORGANIZATION,
-            Column("engagement_date", "date", "UTC day of engagement_ts; what data skipping works on."),
-            Column("engagement_ts", "timestamp", "When it happened, UTC; the same in all versions."),
-            Column("engagement_id", "string", "Unique within the organization."),
-            Column("person_id", "string", "Who the person is now; null once deleted, until the row is purged."),
-            Column("source_person_id", "string", "The person named in the event; never changes."),
-            Column("version", "long", "Highest version seen."),
-            _BATCH,
-            Column("engagement", ENGAGEMENT_STRUCT, "What happened, after all patches."),
-            _ORIGINAL,
-            _EARLIER,
-        ),
+        columns=(*_ROW, *_CONTENT),
     )
 
 
@@ -62,20 +70,7 @@ CHANGESET = Table(
     mode=Mode.MUTABLE,
     subject_columns=("source_person_id", "person_id"),
     liquid_by=_BY_DAY,
-    columns=(
-        _ORGANIZATION,
-        Column("engagement_date", "date", "UTC day of engagement_ts; what data skipping works on."),
-        Column("engagement_ts", "timestamp", "When it happened, UTC."),
-        Column("engagement_id", "string", "Unique within the organization; the Data Table has a row of it."),
-        Column("person_id", "string", "Who the person was when the batch ran; null: deleted."),
-        Column("source_person_id", "string", "The person named in the event."),
-        Column("version", "long", "Highest version seen."),
-        _BATCH,
-        _SEQUENCE,
-        Column("engagement", ENGAGEMENT_STRUCT, "What happened, after all patches that were known."),
-        _ORIGINAL,
-        _EARLIER,
-    ),
+    columns=(*_ROW, _SEQUENCE, *_CONTENT),
 )
 
 NOTIFICATION = Table(
@@ -149,21 +144,19 @@ MUTATION_REQUEST = Table(
     subject_columns=("from_id", "to_id"),
     partitioned_by=("ingestion_date",),
     columns=(
-        Column("request_id", "string", "Unique within the organization."),
+        _REQUEST_ID,
         _ORGANIZATION,
         Column("operation", "string", "CONVERT, DELETE, RENAME or UPDATE."),
         Column("from_id", "string", "Person the request is about."),
-        Column("to_id", "string", "Person it becomes (CONVERT)."),
+        _TO_ID,
         Column("name", "string", "New name (RENAME)."),
-        Column("engagement_id", "string", "One engagement instead of all of a person."),
+        _ONE_ENGAGEMENT,
         Column("type", "string", "New type (UPDATE)."),
         Column("channel", "string", "New channel (UPDATE)."),
         Column("subject", "string", "New subject (UPDATE)."),
         Column("attributes", "map<string,string>", "Keys to set; a null value removes the key (UPDATE)."),
         Column("set_null", "array<string>", "Fields to clear: channel, subject (UPDATE)."),
-        Column("engagement_date_from", "date", "First day it applies to; null: no lower end."),
-        Column("engagement_date_to", "date", "Last day it applies to; null: no upper end."),
-        Column("execution_ts", "timestamp", "Applies to engagements strictly before it, UTC."),
+        *_SCOPE,
         _TOPIC,
         _PARTITION,
         _OFFSET,
@@ -182,14 +175,12 @@ ALIAS = Table(
     liquid_by=("organization_id",),
     columns=(
         _ORGANIZATION,
-        Column("request_id", "string", "Unique within the organization."),
+        _REQUEST_ID,
         Column("operation", "string", "CONVERT or DELETE."),
         Column("from_id", "string", "Person that the request is about; null: the person of the engagement (DELETE)."),
-        Column("to_id", "string", "Person it becomes (CONVERT)."),
-        Column("engagement_id", "string", "One engagement instead of all of a person."),
-        Column("engagement_date_from", "date", "First day it applies to; null: no lower end."),
-        Column("engagement_date_to", "date", "Last day it applies to; null: no upper end."),
-        Column("execution_ts", "timestamp", "Applies to engagements strictly before it, UTC."),
+        _TO_ID,
+        _ONE_ENGAGEMENT,
+        *_SCOPE,
         _BATCH,
         _SEQUENCE,
     ),
