@@ -8,9 +8,8 @@ from datetime import datetime, timedelta
 
 from sqlalchemy import Engine
 
-from engagement_platform.consumers.reader import Position, lost, made_anew, remedy
+from engagement_platform.consumers.reader import Position, made_anew, remedy
 from engagement_platform.engine.cursors import CursorStore, StreamCheckpoints
-from engagement_platform.errors import PlatformError
 from engagement_platform.lake import added_rows, log
 from engagement_platform.lake.engagement import NOTIFICATION
 from engagement_platform.layout.streams import Followed, followed
@@ -106,8 +105,8 @@ def behind(uri: str, position: Position) -> Behind:
                 # What was removed longest ago is what follows at once.
                 added_rows.refuse_vacuumed(uri, files)
             rows += sum(added_rows.rows_in(uri, file) for file in files)
-    except PlatformError as error:
-        gone = lost(error)
+    except added_rows.AddedRowsUnknown as error:
+        gone = error.why
     return Behind(max(0, rows), max(0, last - position.version), oldest, gone)
 
 

@@ -16,7 +16,7 @@ from engagement_platform.engine.cursors import CursorStore
 from engagement_platform.engine.database import open_engine
 from engagement_platform.errors import PlatformError
 from engagement_platform.lake import added_rows, log
-from engagement_platform.lake.added_rows import BEFORE_ALL, CommitsExpired, FilesVacuumed, RowsTakenAway
+from engagement_platform.lake.added_rows import BEFORE_ALL, AddedRowsUnknown
 from engagement_platform.lake.arrow import schema_of
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.engagement import NOTIFICATION
@@ -181,8 +181,8 @@ class CursorReader(Generic[B]):
         """What a log or its files lack, as what it means to a consumer."""
         try:
             yield
-        except (CommitsExpired, FilesVacuumed, RowsTakenAway, FileNotFoundError) as error:
-            raise TooFarBehind(self.name, self._position, lost(error), self._table.name) from error
+        except AddedRowsUnknown as error:
+            raise TooFarBehind(self.name, self._position, error.why, self._table.name) from error
 
 
 def made_anew(position: Position, newest: int | None) -> str | None:
@@ -190,16 +190,6 @@ def made_anew(position: Position, newest: int | None) -> str | None:
     if position.version <= (BEFORE_ALL if newest is None else newest):
         return None
     return f"{'there is no table' if newest is None else f'its newest version is {newest}'}, so it was made anew"
-
-
-def lost(error: Exception) -> str:
-    """What is gone of a table that was followed."""
-    if isinstance(error, CommitsExpired):
-        kept = "keeps none after it" if error.lost_to is None else f"begins at {error.lost_to}"
-        return f"version {error.lost_from} is needed, but its log {kept}"
-    if isinstance(error, RowsTakenAway):
-        return f"version {error.version} took rows away ({error.operation})"
-    return "files that the next versions added were removed by VACUUM"
 
 
 def first_position(uri: str, start: Start) -> Position:

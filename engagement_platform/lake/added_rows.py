@@ -1,24 +1,19 @@
 """The rows that each commit of an append-only table added, whatever was compacted since: which files, and their rows.
 
-For consumers that follow a table, with and without Spark; what else a log says of a table is `log`.
+For consumers that follow a table without Spark; everything else in a log is read by `log`.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
-from functools import reduce
-from itertools import groupby
-from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
-from pyspark.sql import functions as F
 
 from engagement_platform.errors import PlatformError
 from engagement_platform.lake import log
@@ -26,51 +21,20 @@ from engagement_platform.lake.arrow import schema_of
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.erased import is_erasure
 
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
-
 BEFORE_ALL = -1
 """The version after which everything is new; Delta's first one is 0."""
 
 _ABSOLUTE = re.compile(r"/|[A-Za-z][A-Za-z0-9+.-]*:/")
-_GLOB = re.compile(r"([{}\[\]*?\\])")
-_RESET = "Begin anew, from the rows that stand now: engagement-platform consumers --forget NAME --table TABLE"
 
 
-class CommitsExpired(PlatformError):
-    """Commits that were not read yet are no longer in the table's log: lost_from (included) to lost_to (excluded)."""
+class AddedRowsUnknown(PlatformError):
+    """Which rows a table gained can no longer be read: its log or files are gone, or rows were taken away."""
 
-    def __init__(self, uri: str, lost_from: int, lost_to: int | None, since: datetime | None) -> None:
-        self.uri, self.lost_from, self.lost_to, self.since = uri, lost_from, lost_to, since
-        kept = "has none after it" if lost_to is None else f"begins at version {lost_to}{_said(since)}"
+    def __init__(self, uri: str, why: str) -> None:
+        self.why = why
         super().__init__(
-            f"Version {lost_from} of the table at {uri} is needed, but its log {kept}: which rows the versions between "
-            f"added can no longer be told. No table was changed. {_RESET}. A longer delta.logRetentionDuration of that "
-            "table keeps a consumer that rests for long from coming here."
-        )
-
-
-class FilesVacuumed(PlatformError):
-    """Files that a commit added, and that were not read yet, are gone."""
-
-    def __init__(self, uri: str, version: int, committed: datetime | None, missing: Sequence[str]) -> None:
-        self.uri, self.version, self.committed, self.missing = uri, version, committed, tuple(missing)
-        super().__init__(
-            f"{len(missing)} files that version {version}{_said(committed)} of the table at {uri} and those after it "
-            f"added are gone, the first is {missing[0]}: VACUUM removes what was compacted when it is older than "
-            f"delta.deletedFileRetentionDuration. The rows are still in the table, in other files. No table was "
-            f"changed. {_RESET}"
-        )
-
-
-class RowsTakenAway(PlatformError):
-    """A table that only grows has lost or changed rows: a DELETE, an overwrite, a RESTORE."""
-
-    def __init__(self, uri: str, version: int, operation: str, committed: datetime | None) -> None:
-        self.uri, self.version, self.operation, self.committed = uri, version, operation, committed
-        super().__init__(
-            f"Version {version}{_said(committed)} of the table at {uri} took rows away ({operation}), and only its "
-            f"growth can be followed. No table was changed. {_RESET}"
+            f"The rows added to the table at {uri} can no longer be followed: {why}. No table was changed. Begin anew "
+            "from the rows that are there now."
         )
 
 
@@ -83,49 +47,60 @@ class Added:
     partition_values: Mapping[str, str | None]
     records: int | None
     """None where the log does not say; `rows_in` looks into the file."""
-    size: int
-    """Bytes."""
     version: int
 
 
-def added(uri: str, version: int, *, passed: Callable[[str | None], bool] = is_erasure) -> list[Added]:
-    """Files whose rows are new in a version: those of its commit that say so; what compacts says that nothing is.
+def added(uri: str, version: int) -> list[Added]:
+    """Files whose rows are new in a version; compactions and erasures add none. Cost: one entry of the log.
 
-    passed: whether a commit that takes rows away is passed by, by its user metadata: what it writes are rows from
-    before, without those of somebody who was erased, or what comes back by a restore. Raises CommitsExpired and
-    RowsTakenAway; whether files are there is seen by `refuse_vacuumed`. Cost: one entry of the log.
+    Raises AddedRowsUnknown; `refuse_vacuumed` checks whether the files are there.
     """
     actions = log.entry(uri, version)
     if actions is None:
         kept = log.next_entry(uri, version)
-        raise CommitsExpired(uri, version, kept, None if kept is None else log.committed(uri, kept))
+        begins = "has none after it" if kept is None else f"begins at {_named(uri, kept)}"
+        raise AddedRowsUnknown(
+            uri,
+            f"version {version} is needed, but its log {begins} (a longer delta.logRetentionDuration of the table "
+            "prevents that)",
+        )
     if any(action["remove"].get("dataChange", True) for action in actions if "remove" in action):
-        if passed(log.marker_in(actions)):
+        if is_erasure(log.marker_in(actions)):
+            # What it writes are rows from before, without those of the erased subject.
             return []
-        told = next((action["commitInfo"].get("operation") for action in actions if "commitInfo" in action), None)
-        raise RowsTakenAway(uri, version, str(told or "an unnamed operation"), log.time_of(actions))
-    adds = (action["add"] for action in actions if "add" in action)
-    return [_added(add, version) for add in adds if add.get("dataChange", True)]
+        operation = next((action["commitInfo"].get("operation") for action in actions if "commitInfo" in action), None)
+        raise AddedRowsUnknown(uri, f"{_named(uri, version)} took rows away ({operation})")
+    files = []
+    for add in (action["add"] for action in actions if "add" in action):
+        if add.get("dataChange", True):
+            records = json.loads(add.get("stats") or "{}").get("numRecords")
+            files.append(Added(add["path"], add.get("partitionValues") or {}, records, version))
+    return files
 
 
 def rows_in(uri: str, file: Added) -> int:
-    """How many rows a file has; from its footer where the log does not say. Raises FilesVacuumed."""
+    """How many rows a file has; from its footer where the log does not say. Raises AddedRowsUnknown."""
     if file.records is not None:
         return file.records
+    refuse_vacuumed(uri, [file])
     filesystem, path = log.opened(location(uri, file.path))
-    try:
-        with filesystem.open_input_file(path) as opened:
-            return int(pq.ParquetFile(opened).metadata.num_rows)
-    except FileNotFoundError:
-        raise FilesVacuumed(uri, file.version, log.committed(uri, file.version), [file.path]) from None
+    with filesystem.open_input_file(path) as opened:
+        return int(pq.ParquetFile(opened).metadata.num_rows)
 
 
 def refuse_vacuumed(uri: str, files: Iterable[Added]) -> None:
-    """Raise FilesVacuumed when one of the files is gone; a look at each."""
-    missing = [file for file in files if not _exists(location(uri, file.path))]
-    if missing:
-        first = missing[0].version
-        raise FilesVacuumed(uri, first, log.committed(uri, first), [file.path for file in missing])
+    """Raise AddedRowsUnknown when one of the files is gone. Cost: a look at each."""
+
+    def is_gone(file: Added) -> bool:
+        filesystem, path = log.opened(location(uri, file.path))
+        return bool(filesystem.get_file_info(path).type != pafs.FileType.File)
+
+    if missing := list(filter(is_gone, files)):
+        raise AddedRowsUnknown(
+            uri,
+            f"{len(missing)} files that {_named(uri, missing[0].version)} and later ones added were removed by VACUUM, "
+            f"the first is {missing[0].path} (a longer delta.deletedFileRetentionDuration of the table prevents that)",
+        )
 
 
 def location(uri: str, path: str) -> str:
@@ -141,39 +116,14 @@ def read_here(uri: str, table: Table, files: Sequence[Added], columns: Sequence[
     """The rows of these files in this process, file after file, with the given columns in the contract's types.
 
     Partition columns are from the log; columns that a file is too old to have are null. Reads only what is asked for.
+    Raises AddedRowsUnknown.
     """
     schema = schema_of(table, *columns)
-    return pa.concat_tables([schema.empty_table(), *(_rows_of(uri, table, file, schema) for file in files)])
-
-
-def read_frame(
-    spark: SparkSession, uri: str, table: Table, files: Sequence[Added], columns: Sequence[str]
-) -> DataFrame:
-    """The rows that `read_here` reads, in Spark, in any order. Lazy; one scan for each partition among the files."""
-    stored = [column for column in table.columns if column.name not in table.partitioned_by]
-    schema = ", ".join(f"`{column.name}` {column.type}" for column in stored)
-
-    def key(file: Added) -> list[tuple[bool, str]]:
-        values = [_partition_value(file, name) for name in table.partitioned_by]
-        return [(value is None, value or "") for value in values]
-
-    frames = []
-    for _, group in groupby(sorted(files, key=key), key):
-        alike = list(group)
-        # Spark takes these characters in a path for a pattern.
-        paths = [_GLOB.sub(r"\\\1", location(uri, file.path)) for file in alike]
-        rows = spark.read.schema(schema).parquet(*paths)
-        frames.append(rows.select(*(_column(table, alike[0], name) for name in columns)))
-    if not frames:
-        asked = ", ".join(f"`{name}` {_type_of(table, name)}" for name in columns)
-        return spark.createDataFrame([], asked)
-    return reduce(lambda left, right: left.union(right), frames)
-
-
-def _column(table: Table, file: Added, name: str) -> Column:
-    if name in table.partitioned_by:
-        return F.lit(_partition_value(file, name)).cast(_type_of(table, name)).alias(name)
-    return F.col(f"`{name}`")
+    try:
+        return pa.concat_tables([schema.empty_table(), *(_rows_of(uri, table, file, schema) for file in files)])
+    except FileNotFoundError:
+        refuse_vacuumed(uri, files)
+        raise
 
 
 def _rows_of(uri: str, table: Table, file: Added, schema: pa.Schema) -> pa.Table:
@@ -184,39 +134,17 @@ def _rows_of(uri: str, table: Table, file: Added, schema: pa.Schema) -> pa.Table
         there = set(parquet.schema_arrow.names).difference(table.partitioned_by)
         count = parquet.metadata.num_rows
         rows = parquet.read(columns=[name for name in schema.names if name in there])
-    arrays = [
-        rows.column(field.name).cast(field.type)
-        if field.name in there
-        else _repeated(_partition_value(file, field.name) if field.name in table.partitioned_by else None, field, count)
-        for field in schema
-    ]
-    return pa.table(arrays, schema=schema)
+
+    def column(field: pa.Field) -> pa.Array | pa.ChunkedArray:
+        if field.name in there:
+            return rows.column(field.name).cast(field.type)
+        # An empty string is the protocol's second spelling of null.
+        value = file.partition_values.get(field.name) or None
+        return pa.nulls(count, field.type) if value is None else pa.repeat(pa.scalar(value).cast(field.type), count)
+
+    return pa.table([column(field) for field in schema], schema=schema)
 
 
-def _repeated(value: str | None, field: pa.Field, count: int) -> pa.Array:
-    """A partition's value in each row; null where there is none."""
-    return pa.nulls(count, field.type) if value is None else pa.repeat(pa.scalar(value).cast(field.type), count)
-
-
-def _partition_value(file: Added, name: str) -> str | None:
-    # An empty string is the protocol's second spelling of null.
-    return file.partition_values.get(name) or None
-
-
-def _type_of(table: Table, name: str) -> str:
-    return next(column.type for column in table.columns if column.name == name)
-
-
-def _added(add: Mapping[str, Any], version: int) -> Added:
-    stats = add.get("stats")
-    records = (json.loads(stats) if isinstance(stats, str) and stats else stats or {}).get("numRecords")
-    return Added(add["path"], add.get("partitionValues") or {}, records, int(add["size"]), version)
-
-
-def _said(moment: datetime | None) -> str:
-    return "" if moment is None else f" of {moment:%Y-%m-%d %H:%M:%S} UTC"
-
-
-def _exists(place: str) -> bool:
-    filesystem, path = log.opened(place)
-    return bool(filesystem.get_file_info(path).type == pafs.FileType.File)
+def _named(uri: str, version: int) -> str:
+    committed = log.committed(uri, version)
+    return f"version {version}" + ("" if committed is None else f" of {committed:%Y-%m-%d %H:%M:%S} UTC")

@@ -1,4 +1,4 @@
-"""Reading a table's growth: every row once and in order, whoever wrote it and whatever was compacted in between.
+"""Reading a table's growth: every row once and in order, whichever engine wrote it and whatever was compacted.
 
 Most tables are written by delta-rs; Spark writes, compacts and reads its share of them where the engines differ.
 """
@@ -25,11 +25,8 @@ from engagement_platform.engine.model import Transaction
 from engagement_platform.lake import added_rows
 from engagement_platform.lake.added_rows import (
     Added,
-    CommitsExpired,
-    FilesVacuumed,
-    RowsTakenAway,
+    AddedRowsUnknown,
     added,
-    read_frame,
     read_here,
 )
 from engagement_platform.lake.arrow import table_of
@@ -116,7 +113,7 @@ def here(uri: str, after: int, through: int, columns: Sequence[str] = COLUMNS) -
     return read_here(uri, GROWING, between(uri, after, through), columns)
 
 
-def test_commits_are_read_as_they_came_here_and_in_spark(spark: SparkSession, tmp_path: Path) -> None:
+def test_commits_of_spark_are_read_as_they_came(spark: SparkSession, tmp_path: Path) -> None:
     """Two kinds of compaction in between, odd organizations and nulls."""
     lake = Lake(spark, Settings(home=tmp_path, layout=LayoutSettings(auto_compact=False)))
     lake.ensure(GROWING)
@@ -143,13 +140,6 @@ def test_commits_are_read_as_they_came_here_and_in_spark(spark: SparkSession, tm
         assert sorted_rows(here(uri, version - 1, version)) == sorted_rows(rows)
     everything = sorted_rows([one for rows in commits.values() for one in rows])
     assert sorted_rows(here(uri, -1, last)) == everything
-    frame = read_frame(spark, uri, GROWING, between(uri, -1, last), COLUMNS)
-    assert frame.columns == list(COLUMNS)
-    assert sorted_rows(frame.toArrow().cast(here(uri, -1, last).schema)) == everything
-    fewer = ("day", "id")
-    frame = read_frame(spark, uri, GROWING, added(uri, 1), fewer)
-    assert sorted_rows(frame.toArrow()) == sorted_rows(here(uri, 0, 1, fewer))
-    assert read_frame(spark, uri, GROWING, [], fewer).toArrow().num_rows == 0
 
 
 def test_rows_come_in_the_order_of_versions_with_the_contracts_types(tmp_path: Path) -> None:
@@ -177,10 +167,10 @@ def test_an_organization_of_any_spelling_is_read_through_delta_rs_own_store_too(
     (file,) = added(uri, 1)
     assert added_rows.rows_in(uri, replace(file, records=None)) == 1
     shutil.rmtree(next(folder for folder in Path(local).iterdir() if folder.name != "_delta_log"))
-    with pytest.raises(FilesVacuumed):
+    with pytest.raises(AddedRowsUnknown, match="removed by VACUUM"):
         added_rows.rows_in(uri, replace(file, records=None))
     Path(local, "_delta_log", f"{0:020}.json").unlink()
-    with pytest.raises(CommitsExpired, match="begins at version 1 of 2"):
+    with pytest.raises(AddedRowsUnknown, match="begins at version 1 of 2"):
         added(uri, 0)
 
 
@@ -225,31 +215,22 @@ def test_a_file_without_statistics_is_counted_from_its_footer(tmp_path: Path) ->
     assert (file.records, added_rows.rows_in(uri, file)) == (None, 4)
 
 
-def test_absolute_paths_of_the_log_are_followed(spark: SparkSession, tmp_path: Path) -> None:
-    """Also below a folder whose name is a pattern to Spark."""
+def test_absolute_paths_of_the_log_are_followed(tmp_path: Path) -> None:
     uri = create(str(tmp_path / "growing"))
     append(uri, [row(1, "a b")])
     (file,) = added(uri, 1)
-    home = tmp_path / "{a,b}[c]*?\\"
-    home.mkdir()
-    Path(uri).rename(home / "growing")
-    for root in (quote(str(home)), f"file:{quote(str(home))}", f"file://{quote(str(home))}"):
+    for root in (quote(str(tmp_path)), f"file:{quote(str(tmp_path))}", f"file://{quote(str(tmp_path))}"):
         moved = replace(file, path=f"{root}/growing/{file.path}")
         added_rows.refuse_vacuumed("/elsewhere", [moved])
         assert sorted_rows(read_here("/elsewhere", GROWING, [moved], COLUMNS)) == [row(1, "a b")]
-        frame = read_frame(spark, "/elsewhere", GROWING, [moved], COLUMNS)
-        assert [tuple(one)[:2] for one in frame.collect()] == [("id-1", "a b")]
 
 
-def test_files_from_before_a_column_was_added_have_nulls_in_it(spark: SparkSession, tmp_path: Path) -> None:
+def test_files_from_before_a_column_was_added_have_nulls_in_it(tmp_path: Path) -> None:
     narrow = replace(GROWING, columns=GROWING.columns[:-2])
     uri = create(str(tmp_path / "growing"), narrow)
     append(uri, [row(1)], narrow)
     write_deltalake(uri, table_of([row(2)], GROWING), mode="append", schema_mode="merge")
-    expected = [{**row(1), "list": None, "n": None}, row(2)]
-    assert sorted_rows(here(uri, -1, 2)) == expected
-    frame = read_frame(spark, uri, GROWING, between(uri, -1, 2), COLUMNS)
-    assert sorted_rows(frame.toArrow().cast(here(uri, -1, 2).schema)) == expected
+    assert sorted_rows(here(uri, -1, 2)) == [{**row(1), "list": None, "n": None}, row(2)]
 
 
 def test_a_lost_log_entry_names_what_is_lost(tmp_path: Path) -> None:
@@ -259,7 +240,7 @@ def test_a_lost_log_entry_names_what_is_lost(tmp_path: Path) -> None:
     DeltaTable(uri).create_checkpoint()
     for version in range(3):
         Path(uri, "_delta_log", f"{version:020}.json").unlink()
-    with pytest.raises(CommitsExpired, match=r"Version 2 .* begins at version 3 of 2.*consumers --forget"):
+    with pytest.raises(AddedRowsUnknown, match=r"version 2 .* begins at version 3 of 2"):
         added(uri, 2)
     assert sorted_rows(here(uri, 2, 3)) == [row(2)]
 
@@ -271,9 +252,8 @@ def test_vacuumed_files_are_named(tmp_path: Path) -> None:
         append(uri, rows[2 * nth : 2 * nth + 2])
     compact(uri)
     DeltaTable(uri).vacuum(0, dry_run=False, enforce_retention_duration=False)
-    with pytest.raises(FilesVacuumed, match=r"^2 files that version 2 of 2.*consumers --forget") as raised:
+    with pytest.raises(AddedRowsUnknown, match=r"2 files that version 2 of 2"):
         added_rows.refuse_vacuumed(uri, between(uri, 1, 3))
-    assert len(raised.value.missing) == 2
     append(uri, [row(9)])
     added_rows.refuse_vacuumed(uri, between(uri, 3, int(DeltaTable(uri).version())))
 
@@ -282,6 +262,5 @@ def test_rows_that_were_taken_away_are_not_passed_by(tmp_path: Path) -> None:
     uri = create(str(tmp_path / "growing"), replace(GROWING, mode=Mode.MUTABLE))
     append(uri, rows_for(4, ("org",)))
     DeltaTable(uri).delete("id = 'id-1'")
-    with pytest.raises(RowsTakenAway, match=r"Version 2 of 2.*DELETE"):
+    with pytest.raises(AddedRowsUnknown, match=r"version 2 of 2.*DELETE"):
         added(uri, 2)
-    assert added(uri, 2, passed=lambda _marker: True) == []
