@@ -52,9 +52,9 @@ class Delivery:
         sink: Sink,
         *,
         retry_after: timedelta = timedelta(seconds=5),
-        on_delivered: Callable[[Delivered], None] = lambda _delivered: None,
     ) -> None:
-        self._spool, self._vault, self._sink, self.on_delivered = spool, vault, sink, on_delivered
+        self._spool, self._vault, self._sink = spool, vault, sink
+        self.on_delivered: Callable[[Delivered], None] = lambda _delivered: None
         self._seal = SpoolSeal(vault.keyring.secret("spool"), spool.id)
         self._retry_after_s = retry_after.total_seconds()
         self.failed: str | None = None

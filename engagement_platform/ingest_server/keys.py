@@ -7,7 +7,6 @@ import hmac
 import re
 import secrets
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -95,22 +94,22 @@ class KeyCache:
     While the database does not answer, known keys go on to count.
     """
 
-    def __init__(self, keys: IngestKeys, refresh_s: float, *, elapsed: Callable[[], float] = time.monotonic) -> None:
-        self._keys, self._refresh_s, self._elapsed = keys, refresh_s, elapsed
+    def __init__(self, keys: IngestKeys, refresh_s: float) -> None:
+        self._keys, self._refresh_s = keys, refresh_s
         self._known = {key.key_id: key for key in keys.all()}
-        self._read_at = elapsed()
+        self._read_at = time.monotonic()
         self.unanswered: StoresUnavailable | None = None
         """Why the database was not read the last time."""
 
     def refresh(self) -> None:
         """Read the database when it is time; blocks for some milliseconds."""
-        if self._elapsed() - self._read_at < self._refresh_s:
+        if time.monotonic() - self._read_at < self._refresh_s:
             return
         try:
             self._known, self.unanswered = {key.key_id: key for key in self._keys.all()}, None
         except StoresUnavailable as error:
             self.unanswered = error
-        self._read_at = self._elapsed()
+        self._read_at = time.monotonic()
 
     def recognize(self, text: str) -> IngestKey | None:
         """Whose key it is, revoked ones included; None for any other text.

@@ -20,9 +20,8 @@ from engagement_platform.ingest_server.keys import IngestKeys, KeyCache
 from engagement_platform.ingest_server.sinks import open_sink
 from engagement_platform.ingest_server.spool import Spool, spool_folder
 from engagement_platform.lake.arrow import table_of
-from engagement_platform.pii.contracts import VAULT
 from engagement_platform.pii.erasure import expire_refused
-from engagement_platform.pii.vault import Vault, open_vault
+from engagement_platform.pii.vault import VAULT, Vault, open_vault
 from engagement_platform.settings import Settings
 
 _HOUR_S = 3600.0

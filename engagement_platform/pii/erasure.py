@@ -26,9 +26,8 @@ from engagement_platform.lake.contract import Table
 from engagement_platform.lake.erased import ERASE_PLAYERS
 from engagement_platform.lake.scan import MAX_LITERALS
 from engagement_platform.lake.turns import turn
-from engagement_platform.pii.contracts import REFUSED, VAULT
 from engagement_platform.pii.keys import EVERY_GAME, Owner
-from engagement_platform.pii.vault import Vault
+from engagement_platform.pii.vault import REFUSED, VAULT, Vault
 from engagement_platform.settings import Settings
 
 DELIVERY = "pii/delivery"

@@ -14,12 +14,77 @@ from dataclasses import dataclass
 from threading import Lock
 from typing import Any, NamedTuple, TypeVar, cast
 
-from sqlalchemy import ColumnElement, Connection, Engine, Row, Table, and_, select
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    ColumnElement,
+    Connection,
+    Engine,
+    Integer,
+    LargeBinary,
+    MetaData,
+    Row,
+    String,
+    Table,
+    and_,
+    select,
+)
 
-from engagement_platform.engine.database import next_sequence, reading, utc_now, writing
-from engagement_platform.pii.database import PII_ERASED, PII_KEY, PII_SECRET
+from engagement_platform.engine.database import (
+    ensure_tables,
+    next_sequence,
+    open_engine,
+    reading,
+    utc_now,
+    writing,
+)
+from engagement_platform.engine.schema import UtcTimestamp
 from engagement_platform.pii.master import Masters
 from engagement_platform.pii.sealing import new_key, words
+
+METADATA = MetaData()
+
+# Keys that are nobody's: what makes references, hashes, spool keys and signatures.
+PII_SECRET = Table(
+    "pii_secret",
+    METADATA,
+    Column("name", String(64), primary_key=True),
+    Column("master_version", String(2048), nullable=False),
+    Column("wrapped", LargeBinary, nullable=False),
+)
+
+PII_KEY = Table(
+    "pii_key",
+    METADATA,
+    Column("game", String(256), primary_key=True),
+    Column("subject_ref", String(64), primary_key=True),
+    Column("version", BigInteger, primary_key=True),
+    Column("master_version", String(2048), nullable=False, index=True),
+    Column("wrapped", LargeBinary, nullable=False),
+    Column("created_ts", UtcTimestamp, nullable=False),
+)
+
+# Tombstones: players of a game, persons and engagements of an organization ("": of all), keys of an entity. By keyed
+# hash, so the table does not name whom it is about.
+PII_ERASED = Table(
+    "pii_erased",
+    METADATA,
+    Column("kind", String(128), primary_key=True),
+    Column("within", String(1024), primary_key=True),
+    Column("ref", String(64), primary_key=True),
+    # Of the stores, as batches have one: tells whether a batch began before or after.
+    Column("sequence", BigInteger, nullable=False),
+)
+
+# Erasures of these tables that are asked for and not finished: who it is, encrypted. Emptied in the end.
+PII_ERASURE = Table(
+    "pii_erasure",
+    METADATA,
+    Column("number", Integer, primary_key=True, autoincrement=True),
+    Column("subject_ref", String(64), nullable=False),
+    Column("sealed", LargeBinary, nullable=False),
+    sqlite_autoincrement=True,
+)
 
 PLAYER = "player"
 """Kind of the tombstones of owners of keys."""
@@ -210,6 +275,13 @@ def erased_keys(connection: Connection, kind: str, keys: Collection[K], before: 
         rows = connection.execute(select(PII_ERASED).where(PII_ERASED.c.kind == kind, PII_ERASED.c.ref.in_(refs)))
         found |= {(row.within, row.ref) for row in rows if before is None or row.sequence < before}
     return {key for key in keys if key in found or (EVERY_GAME, key[1]) in found}
+
+
+def open_pii(url: str) -> Engine:
+    """Connect to the stores, with these tables. Raises what `open_engine` raises."""
+    engine = open_engine(url)
+    ensure_tables(engine, METADATA)
+    return engine
 
 
 def empty_log(engine: Engine) -> None:

@@ -14,8 +14,17 @@ from sqlalchemy import select
 
 from engagement_platform.engine.database import reading, writing
 from engagement_platform.lake.erased import PSEUDONYM
-from engagement_platform.pii.database import PII_ERASED, PII_ERASURE, open_pii
-from engagement_platform.pii.keys import PLAYER, Keyring, Owner, erased_keys, put_up
+from engagement_platform.pii.keys import (
+    LOCK,
+    PII_ERASED,
+    PII_ERASURE,
+    PLAYER,
+    Keyring,
+    Owner,
+    erased_keys,
+    open_pii,
+    put_up,
+)
 from engagement_platform.pii.master import Masters
 from engagement_platform.pii.sealing import Sealer, derived, words
 from engagement_platform.settings import Settings
@@ -26,8 +35,6 @@ ANYWHERE = ""
 
 Id = tuple[str, str]
 """organization_id (or ANYWHERE), and an id within it."""
-
-_LOCK = "pii-keys"
 
 
 def entity(name: str) -> str:
@@ -102,13 +109,13 @@ class StoredTombstones:
         keys = [(organization, self.ref(kind, id_)) for organization, id_ in ids]
         if not keys:
             return 0
-        with writing(self.keyring.engine, _LOCK) as connection:
+        with writing(self.keyring.engine, LOCK) as connection:
             return put_up(connection, kind, keys)
 
     def ask(self, subject_ref: str, what: Mapping[str, Any]) -> int:
         """Write down, encrypted, what is to be erased; its number. The same of the same subject once only."""
         table, plain, sealer = PII_ERASURE, json.dumps(what, sort_keys=True).encode(), self._sealer
-        with writing(self.keyring.engine, _LOCK) as connection:
+        with writing(self.keyring.engine, LOCK) as connection:
             for row in connection.execute(select(table).where(table.c.subject_ref == subject_ref)).all():
                 if self._opened(row.sealed, subject_ref) == plain:
                     return int(row.number)
@@ -132,7 +139,7 @@ class StoredTombstones:
 
     def forget_asked(self, through: int) -> None:
         """Forget erasures up to this number, which are finished. On SQLite the bytes are overwritten."""
-        with writing(self.keyring.engine, _LOCK) as connection:
+        with writing(self.keyring.engine, LOCK) as connection:
             connection.execute(PII_ERASURE.delete().where(PII_ERASURE.c.number <= through))
 
     @cached_property

@@ -6,7 +6,7 @@ from contextlib import closing
 from pathlib import Path
 
 from engagement_platform.embedded.kafka import EmbeddedKafka
-from engagement_platform.pii.database import open_pii
+from engagement_platform.pii.keys import open_pii
 
 PAGE = Path(__file__).parents[2] / "docs" / "exactly_once.md"
 

@@ -34,9 +34,8 @@ from engagement_platform.ingest_server.sinks import (
     packed,
 )
 from engagement_platform.ingest_server.spool import Segment, Spool
-from engagement_platform.pii.contracts import REFUSED, VAULT
 from engagement_platform.pii.erasure import erase, subject
-from engagement_platform.pii.vault import Refusal, Vault
+from engagement_platform.pii.vault import REFUSED, VAULT, Refusal, Vault
 from engagement_platform.settings import IngestServerSettings, PiiSettings, Settings
 from engagement_platform_tests.conftest import Moto
 from engagement_platform_tests.ingest_server.world import event, ids, stored, wait_until

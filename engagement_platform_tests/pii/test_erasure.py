@@ -21,11 +21,10 @@ from engagement_platform.ingest_server.events import Sent
 from engagement_platform.ingest_server.intake import Intake
 from engagement_platform.ingest_server.sinks import FolderSink, packed
 from engagement_platform.ingest_server.spool import Spool, spool_folder
-from engagement_platform.pii.contracts import REFUSED, VAULT
 from engagement_platform.pii.erasure import Erasable, Subject, erase, expire_refused, subject, unattributed
 from engagement_platform.pii.keys import Owner
 from engagement_platform.pii.receipts import ReceiptRefused, receipt, verify
-from engagement_platform.pii.vault import Refusal, Vault
+from engagement_platform.pii.vault import REFUSED, VAULT, Refusal, Vault
 from engagement_platform.settings import Settings
 from engagement_platform_tests.files_with import places_with
 from engagement_platform_tests.ingest_server.world import event, ids, stored

@@ -19,12 +19,10 @@ from engagement_platform.engine.model import Manifest, Transaction
 from engagement_platform.engine.stores import CheckpointStore
 from engagement_platform.lake.arrow import table_of
 from engagement_platform.pii import keys
-from engagement_platform.pii.contracts import AUDIT, REFUSED, VAULT
-from engagement_platform.pii.database import PII_KEY, PII_SECRET
-from engagement_platform.pii.keys import EVERY_GAME, Keyring, Owner
+from engagement_platform.pii.keys import EVERY_GAME, PII_KEY, PII_SECRET, Keyring, Owner
 from engagement_platform.pii.master import KmsMaster, LocalMaster, MasterKeyUnusable
 from engagement_platform.pii.sealing import SealBroken, Sealer, new_key, words
-from engagement_platform.pii.vault import Deposit, PurposeRefused, Refusal, Vault, open_vault
+from engagement_platform.pii.vault import AUDIT, REFUSED, VAULT, Deposit, PurposeRefused, Refusal, Vault, open_vault
 from engagement_platform.settings import PiiSettings, Settings
 from engagement_platform_tests import plant
 from engagement_platform_tests.conftest import Moto
