@@ -19,7 +19,7 @@ from engagement_platform.cli.common import (
 )
 
 if TYPE_CHECKING:
-    from engagement_platform.status import JobStatus
+    from engagement_platform.pipelines.status import JobStatus
 
 
 def run(
@@ -54,8 +54,8 @@ def status(as_json: Json = False) -> None:
     Exit status: 0, or 1 with the reason when broker or stores do not answer.
     """
     from engagement_platform.pipelines.jobs import open_stores
+    from engagement_platform.pipelines.status import job_statuses
     from engagement_platform.settings import Settings
-    from engagement_platform.status import job_statuses
 
     settings = Settings()
     jobs = job_statuses(settings)

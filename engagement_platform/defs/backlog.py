@@ -15,9 +15,9 @@ from engagement_platform.engine.model import BatchRecord, JobState
 from engagement_platform.pipelines.games.backlog import backlog as objects_waiting
 from engagement_platform.pipelines.games.feed import Feed
 from engagement_platform.pipelines.jobs import PATIENCE, open_stores, topic_of
+from engagement_platform.pipelines.status import in_tables, unread_from
 from engagement_platform.settings import Settings
 from engagement_platform.sources.kafka import KafkaSource
-from engagement_platform.status import in_tables, unread_from
 
 
 @dataclass(frozen=True)

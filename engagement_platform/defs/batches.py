@@ -15,7 +15,7 @@ from engagement_platform.defs.plot import picture
 from engagement_platform.engine.job import BatchReport
 from engagement_platform.engine.model import BatchRecord, Counts, Offsets, accounted
 from engagement_platform.lake.contract import Table
-from engagement_platform.status import freshness_quantiles
+from engagement_platform.pipelines.status import freshness_quantiles
 
 Metadata = dict[str, dg.MetadataValue]
 

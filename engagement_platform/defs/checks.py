@@ -21,9 +21,9 @@ from engagement_platform.errors import PlatformError
 from engagement_platform.lake.engagement import MUTATION_REQUEST, NOTIFICATION, QUARANTINE
 from engagement_platform.pipelines.jobs import INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS, JOB_NAMES
 from engagement_platform.pipelines.parts import APPLY_MUTATIONS
+from engagement_platform.pipelines.status import Waiting as Pending
+from engagement_platform.pipelines.status import pending_changes, succeeded, summed
 from engagement_platform.sources.kafka_errors import TopicMissing
-from engagement_platform.status import Waiting as Pending
-from engagement_platform.status import pending_changes, succeeded, summed
 
 DATA, NOTIFIED, REQUESTS, REJECTED = map(key_of, (DATA_TABLE, NOTIFICATION, MUTATION_REQUEST, QUARANTINE))
 

@@ -25,8 +25,8 @@ from engagement_platform.engine.model import BatchRecord, JobState
 from engagement_platform.lake.engagement import CHANGESET, MAPPING, NOTIFICATION
 from engagement_platform.pipelines.mutations.move import REMATERIALIZE_ALIASES, purge_before
 from engagement_platform.pipelines.parts import APPLY_MUTATIONS
+from engagement_platform.pipelines.status import pending_changes
 from engagement_platform.settings import Settings
-from engagement_platform.status import pending_changes
 
 # Not the pool of the engagements: a pool is held for a whole drain, up to ten minutes, in which no request would be
 # announced. The lease of the Data Table is taken batch by batch, first come first served, so two drains side by side

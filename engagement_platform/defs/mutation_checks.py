@@ -23,8 +23,8 @@ from engagement_platform.pipelines.mutations.identity import Edge
 from engagement_platform.pipelines.parts import APPLY_MUTATIONS
 from engagement_platform.pipelines.snapshot import DATA, pending, snapshot
 from engagement_platform.pipelines.state import Requests
+from engagement_platform.pipelines.status import succeeded
 from engagement_platform.settings import Settings
-from engagement_platform.status import succeeded
 from engagement_platform.verify import Finding
 
 SAMPLED_ORGANIZATIONS = 20

@@ -24,8 +24,8 @@ from engagement_platform.lake import log
 from engagement_platform.lake.engagement import ALIAS, MAPPING, NOTIFICATION, QUARANTINE
 from engagement_platform.pipelines.jobs import INGEST_ENGAGEMENTS
 from engagement_platform.pipelines.parts import APPLY_MUTATIONS
+from engagement_platform.pipelines.status import succeeded
 from engagement_platform.settings import Settings
-from engagement_platform.status import succeeded
 from engagement_platform.verify import Finding
 
 DATA, NAMES, NOTIFIED, REJECTED, ALIASES = map(key_of, (DATA_TABLE, MAPPING, NOTIFICATION, QUARANTINE, ALIAS))

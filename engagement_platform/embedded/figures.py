@@ -16,10 +16,10 @@ from engagement_platform.engine.model import BatchRecord, JobState
 from engagement_platform.errors import PlatformError
 from engagement_platform.pipelines.jobs import INGEST_MUTATION_REQUESTS, TOPIC_JOBS, open_stores
 from engagement_platform.pipelines.parts import APPLY_MUTATIONS
+from engagement_platform.pipelines.status import job_statuses, quantiles
 from engagement_platform.settings import KafkaSettings, Settings
 from engagement_platform.sources.kafka import KafkaSource
 from engagement_platform.sources.kafka_errors import TopicMissing
-from engagement_platform.status import job_statuses, quantiles
 
 WARMING_BATCHES = 2
 """Of a job after a start: the first pays for loading classes (about 10 s), the second for what waited meanwhile."""

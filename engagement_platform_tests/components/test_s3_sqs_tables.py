@@ -22,8 +22,8 @@ from engagement_platform.erasing.places import game_places
 from engagement_platform.errors import PlatformError
 from engagement_platform.pipelines.declarations.declared import DeclarationRefused, declarations
 from engagement_platform.pipelines.jobs import job_names, open_stores, reset_job
+from engagement_platform.pipelines.status import backlog
 from engagement_platform.settings import Settings
-from engagement_platform.status import backlog
 from engagement_platform_tests.components.test_kafka_table import evaluated, tick
 from engagement_platform_tests.pipelines.games.conftest import World, world
 

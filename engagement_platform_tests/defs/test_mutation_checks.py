@@ -13,7 +13,7 @@ from engagement_platform.defs.checks import announced_rows_result, pending_age_r
 from engagement_platform.defs.mutation import PRESSING_ROWS, ToMove, why_move
 from engagement_platform.defs.mutation_checks import Announced, chains, not_announced, sampled
 from engagement_platform.pipelines.mutations.identity import Edge
-from engagement_platform.status import Waiting
+from engagement_platform.pipelines.status import Waiting
 from engagement_platform_tests.pipelines.mutations.histories import convert, edges
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)

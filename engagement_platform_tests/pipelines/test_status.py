@@ -25,8 +25,7 @@ from engagement_platform.pipelines.jobs import (
 from engagement_platform.pipelines.mutations.move import REMATERIALIZE_ALIASES
 from engagement_platform.pipelines.parts import APPLY_MUTATIONS
 from engagement_platform.pipelines.snapshot import DATA, WATERMARK
-from engagement_platform.settings import KafkaSettings, Settings
-from engagement_platform.status import (
+from engagement_platform.pipelines.status import (
     Waiting,
     backlog,
     freshness_quantiles,
@@ -35,6 +34,7 @@ from engagement_platform.status import (
     succeeded,
     summed,
 )
+from engagement_platform.settings import KafkaSettings, Settings
 from engagement_platform_tests.conftest import Broker
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
