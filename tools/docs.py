@@ -94,8 +94,8 @@ def _row(*cells: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """Text in which Markdown sees no tags: `<home>` would vanish."""
-    return text.replace("<", "&lt;").replace(">", "&gt;")
+    """Text on one line, in which Markdown sees no tags: `<home>` would vanish."""
+    return " ".join(text.split()).replace("<", "&lt;").replace(">", "&gt;")
 
 
 def _section(field: FieldInfo) -> type[BaseModel]:

@@ -22,30 +22,38 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
-from engagement_platform.settings.alerting import AlertingSettings, QualitySettings, SeverityName
-from engagement_platform.settings.batches import BatchSettings, DrainSettings
-from engagement_platform.settings.consumers import ConsumerSettings
-from engagement_platform.settings.dagster import DagsterSettings
-from engagement_platform.settings.decoding import DecodingSettings, MessageField
-from engagement_platform.settings.games import GamesSettings, LiveOpsSettings
-from engagement_platform.settings.ingest_server import IngestServerSettings
-from engagement_platform.settings.kafka import KafkaSettings
-from engagement_platform.settings.layout import HealthSettings, LayoutScheme, LayoutSettings
-from engagement_platform.settings.local import EmbeddedSettings, TrafficSettings
-from engagement_platform.settings.maintenance import MaintenanceSettings
-from engagement_platform.settings.mutation import ApplyStrategy, MutationSettings
-from engagement_platform.settings.pii import PiiSettings
-from engagement_platform.settings.pipelines import PageViewsSettings, PipelinesSettings
-from engagement_platform.settings.profiles import (
+from engagement_platform.settings.games import GamesSettings, IngestServerSettings, LiveOpsSettings, PiiSettings
+from engagement_platform.settings.operations import (
+    AlertingSettings,
+    ConsumerSettings,
+    DagsterSettings,
+    QualitySettings,
+    SeverityName,
+)
+from engagement_platform.settings.pipelines import (
+    ApplyStrategy,
+    BatchSettings,
+    DecodingSettings,
+    DrainSettings,
     MergeOnReadSettings,
+    MessageField,
+    MutationSettings,
+    PageViewsSettings,
+    PipelinesSettings,
     RematerializeMethod,
     RematerializeSettings,
     UnknownUpdate,
     ViewStrategy,
 )
 from engagement_platform.settings.section import Section
-from engagement_platform.settings.spark import SparkSettings
-from engagement_platform.settings.stores import StoreSettings
+from engagement_platform.settings.services import (
+    EmbeddedSettings,
+    KafkaSettings,
+    SparkSettings,
+    StoreSettings,
+    TrafficSettings,
+)
+from engagement_platform.settings.tables import HealthSettings, LayoutScheme, LayoutSettings, MaintenanceSettings
 
 __all__ = [
     "ENV_PREFIX", "AlertingSettings", "ApplyStrategy", "BatchSettings", "ConsumerSettings", "DagsterSettings",
@@ -68,18 +76,21 @@ class Settings(BaseSettings):
     """All settings. Construct it where a process starts and hand it on; reading it again may read other values."""
 
     model_config = SettingsConfigDict(
-        env_prefix=ENV_PREFIX, env_nested_delimiter="__", extra="forbid", frozen=True, validate_default=True
+        env_prefix=ENV_PREFIX,
+        env_nested_delimiter="__",
+        extra="forbid",
+        frozen=True,
+        validate_default=True,
+        use_attribute_docstrings=True,
     )
 
-    home: Path = Field(default_factory=_data_home, description="All local state: stores, broker data, Dagster, lake.")
-    lake_uri: str | None = Field(
-        default=None, description="Root of the Delta tables: a folder, or s3a://bucket/prefix. Not set: <home>/lake."
-    )
-    defs_folder: Path | None = Field(
-        default=None,
-        description="Folder whose `defs.yaml` files, at any depth, declare tables of your own (docs/tutorial.md). They "
-        "are part of everything: Dagster, `run`, `status`. Relative to the working directory.",
-    )
+    home: Path = Field(default_factory=_data_home)
+    """All local state: stores, broker data, Dagster, lake."""
+    lake_uri: str | None = None
+    """Root of the Delta tables: a folder, or s3a://bucket/prefix. Not set: <home>/lake."""
+    defs_folder: Path | None = None
+    """Folder whose `defs.yaml` files, at any depth, declare tables of your own (docs/tutorial.md). They are part of
+    everything: Dagster, `run`, `status`. Relative to the working directory."""
     kafka: KafkaSettings = Field(default_factory=KafkaSettings)
     spark: SparkSettings = Field(default_factory=SparkSettings)
     stores: StoreSettings = Field(default_factory=StoreSettings)

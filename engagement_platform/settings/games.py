@@ -1,126 +1,159 @@
-"""Game events and live operations."""
+"""Game events, live operations, the ingest server and personal data."""
 
 from __future__ import annotations
 
 from datetime import timedelta
 from pathlib import Path
+from typing import Literal
 
 from pydantic import Field
 
-from engagement_platform.settings.section import Section
-
-_MIB = 1024**2
+from engagement_platform.settings.section import GIB, KIB, MIB, Section
 
 
 class GamesSettings(Section):
     """Events of games: where they come from, and which are taken."""
 
-    bucket: str | None = Field(
-        default=None, description="Bucket that the ingest server, or Firehose, writes events into; replays list it."
-    )
-    prefix: str = Field(
-        default="events/",
-        description="Keys of events begin so, and go on with the hour of arrival, YYYY/MM/DD/HH/, in UTC.",
-    )
-    queue_url: str | None = Field(
-        default=None,
-        description="SQS queue in which S3 announces new objects. Not set: no game event is read. Credentials, region "
-        "and AWS_ENDPOINT_URL are found where AWS's own tools look.",
-    )
-    declarations: Path | None = Field(
-        default=None,
-        description="Folder of declared types of events, one TOML file each, beside those that ship. Read when the "
-        "code is loaded: restart the code server after a change.",
-    )
-    max_objects: int = Field(default=1000, ge=1, description="Most objects in one batch.")
-    max_bytes: int = Field(
-        default=16 * _MIB,
-        ge=1,
-        description="Most bytes of objects in one batch, as they lie in the bucket; a larger one makes a batch alone. "
-        "JSON lines are about ten times as large unpacked.",
-    )
-    max_lateness: timedelta = Field(
-        default=timedelta(days=7),
-        description="Events further back than this when their object arrived are quarantined as `late`. With it the "
-        "partitions that a batch writes, and so its files, are bounded.",
-    )
-    max_ahead: timedelta = Field(
-        default=timedelta(hours=1),
-        description="Events further ahead than this when their object arrived are quarantined as `future`: clocks of "
-        "devices are wrong.",
-    )
-    duplicate_window: timedelta = Field(
-        default=timedelta(hours=1),
-        description="Two events of a type with one event_id are the same, and the second is dropped, when their times "
-        "are at most so far apart. A sender that repeats an event repeats its time as well; the window is for those "
-        "that stamp it anew.",
-    )
-    visibility: timedelta = Field(
-        default=timedelta(minutes=5),
-        description="How long a message stays with a run that has received it; prolonged while the run lives. After "
-        "a crash it takes so long until SQS hands it out again, to no harm.",
-    )
+    bucket: str | None = None
+    """Bucket that the ingest server, or Firehose, writes events into; replays list it."""
+    prefix: str = "events/"
+    """Keys of events begin so, and go on with the hour of arrival, YYYY/MM/DD/HH/, in UTC."""
+    queue_url: str | None = None
+    """SQS queue in which S3 announces new objects. Not set: no game event is read. Credentials, region and
+    AWS_ENDPOINT_URL are found where AWS's own tools look."""
+    declarations: Path | None = None
+    """Folder of declared types of events, one TOML file each, beside those that ship. Read when the code is loaded:
+    restart the code server after a change."""
+    max_objects: int = Field(1000, ge=1)
+    """Most objects in one batch."""
+    max_bytes: int = Field(16 * MIB, ge=1)
+    """Most bytes of objects in one batch, as they lie in the bucket; a larger one makes a batch alone. JSON lines are
+    about ten times as large unpacked."""
+    max_lateness: timedelta = timedelta(days=7)
+    """Events further back than this when their object arrived are quarantined as `late`. With it the partitions that a
+    batch writes, and so its files, are bounded."""
+    max_ahead: timedelta = timedelta(hours=1)
+    """Events further ahead than this when their object arrived are quarantined as `future`: clocks of devices are
+    wrong."""
+    duplicate_window: timedelta = timedelta(hours=1)
+    """Two events of a type with one event_id are the same, and the second is dropped, when their times are at most so
+    far apart. A sender that repeats an event repeats its time as well; the window is for those that stamp it anew."""
+    visibility: timedelta = timedelta(minutes=5)
+    """How long a message stays with a run that has received it; prolonged while the run lives. After a crash it takes
+    so long until SQS hands it out again, to no harm."""
 
 
 class LiveOpsSettings(Section):
     """When the figures of a game are worth an alert. How they are compared is in docs/alerts.md."""
 
-    watch: timedelta = Field(
-        default=timedelta(hours=2),
-        description="After a change of live-ops, figures are judged more strictly for so long.",
-    )
-    change_drop: float = Field(
-        default=0.2, gt=0, lt=1, description="After a change: a smaller drop below the expected figure is never told."
-    )
-    change_chance: float = Field(
-        default=1e-6,
-        gt=0,
-        lt=1,
-        description="After a change: told when a drop is less likely by chance. 2,400 looks in two hours make a false "
-        "alarm in some hundred changes.",
-    )
-    drop: float = Field(
-        default=0.4, gt=0, lt=1, description="Without a change: a smaller drop below the expected figure is never told."
-    )
-    chance: float = Field(
-        default=1e-9,
-        gt=0,
-        lt=1,
-        description="Without a change: told when a drop is less likely by chance; 800,000 looks a game in four weeks.",
-    )
-    silence_events: float = Field(
-        default=30.0,
-        gt=0,
-        description="A game is silent when nothing came for so long that so many events were expected. With Poisson's "
-        "chances that is one false alarm in 10^13 looks; games are not that regular.",
-    )
-    shortest_silence: timedelta = Field(
-        default=timedelta(minutes=3),
-        description="A shorter silence is never told: a delivery that is late by a minute or two is no outage.",
-    )
-    delay: timedelta = Field(
-        default=timedelta(minutes=2),
-        description="How long events take from a device to a table. A minute is judged when events were ingested so "
-        "long after it; judged earlier, a minute whose events are still coming looks like a drop. (A guess: batches "
-        "of some seconds after objects of a minute.)",
-    )
-    patience: timedelta = Field(
-        default=timedelta(minutes=15),
-        description="When no game sends anything, time goes on by this machine's clock, so long behind it, so that "
-        "silence of the only game is told, too. A pause of ingestion that is longer looks like silence of all.",
-    )
-    players_open: timedelta = Field(
-        default=timedelta(days=1),
-        description="Who was there in a minute is kept for so long. What comes later than that adds to all figures of "
-        "its minute but `players`. 100,000 players of a minute's figures take about 10 MB (a guess).",
-    )
-    poll: timedelta = Field(
-        default=timedelta(seconds=5),
-        description="How often `live-ops run --follow` looks at the figures.",
-    )
-    automatic: bool = Field(
-        default=False,
-        description="Whether Dagster's sensor `live_ops_automation` is on from the start: a run after new events, at "
-        "most once a minute. Not beside `live-ops run --follow`, which does the same without runs: of two, one would "
-        "stop with CursorMoved. `up` sets it where it runs simulated games, unless it is set already.",
-    )
+    watch: timedelta = timedelta(hours=2)
+    """After a change of live-ops, figures are judged more strictly for so long."""
+    change_drop: float = Field(0.2, gt=0, lt=1)
+    """After a change: a smaller drop below the expected figure raises no alert."""
+    change_chance: float = Field(1e-6, gt=0, lt=1)
+    """After a change: an alert is raised when a drop is less likely by chance. 2,400 looks in two hours make a false
+    alarm in some hundred changes."""
+    drop: float = Field(0.4, gt=0, lt=1)
+    """Without a change: a smaller drop below the expected figure raises no alert."""
+    chance: float = Field(1e-9, gt=0, lt=1)
+    """Without a change: an alert is raised when a drop is less likely by chance; 800,000 looks a game in four weeks."""
+    silence_events: float = Field(30.0, gt=0)
+    """A game is silent when nothing came for so long that so many events were expected. With Poisson's chances that is
+    one false alarm in 10^13 looks; games are not that regular."""
+    shortest_silence: timedelta = timedelta(minutes=3)
+    """A shorter silence raises no alert: a delivery that is late by a minute or two is no outage."""
+    delay: timedelta = timedelta(minutes=2)
+    """How long events take from a device to a table. A minute is judged when events were ingested so long after it;
+    judged earlier, a minute whose events are still coming looks like a drop. (A guess: batches of some seconds after
+    objects of a minute.)"""
+    patience: timedelta = timedelta(minutes=15)
+    """When no game sends anything, time goes on by this machine's clock, so long behind it, so that silence of the only
+    game raises an alert, too. A pause of ingestion that is longer looks like silence of all."""
+    players_open: timedelta = timedelta(days=1)
+    """Who was there in a minute is kept for so long. What comes later than that adds to all figures of its minute but
+    `players`. 100,000 players of a minute's figures take about 10 MB (a guess)."""
+    poll: timedelta = timedelta(seconds=5)
+    """How often `live-ops run --follow` looks at the figures."""
+    automatic: bool = False
+    """Whether Dagster's sensor `live_ops_automation` is on from the start: a run after new events, at most once a
+    minute. Not beside `live-ops run --follow`, which does the same without runs: of two, one would stop with
+    CursorMoved. `up` sets it where it runs simulated games, unless it is set already."""
+
+
+class IngestServerSettings(Section):
+    """The HTTP server that games send their events to."""
+
+    host: str = "127.0.0.1"
+    """Address to listen on. It speaks plain HTTP: for other machines put a proxy with TLS before it."""
+    port: int = Field(8088, ge=0, le=65535)
+    """Port to listen on; 0 takes a free one."""
+    sink: Literal["local", "s3", "firehose"] = "local"
+    """Where clean events go: `local` gzip objects in `folder`, `s3` the same in `games.bucket`, `firehose` the delivery
+    stream `stream`."""
+    folder: Path | None = None
+    """Root of the sink `local`. Not set: <home>/games."""
+    stream: str | None = None
+    """Delivery stream of Firehose for the sink `firehose`."""
+    spool: Path | None = None
+    """Folder in which acknowledged events wait for the sink; on a disk that survives the machine's crash. Not set:
+    <home>/ingest/spool."""
+    segment_bytes: int = Field(8 * MIB, ge=1)
+    """A segment of the spool, which makes one object, is closed at this size before compression."""
+    segment_age: timedelta = timedelta(seconds=60)
+    """A segment is closed at this age, and at the end of the hour. Shorter: events are queryable sooner, from more and
+    smaller objects (Firehose's own default is 300 s)."""
+    max_spool_bytes: int = Field(2 * GIB, ge=1)
+    """More bytes waiting for the sink than this, and requests are answered with 503 until it catches up; 2 GiB are
+    hours of a busy game."""
+    max_body_bytes: int = Field(1 * MIB, ge=1)
+    """Largest body of a request as it is sent: 413."""
+    max_inflated_bytes: int = Field(8 * MIB, ge=1)
+    """Largest body after decompression: 413. No more than that is inflated."""
+    max_events: int = Field(500, ge=1)
+    """Most events in a request: 413 (Firehose's own limit)."""
+    max_event_bytes: int = Field(64 * KIB, ge=2, le=1000 * KIB)
+    """A larger event is refused; Firehose takes 1,000 KiB."""
+    max_depth: int = Field(16, ge=1, le=100)
+    """An event that is nested deeper is refused."""
+    max_ahead: timedelta = timedelta(days=1)
+    """An event from further ahead of the server's clock is refused."""
+    rate_events: float = Field(5_000, gt=0)
+    """Events a second that a game may send for long; beyond, 429 with Retry-After."""
+    burst_events: int = Field(20_000, ge=1)
+    """Events that a game may send at once after a pause."""
+    key_refresh: timedelta = timedelta(seconds=5)
+    """A new or revoked key is known to the server after so long."""
+    refused_for: timedelta = timedelta(days=30)
+    """Refused events are kept, encrypted, for so long."""
+    retry_after: timedelta = timedelta(seconds=5)
+    """Pause before a sink that failed is tried again; doubled up to 60 s."""
+    stop_within: timedelta = timedelta(seconds=10)
+    """When it is asked to stop, the server delivers what is in the spool for at most so long; the rest is delivered by
+    its next start."""
+
+
+class PiiSettings(Section):
+    """Which fields of events are personal data, and how it is kept."""
+
+    fields: dict[str, str] = Field(default_factory=dict)
+    """More fields that are personal data: event type, or `*` for all, to JSON pointers with blanks between them; `*` in
+    a pointer stands for every element of a list and every key. Added to those that ship."""
+    safe: dict[str, str] = Field(default_factory=dict)
+    """Fields that are never looked at, in the same form, such as a version number like 1.2.3.4, which is taken for an
+    IP address. What is declared in `fields` is taken out all the same."""
+    subject: str = "/player_id"
+    """JSON pointer to whom an event is about."""
+    unknown: Literal["drop", "hash", "reject"] = "drop"
+    """A field that nobody declared and that looks like an e-mail or IP address, phone or card number: `drop` leaves it
+    out, `hash` puts a keyed hash in its place (for joins), `reject` refuses the event."""
+    master_key_file: Path | None = None
+    """File with the master key, readable by its owner only; made when it is missing. Not set: <home>/pii/master.json.
+    Keep a copy apart from the stores: without it nothing in the vault can be read."""
+    kms_key_id: str | None = None
+    """Key, alias or ARN of AWS KMS that wraps the keys instead of the file's."""
+    raw_objects: Literal["rewrite", "leave"] = "rewrite"
+    """What an erasure does with raw events in `games.bucket`, and in the buckets of declared feeds: `rewrite` lists and
+    reads every object below the prefix and writes those with events of the subject anew, `leave` does not look, and the
+    receipt says so."""
+    purposes: str = "access-request, fraud, legal, support"
+    """What the vault may be read for, comma separated. Every read names one and is written down."""

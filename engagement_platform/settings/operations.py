@@ -1,0 +1,62 @@
+"""Freshness, alerts, consumers and what Dagster does by itself."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Literal
+
+from pydantic import Field, SecretStr
+
+from engagement_platform.settings.section import Section
+
+SeverityName = Literal["info", "warning", "error"]
+
+
+class QualitySettings(Section):
+    freshness: timedelta = timedelta(minutes=5)
+    """The freshness check fails when the oldest message that waits is older than this."""
+
+
+class AlertingSettings(Section):
+    """Whom to tell of alerts, which, and how often."""
+
+    urls: list[SecretStr] = Field(default_factory=list)
+    """Apprise URLs that alerts are sent to: Slack, mail, a webhook ([alerts.md](alerts.md)). They hold tokens and are
+    never printed. One JSON list in the environment. Empty: alerts are kept and listed, and nothing is sent."""
+    severities: list[SeverityName] = Field(["warning", "error"])
+    """Alerts of other severities are kept and listed, and not sent."""
+    mute: list[str] = Field(default_factory=list)
+    """Patterns of keys, as in file names (`check/*/layout`), whose alerts are kept and not sent."""
+    dedupe: timedelta = timedelta(hours=1)
+    """An alert that goes on is sent again at most once in so long; one that gets worse at once."""
+    settle: timedelta = timedelta(minutes=2)
+    """A recovery is sent when it has lasted so long. What fails again before that goes on as one alert: a check at its
+    limit would otherwise send two messages a minute (sensors look every 30 s)."""
+    per_minute: int = Field(10, ge=1)
+    """Most messages a minute to each URL. What is more is summed up in the last one. Slack takes one a second (a guess
+    at what people take)."""
+    timeout: timedelta = timedelta(seconds=10)
+    """How long a URL may take to connect, and to answer. Sending goes on beside everything else, so this delays no run;
+    Apprise itself spaces messages to some services by up to 5.5 s."""
+
+
+class ConsumerSettings(Section):
+    """How long a consumer of changes may be behind, and what is kept for it meanwhile."""
+
+    max_lag: timedelta = timedelta(hours=1)
+    """The check `consumers_keep_up` warns when the oldest change that a consumer has not read is older."""
+    keep_for: timedelta = timedelta(days=14)
+    """What a consumer has yet to read is kept from VACUUM until it has committed nothing for so long; from then on its
+    next read may be refused, with the advice to take a snapshot. One that nobody runs any more would otherwise keep
+    files for ever."""
+    poll: timedelta = timedelta(seconds=1)
+    """How often `consume --follow` looks for new changes; one small request."""
+
+
+class DagsterSettings(Section):
+    automation: Literal["running", "stopped"] = "stopped"
+    """State in which sensors and schedules are loaded, until they are switched in the UI. `engagement-platform up`
+    sets `running`."""
+    report_interval: timedelta = timedelta(minutes=5)
+    """How often a run that drains for long materializes its assets, with the sums of its batches. Open-source Dagster
+    removes no event, so a materialization for each batch would fill its database."""

@@ -1,0 +1,121 @@
+"""How brokers, Spark, the stores and the embedded services are reached and set up."""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+from pathlib import Path
+
+from pydantic import Field, SecretStr
+
+from engagement_platform.settings.section import Section
+
+
+class KafkaSettings(Section):
+    bootstrap_servers: str = "127.0.0.1:19092"
+    """Brokers, host:port, comma separated. The default is the embedded one."""
+    engagements_topic: str = "engagements"
+    """Topic of engagement events."""
+    mutation_requests_topic: str = "mutation-requests"
+    """Topic of mutation requests."""
+    profile_changes_topic: str = "profile-changes"
+    """Topic of changes of profiles."""
+    security: dict[str, SecretStr] = Field(default_factory=dict)
+    """Client options in librdkafka's names for SASL and TLS, such as security.protocol, sasl.mechanism, sasl.username,
+    sasl.password, ssl.ca.location; passed to the Python client and, translated, to Spark's, whose client certificates
+    are in spark_options. One JSON object in the environment, a table in platform.toml. Values are never printed."""
+    spark_options: dict[str, SecretStr] = Field(default_factory=dict)
+    """More options for Spark's Kafka reader only, such as kafka.sasl.jaas.config and kafka.ssl.keystore.location; win
+    over `security`."""
+    timeout: timedelta = timedelta(seconds=20)
+    """How long a call to the broker may take before the run ends with a sentence that names the broker."""
+
+
+def _cache_home() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "engagement-platform"
+
+
+class SparkSettings(Section):
+    remote: str | None = None
+    """Spark Connect endpoint, such as sc://127.0.0.1:15002. Set: runs are thin clients of a warm server (5 to 8 s a
+    run). Not set: every run starts Spark in its own process (20 to 50 s)."""
+    master: str = "local[*]"
+    """Spark master of the classic mode; ignored with `remote`."""
+    driver_memory: str = "1g"
+    """Heap of the driver started here (classic, embedded server)."""
+    default_parallelism: int = Field(2, ge=1)
+    """spark.default.parallelism. 2 suits two cores; 400 is what the source's cluster settled on."""
+    shuffle_partitions: int = Field(2, ge=1)
+    """spark.sql.shuffle.partitions, the one DataFrames obey. Near the number of cores."""
+    driver_max_result_size: str = "1g"
+    """spark.driver.maxResultSize."""
+    conf: dict[str, str] = Field(default_factory=dict)
+    """More configuration of a Spark that is started here."""
+    jar_cache: Path = Field(default_factory=lambda: _cache_home() / "jars")
+    """Where the resolved jars are kept between starts."""
+    jar_folder: Path | None = None
+    """Folder of more jars for a Spark that is started here, for what no mirror has; all *.jar in it are added, and of
+    two with one name these count."""
+
+
+class StoreSettings(Section):
+    url: SecretStr | None = None
+    """SQLAlchemy URL of the checkpoint, batch metadata and lease stores. Not set: SQLite in <home>/stores.db.
+    Production: postgresql+psycopg2://user:password@host/database."""
+    lease_ttl: timedelta = timedelta(seconds=60)
+    """A lease without a heartbeat for this long may be taken over. A holder whose process is gone from the same machine
+    is replaced at once."""
+    lease_wait: timedelta = timedelta(minutes=5)
+    """How long a run waits for another holder before it ends and says who holds the lease. Longer than `lease_ttl`, so
+    that a crashed holder is outlived."""
+    lake_lease_ttl: timedelta = timedelta(minutes=5)
+    """Another Spark driver may take over a lake at s3a:// that no session of the one before has used for this long.
+    Longer than a single write: one whose client was killed goes on in the Connect server."""
+
+
+class TrafficSettings(Section):
+    rate: float = Field(50.0, ge=0)
+    """Sample engagements a second that `up` produces; 0 is off."""
+    seed: int = 20201120
+    """Seed of the generator; the same seed makes the same messages."""
+    organizations: int = Field(48, ge=1)
+    """Organizations of the traffic model, 90 % of them small."""
+    persons_per_organization: int = Field(200, ge=1)
+    """Persons in a small organization."""
+    mutation_share: float = Field(0.2, ge=0, le=1)
+    """Mutation requests per engagement."""
+    update_share: float = Field(0.02, ge=0, le=1)
+    """Share of engagements sent again, next version."""
+    late_share: float = Field(0.02, ge=0, le=1)
+    """Share of engagements that are days late."""
+    duplicate_share: float = Field(0.01, ge=0, le=1)
+    """Share of messages sent twice."""
+    profile_share: float = Field(0.2, ge=0, le=1)
+    """Changes of profiles per engagement; in `up` and `produce --follow`."""
+    profiles: int = Field(5000, ge=1)
+    """Profiles that exist at a time."""
+    page_view_share: float = Field(0.1, ge=0, le=1)
+    """Page views per engagement; in `up` and `produce --follow`."""
+    game_rate: float = Field(20.0, ge=0)
+    """Sample events a second that games of `up` and `services` post to the ingest server; 0 is off."""
+    bad_share: float = Field(0.001, ge=0, le=1)
+    """Share of messages that must be quarantined."""
+
+
+class EmbeddedSettings(Section):
+    kafka_port: int = 19092
+    """Port of the embedded broker on 127.0.0.1."""
+    kafka_controller_port: int = 19093
+    """Port of the embedded broker's KRaft controller."""
+    kafka_partitions: int = Field(4, ge=1)
+    """Partitions of each topic made here."""
+    connect_port: int = 15002
+    """Port of the embedded Spark Connect server."""
+    aws_port: int = 15566
+    """Port of the emulator of S3, SNS and SQS."""
+    ingest_port: int = 18088
+    """Port of the ingest server, which delivers into the emulator."""
+    ui_port: int = 3000
+    """Port of the Dagster UI."""
+    code_port: int = 4266
+    """Port of the Dagster code server."""
