@@ -35,13 +35,13 @@ from benchmarks.cells import Cells, Progress, Run, add_options, console, open_ru
 from benchmarks.freshness import broker
 from benchmarks.mutation import spark_session
 from benchmarks.mutation_ways import configure
-from engagement_platform.embedded.content import compact
-from engagement_platform.embedded.kafka import EmbeddedKafka
-from engagement_platform.embedded.producing import produce
-from engagement_platform.embedded.traffic import Message
 from engagement_platform.lake import log
 from engagement_platform.lake.lake import Lake
 from engagement_platform.lake.session import session_conf
+from engagement_platform.local.content import compact
+from engagement_platform.local.kafka import EmbeddedKafka
+from engagement_platform.local.producing import produce
+from engagement_platform.local.traffic import Message
 from engagement_platform.pipelines.jobs import open_stores
 from engagement_platform.pipelines.page_views.job import run_hops
 from engagement_platform.pipelines.page_views.tables import DAILY, PAGE_VIEW, SESSION

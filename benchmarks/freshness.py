@@ -38,17 +38,17 @@ from benchmarks.cells import Cells, Progress, Run, add_options, console, open_ru
 from benchmarks.mutation import spark_session
 from benchmarks.mutation_ways import configure
 from benchmarks.pages import add_page_option, markdown, publish
-from engagement_platform.embedded.content import compact
-from engagement_platform.embedded.kafka import EmbeddedKafka
-from engagement_platform.embedded.ports import free_ports
-from engagement_platform.embedded.producing import produce
-from engagement_platform.embedded.profiles import ProfileChanges
-from engagement_platform.embedded.traffic import Message
 from engagement_platform.engine.drain import DrainPolicy, drain
 from engagement_platform.engine.job import MicroBatchJob
 from engagement_platform.lake import log
 from engagement_platform.lake.jars import resolve_jars
 from engagement_platform.lake.session import session_conf
+from engagement_platform.local.content import compact
+from engagement_platform.local.kafka import EmbeddedKafka
+from engagement_platform.local.ports import free_ports
+from engagement_platform.local.producing import produce
+from engagement_platform.local.profiles import ProfileChanges
+from engagement_platform.local.traffic import Message
 from engagement_platform.pipelines.jobs import (
     INGEST_PROFILE_CHANGES,
     REMATERIALIZE_PROFILE,

@@ -30,15 +30,15 @@ from pyspark.sql import functions as F
 from rich.console import Console
 from rich.table import Table as RichTable
 
-from engagement_platform.embedded.kafka import EmbeddedKafka
-from engagement_platform.embedded.ports import free_ports
-from engagement_platform.embedded.producing import produce
-from engagement_platform.embedded.traffic import Traffic
 from engagement_platform.engine.drain import DrainPolicy, drain
 from engagement_platform.lake.engagement import data_table
 from engagement_platform.lake.jars import resolve_jars
 from engagement_platform.lake.lake import Lake
 from engagement_platform.lake.session import build_classic, classic_conf, session_conf
+from engagement_platform.local.kafka import EmbeddedKafka
+from engagement_platform.local.ports import free_ports
+from engagement_platform.local.producing import produce
+from engagement_platform.local.traffic import Traffic
 from engagement_platform.pipelines.jobs import INGEST_ENGAGEMENTS, build_job, open_stores, parts_of
 from engagement_platform.settings import (
     BatchSettings,

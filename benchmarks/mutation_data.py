@@ -20,11 +20,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from engagement_platform.embedded.content import contents, full_name
-from engagement_platform.embedded.traffic import organizations
 from engagement_platform.lake.arrow import schema_of
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.engagement import MAPPING, data_table
+from engagement_platform.local.content import contents, full_name
+from engagement_platform.local.traffic import organizations
 
 DATA = data_table("liquid")
 ENGAGEMENTS, REQUESTS, TOUCHED = 1_500_000_000, 5_400_000, 1_300_000_000

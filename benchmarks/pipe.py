@@ -28,17 +28,17 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table as RichTable
 
-from engagement_platform.embedded.connect import connect_child
-from engagement_platform.embedded.kafka import EmbeddedKafka
-from engagement_platform.embedded.ports import free_ports
-from engagement_platform.embedded.producing import produce
-from engagement_platform.embedded.traffic import Traffic
 from engagement_platform.engine.fencing import Committer
 from engagement_platform.engine.job import Callbacks, MicroBatchJob, Process
 from engagement_platform.engine.model import Counts, Limits, Manifest
 from engagement_platform.lake.jars import resolve_jars
 from engagement_platform.lake.lake import Lake
 from engagement_platform.lake.session import build_remote, session_conf
+from engagement_platform.local.connect import connect_child
+from engagement_platform.local.kafka import EmbeddedKafka
+from engagement_platform.local.ports import free_ports
+from engagement_platform.local.producing import produce
+from engagement_platform.local.traffic import Traffic
 from engagement_platform.pipelines.engagements.job import EngagementBatch, ingest_engagements
 from engagement_platform.pipelines.jobs import INGEST_ENGAGEMENTS, open_stores, read_topic
 from engagement_platform.pipelines.parts import Parts

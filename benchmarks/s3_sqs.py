@@ -47,12 +47,12 @@ from benchmarks.chain_latency import commits
 from benchmarks.mutation import spark_session
 from benchmarks.mutation_ways import configure
 from benchmarks.pages import add_page_option, markdown, publish
-from engagement_platform.embedded.aws import ACCOUNT, REGION, EmbeddedAws
-from engagement_platform.embedded.game_traffic import GameTraffic
-from engagement_platform.embedded.ports import free_ports
-from engagement_platform.embedded.process import Supervisor
 from engagement_platform.engine.drain import DrainPolicy, drain
 from engagement_platform.lake.session import session_conf
+from engagement_platform.local.aws import ACCOUNT, REGION, EmbeddedAws
+from engagement_platform.local.game_traffic import GameTraffic
+from engagement_platform.local.ports import free_ports
+from engagement_platform.local.process import Supervisor
 from engagement_platform.pipelines.games.feed import shipped
 from engagement_platform.pipelines.games.job import INGEST_GAME_EVENTS
 from engagement_platform.pipelines.jobs import build_job, close_source, open_stores, parts_of

@@ -21,11 +21,11 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 from sqlalchemy import Connection, Engine, event
 
-from engagement_platform.embedded.kafka import EmbeddedKafka
-from engagement_platform.embedded.ports import free_ports
 from engagement_platform.lake.jars import JarsUnavailable, resolve_jars
 from engagement_platform.lake.jars import spark_jars as resolved_spark_jars
 from engagement_platform.lake.session import build_classic, classic_conf
+from engagement_platform.local.kafka import EmbeddedKafka
+from engagement_platform.local.ports import free_ports
 from engagement_platform.settings import Settings, SparkSettings
 
 # How long an example takes says how busy the machine is.

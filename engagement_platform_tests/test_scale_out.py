@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from engagement_platform.embedded.ports import free_ports
+from engagement_platform.local.ports import free_ports
 from engagement_platform_tests.conftest import QUICK_JVM, Moto
 from engagement_platform_tests.engine.conftest import PostgresServer, postgres
 from engagement_platform_tests.ingestion.test_whole_path import Machine, started

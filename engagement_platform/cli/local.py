@@ -54,7 +54,7 @@ def services(
     """
     from rich.console import Console
 
-    from engagement_platform.embedded.up import run_services, simulated_rate
+    from engagement_platform.local.up import run_services, simulated_rate
     from engagement_platform.settings import Settings
 
     settings = Settings()
@@ -79,7 +79,7 @@ def up(
     """
     from rich.console import Console
 
-    from engagement_platform.embedded.up import run_up
+    from engagement_platform.local.up import run_up
     from engagement_platform.settings import Settings
 
     settings = Settings()
@@ -108,7 +108,7 @@ def produce(
     """
     if sum((sample is not None, file is not None, follow)) != 1:
         raise typer.BadParameter("give exactly one of --sample, --file and --follow")
-    from engagement_platform.embedded.producing import produce_from
+    from engagement_platform.local.producing import produce_from
     from engagement_platform.settings import Settings
 
     stop = stop_signals()
@@ -133,9 +133,9 @@ def produce_games(
     """
     if (sample is None) == (not follow):
         raise typer.BadParameter("give --sample or --follow")
-    from engagement_platform.embedded.game_servers import post_events
-    from engagement_platform.embedded.game_traffic import simulated
-    from engagement_platform.embedded.ingest import address, sample_keys
+    from engagement_platform.local.game_servers import post_events
+    from engagement_platform.local.game_traffic import simulated
+    from engagement_platform.local.ingest import address, sample_keys
     from engagement_platform.settings import Settings
 
     settings = Settings()

@@ -1,6 +1,6 @@
 """Finds Java and the jars of `ivy.xml`; resolves them once into a cache with the Ivy that pyspark ships.
 
-Nothing here starts Spark or a broker: `session` and `embedded/` take the paths from here.
+Nothing here starts Spark or a broker: `session` and `local/` take the paths from here.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Opens Spark: as a thin client of a Connect server, or in this process; with one set of configuration for both.
 
-Which jars there are is `jars`, starting a server is `embedded/connect`.
+Which jars there are is `jars`, starting a server is `local/connect`.
 """
 
 from __future__ import annotations

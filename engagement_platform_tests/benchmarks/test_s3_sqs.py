@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from benchmarks import s3_sqs
 from benchmarks.cells import Run
 from benchmarks.s3_sqs import Bench, Bucket, cells, keep, moto, parsed, tables, targets
-from engagement_platform.embedded.aws import EmbeddedAws
+from engagement_platform.local.aws import EmbeddedAws
 from engagement_platform.sources.s3_sqs import S3SqsDataSource
 
 

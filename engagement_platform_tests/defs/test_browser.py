@@ -19,8 +19,8 @@ from typing import Any
 
 import pytest
 
-from engagement_platform.embedded.game_traffic import GAMES
-from engagement_platform.embedded.ports import free_ports
+from engagement_platform.local.game_traffic import GAMES
+from engagement_platform.local.ports import free_ports
 from engagement_platform.settings import DrainSettings, EmbeddedSettings
 from engagement_platform_tests.defs.browser import ask, needs_chromium, opened, picture
 

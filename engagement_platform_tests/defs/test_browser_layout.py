@@ -16,9 +16,9 @@ import pytest
 from typer.testing import CliRunner
 
 from engagement_platform.cli import app
-from engagement_platform.embedded.orchestrator import dagster_children, ui_address
-from engagement_platform.embedded.ports import free_ports
-from engagement_platform.embedded.process import Supervisor
+from engagement_platform.local.orchestrator import dagster_children, ui_address
+from engagement_platform.local.ports import free_ports
+from engagement_platform.local.process import Supervisor
 from engagement_platform.settings import ENV_PREFIX, Settings
 from engagement_platform_tests.defs.browser import ask, needs_chromium, opened, picture
 from engagement_platform_tests.layout.seeded import SeededLake

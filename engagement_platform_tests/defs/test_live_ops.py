@@ -16,7 +16,7 @@ import pytest
 from engagement_platform.defs.live_ops import LIVE_OPS, definitions, judged_metadata, live_ops_asset
 from engagement_platform.defs.platform import Platform
 from engagement_platform.defs.specs import key_of, table_spec
-from engagement_platform.embedded.services import all_services
+from engagement_platform.local.services import all_services
 from engagement_platform.pipelines.games.detection import Finding
 from engagement_platform.pipelines.games.live_ops import Judged
 from engagement_platform.pipelines.games.registry import registry

@@ -16,7 +16,7 @@ from engagement_platform.defs.engagement import ENGAGEMENTS
 from engagement_platform.defs.platform import Platform
 from engagement_platform.defs.sensors import Recent, recent_runs, why_not
 from engagement_platform.defs.verification import why_not_verified
-from engagement_platform.embedded.ports import free_ports
+from engagement_platform.local.ports import free_ports
 from engagement_platform_tests.conftest import Broker
 
 SHARE = dg.AssetCheckKey(REJECTED, QUARANTINE_SHARE)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import closing
 from pathlib import Path
 
-from engagement_platform.embedded.kafka import EmbeddedKafka
+from engagement_platform.local.kafka import EmbeddedKafka
 from engagement_platform.pii.keys import open_pii
 
 PAGE = Path(__file__).parents[2] / "docs" / "exactly_once.md"

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from engagement_platform.embedded.ports import free_ports
+from engagement_platform.local.ports import free_ports
 from engagement_platform.pipelines.declarations.declared import declarations
 from engagement_platform.settings import ENV_PREFIX, Settings
 from engagement_platform_tests.conftest import QUICK_JVM

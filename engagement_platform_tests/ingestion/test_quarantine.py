@@ -11,10 +11,10 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from engagement_platform.embedded.invalid_messages import INVALID_ENGAGEMENTS
 from engagement_platform.engine.job import BatchReport
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.engagement import CHANGESET, MAPPING, NOTIFICATION, QUARANTINE
+from engagement_platform.local.invalid_messages import INVALID_ENGAGEMENTS
 from engagement_platform.sources.messages import Reason
 from engagement_platform_tests.conftest import Broker
 from engagement_platform_tests.ingestion.oracle import as_bytes, engagement

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from engagement_platform.embedded.invalid_messages import INVALID_REQUESTS
 from engagement_platform.engine.job import BatchReport
 from engagement_platform.lake.engagement import MUTATION_REQUEST, QUARANTINE
+from engagement_platform.local.invalid_messages import INVALID_REQUESTS
 from engagement_platform.pipelines.jobs import INGEST_MUTATION_REQUESTS, parts_of, redrive_jobs
 from engagement_platform.pipelines.redrive import REDRIVEN
 from engagement_platform.settings import DecodingSettings

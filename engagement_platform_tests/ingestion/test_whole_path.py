@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from engagement_platform.embedded.ports import free_ports
 from engagement_platform.lake.log import storage_uri
+from engagement_platform.local.ports import free_ports
 from engagement_platform_tests.conftest import QUICK_JVM
 from engagement_platform_tests.ingestion.oracle import Oracle, as_bytes, engagement
 from engagement_platform_tests.ingestion.test_crashes import everything

@@ -16,14 +16,14 @@ import pytest
 from deltalake import DeltaTable, Schema
 from deltalake.schema import Field, PrimitiveType
 
-from engagement_platform.embedded.connect import connect_child
-from engagement_platform.embedded.ports import free_ports
-from engagement_platform.embedded.process import Supervisor
 from engagement_platform.engine.database import open_engine, writing
 from engagement_platform.engine.fencing import TARGETS
 from engagement_platform.engine.model import Manifest
 from engagement_platform.engine.schema import LEASE
 from engagement_platform.engine.stores import CheckpointStore
+from engagement_platform.local.connect import connect_child
+from engagement_platform.local.ports import free_ports
+from engagement_platform.local.process import Supervisor
 from engagement_platform.settings import EmbeddedSettings, Settings, SparkSettings
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200), pytest.mark.usefixtures("spark_jars")]

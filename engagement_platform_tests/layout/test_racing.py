@@ -14,9 +14,9 @@ from itertools import islice
 import pytest
 from pyspark.sql import SparkSession
 
-from engagement_platform.embedded.traffic import Message, Traffic
 from engagement_platform.engine.drain import DrainPolicy, drain
 from engagement_platform.layout.optimize import Asked, Done, Outcome, Run, planned
+from engagement_platform.local.traffic import Message, Traffic
 from engagement_platform.pipelines.jobs import INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS
 from engagement_platform.pipelines.parts import APPLY_MUTATIONS
 from engagement_platform.settings import BatchSettings, MaintenanceSettings, StoreSettings, TrafficSettings

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 from pyspark.cloudpickle import dumps
 
-from engagement_platform.embedded.connect import connect_child
-from engagement_platform.embedded.ports import free_ports
-from engagement_platform.embedded.process import Supervisor
+from engagement_platform.local.connect import connect_child
+from engagement_platform.local.ports import free_ports
+from engagement_platform.local.process import Supervisor
 from engagement_platform.settings import EmbeddedSettings, Settings, SparkSettings
 from engagement_platform.sources.s3_events import S3File
 from engagement_platform_tests.conftest import Moto

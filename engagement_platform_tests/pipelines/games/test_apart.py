@@ -12,9 +12,9 @@ from typing import cast
 import pytest
 from pyspark.sql import SparkSession
 
-from engagement_platform.embedded.connect import connect_child
-from engagement_platform.embedded.ports import free_ports
-from engagement_platform.embedded.process import Supervisor
+from engagement_platform.local.connect import connect_child
+from engagement_platform.local.ports import free_ports
+from engagement_platform.local.process import Supervisor
 from engagement_platform.settings import EmbeddedSettings, SparkSettings
 from engagement_platform_tests.conftest import Moto
 from engagement_platform_tests.pipelines.games.conftest import World

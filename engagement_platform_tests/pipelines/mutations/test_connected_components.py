@@ -16,10 +16,10 @@ from typing import Any, cast
 import pytest
 from pyspark.sql import DataFrame
 
-from engagement_platform.embedded.connect import connect_child
-from engagement_platform.embedded.ports import free_ports
-from engagement_platform.embedded.process import Supervisor
 from engagement_platform.lake.session import GRAPH_PLUGIN, RELATION_PLUGINS
+from engagement_platform.local.connect import connect_child
+from engagement_platform.local.ports import free_ports
+from engagement_platform.local.process import Supervisor
 from engagement_platform.pipelines.mutations.connected_components import is_jar_missing, kept
 from engagement_platform.settings import EmbeddedSettings, Settings, SparkSettings
 from engagement_platform_tests.conftest import skip_without_graphframes

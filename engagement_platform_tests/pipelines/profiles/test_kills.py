@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from engagement_platform.embedded.producing import produce
-from engagement_platform.embedded.traffic import Kind, Message
+from engagement_platform.local.producing import produce
+from engagement_platform.local.traffic import Kind, Message
 from engagement_platform.pipelines.profiles.entity import Entity
 from engagement_platform.settings import KafkaSettings
 from engagement_platform_tests.ingestion.test_whole_path import Machine, started

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from random import Random
 
-from engagement_platform.embedded.content import compact, full_name
+from engagement_platform.local.content import compact, full_name
 
 _CITIES = ("Berlin", "Lyon", "Oslo", "Porto", "Kraków", "Austin", "Osaka")
 _COMPANIES = ("Acme", "Globex", "Initech", "Umbrella", "Hooli", "Vandelay")

@@ -10,14 +10,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from engagement_platform.embedded import ingest
-from engagement_platform.embedded.aws import BUCKET, EmbeddedAws, is_installed
-from engagement_platform.embedded.connect import connect_child
-from engagement_platform.embedded.game_traffic import GAMES
-from engagement_platform.embedded.kafka import EmbeddedKafka
-from engagement_platform.embedded.ports import LOCALHOST
-from engagement_platform.embedded.process import Child
 from engagement_platform.lake.jars import resolve_jars
+from engagement_platform.local import ingest
+from engagement_platform.local.aws import BUCKET, EmbeddedAws, is_installed
+from engagement_platform.local.connect import connect_child
+from engagement_platform.local.game_traffic import GAMES
+from engagement_platform.local.kafka import EmbeddedKafka
+from engagement_platform.local.ports import LOCALHOST
+from engagement_platform.local.process import Child
 from engagement_platform.pipelines.declarations.declared import declarations
 from engagement_platform.settings import ENV_PREFIX, Settings
 

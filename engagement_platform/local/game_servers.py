@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from http.client import HTTPException
 
-from engagement_platform.embedded.game_traffic import GameTraffic
 from engagement_platform.errors import PlatformError
+from engagement_platform.local.game_traffic import GameTraffic
 
 _TIMEOUT_S = 10.0
 # Answers of a server that will take events later; the same when it is not there.

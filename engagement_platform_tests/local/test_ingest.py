@@ -10,27 +10,27 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from engagement_platform.embedded.aws import EmbeddedAws
-from engagement_platform.embedded.game_servers import post_events
-from engagement_platform.embedded.game_traffic import GAMES, GameTraffic
-from engagement_platform.embedded.ingest import (
+from engagement_platform.engine.drain import drain
+from engagement_platform.errors import PlatformError
+from engagement_platform.ingest_server.keys import IngestKeys
+from engagement_platform.local.aws import EmbeddedAws
+from engagement_platform.local.game_servers import post_events
+from engagement_platform.local.game_traffic import GAMES, GameTraffic
+from engagement_platform.local.ingest import (
     address,
     ingest_child,
     key_folder,
     make_sample_keys,
     sample_keys,
 )
-from engagement_platform.embedded.ports import free_ports
-from engagement_platform.embedded.process import Supervisor
-from engagement_platform.embedded.services import all_services
-from engagement_platform.engine.drain import drain
-from engagement_platform.errors import PlatformError
-from engagement_platform.ingest_server.keys import IngestKeys
+from engagement_platform.local.ports import free_ports
+from engagement_platform.local.process import Supervisor
+from engagement_platform.local.services import all_services
 from engagement_platform.pipelines.games.backlog import depth
 from engagement_platform.pipelines.games.registry import registry
 from engagement_platform.pipelines.jobs import build_job, close_source, open_stores, parts_of
 from engagement_platform.settings import Settings
-from engagement_platform_tests.embedded.test_process import wait_for
+from engagement_platform_tests.local.test_process import wait_for
 from engagement_platform_tests.pipelines.games.conftest import AT_ONCE
 
 

@@ -19,8 +19,8 @@ from pathlib import Path
 from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka import Message as Record
 
-from engagement_platform.embedded.traffic import ENGAGEMENTS, Kind, Message, Traffic
 from engagement_platform.errors import PlatformError
+from engagement_platform.local.traffic import ENGAGEMENTS, Kind, Message, Traffic
 from engagement_platform.settings import KafkaSettings, PipelinesSettings, Settings
 from engagement_platform.sources.kafka import KafkaSource
 from engagement_platform.sources.kafka_errors import KafkaRefused

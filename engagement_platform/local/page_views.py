@@ -8,7 +8,7 @@ from __future__ import annotations
 from datetime import datetime
 from random import Random
 
-from engagement_platform.embedded.content import compact
+from engagement_platform.local.content import compact
 
 _PAGES = ("/", "/pricing", "/docs", "/docs/start", "/blog", "/signup", "/account")
 _AT_ONCE = 20

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from engagement_platform.embedded.connect import connect_child
 from engagement_platform.lake.session import GRAPH_PLUGIN, RELATION_PLUGINS
+from engagement_platform.local.connect import connect_child
 from engagement_platform.settings import Settings, SparkSettings
 
 CORE, CONNECT = "graphframes-spark4_2.13-0.12.3.jar", "graphframes-connect-spark4_2.13-0.12.3.jar"

@@ -15,10 +15,10 @@ from itertools import accumulate
 from random import Random
 from typing import Any, Literal, NamedTuple
 
-from engagement_platform.embedded.content import compact, contents, full_name
-from engagement_platform.embedded.invalid_messages import INVALID_ENGAGEMENTS, INVALID_REQUESTS
-from engagement_platform.embedded.page_views import PageViews
-from engagement_platform.embedded.profiles import ProfileChanges
+from engagement_platform.local.content import compact, contents, full_name
+from engagement_platform.local.invalid_messages import INVALID_ENGAGEMENTS, INVALID_REQUESTS
+from engagement_platform.local.page_views import PageViews
+from engagement_platform.local.profiles import ProfileChanges
 from engagement_platform.settings import TrafficSettings
 
 Kind = Literal["engagements", "mutation-requests", "profile-changes", "page-views"]

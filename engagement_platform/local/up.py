@@ -19,11 +19,12 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from engagement_platform.embedded import ingest
-from engagement_platform.embedded.aws import NOT_INSTALLED, is_installed
-from engagement_platform.embedded.figures import Figures, Watch, figures, latencies, progress, summary_table
-from engagement_platform.embedded.home import locked_home
-from engagement_platform.embedded.orchestrator import (
+from engagement_platform.errors import PlatformError
+from engagement_platform.local import ingest
+from engagement_platform.local.aws import NOT_INSTALLED, is_installed
+from engagement_platform.local.figures import Figures, Watch, figures, latencies, progress, summary_table
+from engagement_platform.local.home import locked_home
+from engagement_platform.local.orchestrator import (
     CODE_SERVER,
     PORTS,
     WEBSERVER,
@@ -31,10 +32,9 @@ from engagement_platform.embedded.orchestrator import (
     dagster_children,
     ui_address,
 )
-from engagement_platform.embedded.ports import check_ports
-from engagement_platform.embedded.process import TICK_S, Child, Supervisor
-from engagement_platform.embedded.services import Services, all_services, missing_services, write_env_file
-from engagement_platform.errors import PlatformError
+from engagement_platform.local.ports import check_ports
+from engagement_platform.local.process import TICK_S, Child, Supervisor
+from engagement_platform.local.services import Services, all_services, missing_services, write_env_file
 from engagement_platform.settings import Settings
 
 TRAFFIC, GAME_TRAFFIC = "traffic", "game-traffic"

@@ -10,11 +10,11 @@ import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from engagement_platform.embedded import aws
-from engagement_platform.embedded.ports import LOCALHOST, answers_http
-from engagement_platform.embedded.process import Child
 from engagement_platform.errors import PlatformError
 from engagement_platform.ingest_server.keys import IngestKeys
+from engagement_platform.local import aws
+from engagement_platform.local.ports import LOCALHOST, answers_http
+from engagement_platform.local.process import Child
 from engagement_platform.settings import ENV_PREFIX, Settings
 
 NAME = "ingest-server"

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
-from engagement_platform.embedded import reaper
 from engagement_platform.errors import PlatformError
+from engagement_platform.local import reaper
 
 # A fresh interpreter gives the signals back their defaults, announces itself to the reaper and becomes the command.
 # Without the first, a server started from a background shell inherits "ignore SIGINT", and Dagster's then also ignore

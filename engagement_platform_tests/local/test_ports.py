@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from engagement_platform.embedded.ports import PortInUse, answers, check_ports, free_ports, is_free
+from engagement_platform.local.ports import PortInUse, answers, check_ports, free_ports, is_free
 from engagement_platform.settings import EmbeddedSettings
 
 

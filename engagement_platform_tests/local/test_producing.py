@@ -16,8 +16,8 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 from pydantic import SecretStr
 
-from engagement_platform.embedded.producing import NotDelivered, produce, produce_from, read_jsonl
-from engagement_platform.embedded.traffic import Message, Traffic
+from engagement_platform.local.producing import NotDelivered, produce, produce_from, read_jsonl
+from engagement_platform.local.traffic import Message, Traffic
 from engagement_platform.settings import KafkaSettings, PipelinesSettings, Settings, TrafficSettings
 from engagement_platform.sources.kafka_errors import BrokerUnavailable, TopicMissing
 

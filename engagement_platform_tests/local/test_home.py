@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from engagement_platform.embedded.home import HomeInUse, locked_home
+from engagement_platform.local.home import HomeInUse, locked_home
 
 HOLD = """
     import pathlib, sys
-    from engagement_platform.embedded.home import locked_home
+    from engagement_platform.local.home import locked_home
     with locked_home(pathlib.Path(sys.argv[1])):
         print("held", flush=True)
         sys.stdin.read()

@@ -9,8 +9,8 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from engagement_platform.embedded.kafka import EmbeddedKafka
-from engagement_platform.embedded.ports import answers, free_ports
+from engagement_platform.local.kafka import EmbeddedKafka
+from engagement_platform.local.ports import answers, free_ports
 from engagement_platform_tests.conftest import Broker
 
 pytestmark = pytest.mark.broker

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from engagement_platform.embedded.ports import LOCALHOST, answers
-from engagement_platform.embedded.process import Child
+from engagement_platform.local.ports import LOCALHOST, answers
+from engagement_platform.local.process import Child
 
 NAME = "aws"
 REGION = "eu-central-1"

@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from engagement_platform.embedded.figures import (
+from engagement_platform.engine.model import BatchRecord, JobState, Manifest
+from engagement_platform.local.figures import (
     Figures,
     Watch,
     announced_at,
@@ -23,8 +24,7 @@ from engagement_platform.embedded.figures import (
     progress,
     summary_table,
 )
-from engagement_platform.embedded.ports import free_ports
-from engagement_platform.engine.model import BatchRecord, JobState, Manifest
+from engagement_platform.local.ports import free_ports
 from engagement_platform.pipelines.jobs import INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS, open_stores
 from engagement_platform.pipelines.parts import APPLY_MUTATIONS
 from engagement_platform.settings import KafkaSettings, Settings

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from dagster import DagsterInstance
 
-from engagement_platform.embedded.orchestrator import PORTS, dagster_children, ui_address
+from engagement_platform.local.orchestrator import PORTS, dagster_children, ui_address
 from engagement_platform.pipelines.jobs import GAME_JOBS, JOB_NAMES
 from engagement_platform.settings import Settings
 

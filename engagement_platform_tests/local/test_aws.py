@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from engagement_platform.embedded.aws import BUCKET, EmbeddedAws
-from engagement_platform.embedded.game_traffic import GameTraffic
-from engagement_platform.embedded.ports import free_ports
-from engagement_platform.embedded.process import Supervisor
-from engagement_platform.embedded.services import all_services, missing_services
+from engagement_platform.local.aws import BUCKET, EmbeddedAws
+from engagement_platform.local.game_traffic import GameTraffic
+from engagement_platform.local.ports import free_ports
+from engagement_platform.local.process import Supervisor
+from engagement_platform.local.services import all_services, missing_services
 from engagement_platform.pipelines.games.decoding import Event, event_decoder
 from engagement_platform.pipelines.games.registry import registry
 from engagement_platform.settings import Settings
@@ -65,7 +65,7 @@ def test_a_queue_or_a_lake_of_ones_own_is_left_alone(name: str, value: str, monk
 
 
 def test_without_moto_there_is_no_emulator(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("engagement_platform.embedded.services.is_installed", lambda: False)
+    monkeypatch.setattr("engagement_platform.local.services.is_installed", lambda: False)
     services = missing_services(Settings())
     assert not services.aws
     assert "aws_port" not in services.needs

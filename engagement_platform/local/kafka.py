@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
-from engagement_platform.embedded.ports import LOCALHOST, answers
-from engagement_platform.embedded.process import Child, Supervisor
 from engagement_platform.errors import PlatformError
 from engagement_platform.lake.jars import find_java, logging_jars
+from engagement_platform.local.ports import LOCALHOST, answers
+from engagement_platform.local.process import Child, Supervisor
 
 NAME = "kafka"
 LARGEST_MESSAGE_BYTES = 4 * 1024 * 1024

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from engagement_platform.embedded.process import Child, ChildFailed, Supervisor
+from engagement_platform.local.process import Child, ChildFailed, Supervisor
 
 pytestmark = pytest.mark.crash
 
@@ -104,7 +104,7 @@ def test_workers_of_a_child_that_died_are_ended_before_it_is_restarted(superviso
 def test_a_child_that_dies_while_starting_fails_with_the_end_of_its_log(
     supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("engagement_platform.embedded.process.FIRST_PAUSE_S", 0.05)
+    monkeypatch.setattr("engagement_platform.local.process.FIRST_PAUSE_S", 0.05)
     supervisor.start(python("server", "import sys; sys.exit('no such port')", ready=lambda: False))
     with pytest.raises(ChildFailed, match=r"server ended 3 times.*server\.log.*no such port"):
         supervisor.wait_ready(15)
@@ -179,7 +179,7 @@ def test_children_have_default_signals_even_when_their_parent_ignores_them(tmp_p
     show = "import signal; print([signal.getsignal(n) == signal.SIG_DFL for n in (1, 15)], flush=True)"
     code = f"""
         import pathlib, signal, time
-        from engagement_platform.embedded.process import Child, Supervisor
+        from engagement_platform.local.process import Child, Supervisor
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
         with Supervisor(pathlib.Path({str(tmp_path)!r})) as supervisor:
@@ -197,7 +197,7 @@ def test_nothing_is_left_when_the_parent_dies(tmp_path: Path, how: signal.Signal
     file, leader = tmp_path / "worker", tmp_path / "leader"
     code = f"""
         import pathlib, sys, time
-        from engagement_platform.embedded.process import Child, Supervisor
+        from engagement_platform.local.process import Child, Supervisor
         supervisor = Supervisor(pathlib.Path({str(tmp_path)!r}))
         family = [sys.executable, "-c", {FAMILY!r}, {str(file)!r}]
         supervisor.start(Child(name="server", command=family, ready=lambda: True))

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engagement_platform.embedded.invalid_messages import INVALID_ENGAGEMENTS, INVALID_REQUESTS
-from engagement_platform.embedded.traffic import (
+from engagement_platform.local.invalid_messages import INVALID_ENGAGEMENTS, INVALID_REQUESTS
+from engagement_platform.local.traffic import (
     BYTES_PER_ENGAGEMENT,
     ENGAGEMENTS,
     ENGAGEMENTS_PER_DAY,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from engagement_platform.embedded.content import compact
+from engagement_platform.local.content import compact
 
 Fields = Mapping[str, object]
 Break = Callable[[Fields], bytes]

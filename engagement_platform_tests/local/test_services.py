@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from engagement_platform.embedded.game_traffic import GAMES
-from engagement_platform.embedded.ports import answers, free_ports
-from engagement_platform.embedded.services import all_services, missing_services, write_env_file
-from engagement_platform.embedded.up import simulated_rate
+from engagement_platform.local.game_traffic import GAMES
+from engagement_platform.local.ports import answers, free_ports
+from engagement_platform.local.services import all_services, missing_services, write_env_file
+from engagement_platform.local.up import simulated_rate
 from engagement_platform.pipelines.games.backlog import depth
 from engagement_platform.settings import Settings
-from engagement_platform_tests.embedded.test_process import exists, wait_for
+from engagement_platform_tests.local.test_process import exists, wait_for
 
 
 @pytest.fixture(autouse=True)

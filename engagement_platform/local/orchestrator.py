@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import engagement_platform
-from engagement_platform.embedded.ports import LOCALHOST, answers, answers_http
-from engagement_platform.embedded.process import Child
 from engagement_platform.errors import PlatformError
+from engagement_platform.local.ports import LOCALHOST, answers, answers_http
+from engagement_platform.local.process import Child
 from engagement_platform.settings import Settings
 
 CODE_SERVER, WEBSERVER, DAEMON = "code-server", "webserver", "daemon"

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from engagement_platform.embedded.ports import LOCALHOST, answers
-from engagement_platform.embedded.process import Child
 from engagement_platform.lake.jars import find_java, pyspark_home, spark_jars
+from engagement_platform.local.ports import LOCALHOST, answers
+from engagement_platform.local.process import Child
 from engagement_platform.settings import Settings
 
 NAME = "spark-connect"
