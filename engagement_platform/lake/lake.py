@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from engagement_platform.engine.model import Transaction
-from engagement_platform.errors import PlatformError
+from engagement_platform.errors import START_ANEW, PlatformError
 from engagement_platform.lake import contract, log
 from engagement_platform.lake.batch_logs import refuse_other
 from engagement_platform.lake.contract import ContractBroken, Mode, NotAStreamSource, Table, differences
@@ -31,6 +31,10 @@ Rows: TypeAlias = DataFrame | pa.Table
 
 MAX_LITERALS = 1000
 """More values than this are not listed in a predicate: the plan would cost more than the pruning saves (a guess)."""
+
+FIRST_EDITION = ("engagement/data", "earlier_versions")
+"""A table, and a column that it lacks in a lake of the first edition, where nobody may add it: its rows would say that
+they had no earlier version."""
 
 ROWS_PER_FILE = 500_000
 """Rows of one batch in one file of a table without partitions: some 50 MB of engagements (a guess)."""
@@ -108,6 +112,11 @@ class Lake:
 
     def _compare(self, table: Table, found: contract.Found) -> None:
         missing, problems = differences(table, found)
+        if table.name == FIRST_EDITION[0] and any(column.name == FIRST_EDITION[1] for column in missing):
+            raise PlatformError(
+                f"The engagement tables in {self.root} were written by the first edition of the platform, which kept "
+                f"what their rows depend on in other tables. Nothing was written. {START_ANEW}"
+            )
         if problems or (missing and not self.settings.layout.evolve):
             lacking = [f"column {column.name} {column.type} is missing" for column in missing]
             raise ContractBroken(table.name, lacking + problems)

@@ -8,11 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import write_deltalake
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from engagement_platform.engine.model import Transaction
+from engagement_platform.errors import PlatformError
 from engagement_platform.lake import log
+from engagement_platform.lake.arrow import schema_of
 from engagement_platform.lake.contract import Column, ContractBroken, Mode, Table
 from engagement_platform.lake.engagement import MAPPING, MUTATION_REQUEST, NOTIFICATION, QUARANTINE, data_table
 from engagement_platform.lake.lake import MAX_LITERALS, Lake, LakePathRefused, any_of
@@ -81,6 +84,16 @@ def test_a_lake_in_a_folder_that_the_engines_understand_differently_is_refused(
 ) -> None:
     with pytest.raises(LakePathRefused, match="ENGAGEMENT_PLATFORM_HOME"):
         Lake(spark, Settings(home=tmp_path / folder))
+
+
+def test_a_lake_of_the_first_edition_is_refused_and_gains_no_column(spark: SparkSession, tmp_path: Path) -> None:
+    lake = Lake(spark, Settings(home=tmp_path, layout=LayoutSettings(evolve=True)))
+    data = data_table("liquid")
+    lacks = tuple(column for column in data.columns if column.name not in ("original", "earlier_versions"))
+    write_deltalake(lake.uri(data), schema_of(replace(data, columns=lacks)).empty_table())
+    with pytest.raises(PlatformError, match=f"in {lake.root} .* Start anew"):
+        lake.ensure(data)
+    assert lake.version(data) == 0
 
 
 def test_a_table_that_differs_stops_the_job_with_every_difference(lake: Lake) -> None:
