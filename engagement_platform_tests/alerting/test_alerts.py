@@ -98,7 +98,7 @@ def test_a_database_that_is_down_stops_nobody_and_is_logged(tmp_path: Path, capl
     assert alerts.recovered("check/table/fresh") is False
     alerts.deliver()
     assert caplog.text.count("Alerting could not keep") == 3
-    assert "Alerting could not keep check/table/fresh: the stores at" in caplog.text
+    assert "Alerting could not keep check/table/fresh: The stores at" in caplog.text
 
 
 def test_without_urls_alerts_are_kept_and_nothing_waits(tmp_path: Path, clock: FakeClock) -> None:

@@ -145,6 +145,8 @@ def test_what_one_process_is_sending_no_other_takes_unless_the_first_died(kept: 
     assert kept.receiver.asked == 1
     kept.clock.advance(2 * MINUTE)
     second = kept.under().deliver_in_background()
+    while kept.receiver.asked == 1:
+        assert second[0].is_alive(), "what the first was sending was not taken over"
     kept.receiver.answer()
     for thread in (first, *second):
         thread.join(timeout=20)
