@@ -59,9 +59,10 @@ class Appends(CursorReader[Appended]):
 
     def _next(self) -> Appended | None:
         while (newest := self._unread()) is not None:
-            rows = self._stretch(newest, self._table.column_names)
+            rows, position = self._stretch(newest, self._table.column_names)
+            self._hand_out(position, rows.num_rows)
             if rows.num_rows:
-                return Appended(rows, self._position)
+                return Appended(rows, position)
         return None
 
 

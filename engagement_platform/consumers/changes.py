@@ -142,7 +142,8 @@ class Changes(CursorReader[Batch]):
 
     def _next(self) -> Batch | None:
         while (newest := self._unread()) is not None:
-            batch = self._as_now(self._stretch(newest, READ))
+            batch = self._as_now(*self._stretch(newest, READ))
+            self._hand_out(batch.position, batch.notifications)
             if len(batch):
                 self._delivered = True
                 return batch
@@ -151,7 +152,7 @@ class Changes(CursorReader[Batch]):
             super().commit()
         return None
 
-    def _as_now(self, notified: pa.Table) -> Batch:
+    def _as_now(self, notified: pa.Table, position: Position) -> Batch:
         """What a stretch of notifications comes to for each engagement, and the rows as they are now."""
         wanted = notified
         if self.organizations is not None:
@@ -163,15 +164,15 @@ class Changes(CursorReader[Batch]):
         if current is not None:
             now = pa.concat_tables([now, *current.rows(self.columns, keys=changed)])
         before = dict(zip(_keys(changed), changed["previous_person_id"].to_pylist(), strict=True))
-        previous = pa.array([before.pop(key) for key in _keys(now)], pa.string())
+        previous = pa.array([before[key] for key in _keys(now)], pa.string())
         updates = now.append_column("previous_person_id", previous)
-        # Those that nothing stands of are left.
-        gone = pa.array([key in before for key in _keys(changed)], pa.bool_())
+        there = set(_keys(now))
+        gone = pa.array([key not in there for key in before], pa.bool_())
         return Batch(
             inserts=now.filter(pc.is_null(previous)),
             updates=updates.filter(pc.is_valid(previous)),
             deletes=changed.filter(gone),
-            position=self._position,
+            position=position,
             notifications=notified.num_rows,
         )
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -152,37 +151,42 @@ class CursorReader(Generic[B]):
             raise TooFarBehind(self.name, self._position, why, self._table.name)
         return None if newest == self._position.version else newest
 
-    def _stretch(self, through: int, columns: Sequence[str]) -> pa.Table:
-        """At most `max_rows` rows after the position, in the order of their commits; the position moves behind them.
+    def _stretch(self, through: int, columns: Sequence[str]) -> tuple[pa.Table, Position]:
+        """At most `max_rows` rows after the position, in the order of their commits, and the position after them.
 
-        Files that OPTIMIZE merged hold no new rows. Raises TooFarBehind.
+        Files that OPTIMIZE merged hold no new rows. What is before a commit that cannot be read is handed out first.
+        Raises TooFarBehind.
         """
-        parts, left = [schema_of(self._table, *columns).empty_table()], self.max_rows
-        with self._reading():
-            while left and self._position.version < through:
-                version, before = self._position.version + 1, self._position.rows
-                files = added_rows.added(self._uri, version)
-                counts = [added_rows.rows_in(self._uri, file) for file in files]
-                skip, taken = before, 0
-                for file, count in zip(files, counts, strict=True):
-                    if skip < count and taken < left:
-                        rows = added_rows.read_here(self._uri, self._table, [file], columns)
-                        parts.append(rows.slice(skip, left - taken))
-                        taken += parts[-1].num_rows
-                    skip = max(0, skip - count)
-                left -= taken
-                whole = before + taken >= sum(counts)
-                self._position = Position(version) if whole else Position(version - 1, before + taken)
-        self._rows_read += self.max_rows - left
-        return pa.concat_tables(parts)
+        parts, position, left = [schema_of(self._table, *columns).empty_table()], self._position, self.max_rows
+        while left and position.version < through:
+            try:
+                rows, after = self._commit_after(position, left, columns)
+            except AddedRowsUnknown as error:
+                if left < self.max_rows:
+                    break
+                raise TooFarBehind(self.name, self._position, error.why, self._table.name) from error
+            parts.append(rows)
+            position, left = after, left - rows.num_rows
+        return pa.concat_tables(parts), position
 
-    @contextmanager
-    def _reading(self) -> Iterator[None]:
-        """What a log or its files lack, as what it means to a consumer."""
-        try:
-            yield
-        except AddedRowsUnknown as error:
-            raise TooFarBehind(self.name, self._position, error.why, self._table.name) from error
+    def _commit_after(self, position: Position, most: int, columns: Sequence[str]) -> tuple[pa.Table, Position]:
+        """At most so many rows of the commit that a position is in or before, and the position after them."""
+        version, taken = position.version + 1, [schema_of(self._table, *columns).empty_table()]
+        files = added_rows.added(self._uri, version)
+        counts = [added_rows.rows_in(self._uri, file) for file in files]
+        skip, left = position.rows, most
+        for file, count in zip(files, counts, strict=True):
+            if skip < count and left:
+                rows = added_rows.read_here(self._uri, self._table, [file], columns)
+                taken.append(rows.slice(skip, left))
+                left -= taken[-1].num_rows
+            skip = max(0, skip - count)
+        read = position.rows + most - left
+        return pa.concat_tables(taken), Position(version) if read >= sum(counts) else Position(version - 1, read)
+
+    def _hand_out(self, position: Position, rows: int) -> None:
+        """Move behind rows that the consumer is given now; what fails before that is read again."""
+        self._position, self._rows_read = position, self._rows_read + rows
 
 
 def made_anew(position: Position, newest: int | None) -> str | None:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from engagement_platform.consumers import Appends, ConsumerRefused
+from engagement_platform.consumers import Appends, ConsumerRefused, TooFarBehind
 from engagement_platform.engine.model import Transaction
+from engagement_platform.lake import added_rows
 from engagement_platform.lake.arrow import table_of
 from engagement_platform.lake.engagement import MAPPING
 from engagement_platform.layout.survey import Target
@@ -68,6 +70,38 @@ def test_each_row_comes_once_whatever_is_compacted_and_wherever_it_crashes(tmp_p
             again.commit()
         assert seen == [f"c{n}" for n in range(5 * (round_ + 1))]
     assert list(lake.reader()) == []
+
+
+def test_what_fails_in_the_middle_of_a_batch_comes_whole_when_the_same_reader_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake, read = Lake(tmp_path), added_rows.read_here
+    for _ in range(2):
+        lake.append(2)
+    reader, reads = lake.reader(max_rows=10), iter([False, True])
+
+    def second_fails(*arguments: Any) -> pa.Table:
+        if next(reads, False):
+            raise OSError("the store did not answer")
+        return read(*arguments)
+
+    monkeypatch.setattr(added_rows, "read_here", second_fails)
+    with pytest.raises(OSError, match="did not answer"):
+        list(reader)
+    reader.commit()
+    assert reader.committed.version == -1, "nothing was handed out"
+    assert [name for batch in reader for name in ids(batch.rows)] == [f"c{n}" for n in range(4)]
+
+
+def test_rows_before_a_commit_that_cannot_be_read_are_handed_out_first(tmp_path: Path) -> None:
+    lake = Lake(tmp_path)
+    for _ in range(3):
+        lake.append(2)
+    reader = iter(lake.reader(max_rows=10))
+    Path(lake.uri, "_delta_log", f"{2:020}.json").unlink()
+    assert ids(next(reader).rows) == ["c0", "c1"]
+    with pytest.raises(TooFarBehind, match="cannot go on after version 1 of shop/click"):
+        next(reader)
 
 
 def test_vacuum_waits_for_who_has_yet_to_read(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import pytest
 from deltalake import DeltaTable
 
 from engagement_platform.consumers import Batch, Changes, ConsumerRefused, Position, TooFarBehind
+from engagement_platform.consumers.current_rows import CurrentRows
 from engagement_platform.consumers.lag import lags, late
 from engagement_platform.consumers.reader import lake_root
 from engagement_platform.engine.cursors import CursorMoved, CursorStore
@@ -139,6 +140,22 @@ def test_what_was_not_committed_comes_again_and_what_was_does_not(lake: PlainLak
     assert first.position == changes.committed == Position(0, 2)
     land(lake, "e4")
     assert keys([first, *lake.changes()]) == ["e1", "e2", "e3", "e4"]
+
+
+def test_what_fails_while_rows_are_looked_up_is_told_when_the_same_reader_goes_on(
+    lake: PlainLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    land(lake, "e1")
+    changes = lake.changes()
+
+    def fails(*_: Any, **__: Any) -> None:
+        raise OSError("the store did not answer")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(CurrentRows, "rows", fails)
+        with pytest.raises(OSError, match="did not answer"):
+            list(changes)
+    assert keys(list(changes)) == ["e1"]
 
 
 def test_a_batch_has_at_most_so_many_notifications_whatever_the_commits_have(lake: PlainLake) -> None:
