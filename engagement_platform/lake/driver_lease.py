@@ -29,6 +29,9 @@ NAME = "_driver_lease.json"
 BEAT = timedelta(seconds=20)
 """How often the lease is renewed at least, so that a second driver soon sees that the first is alive."""
 
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+"""Goes on while the machine sleeps; only Linux has the first of the two."""
+
 
 class LakeHeld(PlatformError):
     """Another Spark driver writes to the lake, or it cannot be ruled out."""
@@ -119,11 +122,10 @@ class DriverLease:
         remote: str,
         ttl: timedelta,
         *,
-        elapsed: Callable[[], float] = lambda: time.clock_gettime(time.CLOCK_BOOTTIME),
+        elapsed: Callable[[], float] = lambda: time.clock_gettime(_CLOCK),
         sleep: Callable[[float], object] = time.sleep,
     ) -> None:
         self._at, self._driver, self._remote, self._ttl = at, driver, remote, ttl
-        # A clock that goes on while the machine sleeps.
         self._elapsed, self._sleep = elapsed, sleep
         self._renewed_at = float("-inf")
         self._lost: str | None = None
