@@ -196,6 +196,12 @@ def test_a_drain_ends_after_the_batch_in_which_somebody_began_to_wait(world: Wor
     assert batches(drain(world.job(INGEST, DATA, batches=3), policy)) == [f"{INGEST} batch {n}" for n in (0, 1)]
 
 
+def test_a_drain_that_has_nothing_to_do_ends_when_somebody_waits(world: World) -> None:
+    waits = iter([False, True])
+    policy = DrainPolicy(idle_timeout=timedelta(minutes=5), poll=timedelta(0), gives_way=lambda: next(waits))
+    assert batches(drain(world.job(INGEST, DATA, batches=0), policy)) == []
+
+
 def test_the_wait_for_another_batch_ends_and_does_not_spin(world: World) -> None:
     world.stop_in_the_middle(world.job(INGEST, DATA), JobState.RUNNING)
     looks: list[float] = []
@@ -218,6 +224,18 @@ def test_the_wait_for_another_batch_ends_and_does_not_spin(world: World) -> None
     assert time.monotonic() - began >= 1.2
     assert len(looks) <= 4, "one under the leases, then one every half second and one at the end"
     assert len(told) == 1
+
+
+def test_two_jobs_that_both_stopped_in_the_middle_finish_their_own(world: World) -> None:
+    """Neither may wait for the other: an unfinished batch is resumed whatever others have begun."""
+    jobs = [world.job(INGEST, DATA), world.job(APPLY, DATA)]
+    aside = replace(jobs[1], leased=())
+    world.stop_in_the_middle(jobs[0], JobState.FAILED)
+    world.stop_in_the_middle(aside, JobState.RUNNING)
+    for job in jobs:
+        [report] = drain(job, AT_ONCE)
+        assert report.replayed
+    assert world.stores.checkpoints.unfinished() == []
 
 
 @pytest.mark.parametrize(

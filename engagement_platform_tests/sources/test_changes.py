@@ -8,6 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from engagement_platform.sources.decoded_batches import changes_ddl, decode_changes
 from engagement_platform.sources.decoding import change_decoder
@@ -101,6 +103,16 @@ def test_what_breaks_a_rule_is_refused_with_its_code(fields: dict[str, Any], rea
     assert isinstance(found, Rejection)
     assert found.code == Reason(reason)
     assert field in found.sentence
+
+
+@settings(deadline=None)
+@given(
+    st.binary()
+    | st.text().map(str.encode)
+    | st.dictionaries(st.text(), st.none()).map(lambda d: json.dumps(d).encode())
+)
+def test_nothing_raises_on_any_bytes(value: bytes) -> None:
+    assert isinstance(decode(value), Rejection)
 
 
 def test_a_batch_has_the_declared_columns_and_keeps_what_it_refused() -> None:

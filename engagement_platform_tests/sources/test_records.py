@@ -97,6 +97,12 @@ def test_what_is_not_declared_is_refused_where_the_settings_say_so() -> None:
     assert refused.code == "unknown_fields"
 
 
+@given(st.binary(max_size=60))
+@settings(deadline=None)
+def test_no_bytes_make_it_raise(value: bytes) -> None:
+    assert isinstance(decode(value), tuple)
+
+
 @given(
     st.text(max_size=20), st.integers(-(2**63), 2**63 - 1), st.floats(allow_nan=False, allow_infinity=False),
     st.datetimes(datetime(2001, 1, 1), datetime(2026, 11, 20)),  # noqa: DTZ001 - the zone is written below
