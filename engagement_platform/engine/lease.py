@@ -252,9 +252,11 @@ class LeaseStore:
                     before_us = self._first_waiter(connection, name, ticket, now)
                     if free and before_us is None:
                         fence, replaced = self._take(connection, name, purpose, row, now)
+                        connection.execute(LEASE_WAITER.delete().where(LEASE_WAITER.c.ticket == ticket))
                     elif wait > timedelta(0):
                         ticket = _keep_place(connection, ticket, name, purpose, now)
                 if free and before_us is None:
+                    ticket = None
                     return Lease(self, fence, beat_at, replaced)
                 other = _holder(row) if row is not None and not free else before_us
                 assert other is not None, "a lease that is not ours has a holder or a line"
