@@ -95,9 +95,10 @@ def sent_as_lines(body: bytes) -> list[Sent]:
 def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
     made = dict(pairs)
     if len(made) != len(pairs):
-        for key in made:
-            if len(values := [value for name, value in pairs if name == key]) > 1:
-                made[key] = Doubled(values)
+        listed = dict[str, list[object]]()
+        for key, value in pairs:
+            listed.setdefault(key, []).append(value)
+        made |= {key: Doubled(values) for key, values in listed.items() if len(values) > 1}
     return made
 
 

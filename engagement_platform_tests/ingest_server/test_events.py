@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import time
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 
@@ -79,6 +80,15 @@ def test_a_key_that_stands_twice_refuses_its_own_event_only() -> None:
     assert json.loads(as_it_was(found[1])) == {"a": {"b": {"values": [1, 2]}}}, "both values are kept"
     lines = sent_as_lines(b'{"a":1,"a":2}\n' + good.encode())
     assert [verdict(sent) for sent in lines] == ["duplicate_key", None]
+
+
+def test_many_keys_of_which_one_stands_twice_are_read_in_one_pass() -> None:
+    """A look at all pairs for each key would take minutes."""
+    pairs = ",".join(f'"k{number}":0' for number in range(100_000))
+    began = time.process_time()
+    [found] = sent_as_json(f'[{{{pairs},"k0":1}}]'.encode())
+    assert time.process_time() - began < 20
+    assert verdict(found) == "duplicate_key"
 
 
 @pytest.mark.parametrize(
