@@ -205,13 +205,13 @@ class Spool:
                 raise _full(self.broken)
             self._close_when_due()
             self._insert([record for records, _ in batch for record in records])
-        except sqlite3.Error as error:
-            name = getattr(error, "sqlite_errorname", "")
-            if name not in _DISK_IS_FULL:
-                self.broken = f"{error}; the server has to be started again"
-            failed = _full(str(error))
         except SpoolFull as full:
             failed = full
+        except Exception as error:  # also without memory: a request without an answer would hold its thread for ever
+            why = str(error) if isinstance(error, sqlite3.Error) else type(error).__name__
+            if getattr(error, "sqlite_errorname", "") not in _DISK_IS_FULL:
+                self.broken = f"{why}; the server has to be started again"
+            failed = _full(why)
         for _, kept in batch:
             if failed is None:
                 kept.set_result(None)

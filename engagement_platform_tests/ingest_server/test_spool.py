@@ -184,3 +184,16 @@ def test_after_an_error_that_leaves_the_disk_unknown_nothing_is_acknowledged_any
         with pytest.raises(SpoolFull, match=says):
             spool.append([line(2)])
     assert spool.broken is not None
+
+
+def test_an_error_that_is_not_of_the_database_answers_every_request_too(
+    spool: Spool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(_records: list[Record]) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(spool, "_insert", fails)
+    with ThreadPoolExecutor(8) as threads:
+        answers = [threads.submit(spool.append, [line(number)]) for number in range(8)]
+        assert all(isinstance(answer.exception(timeout=20), SpoolFull) for answer in answers)
+    assert spool.broken is not None
