@@ -175,7 +175,7 @@ class Spool:
 
     def records(self, segment: Segment) -> list[Record]:
         """The records of a segment in the order they came. Raises SpoolDamaged."""
-        with _readable(self.path), closing(connected(self.path)) as connection:
+        with closing(connected(self.path)) as connection:
             return [record for _, record in stored(self.path, connection, segment.number)]
 
     def remove(self, segment: Segment) -> None:
@@ -250,23 +250,28 @@ def spool_folder(settings: Settings) -> Path:
 
 
 def connected(path: Path) -> sqlite3.Connection:
-    """A connection whose commits are on the disk when they return, and whose removed rows are overwritten."""
+    """A connection whose commits are on the disk when they return, and whose removed rows are overwritten.
+
+    Raises SpoolDamaged.
+    """
     connection = sqlite3.connect(path, timeout=_LOCKED_S, isolation_level=None, check_same_thread=False)
-    for pragma in ("journal_mode = WAL", "synchronous = FULL", "secure_delete = ON"):
-        connection.execute(f"PRAGMA {pragma}")
+    with _readable(path):
+        for pragma in ("journal_mode = WAL", "synchronous = FULL", "secure_delete = ON"):
+            connection.execute(f"PRAGMA {pragma}")
     return connection
 
 
 def stored(path: Path, connection: sqlite3.Connection, segment: int | None = None) -> Iterator[tuple[int, Record]]:
     """(place, record) of one segment, or of all. Raises SpoolDamaged for a record that is not what was written."""
     where, values = ("", ()) if segment is None else ("WHERE segment = ?", (segment,))
-    for place, kind, *rest, checksum in connection.execute(
-        f"SELECT place, {_COLUMNS} FROM record {where} ORDER BY place", values
-    ):
-        record = Record(RecordKind(kind), *rest)
-        if record.checksum != checksum:
-            raise SpoolDamaged(path, f"record {place} was changed")
-        yield place, record
+    with _readable(path):
+        for place, kind, *rest, checksum in connection.execute(
+            f"SELECT place, {_COLUMNS} FROM record {where} ORDER BY place", values
+        ):
+            record = Record(RecordKind(kind), *rest)
+            if record.checksum != checksum:
+                raise SpoolDamaged(path, f"record {place} was changed")
+            yield place, record
 
 
 def empty(connection: sqlite3.Connection, found: Iterable[tuple[int, Record]]) -> int:

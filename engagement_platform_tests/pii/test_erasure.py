@@ -20,7 +20,7 @@ from engagement_platform.ingest_server.erasing import SpooledRecords, StoredObje
 from engagement_platform.ingest_server.events import Sent
 from engagement_platform.ingest_server.intake import Intake
 from engagement_platform.ingest_server.sinks import FolderSink, packed
-from engagement_platform.ingest_server.spool import Spool, spool_folder
+from engagement_platform.ingest_server.spool import Spool, SpoolDamaged, spool_folder
 from engagement_platform.pii.erasure import Erasable, Subject, erase, expire_refused, subject, unattributed
 from engagement_platform.pii.keys import Owner
 from engagement_platform.pii.receipts import ReceiptRefused, receipt, verify
@@ -134,6 +134,14 @@ def test_what_waits_in_the_spool_is_emptied_and_the_rest_is_delivered(
     refused = pipe.vault.refused("puzzle", purpose="support", reader="test")
     assert len(refused) == 2
     assert not any(b"bob" in body for _, body in refused)
+
+
+def test_a_spool_that_cannot_be_read_is_said_in_a_sentence(pipe: Pipe, platform: Settings) -> None:
+    spool_folder(platform).mkdir(parents=True)
+    (spool_folder(platform) / "spool.db").write_bytes(b"x" * 5000)
+    for look in (SpooledRecords(platform).erase, SpooledRecords(platform).left):
+        with pytest.raises(SpoolDamaged, match="It stays where it is"):
+            look(subject(pipe.vault, "bob-canary", None))
 
 
 def test_a_subject_erased_in_one_game_stays_in_the_others(pipe: Pipe, platform: Settings) -> None:
