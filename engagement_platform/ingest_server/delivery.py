@@ -124,6 +124,8 @@ class Delivery:
                         return
                     self.on_delivered(self.deliver(segment))
                     self.failed, pause = None, self._retry_after_s
+                # Also where nothing waits: a server that is not ready may get nothing any more.
+                self.failed, pause = None, self._retry_after_s
                 self._stop.wait(_LOOK_EVERY_S)
             except Exception as error:  # the server goes on taking events in, and readiness says what is wrong
                 # Of other errors only the kind is logged: their text may quote what was delivered.

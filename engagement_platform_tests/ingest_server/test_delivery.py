@@ -326,3 +326,18 @@ def test_a_sink_without_its_place_is_refused_before_anything_starts(platform: Se
         settings = platform.model_copy(update={"ingest_server": IngestServerSettings(sink=sink)})
         with pytest.raises(SinkNotConfigured, match=variable):
             open_sink(settings)
+
+
+def test_an_error_of_the_spool_that_is_over_is_not_said_for_ever(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing waits: no delivery would show that it is over."""
+    errors = [sqlite3.OperationalError("disk I/O error")]
+
+    def sealed() -> list[Segment]:
+        if errors:
+            raise errors.pop()
+        return []
+
+    monkeypatch.setattr(house.spool, "sealed", sealed)
+    house.delivery.start()
+    wait_until(lambda: house.delivery.failures == 1 and house.delivery.failed is None, "it is said still")
+    house.delivery.stop(5)
