@@ -58,13 +58,22 @@ class Timeline:
     @classmethod
     def of(cls, records: Iterable[BatchRecord], *names: str, moving: Moving | None = None) -> Timeline:
         """Of the batches that pinned a table, in the order in which they began, which only the stores know: clocks are
-        set back, and `recover` writes down many batches at one moment.
+        set back, and `recover` writes down many batches at one moment. As far back as its versions only grow: before
+        that it was another table.
 
         names: what they pin a version as; of several the first that is there counts.
         """
         everything = sorted(records, key=lambda record: record.manifest.sequence)
         mover = None if moving is None else moving.job
         steps = [r for r in everything if r.manifest.job != mover and _pinned(r, names) is not None]
+        first, last = 0, dict[str, int]()
+        for number, record in enumerate(steps):
+            name = next(name for name in names if name in record.manifest.table_versions)
+            table, version = name.rpartition(": ")[2], record.manifest.table_versions[name]
+            if version < last.get(table, 0):
+                first, last = number, {}
+            last[table] = version
+        steps = steps[first:]
         rewinds = [r for r in everything if r.rewound_by is not None]
         return cls(steps, rewinds, moving, [r for r in everything if r.manifest.job == mover])
 

@@ -82,8 +82,9 @@ def test_a_batch_that_was_given_up_has_no_end_to_go_back_to() -> None:
     assert timeline.at(BEGAN + timedelta(minutes=2)) == Boundary(0, None)
 
 
-def test_commits_are_of_known_batches_of_earlier_ones_or_of_none() -> None:
-    timeline = Timeline.of([record(2), record(3, pinned=1)], DATA)
+def test_batches_of_a_table_that_stood_there_before_are_left_out() -> None:
+    timeline = Timeline.of([record(0, pinned=7), record(1, pinned=9), record(2, pinned=0), record(3, pinned=1)], DATA)
+    assert [step.manifest.batch_id for step in timeline.steps] == [2, 3]
     assert timeline.owner("ingest@1.t/data/insert#1") == -1
     assert timeline.owner("ingest@1.t/data/insert#3") == 1
     assert timeline.owner("a note by hand") is None
@@ -134,3 +135,5 @@ def test_batches_of_requests_that_overlap_others_are_in_the_order_in_which_they_
     assert Timeline.of(recovered, DATA, requests).steps == recovered[::-1], "the stores' sequence counts, and no clock"
     assert timeline.at(BEGAN + timedelta(minutes=2)) is None, "the first one was still at work"
     assert timeline.at(BEGAN + timedelta(minutes=3)) == Boundary(1, None)
+    anew = Timeline.of([*steps, record(6, pinned=1), of_requests(7, 0)], DATA, requests)
+    assert [step.manifest.batch_id for step in anew.steps] == [6, 7], "tables that were made anew"
