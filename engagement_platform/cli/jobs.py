@@ -63,7 +63,8 @@ def status(as_json: Json = False) -> None:
     if as_json:
         print_json({"jobs": [_as_json(job) for job in jobs], "leases": holders})
         return
-    shown = [_as_json(job) | job.totals for job in jobs]
+    # The job's own figures last: a move of profiles counts `batches` of its changeset, too.
+    shown = [{**job.totals, **_as_json(job)} for job in jobs]
     columns = ("job", "batch_id", "state", "backlog", "batches", "landed", "duplicates", "quarantined", "files")
     names = {"batch_id": "batch", "backlog": "waiting", "duplicates": "known"}
     print_table([names.get(name, name) for name in columns], [[job.get(n, 0) for n in columns] for job in shown])
