@@ -1,6 +1,6 @@
 """After an hour of everything, a replica that was built in any of the ways equals the Data Table as readers see it.
 
-ENGAGEMENT_PLATFORM_TEST_SEED draws another hour.
+TESTS_SEED draws another hour.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from engagement_platform_tests.ingestion.world import World
 
 pytestmark = pytest.mark.broker
 
-SEED = int(os.environ.get("ENGAGEMENT_PLATFORM_TEST_SEED", "20261124"))
+SEED = int(os.environ.get("TESTS_SEED", "20261124"))
 # What may happen, in an order in which it matters; readers read on after some of it.
 SHORT = (("traffic", "requests"), ("restore, replay", "optimize"), ("restore, drop", "traffic", "erase", "vacuum"))
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-PICTURES = "ENGAGEMENT_PLATFORM_TESTS_PICTURES"
+PICTURES = "TESTS_PICTURES"
 IMAGES = Path(__file__).parents[2] / "docs" / "images"
 PICTURE_BYTES = 600_000
 

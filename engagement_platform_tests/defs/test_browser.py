@@ -1,6 +1,6 @@
 """What a newcomer sees in the Dagster UI minutes after `engagement-platform up`; also takes the README's pictures.
 
-ENGAGEMENT_PLATFORM_TESTS_PICTURES=1 writes them to docs/images/, otherwise they go to the test's own folder.
+TESTS_PICTURES=1 writes them to docs/images/, otherwise they go to the test's own folder.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The whole loop of file layout as it is seen in the UI: small files flagged, mended by the daily job, green again.
 
-ENGAGEMENT_PLATFORM_TESTS_PICTURES=1 writes its pictures to docs/images/, otherwise they go to the test's own folder.
+TESTS_PICTURES=1 writes its pictures to docs/images/, otherwise they go to the test's own folder.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from engagement_platform.definitions import defs
 from engagement_platform_tests.defs.test_browser import CHECKS
 
 SNAPSHOT = Path(__file__).with_name("definitions.txt")
-REGENERATE = "ENGAGEMENT_PLATFORM_TESTS_REGENERATE"
+REGENERATE = "TESTS_REGENERATE"
 
 
 def described(definitions: dg.Definitions) -> str:

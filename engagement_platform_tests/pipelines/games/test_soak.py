@@ -294,7 +294,7 @@ def test_two_thousand_objects_and_two_hundred_faults_lose_and_double_nothing(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Smaller ones while something is being looked into.
-    objects = int(os.environ.get("ENGAGEMENT_PLATFORM_TEST_SOAK_OBJECTS", "2000"))
+    objects = int(os.environ.get("TESTS_SOAK_OBJECTS", "2000"))
     extent = Extent(
         objects=objects, types=30, announced_at_once=max(objects // 8, 20), repeated=objects // 20,
         moved=objects // 25, truncated=objects // 40, deleted=objects // 50, kills=6, outages=("s3", "sqs"),
