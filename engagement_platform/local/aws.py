@@ -78,14 +78,15 @@ class EmbeddedAws:
         sqs.create_queue(QueueName=f"{QUEUE}-dead-letters")
         redrive = {"deadLetterTargetArn": _queue_arn(f"{QUEUE}-dead-letters"), "maxReceiveCount": _MAX_RECEIPTS}
         queues = self.queue_url.removesuffix(QUEUE)
-        declared = {bucket: url.removeprefix(queues) for bucket, url in self.declared if url.startswith(queues)}
-        for queue in (QUEUE, *declared.values()):
+        declared = [(bucket, url.removeprefix(queues)) for bucket, url in self.declared if url.startswith(queues)]
+        for queue in (QUEUE, *(queue for _, queue in declared)):
             sqs.create_queue(QueueName=queue, Attributes={"RedrivePolicy": json.dumps(redrive)})
         # Subscribing once more is the same subscription.
         topic, raw = sns.create_topic(Name=QUEUE)["TopicArn"], {"RawMessageDelivery": "true"}
         sns.subscribe(TopicArn=topic, Protocol="sqs", Endpoint=_queue_arn(QUEUE), Attributes=raw)
-        announced = {BUCKET: ("Topic", topic)}
-        announced |= {bucket: ("Queue", _queue_arn(queue)) for bucket, queue in declared.items()}
+        # Of queues that share a bucket the first is announced to; the bucket of game events goes on with its topic.
+        announced = {bucket: ("Queue", _queue_arn(queue)) for bucket, queue in reversed(declared)}
+        announced[BUCKET] = ("Topic", topic)
         for bucket in announced.keys() - {there["Name"] for there in s3.list_buckets()["Buckets"]}:
             kind, arn = announced[bucket]
             to = {f"{kind}Configurations": [{f"{kind}Arn": arn, "Events": ["s3:ObjectCreated:*"]}]}

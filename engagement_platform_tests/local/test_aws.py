@@ -74,7 +74,9 @@ def test_without_moto_there_is_no_emulator(monkeypatch: pytest.MonkeyPatch) -> N
 def test_objects_are_announced_in_the_queue_of_their_bucket(tmp_path: Path) -> None:
     (port,) = free_ports(1)
     own = f"http://127.0.0.1:{port}/123456789012/arcade-events"
-    aws = EmbeddedAws(port, (("arcade-raw", own), ("theirs", "https://sqs.eu-central-1.amazonaws.com/1/mine")))
+    shared = [(BUCKET, f"{own}-2"), ("arcade-raw", f"{own}-3")]
+    elsewhere = ("theirs", "https://sqs.eu-central-1.amazonaws.com/1/mine")
+    aws = EmbeddedAws(port, (("arcade-raw", own), *shared, elsewhere))
     s3, sqs = aws.client("s3"), aws.client("sqs")
     with Supervisor(tmp_path / "logs") as supervisor:
         supervisor.start(aws.child())
@@ -82,6 +84,7 @@ def test_objects_are_announced_in_the_queue_of_their_bucket(tmp_path: Path) -> N
         aws.furnish()
         # Those of declared tables, where they are here.
         assert {each["Name"] for each in s3.list_buckets()["Buckets"]} == {BUCKET, "arcade-raw"}
+        assert {f"{own}-2", f"{own}-3"} <= set(sqs.list_queues()["QueueUrls"])
         for bucket, queue in ((BUCKET, aws.queue_url), ("arcade-raw", own)):
             s3.put_object(Bucket=bucket, Key="events/a", Body=b"{}")
             received = sqs.receive_message(QueueUrl=queue, MaxNumberOfMessages=10)["Messages"]
