@@ -123,6 +123,7 @@ def definitions() -> dg.Definitions:
         default_status=dg.DefaultSensorStatus.RUNNING if running else dg.DefaultSensorStatus.STOPPED,
         minimum_interval_seconds=30,
         description="Judges the figures of games after events came, at most once a minute. On from the start with "
-        "`live_ops.automatic`; otherwise `engagement-platform live-ops run --follow` does the same without runs.",
+        "`live_ops.automatic` and `dagster.automation`; otherwise `engagement-platform live-ops run --follow` does the "
+        "same without runs.",
     )
     return dg.Definitions(assets=[live_ops_asset(registry(settings.games.declarations))], sensors=[sensor])
