@@ -95,4 +95,4 @@ simulate-days: setup ## files and seconds of a move as days go by, without and w
 clean: ## remove caches and the virtual environment; data and jars in the home folders stay
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache spark-warehouse metastore_db \
 	  derby.log artifacts
-	find engagement_platform engagement_platform_tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+	find engagement_platform engagement_platform_tests benchmarks examples tools -name __pycache__ -type d -prune -exec rm -rf {} +
