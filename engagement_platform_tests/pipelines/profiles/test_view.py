@@ -204,6 +204,20 @@ def in_files(root: Path, *moved: list[Said]) -> Changes:
     return changes
 
 
+def test_while_no_change_waits_the_view_is_a_scan_of_the_base(spark: SparkSession, tmp_path: Path) -> None:
+    landed = [Said("a", 1, "INSERT", {"name": "Ann"}), Said("b", 1, "INSERT"), Said("b", 2, "DELETE")]
+    changes = in_files(tmp_path, landed)
+    lake = lake_of(spark, tmp_path)
+    for strategy in ("double_rank_over", "full_outer_join", "left_join_anti_join"):
+        rows = view(lake, PROFILE, strategy=strategy).rows
+        plan = plan_of(rows)
+        assert plan.count("FileScan") == 1, f"{strategy}\n{plan}"
+        assert "Exchange" not in plan, f"{strategy}\n{plan}"
+        assert rows_of(plain(rows.toArrow()), PROFILE) == replay(landed, PROFILE)
+    changes.land(1, [Said("a", 2, "UPDATE", {"name": "Bo"})])
+    assert [row["name"] for row in view(lake, PROFILE).rows.toArrow().to_pylist()] == ["Bo"]
+
+
 def test_a_predicate_opens_files_of_the_base_where_it_may_be_true_or_a_change_waits(
     spark: SparkSession, tmp_path: Path
 ) -> None:
