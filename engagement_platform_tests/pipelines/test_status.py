@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -11,7 +12,9 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, write_deltalake
 from deltalake import Transaction as AppTransaction
+from typer.testing import CliRunner
 
+from engagement_platform.cli import app
 from engagement_platform.engine.model import BatchRecord, JobState, Manifest
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.engagement import MAPPING, MUTATION_REQUEST
@@ -26,6 +29,7 @@ from engagement_platform.pipelines.mutations.move import REMATERIALIZE_ALIASES
 from engagement_platform.pipelines.parts import APPLY_MUTATIONS
 from engagement_platform.pipelines.snapshot import DATA, WATERMARK
 from engagement_platform.pipelines.status import (
+    JobStatus,
     Waiting,
     backlog,
     freshness_quantiles,
@@ -95,6 +99,18 @@ def test_only_finished_batches_are_counted() -> None:
     totals = summed(succeeded(records))
     assert totals["rows_in"] == 5
     assert totals["never said"] == 0
+
+
+def test_the_table_has_the_batches_of_a_job_and_not_those_that_it_moved(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    moves = JobStatus(REMATERIALIZE_PROFILE, None, 0, 3, Counter(batches=77, files=5))
+    monkeypatch.setenv("ENGAGEMENT_PLATFORM_HOME", str(tmp_path))
+    monkeypatch.setattr("engagement_platform.pipelines.status.job_statuses", lambda _settings: [moves])
+    shown = CliRunner().invoke(app, ["status"], env={"COLUMNS": "200"}).stdout
+    [row] = [line for line in shown.splitlines() if REMATERIALIZE_PROFILE in line]
+    assert "77" not in row
+    assert " 3 " in row
 
 
 @pytest.fixture
