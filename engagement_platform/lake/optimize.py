@@ -93,8 +93,8 @@ def rewrite(work: Rewrite, spark: SparkSession, guard: Callable[[], None] = lamb
                 raise
             within = "".join(f" in {value.column}={value.text}" for value in work.where)
             raise OptimizeConflict(
-                f"Files of {work.place.name}{within} changed while they were rewritten ({first_line(error)}). This attempt "
-                "changed nothing. It is repeated a few times, and then left for the next run."
+                f"Files of {work.place.name}{within} changed while they were rewritten ({first_line(error)}). This "
+                "attempt changed nothing. It is repeated a few times, and then left for the next run."
             ) from error
     return _what_was_done(work.place.uri, before, work.marker)
 
