@@ -60,7 +60,8 @@ def picture(
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{_HEIGHT}" font-family="sans-serif" '
         f'font-size="11" fill="{_TEXT}"><rect width="100%" height="100%" rx="6" fill="#fff"/>{"".join(parts)}</svg>'
     )
-    return f"![{title}](data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()})"
+    in_words = ", ".join(filter(None, (title, footer)))
+    return f"![{in_words}](data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()})"
 
 
 def _text(x: float, y: float, text: str, how: str = "") -> str:

@@ -323,10 +323,8 @@ def test_profiles_are_moved_by_themselves_and_the_page_says_why(
         page.get_by_text(label, exact=True).first.wait_for()
     picture(page, "rematerialization", tmp_path)
     page.goto("/assets/profile/current?view=events", wait_until="domcontentloaded")
-    page.get_by_text("[Show Markdown]").first.click()
-    plot = page.locator("img[alt*='looks']")
-    plot.wait_for()
-    assert plot.evaluate("image => image.complete && image.naturalWidth") > 300
+    # Dagster draws numbers over time by itself.
+    page.get_by_text("pending_rows", exact=True).first.wait_for()
     picture(page, "profile-view", tmp_path)
 
 

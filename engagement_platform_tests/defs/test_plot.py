@@ -33,7 +33,7 @@ def test_anything_is_a_picture_with_one_bar_each(bars: list[tuple[int, float | N
 
 def test_a_full_picture_stays_small_enough_for_every_event_to_carry_one() -> None:
     made = picture("rows in", [123_456] * 30, footer="batches 1 to 30", line=[12.34] * 30, line_title="freshness p95")
-    assert made.startswith("![rows in](data:image/svg+xml;base64,")
+    assert made.startswith("![rows in, batches 1 to 30](data:image/svg+xml;base64,")
     assert len(made) < 12_000
 
 
