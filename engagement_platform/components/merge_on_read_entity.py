@@ -1,4 +1,4 @@
-"""The component that keeps an entity of partial updates. What may be declared is `streams.kinds`, what it is made of
+"""The component that keeps an entity of partial updates. What may be declared is `declarations.kinds`, what it is made of
 `defs.entity`."""
 
 import dagster as dg

@@ -1,4 +1,4 @@
-"""The component that makes tables of objects which S3 announces in a queue. What may be declared is `streams.kinds`,
+"""The component that makes tables of objects which S3 announces in a queue. What may be declared is `declarations.kinds`,
 what it is made of `defs.games`."""
 
 import dagster as dg

@@ -1,6 +1,6 @@
 """Which minutes of a game are not what they should be: figures that fell, errors that rose, silence.
 
-Pure functions over grids and a baseline; telling people is `telling`. Thresholds are the settings of live-ops.
+Pure functions over grids and a baseline; `live_ops` raises the alerts. Thresholds are the settings of live-ops.
 """
 
 from __future__ import annotations
