@@ -1,5 +1,5 @@
-"""The component that makes a table of a Kafka topic. What may be declared is `declarations.kinds`, what it is made of
-`defs.kafka_tables`."""
+"""The component that makes a table of a Kafka topic. What may be declared is in `declarations.kinds`, what it is made
+of in `defs.kafka_tables`."""
 
 import dagster as dg
 

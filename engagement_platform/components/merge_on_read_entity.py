@@ -1,5 +1,5 @@
-"""The component that keeps an entity of partial updates. What may be declared is `declarations.kinds`, what it is made of
-`defs.entity`."""
+"""The component that keeps an entity of partial updates. What may be declared is in `declarations.kinds`, what it is
+made of in `defs.entity`."""
 
 import dagster as dg
 

@@ -1,5 +1,5 @@
-"""The component that makes tables of objects which S3 announces in a queue. What may be declared is `declarations.kinds`,
-what it is made of `defs.games`."""
+"""The component that makes tables of objects which S3 announces in a queue. What may be declared is in
+`declarations.kinds`, what it is made of in `defs.games`."""
 
 import dagster as dg
 
