@@ -70,7 +70,8 @@ class EmbeddedAws:
             return False
 
         command = [sys.executable, "-m", "moto.server", "-H", LOCALHOST, "-p", str(self.port)]
-        return Child(name=NAME, command=command, ready=ready)
+        # By default every page in a browser here may read what it answers.
+        return Child(name=NAME, command=command, ready=ready, env={"MOTO_DISABLE_GLOBAL_CORS": "true"})
 
     def furnish(self) -> None:
         """Make buckets, queues, the topic and what connects them; what is there stays as it is."""

@@ -6,6 +6,7 @@ What Dagster runs is `defs/`; this module only starts its programs and never imp
 from __future__ import annotations
 
 import json
+import sys
 import sysconfig
 import urllib.request
 from collections.abc import Mapping, Sequence
@@ -64,7 +65,7 @@ def dagster_children(settings: Settings, variables: Mapping[str, str], after: Se
         ),
         Child(
             name=WEBSERVER,
-            command=[str(scripts / "dagster-webserver"), *ui],
+            command=[sys.executable, "-m", "engagement_platform.local.webserver", *ui],
             ready=lambda: answers_http(f"{ui_address(settings)}/server_info"),
             env=env,
             # Asked before the code server answers, it would show an error and ask again only after 10 s.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import urllib.request
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -92,3 +93,15 @@ def test_objects_are_announced_in_the_queue_of_their_bucket(tmp_path: Path) -> N
             objects = [m for m in received if '"events/a"' in m["Body"].replace("%2F", "/")]
             assert len(objects) == 1
             assert bucket in objects[0]["Body"]
+
+
+def test_the_emulator_lets_no_page_of_another_site_read_what_it_answers(tmp_path: Path) -> None:
+    (port,) = free_ports(1)
+    aws = EmbeddedAws(port)
+    with Supervisor(tmp_path / "logs") as supervisor:
+        supervisor.start(aws.child())
+        supervisor.wait_ready(120)
+        for path in (f"/{BUCKET}", "/moto-api/data.json"):
+            request = urllib.request.Request(f"{aws.endpoint}{path}", headers={"Origin": "http://evil.example"})
+            with urllib.request.urlopen(request, timeout=10) as answer:
+                assert "access-control-allow-origin" not in {name.lower() for name in answer.headers}
