@@ -33,18 +33,18 @@ class Refused(StrEnum):
     BAD_TEXT = "bad_text", "A text has half of a surrogate pair."
     TOO_DEEP = "too_deep", "It is nested too deep."
     TOO_LARGE = "too_large", "The event is too large."
-    BAD_ID = "bad_event_id", "event_id is missing, or no text of 1 to 256 characters without control characters."
+    BAD_ID = "bad_event_id", "event_id is missing, or no text of 1 to 256 characters without control characters and blank ends."
     BAD_TYPE = "bad_event_type", "event_type is missing, or not small letters, digits and _ (up to 64, a letter first)."
     BAD_TIME = "bad_event_ts", "event_ts is missing, or no ISO 8601 time with an offset."
     TIME_OUT_OF_RANGE = "time_out_of_range", "event_ts is before the year 2000, or too far ahead."
     WRONG_GAME = "wrong_game", "game_id is not the game of the API key."
-    BAD_SUBJECT = "bad_subject", "Whom the event is about is no text of 1 to 256 characters, and no whole number."
+    BAD_SUBJECT = "bad_subject", "Whom the event is about is no id of 1 to 256 characters like event_id, and no whole number."
     PII_FOUND = "pii_found", "A field that nobody declared looks like personal data."
     PII_IN_ID = "pii_in_id", "A field that an event cannot do without holds personal data."
 
 
 _TYPE = re.compile(r"[a-z][a-z0-9_]{0,63}")
-_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_NOT_IN_IDS = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 class EventRefused(Exception):
@@ -76,6 +76,10 @@ def sent_as_json(body: bytes) -> list[Sent]:
     found = _parsed(body)
     if isinstance(found, dict):
         found = found.get("events")
+    if isinstance(found, Doubled):
+        # Nobody knows which of the lists is meant: no event of any is taken, and each is answered for.
+        doubled = (each if isinstance(each, list) else [each] for each in found.values)
+        return [Sent(value, Refused.DUPLICATE_KEY) for values in doubled for value in values]
     if not isinstance(found, list):
         raise EventRefused(Refused.NOT_EVENTS)
     return [Sent(value) for value in found]
@@ -175,7 +179,9 @@ def subject_of(event: Mapping[str, Any], path: tuple[str, ...]) -> str | None:
 
 
 def _is_id(value: object) -> bool:
-    return isinstance(value, str) and 1 <= len(value) <= 256 and not _CONTROL.search(value)
+    if not isinstance(value, str) or not 1 <= len(value) <= 256:
+        return False
+    return value == value.strip() and not _NOT_IN_IDS.search(value)
 
 
 def _check_time(text: object, latest: datetime) -> None:

@@ -86,8 +86,9 @@ class Intake:
                 taken.accepted += 1
             except EventRefused as refused:
                 event_id = event.get("event_id")
-                # The event's own id, for the sender to find it by.
+                # The event's own id, for the sender to find it by; half a surrogate pair cannot be answered in UTF-8.
                 event_id = event_id if isinstance(event_id, str) and len(event_id) <= 256 else None
+                event_id = event_id and event_id.encode(errors="replace").decode()
                 self._refuse(taken, game, Refusal(index, event_id, refused.reason, refused.field), one, ref, now)
         return taken
 

@@ -99,6 +99,35 @@ def test_events_come_as_a_list_an_object_lines_and_compressed(running: Running) 
     assert (reply.status, reply.said["accepted"]) == (200, 0)
 
 
+def test_ids_that_cannot_be_written_are_refused_alone_and_the_others_are_answered_for(running: Running) -> None:
+    odd = [event("i-\ud800"), event(" i-2"), event("i-3", player_id="p\udfff"), event("i-4", player_id="p-1\t")]
+    reply = running.server.post(running.key, [*odd, event("i-5")])
+    assert (reply.status, reply.said["accepted"]) == (200, 1)
+    assert [(one["index"], one["event_id"], one["reason_code"]) for one in reply.said["refused"]] == [
+        (0, "i-?", "bad_text"),
+        (1, " i-2", "bad_event_id"),
+        (2, "i-3", "bad_subject"),
+        (3, "i-4", "bad_subject"),
+    ]
+    wait_until(lambda: "i-5" in ids(stored(running.home / "games")), "i-5 was not delivered")
+    vault = open_vault(Settings(home=running.home))
+    kept = {body for _, body in vault.refused("puzzle", purpose="support", reader="test")}
+    assert {json.dumps(one).encode() for one in odd} <= kept
+
+
+def test_of_a_body_with_two_lists_every_event_is_refused_and_answered_for(running: Running) -> None:
+    first, second = json.dumps([event("two-1")]), json.dumps([event("two-2"), event("two-3")])
+    body = f'{{"events": {first}, "events": {second}}}'.encode()
+    headers = {"Content_Type": "application/json", "Authorization": f"Bearer {running.key}"}
+    reply = running.server.call("POST", "/v1/events", body, **headers)
+    assert (reply.status, reply.said["accepted"]) == (422, 0)
+    assert [(one["index"], one["event_id"], one["reason_code"]) for one in reply.said["refused"]] == [
+        (0, "two-1", "duplicate_key"),
+        (1, "two-2", "duplicate_key"),
+        (2, "two-3", "duplicate_key"),
+    ]
+
+
 def test_who_may_not_send_is_told_so_and_nothing_is_kept(running: Running) -> None:
     call, body = running.server.call, json.dumps([event("never")]).encode()
     assert call("POST", "/v1/events", body, Content_Type="application/json").status == 401
