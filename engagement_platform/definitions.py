@@ -6,6 +6,8 @@ where the settings name them: all other settings are read by the runs and sensor
 
 from __future__ import annotations
 
+import os
+
 import dagster as dg
 
 from engagement_platform.components.folder import folder_definitions
@@ -33,6 +35,7 @@ from engagement_platform.settings import Settings
 @dg.definitions
 def defs() -> dg.Definitions:
     """Everything that Dagster runs. In-process: each run is one Spark client, not one for each step."""
+    os.umask(0o077)  # as the command line does: what runs write into the home folder is for its owner only
     bound = dg.Definitions(resources={"platform": bound_platform()}, executor=dg.in_process_executor)
     settings = Settings()
     # First, since Dagster would say less well that two declarations want the same name.

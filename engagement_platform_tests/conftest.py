@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import sys
@@ -31,6 +32,9 @@ from engagement_platform.settings import Settings, SparkSettings
 # How long an example takes says how busy the machine is.
 hypothesis.settings.register_profile("house", deadline=None)
 hypothesis.settings.load_profile("house")
+
+# As the platform's own processes do: a home folder that others can enter is refused.
+os.umask(0o077)
 
 CALL_S = 20.0
 SPARK_CONF = Path(__file__).parent / "spark_conf"

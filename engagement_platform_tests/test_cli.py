@@ -134,6 +134,16 @@ def test_a_home_that_cannot_be_written_is_one_sentence(call: Callable[..., Call]
     assert str(tmp_path / "file") in done.stderr
 
 
+def test_a_home_that_others_can_enter_is_refused_unless_that_is_set(call: Callable[..., Call], tmp_path: Path) -> None:
+    tmp_path.chmod(0o750)
+    done = call("status")
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert f"others can enter {tmp_path} (mode 750)" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+    done = call("ingest-key", "list", ENGAGEMENT_PLATFORM_HOME_SHARED="true")
+    assert done.returncode == 0
+
+
 def test_the_version_is_told(call: Callable[..., Call]) -> None:
     assert call("--version") == (0, f"engagement-platform {version('engagement-platform')}\n", "")
 

@@ -5,6 +5,7 @@ What a command does is elsewhere, and imported only when it is called.
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Annotated
 
@@ -67,6 +68,8 @@ def engagement_platform(
 
 def main() -> None:
     """Entry point of `engagement-platform`: errors meant for people become one line on stderr, never a traceback."""
+    # Whatever the shell's umask is: files of the home folder are for their owner only. Children inherit it.
+    os.umask(0o077)
     try:
         app()
     except PlatformError as error:

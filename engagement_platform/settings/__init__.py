@@ -13,7 +13,7 @@ import tomllib
 from collections.abc import Iterable
 from pathlib import Path
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -84,6 +84,8 @@ class Settings(BaseSettings):
         use_attribute_docstrings=True,
     )
 
+    home_shared: bool = False
+    """Whether others may list and read `home`. Otherwise a home whose mode lets them is refused: keys are in it."""
     home: Path = Field(default_factory=_data_home)
     """All local state: stores, broker data, Dagster, lake."""
     lake_uri: str | None = None
@@ -129,6 +131,17 @@ class Settings(BaseSettings):
             return self.stores.url.get_secret_value()
         return f"sqlite:///{self.home.expanduser().absolute() / 'stores.db'}"
 
+    @field_validator("home")
+    @classmethod
+    def _is_private(cls, home: Path, info: ValidationInfo) -> Path:
+        folder = home.expanduser()
+        if not info.data.get("home_shared") and folder.is_dir() and (mode := folder.stat().st_mode & 0o777) & 0o077:
+            raise ValueError(
+                f"others can enter {folder} (mode {mode:o}), which holds keys and personal data; chmod 700 it, or set "
+                f"{ENV_PREFIX}HOME_SHARED=true where that is meant"
+            )
+        return home
+
     @classmethod
     def settings_customise_sources(
         cls,
@@ -161,7 +174,7 @@ def refusal(error: ValueError) -> str | None:
         return None
     wrong = []
     for problem in error.errors(include_input=False, include_url=False):
-        what, model = problem["msg"], Settings
+        what, model = problem["msg"].removeprefix("Value error, "), Settings
         if problem["type"] == "extra_forbidden":
             for step in problem["loc"][:-1]:
                 model = getattr(model, "model_fields", {})[step].annotation

@@ -339,6 +339,22 @@ def test_keys_are_made_listed_and_revoked_from_the_command_line(
         assert isinstance(CliRunner().invoke(app, ["ingest-key", *wrong]).exception, IngestKeyRefused)
 
 
+def test_files_of_the_home_are_for_their_owner_only_whatever_the_umask(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    made = subprocess.run(
+        [sys.executable, "-m", "engagement_platform.cli", "ingest-key", "add", "puzzle", "--json"],
+        env={"PATH": "", "ENGAGEMENT_PLATFORM_HOME": str(home)},
+        capture_output=True, check=True, umask=0,
+    )  # fmt: skip
+    with server(home, INGEST_SERVER__SEGMENT_AGE="PT0.1S", INGEST_SERVER__KEY_REFRESH="PT0.1S") as running:
+        key = json.loads(made.stdout)["key"]
+        assert running.post(key, [event("o-1", player_id="p-1", email="x@y.org"), 3]).status == 200
+        wait_until(lambda: "o-1" in ids(stored(home / "games")), "o-1 was not delivered")
+        found = {str(path.relative_to(home)): path.stat().st_mode & 0o777 for path in [home, *home.rglob("*")]}
+    assert {"stores.db", "ingest/spool/spool.db", "pii/master.json"} <= set(found)
+    assert {name: f"{mode:o}" for name, mode in found.items() if mode & 0o077} == {}
+
+
 def test_a_slow_request_does_not_hold_up_others(running: Running) -> None:
     with socket.create_connection(("127.0.0.1", running.server.port), timeout=10) as slow:
         slow.sendall(

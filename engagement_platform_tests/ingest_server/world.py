@@ -82,6 +82,7 @@ def server(home: Path, **env: str) -> Iterator[Server]:
         env={**clean, **{f"ENGAGEMENT_PLATFORM_{name}": value for name, value in ours.items()}},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
+        umask=0,
     )
     try:
         yield Server(process, _port(process))
