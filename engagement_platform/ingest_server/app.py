@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -202,12 +203,16 @@ async def _body(settings: Settings, request: Request) -> bytes:
     if coding not in ("identity", "gzip", "x-gzip"):
         raise Turned(415, "unknown_encoding", "Content-Encoding is gzip, or none.")
     limits = settings.ingest_server
-    return await whole_body(
-        request.stream(),
-        gzipped=coding != "identity",
-        max_bytes=limits.max_body_bytes,
-        max_inflated=limits.max_inflated_bytes,
-    )
+    try:
+        async with asyncio.timeout(limits.request_within.total_seconds()):
+            return await whole_body(
+                request.stream(),
+                gzipped=coding != "identity",
+                max_bytes=limits.max_body_bytes,
+                max_inflated=limits.max_inflated_bytes,
+            )
+    except TimeoutError:
+        raise Turned(408, "too_slow", "The body did not arrive in time.", Connection="close") from None
 
 
 def _take(parts: Parts, game: str, read: Callable[[bytes], list[Sent]], body: bytes) -> Taken:
@@ -262,6 +267,7 @@ _KEYS = [Security(HTTPBearer(auto_error=False)), Security(APIKeyHeader(name="X-A
 _PROBLEMS: dict[int | str, dict[str, Any]] = {
     401: {"model": Problem, "description": "No API key, or an unknown one."},
     403: {"model": Problem, "description": "The API key was revoked."},
+    408: {"model": Problem, "description": "The body did not arrive in time; send it again."},
     413: {"model": Problem, "description": "Too many bytes or events in one request; nothing of it was kept."},
     415: {"model": Problem, "description": "Another Content-Type or Content-Encoding; nothing of it was kept."},
     422: {

@@ -14,6 +14,7 @@ import uvicorn
 
 from engagement_platform.errors import PlatformError
 from engagement_platform.ingest_server.app import Parts, build_app
+from engagement_platform.ingest_server.connections import Connection
 from engagement_platform.ingest_server.delivery import Delivery
 from engagement_platform.ingest_server.intake import Intake
 from engagement_platform.ingest_server.keys import IngestKeys, KeyCache
@@ -54,9 +55,11 @@ def serve(settings: Settings, say: Callable[[str], None]) -> None:
 
 def _run(parts: Parts, vault: Vault, listening: socket.socket, say: Callable[[str], None]) -> None:
     host, port = listening.getsockname()[:2]
-    stop_s = parts.settings.ingest_server.stop_within.total_seconds()
+    server = parts.settings.ingest_server
+    stop_s, within_s = server.stop_within.total_seconds(), server.request_within.total_seconds()
+    limits = {"within_s": within_s, "most": server.address_connections}
     config = uvicorn.Config(
-        build_app(parts),
+        build_app(parts), http=type("Limited", (Connection,), limits),
         # Access logs would have every client's address.
         access_log=False, log_level="warning", lifespan="off", server_header=False, date_header=False,
         # Each may hold a whole body; beyond, uvicorn answers 503 by itself.

@@ -105,6 +105,12 @@ class IngestServerSettings(Section):
     max_spool_bytes: int = Field(2 * GIB, ge=1)
     """More bytes waiting for the sink than this, and requests are answered with 503 until it catches up; 2 GiB are
     hours of a busy game."""
+    address_connections: int = Field(500, ge=1)
+    """Connections that one address may hold; one more closes the one that has been idle for longest. A proxy before the
+    server is one address."""
+    request_within: timedelta = Field(timedelta(seconds=20), gt=timedelta(0))
+    """A connection is closed when the headers of a request take longer to arrive, and so is one without a request. As
+    long again for the body: 408."""
     max_body_bytes: int = Field(1 * MIB, ge=1)
     """Largest body of a request as it is sent: 413."""
     max_inflated_bytes: int = Field(8 * MIB, ge=1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import http.client
 import json
+import resource
 import secrets
 import socket
 import subprocess
@@ -12,7 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -187,7 +188,7 @@ def test_it_says_how_it_is_and_describes_itself(running: Running) -> None:
     ):
         assert line in figures
     described = call("GET", "/openapi.json").said["paths"]["/v1/events"]["post"]
-    assert set(described["responses"]) == {"200", "401", "403", "413", "415", "422", "429", "503"}
+    assert set(described["responses"]) == {"200", "401", "403", "408", "413", "415", "422", "429", "503"}
     assert set(described["requestBody"]["content"]) == {"application/json", "application/x-ndjson"}
 
 
@@ -337,6 +338,42 @@ def test_keys_are_made_listed_and_revoked_from_the_command_line(
     assert (listed["key_id"], listed["game"], listed["revoked"] is None) == (made["key_id"], "puzzle", False)
     for wrong in (("add", "Not A Game"), ("revoke", "nobody")):
         assert isinstance(CliRunner().invoke(app, ["ingest-key", *wrong]).exception, IngestKeyRefused)
+
+
+def test_idle_connections_without_a_key_keep_no_client_with_one_out(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 4096)), hard))
+    key = key_for(tmp_path, "puzzle")
+    with server(tmp_path, INGEST_SERVER__REQUEST_WITHIN="PT600S") as running, ExitStack() as opened:
+        for number in range(1005):
+            idle = opened.enter_context(socket.create_connection(("127.0.0.1", running.port), timeout=60))
+            if number % 2:
+                idle.sendall(b"POST /v1/events HTTP/1.1\r\nHost: x\r\n")
+        assert running.post(key, [event("k-1")]).said == {"accepted": 1, "refused": []}
+
+
+def test_a_request_that_does_not_arrive_in_time_is_ended(tmp_path: Path) -> None:
+    key = key_for(tmp_path, "puzzle")
+    begun = b"POST /v1/events HTTP/1.1\r\nHost: x\r\n"
+    rest = f"Content-Type: application/json\r\nContent-Length: 100\r\nAuthorization: Bearer {key}\r\n\r\n[".encode()
+    with server(tmp_path, INGEST_SERVER__REQUEST_WITHIN="PT1S") as running, ExitStack() as opened:
+
+        def connected(*sent: bytes) -> socket.socket:
+            made = opened.enter_context(socket.create_connection(("127.0.0.1", running.port), timeout=60))
+            for part in sent:
+                made.sendall(part)
+            return made
+
+        answered = connected(b"GET /nothing HTTP/1.1\r\nHost: x\r\n\r\n")
+        while not answered.recv(4096).endswith(b"}"):
+            pass
+        answered.sendall(b"\r\n")
+        slow = [connected(), connected(begun), answered]
+        assert connected(begun, rest).recv(12) == b"HTTP/1.1 408"
+        for each in slow:
+            with suppress(ConnectionResetError):
+                while each.recv(4096):
+                    pass
 
 
 def test_files_of_the_home_are_for_their_owner_only_whatever_the_umask(tmp_path: Path) -> None:

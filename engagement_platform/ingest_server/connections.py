@@ -1,0 +1,66 @@
+"""Connections of clients: how long a request may take to arrive, and how many one address may hold."""
+
+from __future__ import annotations
+
+import asyncio
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+
+class Connection(HttpToolsProtocol):
+    """A connection that is closed when headers do not arrive in time. Limits are set by a subclass, from settings.
+
+    One more of an address than it may hold closes the one that has been idle for longest, or itself when none is.
+    """
+
+    within_s: float
+    most: int
+    _deadline: asyncio.TimerHandle | None = None
+    _idle_since = 0.0
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no request is being answered."""
+        return self.cycle is None or self.cycle.response_complete
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Take a connection, in place of an idle one where its address holds too many."""
+        super().connection_made(transport)
+        self._expect_headers()
+        if self.client is None:
+            return
+        held = [each for each in self.connections if isinstance(each, Connection) and not each.transport.is_closing()]
+        mine = [each for each in held if each.client is not None and each.client[0] == self.client[0]]
+        if len(mine) > self.most:
+            idle = [each for each in mine if each.is_idle and each is not self]
+            min(idle, key=lambda each: each._idle_since, default=self).transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the deadline."""
+        self._forget_deadline()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Begin a deadline with the first byte of another request; also with one that belongs to none."""
+        if self._deadline is None and self.is_idle:
+            self._expect_headers()
+        super().data_received(data)
+
+    def on_headers_complete(self) -> None:
+        """End the deadline; that of the body is the application's."""
+        self._forget_deadline()
+        super().on_headers_complete()
+
+    def on_response_complete(self) -> None:
+        """Count as idle from now on."""
+        self._idle_since = self.loop.time()
+        super().on_response_complete()
+
+    def _expect_headers(self) -> None:
+        self._idle_since = self.loop.time()
+        self._deadline = self.loop.call_later(self.within_s, self.transport.abort)
+
+    def _forget_deadline(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
