@@ -155,7 +155,7 @@ def running(home: Path) -> Iterator[int]:
     env = {
         "HOME": str(home), "INGEST_SERVER__PORT": "0", "INGEST_SERVER__RATE_EVENTS": "1000000",
         "INGEST_SERVER__BURST_EVENTS": "1000000", "INGEST_SERVER__SEGMENT_AGE": "PT5S",
-        "INGEST_SERVER__STOP_WITHIN": "PT60S",
+        "INGEST_SERVER__STOP_WITHIN": "PT60S", "INGEST_SERVER__RATE_BYTES": "1e12",
     }  # fmt: skip
     process = subprocess.Popen(
         [sys.executable, "-m", "engagement_platform.cli", "ingest-server"],

@@ -77,7 +77,7 @@ class Parts:
     keys: KeyCache
     delivery: Delivery
     figures: Figures = field(init=False)
-    _allowances: dict[str, Allowance] = field(default_factory=dict)
+    _allowances: dict[tuple[str, str], Allowance] = field(default_factory=dict)
     _lock: Lock = field(default_factory=Lock)
 
     def __post_init__(self) -> None:
@@ -111,15 +111,21 @@ class Parts:
         for outcome, count in vars(delivered).items():
             self.figures.delivered.labels(outcome).inc(count)
 
-    def allow(self, game: str, events: int) -> None:
+    def allow_bytes(self, game: str, count: int) -> None:
+        """Take bytes off a game's allowance, which its work is bounded by. Raises Turned."""
+        self._allow(game, "bytes", count, self.settings.ingest_server.rate_bytes)
+
+    def allow_events(self, game: str, count: int) -> None:
         """Take events off a game's allowance. Raises Turned."""
+        self._allow(game, "events", count, self.settings.ingest_server.rate_events)
+
+    def _allow(self, game: str, what: str, count: int, rate: float) -> None:
         limits, now = self.settings.ingest_server, time.monotonic()
+        burst = limits.burst_bytes if what == "bytes" else limits.burst_events
         with self._lock:
-            if game not in self._allowances:
-                self._allowances[game] = Allowance(limits.rate_events, limits.burst_events, now)
-            wait = self._allowances[game].wait(events, now)
+            wait = self._allowances.setdefault((game, what), Allowance(rate, burst, now)).wait(count, now)
         if wait:
-            raise Turned(429, "too_fast", "Too many events a second.", **{"Retry-After": str(int(wait) + 1)})
+            raise Turned(429, "too_fast", f"Too many {what} a second.", **{"Retry-After": str(int(wait) + 1)})
 
 
 def build_app(parts: Parts) -> FastAPI:
@@ -144,7 +150,7 @@ def build_app(parts: Parts) -> FastAPI:
             game, read = _game(parts.keys, request), _reader(request)
             if parts.is_full():
                 raise Turned(503, "spool_full", "Too many events wait to be delivered.", **_LATER)
-            body = await _body(parts.settings, request)
+            body = await _body(parts, game, request)
             # In a thread: parsing, looking for personal data and waiting for the disk hold up no other request.
             taken = await run_in_threadpool(_take, parts, game, read, body)
             answer, status = _answer(taken), 200 if taken.accepted or not taken.refused else 422
@@ -198,11 +204,12 @@ def _reader(request: Request) -> Callable[[bytes], list[Sent]]:
     return read
 
 
-async def _body(settings: Settings, request: Request) -> bytes:
+async def _body(parts: Parts, game: str, request: Request) -> bytes:
     coding = request.headers.get("content-encoding", "identity").strip().lower()
     if coding not in ("identity", "gzip", "x-gzip"):
         raise Turned(415, "unknown_encoding", "Content-Encoding is gzip, or none.")
-    limits = settings.ingest_server
+    limits = parts.settings.ingest_server
+    parts.allow_bytes(game, 0)  # a game that owes some already gets nothing read
     try:
         async with asyncio.timeout(limits.request_within.total_seconds()):
             return await whole_body(
@@ -213,20 +220,29 @@ async def _body(settings: Settings, request: Request) -> bytes:
             )
     except TimeoutError:
         raise Turned(408, "too_slow", "The body did not arrive in time.", Connection="close") from None
+    except Turned:
+        parts.allow_bytes(game, limits.max_inflated_bytes)  # as much may have been inflated
+        raise
 
 
 def _take(parts: Parts, game: str, read: Callable[[bytes], list[Sent]], body: bytes) -> Taken:
     """Return when every record is on disk. Raises Turned."""
     now, limits = datetime.now(UTC), parts.settings.ingest_server
+    parts.allow_bytes(game, len(body))
+    too_many = Turned(413, "too_many_events", f"At most {limits.max_events} events in a request.")
+    if read is sent_as_lines and body.count(b"\n") > 2 * limits.max_events:
+        raise too_many
+    if body.count(b",") + body.count(b"[") + body.count(b"{") > limits.max_events * limits.max_values:
+        raise Turned(413, "too_many_values", "More values than as many events as are allowed may have.")
     try:
         sent = read(body)
     except EventRefused as refused:
-        parts.allow(game, 1 + len(body) // limits.max_event_bytes)
+        parts.allow_events(game, 1 + len(body) // limits.max_event_bytes)
         _keep(parts, game, parts.intake.refuse_whole(game, body, refused.reason, now))
         raise Turned(422, refused.reason, refused.reason.sentence) from None
     if len(sent) > limits.max_events:
-        raise Turned(413, "too_many_events", f"At most {limits.max_events} events in a request.")
-    parts.allow(game, len(sent))
+        raise too_many
+    parts.allow_events(game, len(sent))
     taken = parts.intake.take(game, sent, now)
     _keep(parts, game, taken)
     return taken
@@ -268,13 +284,13 @@ _PROBLEMS: dict[int | str, dict[str, Any]] = {
     401: {"model": Problem, "description": "No API key, or an unknown one."},
     403: {"model": Problem, "description": "The API key was revoked."},
     408: {"model": Problem, "description": "The body did not arrive in time; send it again."},
-    413: {"model": Problem, "description": "Too many bytes or events in one request; nothing of it was kept."},
+    413: {"model": Problem, "description": "Too many bytes, events or values in one request; nothing of it was kept."},
     415: {"model": Problem, "description": "Another Content-Type or Content-Encoding; nothing of it was kept."},
     422: {
         "model": Answer | Problem,
         "description": "No event was accepted. They, or the body that holds none, are kept with the reason.",
     },
-    429: {"model": Problem, "description": "Too many events a second; send it again after Retry-After seconds."},
+    429: {"model": Problem, "description": "Too many events or bytes a second; send again after Retry-After seconds."},
     503: {"model": Problem, "description": "Events cannot be kept now; send it again after Retry-After seconds."},
 }
 _EVENTS = {"type": "array", "items": Event.model_json_schema()}

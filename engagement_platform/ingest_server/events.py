@@ -33,12 +33,13 @@ class Refused(StrEnum):
     BAD_TEXT = "bad_text", "A text has half of a surrogate pair."
     TOO_DEEP = "too_deep", "It is nested too deep."
     TOO_LARGE = "too_large", "The event is too large."
-    BAD_ID = "bad_event_id", "event_id is missing, or no text of 1 to 256 characters without control characters and blank ends."
+    TOO_MANY_VALUES = "too_many_values", "The event has too many values."
+    BAD_ID = "bad_event_id", "event_id is missing, or no text of 1 to 256 characters without controls and blank ends."
     BAD_TYPE = "bad_event_type", "event_type is missing, or not small letters, digits and _ (up to 64, a letter first)."
     BAD_TIME = "bad_event_ts", "event_ts is missing, or no ISO 8601 time with an offset."
     TIME_OUT_OF_RANGE = "time_out_of_range", "event_ts is before the year 2000, or too far ahead."
     WRONG_GAME = "wrong_game", "game_id is not the game of the API key."
-    BAD_SUBJECT = "bad_subject", "Whom the event is about is no id of 1 to 256 characters like event_id, and no whole number."
+    BAD_SUBJECT = "bad_subject", "Whom the event is about is no text like event_id's, and no whole number."
     PII_FOUND = "pii_found", "A field that nobody declared looks like personal data."
     PII_IN_ID = "pii_in_id", "A field that an event cannot do without holds personal data."
 
@@ -118,7 +119,9 @@ def _parsed(body: bytes) -> object:
         raise EventRefused(Refused.NOT_JSON) from None
 
 
-def check(sent: Sent, game: str, now: datetime, *, max_bytes: int, max_depth: int, max_ahead: timedelta) -> None:
+def check(
+    sent: Sent, game: str, now: datetime, *, max_bytes: int, max_depth: int, max_values: int, max_ahead: timedelta
+) -> None:
     """Raise EventRefused with the first rule that is broken; now: the server's clock, UTC."""
     if sent.reason is not None:
         raise EventRefused(sent.reason)
@@ -130,6 +133,9 @@ def check(sent: Sent, game: str, now: datetime, *, max_bytes: int, max_depth: in
         raise EventRefused(Refused.TOO_LARGE)
     if text.count(b"{") + text.count(b"[") > max_depth and depth_exceeds(text.decode(), max_depth):
         raise EventRefused(Refused.TOO_DEEP)
+    # Every value but the first has a comma before it.
+    if text.count(b",") >= max_values and _values(event) > max_values:
+        raise EventRefused(Refused.TOO_MANY_VALUES)
     if not _is_id(event.get("event_id")):
         raise EventRefused(Refused.BAD_ID)
     event_type = event.get("event_type")
@@ -138,6 +144,12 @@ def check(sent: Sent, game: str, now: datetime, *, max_bytes: int, max_depth: in
     if event.get("game_id") not in (None, game):
         raise EventRefused(Refused.WRONG_GAME)
     _check_time(event.get("event_ts"), now + max_ahead)
+
+
+def _values(value: object) -> int:
+    """Values that are neither object nor list."""
+    within = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
+    return 1 if within is None else sum(map(_values, within))
 
 
 def line_of(event: object) -> bytes:

@@ -100,7 +100,11 @@ class Intake:
 
     def _accepted(self, taken: Taken, game: str, sent: Sent, ref: str, now: datetime) -> Record:
         limits = self._limits
-        check(sent, game, now, max_bytes=limits.max_event_bytes, max_depth=limits.max_depth, max_ahead=limits.max_ahead)
+        check(
+            sent, game, now,
+            max_bytes=limits.max_event_bytes, max_depth=limits.max_depth, max_values=limits.max_values,
+            max_ahead=limits.max_ahead,
+        )  # fmt: skip
         event = cast(dict[str, Any], sent.value)
         redacted = redact(event, self._declared.rules(event["event_type"]), self._unknown, self._keyring.digest)
         taken.found.update(finding.kind.value for finding in redacted.findings)

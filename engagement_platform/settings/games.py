@@ -121,12 +121,20 @@ class IngestServerSettings(Section):
     """A larger event is refused; Firehose takes 1,000 KiB."""
     max_depth: int = Field(16, ge=1, le=100)
     """An event that is nested deeper is refused."""
+    max_values: int = Field(1000, ge=4)
+    """An event with more values is refused: declared ones are looked for in all others. A body with more brackets and
+    commas than `max_events` such events have is not read: 413."""
     max_ahead: timedelta = timedelta(days=1)
     """An event from further ahead of the server's clock is refused."""
     rate_events: float = Field(5_000, gt=0)
     """Events a second that a game may send for long; beyond, 429 with Retry-After."""
     burst_events: int = Field(20_000, ge=1)
     """Events that a game may send at once after a pause."""
+    rate_bytes: float = Field(4 * MIB, gt=0)
+    """Bytes a second, after decompression, that a game may send for long; beyond, 429. Taken off before anything is
+    parsed; a body that is turned away counts as `max_inflated_bytes`."""
+    burst_bytes: int = Field(32 * MIB, ge=1)
+    """Bytes that a game may send at once after a pause."""
     key_refresh: timedelta = timedelta(seconds=5)
     """A new or revoked key is known to the server after so long."""
     refused_for: timedelta = timedelta(days=30)

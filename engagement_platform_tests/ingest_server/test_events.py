@@ -31,7 +31,7 @@ GOOD = {"event_id": "e", "event_type": "sale", "event_ts": "2026-11-22T12:00:00Z
 
 def verdict(sent: Sent) -> str | None:
     try:
-        check(sent, "puzzle", NOW, max_bytes=500, max_depth=4, max_ahead=timedelta(days=1))
+        check(sent, "puzzle", NOW, max_bytes=500, max_depth=4, max_values=9, max_ahead=timedelta(days=1))
     except EventRefused as refused:
         return str(refused.reason)
     return None
@@ -62,6 +62,9 @@ def verdict(sent: Sent) -> str | None:
         ({"a": {"b": {"c": {}}}}, None),
         ({"a": {"b": {"c": [[]]}}}, "too_deep"),
         ({"note": "[[[[[[{{{{"}, None),
+        ({"n": [{"a": 1, "b": [2, 3]}, [], 4, 5, 6]}, None),
+        ({"n": [{"a": 1, "b": [2, 3]}, [], 4, 5, 6, 7]}, "too_many_values"),
+        ({"note": ",,,,,,,,,,,,"}, None),
         ({"n": float("nan")}, "bad_number"),
         ({"note": "\ud800"}, "bad_text"),
     ],

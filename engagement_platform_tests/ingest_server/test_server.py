@@ -340,6 +340,43 @@ def test_keys_are_made_listed_and_revoked_from_the_command_line(
         assert isinstance(CliRunner().invoke(app, ["ingest-key", *wrong]).exception, IngestKeyRefused)
 
 
+def test_work_that_one_game_makes_is_bounded_while_health_is_answered(tmp_path: Path) -> None:
+    key, slowest, done = key_for(tmp_path, "puzzle"), [0.0], threading.Event()
+    lines = gzip.compress(b'{"a":1}\n' * 1_000_000)
+    names = [f"canary{number:04}" for number in range(2000)]
+    wide = [event(f"w-{n}", email=names, notes=[f"note {m}" for m in range(1000)]) for n in range(100)]
+    with server(tmp_path, INGEST_SERVER__RATE_BYTES="1") as running:
+
+        def look() -> None:
+            while not done.is_set():
+                began = time.monotonic()
+                assert running.call("GET", "/healthz").status == 200
+                slowest[0] = max(slowest[0], time.monotonic() - began)
+
+        looking = threading.Thread(target=look)
+        looking.start()
+        packed = {"Content_Encoding": "gzip", "Authorization": f"Bearer {key}"}
+        zipped = gzip.compress(json.dumps(wide).encode())
+        reply = running.call("POST", "/v1/events", zipped, Content_Type="application/json", **packed)
+        assert {one["reason_code"] for one in reply.said["refused"]} == {"too_many_values"}
+        assert (reply.status, len(reply.said["refused"])) == (422, 100)
+        posts = [
+            running.call("POST", "/v1/events", lines, Content_Type="application/x-ndjson", **packed) for _ in range(5)
+        ]
+        done.set()
+        looking.join()
+    assert [post.status for post in posts] == [413] * 3 + [429] * 2
+    assert slowest[0] < 1
+
+
+def test_bombs_that_come_again_earn_a_pause(tmp_path: Path) -> None:
+    key, bomb = key_for(tmp_path, "puzzle"), gzip.compress(b" " * 10**7)
+    headers = {"Content_Type": "application/json", "Content_Encoding": "gzip", "Authorization": f"Bearer {key}"}
+    with server(tmp_path, INGEST_SERVER__RATE_BYTES="1") as running:
+        statuses = [running.call("POST", "/v1/events", bomb, **headers).status for _ in range(6)]
+    assert statuses == [413] * 4 + [429] * 2
+
+
 def test_idle_connections_without_a_key_keep_no_client_with_one_out(tmp_path: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 4096)), hard))
