@@ -22,7 +22,7 @@ from engagement_platform.ingest_server.figures import CONTENT_TYPE, Figures
 from engagement_platform.ingest_server.intake import Intake, Taken
 from engagement_platform.ingest_server.keys import KeyCache
 from engagement_platform.ingest_server.limits import Allowance, Turned, whole_body
-from engagement_platform.ingest_server.spool import Spool, SpoolFull
+from engagement_platform.ingest_server.spool import RecordKind, Spool, SpoolFull
 from engagement_platform.settings import Settings
 
 JSON, LINES = "application/json", "application/x-ndjson"
@@ -113,15 +113,23 @@ class Parts:
 
     def allow_bytes(self, game: str, count: int) -> None:
         """Take bytes off a game's allowance, which its work is bounded by. Raises Turned."""
-        self._allow(game, "bytes", count, self.settings.ingest_server.rate_bytes)
+        limits = self.settings.ingest_server
+        self._allow(game, "bytes", count, limits.rate_bytes, limits.burst_bytes)
 
     def allow_events(self, game: str, count: int) -> None:
         """Take events off a game's allowance. Raises Turned."""
-        self._allow(game, "events", count, self.settings.ingest_server.rate_events)
+        limits = self.settings.ingest_server
+        self._allow(game, "events", count, limits.rate_events, limits.burst_events)
 
-    def _allow(self, game: str, what: str, count: int, rate: float) -> None:
-        limits, now = self.settings.ingest_server, time.monotonic()
-        burst = limits.burst_bytes if what == "bytes" else limits.burst_events
+    def allow_refused(self, game: str, count: int) -> None:
+        """Take sealed bytes of refused events off a game's quota. Raises Turned."""
+        limits = self.settings.ingest_server
+        # Half at once and half over the time that they are kept: never more than the whole.
+        half = limits.refused_bytes / 2
+        self._allow(game, "bytes of refused events", count, half / limits.refused_for.total_seconds(), half)
+
+    def _allow(self, game: str, what: str, count: int, rate: float, burst: float) -> None:
+        now = time.monotonic()
         with self._lock:
             wait = self._allowances.setdefault((game, what), Allowance(rate, burst, now)).wait(count, now)
         if wait:
@@ -249,11 +257,17 @@ def _take(parts: Parts, game: str, read: Callable[[bytes], list[Sent]], body: by
 
 
 def _keep(parts: Parts, game: str, taken: Taken) -> None:
+    records = taken.records
     try:
-        if taken.records:
-            parts.spool.append(taken.records)
+        parts.allow_refused(game, sum(len(each.sealed) for each in records if each.kind is RecordKind.REFUSED))
+    except Turned:
+        records = [each for each in records if each.kind is RecordKind.ACCEPTED]
+        parts.figures.not_kept.labels(game).inc(len(taken.refused))
+    try:
+        if records:
+            parts.spool.append(records)
     except SpoolFull:
-        raise Turned(503, "spool_full", "Events cannot be kept now.", **_LATER) from None
+        raise Turned(503, "spool_full", "The disk is full or too slow; nothing was kept.", **_LATER) from None
     figures = parts.figures
     figures.events.labels(game, "accepted").inc(taken.accepted)
     figures.events.labels(game, "refused").inc(len(taken.refused))

@@ -20,6 +20,9 @@ class Figures:
         self.requests = Counter("ingest_requests", "Requests by status.", ["status"], registry=registry)
         self.events = Counter("ingest_events", "Events acknowledged.", ["game", "outcome"], registry=registry)
         self.refused = Counter("ingest_refused", "Events refused, by reason.", ["reason_code"], registry=registry)
+        self.not_kept = Counter(
+            "ingest_refused_not_kept", "Refused events beyond the quota.", ["game"], registry=registry
+        )
         self.found = Counter(
             "pii_found", "Undeclared fields that look like personal data.", ["kind"], registry=registry
         )

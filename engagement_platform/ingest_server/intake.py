@@ -6,6 +6,7 @@ Works on one request at a time, in memory, in any number of threads. Rules are `
 from __future__ import annotations
 
 import json
+import zlib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -53,13 +54,15 @@ class SpoolSeal:
         self._of = lru_cache(4)(lambda hour: Sealer(derived(secret, f"spool/{spool}/{hour}")))
 
     def seal(self, kind: RecordKind, game: str, ref: str, hour: int, plain: bytes) -> bytes:
-        """Encrypted for the spool."""
+        """Encrypted for the spool; a refused event is compressed before, since nothing else bounds what it holds."""
+        plain = zlib.compress(plain) if kind is RecordKind.REFUSED else plain
         return self._of(hour).seal(plain, words("spool", kind.value, game, ref))
 
     def open(self, record: Record) -> bytes:
         """What was sealed. Raises SealBroken."""
         about = words("spool", record.kind.value, record.game, record.ref)
-        return self._of(record.hour).open(record.sealed, about, "A record of the spool")
+        plain = self._of(record.hour).open(record.sealed, about, "A record of the spool")
+        return zlib.decompress(plain) if record.kind is RecordKind.REFUSED else plain
 
 
 class Intake:

@@ -17,9 +17,9 @@ class Turned(Exception):
 class Allowance:
     """Events that one game may send: `rate` a second for long, `burst` at once after a pause (a token bucket)."""
 
-    def __init__(self, rate: float, burst: int, now: float) -> None:
-        self._rate, self._burst = rate, float(burst)
-        self._left, self._at = float(burst), now
+    def __init__(self, rate: float, burst: float, now: float) -> None:
+        self._rate, self._burst = rate, burst
+        self._left, self._at = burst, now
 
     def wait(self, events: int, now: float) -> float:
         """Seconds until so many events would be allowed; 0 takes them. now: seconds from any fixed moment.

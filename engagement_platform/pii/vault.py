@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import uuid
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -180,7 +181,8 @@ class Vault:
                         "received_ts": event.received_ts, "received_date": event.received_ts.date(),
                         "segment": segment, **columns,
                     }  # fmt: skip
-                    made.append({**row, "sealed": Sealer(key.key).seal(plain, _about(table, row))})
+                    content = zlib.compress(plain) if table is REFUSED else plain
+                    made.append({**row, "sealed": Sealer(key.key).seal(content, _about(table, row))})
             if made:
                 store_tables.append(found, table_of(made, table), txn)
             return len(made)
@@ -225,11 +227,10 @@ class Vault:
 
         def decrypted(row: Row) -> bytes | None:
             key = key_of(Owner(row["game"], row["subject_ref"]), row["key_version"])
-            return (
-                None
-                if key is None
-                else Sealer(key.key).open(row["sealed"], _about(table, row), f"A row of {table.name}")
-            )
+            if key is None:
+                return None
+            content = Sealer(key.key).open(row["sealed"], _about(table, row), f"A row of {table.name}")
+            return zlib.decompress(content) if table is REFUSED else content
 
         return decrypted
 

@@ -139,6 +139,9 @@ class IngestServerSettings(Section):
     """A new or revoked key is known to the server after so long."""
     refused_for: timedelta = timedelta(days=30)
     """Refused events are kept, encrypted, for so long."""
+    refused_bytes: int = Field(1 * GIB, ge=2)
+    """Most bytes of refused events, compressed, that are kept of a game in that time, counted anew at each start. What
+    comes beyond is refused and answered for, but not kept."""
     retry_after: timedelta = timedelta(seconds=5)
     """Pause before a sink that failed is tried again; doubled up to 60 s."""
     stop_within: timedelta = timedelta(seconds=10)

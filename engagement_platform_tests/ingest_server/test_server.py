@@ -377,6 +377,23 @@ def test_bombs_that_come_again_earn_a_pause(tmp_path: Path) -> None:
     assert statuses == [413] * 4 + [429] * 2
 
 
+def test_refused_events_beyond_their_quota_are_answered_for_and_fill_no_disk(tmp_path: Path) -> None:
+    key = key_for(tmp_path, "puzzle")
+    settings = {"INGEST_SERVER__REFUSED_BYTES": "40000", "INGEST_SERVER__SEGMENT_AGE": "PT0.1S"}
+    with server(tmp_path, **settings) as running:
+        for number in range(10):  # these compress well
+            assert running.post(key, [event(f"r-{number} ", note="x" * 60_000)]).status == 422
+        for number in range(10):
+            reply = running.post(key, [event(f"q-{number} ", note=secrets.token_hex(20_000)), event(f"a-{number}")])
+            assert (reply.status, reply.said["accepted"], len(reply.said["refused"])) == (200, 1, 1)
+        assert b'ingest_refused_not_kept_total{game="puzzle"} 10.0' in running.call("GET", "/metrics").body
+        wait_until(lambda: "a-9" in ids(stored(tmp_path / "games")), "a-9 was not delivered")
+    refused = open_vault(Settings(home=tmp_path)).refused("puzzle", purpose="support", reader="test")
+    kept = [json.loads(body)["event_id"] for _, body in refused]
+    assert sorted(kept) == [f"r-{number} " for number in range(10)]
+    assert len(ids(stored(tmp_path / "games"))) == 10
+
+
 def test_idle_connections_without_a_key_keep_no_client_with_one_out(tmp_path: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 4096)), hard))
