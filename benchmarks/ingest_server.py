@@ -153,7 +153,8 @@ def vegeta_phase(
 def running(home: Path) -> Iterator[int]:
     """A server with limits out of the way; its port. Stopped at the end, when all is delivered."""
     env = {
-        "HOME": str(home), "INGEST_SERVER__PORT": "0", "INGEST_SERVER__RATE_EVENTS": "1000000",
+        "HOME": str(home), "INGEST_SERVER__PORT": "0", "INGEST_SERVER__HEALTH_PORT": "0",
+        "INGEST_SERVER__RATE_EVENTS": "1000000",
         "INGEST_SERVER__BURST_EVENTS": "1000000", "INGEST_SERVER__SEGMENT_AGE": "PT5S",
         "INGEST_SERVER__STOP_WITHIN": "PT60S", "INGEST_SERVER__RATE_BYTES": "1e12",
     }  # fmt: skip

@@ -169,14 +169,21 @@ def build_app(parts: Parts) -> FastAPI:
         parts.figures.seconds.observe(time.perf_counter() - began)
         return JSONResponse(answer.model_dump(), status_code=status, headers=headers)
 
+    return app
+
+
+def build_health(parts: Parts) -> FastAPI:
+    """How the server is, for those who run it. Has a port and a thread of its own, so clients cannot keep it busy."""
+    app = FastAPI(openapi_url=None)
+
     @app.get("/healthz")
     async def healthz() -> dict[str, str]:
         """Whether the process answers."""
         return {"status": "ok"}
 
-    @app.get("/readyz", responses={503: {"description": "It should get no requests; the reasons are listed."}})
+    @app.get("/readyz")
     async def readyz() -> JSONResponse:
-        """Whether events would be taken now."""
+        """Whether events would be taken now; 503 with the reasons otherwise."""
         troubles = parts.troubles()
         state = {"status": "not ready" if troubles else "ready", "reasons": troubles}
         return JSONResponse(state, status_code=503 if troubles else 200)

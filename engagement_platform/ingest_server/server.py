@@ -9,11 +9,12 @@ from collections.abc import Callable
 from contextlib import ExitStack, closing, suppress
 from datetime import UTC, datetime
 from threading import Event, Thread
+from typing import Any
 
 import uvicorn
 
 from engagement_platform.errors import PlatformError
-from engagement_platform.ingest_server.app import Parts, build_app
+from engagement_platform.ingest_server.app import Parts, build_app, build_health
 from engagement_platform.ingest_server.connections import Connection
 from engagement_platform.ingest_server.delivery import Delivery
 from engagement_platform.ingest_server.intake import Intake
@@ -26,6 +27,10 @@ from engagement_platform.pii.vault import VAULT, Vault, open_vault
 from engagement_platform.settings import Settings
 
 _HOUR_S = 3600.0
+# Access logs would have every client's address.
+_QUIET: dict[str, Any] = {
+    "access_log": False, "log_level": "warning", "lifespan": "off", "server_header": False, "date_header": False,
+}  # fmt: skip
 
 
 class AddressInUse(PlatformError):
@@ -41,7 +46,8 @@ def serve(settings: Settings, say: Callable[[str], None]) -> None:
     server = settings.ingest_server
     sink = open_sink(settings)
     with ExitStack() as opened:
-        listening = opened.enter_context(_listen(server.host, server.port))
+        listening = opened.enter_context(_listen(server.host, server.port, "PORT"))
+        health = opened.enter_context(_listen(server.host, server.health_port, "HEALTH_PORT"))
         vault, keys = open_vault(settings), IngestKeys(settings.store_url)
         spool = opened.enter_context(
             closing(Spool(spool_folder(settings), segment_bytes=server.segment_bytes, segment_age=server.segment_age))
@@ -50,22 +56,23 @@ def serve(settings: Settings, say: Callable[[str], None]) -> None:
         known = KeyCache(keys, server.key_refresh.total_seconds())
         parts = Parts(settings, Intake(settings, vault.keyring, spool.id), spool, known, delivery)
         delivery.on_delivered = parts.count_delivered
-        _run(parts, vault, listening, say)
+        _run(parts, vault, listening, health, say)
 
 
-def _run(parts: Parts, vault: Vault, listening: socket.socket, say: Callable[[str], None]) -> None:
+def _run(
+    parts: Parts, vault: Vault, listening: socket.socket, health: socket.socket, say: Callable[[str], None]
+) -> None:
     host, port = listening.getsockname()[:2]
     server = parts.settings.ingest_server
     stop_s, within_s = server.stop_within.total_seconds(), server.request_within.total_seconds()
     limits = {"within_s": within_s, "most": server.address_connections}
     config = uvicorn.Config(
-        build_app(parts), http=type("Limited", (Connection,), limits),
-        # Access logs would have every client's address.
-        access_log=False, log_level="warning", lifespan="off", server_header=False, date_header=False,
+        build_app(parts), http=type("Limited", (Connection,), limits), **_QUIET,
         # Each may hold a whole body; beyond, uvicorn answers 503 by itself.
         limit_concurrency=1000,
         timeout_graceful_shutdown=max(int(stop_s / 2), 1), timeout_keep_alive=75,
     )  # fmt: skip
+    watched = uvicorn.Server(uvicorn.Config(build_health(parts), **_QUIET))
     stopping = Event()
     upkeep = Thread(target=_look_after, args=(parts, vault, stopping), name="upkeep", daemon=True)
     # uvicorn passes the signal that ended it on when it is done; here the end is in order, and the status 0.
@@ -78,7 +85,8 @@ def _run(parts: Parts, vault: Vault, listening: socket.socket, say: Callable[[st
     sys.setswitchinterval(0.001)
     parts.delivery.start()
     upkeep.start()
-    say(f"Listening on http://{host}:{port}; description on /docs")
+    Thread(target=watched.run, args=([health],), name="health", daemon=True).start()
+    say(f"Listening on http://{host}:{port}; description on /docs; health on port {health.getsockname()[1]}")
     uvicorn.Server(config).run(sockets=[listening])
     stopping.set()
     parts.spool.finish()
@@ -100,12 +108,12 @@ def _look_after(parts: Parts, vault: Vault, stopping: Event) -> None:
                 expire_refused(vault, server.refused_for)
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def _listen(host: str, port: int, setting: str) -> socket.socket:
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         return socket.create_server((host, port), family=family, backlog=1024)
     except OSError as error:
         raise AddressInUse(
             f"The ingest server cannot listen on {host}:{port}: {error.strerror or error}. Nothing was started. Set "
-            "ENGAGEMENT_PLATFORM_INGEST_SERVER__PORT to a free port, or stop what listens there."
+            f"ENGAGEMENT_PLATFORM_INGEST_SERVER__{setting} to a free port, or stop what listens there."
         ) from error

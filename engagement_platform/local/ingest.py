@@ -35,7 +35,13 @@ def ingest_child(settings: Settings, variables: Mapping[str, str]) -> Child:
 
     When it stops, what it has not delivered stays in its spool for the next start: the emulator forgets its objects.
     """
-    ours = {"HOST": LOCALHOST, "PORT": str(settings.embedded.ingest_port), "SINK": "s3", "STOP_WITHIN": "PT0S"}
+    ours = {
+        "HOST": LOCALHOST,
+        "PORT": str(settings.embedded.ingest_port),
+        "HEALTH_PORT": "0",
+        "SINK": "s3",
+        "STOP_WITHIN": "PT0S",
+    }
     if "segment_age" not in settings.ingest_server.model_fields_set:
         # So that rows show within half a minute; at the sample's 20 events a second that is 200 lines an object.
         ours["SEGMENT_AGE"] = "PT10S"
@@ -43,7 +49,7 @@ def ingest_child(settings: Settings, variables: Mapping[str, str]) -> Child:
         name=NAME,
         command=[sys.executable, "-m", "engagement_platform.cli", "ingest-server"],
         env={**variables, **{f"{ENV_PREFIX}INGEST_SERVER__{name}": value for name, value in ours.items()}},
-        ready=lambda: answers_http(f"{address(settings)}/healthz"),
+        ready=lambda: answers_http(f"{address(settings)}/openapi.json"),
         after=(aws.NAME,),
         # Before the emulator, which is of stage 0.
         stage=1,

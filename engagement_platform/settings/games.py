@@ -87,6 +87,8 @@ class IngestServerSettings(Section):
     """Address to listen on. It speaks plain HTTP: for other machines put a proxy with TLS before it."""
     port: int = Field(8088, ge=0, le=65535)
     """Port to listen on; 0 takes a free one."""
+    health_port: int = Field(8089, ge=0, le=65535)
+    """Port of /healthz, /readyz and /metrics, which clients have no business with; 0 takes a free one."""
     sink: Literal["local", "s3", "firehose"] = "local"
     """Where clean events go: `local` gzip objects in `folder`, `s3` the same in `games.bucket`, `firehose` the delivery
     stream `stream`."""

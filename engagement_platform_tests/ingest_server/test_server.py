@@ -187,6 +187,11 @@ def test_it_says_how_it_is_and_describes_itself(running: Running) -> None:
         "ingest_ready 1",
     ):
         assert line in figures
+    for path in ("/healthz", "/readyz", "/metrics"):
+        client = http.client.HTTPConnection("127.0.0.1", running.server.port, timeout=60)
+        client.request("GET", path)
+        assert client.getresponse().status == 404, "clients have no business with it"
+        client.close()
     described = call("GET", "/openapi.json").said["paths"]["/v1/events"]["post"]
     assert set(described["responses"]) == {"200", "401", "403", "408", "413", "415", "422", "429", "503"}
     assert set(described["requestBody"]["content"]) == {"application/json", "application/x-ndjson"}

@@ -41,12 +41,13 @@ class Reply:
 class Server:
     """A server that runs."""
 
-    def __init__(self, process: subprocess.Popen[bytes], port: int) -> None:
-        self.process, self.port = process, port
+    def __init__(self, process: subprocess.Popen[bytes], port: int, health: int) -> None:
+        self.process, self.port, self.health = process, port, health
 
     def call(self, method: str, path: str, body: bytes | None = None, **headers: str) -> Reply:
         """One request on a connection of its own."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        port = self.health if path in ("/healthz", "/readyz", "/metrics") else self.port
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
         try:
             named = {name.replace("_", "-"): value for name, value in headers.items()}
             connection.request(method, path, body, named)
@@ -76,7 +77,7 @@ class Server:
 def server(home: Path, **env: str) -> Iterator[Server]:
     """A server on a home folder; killed at the end when it still runs. env: settings, without their prefix."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("ENGAGEMENT_PLATFORM_")}
-    ours = {"HOME": str(home), "INGEST_SERVER__PORT": "0", **env}
+    ours = {"HOME": str(home), "INGEST_SERVER__PORT": "0", "INGEST_SERVER__HEALTH_PORT": "0", **env}
     process = subprocess.Popen(
         [sys.executable, "-m", "engagement_platform.cli", "ingest-server"],
         env={**clean, **{f"ENGAGEMENT_PLATFORM_{name}": value for name, value in ours.items()}},
@@ -85,7 +86,7 @@ def server(home: Path, **env: str) -> Iterator[Server]:
         umask=0,
     )
     try:
-        yield Server(process, _port(process))
+        yield Server(process, *_ports(process))
     finally:
         if process.poll() is None:
             process.kill()
@@ -94,13 +95,14 @@ def server(home: Path, **env: str) -> Iterator[Server]:
         process.stdout.close()
 
 
-def _port(process: subprocess.Popen[bytes]) -> int:
+def _ports(process: subprocess.Popen[bytes]) -> tuple[int, int]:
     assert process.stdout is not None
     ready, _, _ = select.select([process.stdout], [], [], WITHIN_S)
     assert ready, f"the server said nothing within {WITHIN_S} s"
     line = process.stdout.readline().decode()
     assert line.startswith("Listening on http://127.0.0.1:"), line + process.stdout.read().decode()
-    return int(line.split(";")[0].rpartition(":")[2])
+    listening, _, health = line.split(";")
+    return int(listening.rpartition(":")[2]), int(health.rpartition(" ")[2])
 
 
 def key_for(home: Path, game: str) -> str:
