@@ -13,8 +13,8 @@ from benchmarks.perftest.spec import Permutation
 from engagement_platform.engine.model import Transaction
 from engagement_platform.lake import log, scan, store_tables
 from engagement_platform.lake.arrow import table_of
+from engagement_platform.lake.commit_lock import commit_lock
 from engagement_platform.lake.contract import Column, Mode, Table
-from engagement_platform.lake.turns import turn
 
 TIMER = Table(
     key=("perftest", "timer"),
@@ -60,7 +60,7 @@ def add(root: str, row: Row) -> None:
     uri = log.storage_uri(TIMER.uri(root))
     if "://" not in root:
         Path(root).mkdir(parents=True, exist_ok=True)
-    with turn(root, TIMER.name):
+    with commit_lock(root, TIMER.name):
         store_tables.create(uri, TIMER)
         found = DeltaTable(uri)
         txn = Transaction(f"perftest/{row['perftest_id']}/{permutation_of(row)}", 0)

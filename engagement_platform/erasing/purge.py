@@ -14,9 +14,9 @@ from engagement_platform.engine.job import Stores
 from engagement_platform.erasing.job import tables
 from engagement_platform.lake import log
 from engagement_platform.lake.added_rows import location
+from engagement_platform.lake.commit_lock import commit_lock
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.erased import current_files
-from engagement_platform.lake.turns import turn
 from engagement_platform.layout.survey import Target
 from engagement_platform.layout.vacuum import reads_of, slow_readers, vacuum_of
 from engagement_platform.settings import Settings
@@ -39,7 +39,7 @@ def _purge(settings: Settings, stores: Stores, table: Table, now: datetime) -> l
     target, held = Target(table.name, uri), f"table/{vacuum_of(table.name)}"
     with (
         stores.leases.acquire(held, purpose="erase --now", wait=settings.stores.lease_wait),
-        turn(settings.lake, table.name),
+        commit_lock(settings.lake, table.name),
     ):
         behind = [str(read) for read in reads_of(target, stores) if read.files != 0]
         behind += [floor.because.rstrip(",") for floor in slow_readers(settings, target, stores, now)]

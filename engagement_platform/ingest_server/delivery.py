@@ -18,7 +18,7 @@ from engagement_platform.errors import PlatformError
 from engagement_platform.ingest_server.intake import SpoolSeal
 from engagement_platform.ingest_server.sinks import Sink
 from engagement_platform.ingest_server.spool import Record, RecordKind, Segment, Spool
-from engagement_platform.lake.turns import turn
+from engagement_platform.lake.commit_lock import commit_lock
 from engagement_platform.pii.erasure import DELIVERY, unattributed
 from engagement_platform.pii.keys import Owner
 from engagement_platform.pii.vault import Deposit, Refusal, Vault
@@ -77,8 +77,8 @@ class Delivery:
 
     def deliver(self, segment: Segment) -> Delivered:
         """Deliver one segment; the same again after any error. Raises what vault, sink and spool raise."""
-        # Erasures take the same turn: after one no event of its subject is on its way any more.
-        with turn(self._vault.root, DELIVERY):
+        # Erasures take the same lock: after one no event of its subject is on its way any more.
+        with commit_lock(self._vault.root, DELIVERY):
             records = self._spool.records(segment)
             erased = self._vault.keyring.erased({Owner(record.game, record.ref) for record in records if record.ref})
             lines, deposits, refusals, delivered = list[bytes](), list[Deposit](), list[Refusal](), Delivered()

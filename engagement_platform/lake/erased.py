@@ -16,9 +16,9 @@ from pyspark.sql import functions as F
 
 from engagement_platform.engine.model import Transaction
 from engagement_platform.lake import log
+from engagement_platform.lake.commit_lock import commit_lock
 from engagement_platform.lake.contract import Mode, Table
 from engagement_platform.lake.lake import Lake
-from engagement_platform.lake.turns import turn
 
 ERASE_SUBJECTS = "erase-subjects"
 """The job that erases a person from the tables of engagements and entities."""
@@ -66,7 +66,7 @@ def rewrite(
     or there is no table. Raises TableBusy, StoresBehind.
     """
     uri, name = lake.uri(table), lake.sql_name(table)
-    with turn(lake.root, table.name):
+    with commit_lock(lake.root, table.name):
         found = log.describe(uri)
         if found is None:
             return

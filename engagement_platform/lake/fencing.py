@@ -14,10 +14,10 @@ from engagement_platform.engine.fencing import Fencing, TableTransaction
 from engagement_platform.engine.model import Transaction
 from engagement_platform.errors import PlatformError
 from engagement_platform.lake import driver_lease, log
+from engagement_platform.lake.commit_lock import commit_lock
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.lake import Lake, save_under
 from engagement_platform.lake.optimize import CONFLICT, first_line
-from engagement_platform.lake.turns import turn
 
 ATTEMPTS = 10
 """A conflict means that another commit landed in between; ten in a row within seconds are a guess at never."""
@@ -65,7 +65,7 @@ class LakeFencing(Fencing):
                 return
             self.check()
             try:
-                with turn(self.lake.root, table):
+                with commit_lock(self.lake.root, table):
                     nothing = self.lake.spark.read.format("delta").load(uri).limit(0)
                     save_under(nothing.write.format("delta").mode("append"), uri, transaction)
             except Exception as error:

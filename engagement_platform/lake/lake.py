@@ -22,8 +22,8 @@ from engagement_platform.engine.model import Transaction
 from engagement_platform.errors import START_ANEW, PlatformError
 from engagement_platform.lake import contract, log
 from engagement_platform.lake.batch_logs import refuse_other
+from engagement_platform.lake.commit_lock import commit_lock
 from engagement_platform.lake.contract import ContractBroken, Mode, NotAStreamSource, Table, differences
-from engagement_platform.lake.turns import turn
 from engagement_platform.settings import Settings
 
 Rows: TypeAlias = DataFrame | pa.Table
@@ -153,7 +153,7 @@ class Lake:
         rows: how many there are. None is fine: then the transaction alone is committed.
         """
         selected = frame.select(*table.column_names)
-        with turn(self.root, table.name):
+        with commit_lock(self.root, table.name):
             self._before_write(table, txn)
             if not rows:
                 selected = selected.limit(0)
@@ -242,7 +242,7 @@ class Lake:
         layout = f"PARTITIONED BY ({', '.join(table.partitioned_by)})" if table.partitioned_by else ""
         layout = f"CLUSTER BY ({', '.join(table.liquid_by)})" if table.liquid_by else layout
         columns = contract.declared(table.columns)
-        with turn(self.root, table.name):
+        with commit_lock(self.root, table.name):
             self.spark.sql(
                 f"CREATE TABLE IF NOT EXISTS {self.sql_name(table)} ({columns}) USING delta {layout} "
                 f"TBLPROPERTIES ({properties})"

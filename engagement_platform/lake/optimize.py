@@ -17,10 +17,10 @@ from pyspark.sql import SparkSession
 from engagement_platform.engine.model import Transaction
 from engagement_platform.errors import PlatformError
 from engagement_platform.lake import log
+from engagement_platform.lake.commit_lock import commit_lock
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.lake import Lake
 from engagement_platform.lake.log import Value
-from engagement_platform.lake.turns import turn
 from engagement_platform.settings import Settings
 
 SparkGetter = Callable[[], SparkSession]
@@ -82,7 +82,7 @@ def rewrite(work: Rewrite, spark: SparkSession, guard: Callable[[], None] = lamb
         "spark.databricks.delta.optimize.minFileSize": str(work.target_file_bytes),
         "spark.databricks.delta.commitInfo.userMetadata": work.marker,
     }
-    with turn(work.place.root, work.place.name), configured(spark, conf):
+    with commit_lock(work.place.root, work.place.name), configured(spark, conf):
         before = log.version(work.place.uri)
         assert before is not None, f"{work.place.name} is gone"
         guard()
@@ -156,7 +156,10 @@ def vacuum(place: Place, spark: SparkSession, *, dry_run: bool) -> list[str]:
     Out: paths that a dry run found; nothing for a real one.
     """
     # In the log, also on object stores: the doctor knows by it which removed files are gone.
-    with turn(place.root, place.name), configured(spark, {"spark.databricks.delta.vacuum.logging.enabled": "true"}):
+    with (
+        commit_lock(place.root, place.name),
+        configured(spark, {"spark.databricks.delta.vacuum.logging.enabled": "true"}),
+    ):
         rows = spark.sql(f"VACUUM {_delta(place.uri)}{' DRY RUN' if dry_run else ''}").collect()
     return [str(row[0]) for row in rows] if dry_run else []
 
@@ -166,7 +169,7 @@ def checkpoint_log(place: Place, *, clean: bool) -> None:
 
     Nothing happens to a table whose log delta-rs cannot carry on: Spark makes and cleans those at its own checkpoints.
     """
-    with turn(place.root, place.name):
+    with commit_lock(place.root, place.name):
         found = DeltaTable(log.storage_uri(place.uri))
         mapped = found.metadata().configuration.get("delta.columnMapping.mode", "none") != "none"
         if mapped or not {"appendOnly", "invariants"}.issuperset(found.protocol().writer_features or ()):

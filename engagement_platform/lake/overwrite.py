@@ -14,9 +14,9 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from engagement_platform.engine.model import Transaction
+from engagement_platform.lake.commit_lock import commit_lock
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.lake import Lake, files_of, save_under
-from engagement_platform.lake.turns import turn
 
 PartitionValues = tuple[object, ...]
 """Of one partition, in the order of the table's partition columns; None where a column is null."""
@@ -56,7 +56,7 @@ def _overwrite(lake: Lake, frame: DataFrame, table: Table, txn: Transaction, opt
     rows = frame.select(*table.column_names)
     if table.partitioned_by:
         rows = rows.repartition(*(F.col(name) for name in table.partitioned_by))
-    with turn(lake.root, table.name):
+    with commit_lock(lake.root, table.name):
         save_under(rows.write.format("delta").mode("overwrite").options(**options), lake.uri(table), txn)
 
 
@@ -71,7 +71,7 @@ def update_rows(
     # Matched only: the one shape of a MERGE in which both phases can broadcast the source.
     merge = _source(frame, table).mergeInto(lake.sql_name(table), same)
     merge = merge.whenMatched().update({name: _new(name) for name in table.column_names if name not in on})
-    with turn(lake.root, table.name), lake.transaction(txn):
+    with commit_lock(lake.root, table.name), lake.transaction(txn):
         merge.merge()
 
 
@@ -102,7 +102,7 @@ def merge_newer(
     merge = _source(frame, table).mergeInto(lake.sql_name(table), F.col(on) == _new(on))
     merge = merge.whenMatched(changes).update(taken)
     merge = merge.whenNotMatched().insert({name: _new(name) for name in table.column_names})
-    with turn(lake.root, table.name), lake.transaction(txn):
+    with commit_lock(lake.root, table.name), lake.transaction(txn):
         merge.merge()
 
 
@@ -116,14 +116,14 @@ def _new(name: str) -> Column:
 
 def delete_through(lake: Lake, table: Table, column: str, through: int, txn: Transaction) -> None:
     """Delete the rows whose value of a whole-number column is not greater."""
-    with turn(lake.root, table.name), lake.transaction(txn):
+    with commit_lock(lake.root, table.name), lake.transaction(txn):
         lake.spark.sql(f"DELETE FROM {lake.sql_name(table)} WHERE `{column}` <= {int(through)}").collect()
 
 
 def delete_where(lake: Lake, table: Table, condition: str, txn: Transaction, before: datetime) -> None:
     """Delete the rows of a declared condition in which `:before` is a parameter."""
     declared = condition.replace(":before", _literal(before))
-    with turn(lake.root, table.name), lake.transaction(txn):
+    with commit_lock(lake.root, table.name), lake.transaction(txn):
         lake.spark.sql(f"DELETE FROM {lake.sql_name(table)} WHERE {declared}").collect()
 
 

@@ -11,11 +11,11 @@ from typing import get_args
 from engagement_platform.engine.model import Transaction
 from engagement_platform.errors import PlatformError
 from engagement_platform.lake import log
+from engagement_platform.lake.commit_lock import commit_lock
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.engagement import data_table
 from engagement_platform.lake.lake import Lake
 from engagement_platform.lake.optimize import CONFLICT, configured, first_line
-from engagement_platform.lake.turns import turn
 from engagement_platform.settings import LayoutScheme
 
 _MARK = "migrate-layout/"
@@ -72,7 +72,10 @@ def relay(lake: Lake, scheme: LayoutScheme, tasks: int, txn: Transaction) -> Non
     """
     table = data_table(scheme)
     # Its commit after ours would merge what we have just put in order.
-    with turn(lake.root, table.name), configured(lake.spark, {"spark.databricks.delta.autoCompact.enabled": "false"}):
+    with (
+        commit_lock(lake.root, table.name),
+        configured(lake.spark, {"spark.databricks.delta.autoCompact.enabled": "false"}),
+    ):
         rows = lake.read(table, lake.version(table)).select(*table.column_names)
         # By ranges, so that a file holds a stretch of days of an organization that no other file has.
         rows = rows.repartitionByRange(tasks, *_ORDER).sortWithinPartitions(*_ORDER)
@@ -98,7 +101,7 @@ def cluster(lake: Lake, table: Table, guard: Callable[[], None]) -> None:
 
     guard: raises when the caller may not write any more.
     """
-    with turn(lake.root, table.name):
+    with commit_lock(lake.root, table.name):
         [detail] = lake.spark.sql(f"DESCRIBE DETAIL {lake.sql_name(table)}").select("clusteringColumns").collect()
         if tuple(detail[0] or ()) != table.liquid_by:
             guard()

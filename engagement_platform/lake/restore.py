@@ -23,9 +23,9 @@ from engagement_platform.engine.model import Transaction
 from engagement_platform.errors import PlatformError
 from engagement_platform.lake import log
 from engagement_platform.lake.added_rows import location
+from engagement_platform.lake.commit_lock import commit_lock
 from engagement_platform.lake.contract import Column, Mode, Table
 from engagement_platform.lake.lake import Lake, save_under
-from engagement_platform.lake.turns import turn
 
 RESTORE = Table(
     key=("layout", "restore"),
@@ -124,7 +124,7 @@ def restore(lake: Lake, table: Table, version: int, txn: Transaction, mark: Tran
     back. Append-only tables too: what forbids a DELETE allows this. Raises VersionGone.
     """
     uri = lake.uri(table)
-    with turn(lake.root, table.name):
+    with commit_lock(lake.root, table.name):
         done = log.find_commit(uri, txn.marker)
         if done is not None and done.version == lake.version(table):
             return
@@ -175,7 +175,7 @@ def rolled_back(lake: Lake, table: Table, version: int, guard: Callable[[], None
 
     guard: raises when the caller may not write any more.
     """
-    with turn(lake.root, table.name):
+    with commit_lock(lake.root, table.name):
         guard()
         lake.spark.sql(f"RESTORE TABLE {lake.sql_name(table)} TO VERSION AS OF {int(version)}").collect()
 

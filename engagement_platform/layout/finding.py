@@ -57,8 +57,8 @@ class Due:
 class Facts:
     """All that the rules look at.
 
-    ours: whether the table is in the lake, where writers take turns. orders: whether maintenance would order the table
-    by the clustering column: not by one that only the call names.
+    ours: whether the table is in the lake, where writers take its commit lock. orders: whether maintenance would
+    order the table by the clustering column: not by one that only the call names.
     """
 
     statistics: Statistics
@@ -97,7 +97,7 @@ class Facts:
     def command(self, command: str, sql: str, more: str = "") -> str:
         """The platform's command; for a table of another house Spark SQL as well.
 
-        Spark SQL takes no turn, so beside the platform's own writers it would conflict with one of them.
+        Spark SQL takes no lock, so beside the platform's own writers it would conflict with one of them.
         """
         call = f"engagement-platform {command} {shlex.quote(self.statistics.table)}{more}"
         return call if self.ours else f"{call} (or in Spark: {sql})"

@@ -126,7 +126,7 @@ def organizations(settings: Settings) -> set[str]:
 
 
 def place_of(settings: Settings, table: Target) -> Place:
-    """Where a table is, and the folder in which its writers take turns: the lake's, or the table's own."""
+    """Where a table is, and the folder of its commit lock: below the lake, or below the table itself."""
     return Place(table.name, table.uri, settings.lake if in_lake(settings, table) else table.uri)
 
 
@@ -281,7 +281,7 @@ class Run:
         for one in (one for some in waiting.values() for one in some):
             outcome = self._one(one, timedelta(seconds=max(0.0, ends - time.monotonic())))
             if isinstance(outcome, Holder):
-                outcome = Left(one, f"{outcome}, and no turn came within the time of this run")
+                outcome = Left(one, f"{outcome}, and it was not released within the time of this run")
             yield outcome
 
     def _one(self, one: Slice, wait: timedelta) -> Outcome | Holder:

@@ -132,7 +132,7 @@ def clustering_column(table: Target, what: Shape, lately: Recent, asked: str | N
 
 
 def in_lake(settings: Settings, table: Target) -> bool:
-    """Whether a table is one of the platform's lake, where writers take turns and maintenance remembers."""
+    """Whether a table is one of the platform's lake, where writers take its commit lock and maintenance remembers."""
     return table.uri.startswith(f"{settings.lake}/")
 
 

@@ -22,16 +22,16 @@ from engagement_platform.engine.model import Transaction
 from engagement_platform.engine.stores import CheckpointStore
 from engagement_platform.engine.unfinished_batches import OthersBatchUnfinished, blocking_batches
 from engagement_platform.lake import log, store_tables
+from engagement_platform.lake.commit_lock import commit_lock
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.erased import ERASE_PLAYERS
 from engagement_platform.lake.scan import MAX_LITERALS
-from engagement_platform.lake.turns import turn
 from engagement_platform.pii.keys import EVERY_GAME, Owner
 from engagement_platform.pii.vault import REFUSED, VAULT, Vault
 from engagement_platform.settings import Settings
 
 DELIVERY = "pii/delivery"
-"""The turn that deliveries out of the spool and erasures take."""
+"""The lock that deliveries out of the spool and erasures take."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ class VaultRows(Erasable):
         """Remove the subject's rows, and refused events without a readable subject in which its id stands."""
         if log.version(self.table.uri(self.vault.root)) is None:
             return 0
-        with turn(self.vault.root, VAULT.name):
+        with commit_lock(self.vault.root, VAULT.name):
             found, naming = self.vault.opened(self.table), self._naming(subject)
             where = {"subject_ref": [subject.ref], **({} if subject.game is None else {"game": [subject.game]})}
             conditions = [where]
@@ -157,8 +157,8 @@ def erase(vault: Vault, who: Subject, others: Sequence[Erasable] = ()) -> tuple[
     Raises TableBusy, StoresUnavailable, and what `unfinished_batches` raise; then the keys may be gone already, and the
     same call does the rest.
     """
-    # While this turn is held no event is on its way from the spool to a table or an object.
-    with turn(vault.root, DELIVERY):
+    # While this lock is held no event is on its way from the spool to a table or an object.
+    with commit_lock(vault.root, DELIVERY):
         keys = vault.keyring.destroy(who.owner)
         return keys, [_erased(place, who) for place in (*vault_rows(vault), *others)]
 
@@ -203,7 +203,7 @@ def expire_refused(vault: Vault, keep: timedelta) -> int:
     last = (utc_now() - keep).date() - timedelta(days=1)
     if log.version(REFUSED.uri(vault.root)) is None:
         return 0
-    with turn(vault.root, VAULT.name):
+    with commit_lock(vault.root, VAULT.name):
         found = vault.opened(REFUSED)
         days = {date.fromisoformat(str(part["received_date"])) for part in found.partitions()}
         old = sorted(day for day in days if day <= last)[:MAX_LITERALS]

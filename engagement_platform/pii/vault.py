@@ -22,8 +22,8 @@ from engagement_platform.engine.model import Transaction
 from engagement_platform.errors import PlatformError
 from engagement_platform.lake import log, scan, store_tables
 from engagement_platform.lake.arrow import table_of
+from engagement_platform.lake.commit_lock import commit_lock
 from engagement_platform.lake.contract import Column, Mode, Table
-from engagement_platform.lake.turns import turn
 from engagement_platform.pii.keys import Keyring, Owner, open_pii
 from engagement_platform.pii.master import Masters
 from engagement_platform.pii.sealing import Sealer, words
@@ -166,8 +166,8 @@ class Vault:
         if not events:
             return 0
         table = events[0].table
-        # Keys are looked up within the turn: an erasure, which takes the same one, comes wholly before or after.
-        with turn(self.root, VAULT.name):
+        # Keys are looked up under the lock: an erasure, which takes the same one, comes wholly before or after.
+        with commit_lock(self.root, VAULT.name):
             found = self.opened(table)
             if store_tables.written(found, txn):
                 return 0
@@ -188,7 +188,7 @@ class Vault:
             return len(made)
 
     def opened(self, table: Table) -> DeltaTable:
-        """One of the tables, made when it is missing. For writers that hold the turn."""
+        """One of the tables, made when it is missing. For writers that hold the lock."""
         store_tables.create(self.uri(table), table)
         return DeltaTable(self.uri(table))
 
@@ -253,7 +253,7 @@ class Vault:
             "read_id": read_id, "read_ts": utc_now(), "reader": reader, "purpose": purpose,
             "table_name": table.name, "game": game, "subject_ref": ref,
         }  # fmt: skip
-        with turn(self.root, AUDIT.name):
+        with commit_lock(self.root, AUDIT.name):
             store_tables.append(self.opened(AUDIT), table_of([row], AUDIT), Transaction(f"pii-audit/{read_id}", 0))
 
 

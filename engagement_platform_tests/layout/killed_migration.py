@@ -43,8 +43,8 @@ def main(wanted: LayoutScheme, point: str) -> None:
             threading.Thread(target=watch, daemon=True).start()
 
     if point == "checked":
-        # As on an object store, where writers take no turns. And the last of the checks that precede the write.
-        vars(repartition)["turn"] = lambda *_: nullcontext()
+        # As on an object store, where writers take no lock. And the last of the checks that precede the write.
+        vars(repartition)["commit_lock"] = lambda *_: nullcontext()
         driver_lease.check = lambda root: os.kill(os.getpid(), signal.SIGSTOP)
     migrate(settings, data.name, wanted, Callbacks(observe=observe))
 

@@ -1,4 +1,4 @@
-"""OPTIMIZE beside a writer of another house, which takes no turn: real commits in the middle of attempts."""
+"""OPTIMIZE beside a writer of another house, which takes no lock: real commits in the middle of attempts."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def test_the_command_that_a_remedy_names_mends_it_and_the_outcome_is_told(lake: 
     found = remedies(before)
     for code in ("small_files", "clustering_overlap"):
         assert named(found[code]) == ["optimize", "engagement/data"]
-        assert "OPTIMIZE" not in found[code], "Spark SQL would take no turn among the writers of the lake"
+        assert "OPTIMIZE" not in found[code], "Spark SQL would take no commit lock"
 
     assert call(*named(found["small_files"])).exit_code == 0
     after = examined("engagement/data")

@@ -94,7 +94,7 @@ def lake(moto: Moto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lake:
     lake = Lake(moto, bucket, tmp_path / "home", environment, seeded.rows())
     root = Path(seeded.settings.lake)
     for file in sorted(root.rglob("*")):
-        if file.is_file() and "_turns" not in file.parts:
+        if file.is_file() and "_locks" not in file.parts:
             lake.put(file.relative_to(root).as_posix(), file.read_bytes())
     return lake
 

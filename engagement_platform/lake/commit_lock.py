@@ -23,15 +23,15 @@ class TableBusy(PlatformError):
 
 
 @contextmanager
-def turn(root: str, table: str, patience_s: float = PATIENCE_S) -> Iterator[None]:
-    """Hold the lock of a table below `root`; the system gives it back when this process dies.
+def commit_lock(root: str, table: str, patience_s: float = PATIENCE_S) -> Iterator[None]:
+    """Hold the lock of a table below `root`; the system releases it when this process dies. No lock on object stores.
 
     Raises TableBusy after patience_s.
     """
     if "://" in root:
         yield
         return
-    path = Path(root) / "_turns" / f"{table.replace('/', '.')}.lock"
+    path = Path(root) / "_locks" / f"{table.replace('/', '.')}.lock"
     path.parent.mkdir(parents=True, exist_ok=True)
     lock = FileLock(path, timeout=patience_s, poll_interval=0.01)
     try:
