@@ -63,6 +63,8 @@ class Rewrite:
 class Rewritten:
     """What the commits with a marker did. version None: there was nothing to do."""
 
+    before: int
+    """The table's version when the rewrite began."""
     version: int | None = None
     removed: Mapping[str, int] = field(default_factory=dict)
     """Bytes of each file that was replaced, by its path as the log spells it."""
@@ -146,7 +148,7 @@ def _what_was_done(uri: str, before: int, marker: str) -> Rewritten:
             version = number
             added |= {a["add"]["path"]: int(a["add"]["size"]) for a in actions if "add" in a}
             removed |= {a["remove"]["path"]: int(a["remove"].get("size") or 0) for a in actions if "remove" in a}
-    return Rewritten(version, removed, added)
+    return Rewritten(before, version, removed, added)
 
 
 def vacuum(place: Place, spark: SparkSession, *, dry_run: bool) -> list[str]:

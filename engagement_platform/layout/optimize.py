@@ -27,7 +27,7 @@ from engagement_platform.lake.session import spark_session
 from engagement_platform.layout import files, history, plan, remedies
 from engagement_platform.layout.files import LogNotReadable
 from engagement_platform.layout.plan import Left, Limits, Slice
-from engagement_platform.layout.survey import Survey, Target, in_lake, survey, targets
+from engagement_platform.layout.survey import Survey, Target, fingerprint, in_lake, survey, targets
 from engagement_platform.pipelines.jobs import open_stores
 from engagement_platform.settings import Settings
 
@@ -190,6 +190,8 @@ class Done:
     def row(self, now: Survey) -> history.Outcome:
         """Of `layout/history`. now: the table afterwards."""
         one, gain = self.slice, self.slice.gain
+        # What was appended since is no part of the rewrite: a later run has to see that the partition changed.
+        left = self.rewritten.before if self.rewritten.version is None else self.rewritten.version
         there = now.partitions.filter(pc.equal(now.partitions.column("partition"), one.partition))
         saved: float = gain.files_before - (there.column("files")[0].as_py() if there.num_rows else 0)
         if gain.read_files_before is not None and there.num_rows:
@@ -204,7 +206,7 @@ class Done:
             "actual_gain": float(saved),
             **self.figures(),
             "seconds": self.seconds,
-            "fingerprint": now.fingerprint(one.partition),
+            "fingerprint": fingerprint(one.table, left, one.partition),
             "started_ts": self.started_ts,
             "ingestion_date": self.started_ts.date(),
         }

@@ -82,14 +82,24 @@ class Survey:
 
     def fingerprint(self, partition: str) -> str:
         """The same as long as a partition has the same files."""
-        paths = self.live.filter(pc.equal(self.live["partition"], partition))["path"].to_pylist()
-        return hashlib.sha256("\n".join(sorted(paths)).encode()).hexdigest()[:32]
+        return _fingerprint(self.live, partition)
 
     def only(self, column: str, value: str) -> Survey:
         """Only the partitions in which a column has a value; none where the table is not partitioned by it."""
         kept = [name for name, of in self.where.items() if any(v.column == column and v.text == value for v in of)]
         chosen = pc.is_in(self.partitions.column("partition"), pa.array(kept, pa.string()))
         return replace(self, partitions=self.partitions.filter(chosen))
+
+
+def fingerprint(table: Target, version: int, partition: str) -> str:
+    """`Survey.fingerprint` of a former version. Reads the log of that version. Raises NotADeltaTable, LogNotReadable."""
+    opened = files.open_table(table.uri, table.name, version)
+    return _fingerprint(files.live_files(opened, files.shape(opened)), partition)
+
+
+def _fingerprint(live: pa.Table, partition: str) -> str:
+    paths = live.filter(pc.equal(live["partition"], partition))["path"].to_pylist()
+    return hashlib.sha256("\n".join(sorted(paths)).encode()).hexdigest()[:32]
 
 
 def survey(

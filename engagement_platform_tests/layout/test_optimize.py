@@ -18,7 +18,7 @@ from engagement_platform.lake.layout import LAYOUT_HISTORY
 from engagement_platform.lake.restore import RESTORE
 from engagement_platform.layout.delta_log import recent, segment
 from engagement_platform.layout.history import predicted_and_actual
-from engagement_platform.layout.optimize import Asked, Done, NotByOrganization, planned
+from engagement_platform.layout.optimize import Asked, Callbacks, Done, NotByOrganization, planned
 from engagement_platform.layout.survey import Target, target
 from engagement_platform.settings import LayoutSettings
 from engagement_platform_tests import plant
@@ -69,6 +69,16 @@ def test_the_same_rows_lie_in_a_tenth_of_the_files_afterwards(
     assert lake.optimize() == [], "nothing is left to do"
     lake.engagements("org-2", 2)
     assert partitions(lake.optimize()) == ["organization_id=org-2"]
+
+
+def test_files_that_are_appended_after_the_rewrite_of_their_partition_are_planned_by_the_next_run(
+    lake: SeededLake,
+) -> None:
+    lake.engagements("org-1", 4)
+    [done] = lake.optimize(callbacks=Callbacks(on_outcome=lambda _: lake.engagements("org-1", 4)))
+    assert isinstance(done, Done)
+    assert lake.files("org-1") == 5
+    assert partitions(lake.optimize()) == ["organization_id=org-1"]
 
 
 def test_only_the_organization_that_was_asked_for_is_planned(lake: SeededLake) -> None:
