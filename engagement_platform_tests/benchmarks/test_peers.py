@@ -59,7 +59,7 @@ def with_many_deletions(folder: Path) -> Data:
     return Data(folder, Records(Generated(base_rows=300, changes=120, batches=0, dates=20, delete_percent=30, seed=3)))
 
 
-def end_of(environment: Environment, folder: Path, *, compacts: bool = False) -> None:
+def assert_ends_in_the_rows_of_a_plain_loop(environment: Environment, folder: Path, *, compacts: bool = False) -> None:
     """A peer ends in the rows of a plain loop after each of three batches, and after a compaction."""
     data = with_many_deletions(folder / "data")
     with running(environment, folder / "peer", memory="1g", parallelism=2) as (client, versions):
@@ -79,7 +79,7 @@ def end_of(environment: Environment, folder: Path, *, compacts: bool = False) ->
 
 
 def test_a_peer_in_its_own_process_ends_in_the_rows_of_a_plain_loop(tmp_path: Path) -> None:
-    end_of(REFERENCE, tmp_path)
+    assert_ends_in_the_rows_of_a_plain_loop(REFERENCE, tmp_path)
 
 
 def test_the_last_deletion_is_met_by_a_later_batch(tmp_path: Path) -> None:
@@ -248,4 +248,4 @@ def test_a_real_peer_ends_in_the_rows_of_a_plain_loop(kind: Kind, tmp_path: Path
         environment = made(kind, Path("artifacts") / "peers")
     except PeerFailedError as failed:
         pytest.skip(f"{kind.name} cannot be installed here: {failed}")
-    end_of(environment, tmp_path, compacts=kind.jvm)
+    assert_ends_in_the_rows_of_a_plain_loop(environment, tmp_path, compacts=kind.jvm)

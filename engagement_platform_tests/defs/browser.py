@@ -17,6 +17,7 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 PICTURES = "TESTS_PICTURES"
 IMAGES = Path(__file__).parents[2] / "docs" / "images"
 PICTURE_BYTES = 600_000
+TIMEOUT_MS = 60_000
 
 needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="Chromium is missing: apt-get install chromium")
 
@@ -30,9 +31,16 @@ def opened(ui: str) -> Iterator[Any]:
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=arguments)
         page = browser.new_page(viewport={"width": 1360, "height": 800}, base_url=ui)
-        page.set_default_timeout(60_000)
+        page.set_default_timeout(TIMEOUT_MS)
         yield page
         browser.close()
+
+
+def assert_shown(element: Any) -> None:
+    """Fails unless exactly one element matches the locator and becomes visible within TIMEOUT_MS."""
+    from playwright.sync_api import expect
+
+    expect(element).to_be_visible(timeout=TIMEOUT_MS)
 
 
 def picture(page: Any, name: str, folder: Path) -> None:

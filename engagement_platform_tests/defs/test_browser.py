@@ -22,7 +22,7 @@ import pytest
 from engagement_platform.local.game_traffic import GAMES
 from engagement_platform.local.ports import free_ports
 from engagement_platform.settings import DrainSettings, EmbeddedSettings
-from engagement_platform_tests.defs.browser import ask, needs_chromium, opened, picture
+from engagement_platform_tests.defs.browser import ask, assert_shown, needs_chromium, opened, picture
 
 # Start 15 to 60 s, first batch 16 s on a new Spark server, then two more, a verification and a look at the layout: 90 s
 # on a quiet machine, and more than 480 on one that was busy with other tests.
@@ -236,9 +236,9 @@ def test_the_asset_graph_leads_from_topics_to_tables_with_green_checks(page: Any
     page.set_viewport_size({"width": 2400, "height": 2600})
     page.goto(GROUP_PAGE, wait_until="domcontentloaded")
     for name in ("engagements", "mutation-requests", "quarantine", "mapping", "data", "notification"):
-        page.get_by_text(name, exact=True).last.wait_for()
+        assert_shown(page.get_by_text(name, exact=True).last)
     checks = len(CHECKS["engagement/data"])
-    page.get_by_text(f"{checks} / {checks} Passed").wait_for()
+    assert_shown(page.get_by_text(f"{checks} / {checks} Passed"))
     picture(page, "asset-graph", tmp_path)
 
 
@@ -251,7 +251,7 @@ def test_a_batch_shows_its_counts_and_the_plot_of_the_last_ones(page: Any, ui: s
     moment = _newest(ui, "engagement/data")
     page.goto(f"/assets/engagement/data?view=events&time={moment}", wait_until="domcontentloaded")
     for label in ("rows_in", "landed", "freshness_p95_s", "offsets"):
-        page.get_by_text(label, exact=True).first.wait_for()
+        assert_shown(page.get_by_text(label, exact=True).first)
     picture(page, "batch", tmp_path)
     page.get_by_text("[Show Markdown]").first.click()
     plot = page.locator("img[alt*='batches']")
@@ -264,17 +264,17 @@ def test_a_batch_of_requests_shows_what_it_changed_for_readers(page: Any, ui: st
     moment = _nodes(ui)["engagement/notification"]["assetObservations"][0]["timestamp"]
     page.goto(f"/assets/engagement/notification?view=events&time={moment}", wait_until="domcontentloaded")
     for label in ("conversions", "deletions", "updated", "notifications"):
-        page.get_by_text(label, exact=True).first.wait_for()
+        assert_shown(page.get_by_text(label, exact=True).first)
     picture(page, "mutation-batch", tmp_path)
 
 
 def test_all_checks_of_the_data_table_are_green_and_say_what_they_mean(page: Any, tmp_path: Path) -> None:
     page.goto("/assets/engagement/data?view=checks", wait_until="domcontentloaded")
     for name in CHECKS["engagement/data"]:
-        page.get_by_text(name, exact=True).first.wait_for()
+        assert_shown(page.get_by_text(name, exact=True).first)
     page.get_by_text("nothing_lost", exact=True).first.click()
-    page.get_by_text("every accepted message of the topic is in the table").wait_for()
-    page.get_by_text("Succeeded").or_(page.get_by_text("Passed")).first.wait_for()
+    assert_shown(page.get_by_text("every accepted message of the topic is in the table"))
+    assert_shown(page.get_by_text("Succeeded").or_(page.get_by_text("Passed")).first)
     picture(page, "checks", tmp_path)
 
 
@@ -286,16 +286,16 @@ def test_games_go_from_http_to_thirty_tables_whose_sums_are_right(
     page.goto(GAMES_PAGE, wait_until="domcontentloaded")
     # The middle of thirty: others are below and above the window.
     for name in ("game-events", "login", "match_end", "purchase", "quarantine", "figures"):
-        page.get_by_text(name, exact=True).last.wait_for()
+        assert_shown(page.get_by_text(name, exact=True).last)
     picture(page, "games", tmp_path)
     page.set_viewport_size({"width": 1360, "height": 800})
     page.goto("/assets/game/quarantine?view=checks", wait_until="domcontentloaded")
     page.get_by_text("row_sums", exact=True).first.click()
-    page.get_by_text("Every line that a batch received was routed").wait_for()
-    page.get_by_text("Succeeded").or_(page.get_by_text("Passed")).first.wait_for()
+    assert_shown(page.get_by_text("Every line that a batch received was routed"))
+    assert_shown(page.get_by_text("Succeeded").or_(page.get_by_text("Passed")).first)
     picture(page, "game-row-sums", tmp_path)
     page.goto(f"/assets/game/heartbeat?view=events&time={_newest(games_ui, 'game/heartbeat')}")
-    page.get_by_text("rows_written", exact=True).first.wait_for()
+    assert_shown(page.get_by_text("rows_written", exact=True).first)
     picture(page, "game-table", tmp_path)
 
 
@@ -304,9 +304,9 @@ def test_live_ops_shows_the_figures_of_each_game_by_minute(games_page: Any, game
     moment = _newest(games_ui, "live_ops/figures")
     page.goto(f"/assets/live_ops/figures?view=events&time={moment}", wait_until="domcontentloaded")
     for label in ("figures", "judged_until", "not_judged_yet", "players"):
-        page.get_by_text(label, exact=True).first.wait_for()
+        assert_shown(page.get_by_text(label, exact=True).first)
     for game in GAMES:
-        page.get_by_text(game, exact=True).first.wait_for()
+        assert_shown(page.get_by_text(game, exact=True).first)
     page.get_by_text("[Show Markdown]").first.click()
     plot = page.locator("img[alt*='per minute']")
     plot.wait_for()
@@ -320,11 +320,11 @@ def test_profiles_are_moved_by_themselves_and_the_page_says_why(
     page, moment = profiles_page, _newest(profiles_ui, "profile/materialized")
     page.goto(f"/assets/profile/materialized?view=events&time={moment}", wait_until="domcontentloaded")
     for label in ("why", "method", "pending_rows", "last_batches"):
-        page.get_by_text(label, exact=True).first.wait_for()
+        assert_shown(page.get_by_text(label, exact=True).first)
     picture(page, "rematerialization", tmp_path)
     page.goto("/assets/profile/current?view=events", wait_until="domcontentloaded")
     # Dagster draws numbers over time by itself.
-    page.get_by_text("pending_rows", exact=True).first.wait_for()
+    assert_shown(page.get_by_text("pending_rows", exact=True).first)
     picture(page, "profile-view", tmp_path)
 
 

@@ -339,5 +339,6 @@ def test_an_error_of_the_spool_that_is_over_is_not_said_for_ever(house: House, m
 
     monkeypatch.setattr(house.spool, "sealed", sealed)
     house.delivery.start()
-    wait_until(lambda: house.delivery.failures == 1 and house.delivery.failed is None, "it is said still")
+    wait_until(lambda: house.delivery.failures == 1 and house.delivery.failed is None, "the error is still reported")
     house.delivery.stop(5)
+    assert (house.delivery.failures, house.delivery.failed) == (1, None)
