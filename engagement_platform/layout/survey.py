@@ -92,7 +92,7 @@ class Survey:
 
 
 def fingerprint(table: Target, version: int, partition: str) -> str:
-    """`Survey.fingerprint` of a former version. Reads the log of that version. Raises NotADeltaTable, LogNotReadable."""
+    """`Survey.fingerprint` of a former version; reads its log. Raises NotADeltaTable, LogNotReadable."""
     opened = files.open_table(table.uri, table.name, version)
     return _fingerprint(files.live_files(opened, files.shape(opened)), partition)
 
