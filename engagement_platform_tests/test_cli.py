@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import NamedTuple
@@ -16,7 +18,9 @@ import pytest
 
 from engagement_platform.cli import PANELS, main
 from engagement_platform.cli.reading import show_rows
-from engagement_platform.pipelines.jobs import JOB_NAMES, REDRIVE_QUARANTINE
+from engagement_platform.engine.model import Manifest
+from engagement_platform.pipelines.jobs import JOB_NAMES, REDRIVE_QUARANTINE, open_stores
+from engagement_platform.settings import Settings
 
 
 class Call(NamedTuple):
@@ -144,6 +148,34 @@ def test_a_home_that_others_can_enter_is_refused_unless_that_is_set(call: Callab
     assert done.returncode == 0
 
 
+def test_the_newest_batches_of_all_jobs_come_first_and_those_of_one_job_alone(
+    call: Callable[..., Call], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    store, at = open_stores(Settings(home=tmp_path)).checkpoints, datetime(2026, 3, 1, tzinfo=UTC)
+    for job, batch_id, rows in (("ingest-engagements", 0, 5), ("apply-mutations", 0, 6), ("ingest-engagements", 1, 7)):
+        batch = store.begin(Manifest(job, f"{job}@1.t", batch_id, {}, {}, at))
+        store.succeed(batch, {"rows_in": rows})
+    store.begin(Manifest("apply-mutations", "apply-mutations@1.t", 1, {}, {}, at))
+
+    shown = [json.loads(line) for line in call("batches", "--json").stdout.splitlines()]
+    assert [(one["job"], one["batch_id"], one["state"], one["rows"]) for one in shown] == [
+        ("apply-mutations", 1, "RUNNING", 0),
+        ("ingest-engagements", 1, "SUCCEEDED", 7),
+        ("apply-mutations", 0, "SUCCEEDED", 6),
+        ("ingest-engagements", 0, "SUCCEEDED", 5),
+    ]
+    assert shown[0]["seconds"] is None
+    assert 0 <= shown[1]["seconds"] < 60
+    own = call("batches", "--job", "ingest-engagements", "--limit", "1", "--json").stdout.splitlines()
+    assert [json.loads(line)["batch_id"] for line in own] == [1]
+    assert "RUNNING" in call("batches", "--limit", "1").stdout
+    refused = call("batches", "--job", "ingest")
+    assert (refused.returncode, refused.stderr) == (
+        1, "ingest has begun no batch; jobs that have: apply-mutations, ingest-engagements.\n",
+    )  # fmt: skip
+
+
 def test_the_version_is_told(call: Callable[..., Call]) -> None:
     assert call("--version") == (0, f"engagement-platform {version('engagement-platform')}\n", "")
 
@@ -157,7 +189,7 @@ def test_help_lists_every_command_in_panels_and_imports_nothing_heavy(call: Call
     done = call("--help")
     for panel in (*PANELS, "Alerts"):
         assert f" {panel} ─" in done.stdout
-    for command in ("up", "services", "produce", "setup", "run", "status", "read", "verify", "reset", "alert", "pii"):
+    for command in ("up", "services", "produce", "setup", "run", "status", "batches", "read", "verify", "reset", "alert", "pii"):
         assert f" {command} " in done.stdout
     heavy = ("pyspark", "dagster", "pandas", "sqlalchemy", "pydantic", "confluent_kafka")
     code = f"import sys, engagement_platform.cli; print([name for name in {heavy} if name in sys.modules])"

@@ -31,7 +31,7 @@ from engagement_platform.errors import PlatformError
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 
 PANELS = {
-    "Run": (local.up, local.services, local.setup, jobs.run, jobs.status, jobs.reset, jobs.recover),
+    "Run": (local.up, local.services, local.setup, jobs.run, jobs.status, jobs.batches, jobs.reset, jobs.recover),
     "Read": (reading.read, reading.verify, consumers.consume, consumers.consumers),
     "Tables": (layout.doctor, maintenance.optimize, maintenance.vacuum, maintenance.migrate, restore.restore),
     "Streams": (games.replay, jobs.page_views, ingest.ingest_server),

@@ -1,4 +1,4 @@
-"""Commands that run and look after jobs: run, status, reset, recover, page-views."""
+"""Commands that run and look after jobs: run, status, batches, reset, recover, page-views."""
 
 from __future__ import annotations
 
@@ -89,6 +89,40 @@ def _as_json(job: JobStatus) -> dict[str, object]:
         "batches": job.batches,
         "totals": dict(job.totals),
     }
+
+
+def batches(
+    job: Annotated[str | None, typer.Option(metavar="NAME", help="Only of this job. Default: of all jobs.")] = None,
+    limit: Annotated[int, typer.Option(min=1, metavar="N", help="At most so many.")] = 30,
+    as_json: Json = False,
+) -> None:
+    """List the newest batches that the stores know, newest first, also those from before resets. Starts no Spark.
+
+    Seconds go from a batch's first attempt to its end. Rows are those that it received; of a move, its changes.
+    Exit status: 0, or 1 with the reason, also for a job that has begun no batch.
+    Example: engagement-platform batches --job ingest-engagements --limit 5 --json
+    """
+    from engagement_platform.errors import PlatformError
+    from engagement_platform.pipelines.jobs import open_stores
+    from engagement_platform.settings import Settings
+
+    checkpoints = open_stores(Settings()).checkpoints
+    jobs = checkpoints.jobs()
+    if job is not None and job not in jobs:
+        raise PlatformError(f"{job} has begun no batch; jobs that have: {', '.join(jobs) or 'none'}.")
+    found = [one for name in ([job] if job else jobs) for one in checkpoints.history(name, limit=limit)]
+    found = sorted(found, key=lambda one: one.manifest.sequence, reverse=True)[:limit]
+    rows = []
+    for one in found:
+        seconds = (one.finished_ts - one.started_ts).total_seconds() if one.finished_ts else None
+        began = one.started_ts.isoformat(timespec="seconds")
+        row = (one.manifest.job, one.manifest.batch_id, began, seconds, one.state.value, one.rows)
+        rows.append(["" if value is None else value for value in row])
+        if as_json:
+            names = ("job", "batch_id", "began", "seconds", "state", "rows")
+            print_json(dict(zip(names, row, strict=True)) | {"counts": dict(one.counts), "reason": one.reason})
+    if not as_json:
+        print_table(("job", "batch", "began", "seconds", "state", "rows"), rows)
 
 
 def reset(

@@ -126,6 +126,7 @@ def table_metadata(batch: Batch, tables: Tables, table: Table) -> Metadata:
     return shown | {
         "offsets": offsets_table(manifest.start, manifest.end),
         "job": MetadataValue.text(manifest.job),
+        "all_batches": MetadataValue.text(f"engagement-platform batches --job {manifest.job}"),
         "resumed": MetadataValue.bool(report.replayed),
     }
 
@@ -160,7 +161,7 @@ def last_batches(history: Sequence[BatchRecord]) -> dg.MarkdownMetadataValue:
     numbers = [record.manifest.batch_id for record in shown]
     drawn = picture(
         "rows in",
-        [record.counts.get("rows_in", record.counts.get("changes", 0)) for record in shown],
+        [record.rows for record in shown],
         footer=f"batches {numbers[0]} to {numbers[-1]}" if numbers else "",
         line=[freshness_quantiles([record], (0.95,))[0] for record in shown],
         line_title="freshness p95, seconds from produced to committed",

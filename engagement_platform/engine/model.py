@@ -144,6 +144,11 @@ class BatchRecord:
         return self.finished_ts or self.started_ts
 
     @property
+    def rows(self) -> int:
+        """Rows that it received; of a move, changes that it took up."""
+        return self.counts.get("rows_in", self.counts.get("changes", 0))
+
+    @property
     def unread_from(self) -> Offsets:
         """Where what no finished batch has read begins."""
         return self.manifest.end if self.state is JobState.SUCCEEDED else self.manifest.start

@@ -63,7 +63,7 @@ def test_the_data_table_tells_all_of_a_batch() -> None:
 
 def test_other_tables_tell_what_was_written_to_them_only() -> None:
     told = table_metadata(batch(), MAPPING)
-    assert told.keys() == {"batch_id", "batches", "names", "offsets", "job", "resumed"}
+    assert told.keys() == {"batch_id", "batches", "names", "offsets", "job", "all_batches", "resumed"}
     assert told["names"].value == 4
 
 
