@@ -189,7 +189,20 @@ def test_help_lists_every_command_in_panels_and_imports_nothing_heavy(call: Call
     done = call("--help")
     for panel in (*PANELS, "Alerts"):
         assert f" {panel} ─" in done.stdout
-    for command in ("up", "services", "produce", "setup", "run", "status", "batches", "read", "verify", "reset", "alert", "pii"):
+    for command in (
+        "up",
+        "services",
+        "produce",
+        "setup",
+        "run",
+        "status",
+        "batches",
+        "read",
+        "verify",
+        "reset",
+        "alert",
+        "pii",
+    ):
         assert f" {command} " in done.stdout
     heavy = ("pyspark", "dagster", "pandas", "sqlalchemy", "pydantic", "confluent_kafka")
     code = f"import sys, engagement_platform.cli; print([name for name in {heavy} if name in sys.modules])"
