@@ -55,9 +55,9 @@ ALERTS = Table(
     Column("recovered_ts", UtcTimestamp),
     # The words about the recovery.
     Column("recovery", Text, nullable=False),
-    # Name of a URL -> what it was sent last (`state`, `severity`, `at`, and in which `message`), until when it is being
-    # sent something (`until`), and how often in a row, why, and until when it takes nothing (`failures`, `reason`,
-    # `pause`). Unix times.
+    # Name of a URL -> what it was sent last (`state`, `severity`, `at`), when messages that began with this alert were
+    # sent (`messages`, those of a minute), until when it is being sent something (`until`), how often in a row, why,
+    # and until when it takes nothing (`failures`, `reason`, `pause`). Unix times.
     Column("sent", JsonObject, nullable=False),
 )
 
@@ -207,8 +207,7 @@ class Alerts:
             sent = [_sent(row, target) for row in rows]
             if any(max(one.get("until", 0.0), one.get("pause", 0.0)) > at for one in sent):
                 return []
-            used = {one["message"] for one in sent if one.get("at", 0.0) > at - _MINUTE_S}
-            room = self._settings.per_minute - len(used)
+            room = self._settings.per_minute - sum(len(_of_a_minute(one, at)) for one in sent)
             due = self._due(rows, target, now)
             claimed = due[:1] if room > 1 else due if room == 1 else []
             until = at + self._settings.timeout.total_seconds() + _MINUTE_S
@@ -220,15 +219,16 @@ class Alerts:
         """A URL took what was claimed for it; or did not, and is left alone for longer after each failure in a row."""
         with self._writing() as connection:
             at = self._clock().timestamp()
-            for _, claimed_row, state, severity in claimed:
+            for number, (_, claimed_row, state, severity) in enumerate(claimed):
                 row = _row(connection, claimed_row.key)
                 if row is None:
                     continue
                 before = {name: value for name, value in _sent(row, target).items() if name != "until"}
                 failures = before.get("failures", 0)
                 pause = at + min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2 ** min(failures, 10))
+                messages = _of_a_minute(before, at) + ([at] if number == 0 else [])
                 entry = (
-                    {"state": state, "severity": severity, "at": at, "message": claimed[0][1].key}
+                    {"state": state, "severity": severity, "at": at, "messages": messages}
                     if reason is None
                     else {**before, "failures": failures + 1, "reason": reason, "pause": pause}
                 )
@@ -294,6 +294,11 @@ def _row(connection: Connection, key: str) -> Row[Any] | None:
 
 def _sent(row: Row[Any], target: Target) -> Entry:
     return dict(row.sent.get(target.name, {}))
+
+
+def _of_a_minute(sent: Entry, at: float) -> list[float]:
+    """When messages that began with this alert were sent, of the minute before `at`."""
+    return [moment for moment in sent.get("messages", ()) if moment > at - _MINUTE_S]
 
 
 def _put(connection: Connection, target: Target, row: Row[Any], entry: Entry) -> None:

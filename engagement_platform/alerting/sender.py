@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import re
+import sys
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -26,6 +28,10 @@ _KINDS = {Severity.ERROR: "failure", Severity.WARNING: "warning", Severity.INFO:
 
 # Those whose URL begins with a host; with other services that place has a token.
 _WITH_HOST = {"json", "jsons", "form", "forms", "xml", "xmls", "mailto", "mailtos"}
+
+# A receiver that sends a byte now and then is within every timeout of a socket. With `alerting.timeout` for the last
+# wait this ends before another process takes the message over.
+LONGEST_S = 50.0
 
 # Parts of a URL that are shorter say nothing by themselves: a port, `to`.
 _TELLING_CHARS = 5
@@ -52,9 +58,12 @@ class Target:
             try:
                 if self._service is None:
                     return "not a URL that Apprise understands"
-                if self._service.notify(message.text, message.title, kind, body_format="text"):
-                    return None
+                with _ended_after(LONGEST_S):
+                    if self._service.notify(message.text, message.title, kind, body_format="text"):
+                        return None
                 reason = "refused"
+            except _TookTooLong:
+                reason = f"took longer than {LONGEST_S:g} s"
             except Exception as error:
                 # A plug-in of Apprise that breaks, whatever it raises, is a message that was not sent.
                 reason = f"broke with {type(error).__name__}"
@@ -103,6 +112,30 @@ def scrubbed(text: str, url: SecretStr) -> str:
         if len(part) >= _TELLING_CHARS:
             text = text.replace(part, "***")
     return " ".join(text.split())
+
+
+class _TookTooLong(BaseException):
+    """No Exception: the plug-ins of Apprise catch those and would go on."""
+
+
+@contextmanager
+def _ended_after(seconds: float) -> Iterator[None]:
+    """Raise _TookTooLong in this thread at the first call of a function after so many seconds.
+
+    A wait within one call of the system is not cut short; sockets have timeouts for that.
+    """
+    deadline = time.monotonic() + seconds
+
+    def look(*_event: object) -> None:
+        if time.monotonic() > deadline:
+            raise _TookTooLong
+
+    before = sys.getprofile()
+    sys.setprofile(look)
+    try:
+        yield
+    finally:
+        sys.setprofile(before)
 
 
 _sending = threading.local()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import html
 import logging
+import socket
+import threading
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -88,6 +90,32 @@ def test_a_dead_receiver_delays_neither_who_raises_nor_the_other_receivers(
         # The one that was cut off did arrive; nobody can know, so it comes once more.
         assert sorted(dead.titles) == sorted(["[error] check/0 failed", *receiver.titles])
         assert len(receiver.arrived) == 5
+
+
+def test_a_receiver_that_answers_a_byte_at_a_time_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engagement_platform.alerting.sender.LONGEST_S", 0.5)
+    over = threading.Event()
+
+    def drip(server: socket.socket) -> None:
+        connection, _ = server.accept()
+        connection.sendall(b"HTTP/1.1 200 OK\r\nX-Long: ")
+        while not over.wait(0.05):
+            try:
+                connection.sendall(b"a")
+            except OSError:
+                over.set()
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        dripping = threading.Thread(target=drip, args=(server,), daemon=True)
+        dripping.start()
+        url = SecretStr(f"json://127.0.0.1:{server.getsockname()[1]}/hook")
+        [target] = targets_of([url], timedelta(seconds=5))
+        reasons: list[str | None] = []
+        sending = threading.Thread(target=lambda: reasons.append(target.send(TEST)), daemon=True)
+        sending.start()
+        sending.join(timeout=20)
+        assert reasons == ["took longer than 0.5 s"]
+        assert over.wait(5), "the connection was left open"
 
 
 def test_a_database_that_is_down_stops_nobody_and_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -134,6 +134,17 @@ def test_more_than_a_minute_takes_is_held_back_and_summed_up(kept: Kept) -> None
     assert kept.titles() == [], "what was summed up was sent"
 
 
+def test_messages_about_one_alert_count_each_by_itself(kept: Kept) -> None:
+    everything = ["info", "warning", "error"]
+    for severity in (Severity.INFO, Severity.WARNING, Severity.ERROR):
+        kept.look(severity=severity)
+        assert len(kept.titles(per_minute=3, severities=everything)) == 1
+    kept.look(key="check/another")
+    assert kept.titles(per_minute=3, severities=everything) == []
+    kept.clock.advance(MINUTE)
+    assert len(kept.titles(per_minute=3, severities=everything)) == 1
+
+
 def test_what_one_process_is_sending_no_other_takes_unless_the_first_died(kept: Kept) -> None:
     kept.receiver.hang()
     kept.look()
