@@ -87,8 +87,12 @@ class Supervisor:
     def __init__(
         self, log_dir: Path, on_event: Callable[[str], None] = lambda _: None, *, keep_open: Sequence[int] = ()
     ) -> None:
-        self._log_dir, self._on_event = log_dir, on_event
+        self._log_dir, self._on_event, self._keep_open = log_dir, on_event, keep_open
         self._children: dict[str, Child] = {}
+        self._start_reaper()
+
+    def _start_reaper(self) -> None:
+        """Start it and name it what runs already. Those that run still may write to a pipe that is gone, unharmed."""
         read, self._pipe = os.pipe()
         self._reaper = subprocess.Popen(
             [sys.executable, "-I", "-S", str(Path(reaper.__file__)), str(read)],
@@ -96,9 +100,12 @@ class Supervisor:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
-            pass_fds=(read, *keep_open),
+            pass_fds=(read, *self._keep_open),
         )
         os.close(read)
+        for child in self._children.values():
+            if child.process is not None:
+                os.write(self._pipe, b"+%d\n" % child.process.pid)
 
     def __enter__(self) -> Self:
         return self
@@ -113,6 +120,10 @@ class Supervisor:
 
     def poll(self) -> None:
         """Start what may start, see who is ready, restart who died. Call it a few times a second."""
+        if self._reaper.poll() is not None:
+            # Without one, kill -9 of this process would leave its children running.
+            os.close(self._pipe)
+            self._start_reaper()
         now = time.monotonic()
         for child in self._children.values():
             if child.process is None:

@@ -211,6 +211,30 @@ def test_nothing_is_left_when_the_parent_dies(tmp_path: Path, how: signal.Signal
     wait_for(lambda: not any(map(exists, family)), f"processes {family} outlived their parent")
 
 
+def test_nothing_is_left_when_the_parent_dies_after_what_cleans_up_behind_it(tmp_path: Path) -> None:
+    file, leader = tmp_path / "worker", tmp_path / "leader"
+    code = f"""
+        import os, pathlib, signal, sys, time
+        from engagement_platform.local.process import Child, Supervisor
+        supervisor = Supervisor(pathlib.Path({str(tmp_path)!r}))
+        family = [sys.executable, "-c", {FAMILY!r}, {str(file)!r}]
+        supervisor.start(Child(name="server", command=family, ready=lambda: True))
+        while not pathlib.Path({str(file)!r}).exists():
+            time.sleep(0.05)
+        first = supervisor._reaper
+        first.kill()
+        first.wait()
+        supervisor.poll()
+        pathlib.Path({str(leader)!r}).write_text(str(supervisor.pid("server")))
+        time.sleep(600)
+    """
+    with subprocess.Popen([sys.executable, "-c", textwrap.dedent(code)]) as parent:
+        family = [pid_in(leader), pid_in(file)]
+        assert all(map(exists, family))
+        parent.kill()
+    wait_for(lambda: not any(map(exists, family)), f"processes {family} outlived their parent")
+
+
 def test_a_large_log_makes_room_for_a_new_one(supervisor: Supervisor, tmp_path: Path) -> None:
     log = tmp_path / "logs" / "server.log"
     log.parent.mkdir()
