@@ -22,8 +22,8 @@ class KafkaSettings(Section):
     """Topic of changes of profiles."""
     security: dict[str, SecretStr] = Field(default_factory=dict)
     """Client options in librdkafka's names for SASL and TLS, such as security.protocol, sasl.mechanism, sasl.username,
-    sasl.password, ssl.ca.location; passed to the Python client and, translated, to Spark's, whose client certificates
-    are in spark_options. One JSON object in the environment, a table in platform.toml. Values are never printed."""
+    sasl.password, ssl.ca.location, ssl.certificate.location, ssl.key.location; passed to the Python client and,
+    translated, to Spark's. One JSON object in the environment, a table in platform.toml. Values are never printed."""
     spark_options: dict[str, SecretStr] = Field(default_factory=dict)
     """More options for Spark's Kafka reader only, such as kafka.sasl.jaas.config and kafka.ssl.keystore.location; win
     over `security`."""

@@ -6,6 +6,7 @@ The results hold secrets: never log them.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from engagement_platform.sources.kafka_errors import KafkaRefused
@@ -36,8 +37,8 @@ _TRANSLATED = frozenset(
         "enable.ssl.certificate.verification",
     }
 )
-# Other forms than Kafka's own stores of keys, which Spark's client wants.
 _CERTIFICATES = ("ssl.ca.pem", "ssl.certificate.", "ssl.key.", "ssl.keystore.")
+_PKCS8 = ("-----BEGIN PRIVATE KEY-----", "-----BEGIN ENCRYPTED PRIVATE KEY-----")
 
 
 def client_options(settings: KafkaSettings) -> dict[str, str | int | float | bool]:
@@ -72,15 +73,13 @@ def spark_options(settings: KafkaSettings) -> dict[str, str]:
 def spark_security_options(security: Mapping[str, SecretStr], overrides: Mapping[str, SecretStr]) -> dict[str, str]:
     """`security`, in librdkafka's names, as options of Spark's reader (prefix `kafka.`); `overrides` win.
 
-    SASL PLAIN and SCRAM credentials become a JAAS line, and ssl.ca.location a trust store. Other certificates are
-    given in `overrides`, as kafka.ssl.keystore.* and kafka.ssl.truststore.*; raises KafkaRefused where they are not.
-    Everything else keeps its name.
+    SASL PLAIN and SCRAM credentials become a JAAS line, ssl.ca.location a trust store, PEM certificate and key of the
+    client a key store, read here so that executors need no files. Where `overrides` have kafka.ssl.*, they have all
+    certificates. Everything else keeps its name. Raises KafkaRefused for what Spark's client cannot take.
     """
     known = {name: secret.get_secret_value() for name, secret in security.items()}
     forced = {name: secret.get_secret_value() for name, secret in overrides.items()}
     certificates = sorted(name for name in known if name.startswith(_CERTIFICATES))
-    if certificates and not any(name.startswith("kafka.ssl.") for name in forced):
-        raise KafkaRefused(f"Spark's client has no {certificates[0]}; set kafka.ssl.* in kafka.spark_options beside it")
     plain = {name: value for name, value in known.items() if name not in _TRANSLATED and name not in certificates}
     if "security.protocol" in known:
         # Kafka's own client takes upper case only.
@@ -90,8 +89,39 @@ def spark_security_options(security: Mapping[str, SecretStr], overrides: Mapping
         plain["ssl.endpoint.identification.algorithm"] = "" if algorithm == "none" else algorithm
     if "ssl.ca.location" in known:
         plain |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": known["ssl.ca.location"]}
+    if certificates and not any(name.startswith("kafka.ssl.") for name in forced):
+        plain |= _stores(known)
     plain |= _sasl(known, forced)
     return {f"kafka.{name}": value for name, value in plain.items()} | forced
+
+
+def _stores(known: Mapping[str, str]) -> dict[str, str]:
+    """Certificates and key as the stores of Kafka's own client, which takes PEM as text."""
+    if any(name.startswith("ssl.keystore.") for name in known):
+        raise KafkaRefused("Spark's client takes no ssl.keystore.*; set kafka.ssl.* in kafka.spark_options beside it")
+    found = {}
+    if "ssl.ca.pem" in known:
+        found = {"ssl.truststore.type": "PEM", "ssl.truststore.certificates": known["ssl.ca.pem"]}
+    certificate, key = _pem(known, "ssl.certificate"), _pem(known, "ssl.key")
+    if certificate is None and key is None:
+        return found
+    if certificate is None or key is None:
+        raise KafkaRefused("ssl.certificate.* and ssl.key.* need each other: set both in kafka.security")
+    if not any(begin in key for begin in _PKCS8):
+        raise KafkaRefused("Spark's client takes keys in PKCS#8 only: convert yours with `openssl pkcs8 -topk8`")
+    found |= {"ssl.keystore.type": "PEM", "ssl.keystore.certificate.chain": certificate, "ssl.keystore.key": key}
+    return found | {name: known[name] for name in ("ssl.key.password",) if name in known}
+
+
+def _pem(known: Mapping[str, str], name: str) -> str | None:
+    """What NAME.pem holds, or the file at NAME.location; None where neither is set."""
+    location = known.get(f"{name}.location")
+    if location is None:
+        return known.get(f"{name}.pem")
+    try:
+        return Path(location).read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise KafkaRefused(f"{name}.location {location} cannot be read as PEM: {error}") from error
 
 
 def _sasl(known: Mapping[str, str], forced: Mapping[str, str]) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import AdminClient
@@ -74,10 +75,50 @@ def test_a_certificate_of_the_broker_becomes_a_trust_store() -> None:
     }
 
 
+KEY = "-----BEGIN PRIVATE KEY-----\nMIIE\n-----END PRIVATE KEY-----\n"
+CERTIFICATE = "-----BEGIN CERTIFICATE-----\nMIID\n-----END CERTIFICATE-----\n"
+
+
+def test_certificate_and_key_of_the_client_become_a_key_store(tmp_path: Path) -> None:
+    (tmp_path / "key.pem").write_text(KEY)
+    (tmp_path / "client.pem").write_text(CERTIFICATE)
+    options = translated(
+        ssl_ca_location="/ca.pem",
+        ssl_certificate_location=str(tmp_path / "client.pem"),
+        ssl_key_location=str(tmp_path / "key.pem"),
+        ssl_key_password="pw",
+    )
+    store = {
+        "kafka.ssl.keystore.type": "PEM",
+        "kafka.ssl.keystore.certificate.chain": CERTIFICATE,
+        "kafka.ssl.keystore.key": KEY,
+    }
+    trust = {"kafka.ssl.truststore.type": "PEM", "kafka.ssl.truststore.location": "/ca.pem"}
+    assert options == {**trust, **store, "kafka.ssl.key.password": "pw"}
+    trust = {"kafka.ssl.truststore.type": "PEM", "kafka.ssl.truststore.certificates": CERTIFICATE}
+    assert translated(ssl_ca_pem=CERTIFICATE, ssl_certificate_pem=CERTIFICATE, ssl_key_pem=KEY) == trust | store
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"ssl_certificate_pem": CERTIFICATE}, "need each other"),
+        ({"ssl_key_pem": KEY}, "need each other"),
+        ({"ssl_certificate_pem": CERTIFICATE, "ssl_key_pem": KEY.replace("PRIVATE", "RSA PRIVATE")}, "PKCS#8"),
+        ({"ssl_certificate_location": "/none/client.pem", "ssl_key_pem": KEY}, "/none/client.pem cannot be read"),
+        ({"ssl_keystore_location": "/mine.p12"}, "spark_options"),
+    ],
+)
+def test_certificates_that_spark_cannot_take_are_refused_unless_it_has_its_own(
+    options: dict[str, str], words: str
+) -> None:
+    with pytest.raises(KafkaRefused, match=words) as refused:
+        translated(None, **options)
+    assert "MIIE" not in str(refused.value)
+
+
 @pytest.mark.parametrize("option", ["ssl_certificate_location", "ssl_key_pem", "ssl_keystore_location", "ssl_ca_pem"])
-def test_other_certificates_are_refused_unless_spark_has_its_own(option: str) -> None:
-    with pytest.raises(KafkaRefused, match="spark_options"):
-        translated(None, **{option: "/mine"})
+def test_sparks_own_certificates_win(option: str) -> None:
     own = secrets(kafka_ssl_keystore_location="/both.pem")
     assert translated(own, **{option: "/mine"}) == {"kafka.ssl.keystore.location": "/both.pem"}
 
