@@ -70,23 +70,28 @@ def partition_days(context: dg.AssetExecutionContext) -> list[date]:
 
 
 def drained(
-    context: Context, opened: Opened, job: MicroBatchJob[Any], *, until_idle: bool = False
+    context: Context,
+    opened: Opened,
+    job: MicroBatchJob[Any],
+    *,
+    until_idle: bool = False,
+    interval: timedelta = timedelta(0),
 ) -> Iterator[tuple[date, BatchReport]]:
     """Batch after batch, each with the day of its ingestion. until_idle: ends as soon as nothing waits.
 
-    Otherwise by the settings of `drain`, and when a run that was launched by hand waits for the pool. Raises what
-    batches raise.
+    Otherwise by the settings of `drain`, and when a run that was launched by hand waits for the pool. interval: between
+    the beginnings of two batches at least, where that is longer than `drain.min_batch_interval`; the setting at zero
+    means at once, for every job. Raises what batches raise.
     """
     from engagement_platform.engine.drain import DrainPolicy, drain
     from engagement_platform.pipelines.jobs import close_source
 
     asked = opened.settings.drain
+    least = asked.min_batch_interval and max(asked.min_batch_interval, interval)
     policy = (
         DrainPolicy(idle_timeout=timedelta(0), max_duration=asked.max_duration)
         if until_idle
-        else DrainPolicy(
-            asked.idle_timeout, asked.poll, asked.max_duration, asked.min_batch_interval, gives_way(context)
-        )
+        else DrainPolicy(asked.idle_timeout, asked.poll, asked.max_duration, least, gives_way(context))
     )
     try:
         for report in drain(job, policy):
@@ -130,6 +135,8 @@ class Ingestion:
     """Reads what was ingested on a day once more."""
     check: str = CONSERVATION
     says: str = "Every record that a batch received has landed, was a known duplicate or is in quarantine."
+    interval: timedelta = timedelta(0)
+    """As in `drained`."""
 
     @property
     def dagster_job(self) -> str:
@@ -205,4 +212,4 @@ class Ingestion:
             if report is None:
                 yield day, None
         if drains:
-            yield from drained(context, opened, self.build(opened, callbacks))
+            yield from drained(context, opened, self.build(opened, callbacks), interval=self.interval)

@@ -32,7 +32,7 @@ from engagement_platform.settings import Settings
 HEALTH = dg.AssetKey(["layout", "health"])
 REPORTS = "reports"
 
-NEW_TABLE_PAUSE = timedelta(minutes=1)
+NEW_TABLE_PAUSE = timedelta(minutes=2)
 """Between two runs, at least, while a table was not examined since its first write; a run takes some ten seconds."""
 
 

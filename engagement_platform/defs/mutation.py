@@ -35,6 +35,10 @@ MUTATION_POOL = "engagement_mutation"
 # Its own: while one of its batches is unfinished, runs of the other pools wait for it.
 PENDING_POOL = "engagement_pending"
 
+ANNOUNCE_EVERY = timedelta(seconds=30)
+"""Batches of engagements and announcements exclude each other, and one of 800 requests takes as long as one of 5,000
+engagements (8 s on 2 cores): with one after each, engagements wait for every other batch."""
+
 PRESSING_ROWS = 500_000
 """From so many pending rows on they are moved at once: the view looks each of them up (a guess)."""
 
@@ -50,7 +54,8 @@ def run_job(context: dg.OpExecutionContext, platform: Platform, name: str, table
 
     with platform.open(name) as opened:
         job = build_job(name, parts_of(opened.spark, opened.settings, opened.stores, callbacks_of(context)))
-        for _report in record_batches(context, tables, opened, drained(context, opened, job, until_idle=until_idle)):
+        batches = drained(context, opened, job, until_idle=until_idle, interval=ANNOUNCE_EVERY)
+        for _report in record_batches(context, tables, opened, batches):
             pass
 
 

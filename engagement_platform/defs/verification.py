@@ -35,7 +35,11 @@ GUARDS_SAY = (
     "Nobody but our jobs writes, and tables and streams are as `engagement-platform doctor --guards` wants them."
 )
 
-VERIFY_PAUSE_S = 120.0
+VERIFY_AFTER_S = 180.0
+"""After the first batch: until then a new Spark server compiles each plan for the first time, with all of two cores."""
+VERIFY_PAUSE_S = 900.0
+UNEVALUATED_PAUSE_S = 120.0
+"""After a materialization, before which Dagster's UI does not show a result any more."""
 VERIFY_PAUSE_PER_DURATION = 10
 """Verification reads whole tables, so it takes longer as they grow; at most a tenth of the time goes into it."""
 
@@ -184,28 +188,31 @@ verify_engagements = dg.define_asset_job(
 )
 
 
-def why_not_verified(last_batch: float | None, recent: Recent, now: float) -> str | None:
-    """Why no verification is launched now; None when one is. last_batch: when the newest batch finished."""
-    if last_batch is None:
+def why_not_verified(finished: Sequence[float], materialized: float | None, recent: Recent, now: float) -> str | None:
+    """Why no verification is launched now; None when one is.
+
+    Unix times. finished: when batches did. materialized: the newest time of the Data Table.
+    """
+    if not finished:
         return "No batch has finished yet."
-    if recent.created is not None and last_batch < recent.created:
+    if recent.created is None and (left := min(finished) + VERIFY_AFTER_S - now) > 0:
+        return f"The first batch has just finished; the first verification is in {left:.0f} s."
+    unevaluated = materialized is not None and materialized > (recent.created or now)
+    if recent.created is not None and max(finished) < recent.created and not unevaluated:
         return "No batch has finished since the last verification."
     took = (recent.ended or 0.0) - (recent.started or recent.ended or 0.0)
-    return too_soon(recent, now, max(VERIFY_PAUSE_S, took * VERIFY_PAUSE_PER_DURATION))
+    pause_s = UNEVALUATED_PAUSE_S if unevaluated else VERIFY_PAUSE_S
+    return too_soon(recent, now, max(pause_s, took * VERIFY_PAUSE_PER_DURATION))
 
 
 def verify_after_batches(context: dg.SensorEvaluationContext, settings: Settings) -> Answer:
-    """New batches of engagements or mutations since the last verification, or a new materialization.
-
-    Before the newest materialization of the Data Table Dagster's UI does not show a result any more.
-    """
+    """New batches of engagements or mutations since the last verification, or a new materialization."""
     history = waiting(settings).stores.checkpoints.history
-    records = [record for job in (INGEST_ENGAGEMENTS, APPLY_MUTATIONS) for record in history(job, limit=3)]
+    records = [record for job in (INGEST_ENGAGEMENTS, APPLY_MUTATIONS) for record in history(job, limit=20)]
     finished = [r.finished_ts.timestamp() for r in records if r.finished_ts and not r.reason]
-    if finished and (event := context.instance.get_latest_materialization_event(DATA)):
-        finished.append(event.timestamp)
+    event = context.instance.get_latest_materialization_event(DATA)
     recent = recent_runs(context.instance, verify_engagements.name)
-    reason = why_not_verified(max(finished, default=None), recent, time.time())
+    reason = why_not_verified(finished, event.timestamp if event else None, recent, time.time())
     return dg.SkipReason(reason) if reason else dg.RunRequest()
 
 
@@ -214,7 +221,8 @@ def definitions() -> dg.Definitions:
     after_batches = sensor(
         "verify_after_batches",
         verify_after_batches,
-        "Checks the tables against the topic after new batches: at most every two minutes, never when idle.",
+        "Checks the tables against the topic: two minutes after the last verification where the Data Table was "
+        "materialized since, fifteen where there are new batches, never when idle.",
         job=verify_engagements.name,
         every=15,
     )

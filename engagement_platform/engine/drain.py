@@ -27,12 +27,12 @@ class DrainPolicy:
 
 
 def pause_s(min_interval_s: float, took_s: float) -> float:
-    """Seconds between a batch that took so long and the next: what is left of the interval, and at least as long again.
+    """Seconds between a batch that took so long and the next: what is left of the interval, or as long again.
 
-    So a job never takes the machine for more than half of the time, however long its batches are: one of thirty game
-    tables takes 12 s where the interval is 10.
+    So a job whose batches are longer than the interval (one of thirty game tables takes 12 s) leaves the machine to
+    others, too; and never for longer than the interval, or rows would be late by twice what a slow batch takes.
     """
-    return max(min_interval_s - took_s, took_s) if min_interval_s else 0.0
+    return max(min_interval_s - took_s, min(took_s, min_interval_s))
 
 
 def drain(job: MicroBatchJob[W], policy: DrainPolicy) -> Iterator[BatchReport]:

@@ -289,7 +289,7 @@ def test_a_table_that_was_never_examined_does_not_wait_for_the_pause(
     early = lake.tick()
     assert isinstance(early, dg.SkipReason)
     assert "next look" in str(early.skip_message)
-    monkeypatch.setattr(layout, "recent_runs", lambda *_: Recent(ended=ended - 60))
+    monkeypatch.setattr(layout, "recent_runs", lambda *_: Recent(ended=ended - 30))
     due = lake.tick()
     assert isinstance(due, dg.RunRequest)
     lake.run("check_layout", dg.AssetCheckKey(DATA, LAYOUT))

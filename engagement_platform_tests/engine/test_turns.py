@@ -182,7 +182,7 @@ def test_a_batch_that_was_given_up_keeps_nobody_waiting(world: World) -> None:
     [
         pytest.param(10.0, 3.0, 7.0, id="the rest of the interval"),
         pytest.param(10.0, 5.0, 5.0, id="half of the interval is work"),
-        pytest.param(10.0, 12.0, 12.0, id="a long batch rests as long as it took"),
+        pytest.param(10.0, 36.0, 10.0, id="a long batch rests as long as the interval"),
         pytest.param(0.0, 12.0, 0.0, id="without an interval at once"),
     ],
 )
