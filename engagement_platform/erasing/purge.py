@@ -1,10 +1,12 @@
 """Deletes the files of former versions at once, after an erasure.
 
-A reader of a former version keeps its files: VACUUM removes them later.
+A reader of a former version keeps its files, and young ones that no commit names may be of a batch that is about to
+commit: VACUUM removes them later.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime
 from pathlib import Path
 
@@ -23,8 +25,9 @@ from engagement_platform.settings import Settings
 
 
 def purge_now(settings: Settings, stores: Stores, now: datetime) -> dict[str, list[str]]:
-    """Delete what only former versions have; table -> who still reads one, as sentences, and then nothing is deleted.
+    """Delete what only former versions have; table -> who keeps what, as sentences.
 
+    Where a former version is still read, nothing of the table is deleted. Young files that no commit names stay, too.
     Time travel and `restore` to before end with it. On this machine's disk only: elsewhere VACUUM removes the files
     after their retention.
     """
@@ -45,13 +48,19 @@ def _purge(settings: Settings, stores: Stores, table: Table, now: datetime) -> l
         behind += [floor.because.rstrip(",") for floor in slow_readers(settings, target, stores, now)]
         if behind:
             return behind
-        opened = DeltaTable(uri)
+        opened, current = DeltaTable(uri), current_files(settings.lake, table)
+
+        def unused(paths: Iterable[str]) -> set[Path]:
+            found = {Path(location(uri, path)) for path in paths} - current
+            return {path for path in found if path.is_file() and "_delta_log" not in path.relative_to(uri).parts}
+
+        for path in unused(
+            [
+                *opened.vacuum(0, dry_run=True, enforce_retention_duration=False),
+                *opened.vacuum(dry_run=True, full=True),
+            ]
+        ):
+            path.unlink()
         # A younger file that the log does not know may be of a batch that is about to commit it.
-        former = {
-            *opened.vacuum(0, dry_run=True, enforce_retention_duration=False),
-            *opened.vacuum(dry_run=True, full=True),
-        }
-        for path in {Path(location(uri, path)) for path in former} - current_files(settings.lake, table):
-            if path.is_file() and "_delta_log" not in path.relative_to(uri).parts:
-                path.unlink()
-    return []
+        younger = unused(opened.vacuum(0, dry_run=True, enforce_retention_duration=False, full=True))
+    return [f"{len(younger)} files of writes that died or are under way, which VACUUM removes"] if younger else []

@@ -322,17 +322,21 @@ def test_now_deletes_what_nobody_reads_and_says_who_keeps_the_rest(tmp_path: Pat
     slow = Changes(planted.root, name="slow", store_url=planted.settings.store_url)
     for table in (DATA, NOTIFICATION):
         planted.append(table, [], 1)
+    died = Path(MAPPING.uri(planted.root), "part-of-a-write-that-died.parquet")
+    died.write_bytes(SECRET.encode())
     before = places(planted.settings, WHOM, spark=spark, now=True)
     vault = open_vault(planted.settings)
     _, done = erase(vault, subject(vault, BOB, None), before)
     until = {one.name: set(one.until) for one in done}
     assert until["engagement/notification"] == {"files", "log"}, "the slow consumer keeps them"
     assert until["engagement/data"] == {"log"}
+    assert until["engagement/mapping"] == {"files", "log"}, "a file that no commit names may be of a write under way"
     needles, found = [BOB.encode(), SECRET.encode()], dict[str, list[Path]]()
     for table in tables(planted.settings):
         folder = Path(table.uri(planted.root))
         found[table.name] = [path for path in places_with([folder], needles) if "_delta_log" not in path.parts]
-    assert [name for name, paths in found.items() if paths] == ["engagement/notification"]
+    assert {name for name, paths in found.items() if paths} == {"engagement/mapping", "engagement/notification"}
+    assert found["engagement/mapping"] == [died]
     assert {id_ for batch in slow for id_ in batch.inserts["engagement_id"].to_pylist()} >= {"amy's", "ann's"}
 
 
