@@ -5,10 +5,14 @@ Pure functions of text. Which fields are looked at, and what becomes of a find, 
 
 from __future__ import annotations
 
+import base64
 import ipaddress
 import re
-from collections.abc import Callable
+import unicodedata
+from collections.abc import Callable, Iterator
 from enum import StrEnum
+from functools import lru_cache
+from urllib.parse import unquote
 
 
 class Kind(StrEnum):
@@ -23,7 +27,7 @@ class Kind(StrEnum):
 
 
 # Most texts of an event have none of these and are done: 0.2 us instead of 3 us.
-_HINT = re.compile(r"[\d@]|%40|::|[A-Fa-f]:[A-Fa-f]")
+_HINT = re.compile(r"[\d@]|%|::|[A-Fa-f]:[A-Fa-f]|\\u|[\w+/-]{12}|[^\x00-\x7f]", re.ASCII)
 
 # Begins at the @ and looks back one character: a pattern that begins with the name takes quadratic time on a long text.
 _EMAIL = re.compile(
@@ -32,6 +36,7 @@ _EMAIL = re.compile(
 _IPV4 = re.compile(r"(?<![\w.])(\d{1,3})\.(\d{1,3})\.(\d{1,3})\.(\d{1,3})(?!\w|\.\d)")
 _IPV6 = re.compile(r"(?<![\w:.])[0-9A-Fa-f:]{2,39}(?:(?<=:)\d{1,3}(?:\.\d{1,3}){3})?(?![\w:])")
 _CARD = re.compile(r"(?<!\d)(?<!\d\.)\d(?:[ -]?\d){12,18}(?!\d|\.\d)")
+_GROUP = re.compile(r"(?<!\w)(?<!\d\.)\d+(?!\w|\.\d)")
 _INTERNATIONAL = re.compile(r"(?<![\w+])\+\d(?:[ ().\-/]{0,3}\d){7,14}(?!\d)")
 _NATIONAL = (
     # 555-123-4567, (555) 123-4567, 1 555 123 4567
@@ -42,7 +47,13 @@ _NATIONAL = (
     re.compile(r"(?<![\w.+-])\(?0\d{1,4}\)?[ /-]\d(?:[ /-]?\d){5,8}(?![\w-]|[.:]\d)"),
 )
 _DATE = re.compile(r"\d{1,2}[-/]\d{1,2}[-/]\d{4}")
-_SAYS_PHONE = re.compile(r"phone|mobile_?n|msisdn|whats_?app|(?:^|_)tel(?:$|_)|(?:^|_)sms(?:$|_)", re.IGNORECASE)
+_SAYS_PHONE = re.compile(
+    r"phone|mobile_?n|(?:^|_)mobiles?$|msisdn|whats_?app|(?:^|_)tel(?:$|_)|(?:^|_)sms(?:$|_)", re.IGNORECASE
+)
+_HUMP = re.compile(r"(?<=[a-z\d])(?=[A-Z])")
+_ESCAPE = re.compile(r"\\u([0-9A-Fa-f]{4})")
+_BASE64 = re.compile(r"(?<![\w+/-])[A-Za-z\d+/_-]{12,}(?![\w+/-])", re.ASCII)
+_URL_SAFE = str.maketrans("-_", "+/")
 
 _ISSUERS = re.compile(
     r"4\d{12}(?:\d{3}){0,2}"  # 13, 16 or 19 digits
@@ -65,18 +76,50 @@ def looks_like(text: str, field: str = "") -> Kind | None:
     """
     if not _HINT.search(text):
         return None
-    for kind, found in _LOOKS:
-        if found(text):
-            return kind
-    return Kind.PHONE if _SAYS_PHONE.search(field) and sum(map(str.isdigit, text)) >= 7 else None
+    named = says_phone(field)
+    for form in (text, *_decoded(text)):
+        for kind, found in _LOOKS:
+            if found(form):
+                return kind
+        if named and sum(map(str.isdigit, form)) >= 7:
+            return Kind.PHONE
+    return None
+
+
+@lru_cache(maxsize=10_000)
+def says_phone(field: str) -> bool:
+    """Whether the name of a field, in snake_case or camelCase, says that phone numbers are in it or below it.
+
+    >>> [says_phone(name) for name in ("contactMobile", "phone_numbers", "telNr", "hotel", "mobile_web")]
+    [True, True, True, False, False]
+    """
+    return _SAYS_PHONE.search(_HUMP.sub("_", field)) is not None
+
+
+def _decoded(text: str) -> Iterator[str]:
+    """The text decoded once, in each way in which something of it is encoded."""
+    if not text.isascii() and (plain := unicodedata.normalize("NFKC", text)) != text:
+        yield plain
+    if "%" in text:
+        yield unquote(text)
+    if "\\u" in text:
+        yield _ESCAPE.sub(lambda found: chr(int(found[1], 16)), text)
+    for found in _BASE64.finditer(text):
+        token = found.group().translate(_URL_SAFE)
+        try:
+            plain = base64.b64decode(token + "=" * (-len(token) % 4)).decode()
+        except ValueError:
+            continue
+        if plain.isprintable():
+            yield plain
 
 
 def number_looks_like(number: int, field: str = "") -> Kind | None:
     """The same for a number of JSON: card numbers, and phone numbers where the field's name says so."""
     digits = str(abs(number))
-    if _ISSUERS.fullmatch(digits) and luhn(digits):
+    if _is_card(digits):
         return Kind.CARD
-    return Kind.PHONE if 7 <= len(digits) <= 15 and _SAYS_PHONE.search(field) else None
+    return Kind.PHONE if 7 <= len(digits) <= 15 and says_phone(field) else None
 
 
 def luhn(digits: str) -> bool:
@@ -115,9 +158,28 @@ def _is_ipv6(token: str) -> bool:
 def _card(text: str) -> bool:
     for found in _CARD.finditer(text):
         digits = found.group().replace(" ", "").replace("-", "")
-        if _ISSUERS.fullmatch(digits) and luhn(digits):
+        if _is_card(digits):
             return True
+    groups = list(_GROUP.finditer(text))
+    return any(_begins_card(text, groups[place : place + 7]) for place in range(len(groups)))
+
+
+def _begins_card(text: str, groups: list[re.Match[str]]) -> bool:
+    """Whether groups of digits, from the first on, are a card's; others may follow, such as expiry and CVV."""
+    digits, end = "", groups[0].start()
+    for group in groups:
+        if digits and text[end : group.start()] not in (" ", "-"):
+            return False
+        digits, end = digits + group.group(), group.end()
+        if len(digits) >= 13 and _is_card(digits):
+            return True
+        if len(digits) > 19 or end - group.start() < 3:  # only the last group of a card is that short
+            return False
     return False
+
+
+def _is_card(digits: str) -> bool:
+    return _ISSUERS.fullmatch(digits) is not None and luhn(digits)
 
 
 def _phone(text: str) -> bool:

@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Literal, cast
 
 from engagement_platform.pii.declared import Node, pointer_to
-from engagement_platform.pii.detection import Kind, looks_like, number_looks_like
+from engagement_platform.pii.detection import Kind, looks_like, number_looks_like, says_phone
 
 Policy = Literal["drop", "hash", "reject"]
 """What becomes of a field that looks like personal data: left out, replaced by its keyed hash, or event refused."""
@@ -61,7 +61,8 @@ def redact(event: Mapping[str, object], rules: Node, unknown: Policy, digest: Ca
 
     event: JSON values; not changed. digest: the keyed hash of the policy `hash`.
     No declared value is left in `clean`: texts that hold one again (4 characters or more, any case) are findings, and
-    so are keys and numbers equal to one. Fields declared safe, and event_type and event_ts, are not looked at.
+    so are keys and numbers equal to one. Fields declared safe, and event_type, are not looked at; of event_ts only the
+    fraction is.
     With the policy `reject` what is found stands in `clean` still: ask `refused_by` first.
     """
     walk = _Walk(unknown, digest)
@@ -102,17 +103,24 @@ class _Walk:
         if safe:
             return value
         kept = any(node.kept for node in nodes)
-        if kept and path in (("event_type",), ("event_ts",)):
-            return value  # these have forms of their own, in which nothing can hide
-        kind = self.look(value, path[-1], kept=kept)
+        if kept and path == ("event_type",):
+            return value  # it has a form of its own, in which nothing can hide
+        # Of a time only the fraction is of any length.
+        seen = value.partition(".")[2] if path == ("event_ts",) and isinstance(value, str) else value
+        kind = self.look(seen, _named(path), kept=kept)
         return value if kind is None else self.treat(kind, value, path, kept=kept)
 
     def _object(self, value: Mapping[str, object], nodes: _Nodes, path: _Path, *, safe: bool) -> dict[str, object]:
         made: dict[str, object] = {}
+        above = any(map(says_phone, path))
         for key, each in value.items():
             below = _below(nodes, key)
             # Most of an event is values that nobody declared and that are fine; they need no call of their own.
-            if below or isinstance(each, Mapping | list) or not (safe or self.look(each, key, kept=False) is None):
+            if (
+                below
+                or isinstance(each, Mapping | list)
+                or not (safe or self.look(each, "phone" if above else key, kept=False) is None)
+            ):
                 clean = self.through(each, below, (*path, key), safe=safe)
                 if clean is _GONE:
                     continue
@@ -165,6 +173,11 @@ class _Copies(_Walk):
 
     def look_at_key(self, key: str) -> Kind | None:
         return Kind.COPY if key.casefold() in self._needles else None
+
+
+def _named(path: _Path) -> str:
+    """What a value is called: names of its parents count."""
+    return "phone" if any(map(says_phone, path)) else path[-1]
 
 
 def _below(nodes: _Nodes, key: str) -> _Nodes:
