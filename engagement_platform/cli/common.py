@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import sys
 from collections.abc import Iterable, Sequence
 from threading import Event
 from typing import TYPE_CHECKING, Annotated, Any
@@ -29,6 +30,14 @@ TablePath = Annotated[
     str | None,
     typer.Argument(metavar="TABLE|PATH", help="engagement/data, a folder, or a URI. Default: the whole lake."),
 ]
+
+
+def subject_id(given: str) -> str:
+    """The id as given, or for `-` the first line of standard input: arguments are seen by every user of a machine."""
+    found = sys.stdin.readline().rstrip("\r\n") if given == "-" else given
+    if not found:
+        raise typer.BadParameter("--subject has no id")
+    return found
 
 
 def print_json(value: object) -> None:

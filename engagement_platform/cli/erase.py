@@ -9,11 +9,14 @@ from typing import Annotated
 
 import typer
 
-from engagement_platform.cli.common import Json, Yes, callbacks, flag
+from engagement_platform.cli.common import Json, Yes, callbacks, flag, subject_id
 
 
 def erase(
-    subject: Annotated[str | None, typer.Option(help="Whom to erase; with --verify, look for this id too.")] = None,
+    subject: Annotated[
+        str | None,
+        typer.Option(help="Whom to erase, - reads the id from standard input; with --verify, look for this id too."),
+    ] = None,
     game: Annotated[str | None, typer.Option(help="Only in this game; nothing of engagements and profiles.")] = None,
     person: Annotated[
         list[str] | None, typer.Option(help="Its id in engagements, where that is another one; repeatable.")
@@ -55,6 +58,7 @@ def erase(
         finished = len(list(erasures.finish(settings, callbacks())))
         typer.echo(f"{finished} erasures were finished.")
         return
+    subject = None if subject is None else subject_id(subject)
     names = {"persons": person or (), "organizations": organization or (), "profiles": profile or ()}
     asked = None if subject is None else erasures.Request(subject, game, **names, now=now)
     if verify is not None or asked is None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from engagement_platform.cli.common import Json, print_json
+from engagement_platform.cli.common import Json, print_json, subject_id
 
 if TYPE_CHECKING:
     from engagement_platform.ingest_server.keys import IngestKeys
@@ -75,7 +75,7 @@ Purpose = Annotated[str, typer.Option(help="What for; one of pii.purposes. It is
 
 @pii.command()
 def read(
-    subject: Annotated[str, typer.Option(help="Whose personal data.")],
+    subject: Annotated[str, typer.Option(help="Whose personal data; - reads the id from standard input.")],
     game: Annotated[str | None, typer.Option(help="Only of this game.")] = None,
     purpose: Purpose = "",
 ) -> None:
@@ -83,7 +83,9 @@ def read(
 
     Exit status: 0, or 1 with the reason. Example: engagement-platform pii read --subject p-42 --purpose access-request
     """
-    for one in _vault().read(subject, purpose=purpose, reader=_reader(), game=game):
+    from engagement_platform.engine.owner import this_user
+
+    for one in _vault().read(subject_id(subject), purpose=purpose, reader=this_user(), game=game):
         print_json({**vars(one), "received_ts": one.received_ts.isoformat()})
 
 
@@ -93,7 +95,9 @@ def refused(game: Annotated[str, typer.Option(help="Of which game.")], purpose: 
 
     Exit status: 0, or 1 with the reason. Example: engagement-platform pii refused --game puzzle --purpose support
     """
-    for row, body in _vault().refused(game, purpose=purpose, reader=_reader()):
+    from engagement_platform.engine.owner import this_user
+
+    for row, body in _vault().refused(game, purpose=purpose, reader=this_user()):
         shown = {name: str(row[name]) for name in ("refused_id", "reason_code", "reason", "received_ts")}
         print_json({**shown, "body": body.decode(errors="replace")})
 
@@ -110,10 +114,3 @@ def _vault() -> Vault:
     from engagement_platform.settings import Settings
 
     return open_vault(Settings())
-
-
-def _reader() -> str:
-    import getpass
-    import socket
-
-    return f"{getpass.getuser()}@{socket.gethostname()}"

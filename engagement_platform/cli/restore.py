@@ -64,7 +64,7 @@ def restore(
         raise typer.BadParameter("name a table and a version or time: restore engagement/data --to 17")
     if not (reason or dry_run):
         raise typer.BadParameter('say why: --reason "bad import"; it is kept with the restore')
-    from engagement_platform.rollback.job import this_user
+    from engagement_platform.engine.owner import this_user
 
     mode: RestoreMode = "drop" if drop else "replay"
     asked = Asked(table, parsed(to), mode, reason, this_user())
@@ -109,8 +109,8 @@ def _restoring(settings: Settings) -> Iterator[Restoring]:
 
 
 def _abandon(settings: Settings, as_json: bool) -> None:
+    from engagement_platform.engine.owner import this_user
     from engagement_platform.rollback.abandon import abandon
-    from engagement_platform.rollback.job import this_user
 
     with _restoring(settings) as restoring:
         done = abandon(restoring, this_user())

@@ -38,8 +38,9 @@ def restore(context: dg.OpExecutionContext, config: RestoreConfig, platform: Pla
 
 
 def _restored(context: dg.OpExecutionContext, config: RestoreConfig, opened: Opened) -> dict[str, object]:
+    from engagement_platform.engine.owner import this_user
     from engagement_platform.lake.lake import Lake
-    from engagement_platform.rollback.job import Restoring, differing_rows, this_user
+    from engagement_platform.rollback.job import Restoring, differing_rows
     from engagement_platform.rollback.plan import Asked, parsed, plan
 
     lake = Lake(opened.spark, opened.settings)

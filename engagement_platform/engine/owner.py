@@ -6,6 +6,7 @@ What is done with that is `lease`.
 from __future__ import annotations
 
 import os
+import pwd
 import socket
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +32,15 @@ def this_process() -> Owner:
     """The running process; asked anew each time, because a fork changes the answer."""
     pid = os.getpid()
     return Owner(socket.gethostname(), pid, _start(pid) or "0", _place())
+
+
+def this_user() -> str:
+    """Whose rights the process has, user@host; no variable of the environment changes the answer."""
+    try:
+        user = pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        user = str(os.geteuid())
+    return f"{user}@{socket.gethostname()}"
 
 
 def is_gone(owner: str, place: str) -> bool:

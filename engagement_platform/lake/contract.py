@@ -40,6 +40,8 @@ class Table:
     liquid_by: tuple[str, ...] = ()
     subject_columns: tuple[str, ...] = ()
     """Columns with ids of the subject of a row, by which an erasure finds the row."""
+    bounds: int = 32
+    """How many leading columns have their bounds in the log, which keeps them after rows are gone."""
 
     @property
     def name(self) -> str:
@@ -70,7 +72,7 @@ class Table:
         """Delta table properties that the mode asks for."""
         # A checkpoint costs its commit a CPU second more (2 cores, local disk), and until the next each commit reads
         # all entries of the log since; 30 weighs both (a guess).
-        properties = {"delta.dataSkippingNumIndexedCols": "32", "delta.checkpointInterval": "30"}
+        properties = {"delta.dataSkippingNumIndexedCols": str(self.bounds), "delta.checkpointInterval": "30"}
         if self.mode is Mode.APPEND_ONLY:
             properties["delta.appendOnly"] = "true"
         return properties

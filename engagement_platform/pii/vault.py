@@ -44,6 +44,7 @@ VAULT = Table(
     description="Personal data of events, one encrypted row for each value, apart from the events.",
     mode=Mode.MUTABLE,
     partitioned_by=("received_date",),
+    bounds=0,
     columns=(
         _DATE,
         _GAME,
@@ -63,6 +64,7 @@ REFUSED = Table(
     description="Events that the ingest server refused, whole and encrypted, with the reason.",
     mode=Mode.MUTABLE,
     partitioned_by=("received_date",),
+    bounds=0,
     columns=(
         _DATE,
         Column("refused_id", "string", "Segment and place in it."),

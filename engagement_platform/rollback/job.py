@@ -5,9 +5,6 @@ What it is going to do is `plan`. Its manifest says which versions go back to wh
 
 from __future__ import annotations
 
-import getpass
-import os
-import socket
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -55,15 +52,6 @@ class ChecksumDiffers(PlatformError):
             f"{found.total} instead of {wanted.rows:,} with {wanted.total}. The restore stays unfinished and other "
             "jobs wait. Did something outside the platform write? `engagement-platform restore --finish` tries again."
         )
-
-
-def this_user() -> str:
-    """Who restores: user@host."""
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):
-        user = str(os.getuid())
-    return f"{user}@{socket.gethostname()}"
 
 
 @dataclass

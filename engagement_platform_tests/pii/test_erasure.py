@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
+import os
+import pwd
 import shutil
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
@@ -23,8 +25,8 @@ from engagement_platform.ingest_server.sinks import FolderSink, packed
 from engagement_platform.ingest_server.spool import Spool, SpoolDamaged, spool_folder
 from engagement_platform.pii.erasure import Erasable, Subject, erase, expire_refused, subject, unattributed
 from engagement_platform.pii.keys import Owner
-from engagement_platform.pii.receipts import ReceiptRefused, receipt, verify
-from engagement_platform.pii.vault import REFUSED, VAULT, Refusal, Vault
+from engagement_platform.pii.receipts import ReceiptRefused, read, receipt, verify
+from engagement_platform.pii.vault import AUDIT, REFUSED, VAULT, Refusal, Vault
 from engagement_platform.settings import Settings
 from engagement_platform_tests.files_with import places_with
 from engagement_platform_tests.ingest_server.world import event, ids, stored
@@ -238,6 +240,43 @@ def test_from_the_command_line_a_subject_is_erased_and_the_receipt_verified(
     assert call(app, ["erase", "--verify", str(file)]).exit_code == 0
     (pipe.games / "events" / "late.json.gz").write_bytes(packed([json.dumps(events_of("bob")[0]).encode()]))
     assert call(app, ["erase", "--verify", str(file), "--subject", "bob-canary"]).exit_code == 1
+
+
+def test_an_id_comes_from_standard_input_and_the_audit_names_the_user_whose_rights_the_process_has(
+    pipe: Pipe, platform: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ENGAGEMENT_PLATFORM_HOME", str(platform.home))
+    monkeypatch.setenv("LOGNAME", "mallory")
+    pipe.send(*events_of("bob"))
+    call, file = CliRunner().invoke, tmp_path / "receipt.json"
+    done = call(app, ["pii", "read", "--subject", "-", "--purpose", "access-request"], input="bob-canary\n")
+    assert [json.loads(line)["value"] for line in done.stdout.splitlines()] == pipe.values("bob-canary") != []
+    readers = {row["reader"].partition("@")[0] for row in pipe.vault.rows_of(AUDIT)}
+    assert readers == {"test", pwd.getpwuid(os.geteuid()).pw_name}
+    assert call(app, ["erase", "--subject", "-", "--yes"], input="\n").exit_code == 2
+    assert call(app, ["erase", "--subject", "-", "--out", str(file)], input="bob-canary\ny\n").exit_code == 0
+    assert pipe.values("bob-canary") == []
+    assert call(app, ["erase", "--verify", str(file), "--subject", "-"], input="bob-canary\n").exit_code == 0
+
+
+def test_a_receipt_is_proved_only_as_it_was_written(pipe: Pipe, tmp_path: Path) -> None:
+    who, file = subject(pipe.vault, "bob-canary", None), tmp_path / "receipt.json"
+    given = receipt(pipe.vault.keyring, who, *erase(pipe.vault, who), NOW)
+    signature = given["signature"]
+    for other in (f"{signature}\n", f"{signature[:20]}!{signature[20:]}", f"{signature}====", None):
+        with pytest.raises(ReceiptRefused, match="changed after it was signed"):
+            verify(pipe.vault, {**given, "signature": other}, (), None)
+    for text in (f'{{"game": "x", {json.dumps(given)[1:]}', '{"places": [{"left": 1, "left": 0}]}', "[" * 100_000):
+        file.write_text(text)
+        with pytest.raises(ReceiptRefused, match="no JSON, or names a field twice"):
+            read(file)
+
+
+def test_the_log_of_the_vault_keeps_no_bounds_of_ids(pipe: Pipe) -> None:
+    pipe.send(*events_of("bob"), *events_of("amy"))
+    logs = [Path(pipe.vault.uri(table), "_delta_log") for table in (VAULT, REFUSED)]
+    refs = [pipe.vault.keyring.ref(f"{name}-canary").encode()[:32] for name in ("amy", "bob")]
+    assert places_with(logs, [b"bob-1", b"bob-2", b"amy-1", b"amy-2", *refs]) == []
 
 
 def test_refused_events_go_after_their_time_with_their_keys(vault: Vault) -> None:
