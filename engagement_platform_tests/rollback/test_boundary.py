@@ -82,6 +82,16 @@ def test_a_batch_that_was_given_up_has_no_end_to_go_back_to() -> None:
     assert timeline.at(BEGAN + timedelta(minutes=2)) == Boundary(0, None)
 
 
+def test_an_optimize_in_the_middle_of_a_batch_is_undone_with_it_and_no_end_of_a_batch() -> None:
+    """As of append-only tables, which are merged without a lease."""
+    timeline = Timeline.of([record(0), record(1, pinned=1), record(2, pinned=4)], DATA)
+    owners = [0, 1, None, 1, 2]
+    for within in (2, 3):
+        assert timeline.at_version(within, commits(owners)) == Boundary(0, None, 1)
+    assert timeline.at_version(4, commits(owners)) == Boundary(1, 4)
+    assert [timeline.version_at(step, commits(owners)) for step in range(3)] == [1, 4, None]
+
+
 def test_batches_of_a_table_that_stood_there_before_are_left_out() -> None:
     timeline = Timeline.of([record(0, pinned=7), record(1, pinned=9), record(2, pinned=0), record(3, pinned=1)], DATA)
     assert [step.manifest.batch_id for step in timeline.steps] == [2, 3]

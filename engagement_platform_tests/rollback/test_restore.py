@@ -24,7 +24,9 @@ from engagement_platform.pipelines.snapshot import snapshot
 from engagement_platform.rollback.groups import RestoreRefused, engagements
 from engagement_platform.rollback.job import ChecksumDiffers, Restoring
 from engagement_platform.rollback.plan import Asked, CannotReplay, plan
+from engagement_platform.settings import LayoutSettings
 from engagement_platform.verify import identity_findings, verify
+from engagement_platform_tests.ingestion.conftest import MakeWorld
 from engagement_platform_tests.ingestion.test_crashes import Crash, crash_at
 from engagement_platform_tests.ingestion.world import World, ignore
 from engagement_platform_tests.pipelines.mutations import histories
@@ -214,6 +216,20 @@ def test_readers_are_told_what_they_saw_where_requests_are_not_announced_yet(wor
     for job in (*JOBS, REMATERIALIZE_ALIASES):
         world.run(name=job)
     assert_as_of(world, EVERYTHING)
+
+
+@pytest.mark.slow
+def test_a_partitioned_data_table_goes_back_alike(make_world: MakeWorld) -> None:
+    world = make_world(layout=LayoutSettings(auto_compact=False, scheme="organization"))
+    world.ticks = True
+    send(world, FIRST[:2])
+    before = versions(world)
+    send(world, FIRST[2:])
+    restored(world, before[world.data.name])
+    assert DeltaTable(world.lake.uri(world.data)).metadata().partition_columns == ["organization_id"]
+    assert held(world, versions(world)) == held(world, before)
+    world.run()
+    assert_as_of(world, FIRST)
 
 
 def test_a_version_whose_files_are_gone_is_refused_and_nothing_changes(three: World) -> None:
