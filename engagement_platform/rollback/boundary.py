@@ -11,6 +11,8 @@ from datetime import datetime
 from functools import cached_property
 
 from engagement_platform.engine.model import BatchRecord, JobState, Offsets
+from engagement_platform.engine.unfinished_batches import looked_up
+from engagement_platform.lake.contract import Table
 
 Commit = tuple[int, str | None]
 """Version of a table, and the user metadata of the commit that made it."""
@@ -35,12 +37,17 @@ class Moving:
     """
 
     job: str
+    source: Table
+    target: Table
     application: str
-    """Application id of its commits into the other table: their version is the number of the last batch in it."""
+    """Application id of its commits into the target: their version is the number of the last batch in it."""
     number: str
     """What a batch that lands pins its number as."""
-    into: tuple[str, ...]
-    """What batches pin the version of the other table as; the first that is there counts."""
+
+    @property
+    def into(self) -> tuple[str, str]:
+        """What batches pin the version of the target as; the first that is there counts."""
+        return looked_up(self.target.name), self.target.name
 
 
 @dataclass(frozen=True)

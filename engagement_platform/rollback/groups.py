@@ -85,8 +85,6 @@ class Group:
     again: frozenset[str] = frozenset()
     """Other jobs that do again by themselves what is undone."""
     moving: Moving | None = None
-    moves: tuple[Table, Table] | None = None
-    """From which table `moving` moves batches into which one."""
     mark: Callable[[str, Table, int], Transaction | None] = field(default=lambda _root, _table, _version: None)
     """From a lake's root: what a version of a table says of an application that has to go back with its rows."""
 
@@ -162,8 +160,7 @@ def of_entity(settings: Settings, entity: Entity, topic: str) -> Group:
         leased=(turn_of(changeset), changeset.name, base.name),
         read={ingest_name(entity): lambda: KafkaSource(topic, settings.kafka)},
         differences=lambda lake, before, after, _announced: entity_differences(lake, entity, before, after),
-        moving=Moving(rematerialize_name(entity), entity.watermark, NUMBER, (looked_up(base.name), base.name)),
-        moves=(changeset, base),
+        moving=Moving(rematerialize_name(entity), changeset, base, entity.watermark, NUMBER),
         mark=mark,
     )
 

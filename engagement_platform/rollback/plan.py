@@ -258,7 +258,7 @@ def _boundary(
     """Where the tables go back to, and tables for which not every version of the boundary will do."""
     if table.name not in versions:
         raise RestoreRefused(table.name, "there is no such table yet")
-    commits = log.markers(table.uri(settings.lake))
+    uri = table.uri(settings.lake)
     if isinstance(asked.to, datetime):
         place = timeline.at(asked.to)
         if place is None:
@@ -266,17 +266,16 @@ def _boundary(
         return place, {}
     if asked.to > versions[table.name]:
         raise RestoreRefused(table.name, f"its newest version is {versions[table.name]}, and not {asked.to}")
-    if group.moves is not None and table == group.moves[1]:
+    if group.moving is not None and table == group.moving.target:
         # What was moved after this version has to be in the other table again, so that is what decides: its version
         # when that move began. Batches that the move took with it are not undone for that.
-        source = group.moves[0]
-        next_one = timeline.after(asked.to, log.markers(table.uri(settings.lake)))
+        source, next_one = group.moving.source, timeline.after(asked.to, log.markers(uri))
         began = None if next_one is None else next_one.manifest.table_versions.get(source.name)
         if began is not None and source.name in versions:
             place = timeline.at_version(began, log.markers(source.uri(settings.lake)))
             if place.version is not None:
                 return place, {table.name: asked.to, source.name: place.version}
-    place = timeline.at_version(asked.to, commits)
+    place = timeline.at_version(asked.to, log.markers(uri))
     return place, {} if place.version is None else {table.name: place.version}
 
 
@@ -359,12 +358,11 @@ def _following(
         last, boundary = stores.checkpoints.latest(job), timeline.offsets_at(job, step)
         if last is not None and boundary is not None and last.manifest.end != boundary:
             yield Offset(job, boundary, last.manifest.end, None, follows=True)
-    if group.moving is None or group.moves is None or group.moves[1].name not in target:
+    if (moving := group.moving) is None or moving.target.name not in target:
         return
-    last, into = stores.checkpoints.latest(group.moving.job), group.moves[1]
-    mark = group.mark(settings.lake, into, target[into.name])
+    last, mark = stores.checkpoints.latest(moving.job), group.mark(settings.lake, moving.target, target[moving.target.name])
     if last is not None and mark is not None and last.manifest.end != {"batch": mark.version}:
-        yield Offset(group.moving.job, {"batch": mark.version}, last.manifest.end, None, follows=True)
+        yield Offset(moving.job, {"batch": mark.version}, last.manifest.end, None, follows=True)
 
 
 def _note(
