@@ -144,11 +144,6 @@ def restore(lake: Lake, table: Table, version: int, txn: Transaction, mark: Tran
             lake.spark.sql(f"RESTORE TABLE {lake.sql_name(table)} TO VERSION AS OF {int(version)}").collect()
 
 
-def touch(lake: Lake, table: Table, txn: Transaction) -> None:
-    """A commit without rows; skipped when this transaction is in the table already."""
-    lake.append(lake.read(table), table, txn, rows=0)
-
-
 def _note(uri: str, txn: Transaction, mark: Transaction) -> None:
     """A commit that changes nothing but the transaction of an application, also to an earlier one."""
     found = DeltaTable(log.storage_uri(uri))

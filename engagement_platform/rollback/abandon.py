@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 from engagement_platform.engine.model import Manifest
-from engagement_platform.lake.restore import restore, touch
+from engagement_platform.lake.restore import restore
 from engagement_platform.rollback.groups import RestoreRefused
 from engagement_platform.rollback.job import RestoreBatch, Restoring
 from engagement_platform.rollback.plan import RESTORE_TABLES
@@ -65,7 +65,7 @@ def abandon(restoring: Restoring, by: str) -> Abandoned | None:
                 restoring.callbacks.observe(f"abandon.{table.key[-1]}:before")
                 version, txn = put_back[table.name], manifest.transaction("abandon", table.key[-1])
                 if lake.version(table) == version:
-                    touch(lake, table, txn)
+                    lake.append(lake.read(table), table, txn, rows=0)
                 else:
                     mark = work.group.mark(lake.root, table, version)
                     restore(lake, table, version, txn, mark)

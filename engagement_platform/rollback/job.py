@@ -34,14 +34,6 @@ from engagement_platform.rollback.groups import Group, RestoreRefused, come_and_
 from engagement_platform.rollback.plan import RESTORE_TABLES, Asked, Plan, pinned, plan
 
 
-def _unfinished(last: BatchRecord) -> RestoreRefused:
-    return RestoreRefused(
-        "Another table",
-        f"{last.manifest} is unfinished ({last.state}), and tables may be half-way back. Run `engagement-platform "
-        "restore --finish` first, or give it up by `engagement-platform restore --abandon`",
-    )
-
-
 class ChecksumDiffers(PlatformError):
     """A restored table does not hold what the version held that it was restored to."""
 
@@ -242,11 +234,8 @@ class Restoring:
         Holds the leases of the jobs that are put back and of the tables. Raises RestoreRefused, what
         planning raises, LeaseUnavailable, OthersBatchUnfinished, ChecksumDiffers.
         """
-        last = self.unfinished
-        if (last is None) == (asked is None):
-            if last is None:
-                return None
-            raise _unfinished(last)
+        if not self._is_due(asked):
+            return None
         with ExitStack() as held:
             fences = list[Fence]()
             job = self.job(asked, fences)
@@ -256,12 +245,19 @@ class Restoring:
                 fences.append(held.enter_context(job.lease_of(f"job/{name}", RESTORE_TABLES)).fence)
             with job.exclusive() as lease:
                 # Another process may have finished it, or begun another one, while we waited.
-                now = self.unfinished
-                if asked is None and now is None:
-                    return None
-                if asked is not None and now is not None:
-                    raise _unfinished(now)
-                return job.run_batch(lease)
+                return job.run_batch(lease) if self._is_due(asked) else None
+
+    def _is_due(self, asked: Asked | None) -> bool:
+        """Whether there is anything to do. Raises RestoreRefused where another restore has to end first."""
+        last = self.unfinished
+        if asked is not None and last is not None:
+            raise RestoreRefused(
+                "Another table",
+                f"{last.manifest} is unfinished ({last.state}), and tables may be half-way back. Run "
+                "`engagement-platform restore --finish` first, or give it up by "
+                "`engagement-platform restore --abandon`",
+            )
+        return asked is not None or last is not None
 
     def job(self, asked: Asked | None, fences: Sequence[Fence] = ()) -> MicroBatchJob[RestoreBatch]:
         """The job. asked None: it only finishes what was begun. fences: of the jobs that are put back."""

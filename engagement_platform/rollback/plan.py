@@ -10,17 +10,15 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal
 
-from deltalake.exceptions import DeltaError
-
 from engagement_platform.engine.job import Stores
-from engagement_platform.engine.model import BatchRecord, JobState, Offsets, first_start
+from engagement_platform.engine.model import JobState, Offsets, first_start
 from engagement_platform.engine.unfinished_batches import OthersBatchUnfinished, blocking_batches
 from engagement_platform.errors import PlatformError
 from engagement_platform.lake import log
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.erased import is_erasure, is_erasure_of_players
 from engagement_platform.lake.lake import Lake
-from engagement_platform.lake.restore import Moved, VersionGone, moved
+from engagement_platform.lake.restore import Moved, moved
 from engagement_platform.pipelines.parts import announced
 from engagement_platform.rollback.boundary import Boundary, Timeline
 from engagement_platform.rollback.groups import Group, RestoreRefused, group_of
@@ -200,7 +198,8 @@ def plan(settings: Settings, stores: Stores, asked: Asked) -> Plan:
     if others := blocking_batches("", group.leased, stores.checkpoints.unfinished()):
         raise OthersBatchUnfinished(RESTORE_TABLES, {*tables, *group.leased}, others)
     versions = {name: found for name, t in tables.items() if (found := log.version(t.uri(settings.lake))) is not None}
-    timeline = Timeline.of(_records(stores), *group.pinned, moving=group.moving)
+    records = (record for job in stores.checkpoints.jobs() for record in stores.checkpoints.history(job))
+    timeline = Timeline.of(records, *group.pinned, moving=group.moving)
     place, exact = _boundary(settings, group, timeline, tables[asked.table], asked, versions)
     changes = list(_changes(settings, group, timeline, place, exact, versions))
     target = {**versions, **{change.table.name: change.to_version for change in changes}}
@@ -240,11 +239,6 @@ def pinned(lake: Lake, group: Group, planned: Plan | None) -> dict[str, int]:
         moved(lake.uri(change.table), change.table.name, lake.version(change.table), change.to_version)
     versions = {table.name: lake.version(table) for table in (*group.tables, *group.beside)}
     return {**dict.fromkeys(group.leased, 0), **versions}
-
-
-def _records(stores: Stores) -> Iterator[BatchRecord]:
-    for job in stores.checkpoints.jobs():
-        yield from stores.checkpoints.history(job)
 
 
 def _boundary(
@@ -296,9 +290,10 @@ def _changes(
             to = timeline.version_at(place.step, log.markers(uri))
         if to is None or to == now:
             continue
-        _refuse_other_layout(uri, table.name, to)
         _refuse_erased_since(uri, table.name, to)
-        yield TableChange(table, now, to, moved(uri, table.name, now, to))
+        files = moved(uri, table.name, now, to)
+        _refuse_other_layout(uri, table.name, to)
+        yield TableChange(table, now, to, files)
 
 
 def _refuse_erased_since(uri: str, name: str, version: int) -> None:
@@ -314,12 +309,8 @@ def _refuse_erased_since(uri: str, name: str, version: int) -> None:
 
 
 def _refuse_other_layout(uri: str, name: str, version: int) -> None:
-    """Raise RestoreRefused, or VersionGone when the log no longer tells."""
-    try:
-        then = log.describe(uri, version)
-    except DeltaError as error:
-        raise VersionGone(name, version, f"its log no longer tells ({str(error).splitlines()[0][:200]})") from None
-    now = log.describe(uri)
+    """Raise RestoreRefused when a version, which the log still has, was partitioned in another way."""
+    then, now = log.describe(uri, version), log.describe(uri)
     if then is not None and now is not None and then.partitioned_by != now.partitioned_by:
         raise RestoreRefused(
             f"Version {version} of {name}",
@@ -360,7 +351,8 @@ def _following(
             yield Offset(job, boundary, last.manifest.end, None, follows=True)
     if (moving := group.moving) is None or moving.target.name not in target:
         return
-    last, mark = stores.checkpoints.latest(moving.job), group.mark(settings.lake, moving.target, target[moving.target.name])
+    last = stores.checkpoints.latest(moving.job)
+    mark = group.mark(settings.lake, moving.target, target[moving.target.name])
     if last is not None and mark is not None and last.manifest.end != {"batch": mark.version}:
         yield Offset(moving.job, {"batch": mark.version}, last.manifest.end, None, follows=True)
 
