@@ -212,7 +212,12 @@ def definitions() -> dg.Definitions:
     schedules = [
         schedule(optimize_tables.name, "0 1 * * *", "Optimizes every night what gains most."),
         schedule(second_round.name, "0 2 * * 0", "Merges further once a week."),
-        schedule(vacuum_tables.name, "30 3 * * *", "Deletes every night files that nothing may still read."),
+        schedule(
+            vacuum_tables.name,
+            "30 3 * * *",
+            "Deletes every night files that nothing may still read.",
+            on=Settings().maintenance.nightly_vacuum,
+        ),
     ]
     found = sensor(
         "organizations_found",

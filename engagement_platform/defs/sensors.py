@@ -65,10 +65,14 @@ def schedule(
     description: str,
     *,
     name: str | None = None,
+    on: bool = True,
     look: Callable[[dg.ScheduleEvaluationContext, Settings], dg.RunRequest | dg.SkipReason] | None = None,
 ) -> dg.ScheduleDefinition:
-    """A schedule in UTC under the settings, loaded as `dagster.automation` says. look: by default a run each time."""
-    running = is_automatic()
+    """A schedule in UTC under the settings, loaded as `dagster.automation` says; stopped in any case without `on`.
+
+    look: by default a run each time.
+    """
+    running = on and is_automatic()
 
     @dg.schedule(
         name=name or f"{job}_schedule",

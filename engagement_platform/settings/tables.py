@@ -109,6 +109,9 @@ class MaintenanceSettings(Section):
     run."""
     backoff: timedelta = timedelta(seconds=1)
     """Pause before the second attempt at a slice; doubled before each more."""
+    nightly_vacuum: bool = False
+    """Whether the schedule of VACUUM is loaded as running, too, where `dagster.automation` is `running`. Deleted files
+    do not come back, so this is off until it is asked for, by this setting or in the UI."""
     rollback_window: timedelta = timedelta(days=7)
     """Versions younger than this stay readable: VACUUM refuses to go below it, so that a bad batch can be rolled back
     after a long weekend."""

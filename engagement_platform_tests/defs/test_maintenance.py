@@ -121,3 +121,15 @@ def test_daily_and_weekly_schedules_launch_their_jobs_and_run_where_the_settings
         statuses |= {sensor.default_status.value for sensor in repository.sensor_defs}
         assert automation.upper() in statuses
         assert statuses <= {automation.upper(), "STOPPED"}, "live_ops.automatic is a setting of its own"
+
+
+@pytest.mark.parametrize(("asked_for", "status"), [(False, "STOPPED"), (True, "RUNNING")])
+def test_vacuum_runs_every_night_only_where_it_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch, asked_for: bool, status: str
+) -> None:
+    monkeypatch.setenv("ENGAGEMENT_PLATFORM_DAGSTER__AUTOMATION", "running")
+    if asked_for:
+        monkeypatch.setenv("ENGAGEMENT_PLATFORM_MAINTENANCE__NIGHTLY_VACUUM", "true")
+    schedules = {schedule.name: schedule.default_status.value for schedule in defs().get_repository_def().schedule_defs}
+    assert schedules["vacuum_tables_schedule"] == status
+    assert schedules["optimize_tables_schedule"] == "RUNNING"
