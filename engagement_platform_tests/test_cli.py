@@ -138,6 +138,13 @@ def test_a_home_that_cannot_be_written_is_one_sentence(call: Callable[..., Call]
     assert str(tmp_path / "file") in done.stderr
 
 
+@pytest.mark.parametrize("name", ["engagement", "import", "pii", "view"])
+def test_a_store_is_not_imported_among_the_tables_of_the_platform(call: Callable[..., Call], name: str) -> None:
+    done = call("import", "nothing", f"{name}/clicks", "--yes")
+    assert done.returncode == 2
+    assert "the first is none of" in done.stderr
+
+
 def test_a_home_that_others_can_enter_is_refused_unless_that_is_set(call: Callable[..., Call], tmp_path: Path) -> None:
     tmp_path.chmod(0o750)
     done = call("status")

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from engagement_platform.importing.job import Report
 
 _NAME = re.compile(r"[A-Za-z0-9_]+/[A-Za-z0-9_]+")
-_OURS = ("engagement", "profile", "game", "layout", "import", "perftest")
 
 
 def import_store(
@@ -47,11 +46,12 @@ def import_store(
     from engagement_platform.importing.rows import declared, inferred
     from engagement_platform.lake.lake import Lake
     from engagement_platform.lake.session import spark_session
+    from engagement_platform.pipelines.kafka_tables.tables import OURS
     from engagement_platform.settings import Settings
 
-    if not _NAME.fullmatch(table) or table.split("/")[0] in _OURS:
+    if not _NAME.fullmatch(table) or table.split("/")[0] in OURS:
         raise typer.BadParameter(
-            f"two words such as old/clicks; the first is none of {', '.join(_OURS)}", param_hint="TABLE"
+            f"two words such as old/clicks; the first is none of {', '.join(sorted(OURS))}", param_hint="TABLE"
         )
     store, settings = find(source, file_format), Settings()
     with spark_session(settings, "import", reads_only=show) as spark:

@@ -15,7 +15,7 @@ from engagement_platform.lake.engagement import QUARANTINE
 from engagement_platform.sources.column_types import split
 from engagement_platform.sources.messages import EVENT_DATE, RecordShape
 
-OURS = frozenset({"engagement", "profile", "game", "layout", "perftest", "view"})
+OURS = frozenset({"engagement", "profile", "game", "import", "layout", "perftest", "pii", "view"})
 """First parts of names under which the platform keeps tables of its own."""
 
 INGESTION_DATE = "ingestion_date"
