@@ -23,7 +23,7 @@ from engagement_platform.errors import PlatformError
 from engagement_platform.local.traffic import ENGAGEMENTS, Kind, Message, Traffic
 from engagement_platform.settings import KafkaSettings, PipelinesSettings, Settings
 from engagement_platform.sources.kafka import KafkaSource
-from engagement_platform.sources.kafka_errors import KafkaRefused
+from engagement_platform.sources.kafka_errors import KafkaRefused, TopicMissing
 from engagement_platform.sources.kafka_options import client_options, without_secrets
 
 # The broker's own limit decides (the embedded one takes 4 MiB); the client's default would refuse 1 MB already.
@@ -31,6 +31,8 @@ _LARGEST_BYTES = 32 * 1024 * 1024
 # Below this a sleep is less exact than the pace it keeps.
 _SHORTEST_SLEEP_S = 0.002
 _POLL_EVERY = 1_000
+# Brokers of a cluster learn of a new topic one after the other, within milliseconds (three seconds are a guess).
+_TOPIC_KNOWN_WITHIN_S = 3.0
 
 SAMPLE_START = datetime(2026, 1, 5, 8, tzinfo=UTC)
 """Where a sample of fixed length starts, so that the same seed makes the same sample on any day."""
@@ -108,7 +110,7 @@ def produce(
             topic = topics[message.kind]
             if topic not in known:
                 # A message to nowhere would only time out, much later.
-                KafkaSource(topic, settings).end_offsets()
+                _require_topic(topic, settings)
                 known.add(topic)
             try:
                 _hand_over(producer, topic, message, delivered)
@@ -127,6 +129,20 @@ def produce(
             report.failures["_UNKNOWN_OUTCOME"] += unknown
     report.seconds = time.monotonic() - began
     return report
+
+
+def _require_topic(topic: str, settings: KafkaSettings) -> None:
+    """Raise TopicMissing when still no broker has it after a moment, and what else is wrong at once."""
+    source, deadline = KafkaSource(topic, settings), time.monotonic() + _TOPIC_KNOWN_WITHIN_S
+    while True:
+        try:
+            source.end_offsets()
+        except TopicMissing:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)
+        else:
+            return
 
 
 def _producer(settings: KafkaSettings) -> Producer:

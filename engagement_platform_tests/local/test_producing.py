@@ -19,6 +19,7 @@ from pydantic import SecretStr
 from engagement_platform.local.producing import NotDelivered, produce, produce_from, read_jsonl
 from engagement_platform.local.traffic import Message, Traffic
 from engagement_platform.settings import KafkaSettings, PipelinesSettings, Settings, TrafficSettings
+from engagement_platform.sources.kafka import KafkaSource
 from engagement_platform.sources.kafka_errors import BrokerUnavailable, TopicMissing
 
 START = datetime(2026, 3, 1, tzinfo=UTC)
@@ -143,6 +144,23 @@ def test_endless_traffic_stops_when_told(kafka: KafkaSettings, tmp_path: Path) -
     stop.clear()
     threading.Timer(1.0, stop.set).start()
     assert set(produce_from(on_their_own, rate=100, stop=stop).produced) == {kafka.profile_changes_topic}
+
+
+@pytest.mark.broker
+def test_a_topic_that_a_broker_learns_of_later_is_produced_to(
+    kafka: KafkaSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer, asked = KafkaSource.end_offsets, []
+
+    def late(source: KafkaSource) -> Any:
+        asked.append(source.topic)
+        if len(asked) < 3:
+            raise TopicMissing(kafka.bootstrap_servers, source.topic)
+        return answer(source)
+
+    monkeypatch.setattr(KafkaSource, "end_offsets", late)
+    assert produce(kafka, [Message("engagements", None, b"{}")]).produced == {kafka.engagements_topic: 1}
+    assert len(asked) == 3
 
 
 @pytest.mark.broker
